@@ -1,0 +1,39 @@
+"""Everything this project raises on purpose.
+
+LlmbenchError
+├── SettingsError    an option or ini value that cannot be used
+├── BaselineError    a baseline file that cannot be trusted (file, line, found, expected)
+├── LogError         a log or folder that cannot be read
+└── RecordError      a baseline that cannot be written
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class LlmbenchError(Exception):
+    """A problem that a user can fix; the message says where, what and what to do next."""
+
+
+class SettingsError(LlmbenchError):
+    """An option or ini value that cannot be used."""
+
+
+class BaselineError(LlmbenchError):
+    """A baseline file that cannot be trusted."""
+
+
+class LogError(LlmbenchError):
+    """A log or folder that cannot be read."""
+
+
+class RecordError(LlmbenchError):
+    """A baseline that cannot be written."""
+
+
+def did_you_mean(found: str, valid: Iterable[str]) -> str:
+    """Return `` (did you mean 'x'?)`` for the nearest valid name, or an empty string."""
+    nearest = difflib.get_close_matches(found, list(valid), n=1, cutoff=0.5)
+    return f" (did you mean {nearest[0]!r}?)" if nearest else ""

@@ -1,0 +1,480 @@
+"""What the stages hand to each other: frozen records, tuples and columns; no behaviour beyond names and ids."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from datetime import datetime, timedelta
+    from pathlib import Path
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+    Integers = NDArray[np.int64]
+    Flags = NDArray[np.bool_]
+
+
+class Verdict(StrEnum):
+    """What is said of one configuration."""
+
+    PASS = "PASS"
+    REGRESSION = "REGRESSION"
+    IMPROVEMENT = "IMPROVEMENT"
+    INCONCLUSIVE = "INCONCLUSIVE"
+    INVALID = "INVALID"
+    NOT_COMPARABLE = "NOT_COMPARABLE"
+    MISSING = "MISSING"
+
+
+class Reason(StrEnum):
+    """Why a verdict was reached: stable codes, for machines."""
+
+    WITHIN_TOLERANCE = "within-tolerance"
+    SLOWER_THAN_BOUND = "slower-than-bound"
+    FASTER_THAN_BASELINE = "faster-than-baseline"
+    DIVERGED = "diverged"
+    LOSS_MISSING = "loss-missing"
+    INCOMPLETE = "incomplete"
+    STILL_RUNNING = "still-running"
+    NO_STEPS = "no-steps"
+    WINDOW_INCOMPLETE = "window-incomplete"
+    IMPOSSIBLE_SAMPLE = "impossible-sample"
+    WRONG_CONFIGURATION = "wrong-configuration"
+    PROFILED = "profiled"
+    TRACED = "traced"
+    CHECKPOINT_LOAD = "checkpoint-load"
+    NO_RUN = "no-run"
+    TOO_OLD = "too-old"
+    ONLY_NOT_COMPARABLE = "only-not-comparable"
+    NOTHING_JUDGED = "nothing-judged"
+    UNMATCHED = "unmatched"
+    AMBIGUOUS = "ambiguous"
+    RECORDED = "recorded"
+
+
+# --- configurations and baselines -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Key:
+    """What makes two runs the same benchmark; unique among the baselines of one kind."""
+
+    recipe: str
+    size: str
+    release: str
+    gpu: str
+    dtype: str
+    gpus: int
+    task: str = ""
+    scaling: str = ""
+    variant: str = ""
+
+    @property
+    def id(self) -> str:
+        """`grok1_314b-25.05-gb200-bf16-128`, with task, scaling and variant appended where they are set."""
+        head = f"{self.recipe}_{self.size}-{self.release}-{self.gpu}-{self.dtype}-{self.gpus}"
+        return "-".join([head, *filter(None, (self.task, self.scaling, self.variant))])
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """The model as one configuration trains it (a proxy has fewer layers, a shorter sequence)."""
+
+    formula: str
+    sequence_length: int
+    layers: int
+    hidden_size: int
+    vocabulary_size: int
+    ffn_size: int | None = None
+    attention_heads: int | None = None
+    query_groups: int | None = None
+    top_k: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Parallelism:
+    """Sizes of the parallel groups; None where the document prints NA or nothing."""
+
+    tp: int | None = None
+    pp: int | None = None
+    cp: int | None = None
+    ep: int | None = None
+    etp: int | None = None
+    dp: int | None = None
+    vp: int | None = None
+    fsdp: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """One parametrized test: a recipe on a GPU type, precision and number of GPUs."""
+
+    key: Key
+    architecture: Architecture
+    parallelism: Parallelism
+    global_batch_size: int
+    micro_batch_size: int | None = None
+    gradient_accumulation: int | None = None
+    proxy: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The steps that count, in the log's own step numbers, both ends included."""
+
+    first: int
+    last: int
+    statistic: str = "mean"
+
+    def __str__(self) -> str:
+        return f"{self.statistic.replace('_', ' ')} of steps {self.first} to {self.last}"
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """How much slower than its baseline a run may be; `of` is "time" (5 % more time) or "performance" (5 % less)."""
+
+    fraction: float
+    of: str = "time"
+
+    @property
+    def factor(self) -> float:
+        """The bound on the step time, as a multiple of the baseline's."""
+        return 1 + self.fraction if self.of == "time" else 1 / (1 - self.fraction)
+
+    def __str__(self) -> str:
+        percent = f"{self.fraction * 100:.10g} %"
+        return percent if self.of == "time" else f"{percent} of performance (+{(self.factor - 1) * 100:.3g} % time)"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a number was read."""
+
+    document: str
+    table: str = ""
+    file: str = ""
+    line: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """How a recorded baseline was measured; durations in seconds."""
+
+    date: str
+    runs: int
+    mean_seconds: float
+    trimmed_mean_seconds: float
+    standard_deviation_seconds: float
+    run_seconds: tuple[float, ...]
+    log_sha256: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """The expected values of a configuration. `cells` are the printed texts, verbatim; `timed` is what the document timed."""
+
+    configuration: Configuration
+    kind: str
+    step_seconds: float
+    cells: tuple[tuple[str, str], ...]
+    window: Window
+    timed: str
+    steps: int
+    dialect: str
+    peak_tflops: float
+    source: Source
+    tolerance: Tolerance | None = None
+    logged_tflops_factor: float | None = None
+    recording: Recording | None = None
+
+    @property
+    def key(self) -> Key:
+        """The key of its configuration."""
+        return self.configuration.key
+
+
+@dataclass(frozen=True, slots=True)
+class Erratum:
+    """A printed value that does not follow from the others, or a sentence that contradicts a table."""
+
+    where: str
+    printed: str
+    corrected: str
+    reason: str
+    configuration: str = ""
+    cell: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """One baseline file: a workload in one release of the documents."""
+
+    name: str
+    release: str
+    kind: str
+    title: str
+    framework: str
+    dialect: str
+    names: tuple[str, ...]
+    layout: str
+    baselines: tuple[Baseline, ...]
+    errata: tuple[Erratum, ...]
+    launch: tuple[tuple[str, object], ...]
+    path: Path
+
+
+# --- logs -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Steps:
+    """The steps of one segment as columns of equal length n, ordered by step.
+
+    index: the log's own step numbers. seconds: step time. resolution_seconds: one unit in the last significant
+    place that was printed (0.1 for NeMo 1's `24.00`, 0 where nothing was rounded). line: 1-based line in the log.
+    loss, grad_norm, tflops_per_gpu, tokens_per_second_per_gpu, global_batch_size, peak_memory_bytes: NaN where the
+    log does not print them; `has_loss` and `has_grad_norm` tell a printed NaN from a missing field.
+    """
+
+    index: Integers
+    seconds: Floats
+    resolution_seconds: Floats
+    line: Integers
+    loss: Floats
+    has_loss: Flags
+    grad_norm: Floats
+    has_grad_norm: Flags
+    tflops_per_gpu: Floats
+    tokens_per_second_per_gpu: Floats
+    global_batch_size: Floats
+    peak_memory_bytes: Floats
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """Records that were read but not kept: how many, why, and where the first one stands."""
+
+    reason: str
+    count: int
+    first_line: int
+    example: str
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """The part of a log that belongs to one attempt. `total_steps` is the log's own total, `finished` its end marker."""
+
+    steps: Steps
+    first_line: int
+    last_line: int
+    rank: str = ""
+    total_steps: int | None = None
+    finished: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a log says it ended: a short code ("time-limit", "traceback", ...), in words, with the line."""
+
+    code: str
+    text: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedLog:
+    """What one log says. `nccl_line` and `checkpoint_load_line` are 1-based, 0 where there is none."""
+
+    dialect: str | None
+    segments: tuple[Segment, ...]
+    dropped: tuple[Dropped, ...] = ()
+    ending: Ending | None = None
+    started: datetime | None = None
+    nccl_line: int = 0
+    checkpoint_load_line: int = 0
+    checkpoint_save_line: int = 0
+    sha256: str = ""
+    size_bytes: int = 0
+    lines: int = 0
+
+
+# --- runs -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Clue:
+    """One thing that a name or a metadata file says about a run: `field` is a Key field, or global_batch_size, tp, ..."""
+
+    field: str
+    value: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptFiles:
+    """The files of one attempt: its log, its standard error where it stands apart, and its restart count."""
+
+    number: int
+    log: Path
+    err: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRun:
+    """Files on disk that are one execution, and what their names and metadata say. `excluded` is positive evidence
+    that the run is not comparable; `layout` is results, experiments, workloads or an empty string."""
+
+    id: str
+    folder: Path
+    attempts: tuple[AttemptFiles, ...]
+    clues: tuple[Clue, ...]
+    job_id: str = ""
+    layout: str = ""
+    metadata: Path | None = None
+    started: datetime | None = None
+    started_from: str = ""
+    modified: datetime | None = None
+    excluded: Reason | None = None
+    excluded_because: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Discovery:
+    """What was found under the given paths: runs, files that are no runs (with the reason), and what could not be read."""
+
+    runs: tuple[FoundRun, ...]
+    ignored: tuple[tuple[Path, str], ...] = ()
+    unreadable: tuple[tuple[Path, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which configuration a run is. `key` is None when nothing or more than one fits; `because` says why, in words.
+    `assumed` lists what nothing said and only one candidate allowed (release, gpu)."""
+
+    key: Key | None
+    because: str
+    candidates: tuple[Key, ...] = ()
+    nearest: tuple[Key, ...] = ()
+    assumed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One attempt, read."""
+
+    files: AttemptFiles
+    log: ParsedLog
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One execution: what was found, what its logs say, and which configuration it is."""
+
+    found: FoundRun
+    attempts: tuple[Attempt, ...]
+    identity: Identity
+    started: datetime | None = None
+    started_from: str = ""
+
+    @property
+    def id(self) -> str:
+        """A short name that is unique in its session."""
+        return self.found.id
+
+
+# --- measurement and judgement ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A measured quantity. Unit and direction are declared once, in measure.metrics."""
+
+    name: str
+    value: float
+    standard_deviation: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something a reader should know that changes no verdict, with the log line it stands on (0: none)."""
+
+    code: str
+    text: str
+    line: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a run cannot be judged."""
+
+    reason: Reason
+    text: str
+    line: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What one run measured against one baseline's window. `problems` is empty for a valid run; `statistic_seconds` is
+    None where the window could not be measured; `window_seconds` are the step times in the window."""
+
+    run: Run
+    baseline: Baseline
+    log: Path | None
+    attempt: int
+    segment: int
+    statistic_seconds: float | None
+    last_step_seconds: float | None
+    window_seconds: tuple[float, ...]
+    metrics: tuple[Metric, ...]
+    problems: tuple[Problem, ...] = ()
+    notes: tuple[Note, ...] = ()
+    excluded: Problem | None = None
+
+    @property
+    def valid(self) -> bool:
+        """Whether it can stand for a night: measured, and nothing wrong with it."""
+        return self.statistic_seconds is not None and not self.problems and self.excluded is None
+
+    def metric(self, name: str) -> Metric | None:
+        """The metric of that name, or None."""
+        return next((metric for metric in self.metrics if metric.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What a verdict is reached from: the measurements of one configuration, newest first, and the settings that apply.
+    `now` is the time of the session; `max_age` limits how old the judged run may be."""
+
+    baseline: Baseline
+    measurements: tuple[Measurement, ...]
+    tolerance: Tolerance
+    now: datetime
+    max_age: timedelta | None = None
+    improvement_fails: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The verdict on one configuration. `bound_seconds` is the largest step time that passes; `log_difference` is
+    log(measured / expected), slower is positive; `meets_point` is the literal rule, measured <= bound."""
+
+    verdict: Verdict
+    reason: Reason
+    text: str
+    baseline: Baseline
+    bound_seconds: float
+    tolerance: Tolerance
+    measurement: Measurement | None = None
+    log_difference: float | None = None
+    meets_point: bool | None = None
+    problems: tuple[Problem, ...] = ()
+    notes: tuple[Note, ...] = field(default=())
