@@ -1,0 +1,1 @@
+"""Read, validate, lint and write the baseline files."""

@@ -1,0 +1,1 @@
+"""Window, metrics and model FLOPs of a run."""

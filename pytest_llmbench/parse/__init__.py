@@ -1,0 +1,1 @@
+"""One module per log dialect, over one scanner."""

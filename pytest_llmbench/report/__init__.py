@@ -1,0 +1,1 @@
+"""Terminal, JUnit and tables, all made from outcome dictionaries."""

@@ -1,0 +1,1 @@
+"""The built-in tests: short, ordinary pytest functions to read and copy."""
