@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -50,10 +50,9 @@ class Reason(StrEnum):
     NO_RUN = "no-run"
     TOO_OLD = "too-old"
     ONLY_NOT_COMPARABLE = "only-not-comparable"
-    NOTHING_JUDGED = "nothing-judged"
     UNMATCHED = "unmatched"
     AMBIGUOUS = "ambiguous"
-    RECORDED = "recorded"
+    UNREADABLE = "unreadable"
 
 
 # --- configurations and baselines -------------------------------------------------------------------------
@@ -176,7 +175,7 @@ class Recording:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """The expected values of a configuration. `cells` are the printed texts, verbatim; `timed` is what the document timed."""
+    """The expected values of a configuration. `cells` are the printed texts; `timed` is what the document timed."""
 
     configuration: Configuration
     kind: str
@@ -270,7 +269,7 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """The part of a log that belongs to one attempt. `total_steps` is the log's own total, `finished` its end marker."""
+    """The part of a log that is one attempt. `total_steps` is the log's own total, `finished` its end marker."""
 
     steps: Steps
     first_line: int
@@ -311,7 +310,7 @@ class ParsedLog:
 
 @dataclass(frozen=True, slots=True)
 class Clue:
-    """One thing that a name or a metadata file says about a run: `field` is a Key field, or global_batch_size, tp, ..."""
+    """One thing that a name or metadata says about a run: `field` is a Key field, or global_batch_size, tp, ..."""
 
     field: str
     value: str
@@ -348,7 +347,7 @@ class FoundRun:
 
 @dataclass(frozen=True, slots=True)
 class Discovery:
-    """What was found under the given paths: runs, files that are no runs (with the reason), and what could not be read."""
+    """What was found: runs, files that are no runs (with the reason), and what could not be read."""
 
     runs: tuple[FoundRun, ...]
     ignored: tuple[tuple[Path, str], ...] = ()
@@ -367,7 +366,7 @@ class Identity:
     assumed: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Attempt:
     """One attempt, read."""
 
@@ -375,7 +374,7 @@ class Attempt:
     log: ParsedLog
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Run:
     """One execution: what was found, what its logs say, and which configuration it is."""
 
@@ -421,10 +420,11 @@ class Problem:
     line: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Measurement:
     """What one run measured against one baseline's window. `problems` is empty for a valid run; `statistic_seconds` is
-    None where the window could not be measured; `window_seconds` are the step times in the window."""
+    None where the window could not be measured; `window_seconds` are the step times in the window; `expected` are the
+    metrics at the baseline's step time."""
 
     run: Run
     baseline: Baseline
@@ -435,6 +435,7 @@ class Measurement:
     last_step_seconds: float | None
     window_seconds: tuple[float, ...]
     metrics: tuple[Metric, ...]
+    expected: tuple[Metric, ...] = ()
     problems: tuple[Problem, ...] = ()
     notes: tuple[Note, ...] = ()
     excluded: Problem | None = None
@@ -459,7 +460,6 @@ class Evidence:
     tolerance: Tolerance
     now: datetime
     max_age: timedelta | None = None
-    improvement_fails: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -476,5 +476,62 @@ class Judgement:
     measurement: Measurement | None = None
     log_difference: float | None = None
     meets_point: bool | None = None
-    problems: tuple[Problem, ...] = ()
-    notes: tuple[Note, ...] = field(default=())
+    notes: tuple[Note, ...] = ()
+
+
+# --- items ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What one test item is about: a configuration, with `run_id` where every run has an item of its own."""
+
+    id: str
+    key: Key
+    run_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Stray:
+    """A run that no baseline fits, or an entry that could not be read: an item that fails unless it is allowed."""
+
+    id: str
+    reason: Reason
+    text: str
+    path: Path
+    message: str = ""
+
+
+class Status(StrEnum):
+    """What becomes of the item of a verdict."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A verdict and what follows from it in this session.
+
+    `others` are the verdicts against further baselines, `context` is what the whole session adds ("nothing was
+    judged"), `recorded` what was written instead of judging, `message` the text of the item.
+    """
+
+    case: Case
+    status: Status
+    judgement: Judgement
+    others: tuple[Judgement, ...] = ()
+    context: str = ""
+    recorded: str = ""
+    message: str = ""
+
+    @property
+    def failed(self) -> bool:
+        """Whether the item has to fail."""
+        return self.status is Status.FAILED
+
+    @property
+    def skipped(self) -> bool:
+        """Whether the item has to be skipped."""
+        return self.status is Status.SKIPPED

@@ -1,0 +1,89 @@
+"""One YAML document as nodes with their lines, and nothing that YAML can do beyond that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_llmbench.errors import BaselineError
+
+if TYPE_CHECKING:
+    import yaml
+
+LARGEST_BYTES = 4 * 1024 * 1024
+DEEPEST = 12
+
+
+def read_document(path: Path) -> yaml.MappingNode:
+    """Return the root mapping of the only document in a file.
+
+    Raises BaselineError with file and line for what cannot be read, is not UTF-8, no YAML, empty, no mapping,
+    several documents, and for tabs, anchors, aliases, tags and deep nesting: a baseline file needs none of them.
+    """
+    text = _text(path)
+    import yaml
+
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        _refuse_extras(path, yaml.parse(text, loader))
+        root: object = yaml.compose(text, loader)
+    except yaml.MarkedYAMLError as error:
+        raise BaselineError(_syntax(path, error, text)) from error
+    except yaml.YAMLError as error:
+        raise BaselineError(f"{path}: found {' '.join(str(error).split())}, expected YAML") from error
+    if not isinstance(root, yaml.MappingNode):
+        found = "an empty file" if root is None else f"a {getattr(root, 'id', 'file')}"
+        raise BaselineError(f"{path}:1: found {found}, expected a mapping that starts with 'schema: 1'")
+    return root
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(LARGEST_BYTES + 1)
+    except OSError as error:
+        raise BaselineError(f"{path}: {error.strerror or error}, expected a readable baseline file") from error
+    if len(data) > LARGEST_BYTES:
+        raise BaselineError(f"{path}: found more than {LARGEST_BYTES >> 20} MiB, expected a baseline file")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        byte = data[error.start]
+        raise BaselineError(f"{path}:{line}: found byte 0x{byte:02x}, expected UTF-8 text") from error
+
+
+def _refuse_extras(path: Path, events: Any) -> None:
+    """Look at the events one by one, so that a bomb is refused before a node is built (nesting crashes libyaml)."""
+    depth = documents = 0
+    for event in events:
+        name = type(event).__name__
+        documents += name == "DocumentStartEvent"
+        depth += name.endswith("StartEvent") - name.endswith("EndEvent")
+        extra = _extra(event, name, depth, documents)
+        if extra:
+            line = event.start_mark.line + 1
+            raise BaselineError(f"{path}:{line}: found {extra}; write every value where it belongs")
+
+
+def _extra(event: Any, name: str, depth: int, documents: int) -> str:
+    if name == "AliasEvent" or getattr(event, "anchor", None):
+        mark = "*" if name == "AliasEvent" else "&"
+        return f"the {'alias' if mark == '*' else 'anchor'} {mark}{event.anchor}, expected no anchors or aliases"
+    if getattr(event, "tag", None):
+        return f"the tag {event.tag!r}, expected no tags"
+    if documents > 1:
+        return "a second document ('---'), expected one document in a file"
+    return f"more than {DEEPEST} levels of nesting, expected at most 5" if depth > DEEPEST else ""
+
+
+def _syntax(path: Path, error: Any, text: str) -> str:
+    mark = error.problem_mark or error.context_mark
+    if mark is None:
+        return f"{path}: found {error.problem}, expected YAML"
+    lines = text.splitlines()
+    line = lines[mark.line] if mark.line < len(lines) else ""
+    if "\t" in line[: len(line) - len(line.lstrip())] or line[mark.column : mark.column + 1] == "\t":
+        return f"{path}:{mark.line + 1}: found a tab, expected spaces"
+    problem = " ".join(filter(None, (error.context, error.problem)))
+    return f"{path}:{mark.line + 1}: found a syntax error ({problem}), expected YAML"

@@ -1,0 +1,205 @@
+"""A declarative description of nodes: what may stand where, and a message for everything else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pytest_llmbench.errors import did_you_mean
+
+if TYPE_CHECKING:
+    import yaml
+
+Report = Callable[[int, str], None]
+"""Called with the 1-based line and `found ..., expected ...` for every problem."""
+
+_TEXT_TAG = "tag:yaml.org,2002:str"
+_NULL_TAG = "tag:yaml.org,2002:null"
+
+
+class Spec(Protocol):
+    """What one node may be: `read` returns its value, or None after reporting a problem."""
+
+    def read(self, node: yaml.Node, report: Report) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A mapping that was read: values by key, with the line of the mapping and of each key."""
+
+    line: int
+    values: Mapping[str, Any]
+    lines: Mapping[str, int]
+
+    def __getitem__(self, key: str) -> Any:
+        return self.values[key]
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return the value of an optional key."""
+        return self.values.get(key, default)
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A scalar that YAML reads as text: quoted where its digits would make it a number."""
+
+    expected: str = "text"
+    pattern: str = r".*\S.*"
+    choices: tuple[str, ...] = ()
+    accept: Callable[[str], bool] = field(default=lambda _: True)
+
+    def read(self, node: yaml.Node, report: Report) -> str | None:
+        if node.id != "scalar" or node.tag == _NULL_TAG:
+            return _wrong(node, self.expected, report)
+        if node.tag != _TEXT_TAG:
+            hint = f'write "{node.value}" in quotes, its digits are information'
+            return _wrong(node, f"{self.expected} as text: {hint}", report, " without quotes")
+        if self.choices and node.value not in self.choices:
+            expected = " or ".join(self.choices)
+            return _wrong(node, expected, report, hint=did_you_mean(node.value, self.choices))
+        if not re.fullmatch(self.pattern, node.value, re.DOTALL) or not self.accept(node.value):
+            return _wrong(node, self.expected, report)
+        return str(node.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A plain decimal number between two bounds, both included; `whole` for integers."""
+
+    low: float
+    high: float
+    whole: bool = False
+
+    def read(self, node: yaml.Node, report: Report) -> float | None:
+        pattern = r"0|[1-9][0-9]{0,17}" if self.whole else r"[0-9]{1,18}(\.[0-9]{1,20})?([eE][-+]?[0-9]{1,3})?"
+        value = str(node.value)
+        if node.id != "scalar" or node.style in ("'", '"') or not re.fullmatch(pattern, value):
+            return _wrong(node, self._expected(), report)
+        number = int(value) if self.whole else float(value)
+        return number if self.low <= number <= self.high else _wrong(node, self._expected(), report)
+
+    def _expected(self) -> str:
+        return f"{'a whole number' if self.whole else 'a number'} from {self.low:g} to {self.high:.15g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """`true` or `false`, and none of YAML's other ways to say it."""
+
+    def read(self, node: yaml.Node, report: Report) -> bool | None:
+        if node.id != "scalar" or node.style in ("'", '"') or node.value not in ("true", "false"):
+            return _wrong(node, "true or false", report)
+        return bool(node.value == "true")
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """Any scalar, through a function that raises ValueError with its own message."""
+
+    convert: Callable[[str], object]
+
+    def read(self, node: yaml.Node, report: Report) -> object:
+        if node.id != "scalar":
+            return _wrong(node, "a single value", report)
+        try:
+            return self.convert(str(node.value))
+        except ValueError as error:
+            return report(_line(node), str(error))
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """A list of one kind of node; the value is a tuple."""
+
+    item: Spec
+    least: int = 1
+
+    def read(self, node: yaml.Node, report: Report) -> tuple[Any, ...] | None:
+        if node.id != "sequence":
+            return _wrong(node, "a list", report)
+        if len(node.value) < self.least:
+            return _wrong(node, "a list with an entry", report)
+        return tuple(self.item.read(child, report) for child in node.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """A mapping whose keys the file chooses."""
+
+    value: Spec
+    key: Text = field(default_factory=Text)
+
+    def read(self, node: yaml.Node, report: Report) -> Entry | None:
+        return _mapping(node, report, lambda key: self.value if self.key.read(key, report) is not None else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """A mapping with known keys: an unknown one is a problem, never ignored, since a typing error could weaken the gate."""
+
+    required: Mapping[str, Spec]
+    optional: Mapping[str, Spec] = field(default_factory=dict)
+
+    def read(self, node: yaml.Node, report: Report) -> Entry | None:
+        known = {**self.required, **self.optional}
+
+        def spec(key: yaml.Node) -> Spec | None:
+            if key.id == "scalar" and key.value in known:
+                return known[key.value]
+            expected = ", ".join(sorted(known)) if len(known) <= 12 else "one of the keys in docs/baselines.md"
+            _wrong(key, expected, report, subject="the unknown key ", hint=_nearest(key, known))
+            return None
+
+        entry = _mapping(node, report, spec)
+        if entry is not None:
+            for name in self.required:
+                if name not in entry.lines:
+                    hint = _nearest_of(name, [key for key in entry.lines if key not in known])
+                    report(entry.line, f"found no {name!r}, expected that key{hint}")
+        return entry
+
+
+def _mapping(node: yaml.Node, report: Report, spec: Callable[[yaml.Node], Spec | None]) -> Entry | None:
+    if node.id != "mapping":
+        return _wrong(node, "a mapping of keys to values", report)
+    values: dict[str, Any] = {}
+    lines: dict[str, int] = {}
+    for key, value in node.value:
+        name = str(key.value) if key.id == "scalar" else ""
+        if name in lines:
+            report(_line(key), f"found the key {name!r} again (first in line {lines[name]}), expected it once")
+            continue
+        lines[name] = _line(key)
+        wanted = spec(key)
+        if wanted is not None:
+            values[name] = wanted.read(value, report)
+    return Entry(_line(node), values, lines)
+
+
+def _nearest(key: yaml.Node, known: Mapping[str, Spec]) -> str:
+    return did_you_mean(key.value, known) if key.id == "scalar" else ""
+
+
+def _nearest_of(name: str, unknown: list[str]) -> str:
+    return f"; is {unknown[0]!r} meant?" if did_you_mean(name, unknown) and len(unknown) == 1 else ""
+
+
+def _line(node: yaml.Node) -> int:
+    return int(node.start_mark.line) + 1
+
+
+def _wrong(
+    node: yaml.Node, expected: str, report: Report, found: str = "", subject: str = "", hint: str = ""
+) -> None:
+    report(_line(node), f"found {subject}{_described(node)}{found}, expected {expected}{hint}")
+
+
+def _described(node: yaml.Node) -> str:
+    if node.id != "scalar":
+        return "a list" if node.id == "sequence" else "a mapping"
+    if node.tag == _NULL_TAG and node.style not in ("'", '"'):
+        return "nothing"
+    text = node.value if len(node.value) <= 60 else node.value[:57] + "..."
+    return repr(text) if node.tag == _TEXT_TAG else str(text)

@@ -1,0 +1,85 @@
+"""The baselines that a session uses, and the options that only they can check."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_llmbench import wording
+from pytest_llmbench.errors import SettingsError, did_you_mean
+from pytest_llmbench.models import Baseline, Key, Recipe, Tolerance
+from pytest_llmbench.settings import DEFAULT_TOLERANCE, Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """What was read, and for each configuration the baselines that decide; never an empty tuple."""
+
+    recipes: tuple[Recipe, ...]
+    baselines: Mapping[Key, tuple[Baseline, ...]]
+
+    def describe(self) -> str:
+        """Return `82 configurations in 5 files`, with the number of recorded ones."""
+        recorded = sum(baseline.kind == "recorded" for chosen in self.baselines.values() for baseline in chosen)
+        text = (
+            f"{wording.counted(len(self.baselines), 'configuration')} in {wording.counted(len(self.recipes), 'file')}"
+        )
+        return text + (f", {recorded} recorded here" if recorded else "")
+
+
+def load(settings: Settings) -> Catalogue:
+    """Read the shipped baselines and the user's; raises BaselineError, or SettingsError for an option they rule out."""
+    from pytest_llmbench.baseline.locate import shipped_baselines
+    from pytest_llmbench.baseline.read import read_recipes
+
+    recipes = read_recipes([shipped_baselines(), *settings.baselines])
+    catalogue = Catalogue(recipes, _chosen(recipes, settings.against))
+    _check(settings, catalogue)
+    return catalogue
+
+
+def is_required(key: Key, patterns: Iterable[str]) -> bool:
+    """Whether a configuration is named: by `all`, its id or a shell pattern."""
+    return any(pattern == "all" or fnmatch.fnmatchcase(key.id, pattern) for pattern in patterns)
+
+
+def tolerance_of(settings: Settings, baseline: Baseline) -> Tolerance:
+    """Return the tolerance that applies: the option's, else the baseline's, else 5 %."""
+    return settings.tolerance or baseline.tolerance or DEFAULT_TOLERANCE
+
+
+def _chosen(recipes: Sequence[Recipe], against: str) -> dict[Key, tuple[Baseline, ...]]:
+    by_key: dict[Key, list[Baseline]] = defaultdict(list)
+    for recipe in recipes:
+        for baseline in recipe.baselines:
+            by_key[baseline.key].append(baseline)
+    return {
+        key: tuple([one for one in baselines if against in ("both", one.kind)] or baselines)
+        for key, baselines in sorted(by_key.items())
+    }
+
+
+def _check(settings: Settings, catalogue: Catalogue) -> None:
+    """Refuse options that no baseline can satisfy: a typo must not select nothing."""
+    keys = list(catalogue.baselines)
+    releases = sorted({key.release for key in keys})
+    for flag, value, valid in (
+        ("--llmb-release", settings.release, releases),
+        ("--llmb-baseline-release", settings.baseline_release, releases),
+        ("--llmb-gpu", settings.gpu, sorted({key.gpu for key in keys})),
+    ):
+        if value and value not in valid:
+            raise SettingsError(
+                f"{flag}={value}: no baseline has it; known: {', '.join(valid)}{did_you_mean(value, valid)}"
+            )
+    for pattern in settings.require:
+        if not any(is_required(key, [pattern]) for key in keys):
+            part_of_some = any(pattern in key.id for key in keys)
+            near = (
+                f" (did you mean '*{pattern}*'?)" if part_of_some else did_you_mean(pattern, [key.id for key in keys])
+            )
+            raise SettingsError(
+                f"--llmb-require={pattern}: neither a file nor a configuration{near}; see: llmbench baselines list"
+            )

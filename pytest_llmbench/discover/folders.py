@@ -1,0 +1,101 @@
+"""Which of the documented layouts a folder belongs to, and what the names of the folders above a log say.
+
+Only the folders inside the innermost layout speak of a run; what stands above it (`/ci/profile-results/...`) is
+somebody's filing. Of that, a GPU type or a release is used where nothing else names one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pytest_llmbench.discover import names
+from pytest_llmbench.models import Clue
+
+_RELEASE = re.compile(r"(?<![\d.])(\d\d\.\d\d[-_.\w]*?)(?:[-_]nccl[-_]?trace)?$", re.IGNORECASE)
+_RELEASE_FOLDER = re.compile(r"(?:v|llmb[-_]|release[-_]|gsw[-_])?(\d\d\.\d\d(?:\.\d+)*)", re.IGNORECASE)
+_GPU_WORD = re.compile(rf"(?<![a-z0-9])({names.GPU})(?![a-z0-9])", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What the folders of a run say. `inside` are the names of the folders that belong to the run, outermost first."""
+
+    name: str
+    clues: tuple[Clue, ...]
+    inside: tuple[str, ...]
+
+
+def layout(parts: Sequence[str]) -> Layout:
+    """Return the innermost layout that the folders of an absolute path form; its name is empty where they form none."""
+    for place in range(len(parts) - 1, 0, -1):
+        if _is_results(parts, place):
+            return _results(parts, place)
+        if parts[place - 1].lower() == "experiments" and names.experiment(parts[place], typed=False):
+            name = "workloads" if _is_workload(parts, place - 2) else "experiments"
+            return Layout(name, tuple(_experiment_clues(parts[place:], typed=False)), tuple(parts[place:]))
+        if _is_workload(parts, place):
+            clues = (Clue(field, value, f"folder {parts[place]}") for field, value in names.workload(parts[place]))
+            return Layout("workloads", tuple(clues), tuple(parts[place:]))
+    return _loose(parts)
+
+
+def surroundings(parts: Sequence[str]) -> tuple[Clue, ...]:
+    """Return the GPU type and the release that the nearest folder of a path names, for where nothing else does."""
+    clues: dict[str, Clue] = {}
+    for part in reversed(parts):
+        gpus = {found.lower() for found in _GPU_WORD.findall(part)}
+        if len(gpus) == 1:
+            clues.setdefault("gpu", Clue("gpu", gpus.pop(), f"folder {part}"))
+        if found := _RELEASE_FOLDER.fullmatch(part):
+            clues.setdefault("release", Clue("release", found[1], f"folder {part}"))
+    return tuple(clues.values())
+
+
+def _is_results(parts: Sequence[str], place: int) -> bool:
+    """Whether `<precision>/<size>/<GPUs>` ends here."""
+    if place < 2 or not parts[place].isdecimal():
+        return False
+    return _is(names.PRECISION, parts[place - 2]) and _is(names.SIZE, parts[place - 1])
+
+
+def _results(parts: Sequence[str], place: int) -> Layout:
+    """Read `results/<release>[-nccl-trace]/<precision>/<size>/<GPUs>`, of which the first two may be missing."""
+    start = place - 2
+    above = [""] * (3 - start) + list(parts[max(start - 2, 0) : start])
+    rooted = "results" in (name.lower() for name in above[-2:])
+    release = _RELEASE.search(above[-1])
+    versioned = release is not None or (rooted and above[-1].lower() != "results")
+    inside = tuple(parts[start - versioned :])
+    source = f"folder {'/'.join(inside[: 3 + versioned])}"
+    said = dict(zip(("dtype", "size", "gpus"), parts[start : place + 1], strict=True))
+    if release:
+        said["release"] = release[1]
+    clues = tuple(Clue(field, value, source) for field, value in said.items())
+    return Layout("results" if rooted or release else "", clues, inside)
+
+
+def _is_workload(parts: Sequence[str], place: int) -> bool:
+    """Whether a workload's folder stands here, below `workloads` or an unpacked archive."""
+    if place < 1 or not names.workload(parts[place]):
+        return False
+    above = parts[place - 1].lower()
+    return above == "workloads" or above.startswith("llmb-archive-")
+
+
+def _experiment_clues(folders: Sequence[str], *, typed: bool) -> Iterator[Clue]:
+    for name in folders:
+        found = names.experiment(name, typed=typed)
+        if found:
+            yield from (Clue(field, value, f"folder {name}") for field, value in found.said)
+
+
+def _loose(parts: Sequence[str]) -> Layout:
+    """Read folders that form no layout: an experiment's own folder may have been copied to any place."""
+    start = next((place for place, name in enumerate(parts) if names.experiment(name)), len(parts) - 1)
+    return Layout("", tuple(_experiment_clues(parts, typed=True)), tuple(parts[start:]))
+
+
+def _is(pattern: str, text: str) -> bool:
+    return re.fullmatch(pattern, text, re.IGNORECASE) is not None

@@ -1,0 +1,205 @@
+"""`llmb-config_<job>.yaml`, the launcher's own record of a job: read as text, distrusted, never fatal.
+
+The file is taken apart from the events of the YAML parser, not loaded: every value stays the text that was written
+(`25.10` is a release and no number), a repeated key or an alias is an error, and nesting is limited, because composing
+deeply nested YAML with the C loader crashes the interpreter.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_llmbench.errors import LogError
+from pytest_llmbench.models import Clue, Reason
+
+if TYPE_CHECKING:
+    from yaml.events import CollectionEndEvent, NodeEvent
+
+    Events = Iterator[NodeEvent | CollectionEndEvent]
+
+SIZE_LIMIT = 256 * 1024
+DEPTH_LIMIT = 20
+FILE_NAME = re.compile(r"llmb-config_(.+)\.ya?ml", re.IGNORECASE)
+
+_TEXTS = {
+    "recipe": ("model_info", "model_name"),
+    "size": ("model_info", "model_size"),
+    "dtype": ("model_info", "dtype"),
+    "gpus": ("model_info", "scale"),
+    "gpu": ("model_info", "gpu_type"),
+    "release": ("workload_info", "gsw_version"),
+    "gpus_per_node": ("cluster_info", "gpus_per_node"),
+}
+_NUMBERS = ("gpus", "gpus_per_node")
+_SECTIONS = ("job_info", "workload_info", "model_info", "cluster_info", "job_config")
+_EVIDENCE = {
+    "ENABLE_PROFILE": Reason.PROFILED,
+    "ENABLE_NCCLTRACE": Reason.TRACED,
+    "ENABLE_NCCL_TRACE": Reason.TRACED,
+    "LOAD_CHECKPOINT_PATH": Reason.CHECKPOINT_LOAD,
+}
+_YES, _NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
+_NOTHING = ("", "null", "none", "~")
+
+_END = object()
+
+Tree = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """What a metadata file says of its job; `odd` lists the values in it that could not be used."""
+
+    job: str
+    clues: tuple[Clue, ...]
+    started: datetime | None = None
+    excluded: Reason | None = None
+    excluded_because: str = ""
+    odd: tuple[str, ...] = ()
+
+
+def read_metadata(path: Path) -> Metadata:
+    """Read a metadata file; LogError says why none of it can be used."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(SIZE_LIMIT + 1)
+    except OSError as error:
+        raise LogError(f"cannot be read: {error.strerror}") from error
+    if len(data) > SIZE_LIMIT:
+        raise LogError(f"larger than {SIZE_LIMIT // 1024} KiB: this is no launcher's record of a job")
+    named = FILE_NAME.fullmatch(path.name)
+    return interpret(parse(data), path.name, named[1] if named else "")
+
+
+def parse(data: bytes) -> Tree:
+    """Return a YAML mapping with all values as text; LogError for anything else."""
+    import yaml
+
+    loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+    wanted = (yaml.NodeEvent, yaml.CollectionEndEvent)
+    events = (event for event in yaml.parse(data, Loader=loader) if isinstance(event, wanted))
+    try:
+        tree = _node(events, 0)
+        more = next(events, None)
+    except StopIteration:
+        raise LogError("empty") from None
+    except yaml.YAMLError as error:
+        raise LogError(f"not valid YAML: {' '.join(str(error).split())}") from error
+    if more is not None or not isinstance(tree, dict):
+        raise LogError("expected one mapping of sections")
+    return tree
+
+
+def interpret(tree: Tree, name: str, job: str) -> Metadata:
+    """Turn the sections of a metadata file into clues, evidence and a start time. `job` is the id in its name."""
+    odd = [f"{key} is not a section" for key in _SECTIONS if not _is_section(tree, key)]
+    inside = _text(tree, "job_info", "job_id", odd)
+    if job and inside not in ("", job):
+        raise LogError(f"is named for job {job}, but says job_id {inside!r} inside")
+    clues = tuple(Clue(field, value, name) for field, value in (*_said(tree, odd), *_modes(tree, odd)))
+    launched = _text(tree, "job_info", "launch_time", odd)
+    started = _moment(launched)
+    if launched and started is None:
+        odd.append(f"job_info.launch_time is {launched!r}, which is no date and time")
+    excluded, because = next(_exclusions(tree, odd), (None, ""))
+    return Metadata(job or inside, clues, started, excluded, because and f"{name}: {because}", tuple(odd))
+
+
+def _said(tree: Tree, odd: list[str]) -> Iterator[tuple[str, str]]:
+    for field, (section, key) in _TEXTS.items():
+        value = _text(tree, section, key, odd)
+        if field in _NUMBERS and value and not value.isdecimal():
+            odd.append(f"{section}.{key} is {value!r}, not a number")
+        elif value:
+            yield field, value
+    task = _text(tree, "workload_info", "workload_type", odd)
+    if task and not task.lower().startswith("pretrain"):
+        yield "task", task
+
+
+def _modes(tree: Tree, odd: list[str]) -> Iterator[tuple[str, str]]:
+    proxy, strong = _flag(tree, "proxy", odd), _flag(tree, "strong_scaling", odd)
+    if proxy is not None:
+        yield "proxy", str(proxy).lower()
+    if strong is not None:
+        yield "scaling", "strong" if strong else "weak"
+    overrides = _job_config(tree, "model_overrides", odd)
+    if overrides:
+        yield "model_overrides", ", ".join(f"{key}={value}" for key, value in overrides.items())
+
+
+def _exclusions(tree: Tree, odd: list[str]) -> Iterator[tuple[Reason, str]]:
+    if _flag(tree, "profile_enabled", odd):
+        yield Reason.PROFILED, "profile_enabled is true"
+    environment = _job_config(tree, "env_overrides", odd)
+    for variable, reason in _EVIDENCE.items():
+        value = str(environment.get(variable, "")).strip()
+        if value.lower() not in (*_NO, *_NOTHING):
+            yield reason, f"{variable}={value}"
+
+
+def _flag(tree: Tree, key: str, odd: list[str]) -> bool | None:
+    value = _text(tree, "job_config", key, odd).lower()
+    if value and value not in (*_YES, *_NO):
+        odd.append(f"job_config.{key} is {value!r}, neither true nor false")
+    return True if value in _YES else False if value in _NO else None
+
+
+def _job_config(tree: Tree, key: str, odd: list[str]) -> Tree:
+    config = _section(tree, "job_config")
+    if not _is_section(config, key):
+        odd.append(f"job_config.{key} is not a section")
+    return _section(config, key)
+
+
+def _text(tree: Tree, section: str, key: str, odd: list[str]) -> str:
+    value = _section(tree, section).get(key, "")
+    if isinstance(value, str):
+        return "" if value.strip().lower() in _NOTHING else value.strip()
+    odd.append(f"{section}.{key} is not a single value")
+    return ""
+
+
+def _is_section(tree: Tree, key: str) -> bool:
+    """Whether a section is there, absent, or empty; not a value of another kind."""
+    value = tree.get(key, "")
+    return isinstance(value, dict) or value == [] or (isinstance(value, str) and value.lower() in _NOTHING)
+
+
+def _section(tree: Tree, key: str) -> Tree:
+    section = tree.get(key)
+    return section if isinstance(section, dict) else {}
+
+
+def _moment(text: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text).astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _node(events: Events, depth: int) -> object:
+    """Build the next value, or `_END` where a list or mapping ends."""
+    import yaml
+
+    event = next(events)
+    if isinstance(event, yaml.CollectionEndEvent):
+        return _END
+    if isinstance(event, yaml.ScalarEvent):
+        return event.value
+    if isinstance(event, yaml.AliasEvent) or depth == DEPTH_LIMIT:
+        raise LogError(f"line {event.start_mark.line + 1}: an alias, or nested too deeply; no launcher writes that")
+    values = list(iter(lambda: _node(events, depth + 1), _END))
+    return _mapping(values, event.start_mark.line + 1) if isinstance(event, yaml.MappingStartEvent) else values
+
+
+def _mapping(values: list[object], line: int) -> dict[str, object]:
+    keys = [key for key in values[::2] if isinstance(key, str)]
+    if len(set(keys)) != len(values) // 2:
+        raise LogError(f"the mapping at line {line} repeats a key")
+    return dict(zip(keys, values[1::2], strict=True))

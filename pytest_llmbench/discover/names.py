@@ -1,0 +1,171 @@
+"""What the name of an experiment or of a log says; pure functions over strings.
+
+Understood are `pretrain_<recipe>_<size>_<precision>_<GPUs>` in all its spellings, the file names that launchers build
+around it, and the two older kinds `log-<framework>_<model>_<size>_<GPUs>_<job>` and `log-<framework>-<GPUs>_<size>_<job>`.
+A number is a GPU count or a job id by its position, never by its value.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+TYPE = r"pretrain(?:ing)?|fine[-_]?tun(?:e|ing)|sft|peft|lora|inference"
+SIZE = r"\d+(?:\.\d+)?[bmt](?:_a\d+(?:\.\d+)?b)?|\d+x\d+(?:\.\d+)?b"
+PRECISION = r"(?:bf|fp|tf|nvfp|mxfp|int)\d{1,2}[a-z]{0,4}"
+GPU = r"a100|h20|h100|h200|h800|gh200|b100|b200|b300|gb200|gb300|mi300x|mi325x|mi355x"
+_IGNORE = re.IGNORECASE | re.DOTALL
+
+_TYPED = re.compile(rf"(?:^|(?<=[-_. ]))(?:{TYPE})_", _IGNORE)
+_EXPERIMENT = re.compile(
+    rf"(?:(?P<type>{TYPE})_)?(?P<recipe>.+?)_(?P<size>{SIZE})(?P<proxy>[-_]proxy)?"
+    rf"(?:_(?P<variant>.+?))?_(?P<dtype>{PRECISION})(?P<rest>(?:_.*)?)",
+    _IGNORE,
+)
+_WORKLOAD = re.compile(rf"(?P<type>{TYPE})_(?P<recipe>.+)", _IGNORE)
+_SIZE_THEN_GPUS = re.compile(
+    rf"(?P<recipe>.+?)_(?P<size>{SIZE})_(?P<gpus>\d+)(?:_(?P<job>\d+))?(?:_(?P<attempt>\d+))?", _IGNORE
+)
+_GPUS_THEN_SIZE = re.compile(
+    rf"(?P<recipe>[^_]+)-(?P<gpus>\d+)_(?P<size>{SIZE})(?:_(?P<job>\d+))?(?:_(?P<attempt>\d+))?", _IGNORE
+)
+_JOB_AND_ATTEMPT = re.compile(r"(?P<base>.*?)_(?P<job>\d+)(?:_(?P<attempt>\d+))?", re.DOTALL)
+_SETTING = re.compile(r"(tp|pp|cp|ep|etp|dp|vp|fsdp|mbs|gbs|ga)(\d+)", _IGNORE)
+_GPUS = re.compile(r"gpus?(\d+)|(\d+)(?:gpus?|g)", _IGNORE)
+_NODES = re.compile(r"nodes?(\d+)|(\d+)(?:nodes?|n)", _IGNORE)
+_STAMP = re.compile(r"\d{10}|\d{19}")
+_SETTING_FIELDS = {"mbs": "micro_batch_size", "gbs": "global_batch_size", "ga": "gradient_accumulation"}
+
+Said = tuple[tuple[str, str], ...]
+"""Pairs of field and value, in the order of the name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """What an experiment's name says; `numbers` are the bare numbers after the GPU count: job, restart, time stamp."""
+
+    said: Said
+    numbers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LogName:
+    """What a log's name says. `base` is the name without job and restart: the same for all attempts of one job."""
+
+    base: str
+    said: Said = ()
+    job: str = ""
+    attempt: int = 0
+
+
+def experiment(name: str, *, typed: bool = True) -> Experiment | None:
+    """Read `pretrain_grok1_314b_bf16_256`; None if it is no such name. Without `typed` the leading type may be absent."""
+    found = _EXPERIMENT.fullmatch(name)
+    if not found or (typed and not found["type"]):
+        return None
+    said, numbers = _settings(found["rest"].split("_")[1:])
+    head = [*_task(found["type"]), ("recipe", found["recipe"]), ("size", found["size"]), ("dtype", found["dtype"])]
+    if found["proxy"] or (found["variant"] or "").lower() == "proxy":
+        head.append(("proxy", "true"))
+    elif found["variant"]:
+        head.append(("variant", found["variant"]))
+    return Experiment((*head, *said), numbers)
+
+
+def workload(name: str) -> Said:
+    """Read the name of a workload's folder, `pretrain_grok1` or `pretraining_grok1`; nothing if it is no such name."""
+    found = _WORKLOAD.fullmatch(name)
+    return (*_task(found["type"]), ("recipe", found["recipe"])) if found else ()
+
+
+def log_name(stem: str) -> LogName:
+    """Read the name of a log without its `.out`."""
+    launched = stem.lower().startswith("log-")
+    name = stem[4:] if launched else stem
+    for part in _possible_experiments(name):
+        found = experiment(part, typed=part is not name)
+        if found:
+            job, attempt = _job_and_attempt(found.numbers)
+            return LogName(_without(stem, job, attempt), found.said, job, int(attempt or 0))
+    older = _GPUS_THEN_SIZE.fullmatch(name) or _SIZE_THEN_GPUS.fullmatch(name)
+    if older:
+        said = tuple((field, older[field]) for field in ("recipe", "size", "gpus"))
+        job, attempt = older["job"] or "", older["attempt"] or ""
+        return LogName(_without(stem, job, attempt), said, job, int(attempt or 0))
+    numbered = _JOB_AND_ATTEMPT.fullmatch(stem) if launched else None
+    if numbered:
+        return LogName(numbered["base"], (), numbered["job"], int(numbered["attempt"] or 0))
+    return LogName(stem)
+
+
+def is_profiled(name: str) -> bool:
+    """Whether an experiment's or task's name ends in `_nsys`, before numbers that a launcher adds."""
+    return re.search(r"_nsys(?:_\d+)*$", name, re.IGNORECASE) is not None
+
+
+def is_traced(name: str) -> bool:
+    """Whether a name says that the run wrote an NCCL trace."""
+    return re.search(r"nccl[-_]?trace", name, re.IGNORECASE) is not None
+
+
+def _possible_experiments(name: str) -> Iterator[str]:
+    """Yield what follows each type word, the last first (an account may hold one too), and the whole name."""
+    for start in reversed([found.start() for found in _TYPED.finditer(name)]):
+        if start:
+            yield name[start:]
+    yield name
+
+
+def _task(word: str | None) -> list[tuple[str, str]]:
+    """Return the task that a type word names; pretraining, the default, is not said."""
+    task = re.sub(r"[-_]", "", (word or "").lower())
+    if task in ("", "pretrain", "pretraining"):
+        return []
+    return [("task", "finetune" if task.startswith("finetun") else task)]
+
+
+def _settings(tokens: list[str]) -> tuple[Said, tuple[str, ...]]:
+    """Read what follows the precision: GPUs or nodes, parallelism, batch sizes, and the bare numbers left over."""
+    said: list[tuple[str, str]] = []
+    numbers: list[str] = []
+    unknown: list[str] = []
+    counted = any(_GPUS.fullmatch(token) or _NODES.fullmatch(token) for token in tokens)
+    for token in tokens:
+        pair = _setting(token)
+        if pair:
+            said.append(pair)
+        elif token.isdecimal() and (counted or _STAMP.fullmatch(token)):
+            numbers.append(token)
+        elif token.isdecimal():
+            said.append(("gpus", token))
+            counted = True
+        elif not counted and not is_profiled(f"_{token}") and not is_traced(token):
+            unknown.append(token)
+    if unknown and counted:
+        said.append(("variant", "_".join(unknown)))
+    return tuple(said), tuple(numbers)
+
+
+def _setting(token: str) -> tuple[str, str] | None:
+    if found := _SETTING.fullmatch(token):
+        field = found[1].lower()
+        return _SETTING_FIELDS.get(field, field), found[2]
+    if found := _GPUS.fullmatch(token):
+        return "gpus", found[1] or found[2]
+    if found := _NODES.fullmatch(token):
+        return "nodes", found[1] or found[2]
+    return ("gpu", token) if re.fullmatch(GPU, token, re.IGNORECASE) else None
+
+
+def _job_and_attempt(numbers: tuple[str, ...]) -> tuple[str, str]:
+    """Return the job id and the restart count: the last two of the numbers after the GPU count, or the job id alone."""
+    if len(numbers) < 2:
+        return "".join(numbers), ""
+    return numbers[-2], numbers[-1]
+
+
+def _without(stem: str, job: str, attempt: str) -> str:
+    """Return a stem without the job id and restart count at its end."""
+    tail = "".join(f"_{number}" for number in (job, attempt) if number)
+    return stem.removesuffix(tail)

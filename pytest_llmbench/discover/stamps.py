@@ -1,0 +1,56 @@
+"""Times that folder names carry.
+
+A stamp without a zone is local time of the machine that reads it, as the launchers write it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+_EPOCH = re.compile(r"(?<!\d)(1[4-9]\d{8}|[23]\d{9})(\d{9})?(?!\d)")
+_WRITTEN = re.compile(
+    r"(?<!\d)(20\d\d)[-_.]?(\d\d)[-_.]?(\d\d)[-_T ](\d\d)[-:_.h]?(\d\d)[-:_.m]?(\d\d)(?:\.\d+)?(Z|UTC)?(?!\d)"
+)
+_DAY = re.compile(r"(?<!\d)(20\d\d)[-_.](\d\d)[-_.](\d\d)(?!\d)")
+
+
+def started_by_name(folders: Sequence[str], modified: datetime | None) -> tuple[datetime | None, str]:
+    """Return the start time in the innermost folder name that holds one, and which folder that is.
+
+    A name with a day alone counts only where the file was not last written on about that day: then the file is a copy,
+    and its time says nothing.
+    """
+    for name in reversed(folders):
+        started = stamp(name)
+        if started:
+            return started, f"the name of folder {name}"
+    for name in reversed(folders):
+        started = _day(name)
+        if started and (modified is None or abs(modified - started) > timedelta(days=2)):
+            return started, f"the day in the name of folder {name}"
+    return None, ""
+
+
+def stamp(name: str) -> datetime | None:
+    """Return the moment that a name holds as epoch seconds, epoch nanoseconds or a written date and time, in UTC."""
+    if found := _EPOCH.search(name):
+        return datetime.fromtimestamp(int(found[1]), UTC) + timedelta(microseconds=int(found[2] or 0) // 1000)
+    if found := _WRITTEN.search(name):
+        return _moment([int(number) for number in found.groups()[:6]], utc=bool(found[7]))
+    return None
+
+
+def _day(name: str) -> datetime | None:
+    found = _DAY.search(name)
+    return _moment([int(number) for number in found.groups()], utc=False) if found else None
+
+
+def _moment(numbers: Sequence[int], *, utc: bool) -> datetime | None:
+    year, month, day, *time = numbers
+    try:
+        written = datetime(year, month, day, *time, tzinfo=UTC if utc else None)  # noqa: DTZ001 - local on purpose
+        return written.astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None

@@ -1,0 +1,62 @@
+"""The fixtures that tests use: what a configuration is, which run was found, what it measured, the verdict."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pytest_llmbench.models import Baseline, Case, Measurement, Outcome, Run, Stray
+
+
+@pytest.fixture
+def llmb_case(request: pytest.FixtureRequest) -> Case:
+    """The configuration that an item is about; a test that uses it, or any fixture below, has an item for each."""
+    case: Case = request.param
+    return case
+
+
+@pytest.fixture
+def llmb_verdict(llmb_case: Case, request: pytest.FixtureRequest) -> Outcome:
+    """The verdict on the configuration: `failed`, `skipped` and `message` are what the test has to act on."""
+    from pytest_llmbench.plugin import DESCRIBED, SESSION
+    from pytest_llmbench.report.outcome import properties
+
+    outcome, described = request.config.stash[SESSION].outcome(llmb_case)
+    request.node.stash[DESCRIBED] = described
+    request.node.user_properties.extend(properties(described))
+    return outcome
+
+
+@pytest.fixture
+def llmb_baseline(llmb_verdict: Outcome) -> Baseline:
+    """The baseline that decides."""
+    return llmb_verdict.judgement.baseline
+
+
+@pytest.fixture
+def llmb_measurement(llmb_verdict: Outcome) -> Measurement:
+    """What the judged run measured; without a valid run the test is skipped or fails as its verdict says."""
+    measurement = llmb_verdict.judgement.measurement
+    if llmb_verdict.skipped:
+        pytest.skip(llmb_verdict.message)
+    if measurement is None or not measurement.valid:
+        pytest.fail(llmb_verdict.message, pytrace=False)
+    return measurement
+
+
+@pytest.fixture
+def llmb_run(llmb_measurement: Measurement) -> Run:
+    """The run that is judged: its logs, step by step, and what is known of it."""
+    return llmb_measurement.run
+
+
+@pytest.fixture
+def llmb_unmatched(request: pytest.FixtureRequest) -> Stray:
+    """A run that matches no baseline, or a file or folder that could not be read; `message` says why."""
+    from pytest_llmbench.plugin import DESCRIBED, SESSION
+
+    stray, described = request.config.stash[SESSION].stray(request.param)
+    request.node.stash[DESCRIBED] = described
+    return stray

@@ -1,0 +1,97 @@
+"""From a run and a baseline to what the run measured."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import datetime
+
+import numpy as np
+
+from pytest_llmbench.measure import checks, metrics
+from pytest_llmbench.measure.window import Choice, choose_segment, in_window, statistic
+from pytest_llmbench.models import Baseline, Measurement, Metric, Note, Problem, Run, Steps
+
+
+def measure(run: Run, baseline: Baseline, now: datetime) -> Measurement:
+    """Return what `run` measured over the baseline's window, or why it cannot be judged.
+
+    Steps that are faster than 100 % MFU are set aside and noted; in the window they make the run invalid.
+    """
+    choice = choose_segment(run.attempts, baseline.window, baseline.steps)
+    excluded = checks.exclusion(run, choice)
+    if choice is None:
+        problem = checks.unusable(run, baseline, now)
+        return _unmeasured(run, baseline, (problem,) if excluded is None else (), excluded)
+    steps = _possible(choice.segment.steps, baseline)
+    counted = in_window(steps, baseline.window)
+    found = () if excluded else checks.problems(run, choice, steps, baseline, now)
+    seconds = statistic(steps.seconds[counted], baseline.window.statistic) if counted.any() else None
+    return Measurement(
+        run=run,
+        baseline=baseline,
+        log=choice.attempt.files.log,
+        attempt=choice.attempt.files.number,
+        segment=choice.number,
+        statistic_seconds=seconds,
+        last_step_seconds=float(choice.segment.steps.seconds[-1]),
+        window_seconds=tuple(steps.seconds[counted].tolist()),
+        metrics=metrics.of_window(baseline, steps, counted, seconds) if seconds is not None else (),
+        expected=(Metric("step_time_seconds", baseline.step_seconds), *metrics.at_step_time(baseline, baseline.step_seconds)),
+        problems=found,
+        notes=_notes(run, choice, steps, baseline),
+        excluded=excluded,
+    )
+
+
+def _unmeasured(
+    run: Run, baseline: Baseline, found: tuple[Problem, ...], excluded: Problem | None
+) -> Measurement:
+    return Measurement(
+        run=run,
+        baseline=baseline,
+        log=run.attempts[-1].files.log if run.attempts else None,
+        attempt=run.attempts[-1].files.number if run.attempts else 0,
+        segment=0,
+        statistic_seconds=None,
+        last_step_seconds=None,
+        window_seconds=(),
+        metrics=(),
+        problems=found,
+        excluded=excluded,
+    )
+
+
+def _possible(steps: Steps, baseline: Baseline) -> Steps:
+    """Return the steps without those that are faster than the hardware can be."""
+    keep = steps.seconds >= checks.possible_seconds(baseline)
+    if keep.all():
+        return steps
+    columns = (field.name for field in dataclasses.fields(steps))
+    return Steps(**{name: getattr(steps, name)[keep] for name in columns})
+
+
+def _notes(run: Run, choice: Choice, steps: Steps, baseline: Baseline) -> tuple[Note, ...]:
+    notes: list[Note] = []
+    whole = choice.segment.steps
+    if len(steps) < len(whole):
+        row = int(np.flatnonzero(whole.seconds < checks.possible_seconds(baseline))[0])
+        text = f"{len(whole) - len(steps)} steps above 100 % MFU set aside, first step {whole.index[row]}"
+        notes.append(Note("impossible-steps", text, int(whole.line[row])))
+    if len(run.attempts) > 1:
+        text = f"attempt {choice.attempt.files.number} of {len(run.attempts)} is judged (numbered from 0)"
+        notes.append(Note("attempts", text))
+    segments = len(choice.attempt.log.segments)
+    if segments > 1:
+        notes.append(
+            Note("segments", f"part {choice.number} of {segments} in the log is judged", choice.segment.first_line)
+        )
+    total = choice.segment.total_steps
+    if total is not None and total != baseline.steps:
+        notes.append(Note("steps", f"the run has {total} steps, the recipe {baseline.steps}"))
+    if not np.isfinite(steps.global_batch_size).any() and not np.isfinite(steps.tokens_per_second_per_gpu).any():
+        notes.append(Note("unverified-batch", "the log tells no batch size; it is taken from the configuration"))
+    if run.identity.assumed:
+        notes.append(Note("assumed", f"{', '.join(run.identity.assumed)} assumed: nothing in the run says it"))
+    for dropped in choice.attempt.log.dropped:
+        notes.append(Note("dropped", f"{dropped.count} {dropped.reason}, first: {dropped.example}", dropped.first_line))
+    return tuple(notes)

@@ -1,0 +1,78 @@
+"""The metrics, with unit and direction declared once, and their values for a step time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pytest_llmbench.measure import derive
+from pytest_llmbench.models import Baseline, Metric, Steps
+
+if TYPE_CHECKING:
+    from pytest_llmbench.models import Flags, Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A metric's unit, and whether a larger value is better, worse or neither (None)."""
+
+    unit: str
+    larger_is_better: bool | None
+
+
+METRICS = {
+    "step_time_seconds": Definition("s", larger_is_better=False),
+    "step_time_cv": Definition("", larger_is_better=False),
+    "tokens_per_second": Definition("tokens/s", larger_is_better=True),
+    "tokens_per_second_per_gpu": Definition("tokens/s", larger_is_better=True),
+    "mfu": Definition("", larger_is_better=True),
+    "tflops_per_gpu": Definition("TFLOP/s", larger_is_better=True),
+    "logged_tflops_per_gpu": Definition("TFLOP/s", larger_is_better=True),
+    "days_to_1t_tokens": Definition("days", larger_is_better=False),
+    "weak_scaling_efficiency": Definition("", larger_is_better=True),
+    "peak_memory_bytes": Definition("bytes", larger_is_better=None),
+}
+
+
+def at_step_time(baseline: Baseline, seconds: float) -> tuple[Metric, ...]:
+    """Return what follows from a step time alone: tokens/s, MFU, TFLOP/s and, where it is no proxy, days to 1T tokens."""
+    configuration = baseline.configuration
+    tokens = derive.tokens_per_second(configuration, seconds)
+    days = derive.days_to_1t_tokens(configuration, seconds)
+    return (
+        Metric("tokens_per_second", tokens),
+        Metric("tokens_per_second_per_gpu", tokens / configuration.key.gpus),
+        Metric("mfu", derive.model_flops_utilization(configuration, seconds, baseline.peak_tflops)),
+        Metric("tflops_per_gpu", derive.tflops_per_gpu(configuration, seconds)),
+        *([Metric("days_to_1t_tokens", days)] if days is not None else []),
+    )
+
+
+def of_window(baseline: Baseline, steps: Steps, counted: Flags, seconds: float) -> tuple[Metric, ...]:
+    """Return all metrics; `counted` is the window as a mask of shape (n,), `seconds` its statistic."""
+    window = steps.seconds[counted]
+    deviation = spread(window)
+    return (
+        Metric("step_time_seconds", seconds, deviation),
+        Metric("step_time_cv", deviation / float(np.mean(window))),
+        *at_step_time(baseline, seconds),
+        *_logged("logged_tflops_per_gpu", steps.tflops_per_gpu[counted]),
+        *_largest("peak_memory_bytes", steps.peak_memory_bytes),
+    )
+
+
+def spread(values: Floats) -> float:
+    """Return the sample standard deviation of values of shape (n,); 0 for a single one."""
+    return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+
+
+def _logged(name: str, values: Floats) -> tuple[Metric, ...]:
+    present = values[np.isfinite(values)]
+    return (Metric(name, float(np.mean(present)), spread(present)),) if len(present) else ()
+
+
+def _largest(name: str, values: Floats) -> tuple[Metric, ...]:
+    present = values[np.isfinite(values)]
+    return (Metric(name, float(np.max(present))),) if len(present) else ()

@@ -1,0 +1,74 @@
+"""Which part of a run is judged, and its statistic over the window."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pytest_llmbench.models import Attempt, Segment, Steps, Window
+
+if TYPE_CHECKING:
+    from pytest_llmbench.models import Flags, Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The segment that is judged, where it stands, and how many other segments with steps the run holds."""
+
+    attempt: Attempt
+    number: int
+    segment: Segment
+    others: int
+
+
+def choose_segment(attempts: Sequence[Attempt], window: Window, steps: int) -> Choice | None:
+    """Choose the last finished segment that covers the window, else the last segment with steps; None without steps.
+
+    A requeued job is judged on the attempt that finished, two runs in one log on the last one.
+    """
+    choices = [
+        (attempt, number, segment)
+        for attempt in attempts
+        for number, segment in enumerate(attempt.log.segments, start=1)
+        if len(segment.steps)
+    ]
+    if not choices:
+        return None
+
+    def merit(choice: tuple[int, tuple[Attempt, int, Segment]]) -> tuple[bool, int]:
+        position, (_, _, segment) = choice
+        return is_finished(segment, steps) and not missing_steps(segment.steps, window), position
+
+    attempt, number, segment = max(enumerate(choices), key=merit)[1]
+    return Choice(attempt, number, segment, others=len(choices) - 1)
+
+
+def is_finished(segment: Segment, steps: int) -> bool:
+    """Whether the segment reached its end: by the log's own total or end marker, else by the baseline's `steps`."""
+    if segment.finished or not len(segment.steps):
+        return segment.finished
+    return segment.total_steps is None and int(segment.steps.index[-1]) + 1 >= steps
+
+
+def missing_steps(steps: Steps, window: Window) -> tuple[int, ...]:
+    """Return the step numbers of the window that the log does not hold."""
+    present = set(steps.index.tolist())
+    return tuple(step for step in range(window.first, window.last + 1) if step not in present)
+
+
+def in_window(steps: Steps, window: Window) -> Flags:
+    """Return a mask of shape (n,): the steps that count."""
+    counted: Flags = (steps.index >= window.first) & (steps.index <= window.last)
+    return counted
+
+
+def statistic(values: Floats, name: str) -> float:
+    """Return the mean, or the 20 % trimmed mean, of values of shape (n,), n > 0."""
+    if name == "mean":
+        return float(np.mean(values))
+    from scipy import stats
+
+    return float(stats.trim_mean(values, 0.2))

@@ -1,0 +1,96 @@
+"""Every option and ini key, declared once. An idle session imports this: the standard library only, nothing costly."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Option(NamedTuple):
+    """One command line option, and its ini key where a repository may decide it."""
+
+    flag: str
+    metavar: str
+    help: str
+    repeats: bool = False
+    ini: str = ""
+    choices: tuple[str, ...] = ()
+
+
+def destination(flag: str) -> str:
+    """Return the name under which the value of an option is stored; its ini key is the same."""
+    return flag.removeprefix("--").replace("-", "_")
+
+
+OPTIONS = (
+    Option(
+        "--llmb-logs",
+        "PATH",
+        "Judge the runs under this file or folder; may be repeated (default: none).",
+        repeats=True,
+    ),
+    Option(
+        "--llmb-baselines",
+        "DIR",
+        "Add the baseline files of this folder to the shipped ones; may be repeated.",
+        repeats=True,
+        ini="paths",
+    ),
+    Option(
+        "--llmb-tolerance",
+        "TOL",
+        "How much slower a run may be: 5%%, 2.5%%, 0.025 or perf:5%% (default: the baseline's, else 5%%).",
+        ini="string",
+    ),
+    Option(
+        "--llmb-require",
+        "WHAT",
+        "Fail a configuration that has no valid run: an id, a pattern, a file of them, or all; may be repeated.",
+        repeats=True,
+        ini="args",
+    ),
+    Option(
+        "--llmb-unmatched",
+        "MODE",
+        "What a run that matches no baseline does: fail or list (default: fail).",
+        ini="string",
+        choices=("fail", "list"),
+    ),
+    Option("--llmb-release", "RELEASE", "Release of runs that do not tell theirs, such as 25.05.", ini="string"),
+    Option("--llmb-gpu", "TYPE", "GPU type of runs that do not tell theirs, such as h100.", ini="string"),
+    Option(
+        "--llmb-runs",
+        "WHICH",
+        "Judge the newest run of a configuration, or each one in an item of its own: newest or each (default: newest).",
+        choices=("newest", "each"),
+    ),
+    Option(
+        "--llmb-since",
+        "DATE",
+        "Leave out runs that started before this date: 2025-11-20 or 2025-11-20T06:00 (default: none).",
+    ),
+    Option(
+        "--llmb-max-age",
+        "AGE",
+        "A configuration whose newest run is older counts as missing: 90m, 36h, 7d (default: none).",
+        ini="string",
+    ),
+    Option(
+        "--llmb-against",
+        "KIND",
+        "Where recorded and published baselines exist: recorded, published or both (default: recorded).",
+        ini="string",
+        choices=("recorded", "published", "both"),
+    ),
+    Option(
+        "--llmb-baseline-release",
+        "RELEASE",
+        "Judge every run against the baselines of this release, whatever release it is.",
+        ini="string",
+    ),
+    Option(
+        "--llmb-record",
+        "DIR",
+        "Write recorded baselines from the valid runs to this folder, and judge nothing.",
+    ),
+    Option("--llmb-junit", "FILE", "Write a JUnit report with a suite for each recipe, GPU and precision."),
+)

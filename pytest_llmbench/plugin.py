@@ -1,0 +1,243 @@
+"""The pytest plugin: hooks of a few lines. An idle session (no --llmb option) does nothing here."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_llmbench.options import OPTIONS, destination
+
+if TYPE_CHECKING:
+    from pytest_llmbench.models import Key
+    from pytest_llmbench.session import Session
+
+pytest_plugins = ["pytest_llmbench.fixtures"]
+
+SESSION: pytest.StashKey[Session] = pytest.StashKey()
+DESCRIBED: pytest.StashKey[dict[str, Any]] = pytest.StashKey()
+
+SUITE = Path(__file__).parent / "suite"
+SUITE_ID = "pytest_llmbench/suite"
+"""Node ids and JUnit class names of the built-in tests start with this wherever the package is installed."""
+
+
+# --- start of a session -----------------------------------------------------------------------------------
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare the options, and the ini keys of those that a repository may decide."""
+    group = parser.getgroup("llmb", "LLM training benchmarks (pytest-llmbench)")
+    for option in OPTIONS:
+        dest, action = destination(option.flag), "append" if option.repeats else "store"
+        group.addoption(option.flag, dest=dest, metavar=option.metavar, action=action, help=option.help)
+        if option.ini:
+            kind: Any = option.ini
+            parser.addini(dest, help=f"Default of {option.flag}.", type=kind)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Resolve the options; with --llmb-logs and no path on the command line, collect the built-in suite."""
+    config.addinivalue_line("markers", "llmb(model, size, release, gpu, dtype, gpus): a benchmark configuration")
+    if any(config.getoption(destination(option.flag)) for option in OPTIONS):
+        _start(config)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Hand what the controller read and judged to an xdist worker."""
+    if SESSION in node.config.stash:
+        node.workerinput["llmb"] = node.config.stash[SESSION].for_workers()
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Say what decides: the baselines and the tolerance in use, and where the logs are."""
+    return _session(config).header() if SESSION in config.stash else []
+
+
+def _start(config: pytest.Config) -> None:
+    if _in_worker(config):
+        _session(config)
+    else:
+        _refuse_misuse(config)
+    if config.getoption("llmb_logs"):
+        _use_suite(config)
+        _checked(_session(config).prepare)
+
+
+def _use_suite(config: pytest.Config) -> None:
+    if not config.getoption("file_or_dir"):
+        config.args[:] = [str(path) for path in sorted(SUITE.glob("test_*.py"))]
+
+
+def _refuse_misuse(config: pytest.Config) -> None:
+    """Raise UsageError for options typed on the command line that would do something else than they say."""
+    typed = [str(argument) for argument in config.invocation_params.args]
+    for flag, value in pairwise(typed):
+        if flag in {option.flag for option in OPTIONS} and Path(value).exists():
+            raise pytest.UsageError(
+                f"write {flag}={value} with an equals sign: after a space pytest takes {value} for a test path "
+                "and looks for the project's ini file there"
+            )
+    given = [argument.partition("=")[0] for argument in typed if argument.startswith("--llmb-")]
+    if given and not config.getoption("llmb_logs"):
+        raise pytest.UsageError(f"{given[0]} has no runs to work on: add --llmb-logs=PATH")
+    if config.getoption("llmb_record") and config.getoption("numprocesses", None):
+        raise pytest.UsageError("--llmb-record writes from one process: leave out -n, or add -n0")
+
+
+def _session(config: pytest.Config) -> Session:
+    """Return the session's state; the first use resolves the options."""
+    if SESSION not in config.stash:
+        from pytest_llmbench.session import Session
+
+        if _in_worker(config):
+            session = Session.in_worker(config.workerinput["llmb"])  # type: ignore[attr-defined]
+        else:
+            session = _checked(lambda: Session.from_options(_values(config), config.invocation_params.dir))
+        config.stash[SESSION] = session
+        config.pluginmanager.register(Collector(session), "pytest_llmbench_collector")
+    return config.stash[SESSION]
+
+
+def _values(config: pytest.Config) -> dict[str, Any]:
+    """Return each option's value: the command line's, else the ini file's."""
+    values = {}
+    for option in OPTIONS:
+        dest = destination(option.flag)
+        values[dest] = config.getoption(dest) or (config.getini(dest) if option.ini else None)
+    return values
+
+
+def _in_worker(config: pytest.Config) -> bool:
+    return hasattr(config, "workerinput")
+
+
+def _checked(action: Any) -> Any:
+    """Return what `action` returns; a problem that the user can fix becomes a usage error."""
+    from pytest_llmbench.errors import LlmbenchError
+
+    try:
+        return action()
+    except LlmbenchError as error:
+        raise pytest.UsageError(str(error)) from None
+
+
+# --- collection -------------------------------------------------------------------------------------------
+
+
+class SuiteModule(pytest.Module):
+    """A file of the built-in suite: collected whatever names the user's ini asks for."""
+
+    def funcnamefilter(self, name: str) -> bool:
+        """Return whether a function is a test."""
+        return name.startswith("test_")
+
+    def collect(self) -> Sequence[pytest.Item | pytest.Collector]:
+        """Return the tests; none where there is nothing that they could be about."""
+        if self.path.stem == "test_unmatched_run" and not _session(self.config).failing_strays:
+            return []
+        return list(super().collect())
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """Read the logs before the items are made, so that a problem with them is one message."""
+    if SESSION in session.config.stash:
+        _checked(lambda: session.config.stash[SESSION].batch)
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+    """Give the files of the suite the same node id on every machine."""
+    if module_path.parent != SUITE:
+        return None
+    module: pytest.Module = SuiteModule.from_parent(parent, path=module_path, nodeid=f"{SUITE_ID}/{module_path.name}")
+    return module
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Make an item of each configuration, and of each run that matches none."""
+    if "llmb_case" in metafunc.fixturenames:
+        cases = (result.case for result in _checked(lambda: _session(metafunc.config).batch).results.values())
+        parameters = [pytest.param(case, id=case.id, marks=_mark(case.key)) for case in cases]
+        metafunc.parametrize("llmb_case", parameters, indirect=True)
+    if "llmb_unmatched" in metafunc.fixturenames:
+        strays = _checked(lambda: _session(metafunc.config).failing_strays)
+        parameters = [pytest.param(stray, id=stray.id, marks=pytest.mark.llmb(unmatched=True)) for stray in strays]
+        metafunc.parametrize("llmb_unmatched", parameters, indirect=True)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Refuse a session whose --llmb options nothing uses."""
+    config = session.config
+    if SESSION not in config.stash or _in_worker(config) or not session.items:
+        return
+    if not any(set(getattr(item, "fixturenames", ())) & {"llmb_case", "llmb_unmatched"} for item in session.items):
+        raise pytest.UsageError(
+            "no selected test uses --llmb-logs: a test asks for a run with the fixture llmb_verdict"
+        )
+
+
+def _mark(key: Key) -> pytest.MarkDecorator:
+    return pytest.mark.llmb(
+        model=key.recipe, size=key.size, release=key.release, gpu=key.gpu, dtype=key.dtype, gpus=key.gpus
+    )
+
+
+# --- items ------------------------------------------------------------------------------------------------
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> None:
+    """Settle the selected items before the first one runs: what no run was found for depends on the others."""
+    if SESSION in session.config.stash and not session.config.getoption("collectonly"):
+        _checked(lambda: session.config.stash[SESSION].settle(list(_selected(session.items))))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Put the outcome on the report, as a dictionary that crosses xdist."""
+    report = yield
+    if DESCRIBED in item.stash and (call.when == "call" or not report.passed):
+        report.llmb = item.stash[DESCRIBED]  # type: ignore[attr-defined]
+    return report
+
+
+def _selected(items: Sequence[pytest.Item]) -> Iterator[str]:
+    """Yield the ids of the configurations that the items are about, each once."""
+    specs = (getattr(item, "callspec", None) for item in items)
+    cases = (spec.params.get("llmb_case") for spec in specs if spec is not None)
+    yield from dict.fromkeys(case.id for case in cases if case is not None)
+
+
+# --- end of a session -------------------------------------------------------------------------------------
+
+
+class Collector:
+    """Collects outcome dictionaries where the reports arrive: in the only process, or in the xdist controller."""
+
+    def __init__(self, session: Session) -> None:
+        """Take the session that keeps them."""
+        self.session = session
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Keep the outcome of a report."""
+        if hasattr(report, "llmb"):
+            self.session.described.append(report.llmb)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Write the report files; one that cannot be written turns the session red."""
+    config = session.config
+    if SESSION in config.stash and not _in_worker(config) and not config.stash[SESSION].write_reports():
+        session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Print a line for each configuration, and the count by verdict."""
+    lines = config.stash[SESSION].summary() if SESSION in config.stash else []
+    if lines:
+        terminalreporter.section("llmbench")
+        terminalreporter.write("\n".join([*lines, ""]))

@@ -1,0 +1,128 @@
+"""The text of one item: what a reader of a red test needs to know, on one screen of 80 columns."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+from pytest_llmbench import wording
+
+WIDTH = 79
+"""Columns of a message: a terminal of 80 without wrapping."""
+
+ROWS = (
+    ("step time", "step_time_seconds", "{:,.4g} s"),
+    ("tokens/s", "tokens_per_second", "{:,.0f}"),
+    ("MFU", "mfu", "{:.2%}"),
+    ("TFLOP/s per GPU", "tflops_per_gpu", "{:,.1f}"),
+    ("days to 1T tokens", "days_to_1t_tokens", "{:,.2f}"),
+)
+
+ADVICE = {
+    "slower-than-bound": "compare with an older run of this configuration; if this cluster is known to differ from the "
+    "document, record its own baseline with --llmb-record=DIR",
+    "faster-than-baseline": "record a new baseline with --llmb-record=DIR",
+    "diverged": "the step time of a diverged run means nothing: look at the first bad step, then run it again",
+    "incomplete": "run it again; a run counts only when it reached its last step",
+    "still-running": "judge it again when the job has ended",
+    "no-steps": "read the end of the log; run it again",
+    "window-incomplete": "the window must be whole; look for lost or torn lines in the log, or run it again",
+    "loss-missing": "without its loss nobody knows that a run trained; check the log's format",
+    "impossible-sample": "check the unit, and that GPU type, precision and number of GPUs are those of the run",
+    "wrong-configuration": "compare the run's settings with: llmbench baselines show {id}",
+    "no-run": "give --llmb-logs a folder that holds a run of it, or select fewer with -k",
+    "too-old": "run it again, or raise --llmb-max-age",
+    "only-not-comparable": "run it again without profiling, tracing or loading a checkpoint",
+    "unmatched": "judge it against another release with --llmb-baseline-release, add a baseline with "
+    "--llmb-baselines=DIR, or allow it with --llmb-unmatched=list",
+    "ambiguous": "say what nothing in the run says with --llmb-release or --llmb-gpu, or allow it with "
+    "--llmb-unmatched=list",
+    "within-tolerance": "nothing",
+    "recorded": "judge against it with --llmb-baselines=DIR",
+    "unreadable": "give this user the right to read it, or allow it with --llmb-unmatched=list",
+}
+
+
+def explain(described: dict[str, Any], *, short: bool) -> str:
+    """Return the message of an item from its dictionary: one screen, or three lines where many items fail."""
+    lines = [headline(described), *_wrapped(described["text"])]
+    if not short:
+        lines += [*_wrapped(described.get("context") or ""), *_table(described), *_facts(described), *_notes(described)]
+    if described["log"]:
+        lines.append(f"log: {where(described)}")
+    if not short:
+        lines += _wrapped(f"next: {ADVICE[described['reason']].format(id=described['id'])}", "      ")
+    return "\n".join(lines)
+
+
+def headline(described: dict[str, Any]) -> str:
+    """Return `REGRESSION  grok1_314b-25.05-gb200-bf16-128 (slower-than-bound)`."""
+    if described["kind"] == "stray":
+        return f"{described['reason'].upper()}  {described['id']}"
+    return f"{described['verdict']}  {described['id']} ({described['reason']})"
+
+
+def where(described: dict[str, Any]) -> str:
+    """Return the log and, where one is to blame, its line: `run/log.out:123`."""
+    return f"{described['log']}:{described['line']}" if described.get("line") else str(described["log"])
+
+
+def _table(described: dict[str, Any]) -> Iterator[str]:
+    metrics, expected = described.get("metrics", {}), described.get("expected_metrics", {})
+    rows = [(label, metrics[name]["value"], expected[name], form) for label, name, form in ROWS if name in metrics]
+    if rows:
+        yield ""
+        yield f"  {'':<18}{'measured':>16}{'baseline':>16}{'difference':>13}"
+    for label, measured, wanted, form in rows:
+        change = f"{(measured / wanted - 1) * 100:+.1f} %"
+        yield f"  {label:<18}{form.format(measured):>16}{form.format(wanted):>16}{change:>13}"
+    if rows:
+        yield ""
+
+
+def _facts(described: dict[str, Any]) -> Iterator[str]:
+    run, baseline = described.get("run"), described.get("baseline")
+    if baseline:
+        factor = described["bound_seconds"] / described["expected_seconds"]
+        yield (
+            f"  bound     {wording.seconds(described['bound_seconds'])} = "
+            f"{wording.seconds(described['expected_seconds'])} x {factor:.6g} (tolerance {described['tolerance']})"
+        )
+        yield from _fact(
+            "baseline",
+            f"{baseline['kind']}: {baseline['table'] or baseline['document']}, {baseline['file']}:{baseline['line']}",
+        )
+    if described.get("metrics"):
+        steps = described["window_seconds"]
+        deviation = described["metrics"]["step_time_seconds"]["standard_deviation"]
+        last = wording.seconds(described["last_step_seconds"])
+        yield from _fact(
+            "window", f"{described['window']['text']} ({len(steps)} found, sd {deviation:.3g} s); last step {last}"
+        )
+    if run:
+        job = f"job {run['job_id']}, " if run["job_id"] else ""
+        started = (run["started"] or "at an unknown time")[:16].replace("T", " ")
+        yield from _fact("run", f"{job}started {started} ({run['started_from']}), {run['age']} old")
+    for problem in described.get("problems", [])[1:]:
+        yield from _fact("also", problem["text"] + (f" (line {problem['line']})" if problem["line"] else ""))
+    for other in described.get("others", []):
+        yield from _fact(
+            "also", f"{other['verdict']} against the {other['baseline']['kind']} baseline: {other['text']}"
+        )
+
+
+def _notes(described: dict[str, Any]) -> Iterator[str]:
+    notes = described.get("notes", [])
+    for note in notes[:5]:
+        yield from _fact("note", note["text"] + (f" (line {note['line']})" if note["line"] else ""))
+    if len(notes) > 5:
+        yield from _fact("note", f"{len(notes) - 5} more notes in the JUnit report")
+
+
+def _fact(label: str, text: str) -> list[str]:
+    return _wrapped(f"  {label:<10}{text}", " " * 12)
+
+
+def _wrapped(text: str, indent: str = "") -> list[str]:
+    return textwrap.wrap(text, WIDTH, subsequent_indent=indent, break_on_hyphens=False, drop_whitespace=True)

@@ -1,0 +1,157 @@
+"""One outcome as a versioned, JSON-able dictionary: the only thing that reports are made from."""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from pytest_llmbench import wording
+from pytest_llmbench.models import Baseline, Judgement, Measurement, Note, Outcome, Problem, Stray
+
+SCHEMA = 1
+"""Raised when a field of the dictionary changes its meaning."""
+
+PROPERTIES = (
+    "step_time_seconds",
+    "expected_seconds",
+    "bound_seconds",
+    "tokens_per_second",
+    "mfu",
+    "tflops_per_gpu",
+    "days_to_1t_tokens",
+    "window",
+    "verdict",
+    "reason",
+    "log",
+)
+"""The properties of a test case in --junitxml, in this order; those that a run does not have are left out."""
+
+
+def describe(outcome: Outcome, now: datetime, directory: Path) -> dict[str, Any]:
+    """Return the outcome of a configuration as plain values; paths below `directory` are shown relative to it."""
+    judgement = outcome.judgement
+    key = judgement.baseline.key
+    return {
+        "schema": SCHEMA,
+        "kind": "configuration",
+        "id": outcome.case.id,
+        "suite": f"{key.recipe} {key.release} {key.gpu} {key.dtype}",
+        "configuration": {
+            "recipe": key.recipe,
+            "size": key.size,
+            "release": key.release,
+            "gpu": key.gpu,
+            "dtype": key.dtype,
+            "gpus": key.gpus,
+        },
+        "status": str(outcome.status),
+        "context": outcome.context,
+        **_judgement(judgement, now, directory),
+        **({"verdict": "RECORDED", "reason": "recorded", "text": outcome.recorded} if outcome.recorded else {}),
+        "others": [_judgement(other, now, directory) for other in outcome.others],
+    }
+
+
+def describe_stray(stray: Stray, directory: Path) -> dict[str, Any]:
+    """Return a run that matches no baseline, or an entry that could not be read, as plain values."""
+    return {
+        "schema": SCHEMA,
+        "kind": "stray",
+        "id": stray.id,
+        "suite": "unmatched runs",
+        "status": "failed",
+        "reason": str(stray.reason),
+        "text": stray.text,
+        "log": wording.place(stray.path, directory),
+    }
+
+
+def properties(described: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return names and texts for `item.user_properties`; values keep all their digits."""
+    values = {**described, **{name: metric["value"] for name, metric in described.get("metrics", {}).items()}}
+    if described.get("window"):
+        values["window"] = described["window"]["text"]
+    texts = ((name, values.get(name)) for name in PROPERTIES)
+    return [
+        (name, repr(value) if isinstance(value, float) else str(value)) for name, value in texts if value is not None
+    ]
+
+
+def _judgement(judgement: Judgement, now: datetime, directory: Path) -> dict[str, Any]:
+    baseline, window = judgement.baseline, judgement.baseline.window
+    return {
+        "verdict": str(judgement.verdict),
+        "reason": str(judgement.reason),
+        "text": judgement.text,
+        "expected_seconds": baseline.step_seconds,
+        "bound_seconds": judgement.bound_seconds,
+        "tolerance": str(judgement.tolerance),
+        "log_difference": judgement.log_difference,
+        "meets_point": judgement.meets_point,
+        "window": {
+            "first": window.first,
+            "last": window.last,
+            "statistic": window.statistic,
+            "text": str(window),
+        },
+        "baseline": _baseline(baseline),
+        "notes": [_note(note) for note in judgement.notes],
+        **_measurement(judgement.measurement, now, directory),
+    }
+
+
+def _baseline(baseline: Baseline) -> dict[str, Any]:
+    return {
+        "kind": baseline.kind,
+        "timed": baseline.timed,
+        "document": baseline.source.document,
+        "table": baseline.source.table,
+        "file": Path(baseline.source.file).name,
+        "line": baseline.source.line,
+        "cells": dict(baseline.cells),
+    }
+
+
+def _measurement(measurement: Measurement | None, now: datetime, directory: Path) -> dict[str, Any]:
+    if measurement is None:
+        return {"metrics": {}, "problems": [], "log": None, "run": None, "window_seconds": []}
+    return {
+        "metrics": {
+            metric.name: {"value": _finite(metric.value), "standard_deviation": _finite(metric.standard_deviation)}
+            for metric in measurement.metrics
+        },
+        "expected_metrics": {metric.name: metric.value for metric in measurement.expected},
+        "last_step_seconds": _finite(measurement.last_step_seconds),
+        "window_seconds": [_finite(value) for value in measurement.window_seconds],
+        "problems": [_note(problem) for problem in measurement.problems],
+        "log": wording.place(measurement.log, directory) if measurement.log else None,
+        "line": next((problem.line for problem in measurement.problems if problem.line), 0),
+        "run": _run(measurement, now),
+    }
+
+
+def _run(measurement: Measurement, now: datetime) -> dict[str, Any]:
+    run = measurement.run
+    return {
+        "id": run.id,
+        "job_id": run.found.job_id,
+        "identified": run.identity.because,
+        "started": run.started.isoformat() if run.started else None,
+        "started_from": run.started_from,
+        "age": wording.age(now - run.started) if run.started else "?",
+        "attempt": measurement.attempt,
+        "attempts": len(run.attempts),
+        "segment": measurement.segment,
+        "log_sha256": [attempt.log.sha256 for attempt in run.attempts],
+    }
+
+
+def _note(note: Note | Problem) -> dict[str, Any]:
+    return {"code": note.code if isinstance(note, Note) else str(note.reason), "text": note.text, "line": note.line}
+
+
+def _finite(value: float | None) -> float | None:
+    """JSON has no NaN: a value that is none is null."""
+    return value if value is not None and math.isfinite(value) else None

@@ -1,0 +1,62 @@
+"""The summary at the end of a session: a line for each configuration, made from outcome dictionaries."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pytest_llmbench import wording
+
+ORDER = ("REGRESSION", "INVALID", "INCONCLUSIVE", "IMPROVEMENT", "PASS", "RECORDED", "NOT_COMPARABLE", "MISSING")
+"""The verdicts in the order in which a reader wants them; UNMATCHED runs come before them all."""
+
+
+def summary(described: Sequence[dict[str, Any]], remarks: Sequence[str]) -> Iterator[str]:
+    """Yield the lines of the summary, 80 columns wide: verdicts, remarks, and the count by verdict last."""
+    configurations = [one for one in described if one["kind"] == "configuration"]
+    measured = [one for one in configurations if one["verdict"] != "MISSING" or one["run"]]
+    yield f"{'verdict':<14} {'configuration':<39} {'step time':>9} {'diff':>7} {'age':>5}"
+    for one in sorted(measured, key=lambda one: (ORDER.index(one["verdict"]), one["id"])):
+        yield _line(one)
+    missing = [one["id"] for one in configurations if one["verdict"] == "MISSING" and not one["run"]]
+    if missing:
+        yield f"{'MISSING':<14} {wording.counted(len(missing), 'configuration')} without a run: {_first(missing)}"
+    for one in described:
+        if one["kind"] == "stray":
+            yield f"{one['reason'].upper():<14} {one['id']}"
+    for remark in remarks:
+        yield from textwrap.wrap(remark, 79, subsequent_indent="  ", break_on_hyphens=False)
+    yield count(described)
+
+
+def count(described: Sequence[dict[str, Any]]) -> str:
+    """Return `82 green: 74 PASS, 8 INCONCLUSIVE; 3 red: 2 REGRESSION, 1 UNMATCHED; 4 skipped: 4 MISSING`."""
+    parts = []
+    for status, label in (("passed", "green"), ("failed", "red"), ("skipped", "skipped")):
+        names = Counter(one.get("verdict") or one["reason"].upper() for one in described if one["status"] == status)
+        if names:
+            told = ", ".join(f"{number} {name}" for name, number in sorted(names.items(), key=_rank))
+            parts.append(f"{names.total()} {label}: {told}")
+    return "; ".join(parts) or "nothing judged"
+
+
+def _rank(item: tuple[str, int]) -> tuple[int, str]:
+    return (ORDER.index(item[0]) if item[0] in ORDER else len(ORDER)), item[0]
+
+
+def _line(one: dict[str, Any]) -> str:
+    measured = one["metrics"].get("step_time_seconds", {}).get("value")
+    shown = measured is not None and not one["problems"]
+    values = (wording.seconds(measured), wording.difference(one["log_difference"])) if shown else ("-", "-")
+    text = f"{one['verdict']:<14} {one['id']:<39} {values[0]:>9} {values[1]:>7} {one['run']['age']:>5}"
+    return text if shown and one["verdict"] != "MISSING" else f"{text}\n{'':<14}   {_clipped(one['text'], 62)}"
+
+
+def _first(identifiers: Sequence[str]) -> str:
+    return wording.listed(identifiers, 1)
+
+
+def _clipped(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 3]}..."

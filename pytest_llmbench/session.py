@@ -1,0 +1,165 @@
+"""What the hooks of one pytest session share: settings, baselines, and everything judged, each made once on demand."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_llmbench import wording
+
+if TYPE_CHECKING:
+    from pytest_llmbench.catalogue import Catalogue
+    from pytest_llmbench.models import Case, Outcome, Stray
+    from pytest_llmbench.pipeline import Batch
+    from pytest_llmbench.settings import Settings
+
+SHORT_FROM = 6
+"""From this many failing items on, each message takes three lines."""
+
+
+class Session:
+    """Lazily read and judged runs. `described` collects the outcome dictionaries that reports are made from."""
+
+    def __init__(self, settings: Settings, clock: Callable[[], datetime], directory: Path) -> None:
+        """Take the resolved settings, the source of the time, and the folder that paths are shown relative to."""
+        self.settings = settings
+        self.directory = directory
+        self.described: list[dict[str, Any]] = []
+        self.written: list[str] = []
+        self.failures: list[str] = []
+        self._clock = clock
+        self._settled: dict[str, tuple[Outcome, dict[str, Any]]] = {}
+        self._short = False
+
+    @classmethod
+    def from_options(cls, values: Mapping[str, Any], directory: Path) -> Session:
+        """Resolve option values; relative paths are below `directory`. Raises SettingsError."""
+        from pytest_llmbench.settings import resolve
+
+        return cls(resolve(values, directory), lambda: datetime.now(UTC), directory)
+
+    def prepare(self) -> None:
+        """Read the baselines now, so that a bad file or option is told before anything else happens."""
+        if "batch" not in self.__dict__:
+            _ = self.catalogue
+
+    @cached_property
+    def now(self) -> datetime:
+        """The time of the session."""
+        return self._clock()
+
+    @cached_property
+    def catalogue(self) -> Catalogue:
+        """The baselines in use."""
+        from pytest_llmbench.catalogue import load
+
+        return load(self.settings)
+
+    @cached_property
+    def batch(self) -> Batch:
+        """Everything found and judged; the first use reads the logs."""
+        from pytest_llmbench.pipeline import gather
+
+        return gather(self.settings, self.catalogue, self.now)
+
+    def settle(self, selected: Collection[str]) -> None:
+        """Decide what becomes of the selected items (ids), or record baselines from them."""
+        from pytest_llmbench.pipeline import settle
+        from pytest_llmbench.recording import record
+        from pytest_llmbench.report.explain import explain
+        from pytest_llmbench.report.outcome import describe
+
+        if self.settings.record is None:
+            outcomes = settle(self.batch, selected, self.settings)
+        else:
+            outcomes = record(self.batch, selected, self.settings, self.now)
+        self._short = sum(outcome.failed for outcome in outcomes) + len(self.failing_strays) >= SHORT_FROM
+        for outcome in outcomes:
+            told = describe(outcome, self.now, self.directory)
+            self._settled[outcome.case.id] = replace(outcome, message=explain(told, short=self._short)), told
+
+    def outcome(self, case: Case) -> tuple[Outcome, dict[str, Any]]:
+        """Return the outcome of a selected item, and its dictionary."""
+        return self._settled[case.id]
+
+    def stray(self, stray: Stray) -> tuple[Stray, dict[str, Any]]:
+        """Return a stray with the message of its item, and its dictionary."""
+        from pytest_llmbench.report.explain import explain
+        from pytest_llmbench.report.outcome import describe_stray
+
+        told = describe_stray(stray, self.directory)
+        return replace(stray, message=explain(told, short=self._short)), told
+
+    @property
+    def failing_strays(self) -> tuple[Stray, ...]:
+        """The strays that have an item of their own: none where they are only listed, or nothing is judged."""
+        judging = self.settings.unmatched == "fail" and self.settings.record is None
+        return self.batch.strays if judging else ()
+
+    def for_workers(self) -> bytes:
+        """Return what an xdist worker needs to settle items without reading a log."""
+        batch = replace(self.batch, measurements={})
+        return pickle.dumps((self.settings, self.directory, self.now, batch))
+
+    @classmethod
+    def in_worker(cls, pickled: bytes) -> Session:
+        """Return the session of the controller, from `for_workers`."""
+        settings, directory, now, batch = pickle.loads(pickled)  # noqa: S301 (comes from our own controller)
+        session = cls(settings, lambda: now, directory)
+        session.__dict__["batch"] = batch
+        return session
+
+    def header(self) -> list[str]:
+        """Return what decides, for the head of the session's output."""
+        from pytest_llmbench.settings import DEFAULT_TOLERANCE
+
+        tolerance = self.settings.tolerance or f"{DEFAULT_TOLERANCE} unless a baseline says otherwise"
+        lines = [f"llmbench: baselines: {self.catalogue.describe()}; tolerance: {tolerance}"]
+        lines += [f"llmbench: logs: {wording.place(path, self.directory)}" for path in self.settings.logs]
+        if self.settings.baseline_release:
+            lines.append(f"llmbench: every run is judged against release {self.settings.baseline_release}")
+        if self.settings.record:
+            lines.append(
+                f"llmbench: recording to {wording.place(self.settings.record, self.directory)}; nothing is judged"
+            )
+        return lines
+
+    def write_reports(self) -> bool:
+        """Write the report files that were asked for; False, with the reason kept for the summary, where one failed."""
+        if self.settings.junit is None:
+            return True
+        from pytest_llmbench.report.junit import write_junit
+
+        try:
+            write_junit(self.settings.junit, self.described, self.now)
+        except OSError as error:
+            self.failures.append(f"--llmb-junit={self.settings.junit}: the report was not written: {error.strerror}")
+            return False
+        self.written.append(f"JUnit report: {wording.place(self.settings.junit, self.directory)}")
+        return True
+
+    def summary(self) -> list[str]:
+        """Return the lines of the summary; empty where no item had an outcome."""
+        from pytest_llmbench.report.terminal import summary
+
+        if not self.described:
+            return self.failures
+        return [*summary(self.described, self._remarks()), *self.written, *self.failures]
+
+    def _remarks(self) -> list[str]:
+        """Return what the summary adds to the verdicts: runs left out or only listed, files that are no logs."""
+        batch, since = self.batch, self.settings.since
+        remarks = []
+        if batch.runs_before_since and since:
+            left_out = wording.counted(batch.runs_before_since, "run")
+            remarks.append(f"{left_out} left out: started before {since:%Y-%m-%d %H:%M} UTC (--llmb-since)")
+        if not self.failing_strays:
+            remarks += [f"{stray.reason.upper()}, not judged: {stray.id}: {stray.text}" for stray in batch.strays]
+        if batch.ignored:
+            remarks.append(f"{wording.counted(len(batch.ignored), 'file')} skipped, first: {batch.ignored[0]}")
+        return remarks

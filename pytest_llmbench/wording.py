@@ -1,0 +1,47 @@
+"""How values read in messages and tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+
+
+def age(elapsed: timedelta) -> str:
+    """Return an age in its largest sensible unit: `12m`, `36h`, `9d`, `2.1y`; a time in the future is `0m`."""
+    minutes = max(elapsed.total_seconds(), 0) / 60
+    if minutes < 120:
+        return f"{minutes:.0f}m"
+    if minutes < 48 * 60:
+        return f"{minutes / 60:.0f}h"
+    days = minutes / 60 / 24
+    return f"{days:.0f}d" if days < 500 else f"{days / 365.25:.1f}y"
+
+
+def seconds(value: float | None) -> str:
+    """Return a step time with four significant digits, more where it has more integer digits."""
+    if value is None or not math.isfinite(value):
+        return "-" if value is None else str(value)
+    return f"{value:.4g} s" if abs(value) < 1000 else f"{value:.1f} s"
+
+
+def difference(log_difference: float | None) -> str:
+    """Return a log ratio as a signed percentage: `+6.2 %`."""
+    return "-" if log_difference is None else f"{math.expm1(log_difference) * 100:+.1f} %"
+
+
+def listed(items: Sequence[object], limit: int = 5) -> str:
+    """Return the first items and a count of the rest: `1, 2, 3, 4, 5 and 9 more`."""
+    shown = ", ".join(map(str, items[:limit]))
+    return f"{shown} and {len(items) - limit} more" if len(items) > limit else shown
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Return `1 run` or `2 runs`."""
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"
+
+
+def place(path: Path, directory: Path) -> str:
+    """Return a path as a reader would type it from `directory`."""
+    return str(path.relative_to(directory)) if path.is_relative_to(directory) else str(path)

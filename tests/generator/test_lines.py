@@ -1,0 +1,209 @@
+"""The lines match the documents' own to the letter: formatting a document's values gives the document's line."""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime
+
+import pytest
+from generator import lines
+from shared_data import shared
+
+GROK_24_11 = (
+    "Epoch 0: : 100%|██████████| 50/50 [23:22<00:00, reduced_train_loss=0.186, global_step=49.00, "
+    "consumed_samples=51200.0, train_step_timing in s=24.00]"
+)
+NEMOTRON_25_01 = (
+    "Epoch 0: : 100%|██████████| 100/100 [07:57<00:00, reduced_train_loss=7.310, global_step=99.00, "
+    "consumed_samples=25600.0, train_step_timing in s=3.590]"
+)
+LLAMA_25_04 = (
+    "Training epoch 0, iteration 49/49 | lr: 7.496e-06 | global_batch_size: 128 | global_step: 49 | "
+    "peak_memory_usage: 70833405952 | memory_allocated: 44271689728 | reduced_train_loss: 11.96 | "
+    "train_step_timing in s: 12.39 | consumed_samples: 6400"
+)
+NEMO2_25_05 = (
+    "Training epoch 0, iteration 45/99 | lr: 6.897e-06 | global_batch_size: 128 | global_step: 45 | "
+    "max_memory_reserved: 127785762816 | max_memory_allocated: 115792977920 | reduced_train_loss: 11.96 | "
+    "train_step_timing in s: 6.08 | TFLOPS_per_GPU: 1.249e+03 | consumed_samples: 5888"
+)
+MAXTEXT_24_11 = (
+    "completed step: 49, seconds: 7.908, TFLOP/s/device: 460.480, Tokens/s/device: 1035.970, "
+    "total_weights: 524288, loss: 0.000"
+)
+SAVE = (
+    "[NeMo I 2025-04-11 14:48:45 nemo_logging:393] Global Checkpoint Save : Rank: 0 : Iteration: 50 : "
+    "Start time: 1744408121.151s : Save duration: 4.389s"
+)
+LOAD = (
+    "[NeMo I 2025-04-11 14:46:18 nemo_logging:393] Global Checkpoint Load : Rank : 0 : "
+    "Start time : 1744407969.270s : Time spent in load_checkpoint: 9.712s"
+)
+NCCL = (
+    "[7] NCCL INFO AllReduce: opCount 2 sendbuff 0x7ffb4713c200 recvbuff 0x7ffb4713c200 count 1 datatype 1 op 0 root 0 "
+    "comm 0x55556b100660 [nranks=128] stream 0x5555630c58b0"
+)
+STALE_BAR = (
+    "Epoch 0: :   5%|▌         | 1/20 [00:20<06:29, v_num=None, reduced_train_loss=12.30, global_step=0.000, "
+    "consumed_samples=256.0, train_step_timing in s=20.50]"
+)
+
+
+def bar_values(loss: float, step: float, samples: float, seconds: float) -> dict[str, float]:
+    return {
+        "reduced_train_loss": loss,
+        "global_step": step,
+        "consumed_samples": samples,
+        "train_step_timing in s": seconds,
+    }
+
+
+WRITTEN = {
+    "000_e0e04c4c085ed8d6.txt": [
+        (GROK_24_11, lines.nemo1_bar(50, 50, 1402.4, 0.0, bar_values(0.18612, 49.0, 51200.0, 24.03))),
+    ],
+    "001_74aabd83c4a30565.txt": [
+        (
+            MAXTEXT_24_11,
+            lines.maxtext_line(49, 7.90757, tflops=460.48, tokens_per_second=1035.97, total_weights=524288, loss=0.0),
+        ),
+    ],
+    "002_e4d1b25d7aef7166.txt": [(NCCL, lines.nccl_collective(7, "AllReduce", 2, 1, 128))],
+    "003_6c8318a40332ad32.txt": [
+        (NEMOTRON_25_01, lines.nemo1_bar(100, 100, 477.9, 0.0, bar_values(7.3099, 99.0, 25600.0, 3.5912))),
+    ],
+    "004_a73f50c75f1f041c.txt": [
+        (
+            LLAMA_25_04,
+            lines.nemo2_line(
+                49,
+                50,
+                {
+                    "lr": 0.0003 * 50 / 2001,
+                    "global_batch_size": 128,
+                    "global_step": 49,
+                    "peak_memory_usage": 70833405952,
+                    "memory_allocated": 44271689728,
+                    "reduced_train_loss": 11.9612,
+                    "train_step_timing in s": 12.3876,
+                    "consumed_samples": 6400,
+                },
+            ),
+        ),
+        (SAVE, lines.checkpoint_save(datetime(2025, 4, 11, 14, 48, 45), 50, 1744408121.151, 4.389)),  # noqa: DTZ001
+        (LOAD, lines.checkpoint_load(datetime(2025, 4, 11, 14, 46, 18), 1744407969.27, 9.712)),  # noqa: DTZ001
+    ],
+}
+
+
+@pytest.mark.parametrize(("printed", "written"), [pair for pairs in WRITTEN.values() for pair in pairs])
+def test_documents_lines(printed: str, written: str) -> None:
+    """A document's values give the document's line."""
+    assert written == printed
+
+
+@pytest.mark.parametrize("document", WRITTEN)
+def test_documents_hold_these_lines(document: str) -> None:
+    """The lines above are the documents' own: each stands in its document."""
+    text = shared(f"recipes/{document}").read_text(encoding="utf-8")
+    for printed, _ in WRITTEN[document]:
+        assert printed in text
+
+
+def test_nemo2_line_of_25_05() -> None:
+    """The newer fields, as a real log of that release has them."""
+    values = {
+        "lr": 0.0003 * 46 / 2001,
+        "global_batch_size": 128,
+        "global_step": 45,
+        "max_memory_reserved": 127785762816,
+        "max_memory_allocated": 115792977920,
+        "reduced_train_loss": 11.9599,
+        "train_step_timing in s": 6.0801,
+        "TFLOPS_per_GPU": 1248.7,
+        "consumed_samples": 5888,
+    }
+    assert lines.nemo2_line(45, 100, values) == NEMO2_25_05
+    log = shared("logs/nemo2/nemo2__tflops_memory_sci__doc39769813321.out")
+    assert NEMO2_25_05 in log.read_text(encoding="utf-8").splitlines()
+
+
+def test_stale_bar_of_a_real_log() -> None:
+    """The first bar of a real log, with its half block."""
+    values = {"reduced_train_loss": 12.339606, "global_step": 0.0, "consumed_samples": 256.0}
+    bar = lines.nemo1_bar(1, 20, 20.49, 20.49 * 19, values | {"train_step_timing in s": 20.48514413833618})
+    assert bar.replace("06:29, ", "06:29, v_num=None, ") == STALE_BAR
+
+
+@pytest.mark.parametrize("name", ["stale_bars_dllogger.out", "carriage_returns.out"])
+def test_real_bars_and_records(name: str) -> None:
+    """Every bar and DLLogger record of the real logs comes out of the numbers of its record, to the letter."""
+    text = shared(f"logs/nemo1/{name}").read_text(encoding="utf-8")
+    records = [line for line in text.splitlines() if "]DLL 20" in line]
+    assert len(records) == 20
+    for line in records:
+        bar, _, record = line.rpartition("]DLL ")
+        moment, _, rest = record.partition(" - ")
+        step, _, fields = rest.partition(" ")
+        pairs = (field.split(" : ") for field in fields.strip().split("  "))
+        values = {key: int(value) if value.isdigit() else float(value) for key, value in pairs}
+        when = datetime.strptime(moment, "%Y-%m-%d %H:%M:%S.%f")  # noqa: DTZ007
+        assert lines.dllogger_record(when, int(step), values) == f"DLL {record}"
+        shown = (f"{key}={lines.bar_number(values[key])}" for key in bar_values(0, 0, 0, 0))
+        assert bar.endswith(", ".join(shown))
+        blocks = lines.bar_blocks(int(step) + 1, 20)
+        assert f"|{blocks}| {int(step) + 1}/20 [" in bar
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (24.03, "24.00"),
+        (23.96, "24.00"),
+        (10.64, "10.60"),
+        (3.59, "3.590"),
+        (0.1861, "0.186"),
+        (49.0, "49.00"),
+        (0.0, "0.000"),
+        (51200.0, "51200.0"),
+        (204800.0, "2.05e+5"),
+        (1280000.0, "1.28e+6"),
+        (2000.0, "2e+3"),
+        (123.4, "123.0"),
+        (math.nan, "nan.0"),
+    ],
+)
+def test_bar_numbers(value: float, text: str) -> None:
+    """Three significant digits, padded to five characters, as a progress bar pads them."""
+    assert lines.bar_number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (12.3876, "12.39"),
+        (7.58, "7.58"),
+        (10.0, "10"),
+        (10.001, "10.0"),
+        (1248.7, "1.249e+03"),
+        (1250.2, "1.25e+03"),
+        (0.9984, "0.9984"),
+        (math.nan, "nan"),
+    ],
+)
+def test_nemo2_numbers(value: float, text: str) -> None:
+    """Four significant digits; whole numbers lose their point."""
+    assert lines.nemo2_number(value) == text
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(79.9, "01:19"), (1402.4, "23:22"), (3797.0, "1:03:17")])
+def test_bar_intervals(seconds: float, text: str) -> None:
+    """Minutes and seconds, with hours where there are any."""
+    assert lines.bar_interval(seconds) == text
+
+
+def test_slurm_line() -> None:
+    """Slurm's line for a job at its time limit, as real ones read."""
+    line = lines.slurm_cancelled("1999616", "r6i4n5", datetime(2021, 5, 27, 21, 42, 11), "TIME LIMIT")  # noqa: DTZ001
+    expected = "slurmstepd: error: *** JOB 1999616 ON r6i4n5 CANCELLED AT 2021-05-27T21:42:11 DUE TO TIME LIMIT ***"
+    assert line == expected
