@@ -11,7 +11,7 @@ LARGEST = 0.5
 """A gate that lets a run take twice as long is a typing error: `5` for `5%`."""
 
 _OF = {"time": "time", "perf": "performance", "performance": "performance"}
-_NUMBER = re.compile(r"\d{1,9}(?:\.\d{1,12})?|\.\d{1,12}", re.ASCII)
+_NUMBER = re.compile(r"\d{1,9}(?:\.\d{1,24})?|\.\d{1,24}", re.ASCII)
 _EXAMPLES = "such as 5%, 2.5%, 0.05 or perf:5%"
 
 

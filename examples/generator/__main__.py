@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import get_args
 
 from generator.experiments import table, write_experiments
-from generator.plan import STARTED, Ending
+from generator.plan import Ending
 from generator.runs import write_run
 from pytest_llmbench.baseline.locate import shipped_baselines
 from pytest_llmbench.baseline.read import read_recipes
@@ -29,14 +29,8 @@ def parser() -> argparse.ArgumentParser:
     line.add_argument("--last-step-factor", type=float, default=1.0, help="last step over the others (default: 1.0)")
     line.add_argument("--noise", type=float, default=0.005, help="relative noise of a step (default: 0.005)")
     line.add_argument("--ending", choices=get_args(Ending), default="finished", help="how it ends (default: finished)")
-    line.add_argument("--job-id", metavar="N", default="1407993", help="Slurm's job id (default: 1407993)")
-    line.add_argument(
-        "--started",
-        metavar="TIME",
-        type=moment,
-        default=STARTED,
-        help=f"start, in UTC (default: {STARTED:%Y-%m-%dT%H:%M})",
-    )
+    line.add_argument("--job-id", metavar="N", help="Slurm's job id (default: from the configuration)")
+    line.add_argument("--started", metavar="TIME", type=moment, help="start, in UTC (default: from the configuration)")
     return line
 
 
@@ -59,7 +53,8 @@ def write_one(folder: Path, arguments: argparse.Namespace, baselines: dict[str, 
         hint = did_you_mean(name, baselines) or "; `llmbench baselines list` prints them"
         raise LlmbenchError(f"configuration {name!r} is not documented{hint}")
     names = ("factor", "last_step_factor", "noise", "ending", "job_id", "started")
-    return str(write_run(folder, baselines[name], **{option: getattr(arguments, option) for option in names}))
+    given = {option: getattr(arguments, option) for option in names if getattr(arguments, option) is not None}
+    return str(write_run(folder, baselines[name], **given))
 
 
 def write_all(folder: Path, force: bool, baselines: dict[str, Baseline]) -> str:
@@ -84,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             print(write_all(given.folder, given.force, baselines))
     except FileExistsError as error:
-        print(f"{error.filename} exists; give another --job-id or --started", file=sys.stderr)
+        print(f"{error.filename} exists; give another --job-id and --started", file=sys.stderr)
         return 2
     except LlmbenchError as error:
         print(error, file=sys.stderr)

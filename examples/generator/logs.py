@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from math import fsum
 from typing import TYPE_CHECKING
 
 from generator import lines
@@ -187,7 +188,7 @@ def finished(plan: Plan, attempt: int) -> Iterator[str]:
     steps = len(plan.step_seconds)
     yield f"{lines.fit_stopped(steps)}\n"
     if plan.dialect == "nemo1":
-        bar = lines.nemo1_bar(steps, steps, sum(plan.step_seconds), 0.0, nemo1_values(plan, steps - 1))
+        bar = lines.nemo1_bar(steps, steps, fsum(plan.step_seconds), 0.0, nemo1_values(plan, steps - 1))
         rounded = [round(seconds, 2) for seconds in plan.step_seconds]
         yield f"\n{bar}\n" + lines.nemo_info(moment, f"train_step_timing in s: {rounded}") + "\n"
     if plan.checkpoint == "save":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
+from math import fsum
 from typing import TYPE_CHECKING, Literal
 
 from generator import series
@@ -50,7 +51,7 @@ class Plan:
     cut: int = 30
     restarts: int = 0
     started: datetime = STARTED
-    job_id: str = "1407993"
+    job_id: str = "1400000"
     release: str = ""
     layout: LayoutName | None = None
     experiment: str = ""
@@ -146,7 +147,7 @@ class Plan:
 
     def after_step(self, attempt: int, steps: int) -> datetime:
         """Return when an attempt had done its first `steps` steps."""
-        return self.began(attempt) + START_UP + timedelta(seconds=sum(self.step_seconds[:steps]))
+        return self.began(attempt) + START_UP + timedelta(seconds=fsum(self.step_seconds[:steps]))
 
     def ended(self, attempt: int) -> datetime:
         """Return when an attempt ended."""

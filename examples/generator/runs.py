@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 from generator.layouts import Layout, layout
 from generator.lines import slurm_cancelled
 from generator.logs import log_text
 from generator.metadata import metadata_text
-from generator.plan import Plan
+from generator.plan import STARTED, Plan
 from generator.preambles import node_count, node_name
 
 if TYPE_CHECKING:
@@ -48,10 +50,16 @@ def write_run(root: Path, baseline: Baseline, **options: Any) -> Path:
     baseline's window of the step times *as printed* is the baseline's step time to within a thirtieth of a printed
     unit. NeMo 1 bars print three significant digits, so a mean of 24.03 s is a mix of `24.00` and `24.10`; with
     `dllogger=True` each bar is followed by a record of full precision. Slurm's, the profiler's and the launcher's
-    files stand beside the log where the layout has them. Files bear the time at which the run ended.
-    FileExistsError where a run of the same name is already there.
+    files stand beside the log where the layout has them. Files bear the time at which the run ended. Job id and start
+    follow from the configuration, so give both for a second run of one: FileExistsError where its files are there.
     """
-    return write_plan(root, Plan(baseline, **options))
+    return write_plan(root, Plan(baseline, **own_job(baseline) | options))
+
+
+def own_job(baseline: Baseline) -> dict[str, Any]:
+    """Return a job id and a start that differ between configurations: two GPU types may share an experiment name."""
+    number = crc32(baseline.key.id.encode()) % 100_000
+    return {"job_id": str(1_400_000 + number), "started": STARTED + timedelta(minutes=number)}
 
 
 def write_plan(root: Path, plan: Plan, *, replace: bool = False) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from math import fsum
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -37,9 +38,11 @@ def steady_units(steps: int, window: range, mean: float, noise: float, random: R
 
 
 def spread(random: Random) -> float:
-    """Return noise of mean 0 and standard deviation 1 that never passes 3.5, from additions alone: the logarithms of a
-    normal deviate differ in their last bit between machines."""
-    return (sum(random.random() for _ in range(4)) - 2) * 1.7320508
+    """Return noise of mean 0 and standard deviation 1 that never passes 3.5.
+
+    It is the same on every machine and Python: logarithms may differ in the last bit, and so does `sum` since 3.12.
+    """
+    return (fsum(random.random() for _ in range(4)) - 2) * 1.7320508
 
 
 def warm_up(step: int, length: int) -> float:

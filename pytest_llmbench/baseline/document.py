@@ -11,7 +11,11 @@ if TYPE_CHECKING:
     import yaml
 
 LARGEST_BYTES = 4 * 1024 * 1024
-DEEPEST = 12
+DEEPEST = 8
+
+
+_OPENING = ("MappingStartEvent", "SequenceStartEvent")
+_CLOSING = ("MappingEndEvent", "SequenceEndEvent")
 
 
 def read_document(path: Path) -> yaml.MappingNode:
@@ -59,7 +63,8 @@ def _refuse_extras(path: Path, events: Any) -> None:
     for event in events:
         name = type(event).__name__
         documents += name == "DocumentStartEvent"
-        depth += name.endswith("StartEvent") - name.endswith("EndEvent")
+        depth += name in _OPENING
+        depth -= name in _CLOSING
         extra = _extra(event, name, depth, documents)
         if extra:
             line = event.start_mark.line + 1
@@ -74,7 +79,7 @@ def _extra(event: Any, name: str, depth: int, documents: int) -> str:
         return f"the tag {event.tag!r}, expected no tags"
     if documents > 1:
         return "a second document ('---'), expected one document in a file"
-    return f"more than {DEEPEST} levels of nesting, expected at most 5" if depth > DEEPEST else ""
+    return f"more than {DEEPEST} levels of nesting, expected fewer" if depth > DEEPEST else ""
 
 
 def _syntax(path: Path, error: Any, text: str) -> str:

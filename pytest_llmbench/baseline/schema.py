@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from pytest_llmbench.errors import did_you_mean
 
-if TYPE_CHECKING:
-    import yaml
+Node = Any
+"""A yaml.Node: its stubs know neither `id` ("scalar", "sequence", "mapping") nor `style`."""
 
 Report = Callable[[int, str], None]
 """Called with the 1-based line and `found ..., expected ...` for every problem."""
@@ -22,7 +22,7 @@ _NULL_TAG = "tag:yaml.org,2002:null"
 class Spec(Protocol):
     """What one node may be: `read` returns its value, or None after reporting a problem."""
 
-    def read(self, node: yaml.Node, report: Report) -> Any: ...
+    def read(self, node: Node, report: Report) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +50,12 @@ class Text:
     choices: tuple[str, ...] = ()
     accept: Callable[[str], bool] = field(default=lambda _: True)
 
-    def read(self, node: yaml.Node, report: Report) -> str | None:
+    def read(self, node: Node, report: Report) -> Any:
         if node.id != "scalar" or node.tag == _NULL_TAG:
             return _wrong(node, self.expected, report)
         if node.tag != _TEXT_TAG:
             hint = f'write "{node.value}" in quotes, its digits are information'
-            return _wrong(node, f"{self.expected} as text: {hint}", report, " without quotes")
+            return _wrong(node, f"{self.expected} as text: {hint}", report, what="{} without quotes")
         if self.choices and node.value not in self.choices:
             expected = " or ".join(self.choices)
             return _wrong(node, expected, report, hint=did_you_mean(node.value, self.choices))
@@ -72,7 +72,7 @@ class Number:
     high: float
     whole: bool = False
 
-    def read(self, node: yaml.Node, report: Report) -> float | None:
+    def read(self, node: Node, report: Report) -> Any:
         pattern = r"0|[1-9][0-9]{0,17}" if self.whole else r"[0-9]{1,18}(\.[0-9]{1,20})?([eE][-+]?[0-9]{1,3})?"
         value = str(node.value)
         if node.id != "scalar" or node.style in ("'", '"') or not re.fullmatch(pattern, value):
@@ -88,7 +88,7 @@ class Number:
 class Flag:
     """`true` or `false`, and none of YAML's other ways to say it."""
 
-    def read(self, node: yaml.Node, report: Report) -> bool | None:
+    def read(self, node: Node, report: Report) -> Any:
         if node.id != "scalar" or node.style in ("'", '"') or node.value not in ("true", "false"):
             return _wrong(node, "true or false", report)
         return bool(node.value == "true")
@@ -100,13 +100,14 @@ class Converted:
 
     convert: Callable[[str], object]
 
-    def read(self, node: yaml.Node, report: Report) -> object:
+    def read(self, node: Node, report: Report) -> object:
         if node.id != "scalar":
             return _wrong(node, "a single value", report)
         try:
             return self.convert(str(node.value))
         except ValueError as error:
-            return report(_line(node), str(error))
+            report(_line(node), str(error))
+            return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,7 @@ class Items:
     item: Spec
     least: int = 1
 
-    def read(self, node: yaml.Node, report: Report) -> tuple[Any, ...] | None:
+    def read(self, node: Node, report: Report) -> Any:
         if node.id != "sequence":
             return _wrong(node, "a list", report)
         if len(node.value) < self.least:
@@ -131,37 +132,36 @@ class Names:
     value: Spec
     key: Text = field(default_factory=Text)
 
-    def read(self, node: yaml.Node, report: Report) -> Entry | None:
+    def read(self, node: Node, report: Report) -> Any:
         return _mapping(node, report, lambda key: self.value if self.key.read(key, report) is not None else None)
 
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """A mapping with known keys: an unknown one is a problem, never ignored, since a typing error could weaken the gate."""
+    """A mapping with known keys: an unknown one is a problem, or a typing error could weaken the gate in silence."""
 
     required: Mapping[str, Spec]
     optional: Mapping[str, Spec] = field(default_factory=dict)
 
-    def read(self, node: yaml.Node, report: Report) -> Entry | None:
+    def read(self, node: Node, report: Report) -> Any:
         known = {**self.required, **self.optional}
 
-        def spec(key: yaml.Node) -> Spec | None:
+        def spec(key: Node) -> Spec | None:
             if key.id == "scalar" and key.value in known:
                 return known[key.value]
             expected = ", ".join(sorted(known)) if len(known) <= 12 else "one of the keys in docs/baselines.md"
-            _wrong(key, expected, report, subject="the unknown key ", hint=_nearest(key, known))
+            _wrong(key, expected, report, what="the unknown key {}", hint=_nearest(key, known))
             return None
 
         entry = _mapping(node, report, spec)
         if entry is not None:
             for name in self.required:
                 if name not in entry.lines:
-                    hint = _nearest_of(name, [key for key in entry.lines if key not in known])
-                    report(entry.line, f"found no {name!r}, expected that key{hint}")
+                    report(entry.line, f"found no {name!r}, expected that key")
         return entry
 
 
-def _mapping(node: yaml.Node, report: Report, spec: Callable[[yaml.Node], Spec | None]) -> Entry | None:
+def _mapping(node: Node, report: Report, spec: Callable[[Node], Spec | None]) -> Any:
     if node.id != "mapping":
         return _wrong(node, "a mapping of keys to values", report)
     values: dict[str, Any] = {}
@@ -178,25 +178,21 @@ def _mapping(node: yaml.Node, report: Report, spec: Callable[[yaml.Node], Spec |
     return Entry(_line(node), values, lines)
 
 
-def _nearest(key: yaml.Node, known: Mapping[str, Spec]) -> str:
+def _nearest(key: Node, known: Mapping[str, Spec]) -> str:
     return did_you_mean(key.value, known) if key.id == "scalar" else ""
 
 
-def _nearest_of(name: str, unknown: list[str]) -> str:
-    return f"; is {unknown[0]!r} meant?" if did_you_mean(name, unknown) and len(unknown) == 1 else ""
-
-
-def _line(node: yaml.Node) -> int:
+def _line(node: Node) -> int:
     return int(node.start_mark.line) + 1
 
 
-def _wrong(
-    node: yaml.Node, expected: str, report: Report, found: str = "", subject: str = "", hint: str = ""
-) -> None:
-    report(_line(node), f"found {subject}{_described(node)}{found}, expected {expected}{hint}")
+def _wrong(node: Node, expected: str, report: Report, *, what: str = "{}", hint: str = "") -> Any:
+    """Report a node as not what was expected, and return the None that stands in for its value."""
+    report(_line(node), f"found {what.format(_described(node))}, expected {expected}{hint}")
+    return None
 
 
-def _described(node: yaml.Node) -> str:
+def _described(node: Node) -> str:
     if node.id != "scalar":
         return "a list" if node.id == "sequence" else "a mapping"
     if node.tag == _NULL_TAG and node.style not in ("'", '"'):

@@ -192,14 +192,15 @@ def _node(events: Events, depth: int) -> object:
         return _END
     if isinstance(event, yaml.ScalarEvent):
         return event.value
+    line = event.start_mark.line + 1 if event.start_mark else 0
     if isinstance(event, yaml.AliasEvent) or depth == DEPTH_LIMIT:
-        raise LogError(f"line {event.start_mark.line + 1}: an alias, or nested too deeply; no launcher writes that")
+        raise LogError(f"line {line}: an alias, or nested too deeply; no launcher writes that")
     values = list(iter(lambda: _node(events, depth + 1), _END))
-    return _mapping(values, event.start_mark.line + 1) if isinstance(event, yaml.MappingStartEvent) else values
+    return _mapping(values, line) if isinstance(event, yaml.MappingStartEvent) else values
 
 
 def _mapping(values: list[object], line: int) -> dict[str, object]:
     keys = [key for key in values[::2] if isinstance(key, str)]
     if len(set(keys)) != len(values) // 2:
-        raise LogError(f"the mapping at line {line} repeats a key")
+        raise LogError(f"line {line}: a mapping that repeats a key, or with a key that is no text")
     return dict(zip(keys, values[1::2], strict=True))

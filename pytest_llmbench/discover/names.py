@@ -1,7 +1,7 @@
 """What the name of an experiment or of a log says; pure functions over strings.
 
 Understood are `pretrain_<recipe>_<size>_<precision>_<GPUs>` in all its spellings, the file names that launchers build
-around it, and the two older kinds `log-<framework>_<model>_<size>_<GPUs>_<job>` and `log-<framework>-<GPUs>_<size>_<job>`.
+around it, and two older kinds: `log-<framework>_<model>_<size>_<GPUs>_<job>`, `log-<framework>-<GPUs>_<size>_<job>`.
 A number is a GPU count or a job id by its position, never by its value.
 """
 
@@ -60,7 +60,7 @@ class LogName:
 
 
 def experiment(name: str, *, typed: bool = True) -> Experiment | None:
-    """Read `pretrain_grok1_314b_bf16_256`; None if it is no such name. Without `typed` the leading type may be absent."""
+    """Read `pretrain_grok1_314b_bf16_256`; None if it is no such name. Unless `typed`, `pretrain_` may be absent."""
     found = _EXPERIMENT.fullmatch(name)
     if not found or (typed and not found["type"]):
         return None

@@ -38,19 +38,18 @@ def stamp(name: str) -> datetime | None:
     if found := _EPOCH.search(name):
         return datetime.fromtimestamp(int(found[1]), UTC) + timedelta(microseconds=int(found[2] or 0) // 1000)
     if found := _WRITTEN.search(name):
-        return _moment([int(number) for number in found.groups()[:6]], utc=bool(found[7]))
+        year, month, day, hour, minute, second, zone = found.groups()
+        return _moment(f"{year}-{month}-{day}T{hour}:{minute}:{second}{'Z' if zone else ''}")
     return None
 
 
 def _day(name: str) -> datetime | None:
     found = _DAY.search(name)
-    return _moment([int(number) for number in found.groups()], utc=False) if found else None
+    return _moment("-".join(found.groups())) if found else None
 
 
-def _moment(numbers: Sequence[int], *, utc: bool) -> datetime | None:
-    year, month, day, *time = numbers
+def _moment(text: str) -> datetime | None:
     try:
-        written = datetime(year, month, day, *time, tzinfo=UTC if utc else None)  # noqa: DTZ001 - local on purpose
-        return written.astimezone(UTC)
+        return datetime.fromisoformat(text).astimezone(UTC)
     except (ValueError, OverflowError):
         return None

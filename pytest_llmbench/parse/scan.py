@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import NamedTuple
 
 REACH = 8192
-"""Bytes that can be seen from the first byte of a record on: longer records are torn."""
+"""Bytes that can be seen from the first byte of a record on: a longer record is torn."""
 
 REACH_BACK = 512
 """Bytes that can be seen before a record: a longer prefix names no rank."""
@@ -26,11 +27,16 @@ class Window(NamedTuple):
     offset: int
     line: int
 
+    @property
+    def next_line(self) -> int:
+        """The 1-based line that `stop` stands on."""
+        return self.line + self.text.count(b"\n", self.start, self.stop)
+
 
 class Hit(NamedTuple):
-    """A needle that was found: `kind` is what it was filed under, `text[start:end]` all that may be looked at."""
+    """A needle that was found at `text[start]`; what belongs to it ends before `end`. `offset` is its place in the log."""
 
-    kind: str
+    needle: bytes
     text: bytes
     start: int
     end: int
@@ -39,27 +45,41 @@ class Hit(NamedTuple):
 
 
 def windows(blocks: Iterable[bytes]) -> Iterator[Window]:
-    """Yield windows whose new parts cover the log once, in order, however it was cut into blocks.
+    """Yield windows whose new parts cover the log once, in order, the same ones wherever the log is cut into blocks.
 
-    From every new byte on, REACH bytes can be seen, and REACH_BACK before it, or as many as the log has. A line
-    without an end is no special case: nothing waits for a line break.
+    REACH bytes can be seen from every new byte on and REACH_BACK before it, as far as the log goes. Nothing waits
+    for the end of a line, so a line without one takes no more memory than others.
     """
     text, start, offset, line = b"", 0, 0, 1
-    for block in (*_pieces(blocks), None) if isinstance(blocks, tuple) else _ended(_pieces(blocks)):
-        text += block or b""
-        stop = len(text) if block is None else max(start, len(text) - REACH)
-        yield Window(text, start, stop, offset, line)
-        line += text.count(b"\n", start, stop)
+    for piece in chain(_pieces(blocks), (None,)):
+        text += piece or b""
+        stop = len(text) if piece is None else max(start, len(text) - REACH)
+        window = Window(text, start, stop, offset, line)
+        yield window
         kept = max(0, stop - REACH_BACK)
-        text, start, offset = text[kept:], stop - kept, offset + kept
+        text, start, offset, line = text[kept:], stop - kept, offset + kept, window.next_line
+
+
+def find(window: Window, needles: Iterable[bytes]) -> list[Hit]:
+    """Return where the needles stand in the new part of a window, in the order of the log."""
+    places = sorted((place, needle) for needle in needles for place in _places(window, needle))
+    hits = []
+    seen, line = window.start, window.line
+    for place, needle in places:
+        line += window.text.count(b"\n", seen, place)
+        seen = place
+        end = min(place + REACH, len(window.text))
+        hits.append(Hit(needle, window.text, place, end, window.offset + place, line))
+    return hits
 
 
 def _pieces(blocks: Iterable[bytes]) -> Iterator[bytes]:
-    for block in blocks:
-        for begin in range(0, len(block), PIECE):
-            yield block[begin : begin + PIECE]
+    return (block[begin : begin + PIECE] for block in blocks for begin in range(0, len(block), PIECE))
 
 
-def _ended(pieces: Iterable[bytes]) -> Iterator[bytes | None]:
-    yield from pieces
-    yield None
+def _places(window: Window, needle: bytes) -> Iterator[int]:
+    limit = window.stop + len(needle) - 1
+    place = window.text.find(needle, window.start, limit)
+    while place >= 0:
+        yield place
+        place = window.text.find(needle, place + 1, limit)

@@ -69,6 +69,7 @@ def test_step_times_that_were_given(families: dict[str, Baseline], tmp_path: Pat
     assert "iteration 3/3 |" in log.read_text(encoding="utf-8")
 
 
+NAMED = {"job_id": "1407993", "started": datetime(2025, 6, 2, 3, tzinfo=UTC)}
 PLACES: list[tuple[str, dict[str, Any], str]] = [
     ("grok1-24.11", {}, "results/24.11/bf16/314b/8/log-nemo_grok1_314b_8_1407993.out"),
     ("maxtext-24.11", {}, "results/24.11/bf16/70b/64/log-maxtext_llama2_70b_64_1407993.out"),
@@ -121,7 +122,7 @@ PLACES: list[tuple[str, dict[str, Any], str]] = [
 @pytest.mark.parametrize(("family", "options", "path"), PLACES)
 def test_place(families: dict[str, Baseline], tmp_path: Path, family: str, options: dict[str, Any], path: str) -> None:
     """Each release's recipes put their logs where the documents and the launchers say."""
-    assert write_run(tmp_path, families[family], **options) == tmp_path / path
+    assert write_run(tmp_path, families[family], **NAMED | options) == tmp_path / path
     assert (tmp_path / path).is_file()
 
 
@@ -281,7 +282,7 @@ def test_ranks(families: dict[str, Baseline], tmp_path: Path) -> None:
 def test_metadata(families: dict[str, Baseline], tmp_path: Path) -> None:
     """The launcher's metadata tells the configuration and the patched release."""
     yaml = pytest.importorskip("yaml")
-    log = write_run(tmp_path, families["grok1-25.05"])
+    log = write_run(tmp_path, families["grok1-25.05"], **NAMED)
     found = yaml.safe_load((log.parent / "llmb-config_1407993.yaml").read_text(encoding="utf-8"))
     assert found["workload_info"]["gsw_version"] == "25.05.04"
     assert found["model_info"] == {

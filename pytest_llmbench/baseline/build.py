@@ -1,0 +1,138 @@
+"""From checked entries to the records that the other stages read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_llmbench.baseline.fields import GROUPS
+from pytest_llmbench.baseline.schema import Entry
+from pytest_llmbench.models import (
+    Architecture,
+    Baseline,
+    Configuration,
+    Erratum,
+    Key,
+    Parallelism,
+    Recipe,
+    Recording,
+    Source,
+    Window,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What a file states of a model besides its sizes: its FLOPs, and the sums of its worked example, as printed."""
+
+    printed_flops: str = ""
+    worked: tuple[tuple[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RecipeFile:
+    """A recipe with what only lint needs. `dp_excludes_ep`: the DP column counts copies of all the experts."""
+
+    recipe: Recipe
+    models: tuple[tuple[str, Model], ...]
+    dp_excludes_ep: bool
+
+
+def recipe_file(path: Path, kind: str, entry: Entry) -> RecipeFile:
+    """Return the records of one file; `entry` has passed the schema and the checks."""
+    launch = entry.get("launch")
+    recipe = Recipe(
+        name=entry["recipe"],
+        release=entry["release"],
+        kind=kind,
+        title=entry.get("title", ""),
+        framework=entry.get("framework", ""),
+        dialect=entry["dialect"],
+        names=entry.get("names", (entry["recipe"],)),
+        layout=entry.get("layout", ""),
+        baselines=tuple(_baseline(path, kind, entry, row) for row in entry["configurations"]),
+        errata=tuple(_errata(entry)),
+        launch=_plain(launch) if launch else (),
+        path=path,
+    )
+    models = tuple((size, _model(model)) for size, model in entry["models"].values.items())
+    return RecipeFile(recipe, models, bool(entry.get("dp_excludes_ep")))
+
+
+def _model(model: Entry) -> Model:
+    worked = model.get("worked")
+    return Model(model.get("printed_flops", ""), _plain(worked) if worked else ())
+
+
+def _baseline(path: Path, kind: str, entry: Entry, row: Entry) -> Baseline:
+    window = Window(entry["window"]["first"], entry["window"]["last"], entry["window"]["statistic"])
+    recording = Recording(**row["recorded"].values) if kind == "recorded" else None
+    cells = row.get("cells")
+    return Baseline(
+        configuration=_configuration(entry, row),
+        kind=kind,
+        step_seconds=_step_seconds(recording, window) if recording else float(row["cells"]["step_time"]),
+        cells=tuple(cells.values.items()) if cells else (),
+        window=window,
+        timed=entry["timed"],
+        steps=entry["steps"],
+        dialect=entry["dialect"],
+        peak_tflops=float(entry["peak_tflops"][row["gpu"]][row["dtype"]]),
+        source=Source(entry["source"]["document"], row.get("table", ""), str(path), row.line),
+        tolerance=entry.get("tolerance"),
+        logged_tflops_factor=entry.get("logged_tflops_factor"),
+        recording=recording,
+    )
+
+
+def _step_seconds(recording: Recording, window: Window) -> float:
+    return recording.trimmed_mean_seconds if window.statistic == "trimmed_mean" else recording.mean_seconds
+
+
+def _configuration(entry: Entry, row: Entry) -> Configuration:
+    return Configuration(
+        key=key_of(entry, row),
+        architecture=_architecture(entry["models"][row["size"]], row),
+        parallelism=Parallelism(**{name: row.get(name) for name in GROUPS}),
+        global_batch_size=row["gbs"],
+        micro_batch_size=row.get("mbs"),
+        gradient_accumulation=row.get("ga"),
+        proxy=row.get("proxy", False),
+    )
+
+
+def key_of(entry: Entry, row: Entry) -> Key:
+    """Return the key of one configuration row."""
+    optional = {name: row.get(name, "") for name in ("task", "scaling", "variant")}
+    return Key(entry["recipe"], row["size"], entry["release"], row["gpu"], row["dtype"], row["gpus"], **optional)
+
+
+def _architecture(model: Entry, row: Entry) -> Architecture:
+    # A document rounds the FLOPs of its full model; those of a proxy follow from the formula.
+    formula = model["formula"].partition(":")[0] if row.get("proxy") else model["formula"]
+    sizes = ("ffn_size", "attention_heads", "query_groups", "top_k")
+    return Architecture(
+        formula=formula,
+        sequence_length=row["sequence_length"],
+        layers=row["layers"],
+        hidden_size=model["hidden_size"],
+        vocabulary_size=model["vocabulary_size"],
+        **{name: model.get(name) for name in sizes},
+    )
+
+
+def _errata(entry: Entry) -> Iterator[Erratum]:
+    for erratum in entry.get("errata", ()):
+        where, reason = erratum["where"], erratum["reason"]
+        cells = erratum.get("cells")
+        if cells is None:
+            yield Erratum(where, erratum["printed"], erratum["corrected"], reason)
+        else:
+            for name, cell in cells.values.items():
+                yield Erratum(where, cell["printed"], cell["corrected"], reason, name, erratum["cell"])
+
+
+def _plain(entry: Entry) -> tuple[tuple[str, Any], ...]:
+    return tuple((key, _plain(value) if isinstance(value, Entry) else value) for key, value in entry.values.items())

@@ -1,0 +1,82 @@
+"""What the shape of a baseline file cannot say: whether its facts fit each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pytest_llmbench.baseline.build import key_of
+from pytest_llmbench.baseline.fields import FIRST_STEP, FORMULA_NEEDS
+from pytest_llmbench.baseline.schema import Entry, Report
+from pytest_llmbench.errors import did_you_mean
+
+
+def check_file(entry: Entry, report: Report) -> None:
+    """Report every configuration, window, erratum and launch command that the rest of the file contradicts."""
+    _check_window(entry, report)
+    for size, model in entry["models"].values.items():
+        for needed in FORMULA_NEEDS[model["formula"].partition(":")[0]]:
+            if model.get(needed) is None:
+                report(entry["models"].lines[size], f"found no {needed!r}, expected it for formula {model['formula']}")
+    ids: dict[str, int] = {}
+    for row in entry["configurations"]:
+        _check_configuration(entry, row, report)
+        name = key_of(entry, row).id
+        if name in ids:
+            again = f"found {name} again (first in line {ids[name]}), expected it once"
+            report(row.line, f"{again}: task, scaling or variant tell two apart")
+        ids.setdefault(name, row.line)
+    _check_errata(entry, tuple(ids), report)
+    _check_launch(entry.get("launch"), report)
+
+
+def _check_window(entry: Entry, report: Report) -> None:
+    window, steps, start = entry["window"], entry["steps"], FIRST_STEP[entry["dialect"]]
+    first, last, end = window["first"], window["last"], start + steps - 1
+    if first > last:
+        report(window.line, f"found a window from step {first} to {last}, expected first <= last")
+    elif first < start or last > end:
+        report(window.line, f"found a window from step {first} to {last}, expected it within {start} to {end}")
+
+
+def _check_configuration(entry: Entry, row: Entry, report: Report) -> None:
+    models, peaks = entry["models"].values, entry["peak_tflops"].values
+    if row["size"] not in models:
+        report(row.lines["size"], _unknown("size", row["size"], models, "models"))
+    dtypes = peaks[row["gpu"]].values if row["gpu"] in peaks else None
+    if dtypes is None:
+        report(row.lines["gpu"], _unknown("gpu", row["gpu"], peaks, "peak_tflops"))
+    elif row["dtype"] not in dtypes:
+        report(row.lines["dtype"], _unknown("dtype", row["dtype"], dtypes, f"peak_tflops of {row['gpu']}"))
+    recorded = row.get("recorded")
+    if recorded is not None and recorded["runs"] != len(recorded["run_seconds"]):
+        found = f"{recorded['runs']} runs and {len(recorded['run_seconds'])} run_seconds"
+        report(recorded.line, f"found {found}, expected one number for each run")
+
+
+def _unknown(name: str, value: str, known: Any, where: str) -> str:
+    return f"found {name} {value!r}, expected one that {where} states: {', '.join(known)}{did_you_mean(value, known)}"
+
+
+def _check_errata(entry: Entry, ids: Sequence[str], report: Report) -> None:
+    seen = set()
+    for erratum in entry.get("errata", ()):
+        shapes = {"cell", "cells", "printed", "corrected"} & set(erratum.lines)
+        if shapes not in ({"cell", "cells"}, {"printed", "corrected"}):
+            report(erratum.line, f"found {_and(shapes)}, expected either cell and cells, or printed and corrected")
+        for name, line in erratum.get("cells", Entry(0, {}, {})).lines.items():
+            if name not in ids:
+                report(line, f"found configuration {name!r}, expected one of this file{did_you_mean(name, ids)}")
+            if (name, erratum.get("cell")) in seen:
+                report(line, f"found {erratum.get('cell')} of {name} again, expected one erratum for a cell")
+            seen.add((name, erratum.get("cell")))
+
+
+def _and(names: set[str]) -> str:
+    return " and ".join(sorted(names)) or "none of them"
+
+
+def _check_launch(launch: Entry | None, report: Report) -> None:
+    if launch is not None and launch["kind"] not in launch["commands"].values:
+        known = launch["commands"].values
+        report(launch.lines["kind"], _unknown("kind", launch["kind"], known, "commands"))

@@ -1,0 +1,228 @@
+"""Which keys a baseline file has, and what may stand in each; docs/baselines.md explains them."""
+
+from __future__ import annotations
+
+import re
+import string
+from datetime import datetime
+
+from pytest_llmbench.baseline.schema import Converted, Fields, Flag, Items, Names, Number, Spec, Text
+from pytest_llmbench.tolerance import parse_tolerance
+
+SCHEMA = "1"
+KINDS = ("published", "recorded")
+
+FIRST_STEP = {"nemo1": 0, "nemo2": 0, "maxtext": 0}
+"""The dialects, with the number that each gives to its first step."""
+
+FORMULA_NEEDS: dict[str, tuple[str, ...]] = {
+    "grok": ("attention_heads", "query_groups", "ffn_size", "top_k"),
+    "llama": ("attention_heads", "query_groups", "ffn_size"),
+    "nemotron": (),
+}
+"""The sizes that each FLOPs formula needs besides hidden and vocabulary size."""
+
+DERIVED = ("tokens_per_second", "mfu", "days_to_1t")
+GROUPS = ("tp", "pp", "cp", "ep", "etp", "dp", "vp", "fsdp")
+COLUMNS = (*GROUPS, "sequence_length", "layers", "mbs", "gbs", "ga")
+NOT_GIVEN = ("NA", "n/a")
+PLACEHOLDERS = (
+    *("account", "partition", "nodes", "stage", "checkpoint", "gpus_per_node"),
+    *("recipe", "size", "gpu", "dtype", "gpus", "gsw_version", "experiment", "timestamp", "job", "restart"),
+)
+
+_LARGEST_STEP_SECONDS = 86400
+_DIGITS = r"\d{1,15}(\.\d{1,12})?"
+
+
+def is_positive(text: str) -> bool:
+    """Whether a printed number is above zero: `0.00` is a typing error, or a run that did not happen."""
+    return float(text.rstrip("%")) > 0
+
+
+def _printed(name: str, digits: str = _DIGITS) -> Text:
+    example = "47.59%" if digits.endswith("%") else "7.325"
+    absent = "|".join(NOT_GIVEN)
+    return Text(
+        f'a printed {name} such as "{example}", or {" or ".join(NOT_GIVEN)}',
+        rf"(?a:{digits}|{absent})",
+        accept=lambda text: text in NOT_GIVEN or is_positive(text),
+    )
+
+
+def _is_utilization(text: str) -> bool:
+    return text in NOT_GIVEN or 0 < float(text.rstrip("%")) <= 100
+
+
+def _is_date(text: str) -> bool:
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _has_known_placeholders(text: str) -> bool:
+    try:
+        return all(name is None or name in PLACEHOLDERS for _, name, _, _ in string.Formatter().parse(text))
+    except ValueError:
+        return False
+
+
+_NAME = Text("a name of lower-case letters, digits and . _ + -", r"(?a:[a-z0-9][a-z0-9._+-]{0,99})")
+_WORD = Text("a name of lower-case letters and digits", r"(?a:[a-z0-9][a-z0-9_.]{0,49})")
+_TEXT = Text()
+_SIZE = Number(1, 10**9, whole=True)
+_GROUP = Number(1, 10**7, whole=True)
+_SECONDS = Number(1e-6, _LARGEST_STEP_SECONDS)
+_COUNTED = Text('a count such as "104,689,827,840"', r"(?a:\d{1,3}(,?\d{3})*)")
+_FLOPS = Text('model FLOPs such as "4.27E+15"', r"(?a:\d\.\d{1,9}[eE]\+?\d{1,3})")
+_TEMPLATE = Text(
+    f"text whose placeholders are among {', '.join(f'{{{name}}}' for name in PLACEHOLDERS)}",
+    accept=_has_known_placeholders,
+)
+_FORMULA = Text(
+    f"{' or '.join(FORMULA_NEEDS)}, with the digits it is rounded to as in llama:3 where the document rounds",
+    rf"(?a:({'|'.join(map(re.escape, FORMULA_NEEDS))})(:[1-9])?)",
+)
+_VARIABLES = Names(_TEMPLATE, Text("the name of an environment variable", r"(?a:[A-Za-z_][A-Za-z0-9_]*)"))
+_OPTIONS = Names(_TEXT, Text("an option such as --gres", r"(?a:--?[a-z][a-z-]*)"))
+
+_CELLS = Fields(
+    {
+        "step_time": Text(
+            'a printed step time in seconds such as "7.325", at most a day',
+            rf"(?a:{_DIGITS})",
+            accept=lambda text: 0 < float(text) <= _LARGEST_STEP_SECONDS,
+        )
+    },
+    {
+        "tokens_per_second": _printed("throughput"),
+        "mfu": Text(
+            'a printed MFU above 0% and at most 100% such as "47.59%", or NA or n/a',
+            rf"(?a:{_DIGITS}%|NA|n/a)",
+            accept=_is_utilization,
+        ),
+        "days_to_1t": _printed("number of days"),
+    },
+)
+_RECORDED = Fields(
+    {
+        "date": Text('a date such as "2025-11-20"', accept=_is_date),
+        "runs": Number(1, 10**6, whole=True),
+        "mean_seconds": _SECONDS,
+        "trimmed_mean_seconds": _SECONDS,
+        "standard_deviation_seconds": Number(0, _LARGEST_STEP_SECONDS),
+        "run_seconds": Items(_SECONDS),
+        "log_sha256": Items(Text("64 hexadecimal digits", r"[0-9a-f]{64}"), least=0),
+    }
+)
+_CONFIGURATION: dict[str, Spec] = {
+    "size": _NAME,
+    "gpu": _WORD,
+    "dtype": _WORD,
+    "gpus": _GROUP,
+    "sequence_length": _SIZE,
+    "layers": Number(1, 100_000, whole=True),
+    "gbs": _SIZE,
+}
+_CONFIGURATION_OPTIONS: dict[str, Spec] = {
+    **dict.fromkeys(GROUPS, _GROUP),
+    "mbs": _SIZE,
+    "ga": _SIZE,
+    "proxy": Flag(),
+    "task": _NAME,
+    "scaling": _NAME,
+    "variant": _NAME,
+    "table": _TEXT,
+}
+_WORKED = Fields(
+    {"sequence_length": _SIZE, "layers": _SIZE, "attention": _COUNTED, "mlp": _COUNTED, "embedding": _COUNTED},
+    {"flops": _FLOPS},
+)
+_MODEL = Fields(
+    {"formula": _FORMULA, "hidden_size": _SIZE, "vocabulary_size": _SIZE},
+    {
+        **dict.fromkeys(("attention_heads", "query_groups", "ffn_size", "top_k"), _SIZE),
+        "printed_flops": _FLOPS,
+        "worked": _WORKED,
+        "source": _TEXT,
+    },
+)
+_LAUNCH = Fields(
+    {
+        "kind": Text(choices=("sbatch", "script", "llmb-run")),
+        "commands": Names(
+            Fields({"command": _TEMPLATE}, {"folder": _TEXT, "fixed": _VARIABLES}),
+            Text(choices=("sbatch", "script", "llmb-run")),
+        ),
+        "gpus_per_node": Names(_GROUP, _WORD),
+    },
+    {
+        "gsw_version": _NAME,
+        "environment": Fields({}, dict.fromkeys(("required", "optional", "forbidden"), _VARIABLES)),
+        "sbatch_options": _OPTIONS,
+        "log": _TEMPLATE,
+        "setup": _TEMPLATE,
+        "image": Fields({"source": _TEXT}, {"file": _TEXT, "digest": _TEXT}),
+        "needs": Fields({}, {"hf_token": Flag(), "python": _TEXT, "virtual_environment": Flag(), "dataset": _TEXT}),
+        "profiling": _VARIABLES,
+        "nccl_trace": _VARIABLES,
+        "checkpoint": Fields(
+            {"save": _VARIABLES, "load": _VARIABLES},
+            dict.fromkeys(("disk_space", "save_gpus", "load_gpus"), Names(_TEXT, _NAME)),
+        ),
+    },
+)
+_CORRECTIONS = Names(Fields({"printed": _TEXT, "corrected": _TEXT}))
+_ERRATUM = Fields(
+    {"where": _TEXT, "reason": _TEXT},
+    {
+        "printed": _TEXT,
+        "corrected": _TEXT,
+        "cell": Text("a cell", choices=(*DERIVED, *COLUMNS)),
+        "cells": _CORRECTIONS,
+    },
+)
+
+
+def file_fields(kind: str) -> Fields:
+    """Return the keys of a whole file: a recorded one needs fewer facts about the document, and a recording."""
+    recorded = kind == "recorded"
+    cells, recording = {"cells": _CELLS}, {"recorded": _RECORDED}
+    row = Fields(
+        {**_CONFIGURATION, **(recording if recorded else cells)},
+        {**_CONFIGURATION_OPTIONS, **(cells if recorded else {})},
+    )
+    about: dict[str, Spec] = {"title": _TEXT, "framework": _TEXT, "names": Items(_NAME)}
+    return Fields({**_required(recorded), **({} if recorded else about), "configurations": Items(row)}, {
+        **(about if recorded else {}),
+        "layout": Text(choices=("results", "experiments", "workloads")),
+        "dp_excludes_ep": Flag(),
+        "tolerance": Converted(parse_tolerance),
+        "logged_tflops_factor": Number(0.5, 2),
+        "launch": _LAUNCH,
+        "errata": Items(_ERRATUM, least=0),
+    })  # fmt: skip
+
+
+def _required(recorded: bool) -> dict[str, Spec]:
+    return {
+        "schema": Number(1, 1, whole=True),
+        "kind": Text(choices=KINDS),
+        "recipe": _NAME,
+        "release": Text('a release such as "25.05"', _NAME.pattern),
+        "dialect": Text(choices=tuple(FIRST_STEP)),
+        "source": Fields({"document": _TEXT}, {"text": _TEXT, "note": _TEXT}),
+        "timed": Text(choices=("mean", "trimmed_mean") if recorded else ("last_step", "mean")),
+        "window": Fields(
+            {
+                "statistic": Text(choices=("mean", "trimmed_mean") if recorded else ("mean",)),
+                "first": Number(0, 10**9, whole=True),
+                "last": Number(0, 10**9, whole=True),
+            }
+        ),
+        "steps": Number(1, 10**9, whole=True),
+        "peak_tflops": Names(Names(Text("a peak in TFLOP/s", rf"(?a:{_DIGITS})", accept=is_positive), _WORD), _WORD),
+        "models": Names(_MODEL, _NAME),
+    }

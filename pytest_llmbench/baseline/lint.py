@@ -1,0 +1,178 @@
+"""Whether a baseline file contradicts itself: every derived cell, constant and group size, computed again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Decimal
+from pathlib import Path
+
+from pytest_llmbench.baseline.build import Model, RecipeFile
+from pytest_llmbench.baseline.fields import DERIVED, NOT_GIVEN
+from pytest_llmbench.baseline.structure import contradictions
+from pytest_llmbench.models import Architecture, Baseline, Configuration, Erratum
+
+
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    """How the measure stage computes what the documents print; stages do not import each other."""
+
+    tokens_per_second: Callable[[Configuration, float], float]
+    model_flops_utilization: Callable[[Configuration, float, float], float]
+    days_to_1t_tokens: Callable[[Configuration, float], float | None]
+    model_flops: Callable[[Architecture], float]
+    terms: Callable[[Architecture], tuple[int, int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class LintReport:
+    """What one file holds. `derived` counts printed numbers besides step times, `reproduced` those that follow from
+    the step time and the stated constants; `findings` is empty for a file that may be shipped."""
+
+    path: Path
+    configurations: int
+    cells: int
+    numbers: int
+    derived: int
+    reproduced: int
+    errata: tuple[Erratum, ...]
+    findings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Difference:
+    """A printed value, and what it should be (None: it cannot be computed)."""
+
+    configuration: str
+    cell: str
+    printed: str
+    expected: str | None
+    line: int
+
+
+def lint_file(file: RecipeFile, arithmetic: Arithmetic) -> LintReport:
+    """Return the counts of a file and every contradiction in it that its errata do not explain, and the reverse."""
+    recipe = file.recipe
+    cells = [text for baseline in recipe.baselines for _, text in baseline.cells]
+    differences = tuple(_cell_differences(file, arithmetic))
+    structural = tuple(_structural_differences(file))
+    findings = (
+        *_unexplained(file, (*differences, *structural)),
+        *_unfounded(file, (*differences, *structural)),
+        *_wrong_constants(file, arithmetic),
+    )
+    derived = sum(_is_derived(name, text) for baseline in recipe.baselines for name, text in baseline.cells)
+    return LintReport(
+        path=recipe.path,
+        configurations=len(recipe.baselines),
+        cells=len(cells),
+        numbers=sum(text not in NOT_GIVEN for text in cells),
+        derived=derived,
+        reproduced=derived - len(differences),
+        errata=recipe.errata,
+        findings=tuple(f"{recipe.path}{finding}" for finding in findings),
+    )
+
+
+def at_printed_precision(value: float, printed: str) -> str:
+    """Return a value with as many decimals as a printed cell, half a unit rounded up; a percent sign is kept."""
+    digits = Decimal(printed.rstrip("%"))
+    exponent = digits.as_tuple().exponent
+    unit = Decimal(1).scaleb(exponent if isinstance(exponent, int) else 0)
+    scaled = Decimal(repr(value)) * (100 if printed.endswith("%") else 1)
+    return f"{scaled.quantize(unit, ROUND_HALF_UP)}{'%' if printed.endswith('%') else ''}"
+
+
+def recomputed(baseline: Baseline, cell: str, arithmetic: Arithmetic) -> float | None:
+    """Return a derived cell from the printed step time; None where there is no such number (days of a proxy)."""
+    configuration, seconds = baseline.configuration, baseline.step_seconds
+    if cell == "tokens_per_second":
+        return arithmetic.tokens_per_second(configuration, seconds)
+    if cell == "mfu":
+        return arithmetic.model_flops_utilization(configuration, seconds, baseline.peak_tflops)
+    return arithmetic.days_to_1t_tokens(configuration, seconds)
+
+
+def _is_derived(name: str, text: str) -> bool:
+    return name in DERIVED and text not in NOT_GIVEN
+
+
+def _cell_differences(file: RecipeFile, arithmetic: Arithmetic) -> Iterator[_Difference]:
+    for baseline in file.recipe.baselines:
+        for name, printed in baseline.cells:
+            if _is_derived(name, printed):
+                value = recomputed(baseline, name, arithmetic)
+                expected = None if value is None else at_printed_precision(value, printed)
+                if expected != printed:
+                    yield _Difference(baseline.key.id, name, printed, expected, baseline.source.line)
+
+
+def _structural_differences(file: RecipeFile) -> Iterator[_Difference]:
+    for baseline in file.recipe.baselines:
+        for found in contradictions(baseline.configuration, dp_excludes_ep=file.dp_excludes_ep):
+            yield _Difference(
+                baseline.key.id, found.column, found.printed, found.expected, baseline.source.line
+            )
+
+
+def _unexplained(file: RecipeFile, differences: tuple[_Difference, ...]) -> Iterator[str]:
+    listed = {(erratum.configuration, erratum.cell) for erratum in file.recipe.errata}
+    for difference in differences:
+        if (difference.configuration, difference.cell) not in listed:
+            expected = difference.expected or "none"
+            yield (
+                f":{difference.line}: {difference.configuration}: found {difference.cell} {difference.printed}, "
+                f"expected {expected}; correct it, or list it under errata with the reason"
+            )
+
+
+def _unfounded(file: RecipeFile, differences: tuple[_Difference, ...]) -> Iterator[str]:
+    wrong = {(difference.configuration, difference.cell): difference for difference in differences}
+    for erratum in file.recipe.errata:
+        if not erratum.configuration:
+            continue
+        what = f": erratum: {erratum.cell} of {erratum.configuration}"
+        difference = wrong.get((erratum.configuration, erratum.cell))
+        if difference is None:
+            yield f"{what}: found it listed although it reproduces, expected no erratum"
+        elif difference.printed != erratum.printed:
+            yield f"{what}: found printed {erratum.printed}, expected {difference.printed} as in the configuration"
+        elif difference.expected != erratum.corrected:
+            yield f"{what}: found corrected {erratum.corrected}, expected {difference.expected}"
+
+
+def _wrong_constants(file: RecipeFile, arithmetic: Arithmetic) -> Iterator[str]:
+    for size, model in file.models:
+        same = [base.configuration for base in file.recipe.baselines if base.configuration.key.size == size]
+        full = {configuration.architecture for configuration in same if not configuration.proxy}
+        for architecture in full:
+            flops = arithmetic.model_flops(architecture)
+            if model.printed_flops and not _same_flops(flops, model.printed_flops):
+                yield f": model {size}: found FLOPs {model.printed_flops}, expected {flops:.6g}"
+        if model.worked:
+            yield from _wrong_example(size, model, next(iter(full or {same[0].architecture})), arithmetic)
+
+
+def _wrong_example(
+    size: str, model: Model, architecture: Architecture, arithmetic: Arithmetic
+) -> Iterator[str]:
+    worked = dict(model.worked)
+    example = _with_shape(architecture, int(worked["sequence_length"]), int(worked["layers"]))
+    terms = arithmetic.terms(example)
+    for name, expected in zip(("attention", "mlp", "embedding"), terms, strict=True):
+        if int(str(worked[name]).replace(",", "")) != expected:
+            yield f": model {size}: found {name} FLOPs {worked[name]}, expected {expected:,}"
+    flops = example.sequence_length * sum(terms)
+    if "flops" in worked and not _same_flops(flops, str(worked["flops"])):
+        yield f": model {size}: found worked FLOPs {worked['flops']}, expected {flops:.6g}"
+
+
+def _with_shape(architecture: Architecture, sequence_length: int, layers: int) -> Architecture:
+    from dataclasses import replace
+
+    return replace(architecture, sequence_length=sequence_length, layers=layers)
+
+
+def _same_flops(flops: float, printed: str) -> bool:
+    mantissa = printed.lower().partition("e")[0]
+    return float(f"{flops:.{len(mantissa) - 2}e}") == float(printed)

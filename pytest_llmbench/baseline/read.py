@@ -1,0 +1,103 @@
+"""From baseline files to recipes: everything is checked, and a problem says where, what was found and expected."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from pytest_llmbench.baseline.build import RecipeFile, recipe_file
+from pytest_llmbench.baseline.checks import check_file
+from pytest_llmbench.baseline.document import read_document
+from pytest_llmbench.baseline.fields import KINDS, SCHEMA, file_fields
+from pytest_llmbench.errors import BaselineError
+from pytest_llmbench.models import Baseline, Recipe
+
+SHOWN_PROBLEMS = 10
+
+
+def read_recipe(path: Path) -> Recipe:
+    """Return the recipe of one file. Raises BaselineError naming file, line, what was found and what was expected."""
+    return read_file(path).recipe
+
+
+def read_recipes(directories: Sequence[Path]) -> tuple[Recipe, ...]:
+    """Return the recipes of every *.yaml and *.yml below the directories, in the order of their paths.
+
+    Raises BaselineError for the first bad file, a directory without any, and a key that stands twice in one kind.
+    """
+    recipes = tuple(read_recipe(path) for path in baseline_files(directories))
+    seen: dict[tuple[str, str], Baseline] = {}
+    for baseline in (baseline for recipe in recipes for baseline in recipe.baselines):
+        first = seen.setdefault((baseline.kind, baseline.key.id), baseline)
+        if first is not baseline:
+            raise BaselineError(
+                f"{_place(baseline)}: found a second {baseline.kind} baseline of {baseline.key.id} "
+                f"(first at {_place(first)}), expected one; task, scaling or variant tell two apart"
+            )
+    return recipes
+
+
+def baseline_files(places: Sequence[Path]) -> tuple[Path, ...]:
+    """Return the files below the places (a file stands for itself), each once; BaselineError where there is none."""
+    files: dict[Path, Path] = {}
+    for place in places:
+        found = sorted(_yaml_below(place)) if place.is_dir() else [place]
+        if not found:
+            raise BaselineError(f"{place}: found no *.yaml or *.yml below it, expected baseline files")
+        for path in found:
+            files.setdefault(path.resolve(), path)
+    return tuple(files.values())
+
+
+def read_file(path: Path) -> RecipeFile:
+    """Return a file with all that is stated in it; BaselineError lists up to ten problems, each with its line."""
+    problems: list[tuple[int, str]] = []
+
+    def report(line: int, problem: str) -> None:
+        problems.append((line, problem))
+
+    root = read_document(path)
+    kind = _kind(path, root)
+    entry = file_fields(kind).read(root, report)
+    if entry is not None and not problems:
+        check_file(entry, report)
+    if entry is None or problems:
+        raise BaselineError(_listed(path, sorted(problems)))
+    return recipe_file(path, kind, entry)
+
+
+def _yaml_below(directory: Path) -> Iterator[Path]:
+    def fail(error: OSError) -> None:
+        raise BaselineError(f"{error.filename}: {error.strerror}, expected a readable folder") from error
+
+    visited = set()
+    for folder, folders, names in os.walk(directory, onerror=fail, followlinks=True):
+        real = Path(folder).resolve()
+        if real in visited:
+            folders.clear()
+            continue
+        visited.add(real)
+        yield from (Path(folder, name) for name in names if name.endswith((".yaml", ".yml")))
+
+
+def _kind(path: Path, root: Any) -> str:
+    stated = {key.value: value for key, value in root.value if key.id == "scalar"}
+    version = stated.get("schema")
+    if version is None or version.value != SCHEMA:
+        found = "no 'schema'" if version is None else f"schema {version.value!r}"
+        line = (version or root).start_mark.line + 1
+        raise BaselineError(f"{path}:{line}: found {found}, expected schema: {SCHEMA}, which is all this release reads")
+    kind = stated.get("kind")
+    return "recorded" if kind is not None and kind.value == KINDS[1] else KINDS[0]
+
+
+def _listed(path: Path, problems: Sequence[tuple[int, str]]) -> str:
+    lines = [f"{path}:{line}: {problem}" for line, problem in problems[:SHOWN_PROBLEMS]]
+    more = len(problems) - SHOWN_PROBLEMS
+    return "\n".join([*lines, *([f"and {more} more problems in this file"] if more > 0 else [])])
+
+
+def _place(baseline: Baseline) -> str:
+    return f"{baseline.source.file}:{baseline.source.line}"

@@ -1,0 +1,150 @@
+"""Which files of one folder are the attempts of one job, and which are no logs of their own; decided by names alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pytest_llmbench.discover import names
+from pytest_llmbench.discover.metadata import FILE_NAME
+from pytest_llmbench.discover.walk import File, Folder, Notes
+from pytest_llmbench.models import AttemptFiles
+
+_SLURM = re.compile(r"slurm-(\d+(?:[_+]\d+)?)\.out", re.IGNORECASE)
+_SKIPPED = {
+    "sbatch_": "the launcher's second copy of a job's output",
+    "nsys_": "a profiler's output",
+    "import_ckpt": "a checkpoint import, no training",
+    "prepare_": "a preparation, no training",
+}
+_SKIPPED_LOG = re.compile(rf"(?:log-(?:.*\.)?)?({'|'.join(_SKIPPED)})", re.DOTALL)
+_TRAINING = re.compile(rf"\.(?:{names.TYPE})_")
+_WRITTEN_BESIDE = ("cmd-args.log", "git-info.log")
+_STREAMS = ("combined.log", "stdout.log", "stderr.log")
+
+
+@dataclass(slots=True)
+class Draft:
+    """The files of one job in one folder. `spoken_for`: whether the names of its folders speak of it too; that is not
+    so for a file of any other name beside a launcher's logs."""
+
+    job: str
+    base: str
+    said: names.Said = ()
+    spoken_for: bool = True
+    launched: bool = True
+    attempts: dict[int, AttemptFiles] = field(default_factory=dict)
+    modified: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The jobs of one folder, its metadata files by job id, and its files that are no logs, with the reason."""
+
+    drafts: tuple[Draft, ...]
+    metadata: dict[str, Path]
+    ignored: Notes
+
+
+def group(folder: Folder) -> Group:
+    """Sort the files of a folder into jobs and attempts."""
+    files = {file.name: file for file in folder.files}
+    metadata = {found[1]: folder.path / name for name in files if (found := FILE_NAME.fullmatch(name))}
+    reasons = {name: _reason(name.lower(), files, folder.path) for name in files if name not in folder.chosen}
+    logs = [file for name, file in files.items() if not reasons.get(name) and _is_log(name, folder)]
+    drafts = _drafts(folder, logs, metadata)
+    _add_slurm(folder, drafts, reasons)
+    used = {path.name for draft in drafts for one in draft.attempts.values() for path in (one.log, one.err) if path}
+    for name in files:
+        if name.lower().endswith(".err") and name not in used:
+            reasons[name] = "standard error without a log beside it"
+    ignored = [(folder.path / name, reason) for name, reason in reasons.items() if reason]
+    return Group(tuple(drafts), metadata, ignored)
+
+
+def _is_log(name: str, folder: Folder) -> bool:
+    return name in folder.chosen or (name.lower().endswith((".out", ".log")) and not _SLURM.fullmatch(name))
+
+
+def _reason(name: str, others: Collection[str], folder: Path) -> str:
+    """Return why a file is not taken as a log; an empty string where it is, or where nobody would expect it to be."""
+    if name.endswith((".yaml", ".yml", ".err")):
+        return ""
+    if not name.endswith((".out", ".log")):
+        return "not read, by its name; give the file itself to read it as a log"
+    found = _SKIPPED_LOG.match(name)
+    if found and (found.start(1) == 0 or not _TRAINING.search(name)):
+        return _SKIPPED[found[1]]
+    if name in _WRITTEN_BESIDE:
+        return "written by the framework beside its log"
+    return _stream_reason(name, others, folder) if name in _STREAMS else ""
+
+
+def _stream_reason(name: str, others: Collection[str], folder: Path) -> str:
+    """Return why one of a local executor's files is not the log: a better one is there, or process 0 has it."""
+    if folder.name.isdecimal() and folder.name != "0":
+        return "another process of the run that process 0 logs"
+    better = next((stream for stream in _STREAMS[: _STREAMS.index(name)] if stream in others), "")
+    return f"a part or a second stream of {better} beside it" if better else ""
+
+
+def _drafts(folder: Folder, logs: Iterable[File], metadata: Collection[str]) -> list[Draft]:
+    found: dict[tuple[str, str], Draft] = {}
+    present = {file.name for file in folder.files}
+    for file in logs:
+        draft, number = _draft(file.name, folder, metadata)
+        known = found.setdefault((draft.job, draft.base), draft)
+        if number in known.attempts:  # `x_12.out` and `x_12_0.out`: two logs that claim to be one attempt
+            known = found[draft.job, file.name] = draft
+        stem = Path(file.name).stem
+        err = next((name for name in (f"{stem}.err", _second_stream(file.name)) if name in present), None)
+        known.attempts[number] = AttemptFiles(number, folder.path / file.name, folder.path / err if err else None)
+        known.modified = max(known.modified, file.modified)
+    drafts = list(found.values())
+    beside_launched = any(draft.launched for draft in drafts)
+    for draft in drafts:
+        draft.spoken_for = draft.launched or not beside_launched
+    return drafts
+
+
+def _draft(file: str, folder: Folder, metadata: Collection[str]) -> tuple[Draft, int]:
+    """Return the job that a log's name speaks of, still without attempts, and the number of this attempt."""
+    stem, suffix = Path(file).stem, Path(file).suffix
+    if file.lower() in _STREAMS:
+        parts = folder.path.parts
+        return Draft(parts[-3] if len(parts) > 3 and parts[-4] == "nemo_run" else "", stem), 0
+    if slurm := _SLURM.fullmatch(file):
+        return Draft(slurm[1], stem), 0
+    name = names.log_name(stem)
+    job = name.job or next((known for known in metadata if re.search(rf"(?:^|[-_.]){re.escape(known)}$", stem)), "")
+    return Draft(job, name.base + suffix, name.said, launched=stem.lower().startswith("log-")), name.attempt
+
+
+def _second_stream(file: str) -> str:
+    return "stderr.log" if file == "stdout.log" else ""
+
+
+def _add_slurm(folder: Folder, drafts: list[Draft], reasons: dict[str, str]) -> None:
+    """Give Slurm's own output file to its job: as the log where the job has no other, else as its standard error.
+
+    A requeued job has one such file for all attempts; which of them it speaks of cannot be told, so it is left out.
+    """
+    for file in folder.files:
+        slurm = _SLURM.fullmatch(file.name)
+        if not slurm or file.name in folder.chosen:
+            continue
+        path = folder.path / file.name
+        own = [draft for draft in drafts if draft.job == slurm[1]]
+        attempts = [(draft, one) for draft in own for one in draft.attempts.values()]
+        if not own:
+            err = f"{path.stem}.err"
+            beside = folder.path / err if any(other.name == err for other in folder.files) else None
+            attempt = AttemptFiles(0, path, beside)
+            drafts.append(Draft(slurm[1], path.stem, attempts={0: attempt}, modified=file.modified))
+        elif len(attempts) == 1 and attempts[0][1].err is None:
+            draft, attempt = attempts[0]
+            draft.attempts[attempt.number] = AttemptFiles(attempt.number, attempt.log, path)
+        else:
+            reasons[file.name] = f"the log of job {slurm[1]} stands beside it"

@@ -1,0 +1,163 @@
+"""Walking the given paths: which files stand in which folder. Nothing is opened, nothing raises, the order is fixed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from errno import ELOOP, ENOENT
+from pathlib import Path
+from stat import S_ISDIR, S_ISREG
+
+CLOSED = ("configs", "code", "checkpoints", "nsys_profile", ".git")
+"""Folders whose files are no logs, whatever their names; the profiler's reports in them are evidence all the same."""
+
+REPORT = ".nsys-rep"
+KEPT = (".out", ".log", ".err", ".txt", ".yaml", ".yml", ".gz", ".zst", ".xz", ".bz2", ".zip", ".tar", ".tgz")
+
+Notes = list[tuple[Path, str]]
+_Identity = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """One file: when it was last written (epoch seconds), its device and inode, and whether it is reached by a link."""
+
+    name: str
+    modified: float
+    identity: _Identity
+    link: bool = False
+
+
+@dataclass(slots=True)
+class Folder:
+    """One folder: its files, the names of the profiler's reports in it, the given path that led to it, and the files
+    that were given by name; `only_chosen` where nothing else in it was asked for."""
+
+    path: Path
+    given: Path
+    files: list[File] = field(default_factory=list)
+    reports: list[str] = field(default_factory=list)
+    chosen: frozenset[str] = frozenset()
+    only_chosen: bool = False
+
+
+@dataclass(slots=True)
+class Walk:
+    """What a walk has met: folders in the order of their paths; what it left out or could not read, with reasons."""
+
+    folders: list[Folder] = field(default_factory=list)
+    ignored: Notes = field(default_factory=list)
+    unreadable: Notes = field(default_factory=list)
+    _chosen: dict[_Identity, tuple[Path, set[str]]] = field(default_factory=dict)
+    _seen: set[_Identity] = field(default_factory=set)
+
+    def run(self, paths: Sequence[Path]) -> Walk:
+        """Read every folder under the paths once, and the folder of every given file; return itself."""
+        absolute = {Path(os.path.abspath(path)) for path in paths}
+        links = []
+        for root in self._roots(sorted(absolute, key=lambda path: (_is_linked(path), len(path.parts), path))):
+            links += self._tree(root, root)
+        while links:  # links come last: a run is known by the names of its real folders
+            path, given = links.pop(0)
+            links += self._tree(path, given, linked=True)
+        for identity, (path, _) in self._chosen.items():
+            if identity not in self._seen:
+                self._scan(Folder(path, path, chosen=self._chosen_in(identity), only_chosen=True))
+        self.folders.sort(key=lambda folder: folder.path)
+        return self
+
+    def _roots(self, paths: Sequence[Path]) -> list[Path]:
+        """Return the paths that are folders; remember those that are files."""
+        roots = []
+        for path in paths:
+            try:
+                if S_ISDIR(path.stat().st_mode):
+                    roots.append(path)
+                else:
+                    identity = _identity(path.parent.stat())
+                    self._chosen.setdefault(identity, (path.parent, set()))[1].add(path.name)
+            except OSError as error:
+                self.unreadable.append((path, _why(error)))
+        return roots
+
+    def _tree(self, root: Path, given: Path, *, linked: bool = False) -> list[tuple[Path, Path]]:
+        """Read a folder and all below it; return the links to folders that were met, each with the given path."""
+        links = []
+        waiting = [root]
+        while waiting:
+            path = waiting.pop()
+            try:
+                identity = _identity(path.stat())
+            except OSError as error:
+                self.unreadable.append((path, _why(error)))
+                continue
+            if identity not in self._seen:
+                self._seen.add(identity)
+                below, linking = self._scan(Folder(path, given, chosen=self._chosen_in(identity)))
+                waiting += reversed(below)
+                links += [(link, given) for link in linking]
+            elif linked:
+                self.ignored.append((path, "a link to a folder that is read already"))
+        return links
+
+    def _scan(self, folder: Folder) -> tuple[list[Path], list[Path]]:
+        """Take stock of one folder; return the folders and the links to folders in it."""
+        below: list[Path] = []
+        links: list[Path] = []
+        try:
+            with os.scandir(folder.path) as entries:
+                found = sorted(entries, key=lambda entry: entry.name)
+        except OSError as error:
+            self.unreadable.append((folder.path, _why(error)))
+            return [], []
+        self.folders.append(folder)
+        for entry in found:
+            try:
+                if not entry.is_dir():
+                    self._file(folder, entry)
+                elif entry.name.lower() in CLOSED:
+                    self._closed(folder, Path(entry.path))
+                else:
+                    (links if entry.is_symlink() else below).append(Path(entry.path))
+            except OSError as error:
+                dead = error.errno in (ENOENT, ELOOP) and not _is_kept(entry.name)
+                (self.ignored if dead else self.unreadable).append((Path(entry.path), _why(error)))
+        return below, links
+
+    def _file(self, folder: Folder, entry: os.DirEntry[str]) -> None:
+        chosen = entry.name in folder.chosen
+        if entry.name.lower().endswith(REPORT):
+            folder.reports.append(entry.name)
+        elif chosen or _is_kept(entry.name) or entry.is_symlink():
+            status = entry.stat()
+            if not S_ISREG(status.st_mode):
+                (self.unreadable if chosen else self.ignored).append((Path(entry.path), "not a regular file"))
+            elif chosen or _is_kept(entry.name):
+                folder.files.append(File(entry.name, status.st_mtime, _identity(status), entry.is_symlink()))
+
+    def _closed(self, folder: Folder, path: Path) -> None:
+        """Leave a folder that holds no logs unread but for the profiler's reports in it."""
+        with os.scandir(path) as entries:
+            folder.reports += sorted(entry.name for entry in entries if entry.name.lower().endswith(REPORT))
+        if not folder.only_chosen:
+            self.ignored.append((path, "by its name a folder without logs; to read it, give its own path"))
+
+    def _chosen_in(self, identity: _Identity) -> frozenset[str]:
+        return frozenset(self._chosen[identity][1]) if identity in self._chosen else frozenset()
+
+
+def _is_kept(name: str) -> bool:
+    return name.lower().endswith(KEPT) and not name.startswith(".")
+
+
+def _identity(status: os.stat_result) -> _Identity:
+    return status.st_dev, status.st_ino
+
+
+def _is_linked(path: Path) -> bool:
+    return os.path.realpath(path) != str(path)
+
+
+def _why(error: OSError) -> str:
+    return f"cannot be read: {error.strerror or error}"

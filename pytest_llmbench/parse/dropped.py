@@ -1,0 +1,50 @@
+"""What was read and not kept: the reasons, and a tally of them."""
+
+from __future__ import annotations
+
+from pytest_llmbench.models import Dropped
+
+TORN = "torn"
+"""A record that was cut, or had foreign text in it."""
+REPEATED = "repeated"
+"""A step that was printed before, with the same time."""
+REPEAT_DISAGREES = "repeat-disagrees"
+"""A step that was printed before, with a time more than 1 % different."""
+OTHER_RANK = "other-rank"
+"""A step of another rank that printed the same steps."""
+OTHER_DIALECT = "other-dialect"
+"""A record of a dialect with fewer steps in the log."""
+IMPOSSIBLE_SAMPLE = "impossible-sample"
+"""A step whose time is not finite or not positive."""
+UNKNOWN_STEP = "unknown-step"
+"""A record whose step number is rounded and follows from nothing else."""
+
+REASONS = (TORN, REPEATED, REPEAT_DISAGREES, OTHER_RANK, OTHER_DIALECT, IMPOSSIBLE_SAMPLE, UNKNOWN_STEP)
+
+EXAMPLE_LENGTH = 80
+
+
+class Tally:
+    """Counts what is dropped, by reason, with the first example of each."""
+
+    def __init__(self) -> None:
+        self._by_reason: dict[str, Dropped] = {}
+
+    def add(self, reason: str, line: int, example: str, count: int = 1) -> None:
+        """Count `count` records more; the example with the lowest line is kept."""
+        old = self._by_reason.get(reason)
+        if old is None or line < old.first_line:
+            self._by_reason[reason] = Dropped(reason, count + (old.count if old else 0), line, example)
+        else:
+            self._by_reason[reason] = Dropped(reason, old.count + count, old.first_line, old.example)
+
+    def result(self) -> tuple[Dropped, ...]:
+        """Return what was counted, in the order of REASONS."""
+        return tuple(self._by_reason[reason] for reason in REASONS if reason in self._by_reason)
+
+
+def printable(text: bytes) -> str:
+    """Return the beginning of the first line of a text, without anything that a terminal or XML would choke on."""
+    line = text.lstrip()[: 4 * EXAMPLE_LENGTH].split(b"\n", 1)[0].split(b"\r", 1)[0]
+    shown = "".join(sign for sign in line.decode("utf-8", "ignore") if sign.isprintable()).strip()
+    return shown if len(shown) <= EXAMPLE_LENGTH else shown[: EXAMPLE_LENGTH - 1] + "…"

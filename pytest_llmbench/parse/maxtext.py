@@ -1,0 +1,67 @@
+"""MaxText: `completed step: 49, seconds: 7.908, TFLOP/s/device: 460.480, Tokens/s/device: 1035.970, ..., loss: 0.000`."""
+
+from __future__ import annotations
+
+import re
+
+from pytest_llmbench.parse.records import NAN, Origin, StepRecord, Torn, line_stop, printed_unit
+
+NEEDLE = b"completed step: "
+
+HEAD = re.compile(rb"completed step: (\d{1,15}), seconds: (-?\d{1,15}\.\d{1,9}|-?nan|-?inf),")
+CUT_HEAD = re.compile(rb"completed step: (?:\d|$)")
+THREE_DECIMALS = re.compile(rb"-?(?:\d{1,18}\.\d{3}(?![\d.e])|nan|inf)")
+EXPONENT = re.compile(rb"-?(?:\d\.\d{3}e[+-]\d\d(?!\d)|nan|inf)")
+"""MaxText prints fixed formats: a number is whole when it has all its places, whatever follows."""
+
+LOSS = b"loss"
+NUMBERS = {
+    b"TFLOP/s/device": THREE_DECIMALS,
+    b"Tokens/s/device": THREE_DECIMALS,
+    LOSS: THREE_DECIMALS,
+    b"grad_norm": EXPONENT,
+}
+
+
+def read_step(text: bytes, start: int, end: int, origin: Origin) -> StepRecord | Torn | None:
+    """Return the step at `text[start]`, what is left of it, or None where a sentence only begins the same way.
+
+    `total_weights`, the target tokens in a step of the whole run (524288 is 128 samples of 4096 tokens), is not read:
+    without the sequence length it gives no batch size, and padding lowers it.
+    """
+    stop = line_stop(text, start, end)
+    whole = stop < end
+    glued = text.find(NEEDLE, start + len(NEEDLE), stop)
+    stop = stop if glued < 0 else glued
+    head = HEAD.match(text, start, stop)
+    if head is None:
+        return Torn(origin, text[start:stop]) if CUT_HEAD.match(text, start, stop) else None
+    number = _numbers(text[head.end() : stop])
+    if number is None or not (whole or LOSS in number):
+        return Torn(origin, text[start:stop])
+    return StepRecord(
+        origin,
+        int(head[1]),
+        float(head[2]),
+        printed_unit(head[2]) if head[2][-1:].isdigit() else 0.0,
+        loss=number.get(LOSS),
+        grad_norm=number.get(b"grad_norm"),
+        tflops=number.get(b"TFLOP/s/device", NAN),
+        tokens=number.get(b"Tokens/s/device", NAN),
+    )
+
+
+def _numbers(text: bytes) -> dict[bytes, float] | None:
+    """Return the numbers that a record goes on with; None if one of them is not whole, or stands there twice."""
+    number: dict[bytes, float] = {}
+    for part in filter(None, text.strip().split(b",")):
+        name, colon, value = part.strip().partition(b": ")
+        if name not in NUMBERS:
+            if not colon and LOSS not in number:
+                return None
+            continue
+        match = NUMBERS[name].match(value)
+        if match is None or name in number:
+            return None
+        number[name] = float(match[0])
+    return number

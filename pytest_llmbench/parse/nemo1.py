@@ -1,0 +1,166 @@
+"""NeMo 1 (NeMo Framework Launcher): progress bars, and DLLogger records with full precision.
+
+`Epoch 0: : 100%|███| 50/50 [23:22<00:00, reduced_train_loss=0.186, global_step=49.00, ..., train_step_timing in s=24.00]`
+`DLL 2025-06-11 05:14:49.562847 - 0 reduced_train_loss : 12.94773  global_step : 0.0  train_step_timing in s : 52.33449 `
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+from pytest_llmbench.parse.dropped import REPEATED, UNKNOWN_STEP, Tally
+from pytest_llmbench.parse.records import NAN, Origin, StepRecord, Torn, line_stop, significant_unit
+
+NEEDLES = (b"Epoch ", b"DLL ")
+DIGITS = 3
+
+BAR = re.compile(rb"Epoch (\d{1,9}):[: ]*\d{1,3}%\|[^|\r\n]*\| *(\d{1,15})/(\d{1,15}) \[([^\]\r\n]*)\]")
+BAR_HEAD = re.compile(rb"Epoch \d")
+DLL = re.compile(rb"DLL \d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)? - (\d{1,15}) ")
+WHOLE = re.compile(rb"\d{1,15}(?:\.0{1,9})?|\d(?:\.\d{1,2})?e\+?\d{1,2}")
+NUMBER = re.compile(rb"-?(?:\d{1,18}(?:\.\d{1,18})?(?:e[+-]?\d{1,3})?|(?:nan|inf)(?:\.0)?)")
+
+TIME = b"train_step_timing in s"
+STEP = b"global_step"
+LOSS = b"reduced_train_loss"
+SAMPLES = b"consumed_samples"
+NORM = b"grad_norm"
+NUMBERS = (TIME, LOSS, SAMPLES, NORM)
+
+
+def read_step(text: bytes, start: int, end: int, origin: Origin) -> StepRecord | Torn | None:
+    """Return the step of the bar or DLLogger record at `text[start]`, what is left of it, or None where there is none.
+
+    The batch size is consumed_samples / (global_step + 1), where both are printed in full. A bar rounds `global_step`
+    from 1000 on (`2e+3`); such a record is marked `rounded`, and `settle` finds its step.
+    """
+    read = _read_bar if text.startswith(b"Epoch ", start) else _read_dllogger
+    return read(text, start, end, origin)
+
+
+def settle(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
+    """Return the records of one rank with every step certain: a rounded one follows from the count of its bar.
+
+    Where bars are printed twice, the first one of a step is stale. With whole steps that shows by itself; of rounded
+    ones the first is left out.
+    """
+    if not any(record.rounded for record in records):
+        return list(records)
+    counts = Counter(record.bar for record in records if record.bar)
+    twice = 2 * sum(count > 1 for count in counts.values()) > len(counts)
+    offsets: dict[int, int] = {}
+    previous = None
+    settled = []
+    for record in records:
+        stale = twice and record.bar != previous
+        previous = record.bar or previous
+        if not record.rounded:
+            _learn_offset(offsets, record)
+            settled.append(record)
+        elif stale:
+            tally.add(REPEATED, record.origin.line, f"stale bar near step {record.step}")
+        elif (step := _counted_step(offsets, record)) is None:
+            tally.add(UNKNOWN_STEP, record.origin.line, f"step near {record.step}")
+        else:
+            settled.append(record._replace(step=step))
+    return settled
+
+
+def _learn_offset(offsets: dict[int, int], record: StepRecord) -> None:
+    """Note by how much the steps of an epoch are ahead of its bar; a stale bar shows one less."""
+    if record.bar:
+        epoch, count = record.bar
+        offsets[epoch] = max(record.step + 1 - count, offsets.get(epoch, -count))
+
+
+def _counted_step(offsets: dict[int, int], record: StepRecord) -> int | None:
+    """Return the step that a rounded bar counts, if its rounded step number agrees."""
+    if record.bar is None:
+        return None
+    epoch, count = record.bar
+    step = count - 1 + offsets.get(epoch, 0)
+    return step if float(f"{step:.3g}") == record.step else None
+
+
+def _read_bar(text: bytes, start: int, end: int, origin: Origin) -> StepRecord | Torn | None:
+    bar = BAR.match(text, start, end)
+    if bar is None:
+        rest = text[start : line_stop(text, start, end)]
+        began = BAR_HEAD.match(rest) and any(name in rest for name in (STEP, LOSS, TIME))
+        return Torn(origin, rest) if began else None
+    parts = [part for part in bar[4].split(b", ") if b"=" in part]
+    if not parts:
+        return None
+    values = _values(parts, b"=")
+    if values is None:
+        return Torn(origin, bar[0])
+    epoch, count, total = int(bar[1]), int(bar[2]), int(bar[3])
+    rounded = b"e" in values[STEP]
+    seconds, step = float(values[TIME]), int(float(values[STEP]))
+    sure = epoch == 0 and (rounded or step in (count - 1, count - 2))
+    return StepRecord(
+        origin,
+        step,
+        seconds,
+        significant_unit(seconds, DIGITS),
+        total if sure else None,
+        loss=_number(values, LOSS),
+        grad_norm=_number(values, NORM),
+        batch=_batch(values, step),
+        bar=(epoch, count),
+        rounded=rounded,
+    )
+
+
+def _read_dllogger(text: bytes, start: int, end: int, origin: Origin) -> StepRecord | Torn | None:
+    head = DLL.match(text, start, end)
+    if head is None:
+        return None
+    stop = line_stop(text, start, end)
+    stop = min((place for needle in NEEDLES if (place := text.find(needle, head.end(), stop)) >= 0), default=stop)
+    parts = text[head.end() : stop].split(b"  ")
+    if not parts[-1].endswith(b" "):  # every value is followed by a space, the last one too
+        parts.pop()
+    elif not any(part.startswith(TIME) for part in parts):
+        return None  # a record of something else, such as a validation
+    values = _values(parts, b" : ")
+    if values is None or float(values[STEP]) != int(head[1]):
+        return Torn(origin, text[start:stop])
+    seconds, step = float(values[TIME]), int(head[1])
+    return StepRecord(
+        origin,
+        step,
+        seconds,
+        0.0,
+        loss=_number(values, LOSS),
+        grad_norm=_number(values, NORM),
+        batch=_batch(values, step),
+        precise=True,
+    )
+
+
+def _values(parts: Sequence[bytes], separator: bytes) -> dict[bytes, bytes] | None:
+    """Return the fields of a record that has a step and a time, with every number whole; None if it is torn."""
+    values: dict[bytes, bytes] = {}
+    for part in parts:
+        name, found, value = part.partition(separator)
+        if not found or name in values:
+            return None
+        values[name] = value.strip(b" ")
+    whole = all(NUMBER.fullmatch(values[name]) for name in NUMBERS if name in values)
+    return values if whole and TIME in values and WHOLE.fullmatch(values.get(STEP, b"")) else None
+
+
+def _number(values: dict[bytes, bytes], name: bytes) -> float | None:
+    return float(values[name]) if name in values else None
+
+
+def _batch(values: dict[bytes, bytes], step: int) -> float:
+    """Return the samples in a step, as a whole number from numbers that were not rounded; else NaN."""
+    samples = values.get(SAMPLES, b"e")
+    if b"e" in samples + values[STEP]:
+        return NAN
+    batch = float(samples) / (step + 1)
+    return batch if batch.is_integer() and batch > 0 else NAN

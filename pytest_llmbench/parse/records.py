@@ -1,0 +1,76 @@
+"""One record of one step, as a dialect reads it, before anything is known of its neighbours."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import NamedTuple
+
+NAN = math.nan
+
+LINE_BREAK = re.compile(rb"[\r\n]")
+COLOUR_RESET = re.compile(rb"\x1b\[[\d;]*m")
+
+
+class Origin(NamedTuple):
+    """Where a record stands: its place in the log (bytes), 1-based line, and the rank that its prefix names."""
+
+    offset: int
+    line: int
+    rank: str
+
+
+class StepRecord(NamedTuple):
+    """What one record says of one step; None or NaN where it says nothing.
+
+    seconds, resolution: as in `models.Steps`. total: the number of steps of the run. batch: samples in a step, of all
+    ranks. memory: bytes. precise: printed in full, to be preferred. bar: epoch and 1-based count of a progress bar
+    whose step number is not certain yet.
+    """
+
+    origin: Origin
+    step: int
+    seconds: float
+    resolution: float
+    total: int | None = None
+    loss: float | None = None
+    grad_norm: float | None = None
+    tflops: float = NAN
+    tokens: float = NAN
+    batch: float = NAN
+    memory: float = NAN
+    precise: bool = False
+    bar: tuple[int, int] | None = None
+    rounded: bool = False
+
+    @property
+    def possible(self) -> bool:
+        """Whether the time is one that a step can take."""
+        return 0 < self.seconds < math.inf
+
+
+class Torn(NamedTuple):
+    """A record that began and did not end as it should."""
+
+    origin: Origin
+    text: bytes
+
+
+def significant_unit(value: float, digits: int) -> float:
+    """Return one unit in the last of `digits` significant digits: 0.1 for 24.0 and 3; 0 where there is none."""
+    if value == 0 or not math.isfinite(value):
+        return 0.0
+    return float(f"1e{math.floor(math.log10(abs(value))) - digits + 1}")
+
+
+def printed_unit(text: bytes) -> float:
+    """Return one unit in the last printed place of a number: 0.01 for `12.39`, 1 for `1.249e+03`."""
+    mantissa, _, exponent = text.partition(b"e")
+    decimals = len(mantissa.partition(b".")[2])
+    return float(f"1e{int(exponent or 0) - decimals}")
+
+
+def line_stop(text: bytes, start: int, end: int) -> int:
+    """Return where the line ends that `start` stands on: its line feed or carriage return, else `end`."""
+    found = LINE_BREAK.search(text, start, end)
+    return found.start() if found else end

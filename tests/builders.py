@@ -1,0 +1,144 @@
+"""Small, complete objects for tests: a configuration, a baseline, a run that fits it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pytest_llmbench.models import (
+    Architecture,
+    Attempt,
+    AttemptFiles,
+    Baseline,
+    Configuration,
+    Evidence,
+    FoundRun,
+    Identity,
+    Key,
+    Measurement,
+    Parallelism,
+    ParsedLog,
+    Run,
+    Segment,
+    Source,
+    Steps,
+    Tolerance,
+    Window,
+)
+
+NOW = datetime(2025, 11, 20, 6, 0, tzinfo=UTC)
+
+KEY = Key("grok1", "314b", "25.05", "gb200", "bf16", 128)
+
+BASELINE = Baseline(
+    configuration=Configuration(
+        key=KEY,
+        architecture=Architecture(
+            formula="grok:3",
+            sequence_length=8192,
+            layers=64,
+            hidden_size=6144,
+            vocabulary_size=128256,
+            ffn_size=32768,
+            attention_heads=48,
+            query_groups=8,
+            top_k=2,
+        ),
+        parallelism=Parallelism(tp=4, pp=1, cp=1, ep=8, etp=4, dp=32, vp=1),
+        global_batch_size=256,
+        micro_batch_size=1,
+        gradient_accumulation=8,
+    ),
+    kind="published",
+    step_seconds=7.325,
+    cells=(("step_time", "7.325"),),
+    window=Window(11, 44),
+    timed="mean",
+    steps=50,
+    dialect="nemo2",
+    peak_tflops=2450.0,
+    source=Source("Grok 1", "Grok1 314b BF16", "25.05.yaml", 42),
+)
+
+
+def steps(seconds: Sequence[float] | float = 7.325, first: int = 0, **columns: Any) -> Steps:
+    """Return columns for consecutive steps (50 equal ones by default); step k stands on line 100 + k."""
+    values = np.full(50, seconds, dtype=float) if isinstance(seconds, float | int) else np.array(seconds, dtype=float)
+    count = len(values)
+    index = np.arange(first, first + count)
+    absent = np.full(count, np.nan)
+    made: dict[str, Any] = {
+        "index": index,
+        "seconds": values,
+        "resolution_seconds": np.full(count, 0.001),
+        "line": index + 100,
+        "loss": np.full(count, 12.0),
+        "has_loss": np.ones(count, dtype=bool),
+        "grad_norm": absent,
+        "has_grad_norm": np.zeros(count, dtype=bool),
+        "tflops_per_gpu": absent,
+        "tokens_per_second_per_gpu": absent,
+        "global_batch_size": np.full(count, 256.0),
+        "peak_memory_bytes": absent,
+    }
+    return Steps(**{**made, **columns})
+
+
+def without(columns: Steps, *numbers: int) -> Steps:
+    """Return the columns without the steps of these numbers."""
+    keep = ~np.isin(columns.index, numbers)
+    return Steps(**{name: getattr(columns, name)[keep] for name in Steps.__dataclass_fields__})
+
+
+def segment(columns: Steps | None = None, *, finished: bool = True, total: int | None = 50) -> Segment:
+    """Return a segment that ends as its steps do."""
+    columns = steps() if columns is None else columns
+    return Segment(columns, first_line=1, last_line=200, total_steps=total, finished=finished)
+
+
+def log(*segments: Segment, **fields: Any) -> ParsedLog:
+    """Return what a log with these segments says."""
+    return ParsedLog(dialect="nemo2", segments=segments, sha256="00ff", **fields)
+
+
+def run(
+    *logs: ParsedLog, started: datetime | None = NOW - timedelta(hours=3), key: Key | None = KEY, **found: Any
+) -> Run:
+    """Return a run with an attempt for each log, or one complete attempt."""
+    logs = logs or (log(segment()),)
+    files = tuple(AttemptFiles(number, Path(f"/runs/log-x_1_{number}.out")) for number in range(len(logs)))
+    fields = {"id": "x_1", "folder": Path("/runs"), "attempts": files, "clues": (), "job_id": "1", **found}
+    attempts = tuple(Attempt(one, content) for one, content in zip(files, logs, strict=True))
+    return Run(FoundRun(**fields), attempts, Identity(key, "by name"), started, "folder name")
+
+
+def measurement(seconds: float | None = 7.4, **fields: Any) -> Measurement:
+    """Return a valid measurement of one run."""
+    made: dict[str, Any] = {
+        "run": run(),
+        "baseline": BASELINE,
+        "log": Path("/runs/log-x_1_0.out"),
+        "attempt": 0,
+        "segment": 1,
+        "statistic_seconds": seconds,
+        "last_step_seconds": seconds,
+        "window_seconds": () if seconds is None else (seconds,) * 34,
+        "metrics": (),
+    }
+    return Measurement(**{**made, **fields})
+
+
+def evidence(*measurements: Measurement, tolerance: float = 0.05, **fields: Any) -> Evidence:
+    """Return evidence on the baseline, newest measurement first."""
+    baseline = fields.pop("baseline", BASELINE)
+    return Evidence(baseline, measurements, Tolerance(tolerance), NOW, **fields)
+
+
+def at(baseline: Baseline, **changes: Any) -> Baseline:
+    """Return a changed copy of a baseline."""
+    return replace(baseline, **changes)

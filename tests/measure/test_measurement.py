@@ -1,0 +1,175 @@
+"""What makes a run invalid or not comparable, and what it says then."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import pytest
+from builders import BASELINE, NOW, log, run, segment, steps, without
+
+from pytest_llmbench.measure.measurement import measure
+from pytest_llmbench.measure.metrics import METRICS
+from pytest_llmbench.models import Clue, Dropped, Ending, Measurement, Reason, Run
+
+KILLED = Ending("time-limit", "JOB 1 CANCELLED DUE TO TIME LIMIT", 300)
+
+
+def changed(name: str, position: int | slice, value: float, **columns: Any) -> np.ndarray[Any, Any]:
+    """Return one column of 50 steps with some values replaced."""
+    column = getattr(steps(**columns), name).copy()
+    column[position] = value
+    return column
+
+
+def measured(content: Run) -> Measurement:
+    return measure(content, BASELINE, NOW)
+
+
+def test_a_complete_run_is_valid_and_has_the_documents_metrics() -> None:
+    measurement = measured(run())
+    assert measurement.valid
+    assert measurement.statistic_seconds == pytest.approx(7.325)
+    values = {metric.name: metric.value for metric in measurement.metrics}
+    assert set(values) <= set(METRICS)
+    assert values["tokens_per_second"] == pytest.approx(286300.61, abs=0.01)
+    assert values["mfu"] == pytest.approx(0.4759, abs=5e-5)
+    assert values["days_to_1t_tokens"] == pytest.approx(40.43, abs=0.005)
+    assert values["tokens_per_second_per_gpu"] == pytest.approx(286300.61 / 128, abs=0.01)
+    assert measurement.expected == (
+        measurement.metrics[0].__class__("step_time_seconds", 7.325),
+        *measurement.expected[1:],
+    )
+
+
+def test_only_the_window_counts() -> None:
+    seconds = [60.0] * 11 + [7.0] * 34 + [99.0] * 5
+    measurement = measured(run(log(segment(steps(seconds)))))
+    assert measurement.statistic_seconds == pytest.approx(7.0)
+    assert measurement.last_step_seconds == 99.0
+    assert len(measurement.window_seconds) == 34
+
+
+CASES = [
+    ("a loss that is not finite, even outside the window", log(segment(steps(loss=changed("loss", -1, np.nan)))), Reason.DIVERGED, "loss is nan from step 49 on", 149),
+    ("an infinite loss", log(segment(steps(loss=changed("loss", 9, np.inf)))), Reason.DIVERGED, "loss is inf from step 9", 109),
+    ("a gradient norm that is not finite", log(segment(steps(grad_norm=changed("grad_norm", 30, np.nan), has_grad_norm=changed("has_grad_norm", 30, True)))), Reason.DIVERGED, "grad norm is nan from step 30", 130),
+    ("a step of the window without its loss", log(segment(steps(has_loss=changed("has_loss", 20, False)))), Reason.LOSS_MISSING, "first step 20", 120),
+    ("a lost step of the window", log(segment(without(steps(), 20))), Reason.WINDOW_INCOMPLETE, "1 of the steps 11 to 44 are missing: 20", 0),
+    ("an impossible step of the window", log(segment(steps(changed("seconds", 20, 0.3)))), Reason.IMPOSSIBLE_SAMPLE, "step 20 took 0.3 s, above 100 % MFU", 120),
+    ("another batch size", log(segment(steps(global_batch_size=np.full(50, 128.0)))), Reason.WRONG_CONFIGURATION, "global batch size 128 in the log, 256 in the baseline", 100),
+    ("a run that was cut", log(segment(steps([7.3] * 47), finished=False)), Reason.INCOMPLETE, "stopped after step 46 of 50; the log does not say why", 146),
+    ("a run that was cut, with its cause", log(segment(steps([7.3] * 47), finished=False), ending=KILLED), Reason.INCOMPLETE, "time limit: JOB 1 CANCELLED", 300),
+    ("a log without a step", log(), Reason.NO_STEPS, "no training step of dialect nemo2", 0),
+    ("a log without a step, with its cause", log(ending=KILLED), Reason.NO_STEPS, "TIME LIMIT", 300),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("content", "reason", "text", "line"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
+)
+def test_an_invalid_run_says_why_and_where(content: Any, reason: Reason, text: str, line: int) -> None:
+    measurement = measured(run(content))
+    assert not measurement.valid
+    problem = measurement.problems[0]
+    assert problem.reason is reason
+    assert text in problem.text
+    assert problem.line == line
+
+
+def test_an_incomplete_run_that_was_written_minutes_ago_is_probably_still_running() -> None:
+    cut = log(segment(steps([7.3] * 30), finished=False))
+    fresh = measured(run(cut, modified=NOW - timedelta(minutes=2)))
+    assert fresh.problems[0].reason is Reason.STILL_RUNNING
+    assert measured(run(cut, modified=NOW - timedelta(hours=2))).problems[0].reason is Reason.INCOMPLETE
+    killed = replace(cut, ending=KILLED)
+    assert measured(run(killed, modified=NOW)).problems[0].reason is Reason.INCOMPLETE
+    assert measured(run(log(), modified=NOW)).problems[0].reason is Reason.STILL_RUNNING
+
+
+@pytest.mark.parametrize(
+    ("clue", "valid"),
+    [
+        (Clue("tp", "4", "name"), True),
+        (Clue("tp", "8", "name"), False),
+        (Clue("pp", "2", "name"), False),
+        (Clue("global_batch_size", "512", "name"), False),
+        (Clue("micro_batch_size", "1", "name"), True),
+        (Clue("sequence_length", "4096", "name"), False),
+    ],
+)
+def test_what_a_name_claims_has_to_be_the_baselines(clue: Clue, valid: bool) -> None:
+    measurement = measured(run(clues=(clue,)))
+    assert measurement.valid is valid
+    if not valid:
+        assert measurement.problems[0].reason is Reason.WRONG_CONFIGURATION
+        assert clue.value in measurement.problems[0].text
+
+
+@pytest.mark.parametrize(
+    ("ratio", "known", "valid"),
+    [
+        (1.0, 1.0, True),
+        (1.04, 1.0, True),
+        (1.06, 1.0, False),
+        (1.06, None, True),
+        (2.0, None, False),
+        (0.5, None, False),
+    ],
+)
+def test_logged_tflops_that_do_not_fit_the_model_mean_another_configuration(
+    ratio: float, known: float | None, valid: bool
+) -> None:
+    at_baseline = 256 * 4.27e15 / 7.325 / 128 / 1e12
+    content = run(log(segment(steps(tflops_per_gpu=np.full(50, at_baseline * ratio)))))
+    measurement = measure(content, replace(BASELINE, logged_tflops_factor=known), NOW)
+    assert measurement.valid is valid
+
+
+@pytest.mark.parametrize(("ratio", "valid"), [(1.0, True), (1.01, True), (0.5, False), (2.0, False)])
+def test_logged_tokens_that_do_not_fit_the_batch_mean_another_configuration(ratio: float, valid: bool) -> None:
+    tokens = 8192 * 256 / 7.325 / 128 * ratio
+    measurement = measured(run(log(segment(steps(tokens_per_second_per_gpu=np.full(50, tokens))))))
+    assert measurement.valid is valid
+
+
+def test_profiled_traced_and_checkpoint_load_runs_are_not_comparable() -> None:
+    by_name = measured(run(excluded=Reason.PROFILED, excluded_because="_nsys in the name"))
+    traced = measured(run(log(segment(), nccl_line=7)))
+    loaded = measured(run(log(segment(steps([7.0], first=50), total=51), checkpoint_load_line=9)))
+    for measurement, reason in ((by_name, Reason.PROFILED), (traced, Reason.TRACED), (loaded, Reason.CHECKPOINT_LOAD)):
+        assert measurement.excluded is not None
+        assert measurement.excluded.reason is reason
+        assert not measurement.valid
+
+
+def test_a_crashed_run_that_resumed_from_a_checkpoint_is_no_checkpoint_test() -> None:
+    resumed = segment(steps([7.0] * 2, first=10), finished=False)
+    measurement = measured(run(log(resumed, checkpoint_load_line=9)))
+    assert measurement.excluded is None
+    assert measurement.problems[0].reason is Reason.INCOMPLETE
+
+
+def test_steps_above_all_hardware_outside_the_window_are_set_aside_and_shown() -> None:
+    measurement = measured(run(log(segment(steps(changed("seconds", 1, 0.2))))))
+    assert measurement.valid
+    assert [(note.code, note.line) for note in measurement.notes] == [("impossible-steps", 101)]
+
+
+def test_what_the_log_lost_is_noted() -> None:
+    measurement = measured(run(log(segment(), dropped=(Dropped("torn record", 3, 17, "Training ep"),))))
+    assert ("dropped", 17) in [(note.code, note.line) for note in measurement.notes]
+
+
+def test_a_log_that_tells_no_batch_size_is_noted() -> None:
+    measurement = measured(run(log(segment(steps(global_batch_size=np.full(50, np.nan))))))
+    assert measurement.valid
+    assert "unverified-batch" in [note.code for note in measurement.notes]
+
+
+def test_a_trimmed_baseline_is_compared_with_a_trimmed_mean() -> None:
+    spiky = log(segment(steps(changed("seconds", 20, 70.0))))
+    trimmed = replace(BASELINE, window=replace(BASELINE.window, statistic="trimmed_mean"))
+    assert measure(run(spiky), trimmed, NOW).statistic_seconds == pytest.approx(7.325)

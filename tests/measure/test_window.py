@@ -1,0 +1,69 @@
+"""Which segment is judged, and which steps of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from builders import log, run, segment, steps, without
+
+from pytest_llmbench.measure.window import choose_segment, is_finished, missing_steps, statistic
+from pytest_llmbench.models import Window
+
+WINDOW = Window(11, 44)
+
+
+def test_both_ends_of_the_window_count() -> None:
+    assert missing_steps(steps([1.0] * 34, first=11), WINDOW) == ()
+    assert missing_steps(steps([1.0] * 33, first=11), WINDOW) == (44,)
+    assert missing_steps(without(steps(), 11, 20), WINDOW) == (11, 20)
+
+
+@pytest.mark.parametrize(
+    ("count", "marker", "total", "finished"),
+    [
+        (50, True, 50, True),
+        (50, False, None, True),
+        (49, False, None, False),
+        (45, False, 50, False),
+        (25, True, 25, True),
+        (60, False, 100, False),
+    ],
+)
+def test_a_segment_is_finished_by_its_own_total_else_by_the_baselines(
+    count: int, marker: bool, total: int | None, finished: bool
+) -> None:
+    assert is_finished(segment(steps([1.0] * count), finished=marker, total=total), 50) is finished
+
+
+def test_the_last_complete_segment_is_judged() -> None:
+    profile = segment(steps([1.0] * 15), finished=True, total=15)
+    first, second = segment(steps(7.0)), segment(steps(8.0))
+    cut = segment(steps([9.0] * 20), finished=False)
+    for segments, expected in (
+        ((profile, first), first),
+        ((first, second), second),
+        ((first, cut), first),
+        ((profile, cut), cut),
+    ):
+        choice = choose_segment(run(log(*segments)).attempts, WINDOW, 50)
+        assert choice is not None
+        assert choice.segment is expected
+        assert choice.others == 1
+
+
+def test_a_requeued_job_is_judged_on_the_attempt_that_finished() -> None:
+    cut, whole = segment(steps([9.0] * 20), finished=False), segment()
+    choice = choose_segment(run(log(cut), log(whole)).attempts, WINDOW, 50)
+    assert choice is not None
+    assert (choice.attempt.files.number, choice.segment) == (1, whole)
+
+
+def test_without_steps_there_is_nothing_to_judge() -> None:
+    assert choose_segment(run(log()).attempts, WINDOW, 50) is None
+    assert choose_segment(run(log(segment(steps([])))).attempts, WINDOW, 50) is None
+
+
+def test_the_statistics() -> None:
+    values = np.array([1.0] * 9 + [100.0])
+    assert statistic(values, "mean") == pytest.approx(10.9)
+    assert statistic(values, "trimmed_mean") == pytest.approx(1.0)
