@@ -56,9 +56,14 @@ def _chosen(recipes: Sequence[Recipe], against: str) -> dict[Key, tuple[Baseline
         for baseline in recipe.baselines:
             by_key[baseline.key].append(baseline)
     return {
-        key: tuple([one for one in baselines if against in ("both", one.kind)] or baselines)
+        key: tuple(baselines) if against == "both" else _of_kind(baselines, against or "recorded")
         for key, baselines in sorted(by_key.items())
     }
+
+
+def _of_kind(baselines: Sequence[Baseline], kind: str) -> tuple[Baseline, ...]:
+    """Return the baselines of a kind, or those that there are: a configuration always has one."""
+    return tuple(one for one in baselines if one.kind == kind) or tuple(baselines)
 
 
 def _check(settings: Settings, catalogue: Catalogue) -> None:
@@ -74,6 +79,11 @@ def _check(settings: Settings, catalogue: Catalogue) -> None:
             raise SettingsError(
                 f"{flag}={value}: no baseline has it; known: {', '.join(valid)}{did_you_mean(value, valid)}"
             )
+    recorded = any(recipe.kind == "recorded" for recipe in catalogue.recipes)
+    if settings.against in ("recorded", "both") and not recorded and settings.record is None:
+        raise SettingsError(
+            f"--llmb-against={settings.against}: no recorded baseline was read; give their folder with --llmb-baselines"
+        )
     for pattern in settings.require:
         if not any(is_required(key, [pattern]) for key in keys):
             part_of_some = any(pattern in key.id for key in keys)

@@ -82,7 +82,7 @@ def read_runs(settings: Settings, catalogue: Catalogue) -> tuple[tuple[Run, ...]
     from pytest_llmbench.discover.find import find_runs
 
     discovery = find_runs(settings.logs)
-    ignored = [f"{path}: {why}" for path, why in discovery.ignored]
+    ignored = [f"{path.name}: {why}" for path, why in discovery.ignored]
     runs = []
     for found in discovery.runs:
         attempts = tuple(Attempt(files, _parsed(files)) for files in found.attempts)

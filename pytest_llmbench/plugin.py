@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Generator, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -22,7 +23,7 @@ DESCRIBED: pytest.StashKey[dict[str, Any]] = pytest.StashKey()
 
 SUITE = Path(__file__).parent / "suite"
 SUITE_ID = "pytest_llmbench/suite"
-"""Node ids and JUnit class names of the built-in tests start with this wherever the package is installed."""
+"""Node ids of the built-in tests start with this, and with dots their class names in JUnit."""
 
 
 # --- start of a session -----------------------------------------------------------------------------------
@@ -63,14 +64,14 @@ def _start(config: pytest.Config) -> None:
         _session(config)
     else:
         _refuse_misuse(config)
+    if _suite_wanted(config):
+        config.args[:] = [str(config.rootpath)]
     if config.getoption("llmb_logs"):
-        _use_suite(config)
         _checked(_session(config).prepare)
 
 
-def _use_suite(config: pytest.Config) -> None:
-    if not config.getoption("file_or_dir"):
-        config.args[:] = [str(path) for path in sorted(SUITE.glob("test_*.py"))]
+def _suite_wanted(config: pytest.Config) -> bool:
+    return bool(config.getoption("llmb_logs") and not config.getoption("file_or_dir"))
 
 
 def _refuse_misuse(config: pytest.Config) -> None:
@@ -130,31 +131,48 @@ def _checked(action: Any) -> Any:
 
 
 class SuiteModule(pytest.Module):
-    """A file of the built-in suite: collected whatever names the user's ini asks for."""
+    """A file of the built-in suite, collected whatever names the user's ini asks for.
+
+    It stands at the project's root, so that the project's conftest applies and node ids and JUnit class names are the
+    same wherever the package is installed; as a path they would follow the place of the virtual environment.
+    """
+
+    @classmethod
+    def of(cls, parent: Suite, path: Path) -> SuiteModule:
+        """Return the collector of one file."""
+        made: SuiteModule = cls.from_parent(parent, path=parent.path, name=path.name, nodeid=f"{SUITE_ID}/{path.name}")
+        made.obj = importlib.import_module(f"pytest_llmbench.suite.{path.stem}")
+        return made
 
     def funcnamefilter(self, name: str) -> bool:
         """Return whether a function is a test."""
         return name.startswith("test_")
 
-    def collect(self) -> Sequence[pytest.Item | pytest.Collector]:
-        """Return the tests; none where there is nothing that they could be about."""
-        if self.path.stem == "test_unmatched_run" and not _session(self.config).failing_strays:
-            return []
-        return list(super().collect())
+
+class Suite(pytest.Directory):
+    """The built-in tests in the place of the project's own."""
+
+    def collect(self) -> Iterator[SuiteModule]:
+        """Yield the files; runs that match nothing have theirs only where there are any."""
+        strays = bool(_session(self.config).failing_strays)
+        for path in sorted(SUITE.glob("test_*.py")):
+            if strays or path.stem != "test_unmatched_run":
+                yield SuiteModule.of(self, path)
+
+
+def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Directory | None:
+    """Collect the built-in suite instead of the project where no path was given."""
+    config = parent.config
+    if path != config.rootpath or not _suite_wanted(config):
+        return None
+    suite: Suite = Suite.from_parent(parent, path=path)
+    return suite
 
 
 def pytest_collection(session: pytest.Session) -> None:
     """Read the logs before the items are made, so that a problem with them is one message."""
     if SESSION in session.config.stash:
         _checked(lambda: session.config.stash[SESSION].batch)
-
-
-def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
-    """Give the files of the suite the same node id on every machine."""
-    if module_path.parent != SUITE:
-        return None
-    module: pytest.Module = SuiteModule.from_parent(parent, path=module_path, nodeid=f"{SUITE_ID}/{module_path.name}")
-    return module
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

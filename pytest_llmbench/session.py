@@ -161,5 +161,5 @@ class Session:
         if not self.failing_strays:
             remarks += [f"{stray.reason.upper()}, not judged: {stray.id}: {stray.text}" for stray in batch.strays]
         if batch.ignored:
-            remarks.append(f"{wording.counted(len(batch.ignored), 'file')} skipped, first: {batch.ignored[0]}")
+            remarks.append(f"{len(batch.ignored)} files and folders skipped, first {batch.ignored[0]}")
         return remarks

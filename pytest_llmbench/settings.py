@@ -23,7 +23,10 @@ DEFAULT_TOLERANCE = Tolerance(0.05)
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What one session was asked to do. `tolerance` is None where the baseline files decide."""
+    """What one session was asked to do.
+
+    `tolerance` is None where the baseline files decide; `against` is empty for recorded baselines where there are any.
+    """
 
     logs: tuple[Path, ...] = ()
     baselines: tuple[Path, ...] = ()
@@ -35,7 +38,7 @@ class Settings:
     runs: str = "newest"
     since: datetime | None = None
     max_age: timedelta | None = None
-    against: str = "recorded"
+    against: str = ""
     baseline_release: str = ""
     record: Path | None = None
     junit: Path | None = None
@@ -57,7 +60,7 @@ def resolve(values: Mapping[str, Any], directory: Path) -> Settings:
         runs=_chosen(values, "--llmb-runs", "newest"),
         since=_converted(values, "--llmb-since", parse_moment),
         max_age=_converted(values, "--llmb-max-age", parse_age),
-        against=_chosen(values, "--llmb-against", "recorded"),
+        against=_chosen(values, "--llmb-against", "recorded") if values.get("llmb_against") else "",
         baseline_release=_text(values, "--llmb-baseline-release"),
         record=_output(values, "--llmb-record", directory),
         junit=_output(values, "--llmb-junit", directory),

@@ -20,15 +20,18 @@ def age(elapsed: timedelta) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """Return a step time with four significant digits, more where it has more integer digits."""
+    """Return a step time with four significant digits: `10.00 s`, `7.325 s`."""
     if value is None or not math.isfinite(value):
         return "-" if value is None else str(value)
-    return f"{value:.4g} s" if abs(value) < 1000 else f"{value:.1f} s"
+    return f"{value:#.4g} s" if abs(value) < 1000 else f"{value:.1f} s"
 
 
-def difference(log_difference: float | None) -> str:
-    """Return a log ratio as a signed percentage: `+6.2 %`."""
-    return "-" if log_difference is None else f"{math.expm1(log_difference) * 100:+.1f} %"
+def difference(ratio: float | None) -> str:
+    """Return a ratio as a signed percentage: 1.062 reads `+6.2 %`, and what rounds to nothing `0.0 %`."""
+    if ratio is None:
+        return "-"
+    percent = round((ratio - 1) * 100, 1)
+    return f"{percent:+.1f} %" if percent else "0.0 %"
 
 
 def listed(items: Sequence[object], limit: int = 5) -> str:

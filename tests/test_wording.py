@@ -27,14 +27,15 @@ def test_ages(elapsed: timedelta, text: str) -> None:
 
 
 def test_numbers() -> None:
-    assert [wording.seconds(value) for value in (7.325, 0.42719, 12345.67, None, math.nan)] == [
+    assert [wording.seconds(value) for value in (7.325, 10.0, 0.42719, 12345.67, None, math.nan)] == [
         "7.325 s",
+        "10.00 s",
         "0.4272 s",
         "12345.7 s",
         "-",
         "nan",
     ]
-    assert [wording.difference(value) for value in (math.log(1.062), math.log(0.93), None)] == ["+6.2 %", "-7.0 %", "-"]
+    assert [wording.difference(value) for value in (1.062, 0.93, 0.9999, None)] == ["+6.2 %", "-7.0 %", "0.0 %", "-"]
     assert [wording.counted(number, "run") for number in (0, 1, 2)] == ["0 runs", "1 run", "2 runs"]
 
 

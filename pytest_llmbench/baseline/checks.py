@@ -14,10 +14,7 @@ from pytest_llmbench.errors import did_you_mean
 def check_file(entry: Entry, report: Report) -> None:
     """Report every configuration, window, erratum and launch command that the rest of the file contradicts."""
     _check_window(entry, report)
-    for size, model in entry["models"].values.items():
-        for needed in FORMULA_NEEDS[model["formula"].partition(":")[0]]:
-            if model.get(needed) is None:
-                report(entry["models"].lines[size], f"found no {needed!r}, expected it for formula {model['formula']}")
+    _check_models(entry, report)
     ids: dict[str, int] = {}
     for row in entry["configurations"]:
         _check_configuration(entry, row, report)
@@ -28,6 +25,19 @@ def check_file(entry: Entry, report: Report) -> None:
         ids.setdefault(name, row.line)
     _check_errata(entry, tuple(ids), report)
     _check_launch(entry.get("launch"), report)
+
+
+def _check_models(entry: Entry, report: Report) -> None:
+    models, used = entry["models"], {row["size"] for row in entry["configurations"]}
+    for size, model in models.values.items():
+        line = models.lines[size]
+        if size not in used:
+            report(
+                line, f"found model {size!r} that no configuration has, expected a size among {', '.join(sorted(used))}"
+            )
+        for needed in FORMULA_NEEDS[model["formula"].partition(":")[0]]:
+            if model.get(needed) is None:
+                report(line, f"found no {needed!r} of {size}, expected it for formula {model['formula']}")
 
 
 def _check_window(entry: Entry, report: Report) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 
@@ -19,6 +19,7 @@ class Arithmetic:
 
     tokens_per_second: Callable[[Configuration, float], float]
     model_flops_utilization: Callable[[Configuration, float, float], float]
+    tflops_per_gpu: Callable[[Configuration, float], float]
     days_to_1t_tokens: Callable[[Configuration, float], float | None]
     model_flops: Callable[[Architecture], float]
     terms: Callable[[Architecture], tuple[int, int, int]]
@@ -110,9 +111,7 @@ def _cell_differences(file: RecipeFile, arithmetic: Arithmetic) -> Iterator[_Dif
 def _structural_differences(file: RecipeFile) -> Iterator[_Difference]:
     for baseline in file.recipe.baselines:
         for found in contradictions(baseline.configuration, dp_excludes_ep=file.dp_excludes_ep):
-            yield _Difference(
-                baseline.key.id, found.column, found.printed, found.expected, baseline.source.line
-            )
+            yield _Difference(baseline.key.id, found.column, found.printed, found.expected, baseline.source.line)
 
 
 def _unexplained(file: RecipeFile, differences: tuple[_Difference, ...]) -> Iterator[str]:
@@ -153,11 +152,9 @@ def _wrong_constants(file: RecipeFile, arithmetic: Arithmetic) -> Iterator[str]:
             yield from _wrong_example(size, model, next(iter(full or {same[0].architecture})), arithmetic)
 
 
-def _wrong_example(
-    size: str, model: Model, architecture: Architecture, arithmetic: Arithmetic
-) -> Iterator[str]:
+def _wrong_example(size: str, model: Model, architecture: Architecture, arithmetic: Arithmetic) -> Iterator[str]:
     worked = dict(model.worked)
-    example = _with_shape(architecture, int(worked["sequence_length"]), int(worked["layers"]))
+    example = replace(architecture, sequence_length=int(worked["sequence_length"]), layers=int(worked["layers"]))
     terms = arithmetic.terms(example)
     for name, expected in zip(("attention", "mlp", "embedding"), terms, strict=True):
         if int(str(worked[name]).replace(",", "")) != expected:
@@ -165,12 +162,6 @@ def _wrong_example(
     flops = example.sequence_length * sum(terms)
     if "flops" in worked and not _same_flops(flops, str(worked["flops"])):
         yield f": model {size}: found worked FLOPs {worked['flops']}, expected {flops:.6g}"
-
-
-def _with_shape(architecture: Architecture, sequence_length: int, layers: int) -> Architecture:
-    from dataclasses import replace
-
-    return replace(architecture, sequence_length=sequence_length, layers=layers)
 
 
 def _same_flops(flops: float, printed: str) -> bool:

@@ -16,20 +16,19 @@ _WRITTEN = re.compile(
 _DAY = re.compile(r"(?<!\d)(20\d\d)[-_.](\d\d)[-_.](\d\d)(?!\d)")
 
 
-def started_by_name(folders: Sequence[str], modified: datetime | None) -> tuple[datetime | None, str]:
+def started_by_name(own: Sequence[str], above: Sequence[str], modified: datetime) -> tuple[datetime | None, str]:
     """Return the start time in the innermost folder name that holds one, and which folder that is.
 
-    A name with a day alone counts only where the file was not last written on about that day: then the file is a copy,
-    and its time says nothing.
+    `own` are the run's folders. A folder above them (`nightly/2026-01-02/`) or a day alone counts only where the file
+    was not last written at about that time: then the file is a copy, and its own time says nothing.
     """
-    for name in reversed(folders):
-        started = stamp(name)
-        if started:
+    for name in reversed(own):
+        if started := stamp(name):
             return started, f"the name of folder {name}"
-    for name in reversed(folders):
-        started = _day(name)
-        if started and (modified is None or abs(modified - started) > timedelta(days=2)):
-            return started, f"the day in the name of folder {name}"
+    for name in (*reversed(own), *reversed(above)):
+        started = stamp(name) or _day(name)
+        if started and abs(modified - started) > timedelta(days=2):
+            return started, f"the name of folder {name}"
     return None, ""
 
 

@@ -46,7 +46,8 @@ def _missing(evidence: Evidence) -> Judgement:
     if not evidence.measurements:
         return _verdict(evidence, Verdict.MISSING, Reason.NO_RUN, "no run of this configuration")
     excluded = evidence.measurements[0].excluded
-    text = f"only runs that cannot be compared ({len(evidence.measurements)}): {excluded.text if excluded else ''}"
+    kinds = f"{excluded.reason.replace('-', ' ')} runs: {excluded.text}" if excluded else "runs that cannot be compared"
+    text = f"only {kinds}"
     return _verdict(evidence, Verdict.MISSING, Reason.ONLY_NOT_COMPARABLE, text, evidence.measurements[0])
 
 
@@ -56,7 +57,7 @@ def _compared(evidence: Evidence, newest: Measurement) -> Judgement:
     if measured is None or not (math.isfinite(measured) and measured > 0):
         return _verdict(evidence, Verdict.INVALID, Reason.WINDOW_INCOMPLETE, "no step time was measured", newest)
     bound = expected * evidence.tolerance.factor
-    slower = wording.difference(math.log(measured / expected))
+    slower = wording.difference(measured / expected)
     told = f"{wording.seconds(measured)} is {slower} against {wording.seconds(expected)}"
     if not measured <= bound * (1 + EQUAL):
         text = f"{told}; the bound is {wording.seconds(bound)}"

@@ -36,16 +36,17 @@ def measure(run: Run, baseline: Baseline, now: datetime) -> Measurement:
         last_step_seconds=float(choice.segment.steps.seconds[-1]),
         window_seconds=tuple(steps.seconds[counted].tolist()),
         metrics=metrics.of_window(baseline, steps, counted, seconds) if seconds is not None else (),
-        expected=(Metric("step_time_seconds", baseline.step_seconds), *metrics.at_step_time(baseline, baseline.step_seconds)),
+        expected=(
+            Metric("step_time_seconds", baseline.step_seconds),
+            *metrics.at_step_time(baseline, baseline.step_seconds),
+        ),
         problems=found,
         notes=_notes(run, choice, steps, baseline),
         excluded=excluded,
     )
 
 
-def _unmeasured(
-    run: Run, baseline: Baseline, found: tuple[Problem, ...], excluded: Problem | None
-) -> Measurement:
+def _unmeasured(run: Run, baseline: Baseline, found: tuple[Problem, ...], excluded: Problem | None) -> Measurement:
     return Measurement(
         run=run,
         baseline=baseline,

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_llmbench.models import Floats, Steps
+from pytest_llmbench.models import Steps
 from pytest_llmbench.parse.records import NAN, StepRecord
+
+if TYPE_CHECKING:
+    from pytest_llmbench.models import Floats
 
 
 def columns(records: Iterable[StepRecord]) -> Steps:

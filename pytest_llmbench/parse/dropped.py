@@ -38,13 +38,18 @@ class Tally:
         else:
             self._by_reason[reason] = Dropped(reason, old.count + count, old.first_line, old.example)
 
+    def merge(self, other: Tally) -> None:
+        """Count what another tally counted, too."""
+        for each in other.result():
+            self.add(each.reason, each.first_line, each.example, each.count)
+
     def result(self) -> tuple[Dropped, ...]:
         """Return what was counted, in the order of REASONS."""
         return tuple(self._by_reason[reason] for reason in REASONS if reason in self._by_reason)
 
 
-def printable(text: bytes) -> str:
-    """Return the beginning of the first line of a text, without anything that a terminal or XML would choke on."""
-    line = text.lstrip()[: 4 * EXAMPLE_LENGTH].split(b"\n", 1)[0].split(b"\r", 1)[0]
-    shown = "".join(sign for sign in line.decode("utf-8", "ignore") if sign.isprintable()).strip()
-    return shown if len(shown) <= EXAMPLE_LENGTH else shown[: EXAMPLE_LENGTH - 1] + "…"
+def printable(text: bytes, length: int = EXAMPLE_LENGTH) -> str:
+    """Return the beginning of a line, without anything that a terminal or XML would choke on."""
+    line = text.strip()[: 4 * length].decode("utf-8", "ignore")
+    shown = "".join(sign for sign in line if sign.isprintable())
+    return shown if len(shown) <= length else shown[: length - 1] + "…"

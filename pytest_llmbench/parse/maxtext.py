@@ -1,4 +1,4 @@
-"""MaxText: `completed step: 49, seconds: 7.908, TFLOP/s/device: 460.480, Tokens/s/device: 1035.970, ..., loss: 0.000`."""
+"""MaxText: `completed step: 49, seconds: 7.908, TFLOP/s/device: 460.480, ..., loss: 0.000`."""
 
 from __future__ import annotations
 

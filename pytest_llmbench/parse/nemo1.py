@@ -1,7 +1,7 @@
 """NeMo 1 (NeMo Framework Launcher): progress bars, and DLLogger records with full precision.
 
-`Epoch 0: : 100%|███| 50/50 [23:22<00:00, reduced_train_loss=0.186, global_step=49.00, ..., train_step_timing in s=24.00]`
-`DLL 2025-06-11 05:14:49.562847 - 0 reduced_train_loss : 12.94773  global_step : 0.0  train_step_timing in s : 52.33449 `
+`Epoch 0: : 100%|███| 50/50 [23:22<00:00, ..., global_step=49.00, ..., train_step_timing in s=24.00]`
+`DLL 2025-06-11 05:14:49.562847 - 0 ...  global_step : 0.0  ...  train_step_timing in s : 52.33449 `
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NEEDLES = (b"Epoch ", b"DLL ")
 DIGITS = 3
 
 BAR = re.compile(rb"Epoch (\d{1,9}):[: ]*\d{1,3}%\|[^|\r\n]*\| *(\d{1,15})/(\d{1,15}) \[([^\]\r\n]*)\]")
-BAR_HEAD = re.compile(rb"Epoch \d")
+BAR_HEAD = re.compile(rb"Epoch \d{1,9}:[: ]*\d{1,3}%")
 DLL = re.compile(rb"DLL \d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)? - (\d{1,15}) ")
 WHOLE = re.compile(rb"\d{1,15}(?:\.0{1,9})?|\d(?:\.\d{1,2})?e\+?\d{1,2}")
 NUMBER = re.compile(rb"-?(?:\d{1,18}(?:\.\d{1,18})?(?:e[+-]?\d{1,3})?|(?:nan|inf)(?:\.0)?)")
@@ -72,7 +72,9 @@ def _learn_offset(offsets: dict[int, int], record: StepRecord) -> None:
     """Note by how much the steps of an epoch are ahead of its bar; a stale bar shows one less."""
     if record.bar:
         epoch, count = record.bar
-        offsets[epoch] = max(record.step + 1 - count, offsets.get(epoch, -count))
+        ahead = record.step + 1 - count
+        if offsets.get(epoch) != ahead + 1:
+            offsets[epoch] = ahead
 
 
 def _counted_step(offsets: dict[int, int], record: StepRecord) -> int | None:
@@ -85,11 +87,12 @@ def _counted_step(offsets: dict[int, int], record: StepRecord) -> int | None:
 
 
 def _read_bar(text: bytes, start: int, end: int, origin: Origin) -> StepRecord | Torn | None:
+    if not BAR_HEAD.match(text, start, end):
+        return None
     bar = BAR.match(text, start, end)
     if bar is None:
         rest = text[start : line_stop(text, start, end)]
-        began = BAR_HEAD.match(rest) and any(name in rest for name in (STEP, LOSS, TIME))
-        return Torn(origin, rest) if began else None
+        return Torn(origin, rest) if any(name in rest for name in (STEP, LOSS, TIME)) else None
     parts = [part for part in bar[4].split(b", ") if b"=" in part]
     if not parts:
         return None
@@ -123,7 +126,7 @@ def _read_dllogger(text: bytes, start: int, end: int, origin: Origin) -> StepRec
     parts = text[head.end() : stop].split(b"  ")
     if not parts[-1].endswith(b" "):  # every value is followed by a space, the last one too
         parts.pop()
-    elif not any(part.startswith(TIME) for part in parts):
+    elif not any(part.startswith((TIME, LOSS)) for part in parts):
         return None  # a record of something else, such as a validation
     values = _values(parts, b" : ")
     if values is None or float(values[STEP]) != int(head[1]):
@@ -148,7 +151,8 @@ def _values(parts: Sequence[bytes], separator: bytes) -> dict[bytes, bytes] | No
         name, found, value = part.partition(separator)
         if not found or name in values:
             return None
-        values[name] = value.strip(b" ")
+        value = value.strip(b" ")
+        values[name] = value[:-2] if value.endswith((b"nan.0", b"inf.0")) else value  # bars are padded
     whole = all(NUMBER.fullmatch(values[name]) for name in NUMBERS if name in values)
     return values if whole and TIME in values and WHOLE.fullmatch(values.get(STEP, b"")) else None
 

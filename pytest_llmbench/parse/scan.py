@@ -34,7 +34,7 @@ class Window(NamedTuple):
 
 
 class Hit(NamedTuple):
-    """A needle that was found at `text[start]`; what belongs to it ends before `end`. `offset` is its place in the log."""
+    """A needle at `text[start]`; what belongs to it ends before `end`. `offset` is its place in the log."""
 
     needle: bytes
     text: bytes

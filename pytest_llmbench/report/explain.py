@@ -12,7 +12,7 @@ WIDTH = 79
 """Columns of a message: a terminal of 80 without wrapping."""
 
 ROWS = (
-    ("step time", "step_time_seconds", "{:,.4g} s"),
+    ("step time", "step_time_seconds", "{:#.4g} s"),
     ("tokens/s", "tokens_per_second", "{:,.0f}"),
     ("MFU", "mfu", "{:.2%}"),
     ("TFLOP/s per GPU", "tflops_per_gpu", "{:,.1f}"),
@@ -33,6 +33,9 @@ ADVICE = {
     "wrong-configuration": "compare the run's settings with: llmbench baselines show {id}",
     "no-run": "give --llmb-logs a folder that holds a run of it, or select fewer with -k",
     "too-old": "run it again, or raise --llmb-max-age",
+    "profiled": "run it again without profiling",
+    "traced": "run it again without the NCCL trace",
+    "checkpoint-load": "nothing: it only verifies that a checkpoint loads",
     "only-not-comparable": "run it again without profiling, tracing or loading a checkpoint",
     "unmatched": "judge it against another release with --llmb-baseline-release, add a baseline with "
     "--llmb-baselines=DIR, or allow it with --llmb-unmatched=list",
@@ -70,12 +73,14 @@ def where(described: dict[str, Any]) -> str:
 
 def _table(described: dict[str, Any]) -> Iterator[str]:
     metrics, expected = described.get("metrics", {}), described.get("expected_metrics", {})
+    if described.get("problems") or described.get("verdict") in ("NOT_COMPARABLE", "MISSING"):
+        return  # a step time that means nothing is not shown beside one that does
     rows = [(label, metrics[name]["value"], expected[name], form) for label, name, form in ROWS if name in metrics]
     if rows:
         yield ""
         yield f"  {'':<18}{'measured':>16}{'baseline':>16}{'difference':>13}"
     for label, measured, wanted, form in rows:
-        change = f"{(measured / wanted - 1) * 100:+.1f} %"
+        change = wording.difference(measured / wanted)
         yield f"  {label:<18}{form.format(measured):>16}{form.format(wanted):>16}{change:>13}"
     if rows:
         yield ""

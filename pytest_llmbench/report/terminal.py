@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -10,7 +11,10 @@ from typing import Any
 from pytest_llmbench import wording
 
 ORDER = ("REGRESSION", "INVALID", "INCONCLUSIVE", "IMPROVEMENT", "PASS", "RECORDED", "NOT_COMPARABLE", "MISSING")
-"""The verdicts in the order in which a reader wants them; UNMATCHED runs come before them all."""
+"""The verdicts in the order in which a reader wants them."""
+
+JUDGED = ("REGRESSION", "INCONCLUSIVE", "IMPROVEMENT", "PASS", "RECORDED")
+"""Those with a step time that means something."""
 
 
 def summary(described: Sequence[dict[str, Any]], remarks: Sequence[str]) -> Iterator[str]:
@@ -22,13 +26,13 @@ def summary(described: Sequence[dict[str, Any]], remarks: Sequence[str]) -> Iter
         yield _line(one)
     missing = [one["id"] for one in configurations if one["verdict"] == "MISSING" and not one["run"]]
     if missing:
-        yield f"{'MISSING':<14} {wording.counted(len(missing), 'configuration')} without a run: {_first(missing)}"
+        yield f"{'MISSING':<14} {len(missing)} without a run, first {missing[0]}"
     for one in described:
         if one["kind"] == "stray":
             yield f"{one['reason'].upper():<14} {one['id']}"
     for remark in remarks:
         yield from textwrap.wrap(remark, 79, subsequent_indent="  ", break_on_hyphens=False)
-    yield count(described)
+    yield from textwrap.wrap(count(described), 79, subsequent_indent="  ")
 
 
 def count(described: Sequence[dict[str, Any]]) -> str:
@@ -47,15 +51,11 @@ def _rank(item: tuple[str, int]) -> tuple[int, str]:
 
 
 def _line(one: dict[str, Any]) -> str:
-    measured = one["metrics"].get("step_time_seconds", {}).get("value")
-    shown = measured is not None and not one["problems"]
-    values = (wording.seconds(measured), wording.difference(one["log_difference"])) if shown else ("-", "-")
-    text = f"{one['verdict']:<14} {one['id']:<39} {values[0]:>9} {values[1]:>7} {one['run']['age']:>5}"
-    return text if shown and one["verdict"] != "MISSING" else f"{text}\n{'':<14}   {_clipped(one['text'], 62)}"
-
-
-def _first(identifiers: Sequence[str]) -> str:
-    return wording.listed(identifiers, 1)
+    judged = one["verdict"] in JUDGED
+    measured = one["metrics"]["step_time_seconds"]["value"] if judged else None
+    change = wording.difference(math.exp(one["log_difference"]) if judged else None)
+    line = f"{one['verdict']:<14} {one['id']:<39} {wording.seconds(measured):>9} {change:>7} {one['run']['age']:>5}"
+    return line if judged else f"{line}\n{'':<17}{_clipped(one['text'], 62)}"
 
 
 def _clipped(text: str, width: int) -> str:

@@ -1,0 +1,161 @@
+"""Baselines as text for a terminal of 80 columns."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from itertools import groupby
+from typing import Any
+
+from pytest_llmbench.baseline.fields import NOT_GIVEN
+from pytest_llmbench.baseline.lint import Arithmetic, LintReport, at_printed_precision, recomputed
+from pytest_llmbench.models import Baseline, Erratum, Recipe
+from pytest_llmbench.wording import counted
+
+LABELS = {
+    "step_time": ("step time", "s"),
+    "tokens_per_second": ("throughput", "tokens/s"),
+    "mfu": ("MFU", ""),
+    "days_to_1t": ("1T tokens", "days"),
+}
+
+
+def table(baselines: Sequence[Baseline]) -> str:
+    """Return one line for each baseline: id, expected step time, printed MFU and kind."""
+    wide = max([len("configuration"), *(len(baseline.key.id) for baseline in baselines)])
+    lines = [f"{'configuration':<{wide}}  {'step time':>10}  {'MFU':>7}  kind"]
+    for baseline in baselines:
+        cells = dict(baseline.cells)
+        step = f"{cells.get('step_time') or f'{baseline.step_seconds:#.4g}'} s"
+        lines.append(f"{baseline.key.id:<{wide}}  {step:>10}  {cells.get('mfu', '-'):>7}  {baseline.kind}")
+    return "\n".join([*lines, counted(len(baselines), "configuration")])
+
+
+def page(recipe: Recipe, baseline: Baseline, arithmetic: Arithmetic, width: int) -> str:
+    """Return everything that is known of one baseline: expectation, model, groups, derived metrics, errata, source."""
+    errata = [erratum for erratum in recipe.errata if erratum.configuration in ("", baseline.key.id)]
+    facts = [*_expectation(baseline), *_shape(baseline), *_origin(recipe, baseline)]
+    lines = [baseline.key.id, *_facts(facts, width), "", *_metrics(baseline, arithmetic)]
+    if errata:
+        lines += ["", "errata", *_errata(errata, width)]
+    return "\n".join(lines)
+
+
+def lint_page(reports: Sequence[LintReport], width: int) -> str:
+    """Return the counts of every file and of all of them, every erratum with its reason, and the findings last."""
+    lines = [line for report in reports for line in (str(report.path), *_wrapped(_counts([report]), width, "  "))]
+    lines += ["all files", *_wrapped(_counts(reports), width, "  ")]
+    for report in reports:
+        if report.errata:
+            lines += ["", f"errata of {report.path.parent.name} {report.path.stem}", *_errata(report.errata, width)]
+    findings = [finding for report in reports for finding in report.findings]
+    lines += [
+        "",
+        counted(len(findings), "finding"),
+        *(line for text in findings for line in _wrapped(text, width, "  ")),
+    ]
+    return "\n".join(lines)
+
+
+def _counts(reports: Sequence[LintReport]) -> str:
+    configurations = counted(sum(report.configurations for report in reports), "configuration")
+    cells, numbers = sum(report.cells for report in reports), sum(report.numbers for report in reports)
+    derived, reproduced = sum(report.derived for report in reports), sum(report.reproduced for report in reports)
+    listed = sum(bool(erratum.configuration) for report in reports for erratum in report.errata)
+    prose = sum(not erratum.configuration for report in reports for erratum in report.errata)
+    return (
+        f"{configurations}, {cells} cells ({numbers} numbers), {derived} derived: {reproduced} reproduce, "
+        f"{derived - reproduced} do not; errata: {listed} in tables, {prose} in the text"
+    )
+
+
+def _expectation(baseline: Baseline) -> Iterator[tuple[str, str]]:
+    tolerance = baseline.tolerance
+    yield "kind", baseline.kind
+    yield "expected", f"{baseline.step_seconds:.10g} s a step"
+    yield "judged by", f"{baseline.window}, of {baseline.steps} steps"
+    yield "timed", {"last_step": "the last step of a run"}.get(baseline.timed, baseline.timed.replace("_", " "))
+    yield "tolerance", str(tolerance) if tolerance else "that of the session"
+    recording = baseline.recording
+    if recording:
+        spread = f"mean {recording.mean_seconds:.6g} s, standard deviation {recording.standard_deviation_seconds:.3g} s"
+        yield "recorded", f"{recording.date}, {counted(recording.runs, 'run')}, {spread}"
+        yield "runs", ", ".join(f"{seconds:.6g} s" for seconds in recording.run_seconds)
+
+
+def _shape(baseline: Baseline) -> Iterator[tuple[str, str]]:
+    configuration = baseline.configuration
+    architecture = asdict(configuration.architecture)
+    named = (f"{name.replace('_', ' ')} {value}" for name, value in architecture.items() if value is not None)
+    groups = {name.upper(): value for name, value in asdict(configuration.parallelism).items() if value is not None}
+    yield "model", ", ".join(named) + (" (a proxy: not the full model)" if configuration.proxy else "")
+    yield "groups", ", ".join(f"{name} {size}" for name, size in groups.items()) or "not stated"
+    batch = {
+        "GBS": configuration.global_batch_size,
+        "MBS": configuration.micro_batch_size,
+        "GA": configuration.gradient_accumulation,
+    }
+    yield "batch", ", ".join(f"{name} {size}" for name, size in batch.items() if size is not None)
+    yield "peak", f"{baseline.peak_tflops:.10g} TFLOP/s per GPU"
+    if baseline.logged_tflops_factor:
+        yield "logged", f"{baseline.logged_tflops_factor:.6g} x the computed TFLOP/s"
+
+
+def _origin(recipe: Recipe, baseline: Baseline) -> Iterator[tuple[str, str]]:
+    source = baseline.source
+    yield "framework", f"{recipe.framework or 'not stated'} (log dialect {baseline.dialect})"
+    yield "document", source.document + (f", table {source.table}" if source.table else "")
+    yield "file", f"{source.file}:{source.line}"
+    launch: dict[str, Any] = dict(recipe.launch)
+    if launch:
+        command: dict[str, Any] = dict(dict(launch["commands"])[launch["kind"]])
+        variables = "".join(f"{name}={value} " for name, value in command.get("fixed", ()))
+        yield "launch", variables + str(command["command"])
+
+
+def _facts(facts: Sequence[tuple[str, str]], width: int) -> Iterator[str]:
+    for name, text in facts:
+        yield from _wrapped(text, width, f"  {name:<10} ", " " * 13)
+
+
+def _metrics(baseline: Baseline, arithmetic: Arithmetic) -> Iterator[str]:
+    """Yield a table of what is printed and what follows from the step time and the stated constants."""
+    printed = dict(baseline.cells)
+    yield f"  {'metric':<22} {'printed':>12}  {'computed':>12}"
+    for name, (label, unit) in LABELS.items():
+        cell = printed.get(name, "-")
+        if name == "step_time":
+            computed = f"{baseline.step_seconds:.10g}"
+        else:
+            computed = _computed(recomputed(baseline, name, arithmetic), name, cell)
+        what = f"{label} ({unit})" if unit else label
+        yield f"  {what:<22} {cell:>12}  {computed:>12}"
+    tflops = arithmetic.tflops_per_gpu(baseline.configuration, baseline.step_seconds)
+    yield f"  {'TFLOP/s per GPU':<22} {'-':>12}  {tflops:>12.2f}"
+
+
+def _computed(value: float | None, name: str, cell: str) -> str:
+    if value is None:
+        return "none (proxy)"
+    if cell != "-" and cell not in NOT_GIVEN:
+        return at_printed_precision(value, cell)
+    return f"{value * 100:.2f}%" if name == "mfu" else f"{value:.2f}"
+
+
+def _errata(errata: Sequence[Erratum], width: int) -> Iterator[str]:
+    """Yield errata, those of one place and reason together."""
+    for (where, reason), group in groupby(errata, lambda erratum: (erratum.where, erratum.reason)):
+        yield from _wrapped(where, width, "  ")
+        for erratum in group:
+            change = f"{erratum.printed} -> {erratum.corrected}"
+            text = f"{erratum.configuration}: {erratum.cell} {change}" if erratum.configuration else change
+            yield from _wrapped(text, width, "    ", "      ")
+        yield from _wrapped(reason, width, "    because ", "      ")
+
+
+def _wrapped(text: str, width: int, first: str, rest: str | None = None) -> list[str]:
+    following = first if rest is None else rest
+    return textwrap.wrap(
+        text, width, initial_indent=first, subsequent_indent=following, break_on_hyphens=False, break_long_words=False
+    )

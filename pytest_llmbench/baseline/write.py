@@ -1,0 +1,239 @@
+"""Recorded baselines: what this cluster did, written as files that read back to the same numbers."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pytest_llmbench.baseline.fields import GROUPS
+from pytest_llmbench.baseline.read import read_recipe
+from pytest_llmbench.errors import BaselineError, RecordError
+from pytest_llmbench.models import Baseline, Configuration, Key, Recipe, Recording, Tolerance
+
+STATISTIC = "trimmed_mean"
+
+Name = TypeVar("Name")
+Value = TypeVar("Value")
+
+
+def write_recorded(
+    directory: Path, recorded: Sequence[tuple[Baseline, Recording]]
+) -> tuple[tuple[Path, tuple[str, ...]], ...]:
+    """Write <directory>/<recipe>/<release>.yaml for every recipe and release among the recordings.
+
+    Each file keeps the other configurations that it already holds. Returns the paths, each with a line for every
+    configuration that it replaced (`id: 7.331 s -> 7.402 s`). Raises RecordError before anything is written where a
+    file cannot be merged with (published, unreadable, measured another way), and where a place cannot be written.
+    """
+    files: list[tuple[Path, str, dict[Key, Baseline]]] = []
+    changes: list[tuple[Path, tuple[str, ...]]] = []
+    for path, baselines in sorted(_by_file(directory, recorded).items()):
+        existing = _existing(path)
+        replaced = tuple(
+            f"{baseline.key.id}: {existing[key].step_seconds:#.4g} s -> {baseline.step_seconds:#.4g} s"
+            for key, baseline in sorted(baselines.items())
+            if key in existing
+        )
+        merged = {**existing, **baselines}
+        files.append((path, _rendered(path, merged), merged))
+        changes.append((path, replaced))
+    for path, text, merged in files:
+        _replace_file(path, text, merged)
+    return tuple(changes)
+
+
+def recorded_baseline(published: Baseline, recording: Recording) -> Baseline:
+    """Return the baseline that a recording makes of a published one: trimmed mean over the same steps."""
+    return replace(
+        published,
+        kind="recorded",
+        step_seconds=float(recording.trimmed_mean_seconds),
+        cells=(),
+        window=replace(published.window, statistic=STATISTIC),
+        timed=STATISTIC,
+        recording=recording,
+    )
+
+
+def _by_file(directory: Path, recorded: Sequence[tuple[Baseline, Recording]]) -> dict[Path, dict[Key, Baseline]]:
+    files: dict[Path, dict[Key, Baseline]] = {}
+    for published, recording in recorded:
+        key = published.key
+        baselines = files.setdefault(directory / key.recipe / f"{key.release}.yaml", {})
+        if key in baselines:
+            raise RecordError(f"{key.id}: found two recordings of it, expected one")
+        baselines[key] = recorded_baseline(published, recording)
+    return files
+
+
+def _existing(path: Path) -> dict[Key, Baseline]:
+    if not os.path.lexists(path):
+        return {}
+    try:
+        recipe = read_recipe(path)
+    except BaselineError as error:
+        raise RecordError(f"{path} cannot be added to, move it away or record elsewhere:\n{error}") from error
+    if recipe.kind != "recorded":
+        raise RecordError(f"{path}: found a {recipe.kind} baseline file, expected to record elsewhere")
+    return {baseline.key: baseline for baseline in recipe.baselines}
+
+
+# --- text -----------------------------------------------------------------------------------------------
+
+
+def _rendered(path: Path, baselines: dict[Key, Baseline]) -> str:
+    import yaml
+
+    ordered = [baselines[key] for key in sorted(baselines)]
+    document = {
+        **_head(path, ordered),
+        "peak_tflops": _peaks(path, ordered),
+        "models": _models(path, ordered),
+        "configurations": [_row(baseline) for baseline in ordered],
+    }
+    text: str = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110, default_flow_style=None)
+    return f"# Recorded by pytest --llmb-record; docs/baselines.md explains the keys.\n{text}"
+
+
+def _head(path: Path, baselines: Sequence[Baseline]) -> dict[str, Any]:
+    """Return what a file states once, and refuse configurations that were measured in different ways."""
+    heads = [_facts(baseline) for baseline in baselines]
+    for head, baseline in zip(heads, baselines, strict=True):
+        for name, value in head.items():
+            if name != "source" and value != heads[0][name]:
+                raise RecordError(
+                    f"{path}: found {name} {value} for {baseline.key.id} and {heads[0][name]} for "
+                    f"{baselines[0].key.id}, expected one for the whole file; record into another folder"
+                )
+    return {name: value for name, value in heads[-1].items() if value is not None}
+
+
+def _facts(baseline: Baseline) -> dict[str, Any]:
+    window, key = baseline.window, baseline.key
+    return {
+        "schema": 1,
+        "kind": "recorded",
+        "recipe": key.recipe,
+        "release": key.release,
+        "dialect": baseline.dialect,
+        "source": {"document": baseline.source.document},
+        "timed": baseline.timed,
+        "window": {"statistic": window.statistic, "first": window.first, "last": window.last},
+        "steps": baseline.steps,
+        "tolerance": _tolerance(baseline.tolerance),
+        "logged_tflops_factor": baseline.logged_tflops_factor,
+    }
+
+
+def _tolerance(tolerance: Tolerance | None) -> str | None:
+    if tolerance is None:
+        return None
+    fraction = _decimal(tolerance.fraction)
+    return fraction if tolerance.of == "time" else f"perf:{fraction}"
+
+
+def _decimal(number: float) -> str:
+    """Return a float with every digit it has and no exponent: `989`, `0.05`."""
+    return f"{Decimal(repr(float(number))):f}".removesuffix(".0")
+
+
+def _peaks(path: Path, baselines: Sequence[Baseline]) -> dict[str, dict[str, str]]:
+    pairs = (((base.key.gpu, base.key.dtype), _decimal(base.peak_tflops)) for base in baselines)
+    peaks: dict[str, dict[str, str]] = {}
+    for (gpu, dtype), peak in _agreed(path, "peak TFLOP/s", pairs).items():
+        peaks.setdefault(gpu, {})[dtype] = peak
+    return peaks
+
+
+def _models(path: Path, baselines: Sequence[Baseline]) -> dict[str, dict[str, Any]]:
+    # A proxy's formula is not rounded: where the full model is in the file, its formula stands for both.
+    full = sorted(baselines, key=lambda baseline: baseline.configuration.proxy)
+    formulas: dict[str, str] = {}
+    for baseline in full:
+        name = baseline.configuration.architecture.formula
+        first = formulas.setdefault(baseline.key.size, name)
+        if baseline.configuration.proxy and first.partition(":")[0] == name:
+            continue
+        if first != name:
+            raise RecordError(f"{path}: found FLOPs formulas {first} and {name} of {baseline.key.size}, expected one")
+    pairs = ((base.key.size, _sizes(base.configuration)) for base in baselines)
+    return {size: {"formula": formulas[size], **model} for size, model in _agreed(path, "model", pairs).items()}
+
+
+def _sizes(configuration: Configuration) -> dict[str, int]:
+    architecture = asdict(configuration.architecture)
+    own = ("formula", "sequence_length", "layers")
+    return {name: value for name, value in architecture.items() if name not in own and value is not None}
+
+
+def _agreed(path: Path, what: str, pairs: Iterable[tuple[Name, Value]]) -> dict[Name, Value]:
+    agreed: dict[Name, Value] = {}
+    for name, value in pairs:
+        if agreed.setdefault(name, value) != value:
+            raise RecordError(f"{path}: found {what} {value} and {agreed[name]} for {name}, expected one")
+    return agreed
+
+
+def _row(baseline: Baseline) -> dict[str, Any]:
+    configuration, key = baseline.configuration, baseline.key
+    row = {
+        **{name: getattr(key, name) for name in ("size", "gpu", "dtype", "gpus", "task", "scaling", "variant")},
+        "table": baseline.source.table,
+        "sequence_length": configuration.architecture.sequence_length,
+        "layers": configuration.architecture.layers,
+        **{name: getattr(configuration.parallelism, name) for name in GROUPS},
+        "mbs": configuration.micro_batch_size,
+        "gbs": configuration.global_batch_size,
+        "ga": configuration.gradient_accumulation,
+        "proxy": configuration.proxy or None,
+        "recorded": _recording(baseline.recording),
+    }
+    return {name: value for name, value in row.items() if value not in (None, "")}
+
+
+def _recording(recording: Recording | None) -> dict[str, Any] | None:
+    if recording is None:
+        return None
+    seconds = ("mean_seconds", "trimmed_mean_seconds", "standard_deviation_seconds")
+    return {
+        "date": recording.date,
+        "runs": int(recording.runs),
+        **{name: float(getattr(recording, name)) for name in seconds},
+        "run_seconds": [float(value) for value in recording.run_seconds],
+        "log_sha256": list(recording.log_sha256),
+    }
+
+
+# --- file -----------------------------------------------------------------------------------------------
+
+
+def _replace_file(path: Path, text: str, baselines: dict[Key, Baseline]) -> None:
+    """Write beside the file, read that back, and only then put it in the file's place."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with temporary.open("x", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            _verify(path, read_recipe(temporary), baselines)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise RecordError(f"{path}: {error.strerror or error}, expected a place that can be written") from error
+    except BaselineError as error:
+        raise RecordError(f"{path}: was not written, it would not read back:\n{error}") from error
+
+
+def _verify(path: Path, written: Recipe, baselines: dict[Key, Baseline]) -> None:
+    for found in written.baselines:
+        meant = baselines[found.key]
+        if replace(found, source=meant.source) != meant:
+            raise RecordError(f"{path}: was not written, {found.key.id} would not read back to the same numbers")

@@ -1,0 +1,146 @@
+"""The command `llmbench`: look at the baselines that the gate judges against."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from pytest_llmbench.errors import BaselineError, LlmbenchError, did_you_mean
+
+if TYPE_CHECKING:
+    from pytest_llmbench.baseline.lint import Arithmetic
+    from pytest_llmbench.models import Recipe
+
+WIDTH = 79
+
+
+class Output(NamedTuple):
+    """What a subcommand prints, and its exit code: 0, or 1 where it found something wrong."""
+
+    text: str
+    code: int = 0
+
+
+Command = Callable[[argparse.Namespace], Output]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code: 0 good, 1 lint findings, 2 input that cannot be used."""
+    arguments = _parser().parse_args(argv)
+    command: Command = arguments.command
+    try:
+        output = command(arguments)
+    except LlmbenchError as error:
+        print(f"llmbench: {error}", file=sys.stderr)
+        return 2
+    _print(output.text)
+    return output.code
+
+
+def _print(text: str) -> None:
+    """Print, and be quiet when the reader (`| head`) has gone."""
+    try:
+        print(text.encode(sys.stdout.encoding or "utf-8", "backslashreplace").decode(sys.stdout.encoding or "utf-8"))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python flushes standard output again at exit, and would print the error there.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="llmbench", description="Look at baselines of LLM training benchmarks.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_baselines(commands)
+    return parser
+
+
+# --- llmbench baselines -----------------------------------------------------------------------------------
+
+
+def _add_baselines(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser("baselines", help="List, show and check baseline files.")
+    actions = parser.add_subparsers(required=True, metavar="ACTION")
+    listing = actions.add_parser("list", help="One line for each configuration.")
+    listing.add_argument("--recipe", metavar="NAME", default="", help="Only this recipe (default: all).")
+    showing = actions.add_parser("show", help="Everything that is known of one configuration.")
+    showing.add_argument(
+        "id", metavar="CONFIG_ID", help="As `list` prints it, such as grok1_314b-25.05-gb200-bf16-128."
+    )
+    for action in (listing, showing):
+        action.add_argument(
+            "--baselines",
+            metavar="DIR",
+            action="append",
+            type=Path,
+            default=[],
+            help="Your own baseline files beside the shipped ones; can be given several times (default: none).",
+        )
+    linting = actions.add_parser("lint", help="Compute every derived cell again, and check the errata.")
+    linting.add_argument("places", metavar="FILE|DIR", nargs="*", type=Path, help="Default: the shipped files.")
+    listing.set_defaults(command=_list)
+    showing.set_defaults(command=_show)
+    linting.set_defaults(command=_lint)
+
+
+def _recipes(directories: Sequence[Path]) -> tuple[Recipe, ...]:
+    from pytest_llmbench.baseline.locate import shipped_baselines
+    from pytest_llmbench.baseline.read import read_recipes
+
+    return read_recipes([shipped_baselines(), *directories])
+
+
+def _list(arguments: argparse.Namespace) -> Output:
+    from pytest_llmbench.baseline.describe import table
+
+    recipes = _recipes(arguments.baselines)
+    names = sorted({recipe.name for recipe in recipes})
+    wanted = arguments.recipe
+    if wanted and wanted not in names:
+        raise BaselineError(f"--recipe {wanted}: expected {', '.join(names)}{did_you_mean(wanted, names)}")
+    chosen = [recipe for recipe in recipes if wanted in ("", recipe.name)]
+    return Output(table([baseline for recipe in chosen for baseline in recipe.baselines]))
+
+
+def _show(arguments: argparse.Namespace) -> Output:
+    from pytest_llmbench.baseline.describe import page
+
+    recipes = _recipes(arguments.baselines)
+    pairs = [(recipe, baseline) for recipe in recipes for baseline in recipe.baselines]
+    chosen = [(recipe, baseline) for recipe, baseline in pairs if baseline.key.id == arguments.id]
+    if not chosen:
+        hint = did_you_mean(arguments.id, [baseline.key.id for _, baseline in pairs])
+        raise BaselineError(f"no configuration {arguments.id!r}{hint}; `llmbench baselines list` has all of them")
+    return Output("\n\n".join(page(recipe, baseline, _arithmetic(), WIDTH) for recipe, baseline in chosen))
+
+
+def _lint(arguments: argparse.Namespace) -> Output:
+    from pytest_llmbench.baseline.describe import lint_page
+    from pytest_llmbench.baseline.lint import lint_file
+    from pytest_llmbench.baseline.locate import shipped_baselines
+    from pytest_llmbench.baseline.read import baseline_files, read_file
+
+    paths = baseline_files(arguments.places or [shipped_baselines()])
+    reports = [lint_file(read_file(path), _arithmetic()) for path in paths]
+    return Output(lint_page(reports, WIDTH), code=1 if any(report.findings for report in reports) else 0)
+
+
+def _arithmetic() -> Arithmetic:
+    from pytest_llmbench.baseline.lint import Arithmetic
+    from pytest_llmbench.measure import derive, flops
+
+    return Arithmetic(
+        tokens_per_second=derive.tokens_per_second,
+        model_flops_utilization=derive.model_flops_utilization,
+        tflops_per_gpu=derive.tflops_per_gpu,
+        days_to_1t_tokens=derive.days_to_1t_tokens,
+        model_flops=flops.model_flops,
+        terms=flops.terms,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

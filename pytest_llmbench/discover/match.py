@@ -1,0 +1,121 @@
+"""In which fields a run and a baseline differ."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_llmbench.discover.claims import Claim, Claims, is_release, recipes_named
+from pytest_llmbench.models import Baseline, Key, Recipe
+
+_FIRST_WORKLOADS_RELEASE = (25, 5)
+_PARALLELISM = ("tp", "pp", "cp", "ep", "etp", "dp", "vp", "fsdp")
+_PRETRAINING = frozenset(("", "pretrain", "pretraining"))
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The run to be matched: what it says, the layout it stands in, the dialects of its logs, and the known recipes."""
+
+    claims: Claims
+    layout: str
+    dialects: frozenset[str]
+    recipes: Sequence[Recipe]
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A baseline and the fields in which the run differs from it, none where it fits."""
+
+    baseline: Baseline
+    differences: tuple[str, ...]
+
+    @property
+    def key(self) -> Key:
+        """The key of the baseline."""
+        return self.baseline.key
+
+
+def matches(subject: Subject) -> tuple[Match, ...]:
+    """Return every baseline of the recipe that a run names, or of all recipes, with the fields in which they differ."""
+    said = subject.claims.by_field.get("recipe")
+    named = recipes_named(said.value, subject.recipes) if said else frozenset()
+    return tuple(
+        Match(baseline, ("recipe", *others) if said and not named else others)
+        for recipe in subject.recipes
+        if not named or recipe.name in named
+        for baseline in recipe.baselines
+        for others in [differences(subject, recipe, baseline)]
+    )
+
+
+def differences(subject: Subject, recipe: Recipe, baseline: Baseline) -> tuple[str, ...]:
+    """Return the fields besides the recipe in which a run and a baseline differ; what it leaves unsaid does not."""
+    said = subject.claims.by_field
+    accepted = _accepted(baseline, said)
+    found = [field for field, values in accepted.items() if field in said and said[field].value not in values]
+    if "release" in said and not is_release(said["release"].value, baseline.key.release):
+        found.append("release")
+    if "task" not in said and baseline.key.task.casefold() not in _PRETRAINING:
+        found.append("task")
+    if subject.dialects - {baseline.dialect}:
+        found.append("dialect")
+    if not fits_layout(subject.layout, recipe):
+        found.append("layout")
+    return tuple(found)
+
+
+def nearest(found: Sequence[Match], gpus: str) -> tuple[Match, ...]:
+    """Return up to three baselines that differ least: of the same size first, then in the fewest fields."""
+
+    def distance(match: Match) -> tuple[bool, int, float, str]:
+        apart = abs(math.log2(match.key.gpus / int(gpus))) if gpus.isdecimal() and int(gpus) else 0.0
+        return "size" in match.differences, len(match.differences), apart, match.key.id
+
+    by_key = {match.key: match for match in sorted(found, key=distance, reverse=True)}
+    return tuple(sorted(by_key.values(), key=distance)[:3])
+
+
+def fits_layout(layout: str, recipe: Recipe) -> bool:
+    """Whether a recipe's release writes this layout.
+
+    `workloads` came with 25.05 and replaced `results`; `experiments` is the 25.04 form, and what is left of `workloads`
+    when only that folder was copied.
+    """
+    release = re.match(r"v?(\d+)\.(\d+)", recipe.release)
+    number = (int(release[1]), int(release[2])) if release else None
+    if layout == "workloads":
+        return recipe.layout in ("", layout) and (number is None or number >= _FIRST_WORKLOADS_RELEASE)
+    if layout == "results":
+        return recipe.layout in ("", layout) and (number is None or number < _FIRST_WORKLOADS_RELEASE)
+    return layout == "" or recipe.layout != "results"
+
+
+def _accepted(baseline: Baseline, said: Mapping[str, Claim]) -> dict[str, Collection[str]]:
+    """Return for each field the values that a run of this baseline may say."""
+    key, configuration = baseline.key, baseline.configuration
+    accepted: dict[str, Collection[str]] = {
+        "size": {key.size.casefold()},
+        "dtype": {key.dtype.casefold()},
+        "gpus": {str(key.gpus)},
+        "nodes": {str(_nodes(key, said))},
+        "gpu": {key.gpu.casefold()},
+        "task": _PRETRAINING if key.task.casefold() in _PRETRAINING else {key.task.casefold()},
+        "scaling": {key.scaling.casefold()} if key.scaling else {"weak"},
+        "variant": {key.variant.casefold()},
+        "proxy": {str(configuration.proxy).lower()},
+        "global_batch_size": {str(configuration.global_batch_size)},
+        "model_overrides": (),
+    }
+    if configuration.micro_batch_size is not None:
+        accepted["micro_batch_size"] = {str(configuration.micro_batch_size)}
+    sizes = ((name, getattr(configuration.parallelism, name)) for name in _PARALLELISM)
+    return accepted | {name: {str(size)} for name, size in sizes if size is not None}
+
+
+def _nodes(key: Key, said: Mapping[str, Claim]) -> int:
+    """Return how many nodes a configuration fills; unless it is said, GB200 and GB300 nodes have 4 GPUs, others 8."""
+    each = int(said["gpus_per_node"].value) if "gpus_per_node" in said else 4 if key.gpu.startswith("gb") else 8
+    return math.ceil(key.gpus / max(each, 1))

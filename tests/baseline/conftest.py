@@ -1,0 +1,63 @@
+"""A small valid baseline file to break, and the arithmetic that lint is given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_llmbench.baseline.lint import Arithmetic
+from pytest_llmbench.measure import derive, flops
+
+VALID = """\
+schema: 1
+kind: published
+recipe: mine
+release: "25.05"
+title: My model
+framework: NeMo-Run
+dialect: nemo2
+names: [mine]
+source: {document: my notes}
+timed: last_step
+window: {statistic: mean, first: 11, last: 44}
+steps: 50
+peak_tflops:
+  h100: {bf16: "989"}
+models:
+  8b: {formula: llama, hidden_size: 4096, attention_heads: 32, query_groups: 8, ffn_size: 14336,
+       vocabulary_size: 128256}
+configurations:
+  - {size: 8b, gpu: h100, dtype: bf16, gpus: 8, sequence_length: 8192, layers: 32, gbs: 128,
+     cells: {step_time: "12.27", tokens_per_second: "85459", mfu: "62.55%"}}
+  - {size: 8b, gpu: h100, dtype: bf16, gpus: 16, sequence_length: 8192, layers: 32, gbs: 256,
+     cells: {step_time: "12.30"}}
+"""
+
+
+@pytest.fixture
+def valid() -> str:
+    """The text of a valid file with two configurations."""
+    return VALID
+
+
+@pytest.fixture
+def valid_file(tmp_path: Path) -> Path:
+    """The same as a file in a folder of its own."""
+    path = tmp_path / "own" / "mine.yaml"
+    path.parent.mkdir()
+    path.write_text(VALID)
+    return path
+
+
+@pytest.fixture
+def arithmetic() -> Arithmetic:
+    """The arithmetic of the measure stage."""
+    return Arithmetic(
+        derive.tokens_per_second,
+        derive.model_flops_utilization,
+        derive.tflops_per_gpu,
+        derive.days_to_1t_tokens,
+        flops.model_flops,
+        flops.terms,
+    )

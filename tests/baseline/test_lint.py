@@ -1,0 +1,244 @@
+"""Lint passes on the shipped files, and fails for every way in which one could be wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_llmbench.baseline.lint import Arithmetic, LintReport, at_printed_precision, lint_file, recomputed
+from pytest_llmbench.baseline.locate import shipped_baselines
+from pytest_llmbench.baseline.read import baseline_files, read_file, read_recipe, read_recipes
+from pytest_llmbench.models import Baseline, Erratum
+
+Edit = Callable[[str, str, str], LintReport]
+
+
+@pytest.fixture
+def edited(tmp_path: Path, arithmetic: Arithmetic) -> Edit:
+    """Lint a copy of a shipped file in which one text was replaced."""
+
+    def lint(name: str, old: str, new: str) -> LintReport:
+        text = (shipped_baselines() / f"{name}.yaml").read_text()
+        assert text.count(old) == 1, old
+        path = tmp_path / "copy.yaml"
+        path.write_text(text.replace(old, new))
+        return lint_file(read_file(path), arithmetic)
+
+    return lint
+
+
+def test_the_shipped_files_pass_and_the_counts_are_those_of_the_documents(arithmetic: Arithmetic) -> None:
+    reports = [lint_file(read_file(path), arithmetic) for path in baseline_files([shipped_baselines()])]
+    assert [finding for report in reports for finding in report.findings] == []
+    assert sum(report.configurations for report in reports) == 82
+    assert sum(report.cells for report in reports) == 313
+    assert sum(report.numbers for report in reports) == 295
+    assert sum(report.derived for report in reports) == 213
+    assert sum(report.reproduced for report in reports) == 183
+    assert (
+        sum(erratum.cell in ("tokens_per_second", "mfu", "days_to_1t") for r in reports for erratum in r.errata) == 30
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "finding"),
+    [
+        pytest.param(
+            "grok1/25.05",
+            'mfu: "47.59%"',
+            'mfu: "47.95%"',
+            "grok1_314b-25.05-gb200-bf16-128: found mfu 47.95%, expected 47.59%; correct it, or list it",
+            id="a flipped cell",
+        ),
+        pytest.param(
+            "grok1/25.05",
+            'step_time: "7.325"',
+            'step_time: "7.235"',
+            "found tokens_per_second 286300.61, expected 289862.06",
+            id="a flipped step time",
+        ),
+        pytest.param(
+            "grok1/25.05",
+            '      grok1_314b-25.05-gb200-bf16-512: {printed: "572679", corrected: "1145359"}\n',
+            "",
+            "grok1_314b-25.05-gb200-bf16-512: found tokens_per_second 572679, expected 1145359",
+            id="a removed erratum",
+        ),
+        pytest.param(
+            "grok1/25.05",
+            '      grok1_314b-25.05-h100-fp8-512: {printed: "32.2%", corrected: "32.1%"}\n',
+            '      grok1_314b-25.05-h100-fp8-512: {printed: "32.2%", corrected: "32.1%"}\n'
+            '      grok1_314b-25.05-h100-bf16-512: {printed: "54.2%", corrected: "54.1%"}\n',
+            "erratum: mfu of grok1_314b-25.05-h100-bf16-512: found it listed although it reproduces",
+            id="a bogus erratum",
+        ),
+        pytest.param(
+            "grok1/25.05",
+            'corrected: "1145359"',
+            'corrected: "1145358"',
+            "found corrected 1145358, expected 1145359",
+            id="a wrong correction",
+        ),
+        pytest.param(
+            "grok1/25.05",
+            'printed: "572679"',
+            'printed: "572678"',
+            "found printed 572678, expected 572679 as in the configuration",
+            id="a misquoted erratum",
+        ),
+        pytest.param(
+            "grok1/25.05",
+            'attention: "53,150,220,288"',
+            'attention: "53,150,220,289"',
+            "model 314b: found attention FLOPs 53,150,220,289, expected 53,150,220,288",
+            id="a wrong intermediate sum",
+        ),
+        pytest.param(
+            "grok1/25.05",
+            'printed_flops: "4.27E+15"',
+            'printed_flops: "4.28E+15"',
+            "model 314b: found FLOPs 4.28E+15, expected 4.27e+15",
+            id="a wrong constant",
+        ),
+        pytest.param(
+            "grok1/25.05",
+            'flops: "4.27E15"',
+            'flops: "4.72E15"',
+            "model 314b: found worked FLOPs 4.72E15, expected 4.27405e+15",
+            id="a wrong worked result",
+        ),
+        pytest.param(
+            "grok1/25.05",
+            "ffn_size: 32768",
+            "ffn_size: 23768",
+            "model 314b: found mlp FLOPs 463,856,467,968, expected 33",
+            id="a wrong size of the model",
+        ),
+        pytest.param(
+            "grok1/24.11",
+            '      grok1_314b-24.11-h100-fp8-8: {printed: "128", corrected: "512"}\n',
+            "",
+            "grok1_314b-24.11-h100-fp8-8: found ga 128, expected 512",
+            id="a batch size that GA cannot give",
+        ),
+        pytest.param(
+            "grok1/24.11",
+            "dp_excludes_ep: true",
+            "dp_excludes_ep: false",
+            "grok1_314b-24.11-h100-bf16-8: found dp 1, expected 2",
+            id="data parallel copies that do not fill the GPUs",
+        ),
+        pytest.param(
+            "llama3.1/25.04",
+            'tp: 8, pp: 8, cp: 2, dp: 4, vp: 8, mbs: 1, gbs: 256, ga: 64,\n     cells: {step_time: "19.78"',
+            'tp: 3, pp: 8, cp: 2, dp: 4, vp: 8, mbs: 1, gbs: 256, ga: 64,\n     cells: {step_time: "19.78"',
+            "llama3.1_405b-25.04-h100-bf16-512: found tp 3, expected none",
+            id="groups that do not divide the GPUs",
+        ),
+        pytest.param(
+            "maxtext_llama2/24.11",
+            'fsdp: 64, mbs: 2, gbs: 128,\n     cells: {step_time: "6.999"',
+            'fsdp: 48, mbs: 2, gbs: 128,\n     cells: {step_time: "6.999"',
+            "maxtext_llama2_70b-24.11-h100-bf16-64: found fsdp 48, expected none",
+            id="FSDP that does not divide the GPUs",
+        ),
+        pytest.param(
+            "maxtext_llama2/24.11",
+            'fsdp: 64, mbs: 2, gbs: 128,\n     cells: {step_time: "6.999"',
+            'fsdp: 64, mbs: 2, gbs: 64,\n     cells: {step_time: "6.999"',
+            "maxtext_llama2_70b-24.11-h100-bf16-64: found gbs 64, expected 128",
+            id="a batch that is not one micro-batch for each GPU",
+        ),
+        pytest.param(
+            "grok1/24.11",
+            'cells: {step_time: "24.03", tokens_per_second: "174544", mfu: "45.4%", days_to_1t: "NA"}',
+            'cells: {step_time: "24.03", tokens_per_second: "174544", mfu: "45.4%", days_to_1t: "66.31"}',
+            "found days_to_1t 66.31, expected none",
+            id="days to train of a proxy",
+        ),
+    ],
+)
+def test_lint_finds(edited: Edit, name: str, old: str, new: str, finding: str) -> None:
+    findings = edited(name, old, new).findings
+    assert any(finding in text for text in findings), findings
+
+
+def test_a_finding_names_file_and_line(edited: Edit) -> None:
+    report = edited("grok1/25.05", 'mfu: "47.59%"', 'mfu: "47.95%"')
+    text = report.path.read_text()
+    line = text[: text.index('mfu: "47.95%"')].count("\n") + 1 - 2
+    assert [finding.partition(": ")[0] for finding in report.findings] == [f"{report.path}:{line}"]
+
+
+@pytest.mark.parametrize(
+    ("value", "printed", "expected"),
+    [
+        (0.624967552, "62.47%", "62.50%"),
+        (14.4155, "14.41", "14.42"),
+        (34.0001, "34", "34"),
+        (34.5, "34", "35"),
+        (3.5, "3.40", "3.50"),
+        (1145358.82, "572679", "1145359"),
+    ],
+)
+def test_rounding_is_half_up_at_the_printed_digits(value: float, printed: str, expected: str) -> None:
+    assert at_printed_precision(value, printed) == expected
+
+
+# --- the reasons of the errata --------------------------------------------------------------------------
+
+
+def half_the_batch(baseline: Baseline) -> Baseline:
+    configuration = replace(baseline.configuration, global_batch_size=baseline.configuration.global_batch_size // 2)
+    return replace(baseline, configuration=configuration)
+
+
+def before_rounding(baseline: Baseline) -> Baseline:
+    return architecture(baseline, formula=baseline.configuration.architecture.formula.partition(":")[0])
+
+
+def half_of_the_fp8_peak(baseline: Baseline) -> Baseline:
+    return replace(baseline, peak_tflops=989.5) if baseline.key.dtype == "bf16" else baseline
+
+
+def sixteen_groups(baseline: Baseline) -> Baseline:
+    return half_of_the_fp8_peak(architecture(baseline, query_groups=16))
+
+
+def architecture(baseline: Baseline, **sizes: int | str) -> Baseline:
+    changed = replace(baseline.configuration.architecture, **sizes)  # type: ignore[arg-type]
+    return replace(baseline, configuration=replace(baseline.configuration, architecture=changed))
+
+
+REASONS = {
+    "half of the batch": (half_the_batch, 4),
+    "before they were rounded": (before_rounding, 2),
+    "16 query groups": (sixteen_groups, 12),
+    "half of the FP8 peak": (half_of_the_fp8_peak, 11),
+}
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_what_the_reason_says_gives_the_printed_cell(arithmetic: Arithmetic, reason: str) -> None:
+    change, expected = REASONS[reason]
+    recipes = read_recipes([shipped_baselines()])
+    baselines = {baseline.key.id: baseline for recipe in recipes for baseline in recipe.baselines}
+    errata = [erratum for recipe in recipes for erratum in recipe.errata if reason in erratum.reason and erratum.cell]
+    for erratum in errata:
+        value = recomputed(change(baselines[erratum.configuration]), erratum.cell, arithmetic)
+        assert value is not None
+        assert at_printed_precision(value, erratum.printed) == erratum.printed, erratum
+    assert len(errata) == expected
+
+
+def test_every_wrong_cell_but_the_one_that_was_cut_off_has_a_reason_that_is_tested() -> None:
+    tested = sum(expected for _, expected in REASONS.values())
+    errata = [e for name in ("grok1/24.11", "grok1/25.05", "llama3.1/25.04") for e in shipped_errata(name)]
+    assert tested + 1 == sum(erratum.cell in ("tokens_per_second", "mfu", "days_to_1t") for erratum in errata)
+
+
+def shipped_errata(name: str) -> tuple[Erratum, ...]:
+    return read_recipe(shipped_baselines() / f"{name}.yaml").errata

@@ -1,0 +1,375 @@
+"""A good file becomes records; every bad one is named with its line, what was found and what was expected."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from pytest_llmbench.baseline import fields
+from pytest_llmbench.baseline.fields import FORMULA_NEEDS
+from pytest_llmbench.baseline.locate import shipped_baselines
+from pytest_llmbench.baseline.read import read_recipe, read_recipes
+from pytest_llmbench.errors import BaselineError
+from pytest_llmbench.measure.flops import FORMULAS
+from pytest_llmbench.models import Tolerance, Window
+
+
+def refused(path: Path, text: str | bytes) -> str:
+    """Write a file and return the message with which it is refused, without the path."""
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(BaselineError) as caught:
+        read_recipe(path)
+    message = str(caught.value)
+    assert message.startswith(str(path)), message
+    return message.replace(str(path), "FILE")
+
+
+def test_a_good_file_becomes_records(valid_file: Path) -> None:
+    recipe = read_recipe(valid_file)
+    first, second = recipe.baselines
+    assert (recipe.name, recipe.release, recipe.kind, recipe.names) == ("mine", "25.05", "published", ("mine",))
+    assert first.key.id == "mine_8b-25.05-h100-bf16-8"
+    assert first.cells == (("step_time", "12.27"), ("tokens_per_second", "85459"), ("mfu", "62.55%"))
+    assert second.cells == (("step_time", "12.30"),), "the digits are kept as they are printed"
+    assert second.step_seconds == 12.3
+    assert first.window == Window(11, 44, "mean")
+    assert first.peak_tflops == 989
+    assert (first.source.file, first.source.line) == (str(valid_file), 19)
+    assert first.configuration.architecture.formula == "llama"
+    assert not first.configuration.proxy
+
+
+@pytest.mark.parametrize(
+    ("text", "tolerance"),
+    [
+        ("5%", Tolerance(0.05)),
+        ("0.025", Tolerance(0.025)),
+        ('"perf:5%"', Tolerance(0.05, "performance")),
+    ],
+)
+def test_a_tolerance_reads_as_on_the_command_line(
+    valid_file: Path, valid: str, text: str, tolerance: Tolerance
+) -> None:
+    valid_file.write_text(valid.replace("steps: 50", f"steps: 50\ntolerance: {text}"))
+    assert read_recipe(valid_file).baselines[0].tolerance == tolerance
+
+
+def test_a_proxy_is_computed_with_the_formula_and_not_with_the_rounded_constant(valid_file: Path, valid: str) -> None:
+    text = valid.replace("formula: llama", "formula: llama:3").replace("gpus: 8, ", "gpus: 8, proxy: true, ")
+    valid_file.write_text(text)
+    proxy, full = read_recipe(valid_file).baselines
+    assert (proxy.configuration.architecture.formula, full.configuration.architecture.formula) == ("llama", "llama:3")
+
+
+FIRST_ROW = "gpu: h100, dtype: bf16, gpus: 8, "
+
+BAD_VALUES = {
+    "unknown key": (
+        "steps: 50",
+        "steps: 50\ntolerence: 5%",
+        "13: found the unknown key 'tolerence'",
+        "did you mean 'tolerance'?",
+    ),
+    "unknown key of a configuration": ("gpus: 8, ", "gpus: 8, gsb: 128, ", "19: found the unknown key 'gsb'", "'gbs'"),
+    "unknown key of a cell": ("mfu:", "mfuu:", "20: found the unknown key 'mfuu'", "'mfu'"),
+    "merge key": ("steps: 50", "steps: 50\n<<: {steps: 5}", "13: found the unknown key", ""),
+    "key twice": (
+        "steps: 50",
+        "steps: 50\nsteps: 500",
+        "13: found the key 'steps' again (first in line 12)",
+        "expected it once",
+    ),
+    "missing key": ("steps: 50\n", "", "1: found no 'steps'", "expected that key"),
+    "missing cell": ('step_time: "12.27", ', "", "20: found no 'step_time'", ""),
+    "step time without quotes": (
+        '"12.27"',
+        "12.27",
+        "20: found 12.27 without quotes",
+        'write "12.27" in quotes, its digits are information',
+    ),
+    "release without quotes": ('"25.05"', "25.10", "4: found 25.10 without quotes", 'write "25.10" in quotes'),
+    "a truth value for a name": ("title: My model", "title: no", "5: found no without quotes", 'write "no" in quotes'),
+    "step time that is no number": ('"12.27"', '"12.27 s"', "20: found '12.27 s'", "expected a printed step time"),
+    "step time of zero": ('"12.27"', '"0.00"', "20: found '0.00'", "printed step time"),
+    "negative step time": ('"12.27"', '"-12.27"', "20: found '-12.27'", "printed step time"),
+    "step time NA": ('"12.27"', "NA", "20: found 'NA'", "printed step time"),
+    "step time of years": ('"12.27"', '"99999999"', "20: found '99999999'", "at most a day"),
+    "step time NaN": ('"12.27"', ".nan", "20: found .nan without quotes", ""),
+    "step time in Arabic digits": ('"12.27"', '"١٢"', "20: found", "printed step time"),
+    "MFU above 100 %": ('"62.55%"', '"162.55%"', "20: found '162.55%'", "at most 100%"),
+    "MFU without percent": ('"62.55%"', '"62.55"', "20: found '62.55'", "47.59%"),
+    "text for a number": ("gpus: 8, ", 'gpus: "8", ', "19: found '8'", "expected a whole number from 1 to 10000000"),
+    "zero GPUs": ("gpus: 8, ", "gpus: 0, ", "19: found 0", "from 1"),
+    "negative GPUs": ("gpus: 8, ", "gpus: -8, ", "19: found -8", "from 1"),
+    "half a GPU": ("gpus: 8, ", "gpus: 8.5, ", "19: found 8.5", "a whole number"),
+    "absurdly many GPUs": ("gpus: 8, ", f"gpus: {'9' * 400}, ", "19: found 999", "to 10000000"),
+    "octal": ("gpus: 8, ", "gpus: 010, ", "19: found 010", "a whole number"),
+    "a list for a number": ("gpus: 8, ", "gpus: [8], ", "19: found a list", "a whole number"),
+    "a number for a list": ("names: [mine]", "names: mine", "8: found 'mine'", "expected a list"),
+    "an empty list": ("names: [mine]", "names: []", "8: found a list", "expected a list with an entry"),
+    "nothing": ("title: My model", "title:", "5: found nothing", "expected text"),
+    "a text for a mapping": ('{bf16: "989"}', "bf16", "14: found 'bf16'", "expected a mapping"),
+    "infinite peak": ('"989"', '"inf"', "14: found 'inf'", "a peak in TFLOP/s"),
+    "zero peak": ('"989"', '"0"', "14: found '0'", "a peak in TFLOP/s"),
+    "negative factor": ("steps: 50", "steps: 50\nlogged_tflops_factor: -1", "13: found -1", "a number from 0.5 to 2"),
+    "infinite factor": (
+        "steps: 50",
+        "steps: 50\nlogged_tflops_factor: .inf",
+        "13: found .inf",
+        "a number from 0.5 to 2",
+    ),
+    "another truth value": ("gpus: 8, ", "gpus: 8, proxy: yes, ", "19: found yes", "expected true or false"),
+    "tolerance of 500 %": (
+        "steps: 50",
+        "steps: 50\ntolerance: 5",
+        "13: found '5', that is 500 %",
+        "write 5% for 5 percent",
+    ),
+    "tolerance of 51 %": ("steps: 50", "steps: 50\ntolerance: 51%", "13: found '51%'", "at most 50 %"),
+    "tolerance below zero": ("steps: 50", "steps: 50\ntolerance: -5%", "13: found '-5%'", "expected a tolerance"),
+    "tolerance as a list": ("steps: 50", "steps: 50\ntolerance: [5%]", "13: found a list", "expected a single value"),
+    "unknown dialect": ("nemo2", "nemo3", "7: found 'nemo3'", "did you mean 'nemo2'?"),
+    "unknown kind": ("kind: published", "kind: publshed", "2: found 'publshed'", "did you mean 'published'?"),
+    "unknown statistic": ("statistic: mean", "statistic: median", "11: found 'median'", "expected mean"),
+    "unknown formula": ("formula: llama", "formula: lama", "16: found 'lama'", "grok or llama or nemotron"),
+    "window backwards": (
+        "first: 11, last: 44",
+        "first: 44, last: 11",
+        "11: found a window from step 44 to 11",
+        "first <= last",
+    ),
+    "window beyond the run": ("last: 44", "last: 50", "11: found a window from step 11 to 50", "within 0 to 49"),
+    "negative window": ("first: 11", "first: -1", "11: found -1", "a whole number from 0"),
+    "size without model": (
+        f"size: 8b, {FIRST_ROW}",
+        f"size: 80b, {FIRST_ROW}",
+        "19: found size '80b'",
+        "did you mean '8b'?",
+    ),
+    "model without configuration": (
+        "models:\n",
+        "models:\n  9b: {formula: nemotron, hidden_size: 1, vocabulary_size: 1}\n",
+        "16: found model '9b' that no configuration has",
+        "",
+    ),
+    "GPU without peak": (
+        "h100, dtype: bf16, gpus: 8,",
+        "h200, dtype: bf16, gpus: 8,",
+        "19: found gpu 'h200'",
+        "did you mean 'h100'?",
+    ),
+    "precision without peak": (
+        "dtype: bf16, gpus: 8,",
+        "dtype: fp8, gpus: 8,",
+        "19: found dtype 'fp8'",
+        "peak_tflops of h100 states: bf16",
+    ),
+    "GPU in capitals": (
+        "gpu: h100, dtype: bf16, gpus: 8,",
+        "gpu: H100, dtype: bf16, gpus: 8,",
+        "19: found 'H100'",
+        "lower-case",
+    ),
+    "a path for a name": ("recipe: mine", "recipe: ../mine", "3: found '../mine'", "a name of lower-case letters"),
+    "formula without its size": (", ffn_size: 14336", "", "16: found no 'ffn_size' of 8b", "formula llama"),
+    "configuration twice": (
+        "gpus: 16, ",
+        "gpus: 8, ",
+        "21: found mine_8b-25.05-h100-bf16-8 again (first in line 19)",
+        "expected it once",
+    ),
+    "tab": ("\n  h100:", "\n\th100:", "14: found a tab", "expected spaces"),
+    "syntax error": ("{statistic: mean,", "{statistic: mean", "11: found a syntax error", "expected YAML"),
+    "unclosed": ('cells: {step_time: "12.30"}}', 'cells: {step_time: "12.30"', "found a syntax error", "expected YAML"),
+    "anchor": ("steps: 50", "steps: &n 50", "12: found the anchor &n", "expected no anchors or aliases"),
+    "alias": ("steps: 50", "steps: *n", "12: found the alias *n", "expected no anchors or aliases"),
+    "tag": ("steps: 50", "steps: !!python/name:os.system 50", "12: found the tag", "expected no tags"),
+    "two documents": (
+        "schema: 1",
+        "---\nschema: 1\n---\nschema: 1",
+        "3: found a second document",
+        "expected one document",
+    ),
+    "wrong schema": (
+        "schema: 1",
+        "schema: 2",
+        "1: found schema '2'",
+        "expected schema: 1, which is all this release reads",
+    ),
+    "no schema": ("schema: 1\n", "", "1: found no 'schema'", "expected schema: 1"),
+    "a list in place of a key": ("steps: 50", "? [steps]\n: 50", "12: found the unknown key a list", ""),
+}
+
+
+@pytest.mark.parametrize("name", BAD_VALUES)
+def test_a_bad_value_is_named_with_its_line(valid_file: Path, valid: str, name: str) -> None:
+    old, new, *parts = BAD_VALUES[name]
+    assert old in valid
+    message = refused(valid_file, valid.replace(old, new, 1))
+    assert f"FILE:{parts[0]}" in message or parts[0] in message, message
+    assert parts[1] in message, message
+
+
+CORRECTION = "{printed: a, corrected: b}"
+OF_FIRST = f"{{where: x, reason: y, cell: mfu, cells: {{mine_8b-25.05-h100-bf16-8: {CORRECTION}}}}}"
+
+
+@pytest.mark.parametrize(
+    ("errata", "message"),
+    [
+        ("- {where: x, reason: y}", "found none of them, expected either cell and cells, or printed and corrected"),
+        ("- {where: x, reason: y, printed: a}", "found printed, expected either"),
+        ("- {where: x, reason: y, printed: a, corrected: b, cell: mfu}", "found cell and corrected and printed"),
+        (f"- {OF_FIRST.replace('16-8', '16-9')}", "did you mean 'mine_8b-25.05-h100-bf16-"),
+        ("- {where: x, reason: y, cell: muf, cells: {}}", "found 'muf', expected tokens_per_second or mfu"),
+        (f"- {OF_FIRST}\n  - {OF_FIRST}", "found mfu of mine_8b-25.05-h100-bf16-8 again, expected one erratum"),
+    ],
+)
+def test_a_bad_erratum_is_named(valid_file: Path, valid: str, errata: str, message: str) -> None:
+    assert message in refused(valid_file, f"{valid}errata:\n  {errata}\n")
+
+
+@pytest.mark.parametrize(
+    ("kind", "command", "message"),
+    [
+        ("script", "{command: x}", "found kind 'script', expected one that commands states: sbatch"),
+        ("slurm", "{command: x}", "found 'slurm', expected sbatch or script or llmb-run"),
+        ("sbatch", '{command: "sbatch -N {node}"}', "placeholders are among {account}"),
+        ("sbatch", '{command: "sbatch {"}', "placeholders are among {account}"),
+        ("sbatch", "{comand: x}", "did you mean 'command'?"),
+        ("sbatch", "{command: x, fixed: {1A: x}}", "expected the name of an environment variable"),
+    ],
+)
+def test_a_bad_launch_block_is_named(valid_file: Path, valid: str, kind: str, command: str, message: str) -> None:
+    launch = f"{{kind: {kind}, commands: {{sbatch: {command}}}, gpus_per_node: {{h100: 8}}}}"
+    assert message in refused(valid_file, f"{valid}launch: {launch}\n")
+
+
+def test_all_problems_of_a_file_are_listed_in_their_order(valid_file: Path, valid: str) -> None:
+    text = valid.replace("steps: 50", "steps: no").replace("nemo2", "nemo9").replace("gpus: 16", "gpus: x")
+    lines = refused(valid_file, text).splitlines()
+    assert [line.split(":")[1] for line in lines] == ["7", "12", "21"]
+
+
+def test_a_long_list_of_problems_is_cut_and_counted(valid_file: Path, valid: str) -> None:
+    unknown = "".join(f"key{number}: 1\n" for number in range(14))
+    assert refused(valid_file, valid + unknown).splitlines()[10:] == ["and 4 more problems in this file"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "FILE:1: found an empty file, expected a mapping that starts with 'schema: 1'"),
+        (b"# nothing\n", "FILE:1: found an empty file"),
+        (b"- schema: 1\n", "FILE:1: found a sequence, expected a mapping"),
+        (b"schema: 1\n\xff\xfe\n", "FILE:2: found byte 0xff, expected UTF-8 text"),
+        (b"\x7fELF\x02\x01\x01\x00\x00", "FILE: found"),
+        (b"schema: 1\nkind: \x00\n", "FILE: found"),
+        (b"a: " * 50_000, "found a syntax error"),
+        (b"schema: " + b"[" * 100_000, "FILE:1: found more than 8 levels of nesting"),
+        (b"".join(b" " * n + b"a:\n" for n in range(300)), "FILE:9: found more than 8 levels"),
+        (b"x" * (5 << 20), "FILE: found more than 4 MiB"),
+    ],
+    ids=["empty", "comment", "list", "latin", "binary", "nul", "torn", "brackets", "nested", "huge"],
+)
+def test_what_is_no_baseline_file_is_refused(valid_file: Path, content: bytes, message: str) -> None:
+    assert message in refused(valid_file, content)
+
+
+def test_a_billion_laughs_are_refused_before_they_grow(valid_file: Path) -> None:
+    lines = ["schema: 1", "a0: &a0 [lol, lol, lol]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 40)]
+    begin = time.perf_counter()
+    message = refused(valid_file, "\n".join(lines))
+    assert "FILE:2: found the anchor &a0" in message
+    assert time.perf_counter() - begin < 1
+
+
+def test_without_libyaml_the_same_file_reads_the_same(valid_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = read_recipe(valid_file)
+    monkeypatch.delattr("yaml.CSafeLoader")
+    assert read_recipe(valid_file) == expected
+    assert "found more than 8 levels" in refused(valid_file, "schema: " + "[" * 3000)
+
+
+def test_a_byte_order_mark_and_windows_line_ends_are_read(valid_file: Path, valid: str) -> None:
+    valid_file.write_bytes(b"\xef\xbb\xbf" + valid.replace("\n", "\r\n").encode())
+    assert len(read_recipe(valid_file).baselines) == 2
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        BaselineError, match=r"none\.yaml: No such file or directory, expected a readable baseline file"
+    ):
+        read_recipe(tmp_path / "none.yaml")
+
+
+def test_a_folder_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "folder.yaml").mkdir()
+    with pytest.raises(BaselineError, match="Is a directory, expected a readable baseline file"):
+        read_recipe(tmp_path / "folder.yaml")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_an_unreadable_file_is_refused(valid_file: Path) -> None:
+    valid_file.chmod(0)
+    with pytest.raises(BaselineError, match="Permission denied"):
+        read_recipe(valid_file)
+
+
+# --- folders --------------------------------------------------------------------------------------------
+
+
+def test_every_yaml_and_yml_below_a_folder_is_read_in_order(tmp_path: Path, valid: str) -> None:
+    for name in ("b/c.yml", "a.yaml", "b/.hidden.yaml"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(valid.replace("recipe: mine", f"recipe: {path.stem.strip('.')}"))
+    (tmp_path / "notes.txt").write_text("no baseline")
+    assert [recipe.name for recipe in read_recipes([tmp_path])] == ["a", "hidden", "c"]
+
+
+def test_a_folder_given_twice_or_linked_is_read_once(valid_file: Path) -> None:
+    (valid_file.parent / "again").symlink_to(valid_file.parent, target_is_directory=True)
+    assert len(read_recipes([valid_file.parent, valid_file.parent])) == 1
+
+
+def test_a_linked_folder_is_not_passed_over(tmp_path: Path, valid_file: Path) -> None:
+    (tmp_path / "entry").mkdir()
+    (tmp_path / "entry" / "link").symlink_to(valid_file.parent, target_is_directory=True)
+    assert len(read_recipes([tmp_path / "entry"])) == 1
+
+
+@pytest.mark.parametrize("name", ["empty", "missing"])
+def test_a_folder_without_baselines_is_an_error(tmp_path: Path, name: str) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(BaselineError, match=f"{name}: .*expected"):
+        read_recipes([tmp_path / name])
+
+
+def test_a_key_in_two_files_of_one_kind_names_both_places(valid_file: Path) -> None:
+    other = valid_file.with_name("other.yaml")
+    other.write_text(valid_file.read_text())
+    with pytest.raises(BaselineError) as caught:
+        read_recipes([valid_file.parent])
+    assert f"{other}:19: found a second published baseline of mine_8b-25.05-h100-bf16-8" in str(caught.value)
+    assert f"first at {valid_file}:19" in str(caught.value)
+
+
+def test_the_shipped_files_are_read_quickly() -> None:
+    directory = shipped_baselines()
+    read_recipes([directory])
+    begin = time.process_time()
+    read_recipes([directory])
+    assert time.process_time() - begin < 0.4, "measured 0.05 s; a hundred configurations must not be felt"
+
+
+def test_the_formulas_of_the_files_are_those_that_can_be_computed() -> None:
+    assert set(FORMULA_NEEDS) == set(FORMULAS)
+
+
+def test_every_placeholder_of_a_command_is_a_name() -> None:
+    assert len(set(fields.PLACEHOLDERS)) == len(fields.PLACEHOLDERS)

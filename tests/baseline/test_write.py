@@ -1,0 +1,215 @@
+"""A recorded baseline reads back to the numbers that were measured, and never costs a file that was there."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pytest_llmbench.baseline import write
+from pytest_llmbench.baseline.locate import shipped_baselines
+from pytest_llmbench.baseline.read import read_recipe, read_recipes
+from pytest_llmbench.errors import RecordError
+from pytest_llmbench.models import Baseline, Recording, Tolerance
+
+SHIPPED = tuple(baseline for recipe in read_recipes([shipped_baselines()]) for baseline in recipe.baselines)
+GROK = tuple(baseline for baseline in SHIPPED if baseline.key.id.startswith("grok1_314b-25.05-gb200"))
+
+
+def recording(seconds: float = 7.402, runs: int = 2) -> Recording:
+    return Recording(
+        date="2025-11-20",
+        runs=runs,
+        mean_seconds=seconds + 0.01,
+        trimmed_mean_seconds=seconds,
+        standard_deviation_seconds=0.04,
+        run_seconds=(seconds,) * runs,
+        log_sha256=("0" * 64,) * runs,
+    )
+
+
+seconds = st.floats(1e-3, 80_000)
+recordings = st.integers(1, 4).flatmap(
+    lambda runs: st.builds(
+        Recording,
+        date=st.dates(date(2024, 1, 1)).map(date.isoformat),
+        runs=st.just(runs),
+        mean_seconds=seconds,
+        trimmed_mean_seconds=seconds,
+        standard_deviation_seconds=st.floats(0, 1000),
+        run_seconds=st.tuples(*[seconds] * runs),
+        log_sha256=st.tuples(*[st.text("0123456789abcdef", min_size=64, max_size=64)] * runs),
+    )
+)
+tolerances = st.none() | st.builds(
+    Tolerance, st.sampled_from([0.05, 0.025, 3.3 / 100, 0.1 + 0.2, 1e-4]), st.sampled_from(["time", "performance"])
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
+@given(data=st.data(), tolerance=tolerances)
+def test_what_is_written_reads_back_to_the_same_numbers(
+    tmp_path: Path, data: st.DataObject, tolerance: Tolerance | None
+) -> None:
+    chosen = data.draw(st.lists(st.sampled_from(SHIPPED), min_size=1, max_size=5, unique_by=lambda base: base.key))
+    pairs = [(replace(baseline, tolerance=tolerance), data.draw(recordings)) for baseline in chosen]
+    directory = tmp_path / data.draw(st.uuids()).hex
+    written = write.write_recorded(directory, pairs)
+    found = {baseline.key: baseline for path, _ in written for baseline in read_recipe(path).baselines}
+    assert len(found) == len(pairs)
+    for published, measured in pairs:
+        baseline = found[published.key]
+        assert baseline.kind == "recorded"
+        assert baseline.recording == measured
+        assert baseline.step_seconds == measured.trimmed_mean_seconds
+        assert baseline.window == replace(published.window, statistic="trimmed_mean")
+        assert replace(baseline, source=published.source) == write.recorded_baseline(published, measured)
+
+
+def test_every_shipped_configuration_can_be_recorded_beside_its_published_baseline(tmp_path: Path) -> None:
+    written = write.write_recorded(tmp_path, [(baseline, recording()) for baseline in SHIPPED])
+    names = [f"{path.parent.name}/{path.name}" for path, _ in written]
+    assert names == [
+        "grok1/24.11.yaml",
+        "grok1/25.05.yaml",
+        "llama3.1/25.04.yaml",
+        "maxtext_llama2/24.11.yaml",
+        "nemotron4/25.01.yaml",
+    ]
+    assert {replaced for _, replaced in written} == {()}
+    assert len(read_recipes([shipped_baselines(), tmp_path])) == 10
+
+
+def test_other_configurations_are_kept_and_replaced_ones_are_told(tmp_path: Path) -> None:
+    write.write_recorded(tmp_path, [(GROK[0], recording(7.331)), (GROK[1], recording(7.5))])
+    ((path, replaced),) = write.write_recorded(tmp_path, [(GROK[0], recording(7.402)), (GROK[2], recording(8.0))])
+    assert replaced == ("grok1_314b-25.05-gb200-bf16-128: 7.331 s -> 7.402 s",)
+    found = {baseline.key.gpus: baseline.step_seconds for baseline in read_recipe(path).baselines}
+    assert found == {128: 7.402, 256: 7.5, 512: 8.0}
+
+
+def test_a_full_model_joins_a_file_of_proxies_and_keeps_its_rounded_flops(tmp_path: Path) -> None:
+    grok = {base.key.gpus: base for base in SHIPPED if base.key.id.startswith("grok1_314b-24.11-h100-bf16")}
+    write.write_recorded(tmp_path, [(grok[8], recording())])
+    ((path, _),) = write.write_recorded(tmp_path, [(grok[512], recording())])
+    found = {base.key.gpus: base.configuration.architecture.formula for base in read_recipe(path).baselines}
+    assert found == {8: "grok", 512: "grok:3"}
+
+
+def test_the_same_configuration_twice_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="found two recordings of it"):
+        write.write_recorded(tmp_path, [(GROK[0], recording()), (GROK[0], recording(8.0))])
+
+
+def changed(baseline: Baseline, change: str) -> Baseline:
+    if change == "window":
+        return replace(baseline, window=replace(baseline.window, first=35))
+    if change == "tolerance":
+        return replace(baseline, tolerance=Tolerance(0.2))
+    if change == "peak TFLOP/s":
+        return replace(baseline, peak_tflops=2500.0)
+    architecture = replace(baseline.configuration.architecture, hidden_size=6145)
+    return replace(baseline, configuration=replace(baseline.configuration, architecture=architecture))
+
+
+@pytest.mark.parametrize("change", ["window", "tolerance", "peak TFLOP/s", "model"])
+def test_what_was_measured_another_way_is_not_merged(tmp_path: Path, change: str) -> None:
+    """A wider tolerance or another window must not slip in under the configurations that are there already."""
+    ((path, _),) = write.write_recorded(tmp_path, [(GROK[0], recording())])
+    before = path.read_bytes()
+    with pytest.raises(RecordError, match=f"found {change} .*expected one"):
+        write.write_recorded(tmp_path, [(changed(GROK[1], change), recording())])
+    assert path.read_bytes() == before
+
+
+def test_a_published_file_is_never_written_over(tmp_path: Path) -> None:
+    path = tmp_path / "grok1" / "25.05.yaml"
+    path.parent.mkdir()
+    path.write_bytes((shipped_baselines() / "grok1" / "25.05.yaml").read_bytes())
+    before = path.read_bytes()
+    with pytest.raises(
+        RecordError, match=r"25\.05\.yaml: found a published baseline file, expected to record elsewhere"
+    ):
+        write.write_recorded(tmp_path, [(GROK[0], recording())])
+    assert path.read_bytes() == before
+
+
+def test_an_unreadable_file_is_not_written_over(tmp_path: Path) -> None:
+    path = tmp_path / "grok1" / "25.05.yaml"
+    path.parent.mkdir()
+    path.write_text("schema: 1\nkind: recorded\n")
+    with pytest.raises(RecordError, match=r"cannot be added to, move it away(.|\n)*found no 'recipe'"):
+        write.write_recorded(tmp_path, [(GROK[0], recording())])
+    assert path.read_text() == "schema: 1\nkind: recorded\n"
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        replace(recording(), trimmed_mean_seconds=float("nan")),
+        replace(recording(), mean_seconds=float("inf")),
+        replace(recording(), run_seconds=(0.0, 7.4)),
+        replace(recording(), runs=3),
+        replace(recording(), date="yesterday"),
+        replace(recording(), log_sha256=("not a hash",)),
+    ],
+    ids=["nan", "inf", "zero", "runs", "date", "hash"],
+)
+def test_numbers_that_would_not_read_back_are_refused_and_leave_nothing(tmp_path: Path, broken: Recording) -> None:
+    with pytest.raises(RecordError, match="was not written, it would not read back"):
+        write.write_recorded(tmp_path, [(GROK[0], broken)])
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_a_place_that_cannot_be_written_is_an_error_with_its_path(tmp_path: Path) -> None:
+    (tmp_path / "grok1").write_text("a file in the way")
+    with pytest.raises(RecordError, match=r"25\.05\.yaml: .*expected a place that can be written"):
+        write.write_recorded(tmp_path, [(GROK[0], recording())])
+
+
+def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ((path, _),) = write.write_recorded(tmp_path, [(GROK[0], recording())])
+    before = path.read_bytes()
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(RecordError, match="No space left on device"):
+        write.write_recorded(tmp_path, [(GROK[0], recording(9.0))])
+    assert path.read_bytes() == before
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_nothing_is_written_when_one_of_the_files_cannot_be_merged_with(tmp_path: Path) -> None:
+    (tmp_path / "nemotron4").mkdir()
+    (tmp_path / "nemotron4" / "25.01.yaml").write_text("schema: 2\n")
+    nemotron = next(baseline for baseline in SHIPPED if baseline.key.recipe == "nemotron4")
+    with pytest.raises(RecordError):
+        write.write_recorded(tmp_path, [(GROK[0], recording()), (nemotron, recording())])
+    assert not (tmp_path / "grok1").exists()
+
+
+def test_the_file_is_readable_for_others(tmp_path: Path) -> None:
+    mask = os.umask(0o022)
+    try:
+        ((path, _),) = write.write_recorded(tmp_path, [(GROK[0], recording())])
+    finally:
+        os.umask(mask)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+
+
+def test_numpy_numbers_are_written_as_numbers(tmp_path: Path) -> None:
+    import numpy as np
+
+    measured = replace(
+        recording(), trimmed_mean_seconds=np.float64(7.1), run_seconds=(np.float64(7.1), np.float64(7.2))
+    )
+    ((path, _),) = write.write_recorded(tmp_path, [(GROK[0], measured)])
+    assert read_recipe(path).baselines[0].recording == measured

@@ -1,0 +1,364 @@
+"""Which configuration a run is. Each row of the refusals is a way in which a wrong answer could pass a slow run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import BASELINE, log, segment, steps
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_llmbench.discover.identify import identify
+from pytest_llmbench.models import Baseline, Clue, FoundRun, Identity, Key, ParsedLog, Recipe
+
+GROK_OLD = Key("grok1", "314b", "24.11", "h100", "bf16", 512)
+GROK_H100 = Key("grok1", "314b", "25.05", "h100", "bf16", 512)
+GROK_GB200 = Key("grok1", "314b", "25.05", "gb200", "bf16", 512)
+GROK_FP8 = replace(GROK_GB200, dtype="fp8")
+GROK_128 = replace(GROK_GB200, gpus=128)
+LLAMA = Key("llama3.1", "70b", "25.04", "h100", "bf16", 64)
+LLAMA_PROXY = Key("llama3.1", "405b", "25.04", "h100", "bf16", 64)
+MAXTEXT = Key("maxtext_llama2", "70b", "24.11", "h100", "bf16", 64)
+
+
+def baseline(key: Key, batch: int, *, proxy: bool = False, **changes: Any) -> Baseline:
+    parallelism = replace(BASELINE.configuration.parallelism, tp=4)
+    configuration = replace(
+        BASELINE.configuration, key=key, global_batch_size=batch, proxy=proxy, parallelism=parallelism
+    )
+    return replace(BASELINE, configuration=configuration, **changes)
+
+
+def recipe(release: str, dialect: str, layout: str, *baselines: Baseline, names: Sequence[str] = ()) -> Recipe:
+    name = baselines[0].key.recipe
+    held = tuple(replace(one, dialect=dialect) for one in baselines)
+    kind = held[0].kind
+    return Recipe(name, release, kind, name, "", dialect, tuple(names or (name,)), layout, held, (), (), Path())
+
+
+RECIPES = (
+    recipe("24.11", "nemo1", "results", baseline(GROK_OLD, 1024)),
+    recipe(
+        "25.05",
+        "nemo2",
+        "workloads",
+        *(baseline(key, 1024) for key in (GROK_H100, GROK_GB200, GROK_FP8)),
+        baseline(GROK_128, 256),
+    ),
+    recipe("25.04", "nemo2", "experiments", baseline(LLAMA, 128), baseline(LLAMA_PROXY, 64, proxy=True)),
+    recipe("24.11", "maxtext", "results", baseline(MAXTEXT, 128), names=("maxtext_llama2", "maxtext")),
+)
+
+
+def run(said: dict[str, Any], *more: Clue, layout: str = "") -> FoundRun:
+    clues = tuple(Clue(field, str(value), "name") for field, value in said.items())
+    return FoundRun("x", Path("/x"), (), (*clues, *more), layout=layout)
+
+
+def said(key: Key, *fields: str) -> dict[str, Any]:
+    return {field: getattr(key, field) for field in (fields or ("recipe", "size", "dtype", "gpus"))}
+
+
+def full(key: Key, **changes: Any) -> dict[str, Any]:
+    return {**said(key, "recipe", "size", "release", "gpu", "dtype", "gpus"), **changes}
+
+
+def logged(
+    dialect: str | None = "nemo2", batch: float = float("nan"), total: int | None = 50, **columns: Any
+) -> ParsedLog:
+    return replace(log(segment(steps(**columns, global_batch_size=[batch] * 50), total=total)), dialect=dialect)
+
+
+def decided(found: FoundRun, *logs: ParsedLog, **options: Any) -> Identity:
+    return identify(found, logs, options.pop("recipes", RECIPES), **options)
+
+
+# --- what is matched --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("found", "logs", "options", "expected", "assumed"),
+    [
+        (run(full(GROK_GB200)), [], {}, GROK_GB200, ()),
+        (run(full(GROK_GB200, release="25.05.04")), [], {}, GROK_GB200, ()),
+        (run(full(GROK_OLD, recipe="nemo_grok1")), [], {}, GROK_OLD, ()),
+        (run(full(GROK_GB200, recipe="GROK1", size="314B", dtype="BF16", gpu="GB200")), [], {}, GROK_GB200, ()),
+        (run(full(GROK_GB200, gpus="0512")), [], {}, GROK_GB200, ()),
+        (run(full(MAXTEXT, recipe="maxtext")), [], {}, MAXTEXT, ()),
+        (run(full(MAXTEXT), Clue("recipe", "maxtext", "file")), [], {}, MAXTEXT, ()),
+        (run(said(GROK_128)), [], {}, GROK_128, ("release", "gpu")),
+        (run(said(MAXTEXT), layout="results"), [], {}, MAXTEXT, ("release", "gpu")),
+        # options fill in what nothing says
+        (run(said(GROK_H100)), [], {"release": "25.05", "gpu": "h100"}, GROK_H100, ()),
+        (run(said(GROK_H100)), [], {"gpu": "GB200"}, GROK_GB200, ("release",)),
+        # dialect and layout tell releases apart
+        (run(said(GROK_OLD)), [logged("nemo1")], {}, GROK_OLD, ("release", "gpu")),
+        (run(said(GROK_OLD), layout="results"), [logged(None)], {}, GROK_OLD, ("release", "gpu")),
+        (run(said(GROK_H100), layout="workloads"), [], {"gpu": "h100"}, GROK_H100, ("release",)),
+        # nodes have 8 GPUs, of GB200 4
+        (run({**said(LLAMA, "recipe", "size", "dtype"), "nodes": 8}), [], {}, LLAMA, ("release", "gpu")),
+        (run({**full(GROK_GB200), "nodes": 128, "gpus_per_node": 4}), [], {}, GROK_GB200, ()),
+        # what the name spells out
+        (run({**full(LLAMA), "tp": 4, "global_batch_size": 128, "micro_batch_size": 1}), [], {}, LLAMA, ()),
+        (run({**full(LLAMA_PROXY), "proxy": "true"}), [], {}, LLAMA_PROXY, ()),
+        (run({**full(LLAMA), "proxy": "false", "scaling": "weak"}), [], {}, LLAMA, ()),
+        # another release on purpose
+        (run(full(GROK_GB200, release="26.06.00")), [], {"baseline_release": "25.05"}, GROK_GB200, ()),
+        (
+            run(full(GROK_OLD, release="23.05"), layout="workloads"),
+            [logged("nemo1")],
+            {"baseline_release": "24.11"},
+            GROK_OLD,
+            (),
+        ),
+        # a wrong batch size in the log is for the measurement to find
+        (run(full(GROK_GB200)), [logged(batch=2048)], {}, GROK_GB200, ()),
+    ],
+)
+def test_a_run_is_what_everything_about_it_says(
+    found: FoundRun, logs: list[ParsedLog], options: dict[str, str], expected: Key, assumed: tuple[str, ...]
+) -> None:
+    identity = decided(found, *logs, **options)
+    assert identity.key == expected, identity.because
+    assert identity.assumed == assumed
+    assert identity.because
+
+
+def test_a_release_that_is_set_aside_is_named() -> None:
+    identity = decided(run(full(GROK_GB200, release="26.06.00")), baseline_release="25.05")
+    assert identity.because.endswith("its own release 26.06.00 (name) is set aside")
+    assert "--llmb-baseline-release" in identity.because
+
+
+# --- what is refused --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "more", "because"),
+    [
+        (
+            full(GROK_GB200),
+            Clue("dtype", "fp8", "llmb-config_5.yaml"),
+            "dtype bf16 (name) but dtype fp8 (llmb-config_5",
+        ),
+        (full(GROK_GB200), Clue("gpus", "256", "file x"), "gpus 512 (name) but gpus 256 (file x)"),
+        (full(GROK_GB200), Clue("gpu", "h100", "file x"), "gpu gb200 (name) but gpu h100 (file x)"),
+        (full(GROK_GB200), Clue("recipe", "llama3.1", "file x"), "recipe grok1 (name) but recipe llama3.1 (file x)"),
+        (full(GROK_GB200), Clue("recipe", "grok2", "file x"), "recipe grok1 (name) but recipe grok2 (file x)"),
+        (full(GROK_GB200), Clue("size", "8b", "file x"), "size 314b (name) but size 8b (file x)"),
+        (full(GROK_GB200), Clue("release", "24.11", "file x"), "release 25.05 (name) but release 24.11 (file x)"),
+        (
+            full(GROK_GB200, release="25.05.04"),
+            Clue("release", "25.05.01", "file x"),
+            "release 25.05.04 (name) but release 25.05.01 (file x)",
+        ),
+    ],
+)
+def test_sources_that_contradict_each_other_match_nothing(said: dict[str, Any], more: Clue, because: str) -> None:
+    for options in ({}, {"release": "25.05", "gpu": "gb200"}):
+        identity = decided(run(said, more), **options)
+        assert identity.key is None
+        assert identity.because.startswith(f"its sources contradict each other: {because}")
+
+
+@pytest.mark.parametrize(
+    ("found", "logs", "options", "differs"),
+    [
+        (run(full(GROK_GB200, recipe="mini_grok1")), [], {}, "recipe"),
+        (run(full(GROK_GB200, recipe="grok")), [], {}, "recipe"),
+        (run(full(LLAMA, recipe="llama3")), [], {}, "recipe"),
+        (run(full(GROK_GB200, dtype="fp8cs")), [], {}, "dtype"),
+        (run(full(GROK_GB200, gpus="388660")), [], {}, "gpus"),
+        (run(full(GROK_GB200, gpu="gb300")), [], {}, "gpu"),
+        (run(full(GROK_GB200, release="25.0")), [], {}, "release"),
+        (run(full(GROK_GB200, release="25.050")), [], {}, "release"),
+        (run(full(GROK_GB200, release="25.05_dev")), [], {}, "release"),
+        (run(full(GROK_GB200), Clue("task", "finetune", "x")), [], {}, "task"),
+        (run(full(GROK_GB200), Clue("scaling", "strong", "x")), [], {}, "scaling"),
+        (run(full(GROK_GB200), Clue("variant", "lora", "x")), [], {}, "variant"),
+        (run(full(GROK_GB200), Clue("tp", "8", "x")), [], {}, "tp"),
+        (run(full(GROK_GB200), Clue("global_batch_size", "512", "x")), [], {}, "global_batch_size"),
+        (run(full(GROK_GB200), Clue("model_overrides", "num_layers=2", "x")), [], {}, "model_overrides"),
+        (run(full(GROK_GB200), Clue("nodes", "64", "x")), [], {}, "nodes"),
+        (run(full(LLAMA), Clue("proxy", "true", "x")), [], {}, "proxy"),
+        (run(full(LLAMA_PROXY), Clue("proxy", "false", "x")), [], {}, "proxy"),
+        (run(full(GROK_GB200)), [logged("nemo1")], {}, "dialect"),
+        (run(full(GROK_GB200)), [logged("nemo2"), logged("megatron")], {}, "dialect"),
+        (run(full(GROK_GB200), layout="results"), [], {}, "layout"),
+        (run(full(GROK_OLD), layout="workloads"), [], {}, "layout"),
+        (run(full(GROK_OLD), layout="experiments"), [], {}, "layout"),
+        (run(full(LLAMA), layout="workloads"), [], {}, "layout"),
+        # options override nothing
+        (run(full(GROK_GB200, release="26.06.00")), [], {"release": "25.05"}, "release"),
+        (run(full(GROK_128, gpu="h100")), [], {"gpu": "gb200"}, "gpu"),
+        # the dialect has to fit even on purpose: its steps are numbered otherwise
+        (run(full(GROK_GB200, release="26.06")), [logged("megatron")], {"baseline_release": "25.05"}, "dialect"),
+    ],
+)
+def test_one_thing_that_does_not_fit_matches_nothing_and_is_named(
+    found: FoundRun, logs: list[ParsedLog], options: dict[str, str], differs: str
+) -> None:
+    identity = decided(found, *logs, **options)
+    assert identity.key is None
+    assert identity.candidates == ()
+    assert 1 <= len(identity.nearest) <= 3
+    assert f"nearest: {identity.nearest[0].id} ({differs})" in identity.because
+
+
+def test_a_release_without_a_baseline_names_the_nearest_and_the_option() -> None:
+    identity = decided(run(full(GROK_H100, release="26.06.00")))
+    assert identity.because == (
+        "release 26.06.00 has no baseline; nearest: grok1_314b-25.05-h100-bf16-512 (release),"
+        " grok1_314b-24.11-h100-bf16-512 (release), grok1_314b-25.05-gb200-bf16-512 (gpu, release);"
+        " --llmb-baseline-release=25.05 judges it against that release"
+    ) or identity.nearest[0].release in ("24.11", "25.05")
+
+
+def test_a_misspelt_recipe_gets_the_nearest_name() -> None:
+    assert (
+        "recipe grok-1 has no baseline (did you mean 'grok1'?)"
+        in decided(run(full(GROK_H100, recipe="grok-1"))).because
+    )
+
+
+def test_without_baselines_nothing_is_matched() -> None:
+    identity = decided(run(full(GROK_H100)), recipes=())
+    assert (identity.key, identity.candidates, identity.nearest) == (None, (), ())
+
+
+# --- what is ambiguous ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("found", "candidates", "words"),
+    [
+        (run(said(GROK_H100), layout="workloads"), (GROK_GB200, GROK_H100), "give --llmb-gpu=gb200|h100"),
+        (
+            run({**said(GROK_H100), "gpu": "h100"}),
+            (GROK_OLD, GROK_H100),
+            "nothing says its release; give --llmb-release=24.11|25.05",
+        ),
+        (run(said(GROK_H100, "recipe", "size", "gpus", "gpu", "release")), (GROK_H100,), "nothing says its dtype"),
+        (
+            run(said(GROK_FP8, "recipe", "size", "gpus", "gpu", "release")),
+            (GROK_GB200, GROK_FP8),
+            "nothing says its dtype",
+        ),
+        (run(said(LLAMA, "recipe", "size", "dtype")), (LLAMA,), "nothing says its gpus"),
+        (run(said(LLAMA, "size", "dtype", "gpus", "release")), (LLAMA,), "nothing says its recipe"),
+    ],
+)
+def test_what_is_left_open_is_not_guessed(found: FoundRun, candidates: tuple[Key, ...], words: str) -> None:
+    identity = decided(found)
+    assert (identity.key, identity.candidates) == (None, tuple(sorted(candidates)))
+    assert words in identity.because
+
+
+def expected_tflops(one: Baseline, seconds: float) -> float:
+    """A framework that logs 1000 TFLOP per sample of the batch."""
+    return one.configuration.global_batch_size * 1000 / one.key.gpus / seconds
+
+
+WORK = {"seconds": 10.0, "tflops_per_gpu": [128 * 1000 / 64 / 10.0] * 50}
+EVERYTHING = {"expected_tflops": expected_tflops}
+
+
+@pytest.mark.parametrize(
+    ("found", "logs", "options", "expected"),
+    [
+        # nothing but the content: dialect, batch size, steps and TFLOP/s, all four
+        (run({}), [logged(batch=128, **WORK)], EVERYTHING, LLAMA),
+        (run({}), [logged(batch=128, **WORK)], {}, None),
+        (run({}), [logged(batch=128)], EVERYTHING, None),
+        (run({}), [logged(**WORK)], EVERYTHING, None),
+        (run({}), [logged(batch=128, total=None, **WORK)], EVERYTHING, None),
+        (run({}), [logged(None, batch=128, **WORK)], EVERYTHING, None),
+        (run({}), [logged(batch=128, total=1, **WORK)], EVERYTHING, None),
+        (run({}), [logged(batch=1024, **{**WORK, "tflops_per_gpu": [200.0] * 50})], EVERYTHING, None),
+        (run({}), [], EVERYTHING, None),
+        # the precision leaves no trace in a log
+        (run(said(GROK_FP8, "recipe", "size", "gpus")), [logged(batch=1024)], EVERYTHING, None),
+        # the older folders do not name the recipe
+        (run(said(LLAMA, "size", "dtype", "gpus")), [logged(batch=128)], {}, LLAMA),
+        (run(said(LLAMA, "size", "dtype", "gpus")), [logged(**WORK)], EVERYTHING, LLAMA),
+        (run(said(LLAMA, "size", "dtype", "gpus")), [logged()], EVERYTHING, None),
+        (run(said(LLAMA, "size", "dtype", "gpus")), [logged(None, batch=128)], EVERYTHING, None),
+        (run(said(LLAMA, "size", "dtype", "gpus")), [logged(batch=256)], {}, None),
+    ],
+)
+def test_content_alone_matches_only_where_every_fact_confirms_one(
+    found: FoundRun, logs: list[ParsedLog], options: dict[str, Any], expected: Key | None
+) -> None:
+    identity = decided(found, *logs, **options)
+    assert identity.key == expected, identity.because
+    assert expected is None or "recipe" in identity.assumed
+
+
+def test_content_tells_apart_what_names_leave_open() -> None:
+    strong = replace(LLAMA, scaling="strong")
+    recipes = (recipe("25.04", "nemo2", "experiments", baseline(LLAMA, 128), baseline(strong, 512)),)
+    assert decided(run(full(LLAMA)), recipes=recipes).candidates == (LLAMA, strong)
+    assert decided(run(full(LLAMA)), logged(batch=512), recipes=recipes).key == strong
+    assert decided(run(full(LLAMA)), logged(batch=128), recipes=recipes).key == LLAMA
+    unfit = decided(run(full(LLAMA)), logged(batch=64), recipes=recipes)
+    assert unfit.candidates == (LLAMA, strong)
+    assert "the batch size, steps or TFLOP/s in its log fit none of them" in unfit.because
+    assert decided(run({**full(LLAMA), "scaling": "strong"}), recipes=recipes).key == strong
+    assert decided(run({**full(LLAMA), "scaling": "weak"}), recipes=recipes).key == LLAMA
+
+
+def test_a_baseline_of_another_task_needs_a_run_that_says_so() -> None:
+    tuned = replace(LLAMA, task="finetune")
+    recipes = (recipe("25.04", "nemo2", "experiments", baseline(tuned, 128)),)
+    assert decided(run(full(LLAMA)), recipes=recipes).key is None
+    assert decided(run({**full(LLAMA), "task": "finetune"}), recipes=recipes).key == tuned
+
+
+def test_recorded_and_published_baselines_of_one_key_are_one_candidate() -> None:
+    recorded = baseline(LLAMA, 128, kind="recorded")
+    recipes = (*RECIPES, recipe("25.04", "nemo2", "", recorded))
+    assert decided(run(full(LLAMA)), recipes=recipes).key == LLAMA
+
+
+def test_long_lists_show_five_and_a_count() -> None:
+    keys = [replace(LLAMA, release=f"24.{month:02}") for month in range(1, 9)]
+    recipes = [recipe(key.release, "nemo2", "", baseline(key, 128)) for key in keys]
+    identity = decided(run(said(LLAMA)), recipes=recipes)
+    assert len(identity.candidates) == 8
+    assert "llama3.1_70b-24.05-h100-bf16-64 and 3 more" in identity.because
+
+
+FIELDS = st.fixed_dictionaries(
+    {},
+    optional={
+        "recipe": st.sampled_from(["grok1", "llama3.1", "maxtext", "other"]),
+        "size": st.sampled_from(["314b", "70b", "405b"]),
+        "dtype": st.sampled_from(["bf16", "fp8"]),
+        "gpus": st.sampled_from(["64", "128", "512"]),
+        "gpu": st.sampled_from(["h100", "gb200"]),
+        "release": st.sampled_from(["24.11", "25.04", "25.05.04", "26.06"]),
+    },
+)
+
+
+@given(FIELDS, st.sampled_from(["", "results", "experiments", "workloads"]), st.sampled_from([None, "nemo1", "nemo2"]))
+def test_a_match_never_differs_from_anything_said(fields: dict[str, str], layout: str, dialect: str | None) -> None:
+    """And without help from a log it needs recipe, size, precision and GPUs to be said."""
+    identity = decided(run(fields, layout=layout), logged(dialect))
+    if identity.key is None:
+        return
+    assert {"recipe", "size", "dtype", "gpus"} <= set(fields)
+    for field, value in fields.items():
+        matched = str(getattr(identity.key, field))
+        assert value in (matched, "maxtext") or value.startswith(f"{matched}.")
+    assert set(identity.assumed) == {"release", "gpu"} - set(fields)
+    assert sum(set(said(identity.key)) <= set(fields) for _ in [0]) == 1
+
+
+@given(st.permutations([Clue(field, str(value), "x") for field, value in full(GROK_GB200).items()]))
+def test_the_order_of_clues_changes_nothing(clues: list[Clue]) -> None:
+    assert decided(run({}, *clues)).key == GROK_GB200

@@ -1,0 +1,140 @@
+"""The launcher's metadata: read as text, and not trusted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_llmbench.discover.metadata import SIZE_LIMIT, Metadata, interpret, parse, read_metadata
+from pytest_llmbench.errors import LogError
+from pytest_llmbench.models import Reason
+
+
+def said(text: str) -> dict[str, str]:
+    return {clue.field: clue.value for clue in interpreted(text).clues}
+
+
+def interpreted(text: str) -> Metadata:
+    return interpret(parse(text.encode()), "llmb-config_7.yaml", "7")
+
+
+def config(text: str) -> str:
+    return f"job_config:\n  {text}\n"
+
+
+FULL = """
+job_info: {job_id: '7', launch_time: '2026-11-20T22:36:05.996634+01:00', experiment_id: null}
+workload_info: {framework: nemo2, gsw_version: 25.10, workload_type: pretrain}
+model_info: {model_name: grok1, model_size: 314b, dtype: bf16, scale: "0512", gpu_type: gb200}
+cluster_info: {gpus_per_node: '4'}
+job_config: {profile_enabled: false, proxy: true, strong_scaling: true, env_overrides: {}, model_overrides: {}}
+"""
+
+
+def test_a_full_record() -> None:
+    """The release stays the text 25.10: as a number it would be 25.1."""
+    record = interpreted(FULL)
+    assert {clue.field: clue.value for clue in record.clues} == {
+        "recipe": "grok1",
+        "size": "314b",
+        "dtype": "bf16",
+        "gpus": "0512",
+        "gpu": "gb200",
+        "release": "25.10",
+        "gpus_per_node": "4",
+        "proxy": "true",
+        "scaling": "strong",
+    }
+    assert record.started is not None
+    assert record.started.isoformat() == "2026-11-20T21:36:05.996634+00:00"
+    assert (record.job, record.excluded, record.odd) == ("7", None, ())
+    assert {clue.source for clue in record.clues} == {"llmb-config_7.yaml"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("model_info: {scale: 16}", {"gpus": "16"}),
+        ("model_info: {dtype: null, model_name: ~, new_key: x}\nnew_section: [1]", {}),
+        ("workload_info: {workload_type: finetune}", {"task": "finetune"}),
+        ("workload_info: {workload_type: pretraining}", {}),
+        (config("strong_scaling: false"), {"scaling": "weak"}),
+        (config("proxy: 'False'"), {"proxy": "false"}),
+        (config("model_overrides: {num_layers: 2, seq: 4096}"), {"model_overrides": "num_layers=2, seq=4096"}),
+        (config("model_overrides: []"), {}),
+    ],
+)
+def test_keys_come_and_go(text: str, expected: dict[str, str]) -> None:
+    assert said(text) == expected
+    assert interpreted(text).odd == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (config("profile_enabled: true"), Reason.PROFILED),
+        (config("env_overrides: {ENABLE_PROFILE: 'true'}"), Reason.PROFILED),
+        (config("env_overrides: {ENABLE_PROFILE: false}"), None),
+        (config("env_overrides: {ENABLE_NCCLTRACE: 1}"), Reason.TRACED),
+        (config("env_overrides: {ENABLE_NCCL_TRACE: true}"), Reason.TRACED),
+        (config("env_overrides: {LOAD_CHECKPOINT_PATH: /ckpt/x}"), Reason.CHECKPOINT_LOAD),
+        (config("env_overrides: {LOAD_CHECKPOINT_PATH: ''}"), None),
+        (config("env_overrides: {HF_HOME: /x}"), None),
+    ],
+)
+def test_evidence_against_comparing_is_positive(text: str, expected: Reason | None) -> None:
+    assert interpreted(text).excluded == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("model_info: {scale: many}", "model_info.scale is 'many', not a number"),
+        ("model_info: {dtype: [bf16, fp8]}", "model_info.dtype is not a single value"),
+        ("model_info: [1, 2]", "model_info is not a section"),
+        (config("profile_enabled: perhaps"), "job_config.profile_enabled is 'perhaps', neither true nor false"),
+        (config("env_overrides: [ENABLE_PROFILE=true]"), "job_config.env_overrides is not a section"),
+        (
+            "job_info: {launch_time: yesterday}",
+            "job_info.launch_time is 'yesterday', which is no date and time",
+        ),
+    ],
+)
+def test_an_odd_value_is_reported_and_not_used(text: str, problem: str) -> None:
+    record = interpreted(text)
+    assert record.odd == (problem,)
+    assert {clue.field for clue in record.clues} <= {"scaling"}
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (b"", "empty"),
+        (b"just text", "expected one mapping"),
+        (b"a: 1\n---\nb: 2", "expected one mapping"),
+        (b"model_info: {dtype: bf16, dtype: fp8}", "repeats a key"),
+        (b"? [a]\n: b", "a key that is no text"),
+        (b"a: &x [1]\nb: *x", "line 2: an alias"),
+        (b"a: [1", "not valid YAML"),
+        (b"a: \x00", "not valid YAML"),
+        (b"a: \xff\xfe", "not valid YAML"),
+        (b"[" * 60000, "nested too deeply"),
+        (b"- " * 60000, "nested too deeply"),
+        (b"{a: " * 20000, "nested too deeply"),
+        (b"job_info: {job_id: 8}", "says job_id '8' inside"),
+    ],
+)
+def test_what_cannot_be_trusted_is_refused(data: bytes, problem: str) -> None:
+    """Deep nesting would crash the interpreter in PyYAML's C composer."""
+    with pytest.raises(LogError, match=problem):
+        interpret(parse(data), "llmb-config_7.yaml", "7")
+
+
+def test_a_file_that_cannot_be_read_or_is_huge_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(LogError, match="cannot be read"):
+        read_metadata(tmp_path)
+    huge = tmp_path / "llmb-config_7.yaml"
+    huge.write_bytes(b"#" * (SIZE_LIMIT + 1))
+    with pytest.raises(LogError, match="larger than 256 KiB"):
+        read_metadata(huge)

@@ -1,0 +1,169 @@
+"""Attempts in one log: restarts, ranks, repeats, end marks."""
+
+from __future__ import annotations
+
+import pytest
+from parse.written import bar, dll, dropped, maxtext, maxtext_run, nemo2, nemo2_run, parse, steps
+
+START = "[NeMo I 2025-03-07 22:33:59 megatron_strategy:327] Copying Trainer's 'max_steps' (50) to LR scheduler's 'max_steps'.\n"
+ELASTIC = "ining-demo/0   restart_count=1\n"
+END = "`Trainer.fit` stopped: `max_steps=50` reached.\n"
+
+
+def spans(text: str) -> list[tuple[int, int]]:
+    """The first and last step of each segment."""
+    return [(numbers[0], numbers[-1]) for numbers in steps(parse(text))]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param(nemo2_run(0, 9), [(0, 9)], id="one"),
+        pytest.param(nemo2_run(0, 3) + nemo2_run(7, 9), [(0, 9)], id="a gap is no restart"),
+        pytest.param(nemo2_run(0, 15) + nemo2_run(10, 19), [(0, 15), (10, 19)], id="step falls"),
+        pytest.param(nemo2_run(0, 9) + nemo2_run(0, 9), [(0, 9), (0, 9)], id="from the start"),
+        pytest.param(nemo2_run(0, 1) + nemo2_run(0, 9), [(0, 1), (0, 9)], id="to the first step after two"),
+        pytest.param(nemo2_run(0, 9) + nemo2(8) + nemo2_run(10, 12), [(0, 12)], id="a late repeat"),
+        pytest.param(nemo2_run(0, 9) + nemo2_run(6, 12), [(0, 9), (6, 12)], id="three back"),
+        pytest.param(nemo2_run(0, 5) + nemo2(7) + nemo2(6), [(0, 7), (6, 6)], id="back to one not seen"),
+        pytest.param(nemo2_run(0, 9) + START + nemo2_run(8, 12), [(0, 9), (8, 12)], id="start mark, step falls"),
+        pytest.param(nemo2_run(0, 9) + START + nemo2_run(10, 12), [(0, 9), (10, 12)], id="start mark, goes on"),
+        pytest.param(nemo2_run(0, 9) + ELASTIC + nemo2_run(20, 22), [(0, 9), (20, 22)], id="elastic restart"),
+        pytest.param(START + ELASTIC + START + nemo2_run(0, 9) + START, [(0, 9)], id="start marks around"),
+        pytest.param(nemo2_run(0, 9) + nemo2_run(10, 19, total=20), [(0, 9), (10, 19)], id="total changes"),
+        pytest.param(nemo2_run(0, 9) + END + nemo2_run(10, 19), [(0, 9), (10, 19)], id="new step after the end"),
+        pytest.param(nemo2_run(0, 9) + END + nemo2(9), [(0, 9)], id="repeat after the end"),
+        pytest.param(
+            maxtext_run(0, 3) + "Config param steps: 50\n" + maxtext_run(4, 6), [(0, 3), (4, 6)], id="maxtext"
+        ),
+    ],
+)
+def test_where_an_attempt_begins(text: str, expected: list[tuple[int, int]]) -> None:
+    assert spans(text) == expected
+
+
+def test_marks_count_by_their_place_even_on_one_line() -> None:
+    text = "\r".join(bar(step + 1, f"{step}.000", "2.000") for step in range(3)) + END.rstrip()
+    text += "\r".join(bar(step + 1, f"{step}.000", "2.000") for step in range(3, 6)) + "\n"
+    first, second = parse(text).segments
+    assert (first.finished, second.finished) == (True, False)
+    assert (first.first_line, first.last_line, second.first_line) == (1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "finished"),
+    [
+        (nemo2_run(0, 49), [True]),
+        (nemo2_run(0, 48), [False]),
+        (nemo2_run(0, 30) + END, [True]),
+        (nemo2_run(0, 30) + "`Trainer.fit` stopped: `max_epochs=1` reached.\n", [True]),
+        (nemo2_run(0, 30) + "`Trainer.fit` stopped: something else\n", [False]),
+        (END + nemo2_run(0, 30), [False]),
+        (nemo2_run(0, 30) + START + END, [False]),
+        (nemo2_run(0, 30) + START + nemo2_run(20, 40) + END, [False, True]),
+        (nemo2_run(0, 30) + END + START + nemo2_run(20, 40), [True, False]),
+        (maxtext_run(0, 49), [False]),
+        ("Config param steps: 50\n" + maxtext_run(0, 49), [True]),
+    ],
+)
+def test_finished_is_what_the_log_says(text: str, finished: list[bool]) -> None:
+    assert [segment.finished for segment in parse(text).segments] == finished
+
+
+def interleaved(*prefixes: str, last: int = 9, first: int = 0) -> str:
+    """The same steps, printed by several ranks that are not in step with each other."""
+    lines = [
+        (step + place * 0.7, prefix + nemo2(step))
+        for place, prefix in enumerate(prefixes)
+        for step in range(first, last + 1)
+    ]
+    return "".join(line for _, line in sorted(lines))
+
+
+@pytest.mark.parametrize(
+    ("prefixes", "kept"),
+    [
+        (("0: ", "8: "), "0"),
+        (("9: [default3]: ", "1: [default3]: ", "4: [default0]: "), "1 default3"),
+        (("[rank4]:", "[rank12]:", "[rank3]:", "[rank31]:", "[rank30]:"), "rank3"),
+        (("(pretraining, pid=4112) ", "(pretraining, pid=77) "), "pid=77"),
+        (("train/0 ", "train/1 "), "train/0"),
+    ],
+)
+def test_ranks_that_print_the_same_steps_are_no_restarts(prefixes: tuple[str, ...], kept: str) -> None:
+    log = parse(interleaved(*prefixes))
+    assert steps(log) == [list(range(10))]
+    assert log.segments[0].rank == kept
+    assert dropped(log) == {"other-rank": 10 * (len(prefixes) - 1)}
+
+
+def test_the_rank_with_most_steps_speaks_and_the_logging_rank_need_not_be_0() -> None:
+    lines = interleaved("0: ", "7: ").splitlines(keepends=True)
+    lines.remove("0: " + nemo2(5))
+    log = parse("".join(lines))
+    assert log.segments[0].rank == "7"
+    assert len(log.segments[0].steps) == 10
+    assert dropped(log) == {"other-rank": 9}
+
+
+def test_attempts_of_ranks_are_aligned() -> None:
+    text = interleaved("0: ", "1: ", last=15) + interleaved("0: ", "1: ", first=10, last=19)
+    log = parse(text)
+    assert steps(log) == [list(range(16)), list(range(10, 20))]
+    assert [segment.rank for segment in log.segments] == ["0", "0"]
+    assert dropped(log) == {"other-rank": 26}
+
+
+def test_another_rank_may_speak_for_the_next_attempt() -> None:
+    log = parse(nemo2_run(0, 15, "3: ") + nemo2_run(10, 19, "5: "))
+    assert steps(log) == [list(range(16)), list(range(10, 20))]
+    assert [segment.rank for segment in log.segments] == ["3", "5"]
+    assert log.dropped == ()
+
+
+def test_a_line_that_lost_its_prefix_belongs_to_the_only_rank() -> None:
+    log = parse(nemo2_run(0, 3, "9: [default3]: ") + nemo2(4) + nemo2_run(5, 9, "9: [default3]: "))
+    assert steps(log) == [list(range(10))]
+    assert log.segments[0].rank == "9 default3"
+
+
+def test_a_stray_line_of_another_rank_does_not_join_two_attempts() -> None:
+    text = nemo2_run(0, 9, "0: ") + "1: " + nemo2(9) + nemo2_run(10, 15, "0: ") + nemo2_run(0, 5, "0: ")
+    text += "1: " + nemo2(30) + nemo2_run(6, 40, "0: ")
+    log = parse(text)
+    assert steps(log) == [list(range(16)), list(range(41))]
+    assert dropped(log) == {"other-rank": 2}
+
+
+def test_bars_of_one_line_keep_the_rank_of_its_beginning() -> None:
+    for start in ("3: \r", "3: "):
+        log = parse("before\n" + start + "\r".join(bar(step + 1, f"{step}.000", "2.000") for step in range(20)) + "\n")
+        assert [segment.rank for segment in log.segments] == ["3"]
+        assert len(log.segments[0].steps) == 20
+
+
+def test_the_first_print_of_a_step_counts() -> None:
+    log = parse(nemo2(0, "6.000") + nemo2(0, "6.010") + nemo2(1, "6.000") + nemo2(1, "6.100") + nemo2(1, "6.000"))
+    assert log.segments[0].steps.seconds.tolist() == [6.0, 6.0]
+    assert dropped(log) == {"repeated": 2, "repeat-disagrees": 1}
+    disagreement = next(each for each in log.dropped if each.reason == "repeat-disagrees")
+    assert (disagreement.first_line, disagreement.example) == (4, "step 1 again: 6.1 s, but 6 s in line 3")
+
+
+def test_a_precise_record_wins_whichever_comes_first() -> None:
+    for text in (dll(0, "52.334") + "\n" + bar(1, "0.000", "52.30"), bar(1, "0.000", "52.30") + dll(0, "52.334")):
+        assert parse(text + "\n").segments[0].steps.seconds.tolist() == [52.334]
+
+
+def test_steps_are_ordered_and_keep_their_lines() -> None:
+    log = parse("x\n" + nemo2_run(0, 4) + "x\n" + nemo2(3) + nemo2_run(5, 6) + "x\n")
+    (segment,) = log.segments
+    assert segment.steps.index.tolist() == [0, 1, 2, 3, 4, 5, 6]
+    assert segment.steps.line.tolist() == [2, 3, 4, 5, 6, 9, 10]
+    assert (segment.first_line, segment.last_line) == (2, 10)
+
+
+def test_a_segment_of_impossible_samples_only_is_none() -> None:
+    log = parse(maxtext(0, "0.000") + maxtext(1, "0.000"))
+    assert (log.dialect, log.segments) == (None, ())
+    assert dropped(log) == {"impossible-sample": 2}

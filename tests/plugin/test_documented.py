@@ -1,0 +1,74 @@
+"""All 82 configurations: a run at the published step time passes, one 8 % slower fails, and the cells come out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from generator import write_run
+
+from pytest_llmbench.baseline.locate import shipped_baselines
+from pytest_llmbench.baseline.read import read_recipes
+from pytest_llmbench.models import Baseline
+
+CELLS = {"tokens_per_second": "tokens_per_second", "mfu": "mfu", "days_to_1t": "days_to_1t_tokens"}
+
+
+def write_all(folder: Path, baselines: dict[str, Baseline], factor: float) -> Path:
+    """Write a run of each configuration whose last step is a straggler; constant but for what the format rounds."""
+    folder.mkdir()
+    for baseline in baselines.values():
+        write_run(folder, baseline, factor=factor, last_step_factor=1.3, noise=0.0)
+    return folder
+
+
+def corrected_cells() -> dict[tuple[str, str], str]:
+    recipes = read_recipes([shipped_baselines()])
+    return {
+        (erratum.configuration, erratum.cell): erratum.corrected
+        for recipe in recipes
+        for erratum in recipe.errata
+        if erratum.configuration and erratum.cell
+    }
+
+
+def number(text: str) -> tuple[Decimal, Decimal]:
+    """Return the value of a printed cell and half a unit of its last place; a percentage becomes a fraction."""
+    digits = Decimal(text.strip().rstrip("%").strip())
+    unit = Decimal(1).scaleb(int(digits.as_tuple().exponent)) / 2
+    return (digits / 100, unit / 100) if "%" in text else (digits, unit)
+
+
+def test_a_run_at_the_published_step_time_passes_and_reproduces_the_documents_cells(
+    judged: Callable, tmp_path: Path, baselines: dict[str, Baseline]
+) -> None:
+    session = judged(f"--llmb-logs={write_all(tmp_path / 'runs', baselines, 1.0)}")
+    assert session.ret == pytest.ExitCode.OK
+    assert session.verdicts == dict.fromkeys(baselines, "PASS")
+    corrections, compared, wrong = corrected_cells(), 0, []
+    for identifier, baseline in baselines.items():
+        properties = session.properties[identifier]
+        assert session.described[identifier]["last_step_seconds"] == pytest.approx(
+            1.3 * baseline.step_seconds, rel=0.02
+        )
+        measured = float(properties["step_time_seconds"])
+        assert measured == pytest.approx(baseline.step_seconds, rel=3e-4)
+        for cell, text in baseline.cells:
+            if cell not in CELLS or text.strip().lower() in ("na", "n/a"):
+                continue
+            printed, unit = number(corrections.get((identifier, cell), text))
+            # the format rounds the step time: the cell may move by the same ratio
+            slack = float(unit) * 1.0001 + abs(measured / baseline.step_seconds - 1) * float(printed) * 1.01
+            if abs(float(properties[CELLS[cell]]) - float(printed)) > slack:
+                wrong.append((identifier, cell, text, properties[CELLS[cell]]))
+            compared += 1
+    assert wrong == []
+    assert compared == 213
+
+
+def test_a_run_eight_percent_slower_fails(judged: Callable, tmp_path: Path, baselines: dict[str, Baseline]) -> None:
+    session = judged(f"--llmb-logs={write_all(tmp_path / 'runs', baselines, 1.08)}")
+    assert session.verdicts == dict.fromkeys(baselines, "REGRESSION")
+    assert session.statuses == dict.fromkeys(baselines, "failed")

@@ -1,0 +1,50 @@
+"""The main job: the committed examples, judged as they were designed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from generator.experiments import EXPERIMENTS, verdicts
+
+LOGS = "--llmb-logs={}".format
+
+
+def expected() -> dict[str, str]:
+    return {identifier: str(verdict) for identifier, (verdict, _) in verdicts().items()}
+
+
+def test_every_example_gets_the_verdict_that_it_was_made_for(judged: Callable, examples: Path) -> None:
+    session = judged(LOGS(examples))
+    found = {name: verdict for name, verdict in session.verdicts.items() if name in expected()}
+    assert found == expected()
+    assert session.ret == pytest.ExitCode.TESTS_FAILED
+    absent = {verdict for name, verdict in session.verdicts.items() if name not in expected()}
+    assert absent == {"MISSING", "unmatched"}
+    assert len(session.verdicts) == 82 + 1
+    for name, (_, reason) in verdicts().items():
+        assert session.described[name]["reason"] == str(reason)
+
+
+def test_what_fails_is_what_has_to_fail(judged: Callable, examples: Path) -> None:
+    session = judged(LOGS(examples))
+    status = {
+        "PASS": "passed",
+        "IMPROVEMENT": "passed",
+        "REGRESSION": "failed",
+        "INVALID": "failed",
+        "unmatched": "failed",
+        "MISSING": "skipped",
+    }
+    assert session.statuses == {name: status[verdict] for name, verdict in session.verdicts.items()}
+
+
+def test_each_run_can_have_an_item_of_its_own(judged: Callable, examples: Path) -> None:
+    session = judged(LOGS(examples), "--llmb-runs=each")
+    for experiment in EXPERIMENTS:
+        if experiment.expected is None:
+            continue
+        names = [name for name in session.verdicts if name.startswith(f"{experiment.configuration}-")]
+        own = [name for name in names if experiment.job_id in name] or [f"{experiment.configuration}-run"]
+        assert session.verdicts[own[0]] == str(experiment.expected), own

@@ -1,0 +1,157 @@
+"""What each option does in a session, and what a wrong one is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+GROK = "grok1_314b-25.05-gb200-bf16-128"
+LLAMA = "llama3.1_8b-25.04-h100-bf16-8"
+
+
+def logs(path: Path) -> str:
+    return f"--llmb-logs={path}"
+
+
+def test_tolerance_beats_ini_beats_default(pytester: pytest.Pytester, judged: Callable, generated: Callable) -> None:
+    folder = generated(GROK, factor=1.06, noise=0.0)
+    assert judged(logs(folder), "-k", GROK).verdicts == {GROK: "REGRESSION"}
+    pytester.makeini("[pytest]\nllmb_tolerance = 7%\n")
+    assert judged(logs(folder), "-k", GROK).verdicts == {GROK: "PASS"}
+    assert judged(logs(folder), "-k", GROK, "--llmb-tolerance=2.5%").verdicts == {GROK: "REGRESSION"}
+    message = judged(logs(folder), "-k", GROK, "--llmb-tolerance=2.5%").messages[GROK]
+    assert "7.508 s = 7.325 s x 1.025 (tolerance 2.5 %)" in message
+
+
+def test_missing_is_skipped_beside_judged_runs_and_fails_where_it_is_required(
+    judged: Callable, generated: Callable
+) -> None:
+    folder = generated(GROK)
+    plain = judged(logs(folder))
+    assert plain.ret == pytest.ExitCode.OK
+    assert plain.statuses[LLAMA] == "skipped"
+    required = judged(logs(folder), "--llmb-require=llama3.1_8b-*-bf16-8")
+    assert required.ret == pytest.ExitCode.TESTS_FAILED
+    assert [name for name, status in required.statuses.items() if status == "failed"] == [LLAMA]
+    everything = judged(logs(folder), "--llmb-require=all")
+    assert list(everything.statuses.values()).count("failed") == 81
+
+
+def test_requirements_can_stand_in_a_file(judged: Callable, generated: Callable, pytester: pytest.Pytester) -> None:
+    pytester.path.joinpath("required.txt").write_text(f"# tonight\n{LLAMA}\n")
+    session = judged(logs(generated(GROK)), "--llmb-require=required.txt")
+    assert [name for name, status in session.statuses.items() if status == "failed"] == [LLAMA]
+
+
+def test_nothing_judged_is_never_green(judged: Callable, generated: Callable) -> None:
+    folder = generated(GROK)
+    session = judged(logs(folder), "-k", "llama3.1_8b and bf16")
+    assert session.ret == pytest.ExitCode.TESTS_FAILED
+    assert set(session.statuses.values()) == {"failed"}
+    message = " ".join(session.messages[LLAMA].split())
+    assert "nothing was judged: no valid run for any of the 5 selected configurations" in message
+    assert "1 run found: " in message
+
+
+def test_an_empty_folder_is_red(judged: Callable, tmp_path: Path) -> None:
+    session = judged(logs(tmp_path))
+    assert session.ret == pytest.ExitCode.TESTS_FAILED
+    assert set(session.statuses.values()) == {"failed"}
+    assert len(session.statuses) == 82
+
+
+def test_a_run_that_matches_nothing_fails_by_itself_unless_it_is_listed(judged: Callable, generated: Callable) -> None:
+    generated(GROK)
+    folder = generated(GROK, release="26.06.00", job_id="77", started=datetime(2026, 7, 1, tzinfo=UTC))
+    session = judged(logs(folder))
+    strays = [name for name, verdict in session.verdicts.items() if verdict == "unmatched"]
+    assert len(strays) == 1
+    assert session.statuses[strays[0]] == "failed"
+    assert "26.06" in session.messages[strays[0]]
+    assert judged(logs(folder), "--llmb-unmatched=list").ret == pytest.ExitCode.OK
+
+
+def test_another_release_can_be_judged_on_purpose(judged: Callable, generated: Callable) -> None:
+    folder = generated(GROK, release="26.06.00")
+    session = judged(logs(folder), "-k", GROK, "--llmb-baseline-release=25.05")
+    assert session.verdicts == {GROK: "PASS"}
+
+
+def test_the_newest_run_decides_and_since_leaves_older_ones_out(judged: Callable, generated: Callable) -> None:
+    old, new = datetime(2025, 7, 1, tzinfo=UTC), datetime(2025, 7, 2, tzinfo=UTC)
+    generated(GROK, factor=1.2, job_id="1", started=old)
+    folder = generated(GROK, job_id="2", started=new)
+    assert judged(logs(folder), "-k", GROK).verdicts == {GROK: "PASS"}
+    each = judged(logs(folder), "-k", GROK, "--llmb-runs=each")
+    assert each.verdicts == {f"{GROK}-1": "REGRESSION", f"{GROK}-2": "PASS"}
+    late = judged(logs(folder), "-k", GROK, "--llmb-since=2025-07-03T00:00+00:00")
+    assert (late.verdicts, late.ret) == ({GROK: "MISSING"}, pytest.ExitCode.TESTS_FAILED)
+
+
+def test_a_run_that_is_too_old_is_missing(judged: Callable, generated: Callable) -> None:
+    generated(GROK, started=datetime.now(UTC) - timedelta(hours=40))
+    folder = generated(LLAMA, started=datetime.now(UTC) - timedelta(hours=5))
+    session = judged(logs(folder), "--llmb-max-age=36h")
+    assert (session.verdicts[GROK], session.verdicts[LLAMA]) == ("MISSING", "PASS")
+
+
+def test_a_baseline_recorded_here_decides_from_then_on(judged: Callable, generated: Callable, tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    for number in (1, 2):
+        folder = generated(GROK, factor=1.08, job_id=str(number), started=datetime(2025, 7, number, tzinfo=UTC))
+    recorded = judged(logs(folder), "-k", GROK, f"--llmb-record={own}")
+    assert (recorded.verdicts, recorded.statuses) == ({GROK: "RECORDED"}, {GROK: "skipped"})
+    baselines = f"--llmb-baselines={own}"
+    assert judged(logs(folder), "-k", GROK, baselines).verdicts == {GROK: "PASS"}
+    assert judged(logs(folder), "-k", GROK, baselines, "--llmb-against=published").verdicts == {GROK: "REGRESSION"}
+    both = judged(logs(folder), "-k", GROK, baselines, "--llmb-against=both")
+    assert both.verdicts == {GROK: "REGRESSION"}
+    assert [other["verdict"] for other in both.described[GROK]["others"]] == ["PASS"]
+
+
+def test_recording_without_a_valid_run_is_red(judged: Callable, generated: Callable, tmp_path: Path) -> None:
+    folder = generated(GROK, ending="killed")
+    session = judged(logs(folder), "-k", GROK, f"--llmb-record={tmp_path / 'own'}")
+    assert session.ret == pytest.ExitCode.TESTS_FAILED
+    assert not (tmp_path / "own").exists()
+
+
+USAGE = [
+    (["--llmb-logs=nowhere"], "has no 'nowhere'"),
+    (["--llmb-tolerance=5%"], "--llmb-tolerance has no runs to work on: add --llmb-logs=PATH"),
+    (["--llmb-logs=.", "--llmb-tolerance=five"], "--llmb-tolerance=five"),
+    (["--llmb-logs=.", "--llmb-gpu=h10"], "known: gb200, h100 (did you mean 'h100'?)"),
+    (["--llmb-logs=.", "--llmb-release=25.5"], "--llmb-release=25.5: no baseline has it"),
+    (["--llmb-logs=.", "--llmb-require=grok1"], "(did you mean '*grok1*'?)"),
+    (["--llmb-logs=.", "--llmb-unmatched=ignore"], "expected fail or list"),
+    (["--llmb-logs", "."], "write --llmb-logs=. with an equals sign"),
+    (["--llmb-logs=.", "--llmb-record=own", "-n2"], "--llmb-record writes from one process"),
+    (["--llmb-logs=.", "--llmb-against=recorded"], "--llmb-against=recorded: no recorded baseline"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "told"), USAGE, ids=[" ".join(arguments) for arguments, _ in USAGE])
+def test_a_wrong_option_is_one_message_before_anything_is_read(
+    pytester: pytest.Pytester, arguments: list[str], told: str
+) -> None:
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", *arguments)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert told in result.stderr.str()
+    assert "Traceback" not in result.stderr.str()
+
+
+def test_a_baseline_with_a_typo_is_one_message_with_file_and_line(pytester: pytest.Pytester, examples: Path) -> None:
+    pytester.mkdir("own").joinpath("mine.yaml").write_text("schema: 1\nrecipee: mine\n")
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", logs(examples), "--llmb-baselines=own")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert "mine.yaml:2" in result.stderr.str()
+    assert "'recipe'" in result.stderr.str()
+
+
+def test_options_in_addopts_are_fine_where_nothing_uses_them(pytester: pytest.Pytester) -> None:
+    pytester.makeini("[pytest]\naddopts = --llmb-tolerance=4%\n")
+    pytester.makepyfile("def test_plain(): pass")
+    pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)

@@ -1,0 +1,170 @@
+"""What pytest users rely on: selection, ids, xdist, last-failed, and the user's own ini."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import pytest_llmbench
+
+SUITE = "pytest_llmbench/suite/test_performance.py::test_performance"
+
+
+def logs(path: Path) -> str:
+    return f"--llmb-logs={path}"
+
+
+def test_k_selects_by_recipe_and_precision(judged: Callable, examples: Path) -> None:
+    session = judged(logs(examples), "-k", "grok1 and fp8")
+    assert len(session.verdicts) == 14
+    assert all("grok1" in name and "fp8" in name for name in session.verdicts)
+
+
+def test_k_changes_no_verdict(judged: Callable, examples: Path) -> None:
+    everything, some = judged(logs(examples)), judged(logs(examples), "-k", "nemotron4")
+    assert some.verdicts == {name: everything.verdicts[name] for name in some.verdicts}
+    assert len(some.verdicts) == 10
+
+
+@pytest.mark.parametrize(
+    ("expression", "count"),
+    [("llmb(gpus=128)", 14), ("llmb(model='llama3.1', size='8b')", 10), ("llmb(gpu='gb200')", 6), ("not llmb", 0)],
+)
+def test_m_selects_by_mark(judged: Callable, examples: Path, expression: str, count: int) -> None:
+    assert len(judged(logs(examples), "-m", expression).verdicts) == count
+
+
+def test_ids_are_the_same_wherever_the_package_is(judged: Callable, examples: Path) -> None:
+    session = judged(logs(examples), "-k", "25.05-gb200-bf16-128")
+    assert session.nodeids == [f"{SUITE}[grok1_314b-25.05-gb200-bf16-128]"]
+
+
+def test_ids_and_class_names_are_the_same_from_an_environment_inside_the_project(
+    tmp_path: Path, examples: Path
+) -> None:
+    """A copy of the package in a virtual environment below the project's root is what pytest imports here."""
+    project = tmp_path / "project"
+    site = project / "venv" / "lib" / "python3" / "site-packages"
+    site.mkdir(parents=True)
+    (project / "venv" / "pyvenv.cfg").write_text("home = /usr/bin\n")
+    (project / "pytest.ini").write_text("[pytest]\n")
+    source = Path(pytest_llmbench.__file__).parent
+    shutil.copytree(source, site / "pytest_llmbench", ignore=shutil.ignore_patterns("__pycache__"))
+    if not (source / "baselines").exists():
+        shutil.copytree(source.parent / "baselines", site / "pytest_llmbench" / "baselines")
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        logs(examples),
+        "-k",
+        "gb200-bf16-128",
+        "--junitxml=junit.xml",
+        "-rA",
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(site)}
+    done = subprocess.run(
+        command, cwd=project, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert f"PASSED {SUITE}[grok1_314b-25.05-gb200-bf16-128]" in done.stdout, done.stdout + done.stderr
+    report = (project / "junit.xml").read_text()
+    assert 'classname="pytest_llmbench.suite.test_performance"' in report
+    assert 'name="test_performance[grok1_314b-25.05-gb200-bf16-128]"' in report
+
+
+@pytest.mark.parametrize("mode", ["prepend", "append", "importlib"])
+def test_a_users_own_ini_does_not_hide_the_suite(pytester: pytest.Pytester, examples: Path, mode: str) -> None:
+    pytester.makeini(
+        "[pytest]\ntestpaths = mine\npython_files = check_*.py\npython_functions = check_*\nfilterwarnings = error\n"
+        f"xfail_strict = true\naddopts = --strict-markers --strict-config --import-mode={mode}\n"
+    )
+    pytester.mkdir("mine").joinpath("check_mine.py").write_text("def check_mine(): assert False\n")
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", logs(examples), "-k", "25.05-gb200-bf16-128", "-rA")
+    result.assert_outcomes(passed=1, deselected=82)
+    result.stdout.fnmatch_lines([f"PASSED {SUITE}?grok1_314b-25.05-gb200-bf16-128?"])
+
+
+def test_two_workers_give_the_same_verdicts_and_read_no_log(
+    pytester: pytest.Pytester, judged: Callable, examples: Path
+) -> None:
+    pytest.importorskip("xdist")
+    alone = judged(logs(examples))
+    pytester.makeconftest(
+        """
+        import pytest_llmbench.session
+        from pytest_llmbench.session import Session
+
+        def pytest_configure(config):
+            if hasattr(config, "workerinput"):
+                import pytest_llmbench.parse.read as read
+                read.read_log = None  # a worker that reads a log fails
+        """
+    )
+    together = judged(logs(examples), "-n2")
+    assert together.verdicts == alone.verdicts
+    assert together.statuses == alone.statuses
+    assert sorted(together.nodeids) == sorted(alone.nodeids)
+    assert together.properties == alone.properties
+
+
+def test_lf_runs_what_failed(pytester: pytest.Pytester, examples: Path) -> None:
+    pytester.runpytest_inprocess(logs(examples)).assert_outcomes(passed=18, failed=4, skipped=61)
+    again = pytester.runpytest_inprocess(logs(examples), "--lf")
+    again.assert_outcomes(failed=4, deselected=79)
+
+
+def test_x_stops_at_the_first_failure(pytester: pytest.Pytester, examples: Path) -> None:
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", logs(examples), "-x")
+    assert result.parseoutcomes()["failed"] == 1
+    assert result.ret == pytest.ExitCode.INTERRUPTED or result.ret == pytest.ExitCode.TESTS_FAILED
+
+
+def test_collect_only_lists_and_judges_nothing(pytester: pytest.Pytester, examples: Path) -> None:
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", logs(examples), "--collect-only", "-q")
+    result.stdout.fnmatch_lines([f"{SUITE}?llama3.1_405b-25.04-h100-bf16-1024?", "83 tests collected*"])
+    result.stdout.no_fnmatch_line("*green*")
+    assert result.ret == pytest.ExitCode.OK
+
+
+def test_with_paths_only_those_tests_run_and_they_use_the_fixtures(pytester: pytest.Pytester, examples: Path) -> None:
+    pytester.makepyfile(
+        test_mine="""
+        import pytest
+
+        def test_efficiency_or_so(llmb_measurement, llmb_baseline, llmb_run, llmb_case):
+            assert llmb_measurement.metric("mfu").value > 0.2
+            assert llmb_baseline.key == llmb_case.key
+            assert llmb_run.found.job_id or llmb_run.found.folder
+
+        def test_plain():
+            pass
+        """
+    )
+    result = pytester.runpytest_inprocess(
+        "-p", "no:cacheprovider", "test_mine.py", logs(examples), "-k", "grok1 or plain"
+    )
+    outcomes = result.parseoutcomes()
+    assert outcomes["failed"] == 2  # diverged, killed
+    assert outcomes["passed"] == 10 + 1
+    assert sum(outcomes.values()) == 82 + 1
+
+
+def test_options_that_nothing_uses_are_refused(pytester: pytest.Pytester, examples: Path) -> None:
+    pytester.makepyfile(test_mine="def test_plain(): pass")
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "test_mine.py", logs(examples))
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: no selected test uses --llmb-logs*"])
+
+
+def test_a_users_test_without_logs_fails_and_is_never_green(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_mine="def test_it(llmb_verdict): pass\ndef test_it_too(llmb_measurement): pass")
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-k", "test_it_too")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.assert_outcomes(errors=82, deselected=82)

@@ -1,0 +1,338 @@
+"""The JUnit report: no status is lost, whatever a log held; Jenkins accepts the file; nothing is half written."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import resource
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import junit_xml
+import pytest
+import xmlschema
+from builders import BASELINE, KEY, NOW, evidence, log, measurement, run, segment, steps
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_llmbench.judge.decide import judge
+from pytest_llmbench.measure.measurement import measure
+from pytest_llmbench.models import Case, Note, Outcome, Problem, Reason, Status, Stray
+from pytest_llmbench.report.junit import render, write_junit
+from pytest_llmbench.report.outcome import describe, describe_stray
+
+DIRECTORY = Path("/runs")
+SCHEMA = xmlschema.XMLSchema(Path(__file__).with_name("jenkins-junit.xsd"))
+
+
+def told(status: str = "passed", identifier: str = KEY.id, seconds: float = 7.4, **changes: Any) -> dict[str, Any]:
+    """Return the dictionary of a complete run at this step time."""
+    measured = measure(run(log(segment(steps(seconds)))), BASELINE, NOW)
+    outcome = Outcome(Case(identifier, KEY), Status(status), judge(evidence(measured)))
+    return {**describe(outcome, NOW, DIRECTORY), **changes}
+
+
+def missing() -> dict[str, Any]:
+    """Return the dictionary of a configuration without a run."""
+    return describe(Outcome(Case("missing", KEY), Status.SKIPPED, judge(evidence())), NOW, DIRECTORY)
+
+
+def stray(identifier: str = "run_7", text: str = "no baseline of release 26.01") -> dict[str, Any]:
+    """Return the dictionary of a run that matches nothing."""
+    return describe_stray(Stray(identifier, Reason.UNMATCHED, text, Path("/runs/log_7.out")), DIRECTORY)
+
+
+def parsed(*described: dict[str, Any]) -> ElementTree.Element:
+    return ElementTree.fromstring(render(described, NOW))  # noqa: S314 (our own report)
+
+
+def status_of(case: ElementTree.Element) -> str:
+    found = [tag for tag in ("failure", "error", "skipped") if case.find(tag) is not None]
+    return {(): "passed", ("failure",): "failed", ("skipped",): "skipped"}[tuple(found)]
+
+
+def statuses(*described: dict[str, Any]) -> dict[str, str]:
+    return {case.attrib["name"]: status_of(case) for case in parsed(*described).iter("testcase")}
+
+
+def output(one: dict[str, Any]) -> list[str]:
+    return (parsed(one).findtext(".//system-out") or "").splitlines()
+
+
+# --- what it says -----------------------------------------------------------------------------------------
+
+
+def test_a_case_for_each_configuration_in_a_suite_for_each_recipe_gpu_and_precision() -> None:
+    other = told(identifier="other", suite="llama3.1 25.04 h100 fp8")
+    other["configuration"] = {**other["configuration"], "recipe": "llama3.1", "release": "25.04", "gpu": "h100"}
+    root = parsed(stray(), told(), other, missing())
+    assert [(suite.attrib["name"], [case.attrib["name"] for case in suite.iter("testcase")]) for suite in root] == [
+        ("grok1 25.05 gb200 bf16", [KEY.id, "missing"]),
+        ("llama3.1 25.04 h100 fp8", ["other"]),
+        ("unmatched runs", ["run_7"]),
+    ]
+    assert [suite.find("testcase").attrib["classname"] for suite in root] == [  # type: ignore[union-attr]
+        "llmbench.grok1.25_05.gb200.bf16",
+        "llmbench.llama3_1.25_04.h100.bf16",
+        "llmbench.unmatched",
+    ]
+    assert {suite.attrib["timestamp"] for suite in root} == {"2025-11-20T06:00:00+00:00"}
+
+
+def test_the_counts_are_those_of_the_statuses() -> None:
+    root = parsed(told("passed", "a"), told("failed", "b"), told("failed", "c"), missing(), stray())
+    assert root.attrib == {"tests": "5", "failures": "3", "errors": "0"}
+    counts = [[suite.attrib[name] for name in ("tests", "failures", "errors", "skipped")] for suite in root]
+    assert counts == [["4", "2", "0", "1"], ["1", "1", "0", "0"]]
+
+
+@pytest.mark.parametrize("status", ["passed", "failed", "skipped"])
+def test_every_case_says_what_was_measured_and_what_was_expected(status: str) -> None:
+    lines = output(told(status))
+    assert {
+        "step_time_seconds: 7.4",
+        "expected_seconds: 7.325",
+        "bound_seconds: 7.69125",
+        "difference: +1.0 %",
+        "tolerance: 5 %",
+        "window: mean of steps 11 to 44",
+        "expected_mfu: 0.4758654314968308",
+        "step_time_seconds_standard_deviation: 0.0",
+        "log: log-x_1_0.out",
+        "run: x_1",
+        "job: 1",
+        "started: 2025-11-20T03:00:00+00:00 (folder name), 3h old",
+        "attempt: 0 of 1, numbered from 0",
+        "baseline: published: Grok1 314b BF16, 25.05.yaml:42",
+        "text: 7.4 s is +1.0 % against 7.325 s",
+    } <= set(lines)
+    names = [line.partition(": ")[0] for line in lines]
+    assert {"tokens_per_second", "mfu", "tflops_per_gpu", "days_to_1t_tokens", "last_step_seconds"} <= set(names)
+
+
+def test_every_note_and_problem_is_told_with_its_line() -> None:
+    notes = tuple(Note("dropped", f"torn line {number}", number) for number in range(7))
+    problems = (Problem(Reason.DIVERGED, "loss is nan", 12), Problem(Reason.INCOMPLETE, "50 steps, 20 found"))
+    judgement = judge(evidence(measurement(problems=problems, notes=notes)))
+    lines = output(describe(Outcome(Case("a", KEY), Status.FAILED, judgement), NOW, DIRECTORY))
+    assert [line for line in lines if line.startswith("note: ")] == [
+        "note: dropped: torn line 0",
+        *(f"note: dropped: torn line {number} (line {number})" for number in range(1, 7)),
+    ]
+    assert "problem: diverged: loss is nan (line 12)" in lines
+    assert "problem: incomplete: 50 steps, 20 found" in lines
+    assert "log_line: 12" in lines
+
+
+def test_a_failure_has_a_message_of_one_line_and_the_whole_explanation() -> None:
+    failure = parsed(told("failed", seconds=8.4)).find(".//failure")
+    assert failure is not None
+    assert failure.attrib == {
+        "type": "slower-than-bound",
+        "message": "REGRESSION: 8.4 s is +14.7 % against 7.325 s; the bound is 7.691 s",
+    }
+    text = failure.text or ""
+    assert text.startswith(f"REGRESSION  {KEY.id} (slower-than-bound)\n")
+    assert "\n  step time                    8.4 s         7.325 s      +14.7 %\n" in text
+    assert "\nlog: log-x_1_0.out\nnext: " in text
+
+
+def test_a_skipped_case_says_why() -> None:
+    skipped = parsed(missing()).find(".//skipped")
+    assert skipped is not None
+    assert skipped.attrib["message"] == "MISSING: no run of this configuration"
+
+
+def test_the_time_of_a_case_is_that_of_its_window() -> None:
+    """34 steps of 7.4123 s; the sum of the suite has the three decimals that the schema allows."""
+    root = parsed(told(seconds=7.4123), missing())
+    assert [case.get("time") for case in root.iter("testcase")] == ["252.018200", None]
+    assert root[0].attrib["time"] == "252.018"
+
+
+# --- no status is lost ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(["passed", "failed", "skipped"])))
+def test_of_several_entries_with_one_id_the_worst_counts(order: tuple[str, ...]) -> None:
+    assert statuses(*[told(status) for status in order]) == {KEY.id: "failed"}
+    without_failure = [told(status) for status in order if status != "failed"]
+    assert statuses(*without_failure) == {KEY.id: "skipped"}
+
+
+@pytest.mark.parametrize("status", ["failed", "error", "", "PASSED"])
+def test_whatever_is_neither_passed_nor_skipped_is_a_failure(status: str) -> None:
+    assert statuses(told(status="failed") | {"status": status}) == {KEY.id: "failed"}
+
+
+@pytest.mark.parametrize("text", ["", " \n", "\x00", "\ud800", "\x1b[31mred", "]]>", "\ufffe\uffff"])
+def test_a_failure_stays_one_whatever_its_text(text: str) -> None:
+    """junit-xml drops a failure without text, and loses the whole report to a character that XML forbids."""
+    one = told("failed", "a") | {"text": text, "verdict": ""}
+    assert statuses(one, told("passed", "b"), stray(text, text)) == {
+        "a": "failed",
+        "b": "passed",
+        shown(text): "failed",
+    }
+
+
+def shown(text: str) -> str:
+    """Return the text with \\x1b for what XML cannot hold."""
+    return re.sub("[\x00-\x08\x0b-\x1f\ud800-\udfff\ufffe\uffff]", lambda sign: ascii(sign.group())[1:-1], text)
+
+
+TEXT = st.text(st.characters() | st.characters(categories=["Cs", "Cc"]) | st.sampled_from("\ufffe\uffff&<>\"']\u2028"))
+KEPT = {"status", "kind", "reason", "id", "suite"}
+
+
+def replaced(value: Any, text: st.DataObject, key: str = "") -> Any:
+    """Return a copy with every text in it replaced by one that is drawn."""
+    if isinstance(value, dict):
+        return {name: replaced(inner, text, name) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [replaced(inner, text) for inner in value]
+    return text.draw(TEXT) if isinstance(value, str) and key not in KEPT else value
+
+
+def rich() -> dict[str, Any]:
+    """Return a dictionary in which every field is filled."""
+    notes, problems = (Note("dropped", "torn", 3),), (Problem(Reason.DIVERGED, "loss is nan", 12),) * 2
+    judgement = judge(evidence(measurement(problems=problems, notes=notes)))
+    outcome = Outcome(Case("a", KEY), Status.FAILED, judgement, (judge(evidence(measurement(7.1))),), "context")
+    return (
+        describe(outcome, NOW, DIRECTORY)
+        | {"metrics": told()["metrics"]}
+        | {"expected_metrics": told()["expected_metrics"]}
+    )
+
+
+EVERYTHING = (rich(), told("passed"), missing(), stray())
+
+
+@settings(deadline=None)  # the first example imports junit-xml
+@given(st.data(), st.lists(st.tuples(st.sampled_from(["passed", "failed", "skipped"]), TEXT, TEXT), max_size=4))
+def test_no_text_changes_a_status_or_adds_a_line(text: st.DataObject, drawn: list[tuple[str, str, str]]) -> None:
+    described = []
+    for number, (status, identifier, suite) in enumerate(drawn):
+        one = replaced(EVERYTHING[number], text)
+        described.append({**one, "status": status, "id": f"{number} {identifier}", "suite": suite})
+    document = render(described, NOW)
+    root = ElementTree.fromstring(document)  # noqa: S314 (our own report)
+    found = {case.attrib["name"].partition(" ")[0]: status_of(case) for case in root.iter("testcase")}
+    assert found == {str(number): status for number, (status, _, _) in enumerate(drawn)}
+    assert int(root.attrib["tests"]) == len(drawn)
+    assert int(root.attrib["failures"]) == [status for status, _, _ in drawn].count("failed")
+    assert sum(int(suite.attrib["skipped"]) for suite in root) == [status for status, _, _ in drawn].count("skipped")
+    for case in root.iter("testcase"):
+        names = [line.partition(": ")[0] for line in (case.findtext("system-out") or "").split("\n")]
+        assert all(re.fullmatch("[a-z0-9_]+", name) for name in names)
+        assert names.count("verdict") <= 1
+    assert SCHEMA.is_valid(document.decode())
+
+
+def test_a_log_cannot_write_lines_into_the_report() -> None:
+    one = told("failed", text="slow\r\nverdict: PASS\u2028verdict: PASS\x85verdict: PASS\x0bverdict: PASS")
+    assert [line for line in output(one) if line.startswith("verdict: ")] == ["verdict: PASS"]
+    assert "text: slow verdict: PASS verdict: PASS verdict: PASS verdict: PASS" in output(one)
+
+
+def test_a_carriage_return_stays_visible() -> None:
+    """A reader of XML would turn it into a line feed."""
+    assert "UNMATCHED  a\\rb\n" in (parsed(stray("a\rb")).findtext(".//failure") or "")
+
+
+def test_the_order_of_the_entries_does_not_matter() -> None:
+    described = [told("passed", "a"), told("failed", "b"), missing(), stray()]
+    assert {render(order, NOW) for order in itertools.permutations(described)} == {render(described, NOW)}
+
+
+# --- the schema that Jenkins uses -------------------------------------------------------------------------
+
+
+def test_jenkins_accepts_the_report() -> None:
+    SCHEMA.validate(
+        render([told("passed", "a"), told("failed", "b", 7.41287), missing(), stray(), rich()], NOW).decode()
+    )
+    SCHEMA.validate(render([], NOW).decode())
+
+
+def test_the_schema_refuses_what_junit_xml_writes_by_itself() -> None:
+    """Its count of disabled tests, and the decimals of its times: the reasons why the report is put right."""
+    cases = [junit_xml.TestCase("a", "b", elapsed_sec=7.4128)] * 34
+    document = junit_xml.to_xml_report_string([junit_xml.TestSuite("s", cases)])
+    reasons = " ".join(str(error.reason) for error in SCHEMA.iter_errors(document))
+    assert "'disabled' attribute not allowed" in reasons
+    assert "attribute time=" in reasons
+
+
+# --- the file ---------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """Let no file grow beyond this many bytes: writing fails in the middle, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_the_folders_of_the_report_are_made(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "llmb.xml"
+    write_junit(path, [told()], NOW)
+    assert path.read_bytes() == render([told()], NOW)
+    assert [entry.name for entry in path.parent.iterdir()] == ["llmb.xml"]
+
+
+def test_the_report_can_be_read_by_whom_the_umask_allows(tmp_path: Path) -> None:
+    """The CI server often collects it as another user."""
+    before = os.umask(0o022)
+    try:
+        write_junit(tmp_path / "llmb.xml", [told()], NOW)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "llmb.xml").stat().st_mode & 0o777 == 0o644
+
+
+def test_a_report_that_does_not_fit_leaves_the_old_one_whole(tmp_path: Path) -> None:
+    path = tmp_path / "llmb.xml"
+    path.write_text("old")
+    with files_of_at_most(100), pytest.raises(OSError, match="File too large"):
+        write_junit(path, [told()], NOW)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("name", ["file/llmb.xml", "file/deeper/llmb.xml", "folder"])
+def test_a_path_that_cannot_be_a_report_is_an_os_error_and_leaves_nothing(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError, match=name.partition("/")[0]):
+        write_junit(tmp_path / name, [told()], NOW)
+    assert sorted(entry.name for entry in tmp_path.rglob("*")) == ["file", "folder"]
+
+
+def test_a_link_keeps_pointing_at_the_report(tmp_path: Path) -> None:
+    (tmp_path / "latest.xml").symlink_to(tmp_path / "monday.xml")
+    write_junit(tmp_path / "latest.xml", [told()], NOW)
+    assert (tmp_path / "latest.xml").is_symlink()
+    assert (tmp_path / "monday.xml").read_bytes() == render([told()], NOW)
+
+
+def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    """As root, --llmb-junit=/dev/null would otherwise replace the device by a file."""
+    pipe, received = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: received.append(pipe.read_bytes()))
+    reader.start()
+    write_junit(pipe, [told()], NOW)
+    reader.join(10)
+    assert received == [render([told()], NOW)]
+    assert pipe.is_fifo()

@@ -1,0 +1,133 @@
+"""Golden text of what people read: the message of an item and the summary."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+from builders import BASELINE, KEY, NOW, evidence, log, measurement, run, segment, steps
+
+from pytest_llmbench.judge.decide import judge
+from pytest_llmbench.measure.measurement import measure
+from pytest_llmbench.models import Case, Note, Outcome, Reason, Run, Status, Stray, Verdict
+from pytest_llmbench.report.explain import ADVICE, explain
+from pytest_llmbench.report.outcome import PROPERTIES, describe, describe_stray, properties
+from pytest_llmbench.report.terminal import count, summary
+
+FOLDER = Path("/runs")
+
+
+def outcome(content: Run | None, status: Status = Status.FAILED, context: str = "") -> dict[str, object]:
+    """Return the dictionary of what a run is judged to be."""
+    measurements = () if content is None else (measure(content, BASELINE, NOW),)
+    return describe(Outcome(Case(KEY.id, KEY), status, judge(evidence(*measurements)), context=context), NOW, FOLDER)
+
+
+SLOW = run(log(segment(steps([7.7645] * 49 + [9.0]))), started=NOW - timedelta(hours=3))
+
+REGRESSION = """\
+REGRESSION  grok1_314b-25.05-gb200-bf16-128 (slower-than-bound)
+7.764 s is +6.0 % against 7.325 s; the bound is 7.691 s
+
+                            measured        baseline   difference
+  step time                  7.764 s         7.325 s       +6.0 %
+  tokens/s                   270,095         286,301       -5.7 %
+  MFU                         44.89%          47.59%       -5.7 %
+  TFLOP/s per GPU            1,099.9         1,165.9       -5.7 %
+  days to 1T tokens            42.85           40.43       +6.0 %
+
+  bound     7.691 s = 7.325 s x 1.05 (tolerance 5 %)
+  baseline  published: Grok1 314b BF16, 25.05.yaml:42
+  window    mean of steps 11 to 44 (34 found, sd 0 s); last step 9.000 s
+  run       job 1, started 2025-11-20 03:00 (folder name), 3h old
+log: log-x_1_0.out
+next: compare with an older run of this configuration; if this cluster is known
+      to differ from the document, record its own baseline with
+      --llmb-record=DIR"""
+
+
+def test_a_regression_reads_on_one_screen() -> None:
+    assert explain(outcome(SLOW), short=False) == REGRESSION
+
+
+def test_where_many_items_fail_a_message_has_three_lines() -> None:
+    assert explain(outcome(SLOW), short=True).splitlines() == [*REGRESSION.splitlines()[:2], "log: log-x_1_0.out"]
+
+
+def test_an_invalid_run_shows_no_step_time_that_means_nothing() -> None:
+    loss = np.where(np.arange(50) < 31, 12.0, np.nan)
+    text = explain(outcome(run(log(segment(steps(loss=loss))))), short=False)
+    assert "loss is nan from step 31 on (19 steps)" in text
+    assert "log: log-x_1_0.out:131" in text
+    assert "tokens/s" not in text
+
+
+def test_nothing_judged_is_said_in_each_message() -> None:
+    text = explain(outcome(None, context="nothing was judged: no run was found"), short=False)
+    assert "nothing was judged: no run was found" in text
+
+
+@pytest.mark.parametrize("short", [True, False])
+def test_every_message_fits_eighty_columns(short: bool) -> None:
+    notes = tuple(Note("dropped", "word " * 40, number) for number in range(9))
+    judgement = replace(judge(evidence(measurement(9.0))), notes=notes)
+    told = describe(Outcome(Case(KEY.id, KEY), Status.FAILED, judgement, (judgement,)), NOW, FOLDER)
+    lines = explain(told, short=short).splitlines()
+    assert max(map(len, lines)) < 80
+    assert len(lines) < 40
+
+
+def test_every_reason_has_advice() -> None:
+    assert {str(reason) for reason in Reason} <= set(ADVICE)
+
+
+def test_the_summary() -> None:
+    passed = outcome(run(), Status.PASSED)
+    missing = outcome(None, Status.SKIPPED)
+    killed = outcome(run(log(segment(steps([7.3] * 47), finished=False))))
+    stray = describe_stray(Stray("pretrain_x/9", Reason.UNMATCHED, "no baseline", FOLDER / "log.out"), FOLDER)
+    assert (
+        "\n".join(summary([passed, missing, killed, outcome(SLOW), stray], ["remark " * 15]))
+        == """\
+verdict        configuration                           step time    diff   age
+REGRESSION     grok1_314b-25.05-gb200-bf16-128           7.764 s  +6.0 %    3h
+INVALID        grok1_314b-25.05-gb200-bf16-128                 -       -    3h
+                 stopped after step 46 of 50; the log does not say why
+PASS           grok1_314b-25.05-gb200-bf16-128           7.325 s   0.0 %    3h
+MISSING        1 without a run, first grok1_314b-25.05-gb200-bf16-128
+UNMATCHED      pretrain_x/9
+remark remark remark remark remark remark remark remark remark remark remark
+  remark remark remark remark
+1 green: 1 PASS; 3 red: 1 REGRESSION, 1 INVALID, 1 UNMATCHED; 1 skipped: 1
+  MISSING"""
+    )
+
+
+def test_the_count_of_nothing_is_not_green() -> None:
+    assert count([]) == "nothing judged"
+
+
+@pytest.mark.parametrize("content", [run(), SLOW, None, run(log()), run(started=None)])
+def test_an_outcome_is_plain_json(content: Run | None) -> None:
+    told = outcome(content)
+    assert json.loads(json.dumps(told, allow_nan=False)) == told
+    assert told["schema"] == 1
+
+
+def test_a_number_that_is_none_is_null_and_no_property() -> None:
+    told = describe(Outcome(Case(KEY.id, KEY), Status.FAILED, judge(evidence(measurement(float("nan"))))), NOW, FOLDER)
+    json.dumps(told, allow_nan=False)
+    assert told["verdict"] == Verdict.INVALID
+    assert "nan" not in dict(properties(told)).values()
+
+
+def test_properties_are_strings_with_all_digits() -> None:
+    told = dict(properties(outcome(SLOW)))
+    assert tuple(told) == PROPERTIES
+    assert all(isinstance(value, str) for value in told.values())
+    assert float(told["bound_seconds"]) == 7.325 * 1.05
+    assert told["window"] == "mean of steps 11 to 44"

@@ -1,0 +1,196 @@
+"""`llmbench baselines list | show | lint`: output for 80 columns, one message for an error, and the exit codes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_llmbench.baseline.locate import shipped_baselines
+from pytest_llmbench.cli import main
+
+OWN = """\
+schema: 1
+kind: published
+recipe: mine
+release: "25.05"
+title: My model
+framework: NeMo-Run
+names: [mine]
+dialect: nemo2
+source: {document: my notes}
+timed: last_step
+window: {statistic: mean, first: 11, last: 44}
+steps: 50
+tolerance: 2.5%
+peak_tflops: {h100: {bf16: "989"}}
+models: {8b: {formula: nemotron, hidden_size: 4096, vocabulary_size: 128256}}
+configurations:
+  - {size: 8b, gpu: h100, dtype: bf16, gpus: 8, sequence_length: 8192, layers: 32, gbs: 128,
+     cells: {step_time: "12.30"}}
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    path = tmp_path / "own.yaml"
+    path.write_text(OWN)
+    return path
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    code = main(["baselines", *map(str, arguments)])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_list_has_a_line_for_every_configuration(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "list")
+    lines = out.splitlines()
+    assert (code, err, len(lines)) == (0, "", 84)
+    assert lines[0].split() == ["configuration", "step", "time", "MFU", "kind"]
+    assert "grok1_314b-25.05-gb200-bf16-128             7.325 s   47.59%  published" in lines
+    assert lines[-1] == "82 configurations"
+    assert max(map(len, lines)) < 80
+
+
+def test_list_of_one_recipe(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "list", "--recipe", "nemotron4")
+    assert (code, out.splitlines()[-1]) == (0, "10 configurations")
+
+
+def test_list_adds_own_baselines(capsys: pytest.CaptureFixture[str], own: Path) -> None:
+    code, out, _ = run(capsys, "list", "--baselines", own.parent, "--recipe", "mine")
+    assert code == 0
+    assert "mine_8b-25.05-h100-bf16-8" in out
+    assert "12.30 s" in out
+
+
+def test_show_has_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "show", "grok1_314b-25.05-gb200-bf16-512")
+    assert (code, err) == (0, "")
+    for text in (
+        "expected   7.324 s a step",
+        "judged by  mean of steps 11 to 44, of 50 steps",
+        "TP 4, PP 1, CP 1, EP 8, ETP 4, DP 128, VP 1",
+        "GBS 1024, MBS 1, GA 8",
+        "2450 TFLOP/s per GPU",
+        "throughput (tokens/s)        572679       1145359",
+        "MFU                           47.6%         47.6%",
+        "TFLOP/s per GPU                   -       1166.03",
+        "grok1_314b-25.05-gb200-bf16-512: tokens_per_second 572679 -> 1145359",
+        "because computed with half of the batch",
+        "launch     llmb-run single -w pretrain_grok1",
+        "25.05.yaml:",
+    ):
+        assert text in out, text
+    assert "grok1_314b-25.05-gb200-fp8-512" not in out, "errata of other configurations are left out"
+    assert [line for line in out.splitlines() if len(line) >= 80 and ".yaml:" not in line] == []
+
+
+def test_show_says_that_a_proxy_is_one_and_has_no_days(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "show", "grok1_314b-24.11-h100-bf16-8")
+    assert "(a proxy: not the full model)" in " ".join(out.split())
+    assert "none (proxy)" in out
+
+
+def test_show_of_an_own_baseline_has_its_tolerance(capsys: pytest.CaptureFixture[str], own: Path) -> None:
+    _, out, _ = run(capsys, "show", "mine_8b-25.05-h100-bf16-8", "--baselines", own.parent)
+    assert "tolerance  2.5 %" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["show", "grok1_314b-25.05-gb20-bf16-512"], "did you mean 'grok1_314b-25.05-gb200-bf16-512'?"),
+        (["list", "--recipe", "grok"], "expected grok1, llama3.1, maxtext_llama2, nemotron4 (did you mean 'grok1'?)"),
+        (["list", "--baselines", "no/such/folder"], "no/such/folder: No such file or directory"),
+        (["lint", "no/such.yaml"], "no/such.yaml: No such file or directory, expected a readable baseline file"),
+    ],
+)
+def test_bad_input_is_one_message_and_exit_code_2(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    code, out, err = run(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("llmbench: ")
+    assert message in err
+
+
+def test_a_bad_file_is_named_with_its_line(capsys: pytest.CaptureFixture[str], own: Path) -> None:
+    own.write_text(OWN.replace("tolerance:", "tolerence:"))
+    for arguments in (["list", "--baselines", own.parent], ["lint", own]):
+        code, _, err = run(capsys, *arguments)
+        assert code == 2
+        assert f"{own}:13: found the unknown key 'tolerence'" in err
+
+
+def test_lint_of_the_shipped_files(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "lint")
+    flat = " ".join(out.split())
+    assert (code, err) == (0, "")
+    assert (
+        "82 configurations, 313 cells (295 numbers), 213 derived: 183 reproduce, 30 do not; "
+        "errata: 34 in tables, 26 in the text" in flat
+    )
+    assert out.splitlines()[-1] == "0 findings"
+    assert flat.count(" because ") == 37, "11 kinds of cells and 26 places in the text"
+    assert [line for line in out.splitlines() if len(line) >= 80 and ".yaml" not in line] == []
+
+
+def test_lint_prints_every_erratum_with_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    from pytest_llmbench.baseline.read import read_recipes
+
+    flat = " ".join(run(capsys, "lint")[1].split())
+    for recipe in read_recipes([shipped_baselines()]):
+        for erratum in recipe.errata:
+            assert f"{erratum.printed} -> {erratum.corrected}" in flat
+            assert f"because {erratum.reason}" in flat
+
+
+def test_lint_findings_are_exit_code_1(capsys: pytest.CaptureFixture[str], own: Path) -> None:
+    own.write_text(OWN.replace('"12.30"', '"12.30", tokens_per_second: "85521"'))
+    code, out, _ = run(capsys, "lint", own)
+    assert code == 1
+    assert "found tokens_per_second 85521, expected 85250;" in " ".join(out.split())
+    assert "1 finding" in out
+
+
+def test_lint_of_a_folder(capsys: pytest.CaptureFixture[str], own: Path) -> None:
+    code, out, _ = run(capsys, "lint", own.parent)
+    assert (code, out.splitlines()[-1]) == (0, "0 findings")
+
+
+@pytest.mark.parametrize("arguments", [[], ["baselines"], ["baselines", "shwo"], ["baselines", "show"]])
+def test_a_wrong_command_line_is_a_usage_error(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert "usage: llmbench" in capsys.readouterr().err
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "pytest_llmbench.cli", *arguments]
+
+
+def test_a_reader_that_leaves_early_sees_no_traceback() -> None:
+    with subprocess.Popen(
+        command("baselines", "lint"), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:  # the output is larger than a pipe's buffer only together with a reader that is gone
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == 0
+
+
+def test_a_terminal_without_unicode_gets_escapes_in_place_of_a_traceback(own: Path) -> None:
+    own.write_text(OWN.replace("my notes", "mes résultats"))
+    arguments = command("baselines", "show", "mine_8b-25.05-h100-bf16-8", "--baselines", str(own.parent))
+    done = subprocess.run(
+        arguments, capture_output=True, check=False, env={"PYTHONIOENCODING": "ascii", "PYTHONPATH": ":".join(sys.path)}
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert rb"mes r\xe9sultats" in done.stdout
