@@ -219,8 +219,18 @@ def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Generator[None, p
     """Put the outcome on the report, as a dictionary that crosses xdist."""
     report = yield
     if DESCRIBED in item.stash and (call.when == "call" or not report.passed):
-        report.llmb = item.stash[DESCRIBED]  # type: ignore[attr-defined]
+        described = item.stash[DESCRIBED]
+        overruled = report.failed and described["status"] != "failed"
+        report.llmb = _overruled(described, report) if overruled else described  # type: ignore[attr-defined]
     return report
+
+
+def _overruled(described: dict[str, Any], report: pytest.TestReport) -> dict[str, Any]:
+    """Return the outcome of a user's own test that failed on a configuration whose verdict is green."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    error = str(crash.message if crash else report.longreprtext).strip().partition("\n")[0]
+    text = f"{described['verdict']}, but the test failed: {error}"
+    return {**described, "status": "failed", "verdict": "TEST_FAILED", "reason": "test-failed", "text": text}
 
 
 def _selected(items: Sequence[pytest.Item]) -> Iterator[str]:

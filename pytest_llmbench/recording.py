@@ -33,7 +33,7 @@ def record(batch: Batch, selected: Collection[str], settings: Settings, now: dat
     for result in chosen:
         key = result.case.key
         told = (
-            _told(*recorded[key], [change for change in changes if change.startswith(key.id)])
+            _told(*recorded[key], [change for change in changes if change.startswith(f"{key.id}: ")])
             if key in recorded
             else ""
         )

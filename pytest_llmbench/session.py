@@ -80,7 +80,7 @@ class Session:
             outcomes = record(self.batch, selected, self.settings, self.now)
         self._short = sum(outcome.failed for outcome in outcomes) + len(self.failing_strays) >= SHORT_FROM
         for outcome in outcomes:
-            told = describe(outcome, self.now, self.directory)
+            told = wording.printable_values(describe(outcome, self.now, self.directory))
             self._settled[outcome.case.id] = replace(outcome, message=explain(told, short=self._short)), told
 
     def outcome(self, case: Case) -> tuple[Outcome, dict[str, Any]]:
@@ -92,7 +92,7 @@ class Session:
         from pytest_llmbench.report.explain import explain
         from pytest_llmbench.report.outcome import describe_stray
 
-        told = describe_stray(stray, self.directory)
+        told = wording.printable_values(describe_stray(stray, self.directory))
         return replace(stray, message=explain(told, short=self._short)), told
 
     @property

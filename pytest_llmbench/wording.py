@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 
 def age(elapsed: timedelta) -> str:
@@ -46,5 +47,20 @@ def counted(number: int, noun: str, plural: str = "") -> str:
 
 
 def place(path: Path, directory: Path) -> str:
-    """Return a path as a reader would type it from `directory`."""
-    return str(path.relative_to(directory)) if path.is_relative_to(directory) else str(path)
+    """Return a path as a reader would type it from `directory`; bytes that are no text are escaped."""
+    shown = str(path.relative_to(directory)) if path.is_relative_to(directory) else str(path)
+    return printable(shown)
+
+
+def printable(text: str) -> str:
+    """Return a text that every report and channel can carry: lone surrogates are escaped."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def printable_values(values: Any) -> Any:
+    """Return nested dictionaries and lists with every text in them printable."""
+    if isinstance(values, str):
+        return printable(values)
+    if isinstance(values, dict):
+        return {name: printable_values(value) for name, value in values.items()}
+    return [printable_values(value) for value in values] if isinstance(values, list) else values

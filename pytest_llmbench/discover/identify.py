@@ -48,7 +48,7 @@ def identify(
     elif fitting:
         identity = _chosen(said, fitting, logs, expected_tflops)
     else:
-        identity = _unmatched(said, every, dialects, recipes)
+        identity = _unmatched(said, every, _summary(said, found.layout, dialects), recipes)
     own = next((clue for clue in found.clues if baseline_release and clue.field == "release"), None)
     if own is None:
         return identity
@@ -129,10 +129,10 @@ def _contradicted(said: Claims, fitting: Sequence[Match]) -> Identity:
     return Identity(None, f"its sources contradict each other: {because}", candidates=_keys(fitting))
 
 
-def _unmatched(said: Claims, every: Sequence[Match], dialects: Collection[str], recipes: Sequence[Recipe]) -> Identity:
+def _unmatched(said: Claims, every: Sequence[Match], summary: str, recipes: Sequence[Recipe]) -> Identity:
     near = nearest(every, said.by_field["gpus"].value if "gpus" in said.by_field else "")
     differing = frozenset(near[0].differences) if near else frozenset()
-    because = _lacking(said, differing, recipes) or f"no baseline fits {_summary(said, dialects)}"
+    because = _lacking(said, differing, recipes) or f"no baseline fits {summary}"
     if near:
         because += "; nearest: " + ", ".join(f"{match.key.id} ({', '.join(match.differences)})" for match in near)
     if near and differing <= {"release", "layout"}:
@@ -150,9 +150,10 @@ def _lacking(said: Claims, differing: Collection[str], recipes: Sequence[Recipe]
     return ""
 
 
-def _summary(said: Claims, dialects: Collection[str]) -> str:
-    """Return what a run says of itself, in the order of a key."""
+def _summary(said: Claims, layout: str, dialects: Collection[str]) -> str:
+    """Return what is known of a run, in the order of a key."""
     values = [f"{field} {said.by_field[field].value}" for field in _KEY_FIELDS if field in said.by_field]
+    values += [f"folders of the {layout} layout"] if layout else []
     values += [f"a {dialect} log" for dialect in sorted(dialects)]
     return ", ".join(values) or "a run that says nothing of itself"
 

@@ -68,11 +68,13 @@ def differences(subject: Subject, recipe: Recipe, baseline: Baseline) -> tuple[s
 
 
 def nearest(found: Sequence[Match], gpus: str) -> tuple[Match, ...]:
-    """Return up to three baselines that differ least: of the same size first, then in the fewest fields."""
+    """Return up to three baselines that differ least: in the size last, in few fields, by few GPUs; newest first."""
 
-    def distance(match: Match) -> tuple[bool, int, float, str]:
+    def distance(match: Match) -> tuple[bool, float, float, list[int], str]:
+        fields = match.differences
         apart = abs(math.log2(match.key.gpus / int(gpus))) if gpus.isdecimal() and int(gpus) else 0.0
-        return "size" in match.differences, len(match.differences), apart, match.key.id
+        older = [-int(number) for number in re.findall(r"\d+", match.key.release)]
+        return "size" in fields, len(fields) - ("layout" in fields) / 2, apart, older, match.key.id
 
     by_key = {match.key: match for match in sorted(found, key=distance, reverse=True)}
     return tuple(sorted(by_key.values(), key=distance)[:3])

@@ -137,10 +137,11 @@ class Walk:
                 folder.files.append(File(entry.name, status.st_mtime, _identity(status), entry.is_symlink()))
 
     def _closed(self, folder: Folder, path: Path) -> None:
-        """Leave a folder that holds no logs unread but for the profiler's reports in it."""
+        """Take only the profiler's reports of a folder without logs; say so where it seems to hold some."""
         with os.scandir(path) as entries:
-            folder.reports += sorted(entry.name for entry in entries if entry.name.lower().endswith(REPORT))
-        if not folder.only_chosen:
+            found = sorted(entry.name for entry in entries)
+        folder.reports += [name for name in found if name.lower().endswith(REPORT)]
+        if not folder.only_chosen and any(name.lower().endswith((".out", ".log")) for name in found):
             self.ignored.append((path, "by its name a folder without logs; to read it, give its own path"))
 
     def _chosen_in(self, identity: _Identity) -> frozenset[str]:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 RECENT = timedelta(minutes=10)
 """An unfinished log that was written this recently probably belongs to a job that still runs."""
 
+LONGEST_SECONDS = 1e6
+"""A step time from here on (11 days) is no step time."""
+
 KNOWN_FACTOR_BAND = 0.05
 """How far logged TFLOP/s may lie from computed ones where the recipe's factor between them is known."""
 
@@ -104,7 +107,7 @@ def _window(choice: Choice, steps: Steps, baseline: Baseline) -> Iterator[Proble
         fastest = possible_seconds(baseline)
         rows = choice.segment.steps
         row = int(np.flatnonzero(np.isin(rows.index, list(impossible)))[0])
-        text = f"step {rows.index[row]} took {rows.seconds[row]:.4g} s, above 100 % MFU (at least {fastest:.4g} s)"
+        text = f"step {rows.index[row]} took {rows.seconds[row]:.4g} s; 100 % MFU would be {fastest:.4g} s"
         yield Problem(Reason.IMPOSSIBLE_SAMPLE, text, int(rows.line[row]))
     lost = missing - impossible
     if lost:

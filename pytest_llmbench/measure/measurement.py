@@ -63,8 +63,8 @@ def _unmeasured(run: Run, baseline: Baseline, found: tuple[Problem, ...], exclud
 
 
 def _possible(steps: Steps, baseline: Baseline) -> Steps:
-    """Return the steps without those that are faster than the hardware can be."""
-    keep = steps.seconds >= checks.possible_seconds(baseline)
+    """Return the steps without those that are faster than the hardware can be, or that no job outlives."""
+    keep = (steps.seconds >= checks.possible_seconds(baseline)) & (steps.seconds < checks.LONGEST_SECONDS)
     if keep.all():
         return steps
     columns = (field.name for field in dataclasses.fields(steps))
@@ -75,8 +75,8 @@ def _notes(run: Run, choice: Choice, steps: Steps, baseline: Baseline) -> tuple[
     notes: list[Note] = []
     whole = choice.segment.steps
     if len(steps) < len(whole):
-        row = int(np.flatnonzero(whole.seconds < checks.possible_seconds(baseline))[0])
-        text = f"{len(whole) - len(steps)} steps above 100 % MFU set aside, first step {whole.index[row]}"
+        row = int(np.flatnonzero(~np.isin(whole.index, steps.index))[0])
+        text = f"{len(whole) - len(steps)} impossible steps (above 100 % MFU) set aside, first step {whole.index[row]}"
         notes.append(Note("impossible-steps", text, int(whole.line[row])))
     if len(run.attempts) > 1:
         text = f"attempt {choice.attempt.files.number} of {len(run.attempts)} is judged (numbered from 0)"

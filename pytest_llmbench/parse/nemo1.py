@@ -19,8 +19,8 @@ DIGITS = 3
 BAR = re.compile(rb"Epoch (\d{1,9}):[: ]*\d{1,3}%\|[^|\r\n]*\| *(\d{1,15})/(\d{1,15}) \[([^\]\r\n]*)\]")
 BAR_HEAD = re.compile(rb"Epoch \d{1,9}:[: ]*\d{1,3}%")
 DLL = re.compile(rb"DLL \d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)? - (\d{1,15}) ")
-WHOLE = re.compile(rb"\d{1,15}(?:\.0{1,9})?|\d(?:\.\d{1,2})?e\+?\d{1,2}")
-NUMBER = re.compile(rb"-?(?:\d{1,18}(?:\.\d{1,18})?(?:e[+-]?\d{1,3})?|(?:nan|inf)(?:\.0)?)")
+WHOLE = re.compile(rb"\d{1,15}(?:\.0{1,9})?|\d(?:\.\d{1,2})?e\+\d{1,2}")
+NUMBER = re.compile(rb"-?(?:\d{1,18}(?:\.\d{1,18})?(?:e[+-]\d{1,3})?|(?:nan|inf)(?:\.0)?)")
 
 TIME = b"train_step_timing in s"
 STEP = b"global_step"

@@ -42,6 +42,7 @@ ADVICE = {
     "ambiguous": "say what nothing in the run says with --llmb-release or --llmb-gpu, or allow it with "
     "--llmb-unmatched=list",
     "within-tolerance": "nothing",
+    "test-failed": "read the test",
     "recorded": "judge against it with --llmb-baselines=DIR",
     "unreadable": "give this user the right to read it, or allow it with --llmb-unmatched=list",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import uuid
@@ -15,6 +16,7 @@ from xml.etree import ElementTree
 from pytest_llmbench import wording
 from pytest_llmbench.report.explain import explain
 from pytest_llmbench.report.outcome import PROPERTIES, properties
+from pytest_llmbench.report.terminal import JUDGED
 
 if TYPE_CHECKING:
     from junit_xml import TestCase
@@ -99,8 +101,8 @@ def _lines(one: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield names and values; the properties of --junitxml first, since servers cut the output of passed cases."""
     yield from properties(one)
     yield "tolerance", one.get("tolerance")
-    if one.get("log_difference") is not None:
-        yield "difference", wording.difference(one["log_difference"])
+    if one.get("log_difference") is not None and one["verdict"] in JUDGED:
+        yield "difference", wording.difference(math.exp(one["log_difference"]))
     yield "text", one["text"]
     yield "context", one.get("context")
     if one.get("run"):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_llmbench.baseline import write
@@ -52,16 +53,14 @@ tolerances = st.none() | st.builds(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(data=st.data(), tolerance=tolerances)
-def test_what_is_written_reads_back_to_the_same_numbers(
-    tmp_path: Path, data: st.DataObject, tolerance: Tolerance | None
-) -> None:
+def test_what_is_written_reads_back_to_the_same_numbers(data: st.DataObject, tolerance: Tolerance | None) -> None:
     chosen = data.draw(st.lists(st.sampled_from(SHIPPED), min_size=1, max_size=5, unique_by=lambda base: base.key))
     pairs = [(replace(baseline, tolerance=tolerance), data.draw(recordings)) for baseline in chosen]
-    directory = tmp_path / data.draw(st.uuids()).hex
-    written = write.write_recorded(directory, pairs)
-    found = {baseline.key: baseline for path, _ in written for baseline in read_recipe(path).baselines}
+    with tempfile.TemporaryDirectory() as directory:
+        written = write.write_recorded(Path(directory), pairs)
+        found = {baseline.key: baseline for path, _ in written for baseline in read_recipe(path).baselines}
     assert len(found) == len(pairs)
     for published, measured in pairs:
         baseline = found[published.key]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from builders import BASELINE, log, segment, steps
 from hypothesis import given
@@ -68,9 +69,11 @@ def full(key: Key, **changes: Any) -> dict[str, Any]:
 
 
 def logged(
-    dialect: str | None = "nemo2", batch: float = float("nan"), total: int | None = 50, **columns: Any
+    dialect: str | None = "nemo2", batch: float = np.nan, total: int | None = 50, tflops: float = np.nan
 ) -> ParsedLog:
-    return replace(log(segment(steps(**columns, global_batch_size=[batch] * 50), total=total)), dialect=dialect)
+    """A log of 50 steps of 10 s; NaN is not logged."""
+    columns = steps(10.0, global_batch_size=np.full(50, batch), tflops_per_gpu=np.full(50, tflops))
+    return replace(log(segment(columns, total=total)), dialect=dialect)
 
 
 def decided(found: FoundRun, *logs: ParsedLog, **options: Any) -> Identity:
@@ -215,7 +218,7 @@ def test_a_release_without_a_baseline_names_the_nearest_and_the_option() -> None
         "release 26.06.00 has no baseline; nearest: grok1_314b-25.05-h100-bf16-512 (release),"
         " grok1_314b-24.11-h100-bf16-512 (release), grok1_314b-25.05-gb200-bf16-512 (gpu, release);"
         " --llmb-baseline-release=25.05 judges it against that release"
-    ) or identity.nearest[0].release in ("24.11", "25.05")
+    )
 
 
 def test_a_misspelt_recipe_gets_the_nearest_name() -> None:
@@ -263,7 +266,8 @@ def expected_tflops(one: Baseline, seconds: float) -> float:
     return one.configuration.global_batch_size * 1000 / one.key.gpus / seconds
 
 
-WORK = {"seconds": 10.0, "tflops_per_gpu": [128 * 1000 / 64 / 10.0] * 50}
+WORK = 128 * 1000 / 64 / 10
+"""What the Llama configuration logs at 10 s."""
 EVERYTHING = {"expected_tflops": expected_tflops}
 
 
@@ -271,20 +275,20 @@ EVERYTHING = {"expected_tflops": expected_tflops}
     ("found", "logs", "options", "expected"),
     [
         # nothing but the content: dialect, batch size, steps and TFLOP/s, all four
-        (run({}), [logged(batch=128, **WORK)], EVERYTHING, LLAMA),
-        (run({}), [logged(batch=128, **WORK)], {}, None),
+        (run({}), [logged(batch=128, tflops=WORK)], EVERYTHING, LLAMA),
+        (run({}), [logged(batch=128, tflops=WORK)], {}, None),
         (run({}), [logged(batch=128)], EVERYTHING, None),
-        (run({}), [logged(**WORK)], EVERYTHING, None),
-        (run({}), [logged(batch=128, total=None, **WORK)], EVERYTHING, None),
-        (run({}), [logged(None, batch=128, **WORK)], EVERYTHING, None),
-        (run({}), [logged(batch=128, total=1, **WORK)], EVERYTHING, None),
-        (run({}), [logged(batch=1024, **{**WORK, "tflops_per_gpu": [200.0] * 50})], EVERYTHING, None),
+        (run({}), [logged(tflops=WORK)], EVERYTHING, None),
+        (run({}), [logged(batch=128, total=None, tflops=WORK)], EVERYTHING, None),
+        (run({}), [logged(None, batch=128, tflops=WORK)], EVERYTHING, None),
+        (run({}), [logged(batch=128, total=1, tflops=WORK)], EVERYTHING, None),
+        (run({}), [logged(batch=1024, tflops=200.0)], EVERYTHING, None),
         (run({}), [], EVERYTHING, None),
         # the precision leaves no trace in a log
         (run(said(GROK_FP8, "recipe", "size", "gpus")), [logged(batch=1024)], EVERYTHING, None),
         # the older folders do not name the recipe
         (run(said(LLAMA, "size", "dtype", "gpus")), [logged(batch=128)], {}, LLAMA),
-        (run(said(LLAMA, "size", "dtype", "gpus")), [logged(**WORK)], EVERYTHING, LLAMA),
+        (run(said(LLAMA, "size", "dtype", "gpus")), [logged(tflops=WORK)], EVERYTHING, LLAMA),
         (run(said(LLAMA, "size", "dtype", "gpus")), [logged()], EVERYTHING, None),
         (run(said(LLAMA, "size", "dtype", "gpus")), [logged(None, batch=128)], EVERYTHING, None),
         (run(said(LLAMA, "size", "dtype", "gpus")), [logged(batch=256)], {}, None),
@@ -356,7 +360,6 @@ def test_a_match_never_differs_from_anything_said(fields: dict[str, str], layout
         matched = str(getattr(identity.key, field))
         assert value in (matched, "maxtext") or value.startswith(f"{matched}.")
     assert set(identity.assumed) == {"release", "gpu"} - set(fields)
-    assert sum(set(said(identity.key)) <= set(fields) for _ in [0]) == 1
 
 
 @given(st.permutations([Clue(field, str(value), "x") for field, value in full(GROK_GB200).items()]))

@@ -6,14 +6,16 @@ from pathlib import Path
 
 import pytest
 from parse.written import maxtext_run, nemo2_run, parse
-from pytest_llmbench.parse.read import read_ending
 from shared_data import shared
+
+from pytest_llmbench.parse.read import read_ending
 
 END = "`Trainer.fit` stopped: `max_steps=50` reached.\n"
 TRACEBACK = "[default2]:[rank2]: Traceback (most recent call last):\n"
 
 LINES = [
-    ("slurmstepd: error: *** JOB 1999616 ON r6i4n5 CANCELLED AT 2021-05-27T21:42:11 DUE TO TIME LIMIT ***", "time-limit"),
+    ("slurmstepd: error: *** JOB 1999616 ON r6i4n5 CANCELLED AT 2021-05-27T21:42:11 DUE TO TIME LIMIT ***",
+     "time-limit"),
     (" 0: [2026-08-18T04:17:57.018] error: *** STEP 3108456.2 ON nid007590 CANCELLED AT 2026-08-18T04:17:57 "
      "DUE TO TIME LIMIT ***", "time-limit"),
     ("slurmstepd: error: *** JOB 454600 CANCELLED DUE TO TIME LIMIT ***", "time-limit"),
@@ -24,7 +26,7 @@ LINES = [
      "DUE TO TASK FAILURE ***", "task-failure"),
     ("srun: error: n1: tasks 0-7: Exited with exit code 7", "task-failure"),
     ("srun: error: nid006549: task 0: Segmentation fault (core dumped)", "segfault"),
-    ("slurmstepd: error: *** JOB 608 ON SERVER_NAME CANCELLED AT 2022-08-12T02:06:12 DUE TO JOB REQUEUE ***", "requeued"),
+    ("slurmstepd: error: *** JOB 608 ON n1 CANCELLED AT 2022-08-12T02:06:12 DUE TO JOB REQUEUE ***", "requeued"),
     ("slurmstepd: error: *** JOB 608 ON n1 CANCELLED AT 2022-08-12T02:06:12 DUE TO PREEMPTION ***", "preempted"),
     ("[NeMo I 2025-03-07 22:48:03 preemption:67] Preemption detected, saving checkpoint and exiting", "preempted"),
     ("slurmstepd: error: *** JOB 608 ON n1 CANCELLED AT 2022-08-12T02:06:12 ***", "cancelled"),

@@ -24,27 +24,23 @@ REORDERED_LINE = (
 
 
 @pytest.mark.parametrize(
-    ("line", "step", "seconds", "memory", "tflops", "batch", "total"),
+    ("line", "expected"),  # step, seconds, peak memory, TFLOP/s, batch size, total
     [
-        (DOCUMENT_LINE, 49, 12.39, 70833405952, math.nan, 128, 50),
-        (NEWER_LINE, 45, 6.08, 115792977920, 1249, 128, 100),
-        (REORDERED_LINE, 10, 10.26, math.nan, math.nan, 512, 20),
+        (DOCUMENT_LINE, (49, 12.39, 70833405952, math.nan, 128, 50)),
+        (NEWER_LINE, (45, 6.08, 115792977920, 1249, 128, 100)),
+        (REORDERED_LINE, (10, 10.26, math.nan, math.nan, 512, 20)),
     ],
 )
-def test_lines_of_each_release(
-    line: str, step: int, seconds: float, memory: float, tflops: float, batch: float, total: int
-) -> None:
+def test_lines_of_each_release(line: str, expected: tuple[float, ...]) -> None:
     log = parse(line)
     (segment,) = log.segments
     columns = segment.steps
+    names = ("index", "seconds", "peak_memory_bytes", "tflops_per_gpu", "global_batch_size")
+    found = [float(getattr(columns, name)[0]) for name in names]
     assert log.dialect == "nemo2"
-    assert (columns.index.tolist(), columns.seconds.tolist()) == ([step], [seconds])
-    assert columns.peak_memory_bytes.tolist() == pytest.approx([memory], nan_ok=True)
-    assert columns.tflops_per_gpu.tolist() == pytest.approx([tflops], nan_ok=True)
-    assert columns.global_batch_size.tolist() == [batch]
+    assert [*found, segment.total_steps] == pytest.approx(list(expected), nan_ok=True)
     assert columns.has_loss.tolist() == [True]
     assert columns.has_grad_norm.tolist() == [False]
-    assert segment.total_steps == total
 
 
 @pytest.mark.parametrize(

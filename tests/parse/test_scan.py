@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import tracemalloc
 from collections.abc import Iterable, Iterator
 
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from parse.written import bar, dll, maxtext_run, nemo2, nemo2_run, parse, steps
+
 from pytest_llmbench.models import ParsedLog
 from pytest_llmbench.parse.read import parse_blocks
 from pytest_llmbench.parse.scan import PIECE, REACH, REACH_BACK, find, windows
@@ -45,7 +47,7 @@ def described(log: ParsedLog) -> object:
 
 def cut(data: bytes, *places: int) -> list[bytes]:
     bounds = [0, *sorted(places), len(data)]
-    return [data[begin:end] for begin, end in zip(bounds, bounds[1:], strict=False)]
+    return [data[begin:end] for begin, end in itertools.pairwise(bounds)]
 
 
 @pytest.mark.parametrize("name", LOGS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from parse.written import bar, dll, dropped, maxtext, maxtext_run, nemo2, nemo2_run, parse, steps
 
-START = "[NeMo I 2025-03-07 22:33:59 megatron_strategy:327] Copying Trainer's 'max_steps' (50) to LR scheduler's 'max_steps'.\n"
+START = "[NeMo I 2025-03-07 22:33:59 x] Copying Trainer's 'max_steps' (50) to LR scheduler's 'max_steps'.\n"
 ELASTIC = "ining-demo/0   restart_count=1\n"
 END = "`Trainer.fit` stopped: `max_steps=50` reached.\n"
 

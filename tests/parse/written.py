@@ -14,8 +14,8 @@ def parse(text: str | bytes) -> ParsedLog:
 def nemo2(step: int, seconds: str = "6.061", *, total: int = 50, more: str = " | consumed_samples: 640") -> str:
     """A NeMo 2 line of epoch 0."""
     return (
-        f"Training epoch 0, iteration {step}/{total - 1} | lr: 1.5e-07 | global_batch_size: 128 | global_step: {step} | "
-        f"reduced_train_loss: 11.96 | train_step_timing in s: {seconds}{more}\n"
+        f"Training epoch 0, iteration {step}/{total - 1} | lr: 1.5e-07 | global_batch_size: 128 | "
+        f"global_step: {step} | reduced_train_loss: 11.96 | train_step_timing in s: {seconds}{more}\n"
     )
 
 

@@ -151,8 +151,8 @@ def test_with_paths_only_those_tests_run_and_they_use_the_fixtures(pytester: pyt
         "-p", "no:cacheprovider", "test_mine.py", logs(examples), "-k", "grok1 or plain"
     )
     outcomes = result.parseoutcomes()
-    assert outcomes["failed"] == 2  # diverged, killed
-    assert outcomes["passed"] == 10 + 1
+    assert outcomes["errors"] == 2  # diverged, killed: the fixture fails
+    assert outcomes["passed"] == 8 + 1
     assert sum(outcomes.values()) == 82 + 1
 
 
@@ -168,3 +168,25 @@ def test_a_users_test_without_logs_fails_and_is_never_green(pytester: pytest.Pyt
     result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-k", "test_it_too")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.assert_outcomes(errors=82, deselected=82)
+
+
+def test_a_users_own_failing_test_is_red_everywhere_although_the_verdict_passes(
+    pytester: pytest.Pytester, examples: Path
+) -> None:
+    pytester.makepyfile(test_mine="def test_mfu(llmb_measurement): assert llmb_measurement.metric('mfu').value > 0.9")
+    result = pytester.runpytest_inprocess(
+        "-p", "no:cacheprovider", "test_mine.py", logs(examples), "-k", "gb200-bf16-128", "--llmb-junit=junit.xml"
+    )
+    result.assert_outcomes(failed=1, deselected=81)
+    result.stdout.fnmatch_lines(["TEST_FAILED    grok1_314b-25.05-gb200-bf16-128*", "1 red: 1 TEST_FAILED"])
+    report = pytester.path.joinpath("junit.xml").read_text()
+    assert 'failures="1"' in report
+    assert "PASS, but the test failed" in report
+
+
+def test_undecodable_names_cross_to_workers(pytester: pytest.Pytester, examples: Path) -> None:
+    pytest.importorskip("xdist")
+    shutil.copytree(os.fsencode(examples / "workloads"), os.fsencode(pytester.path) + b"/runs/name-\xff")
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "--llmb-logs=runs", "-n2", "-q")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert "INTERNALERROR" not in result.stdout.str()

@@ -1,0 +1,40 @@
+"""The page about the file format is true: its example is read and lints clean, and no key is left out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_llmbench.baseline.fields import KINDS, file_fields
+from pytest_llmbench.baseline.lint import Arithmetic, lint_file
+from pytest_llmbench.baseline.read import read_file
+from pytest_llmbench.baseline.schema import Fields, Items, Spec
+
+PAGE = (Path(__file__).parents[2] / "docs" / "baselines.md").read_text()
+
+
+def test_the_example_lints_clean(tmp_path: Path, arithmetic: Arithmetic) -> None:
+    example = re.search(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    assert example
+    path = tmp_path / "example.yaml"
+    path.write_text(example[1])
+    report = lint_file(read_file(path), arithmetic)
+    assert (report.derived, report.reproduced, report.findings) == (3, 3, ())
+
+
+def keys(spec: Spec, name: str = "") -> Iterator[str]:
+    """Yield the keys of a file down to its configurations; those of the launch block explain themselves."""
+    if isinstance(spec, Items):
+        yield from keys(spec.item, name)
+    elif isinstance(spec, Fields) and name not in ("launch", "worked", "recorded", "source", "cells"):
+        for key, value in {**spec.required, **spec.optional}.items():
+            yield key
+            yield from keys(value, key)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_key_is_on_the_page(kind: str) -> None:
+    assert [key for key in keys(file_fields(kind)) if not re.search(rf"\b{key}\b", PAGE)] == []

@@ -1,0 +1,134 @@
+"""Whole logs: dialects, facts that stand once, files that are none, files that cannot be read."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from parse.written import bar, dropped, maxtext, maxtext_run, nemo2, nemo2_run, parse, steps
+
+from pytest_llmbench.errors import LogError
+from pytest_llmbench.parse.dialects import DIALECTS, load_reader, load_settler
+from pytest_llmbench.parse.read import parse_blocks, read_ending, read_log
+
+
+@pytest.mark.parametrize(
+    ("text", "dialect"),
+    [
+        (bar(1, "0.000", "24.00"), "nemo1"),
+        (nemo2(0), "nemo2"),
+        (maxtext(0), "maxtext"),
+        ("iteration        1/   15535 | elapsed time per iteration (ms): 20289.1 |\n", None),
+    ],
+)
+def test_the_dialect_is_recognised_by_its_steps(text: str, dialect: str | None) -> None:
+    assert parse(text).dialect == dialect
+
+
+def test_of_two_dialects_the_one_with_more_steps_counts() -> None:
+    few, many = maxtext_run(0, 1), nemo2_run(0, 9)
+    for text in (few + many, many + few):
+        log = parse(text)
+        assert (log.dialect, steps(log)) == ("nemo2", [list(range(10))])
+        assert dropped(log) == {"other-dialect": 2}
+        assert log.dropped[0].example == "maxtext: step 0"
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_every_entry_of_the_table_can_be_loaded(name: str) -> None:
+    assert callable(load_reader(name))
+    assert callable(load_settler(name))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\n",
+        b"\n" * 1000,
+        b"\x00" * 5000,
+        bytes(range(256)) * 50,
+        b"\xff\xfe" + nemo2_run(0, 9).encode("utf-16-le"),
+        gzip.compress(nemo2_run(0, 9).encode()),
+        "ünïcödé\u2028".encode() * 99,
+        b"boom\n",
+    ],
+)
+def test_what_is_no_log_has_no_dialect(data: bytes) -> None:
+    log = parse_blocks([data])
+    assert (log.dialect, log.segments, log.dropped, log.ending) == (None, (), (), None)
+    assert (log.started, log.nccl_line, log.checkpoint_load_line, log.checkpoint_save_line) == (None, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "lines"),
+    [([], 0), ([b""], 0), ([b"a"], 1), ([b"a\n"], 1), ([b"a\n", b"b"], 2), ([b"a\n", b"\n"], 2), ([b"a\r", b"b\n"], 1)],
+)
+def test_lines_are_counted_as_editors_do(blocks: list[bytes], lines: int) -> None:
+    assert parse_blocks(blocks).lines == lines
+
+
+@pytest.mark.parametrize(
+    ("line", "started"),
+    [
+        ("DLL 2025-06-11 05:14:49.562847 - PARAMETER x", datetime.fromisoformat("2025-06-11T05:14:49.562847")),
+        ("[NeMo I 2025-04-11 14:48:45 nemo_logging:393] x", datetime.fromisoformat("2025-04-11T14:48:45")),
+        ("[titan] 2026-05-04 06:05:54,392 - root", datetime.fromisoformat("2026-05-04T06:05:54.392")),
+        ("[2026-08-18T04:17:57.018] error: x", datetime.fromisoformat("2026-08-18T04:17:57.018")),
+        ("I0317 10:00:24.410596 125344476638336 metric_logger.py:181]", None),
+        ("2025-13-45 99:00:00 and then 2025-06-11 05:14:49", datetime.fromisoformat("2025-06-11T05:14:49")),
+        ("2025-06-11", None),
+    ],
+)
+def test_the_start_is_the_first_timestamp_as_printed(line: str, started: datetime | None) -> None:
+    log = parse("no time here\n" + line + "\n[NeMo I 2027-01-01 00:00:00 x]\n")
+    assert log.started == (started or datetime.fromisoformat("2027-01-01T00:00:00"))
+    assert log.started.tzinfo is None
+
+
+def test_a_trace_and_checkpoints_are_told_by_their_first_lines() -> None:
+    operation = (
+        "[7] NCCL INFO AllReduce: opCount 2 sendbuff 0x7ffb4713c200 recvbuff 0x7ffb4713c200 count 1 datatype 1 op 0\n"
+    )
+    load = "[NeMo I 2025-04-11 14:46:18 x] Global Checkpoint Load : Rank : 0 : Start time : 1744407969.270s\n"
+    save = "[NeMo I 2025-04-11 14:48:45 nemo_logging:393] Global Checkpoint Save : Rank: 0 : Iteration: 50\n"
+    log = parse("x\n" + load + "NCCL INFO Channel 00/16\nsomething: opCount 7\n" + (operation + save) * 3)
+    assert (log.checkpoint_load_line, log.nccl_line, log.checkpoint_save_line) == (2, 5, 6)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["NCCL INFO comm 0x55 rank 0 nranks 8", "NCCL version 2.25.1+cuda12.8", "NCCL_DEBUG=INFO", "count: opCount 2"],
+)
+def test_other_nccl_lines_are_no_trace(line: str) -> None:
+    assert parse(line + "\n").nccl_line == 0
+
+
+def test_read_log_adds_size_and_hash(tmp_path: Path) -> None:
+    path = tmp_path / "log.out"
+    data = nemo2_run(0, 49).encode() + b"x" * (3 << 20)
+    path.write_bytes(data)
+    log = read_log(path)
+    assert (log.sha256, log.size_bytes) == (hashlib.sha256(data).hexdigest(), len(data))
+    assert steps(log) == [list(range(50))]
+    assert parse_blocks([data]).size_bytes == 0
+
+
+@pytest.mark.parametrize("read", [read_log, read_ending])
+def test_what_cannot_be_read_is_named_with_the_reason(read: object, tmp_path: Path) -> None:
+    assert callable(read)
+    with pytest.raises(LogError, match=r"cannot read the log .*absent\.out: No such file or directory"):
+        read(tmp_path / "absent.out")
+    with pytest.raises(LogError, match="Is a directory"):
+        read(tmp_path)
+
+
+def test_dropped_examples_are_short_and_printable() -> None:
+    log = parse(b"Training epoch 0, iteration 7/49 | \x1b[31m\x00\xff" + "ü".encode() * 200 + b"\n")
+    (torn,) = parse(nemo2(0) + log.dropped[0].example).dropped or log.dropped
+    assert len(log.dropped[0].example) == 80
+    assert log.dropped[0].example.isprintable()
+    assert torn.reason == "torn"
