@@ -1,4 +1,4 @@
-"""The command `llmbench`: look at the baselines that the gate judges against."""
+"""The command `llmbench`: look at baselines, and at the runs in a folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_llmbench.errors import BaselineError, LlmbenchError, did_you_mean
 
 if TYPE_CHECKING:
     from pytest_llmbench.baseline.lint import Arithmetic
-    from pytest_llmbench.models import Recipe
+    from pytest_llmbench.models import Recipe, Window
 
 WIDTH = 79
 
@@ -52,9 +52,12 @@ def _print(text: str) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="llmbench", description="Look at baselines of LLM training benchmarks.")
+    parser = argparse.ArgumentParser(
+        prog="llmbench", description="Look at baselines and runs of LLM training benchmarks."
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_baselines(commands)
+    _add_summary(commands)
     return parser
 
 
@@ -140,6 +143,52 @@ def _arithmetic() -> Arithmetic:
         model_flops=flops.model_flops,
         terms=flops.terms,
     )
+
+
+# --- llmbench summary -------------------------------------------------------------------------------------
+
+
+def _add_summary(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "summary", help="One line for each run: status, step time and TFLOP/s over the window."
+    )
+    parser.add_argument("logs", metavar="LOGS", nargs="+", help="Files or folders with runs.")
+    parser.add_argument("--format", choices=("table", "csv", "json"), default="table", help="Default: table.")
+    parser.add_argument(
+        "--window", metavar="FIRST-LAST", type=_window, help="Steps that count (default: the baseline's, else 11-44)."
+    )
+    for flag in ("--baselines", "--release", "--gpu"):
+        parser.add_argument(flag, help=f"As pytest's --llmb-{flag[2:]} (default: none).")
+    parser.set_defaults(command=_summary)
+
+
+def _window(text: str) -> Window:
+    from pytest_llmbench.models import Window
+
+    first, dash, last = text.partition("-")
+    if not (dash and first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected two step numbers such as 11-44")
+    return Window(int(first), int(last))
+
+
+def _summary(arguments: argparse.Namespace) -> Output:
+    from pytest_llmbench.catalogue import load
+    from pytest_llmbench.overview import as_text, rows, table
+    from pytest_llmbench.settings import resolve
+
+    values = {
+        "llmb_logs": arguments.logs,
+        "llmb_baselines": [arguments.baselines] if arguments.baselines else None,
+        "llmb_release": arguments.release,
+        "llmb_gpu": arguments.gpu,
+    }
+    settings = resolve(values, Path.cwd())
+    found = rows(settings, load(settings), arguments.window)
+    if arguments.format == "csv":
+        return Output(table(found).to_csv(index=False).rstrip("\n"))
+    if arguments.format == "json":
+        return Output(table(found).to_json(orient="records", date_format="iso", indent=2))
+    return Output(as_text(found), code=0 if found else 1)
 
 
 if __name__ == "__main__":

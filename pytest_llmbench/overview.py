@@ -15,11 +15,15 @@ from pytest_llmbench.settings import Settings
 if TYPE_CHECKING:
     import pandas as pd
 
+    from pytest_llmbench.measure.window import Choice
+    from pytest_llmbench.models import Floats
+
 DEFAULT_WINDOW = Window(11, 44)
 DEFAULT_STEPS = 50
 
 COLUMNS = (
     "run",
+    "job_id",
     "configuration",
     "started",
     "status",
@@ -37,6 +41,7 @@ class Row:
     """One run: step time in seconds and logged TFLOP/s per GPU over the window, None where there is none."""
 
     run: str
+    job_id: str
     configuration: str
     started: datetime | None
     status: str
@@ -51,7 +56,9 @@ class Row:
 def rows(settings: Settings, catalogue: Catalogue, window: Window | None) -> tuple[Row, ...]:
     """Return a row for each run under the given paths, newest first; `window` None takes the baseline's."""
     runs, unreadable, _ = read_runs(settings, catalogue)
-    lost = (Row(stray.id, "", None, f"Unreadable: {stray.text}", 0, None, None, None, None, "") for stray in unreadable)
+    lost = (
+        Row(stray.id, "", "", None, f"Unreadable: {stray.text}", 0, None, None, None, None, "") for stray in unreadable
+    )
     return (*(_row(run, catalogue, window) for run in runs), *lost)
 
 
@@ -62,28 +69,67 @@ def table(found: Sequence[Row]) -> pd.DataFrame:
     return pd.DataFrame([[getattr(row, name) for name in COLUMNS] for row in found], columns=list(COLUMNS))
 
 
-def _row(run: Run, catalogue: Catalogue, window: Window | None) -> Row:
-    import numpy as np
+def as_text(found: Sequence[Row]) -> str:
+    """Return rows as a table for a terminal, with the name of the configuration, or of a run that is none."""
+    if not found:
+        return "no training run was found"
+    import pandas as pd
 
-    from pytest_llmbench.measure.metrics import spread
-    from pytest_llmbench.measure.window import choose_segment, in_window, is_finished, missing_steps
+    names = [row.configuration or row.run for row in found]
+    width = max(map(len, names))
+    shown = {
+        "Run".ljust(width): [name.ljust(width) for name in names],
+        "Job": [row.job_id for row in found],
+        "Status": [row.status for row in found],
+        "Time Mean (s)": [row.time_mean_s for row in found],
+        "Time Std (s)": [row.time_std_s for row in found],
+        "TFLOPS Mean": [row.tflops_per_gpu_mean for row in found],
+        "TFLOPS Std": [row.tflops_per_gpu_std for row in found],
+    }
+    frame = pd.DataFrame(shown)
+    forms = {name: "{:.3f}".format for name in frame.columns if name.startswith("Time")}
+    forms |= {name: "{:.2f}".format for name in frame.columns if name.startswith("TFLOPS")}
+    return frame.to_string(index=False, na_rep="-", formatters=forms, justify="right", max_colwidth=None)
+
+
+def _row(run: Run, catalogue: Catalogue, window: Window | None) -> Row:
+    from pytest_llmbench.measure.window import choose_segment, in_window
 
     key = run.identity.key
     baseline = catalogue.baselines[key][0] if key else None
     counted = window or (baseline.window if baseline else DEFAULT_WINDOW)
     total = baseline.steps if baseline else DEFAULT_STEPS
-    named = key.id if key else ""
     choice = choose_segment(run.attempts, counted, total)
+    log = choice.attempt.files.log if choice else run.attempts[-1].files.log
+    head = (run.id, run.found.job_id, key.id if key else "", run.started, _status(run, choice, counted, total))
     if choice is None:
-        log = str(run.attempts[-1].files.log) if run.attempts else ""
-        return Row(run.id, named, run.started, "No steps", 0, None, None, None, None, log)
+        return Row(*head, 0, None, None, None, None, str(log))
     steps = choice.segment.steps
     mask = in_window(steps, counted)
-    status = "Success" if is_finished(choice.segment, total) and not missing_steps(steps, counted) else "Incomplete"
-    if bool((steps.has_loss & ~np.isfinite(steps.loss)).any()):
-        status = "Diverged"
-    values = []
-    for column in (steps.seconds[mask], steps.tflops_per_gpu[mask]):
-        present = column[np.isfinite(column)]
-        values += [float(np.mean(present)), spread(present)] if len(present) else [None, None]
-    return Row(run.id, named, run.started, status, len(steps), *values, str(choice.attempt.files.log))
+    return Row(*head, len(steps), *_mean(steps.seconds[mask]), *_mean(steps.tflops_per_gpu[mask]), str(log))
+
+
+def _status(run: Run, choice: Choice | None, window: Window, total: int) -> str:
+    """Return Success, or in one word why the numbers of a run may not count."""
+    from pytest_llmbench.measure.checks import exclusion, not_finite
+    from pytest_llmbench.measure.window import is_finished, missing_steps
+
+    excluded = exclusion(run, choice)
+    if excluded is not None:
+        return excluded.reason.replace("-", " ").capitalize()
+    if choice is None:
+        return "No steps"
+    if any(not_finite(choice.segment.steps)):
+        return "Diverged"
+    complete = is_finished(choice.segment, total) and not missing_steps(choice.segment.steps, window)
+    return "Success" if complete else "Incomplete"
+
+
+def _mean(values: Floats) -> tuple[float | None, float | None]:
+    """Return mean and standard deviation of the finite values, None without any."""
+    import numpy as np
+
+    from pytest_llmbench.measure.metrics import spread
+
+    present = values[np.isfinite(values)]
+    return (float(np.mean(present)), spread(present)) if len(present) else (None, None)

@@ -11,7 +11,7 @@ SHARED = Path(os.environ.get("LLMB_SHARED", Path(__file__).resolve().parents[2] 
 
 
 def shared(name: str) -> Path:
-    """Return the path of a shared file or folder; skip the test where it is absent, fail it under LLMB_REQUIRE_SHARED."""
+    """Return a shared file or folder; where it is absent skip the test, or fail it under LLMB_REQUIRE_SHARED."""
     path = SHARED / name
     if path.exists():
         return path

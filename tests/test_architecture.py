@@ -56,8 +56,8 @@ import pytest
 
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config):
-    loaded = sorted(name for name in sys.modules if name.split(".")[0] in {heavy!r} or name.startswith("pytest_llmbench"))
-    facts = {{"modules": loaded, "threads": threading.active_count(), "files": sorted(os.listdir("."))}}
+    names = (name for name in sys.modules if name.split(".")[0] in {heavy!r} | {{"pytest_llmbench"}})
+    facts = {{"modules": sorted(names), "threads": threading.active_count(), "files": sorted(os.listdir("."))}}
     Path(os.environ["PROBE"]).write_text(json.dumps(facts))
 """
 

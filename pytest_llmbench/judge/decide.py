@@ -34,7 +34,7 @@ def judge(evidence: Evidence) -> Judgement:
 
 
 def judge_alone(evidence: Evidence) -> Judgement:
-    """Return the verdict on a single run with an item of its own: NOT_COMPARABLE where positive evidence excludes it."""
+    """Return the verdict on a run with an item of its own: NOT_COMPARABLE where positive evidence excludes it."""
     measurement = evidence.measurements[0]
     if measurement.excluded is None:
         return judge(evidence)

@@ -65,7 +65,7 @@ def problems(run: Run, choice: Choice, steps: Steps, baseline: Baseline, now: da
     """Return all that is wrong with the chosen segment, the cause of the others first; empty when it is valid."""
     found = [
         *_wrong_configuration(run, steps, baseline),
-        *_not_finite(steps),
+        *not_finite(steps),
         *_unfinished(run, choice, baseline, now),
         *_window(choice, steps, baseline),
     ]
@@ -127,7 +127,8 @@ def _listed(numbers: set[int]) -> str:
     return ", ".join(map(str, ordered[:5])) + (f" and {len(ordered) - 5} more" if len(ordered) > 5 else "")
 
 
-def _not_finite(steps: Steps) -> Iterator[Problem]:
+def not_finite(steps: Steps) -> Iterator[Problem]:
+    """Yield where a printed loss or gradient norm is NaN or infinite, whether in the window or not."""
     for name, values, printed in (
         ("loss", steps.loss, steps.has_loss),
         ("grad norm", steps.grad_norm, steps.has_grad_norm),

@@ -37,7 +37,7 @@ METRICS = {
 
 
 def at_step_time(baseline: Baseline, seconds: float) -> tuple[Metric, ...]:
-    """Return what follows from a step time alone: tokens/s, MFU, TFLOP/s and, where it is no proxy, days to 1T tokens."""
+    """Return what follows from a step time alone: tokens/s, MFU, TFLOP/s and, but for proxies, days to 1T tokens."""
     configuration = baseline.configuration
     tokens = derive.tokens_per_second(configuration, seconds)
     days = derive.days_to_1t_tokens(configuration, seconds)

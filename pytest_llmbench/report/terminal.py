@@ -10,7 +10,17 @@ from typing import Any
 
 from pytest_llmbench import wording
 
-ORDER = ("TEST_FAILED", "REGRESSION", "INVALID", "INCONCLUSIVE", "IMPROVEMENT", "PASS", "RECORDED", "NOT_COMPARABLE", "MISSING")
+ORDER = (
+    "TEST_FAILED",
+    "REGRESSION",
+    "INVALID",
+    "INCONCLUSIVE",
+    "IMPROVEMENT",
+    "PASS",
+    "RECORDED",
+    "NOT_COMPARABLE",
+    "MISSING",
+)
 """The verdicts in the order in which a reader wants them."""
 
 JUDGED = ("REGRESSION", "INCONCLUSIVE", "IMPROVEMENT", "PASS", "RECORDED")
@@ -53,7 +63,9 @@ def _rank(item: tuple[str, int]) -> tuple[int, str]:
 def _line(one: dict[str, Any]) -> str:
     judged = one["verdict"] in JUDGED
     measured = one["metrics"].get("step_time_seconds", {}).get("value") if judged else None
-    change = wording.difference(math.exp(one["log_difference"]) if judged and one["log_difference"] is not None else None)
+    change = wording.difference(
+        math.exp(one["log_difference"]) if judged and one["log_difference"] is not None else None
+    )
     line = f"{one['verdict']:<14} {one['id']:<39} {wording.seconds(measured):>9} {change:>7} {one['run']['age']:>5}"
     return line if judged else f"{line}\n{'':<17}{_clipped(one['text'], 62)}"
 

@@ -290,6 +290,22 @@ def test_ten_thousand_files_take_seconds(tree: Tree) -> None:
     assert time.perf_counter() - start < 5
 
 
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("gb200-cluster/25.08/results/24.11/bf16/314b/512/log-nemo_grok1_314b_512_7.out", {"gpu": "gb200"}),
+        (f"gb200-cluster/h100/25.08/{LOG}", {"gpu": "h100", "release": "25.08"}),
+        (f"gb200-cluster/experiments/{NAME}_h100/log-x_7_0.out", {"gpu": "h100"}),
+        (LOG, {}),
+    ],
+)
+def test_the_surroundings_speak_where_nothing_else_does(tree: Tree, path: str, expected: dict[str, str]) -> None:
+    """A run on another GPU must not be taken for the only GPU that has a baseline."""
+    run = only(find_runs([tree([path])]))
+    said = {clue.field: clue.value for clue in run.clues if clue.field in ("gpu", "release")}
+    assert said == {**({"release": "24.11"} if "24.11" in path else {}), **expected}
+
+
 # --- ids --------------------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,16 @@ def test_a_full_record() -> None:
     assert record.started.isoformat() == "2026-11-20T21:36:05.996634+00:00"
     assert (record.job, record.excluded, record.odd) == ("7", None, ())
     assert {clue.source for clue in record.clues} == {"llmb-config_7.yaml"}
+
+
+def test_a_launch_time_without_a_zone_is_local(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "Etc/GMT-2")  # POSIX: two hours ahead of UTC
+        time.tzset()
+        started = interpreted("job_info: {launch_time: '2026-11-20T22:36:05'}").started
+    time.tzset()
+    assert started is not None
+    assert started.isoformat() == "2026-11-20T20:36:05+00:00"
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
 from generator import write_run
+from sessions import Judge
 
 from pytest_llmbench.baseline.locate import shipped_baselines
 from pytest_llmbench.baseline.read import read_recipes
@@ -42,7 +42,7 @@ def number(text: str) -> tuple[Decimal, Decimal]:
 
 
 def test_a_run_at_the_published_step_time_passes_and_reproduces_the_documents_cells(
-    judged: Callable, tmp_path: Path, baselines: dict[str, Baseline]
+    judged: Judge, tmp_path: Path, baselines: dict[str, Baseline]
 ) -> None:
     session = judged(f"--llmb-logs={write_all(tmp_path / 'runs', baselines, 1.0)}")
     assert session.ret == pytest.ExitCode.OK
@@ -68,7 +68,7 @@ def test_a_run_at_the_published_step_time_passes_and_reproduces_the_documents_ce
     assert compared == 213
 
 
-def test_a_run_eight_percent_slower_fails(judged: Callable, tmp_path: Path, baselines: dict[str, Baseline]) -> None:
+def test_a_run_eight_percent_slower_fails(judged: Judge, tmp_path: Path, baselines: dict[str, Baseline]) -> None:
     session = judged(f"--llmb-logs={write_all(tmp_path / 'runs', baselines, 1.08)}")
     assert session.verdicts == dict.fromkeys(baselines, "REGRESSION")
     assert session.statuses == dict.fromkeys(baselines, "failed")

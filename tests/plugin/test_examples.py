@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from generator.experiments import EXPERIMENTS, verdicts
+from sessions import Judge
 
 LOGS = "--llmb-logs={}".format
 
@@ -15,7 +15,7 @@ def expected() -> dict[str, str]:
     return {identifier: str(verdict) for identifier, (verdict, _) in verdicts().items()}
 
 
-def test_every_example_gets_the_verdict_that_it_was_made_for(judged: Callable, examples: Path) -> None:
+def test_every_example_gets_the_verdict_that_it_was_made_for(judged: Judge, examples: Path) -> None:
     session = judged(LOGS(examples))
     found = {name: verdict for name, verdict in session.verdicts.items() if name in expected()}
     assert found == expected()
@@ -27,7 +27,7 @@ def test_every_example_gets_the_verdict_that_it_was_made_for(judged: Callable, e
         assert session.described[name]["reason"] == str(reason)
 
 
-def test_what_fails_is_what_has_to_fail(judged: Callable, examples: Path) -> None:
+def test_what_fails_is_what_has_to_fail(judged: Judge, examples: Path) -> None:
     session = judged(LOGS(examples))
     status = {
         "PASS": "passed",
@@ -40,7 +40,7 @@ def test_what_fails_is_what_has_to_fail(judged: Callable, examples: Path) -> Non
     assert session.statuses == {name: status[verdict] for name, verdict in session.verdicts.items()}
 
 
-def test_each_run_can_have_an_item_of_its_own(judged: Callable, examples: Path) -> None:
+def test_each_run_can_have_an_item_of_its_own(judged: Judge, examples: Path) -> None:
     session = judged(LOGS(examples), "--llmb-runs=each")
     for experiment in EXPERIMENTS:
         if experiment.expected is None:

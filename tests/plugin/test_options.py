@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from sessions import Judge, Write
 
 GROK = "grok1_314b-25.05-gb200-bf16-128"
 LLAMA = "llama3.1_8b-25.04-h100-bf16-8"
@@ -16,7 +16,7 @@ def logs(path: Path) -> str:
     return f"--llmb-logs={path}"
 
 
-def test_tolerance_beats_ini_beats_default(pytester: pytest.Pytester, judged: Callable, generated: Callable) -> None:
+def test_tolerance_beats_ini_beats_default(pytester: pytest.Pytester, judged: Judge, generated: Write) -> None:
     folder = generated(GROK, factor=1.06, noise=0.0)
     assert judged(logs(folder), "-k", GROK).verdicts == {GROK: "REGRESSION"}
     pytester.makeini("[pytest]\nllmb_tolerance = 7%\n")
@@ -26,9 +26,7 @@ def test_tolerance_beats_ini_beats_default(pytester: pytest.Pytester, judged: Ca
     assert "7.508 s = 7.325 s x 1.025 (tolerance 2.5 %)" in message
 
 
-def test_missing_is_skipped_beside_judged_runs_and_fails_where_it_is_required(
-    judged: Callable, generated: Callable
-) -> None:
+def test_missing_is_skipped_beside_judged_runs_and_fails_where_it_is_required(judged: Judge, generated: Write) -> None:
     folder = generated(GROK)
     plain = judged(logs(folder))
     assert plain.ret == pytest.ExitCode.OK
@@ -40,13 +38,13 @@ def test_missing_is_skipped_beside_judged_runs_and_fails_where_it_is_required(
     assert list(everything.statuses.values()).count("failed") == 81
 
 
-def test_requirements_can_stand_in_a_file(judged: Callable, generated: Callable, pytester: pytest.Pytester) -> None:
+def test_requirements_can_stand_in_a_file(judged: Judge, generated: Write, pytester: pytest.Pytester) -> None:
     pytester.path.joinpath("required.txt").write_text(f"# tonight\n{LLAMA}\n")
     session = judged(logs(generated(GROK)), "--llmb-require=required.txt")
     assert [name for name, status in session.statuses.items() if status == "failed"] == [LLAMA]
 
 
-def test_nothing_judged_is_never_green(judged: Callable, generated: Callable) -> None:
+def test_nothing_judged_is_never_green(judged: Judge, generated: Write) -> None:
     folder = generated(GROK)
     session = judged(logs(folder), "-k", "llama3.1_8b and bf16")
     assert session.ret == pytest.ExitCode.TESTS_FAILED
@@ -56,14 +54,14 @@ def test_nothing_judged_is_never_green(judged: Callable, generated: Callable) ->
     assert "1 run found: " in message
 
 
-def test_an_empty_folder_is_red(judged: Callable, tmp_path: Path) -> None:
+def test_an_empty_folder_is_red(judged: Judge, tmp_path: Path) -> None:
     session = judged(logs(tmp_path))
     assert session.ret == pytest.ExitCode.TESTS_FAILED
     assert set(session.statuses.values()) == {"failed"}
     assert len(session.statuses) == 82
 
 
-def test_a_run_that_matches_nothing_fails_by_itself_unless_it_is_listed(judged: Callable, generated: Callable) -> None:
+def test_a_run_that_matches_nothing_fails_by_itself_unless_it_is_listed(judged: Judge, generated: Write) -> None:
     generated(GROK)
     folder = generated(GROK, release="26.06.00", job_id="77", started=datetime(2026, 7, 1, tzinfo=UTC))
     session = judged(logs(folder))
@@ -74,13 +72,13 @@ def test_a_run_that_matches_nothing_fails_by_itself_unless_it_is_listed(judged: 
     assert judged(logs(folder), "--llmb-unmatched=list").ret == pytest.ExitCode.OK
 
 
-def test_another_release_can_be_judged_on_purpose(judged: Callable, generated: Callable) -> None:
+def test_another_release_can_be_judged_on_purpose(judged: Judge, generated: Write) -> None:
     folder = generated(GROK, release="26.06.00")
     session = judged(logs(folder), "-k", GROK, "--llmb-baseline-release=25.05")
     assert session.verdicts == {GROK: "PASS"}
 
 
-def test_the_newest_run_decides_and_since_leaves_older_ones_out(judged: Callable, generated: Callable) -> None:
+def test_the_newest_run_decides_and_since_leaves_older_ones_out(judged: Judge, generated: Write) -> None:
     old, new = datetime(2025, 7, 1, tzinfo=UTC), datetime(2025, 7, 2, tzinfo=UTC)
     generated(GROK, factor=1.2, job_id="1", started=old)
     folder = generated(GROK, job_id="2", started=new)
@@ -91,14 +89,14 @@ def test_the_newest_run_decides_and_since_leaves_older_ones_out(judged: Callable
     assert (late.verdicts, late.ret) == ({GROK: "MISSING"}, pytest.ExitCode.TESTS_FAILED)
 
 
-def test_a_run_that_is_too_old_is_missing(judged: Callable, generated: Callable) -> None:
+def test_a_run_that_is_too_old_is_missing(judged: Judge, generated: Write) -> None:
     generated(GROK, started=datetime.now(UTC) - timedelta(hours=40))
     folder = generated(LLAMA, started=datetime.now(UTC) - timedelta(hours=5))
     session = judged(logs(folder), "--llmb-max-age=36h")
     assert (session.verdicts[GROK], session.verdicts[LLAMA]) == ("MISSING", "PASS")
 
 
-def test_a_baseline_recorded_here_decides_from_then_on(judged: Callable, generated: Callable, tmp_path: Path) -> None:
+def test_a_baseline_recorded_here_decides_from_then_on(judged: Judge, generated: Write, tmp_path: Path) -> None:
     own = tmp_path / "own"
     for number in (1, 2):
         folder = generated(GROK, factor=1.08, job_id=str(number), started=datetime(2025, 7, number, tzinfo=UTC))
@@ -112,7 +110,7 @@ def test_a_baseline_recorded_here_decides_from_then_on(judged: Callable, generat
     assert [other["verdict"] for other in both.described[GROK]["others"]] == ["PASS"]
 
 
-def test_recording_without_a_valid_run_is_red(judged: Callable, generated: Callable, tmp_path: Path) -> None:
+def test_recording_without_a_valid_run_is_red(judged: Judge, generated: Write, tmp_path: Path) -> None:
     folder = generated(GROK, ending="killed")
     session = judged(logs(folder), "-k", GROK, f"--llmb-record={tmp_path / 'own'}")
     assert session.ret == pytest.ExitCode.TESTS_FAILED

@@ -1,0 +1,31 @@
+"""What a session of the plugin said, for tests to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+class Judged:
+    """What a session said: by test id its outcome and its dictionary, and the whole result."""
+
+    def __init__(self, record: pytest.HookRecorder) -> None:
+        self.ret = record.ret
+        reports: list[Any] = record.getreports("pytest_runtest_logreport")  # type: ignore[assignment]
+        told = [report for report in reports if hasattr(report, "llmb")]
+        self.verdicts = {one.llmb["id"]: one.llmb.get("verdict", one.llmb["reason"]) for one in told}
+        self.described = {one.llmb["id"]: one.llmb for one in told}
+        self.statuses = {one.llmb["id"]: one.outcome for one in told}
+        self.nodeids = [one.nodeid for one in told]
+        self.properties = {one.llmb["id"]: dict(one.user_properties) for one in told}
+        self.messages = {one.llmb["id"]: str(one.longrepr) for one in told}
+
+
+Judge = Callable[..., Judged]
+"""Run pytest with these arguments in this process."""
+
+Write = Callable[..., Path]
+"""Write a run of a configuration (id, options of the generator) and return the folder of all of them."""
