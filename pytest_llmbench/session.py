@@ -119,7 +119,7 @@ class Session:
         from pytest_llmbench.settings import DEFAULT_TOLERANCE
 
         tolerance = self.settings.tolerance or f"{DEFAULT_TOLERANCE} unless a baseline says otherwise"
-        lines = [f"llmbench: baselines: {self.catalogue.describe()}; tolerance: {tolerance}"]
+        lines = [f"llmbench: baselines: {self.catalogue.describe()}", f"llmbench: tolerance: {tolerance}"]
         lines += [f"llmbench: logs: {wording.place(path, self.directory)}" for path in self.settings.logs]
         if self.settings.baseline_release:
             lines.append(f"llmbench: every run is judged against release {self.settings.baseline_release}")

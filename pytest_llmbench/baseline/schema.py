@@ -154,9 +154,11 @@ class Fields:
 
         entry = _mapping(node, report, spec)
         if entry is not None:
-            for name in self.required:
-                if name not in entry.lines:
-                    report(entry.line, f"found no {name!r}, expected that key")
+            missing = [repr(name) for name in self.required if name not in entry.lines]
+            if missing:
+                report(
+                    entry.line, f"found no {', '.join(missing)}, expected {'that key' if len(missing) == 1 else 'them'}"
+                )
         return entry
 
 
