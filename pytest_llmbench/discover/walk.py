@@ -44,7 +44,7 @@ class Folder:
 
 @dataclass(slots=True)
 class Walk:
-    """What a walk has met: folders in the order of their paths; what it left out or could not read, with reasons."""
+    """What a walk has met: folders, links last, and what it left out or could not read, with reasons."""
 
     folders: list[Folder] = field(default_factory=list)
     ignored: Notes = field(default_factory=list)
@@ -64,7 +64,6 @@ class Walk:
         for identity, (path, _) in self._chosen.items():
             if identity not in self._seen:
                 self._scan(Folder(path, path, chosen=self._chosen_in(identity), only_chosen=True))
-        self.folders.sort(key=lambda folder: folder.path)
         return self
 
     def _roots(self, paths: Sequence[Path]) -> list[Path]:

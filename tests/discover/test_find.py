@@ -243,6 +243,13 @@ def test_links_are_followed_once_and_a_run_keeps_the_names_of_its_real_folders(t
     assert only(find_runs([root / "latest.out"])).attempts[0].log.name == "latest.out"
 
 
+def test_a_given_link_comes_after_the_real_folder(tree: Tree) -> None:
+    link, root = tree([]) / "nightly", tree([LOG])
+    link.symlink_to(root / "experiments" / NAME)
+    assert only(find_runs([link, root / "experiments"])).attempts[0].log == root / LOG
+    assert only(find_runs([link])).attempts[0].log.parts[: len(link.parts)] == link.parts
+
+
 def test_a_hard_link_is_no_second_run(tree: Tree) -> None:
     root = tree([LOG])
     (root / "snapshot.out").hardlink_to(root / LOG)
@@ -296,14 +303,16 @@ def test_ten_thousand_files_take_seconds(tree: Tree) -> None:
         ("gb200-cluster/25.08/results/24.11/bf16/314b/512/log-nemo_grok1_314b_512_7.out", {"gpu": "gb200"}),
         (f"gb200-cluster/h100/25.08/{LOG}", {"gpu": "h100", "release": "25.08"}),
         (f"gb200-cluster/experiments/{NAME}_h100/log-x_7_0.out", {"gpu": "h100"}),
+        ("gb200-cluster/25.08/results/24.11-nccl-trace/bf16/314b/512/log-nemo_grok1_314b_512_7.out", {"gpu": "gb200"}),
         (LOG, {}),
     ],
 )
 def test_the_surroundings_speak_where_nothing_else_does(tree: Tree, path: str, expected: dict[str, str]) -> None:
     """A run on another GPU must not be taken for the only GPU that has a baseline."""
     run = only(find_runs([tree([path])]))
-    said = {clue.field: clue.value for clue in run.clues if clue.field in ("gpu", "release")}
-    assert said == {**({"release": "24.11"} if "24.11" in path else {}), **expected}
+    said = [(clue.field, clue.value) for clue in run.clues if clue.field in ("gpu", "release")]
+    assert dict(said) == {**({"release": "24.11"} if "24.11" in path else {}), **expected}
+    assert len(said) == len(dict(said))
 
 
 # --- ids --------------------------------------------------------------------------------------------------

@@ -283,6 +283,8 @@ EVERYTHING = {"expected_tflops": expected_tflops}
         (run({}), [logged(None, batch=128, tflops=WORK)], EVERYTHING, None),
         (run({}), [logged(batch=128, total=1, tflops=WORK)], EVERYTHING, None),
         (run({}), [logged(batch=1024, tflops=200.0)], EVERYTHING, None),
+        (run({}), [logged(batch=128, tflops=WORK * 1.06)], EVERYTHING, None),
+        (run({}), [logged(batch=128, tflops=WORK * 1.04)], EVERYTHING, LLAMA),
         (run({}), [], EVERYTHING, None),
         # the precision leaves no trace in a log
         (run(said(GROK_FP8, "recipe", "size", "gpus")), [logged(batch=1024)], EVERYTHING, None),

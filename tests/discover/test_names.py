@@ -97,6 +97,11 @@ def test_other_names_are_no_experiments(name: str) -> None:
             "log-pretrain_team-a.pretrain_llama3.1_70b_fp8_256",
             *("77", 1, ("llama3.1", "70b", "256")),
         ),
+        (
+            "log-x_pretrain_y-y.pretrain_llama3.1_70b_fp8_256_77_1",
+            "log-x_pretrain_y-y.pretrain_llama3.1_70b_fp8_256",
+            *("77", 1, ("llama3.1", "70b", "256")),
+        ),
         ("log-pretrain_grok1_314b_bf16_256", "log-pretrain_grok1_314b_bf16_256", "", 0, ("grok1", "314b", "256")),
         ("log-pretrain_grok1_314b_bf16_256_38", "log-pretrain_grok1_314b_bf16_256", "38", 0, ("grok1", "314b", "256")),
         (

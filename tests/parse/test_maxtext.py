@@ -96,7 +96,7 @@ def test_late_lines_of_other_processes_are_repeats() -> None:
         maxtext(4).replace("7.908", "7."),
         maxtext(4).replace("7.908", "7foreign text"),
         maxtext(4).replace("Tokens/s/device: 1035.970", "Tok\nforeign"),
-        maxtext(4, loss=", loss: 1.5, loss: 1.500"),
+        maxtext(4, loss=", loss: 1.500, loss: 1.500"),
         maxtext(4, loss=", loss: 1.500, grad_norm: 1.234"),
         maxtext(4, loss="")[:-1],
     ],

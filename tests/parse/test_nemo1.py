@@ -104,6 +104,16 @@ def test_the_counter_of_a_later_epoch_is_ahead_by_what_the_exact_part_shows() ->
     assert steps(parse(text.replace("Epoch 0", "Epoch 1"))) == [[994, 1000]]
 
 
+@pytest.mark.parametrize(
+    ("head", "step", "total"), [("Epoch 0", "4.000", 50), ("Epoch 1", "4.000", None), ("Epoch 0", "30.00", None)]
+)
+def test_the_total_is_known_where_the_counter_counts_from_the_first_step(
+    head: str, step: str, total: int | None
+) -> None:
+    log = parse(bar(5, step, "2.000").replace("Epoch 0", head))
+    assert log.segments[0].total_steps == total
+
+
 def test_a_rounded_step_that_does_not_fit_its_counter_is_dropped() -> None:
     log = parse(bar(7, "2e+3", "2.000"))
     assert log.segments == ()

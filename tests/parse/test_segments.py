@@ -62,6 +62,7 @@ def test_marks_count_by_their_place_even_on_one_line() -> None:
         (nemo2_run(0, 30) + START + END, [False]),
         (nemo2_run(0, 30) + START + nemo2_run(20, 40) + END, [False, True]),
         (nemo2_run(0, 30) + END + START + nemo2_run(20, 40), [True, False]),
+        (nemo2_run(0, 30) + nemo2_run(20, 40) + END, [False, True]),
         (maxtext_run(0, 49), [False]),
         ("Config param steps: 50\n" + maxtext_run(0, 49), [True]),
     ],
