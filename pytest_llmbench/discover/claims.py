@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pytest_llmbench.models import Clue, Recipe
 
-_FRAMEWORK = re.compile(r"nemo\d?[-_]", re.IGNORECASE)
+_FRAMEWORK = re.compile(r"(?:nemo\d?|maxtext)[-_]", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def claims(clues: Iterable[Clue], recipes: Sequence[Recipe]) -> Claims:
 
 
 def recipes_named(text: str, recipes: Sequence[Recipe]) -> frozenset[str]:
-    """Return the recipes (`Recipe.name`) that a name means: as it stands, else without a leading `nemo_`.
+    """Return the recipes (`Recipe.name`) that a name means: as it stands, else without a leading framework (`nemo_`).
 
     A longer or shorter name is another recipe: `mini_grok1` is not `grok1`, `llama3` is not `llama3.1`.
     """

@@ -71,7 +71,7 @@ class Endings:
 
     def result(self, from_line: int = 0) -> Ending | None:
         """Return the strongest ending from a line on, the first of its kind, or None."""
-        late = (ending for kind in self._found.values() for ending in kind if True)
+        late = (ending for kind in self._found.values() for ending in kind if ending.line >= from_line)
         ending = min(late, key=lambda each: (_PLACES[each.code], each.line), default=None)
         return replace(ending, code="cancelled") if ending and ending.code == "step-cancelled" else ending
 

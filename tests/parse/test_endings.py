@@ -88,6 +88,7 @@ def test_the_first_traceback_is_told() -> None:
         (nemo2_run(0, 9) + TRACEBACK + nemo2_run(0, 30) + END, None),
         (nemo2_run(0, 30) + TRACEBACK + nemo2_run(31, 49), None),
         (nemo2_run(0, 30) + TRACEBACK + END, None),
+        (nemo2_run(0, 30) + END + nemo2_run(0, 20) + TRACEBACK + nemo2_run(21, 49), None),
         (nemo2_run(0, 30) + END + TRACEBACK, 33),
         (nemo2_run(0, 49) + TRACEBACK, 51),
         (nemo2_run(0, 49) + TRACEBACK + "`Trainer.fit` stopped: `max_steps=50` reached.\n", None),

@@ -137,10 +137,28 @@ def test_a_stray_line_of_another_rank_does_not_join_two_attempts() -> None:
 
 
 def test_bars_of_one_line_keep_the_rank_of_its_beginning() -> None:
-    for start in ("3: \r", "3: "):
-        log = parse("before\n" + start + "\r".join(bar(step + 1, f"{step}.000", "2.000") for step in range(20)) + "\n")
-        assert [segment.rank for segment in log.segments] == ["3"]
-        assert len(log.segments[0].steps) == 20
+    bars = "\r".join(bar(step + 1, f"{step}.000", "2.000") for step in range(20))
+    log = parse(f"before\n3: \r{bars}\n5: {bars}\n")
+    assert [(segment.rank, len(segment.steps)) for segment in log.segments] == [("3", 20), ("5", 20)]
+
+
+@pytest.mark.parametrize(
+    ("prefix", "rank"),
+    [
+        ("[default3]:cut off [default0]:", "default0"),
+        ("(a, pid=1) cut off (b, pid=22) ", "pid=22"),
+        ("2: [rank7]: ", "2 rank7"),
+        ("ining-demo/0 [default0]:", "ining-demo/0 default0"),
+        ("z" * 100 + "7: " + "y" * 509, ""),  # further on in a long line it is no label
+        ("z 7: ", ""),
+        ("7: \r8: ", "8"),
+        ("12:30:59 ", ""),
+        ("[default]: ", ""),
+    ],
+)
+def test_the_rank_is_what_the_prefix_says(prefix: str, rank: str) -> None:
+    for before in ("", "before\n"):
+        assert parse(before + prefix + nemo2(3)).segments[0].rank == rank
 
 
 def test_the_first_print_of_a_step_counts() -> None:

@@ -1,0 +1,96 @@
+"""Real logs, judged against baselines that a user would write for them."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from sessions import Judge
+from shared_data import shared
+
+TEMPLATE = """\
+schema: 1
+kind: published
+recipe: {recipe}
+release: "{release}"
+title: {recipe}, measured on this cluster
+framework: {dialect}
+names: [{recipe}]
+dialect: {dialect}
+source: {{document: our own notes}}
+timed: mean
+window: {{statistic: mean, first: {first}, last: {last}}}
+steps: {steps}
+peak_tflops: {{{gpu}: {{bf16: "{peak}"}}}}
+{factor}
+models: {{{size}: {{formula: llama, {model}}}}}
+configurations:
+  - {{size: {size}, gpu: {gpu}, dtype: bf16, gpus: {gpus}, {shape}, cells: {{step_time: "{seconds}"}}}}
+"""
+
+LLAMA_8B = "hidden_size: 4096, attention_heads: 32, query_groups: 8, ffn_size: 14336, vocabulary_size: 128256"
+BRAHMAI_4B = "hidden_size: 2560, attention_heads: 8, query_groups: 4, ffn_size: 10240, vocabulary_size: 262144"
+
+
+def own_baseline(folder: Path, **values: object) -> str:
+    """Write a baseline file and return the option that reads it."""
+    defaults: dict[str, object] = {"first": 11, "last": 44, "steps": 50, "factor": ""}
+    folder.joinpath("own.yaml").write_text(TEMPLATE.format(**{**defaults, **values}))
+    return f"--llmb-baselines={folder}"
+
+
+def placed(log: Path, folder: Path, name: str) -> str:
+    """Copy a log into a recipe's folder and return the option that judges it."""
+    folder.mkdir(parents=True)
+    shutil.copyfile(log, folder / name)
+    return f"--llmb-logs={folder}"
+
+
+def test_a_run_whose_loss_became_nan_is_invalid_although_its_step_time_is_perfect(
+    judged: Judge, tmp_path: Path
+) -> None:
+    log = shared("logs/maxtext/nan_loss.out")
+    baselines = own_baseline(
+        tmp_path, recipe="brahmai", release="own", dialect="maxtext", gpu="v5p", peak="459", size="4b",
+        model=BRAHMAI_4B, gpus=8, shape="sequence_length: 4096, layers: 36, gbs: 8, mbs: 1", seconds="0.427",
+        factor="logged_tflops_factor: 0.842",
+    )  # fmt: skip
+    logs = placed(log, tmp_path / "results/own/bf16/4b/8", "log-maxtext_brahmai_4b_8_1.out")
+    session = judged(logs, baselines, "-k", "brahmai")
+    (told,) = session.described.values()
+    assert (told["verdict"], told["reason"]) == ("INVALID", "diverged")
+    # grep -n 'loss: nan' nan_loss.out | head -1 gives step 9, and grep -c 41 steps
+    assert "loss is nan from step 9 on (41 steps)" in told["text"]
+    line = log.read_bytes().split(b"\n")[told["line"] - 1]
+    assert b"completed step: 9," in line
+    # steps 1 and 2 were only dispatched: 0.277 s and 0.215 s, before 0.434 s
+    assert told["metrics"]["step_time_seconds"]["value"] == pytest.approx(0.427, abs=0.001)
+
+
+def test_a_launchers_own_tree_is_judged_by_its_metadata(judged: Judge, tmp_path: Path) -> None:
+    tree = shared("logs/llmb_install")
+    baselines = own_baseline(
+        tmp_path, recipe="faketrain", release="26.06", dialect="nemo2", gpu="h100", peak="989", size="8b",
+        model=LLAMA_8B, gpus=8, shape="sequence_length: 8192, layers: 32, gbs: 128", seconds="10.03",
+        factor="logged_tflops_factor: 0.663",
+    )  # fmt: skip
+    session = judged(f"--llmb-logs={tree}", baselines, "--llmb-unmatched=list", "-k", "faketrain")
+    (told,) = session.described.values()
+    assert told["verdict"] == "PASS", told["text"]
+    assert told["run"]["job_id"] == "15"
+    assert told["run"]["started_from"] == "the launch time in the metadata"
+
+
+def test_a_moving_mean_of_progress_bars_is_read_step_by_step(judged: Judge, tmp_path: Path) -> None:
+    log = shared("logs/nemo1/stale_bars_dllogger.out")
+    baselines = own_baseline(
+        tmp_path, recipe="qwen3", release="own", dialect="nemo1", gpu="b200", peak="2250", size="30b", steps=20,
+        first=10, last=19, model=LLAMA_8B, gpus=32, shape="sequence_length: 4096, layers: 8, gbs: 256",
+        seconds="2.02",
+    )  # fmt: skip
+    logs = placed(log, tmp_path / "results/own/bf16/30b/32", "log-nemo_qwen3_30b_32_7.out")
+    session = judged(logs, baselines, "-k", "qwen3")
+    (told,) = session.described.values()
+    assert told["verdict"] == "PASS", told["text"]
+    assert len(told["window_seconds"]) == 10
