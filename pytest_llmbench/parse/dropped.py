@@ -28,11 +28,11 @@ class Tally:
     """Counts what is dropped, by reason, with the first example of each."""
 
     def __init__(self) -> None:
-        self._by_reason: dict[str, Dropped] = {}
+        self._by_reason: dict[str, Dropped | None] = dict.fromkeys(REASONS)
 
     def add(self, reason: str, line: int, example: str, count: int = 1) -> None:
         """Count `count` records more; the example with the lowest line is kept."""
-        old = self._by_reason.get(reason)
+        old = self._by_reason[reason]
         if old is None or line < old.first_line:
             self._by_reason[reason] = Dropped(reason, count + (old.count if old else 0), line, example)
         else:
@@ -45,7 +45,7 @@ class Tally:
 
     def result(self) -> tuple[Dropped, ...]:
         """Return what was counted, in the order of REASONS."""
-        return tuple(self._by_reason[reason] for reason in REASONS if reason in self._by_reason)
+        return tuple(dropped for dropped in self._by_reason.values() if dropped)
 
 
 def printable(text: bytes, length: int = EXAMPLE_LENGTH) -> str:
