@@ -329,7 +329,8 @@ class AttemptFiles:
 @dataclass(frozen=True, slots=True)
 class FoundRun:
     """Files on disk that are one execution, and what their names and metadata say. `excluded` is positive evidence
-    that the run is not comparable; `layout` is results, experiments, workloads or an empty string."""
+    that the run is not comparable; `layout` is results, experiments, workloads or an empty string. `started` is what its
+    metadata or its own folder says, `dated` what only a folder above or a bare day says."""
 
     id: str
     folder: Path
@@ -340,6 +341,8 @@ class FoundRun:
     metadata: Path | None = None
     started: datetime | None = None
     started_from: str = ""
+    dated: datetime | None = None
+    dated_from: str = ""
     modified: datetime | None = None
     excluded: Reason | None = None
     excluded_because: str = ""
