@@ -6,10 +6,12 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from pytest_llmbench.errors import BaselineError, LlmbenchError, did_you_mean
+from pytest_llmbench import __version__
+from pytest_llmbench.errors import BaselineError, LlmbenchError, SettingsError, did_you_mean
 
 if TYPE_CHECKING:
     from pytest_llmbench.baseline.lint import Arithmetic
@@ -34,10 +36,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     command: Command = arguments.command
     try:
         output = command(arguments)
+        _print(output.text)
     except LlmbenchError as error:
         print(f"llmbench: {error}", file=sys.stderr)
         return 2
-    _print(output.text)
+    except OSError as error:
+        print(f"llmbench: the output cannot be written: {error.strerror}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("llmbench: interrupted", file=sys.stderr)
+        return 130
     return output.code
 
 
@@ -55,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="llmbench", description="Look at baselines and runs of LLM training benchmarks."
     )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_baselines(commands)
     _add_summary(commands)
@@ -124,9 +133,10 @@ def _lint(arguments: argparse.Namespace) -> Output:
     from pytest_llmbench.baseline.describe import lint_page
     from pytest_llmbench.baseline.lint import lint_file
     from pytest_llmbench.baseline.locate import shipped_baselines
-    from pytest_llmbench.baseline.read import baseline_files, read_file
+    from pytest_llmbench.baseline.read import baseline_files, read_file, read_recipes
 
     paths = baseline_files(arguments.places or [shipped_baselines()])
+    read_recipes(paths)
     reports = [lint_file(read_file(path), _arithmetic()) for path in paths]
     return Output(lint_page(reports, WIDTH), code=1 if any(report.findings for report in reports) else 0)
 
@@ -157,8 +167,8 @@ def _add_summary(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--window", metavar="FIRST-LAST", type=_window, help="Steps that count (default: the baseline's, else 11-44)."
     )
-    for flag in ("--baselines", "--release", "--gpu"):
-        parser.add_argument(flag, help=f"As pytest's --llmb-{flag[2:]} (default: none).")
+    for flag, metavar in (("--baselines", "DIR"), ("--release", "RELEASE"), ("--gpu", "TYPE")):
+        parser.add_argument(flag, metavar=metavar, help=f"As pytest's --llmb-{flag[2:]} (default: none).")
     parser.set_defaults(command=_summary)
 
 
@@ -182,8 +192,11 @@ def _summary(arguments: argparse.Namespace) -> Output:
         "llmb_release": arguments.release,
         "llmb_gpu": arguments.gpu,
     }
-    settings = resolve(values, Path.cwd())
-    found = rows(settings, load(settings), arguments.window)
+    try:
+        settings = resolve(values, Path.cwd())
+    except SettingsError as error:
+        raise SettingsError(str(error).replace("--llmb-logs=", "LOGS ").replace("--llmb-", "--")) from None
+    found = rows(settings, load(settings), arguments.window, datetime.now(UTC))
     if arguments.format == "csv":
         return Output(table(found).to_csv(index=False).rstrip("\n"))
     if arguments.format == "json":

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 @pytest.fixture
 def llmb_case(request: pytest.FixtureRequest) -> Case:
     """The configuration that an item is about; a test that uses it, or any fixture below, has an item for each."""
-    case: Case = request.param
+    case: Case | None = request.param
+    if case is None:
+        pytest.fail("this test judges runs, and there are none: add --llmb-logs=PATH", pytrace=False)
     return case
 
 
@@ -37,11 +39,11 @@ def llmb_baseline(llmb_verdict: Outcome) -> Baseline:
 
 @pytest.fixture
 def llmb_measurement(llmb_verdict: Outcome) -> Measurement:
-    """What the judged run measured; without a valid run the test is skipped or fails as its verdict says."""
+    """What the judged run measured; without a judged run the test is skipped or fails as its verdict says."""
     measurement = llmb_verdict.judgement.measurement
     if llmb_verdict.skipped:
         pytest.skip(llmb_verdict.message)
-    if measurement is None or not measurement.valid:
+    if measurement is None or not measurement.valid or not llmb_verdict.judged:
         pytest.fail(llmb_verdict.message, pytrace=False)
     return measurement
 

@@ -30,6 +30,10 @@ class Verdict(StrEnum):
     MISSING = "MISSING"
 
 
+JUDGED = frozenset({Verdict.PASS, Verdict.REGRESSION, Verdict.IMPROVEMENT, Verdict.INCONCLUSIVE})
+"""The verdicts that rest on a valid run."""
+
+
 class Reason(StrEnum):
     """Why a verdict was reached: stable codes, for machines."""
 
@@ -328,9 +332,11 @@ class AttemptFiles:
 
 @dataclass(frozen=True, slots=True)
 class FoundRun:
-    """Files on disk that are one execution, and what their names and metadata say. `excluded` is positive evidence
-    that the run is not comparable; `layout` is results, experiments, workloads or an empty string. `started` is what its
-    metadata or its own folder says, `dated` what only a folder above or a bare day says."""
+    """Files on disk that are one execution, and what their names and metadata say.
+
+    `layout` is results, experiments, workloads or empty. `started` is what its metadata or its own folder says, `dated`
+    what only a folder above or a bare day says. `excluded` is positive evidence that the run is not comparable.
+    """
 
     id: str
     folder: Path
@@ -448,9 +454,12 @@ class Measurement:
         """Whether it can stand for a night: measured, and nothing wrong with it."""
         return self.statistic_seconds is not None and not self.problems and self.excluded is None
 
-    def metric(self, name: str) -> Metric | None:
-        """The metric of that name, or None."""
-        return next((metric for metric in self.metrics if metric.name == name), None)
+    def metric(self, name: str) -> Metric:
+        """The metric of that name; KeyError, with the names that there are, for one that the run does not have."""
+        by_name = {metric.name: metric for metric in self.metrics}
+        if name not in by_name:
+            raise KeyError(f"{name!r} is not among the metrics of this run: {', '.join(by_name)}")
+        return by_name[name]
 
 
 @dataclass(frozen=True, slots=True)
@@ -496,12 +505,17 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Stray:
-    """A run that no baseline fits, or an entry that could not be read: an item that fails unless it is allowed."""
+    """A run that no baseline fits, or an entry that could not be read: an item that fails unless it is allowed.
+
+    `candidates` are the configurations that it may be a run of, `message` the text of its item.
+    """
 
     id: str
     reason: Reason
     text: str
     path: Path
+    candidates: tuple[Key, ...] = ()
+    started: datetime | None = None
     message: str = ""
 
 
@@ -528,6 +542,11 @@ class Outcome:
     context: str = ""
     recorded: str = ""
     message: str = ""
+
+    @property
+    def judged(self) -> bool:
+        """Whether the verdict rests on a valid run, and nothing in the session puts it in doubt."""
+        return self.judgement.verdict in JUDGED and not self.context
 
     @property
     def failed(self) -> bool:

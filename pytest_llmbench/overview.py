@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.catalogue import Catalogue
+from pytest_llmbench.ingest import ingest
 from pytest_llmbench.models import Run, Window
-from pytest_llmbench.pipeline import read_runs
 from pytest_llmbench.settings import Settings
 
 if TYPE_CHECKING:
@@ -53,13 +53,13 @@ class Row:
     log: str
 
 
-def rows(settings: Settings, catalogue: Catalogue, window: Window | None) -> tuple[Row, ...]:
+def rows(settings: Settings, catalogue: Catalogue, window: Window | None, now: datetime) -> tuple[Row, ...]:
     """Return a row for each run under the given paths, newest first; `window` None takes the baseline's."""
-    runs, unreadable, _ = read_runs(settings, catalogue)
+    found = ingest(settings, catalogue, now)
     lost = (
-        Row(stray.id, "", "", None, f"Unreadable: {stray.text}", 0, None, None, None, None, "") for stray in unreadable
+        Row(one.id, "", "", None, f"Unreadable: {one.text}", 0, None, None, None, None, "") for one in found.unreadable
     )
-    return (*(_row(run, catalogue, window) for run in runs), *lost)
+    return (*(_row(run, catalogue, window) for run in found.runs), *lost)
 
 
 def table(found: Sequence[Row]) -> pd.DataFrame:
@@ -100,7 +100,7 @@ def _row(run: Run, catalogue: Catalogue, window: Window | None) -> Row:
     counted = window or (baseline.window if baseline else DEFAULT_WINDOW)
     total = baseline.steps if baseline else DEFAULT_STEPS
     choice = choose_segment(run.attempts, counted, total)
-    log = choice.attempt.files.log if choice else run.attempts[-1].files.log
+    log = choice.attempt.files.log if choice else run.attempts[-1].files.log if run.attempts else run.found.folder
     head = (run.id, run.found.job_id, key.id if key else "", run.started, _status(run, choice, counted, total))
     if choice is None:
         return Row(*head, 0, None, None, None, None, str(log))
@@ -126,10 +126,10 @@ def _status(run: Run, choice: Choice | None, window: Window, total: int) -> str:
 
 
 def _mean(values: Floats) -> tuple[float | None, float | None]:
-    """Return mean and standard deviation of the finite values, None without any."""
+    """Return mean and standard deviation of the values that are possible, None without any."""
     import numpy as np
 
     from pytest_llmbench.measure.metrics import spread
 
-    present = values[np.isfinite(values)]
+    present = values[np.isfinite(values) & (values > 0)]
     return (float(np.mean(present)), spread(present)) if len(present) else (None, None)

@@ -6,35 +6,28 @@ import dataclasses
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
 from pytest_llmbench import wording
 from pytest_llmbench.catalogue import Catalogue, is_required, tolerance_of
-from pytest_llmbench.errors import LogError
+from pytest_llmbench.ingest import ingest
 from pytest_llmbench.models import (
-    Attempt,
-    AttemptFiles,
-    Baseline,
+    JUDGED,
     Case,
-    Ending,
     Evidence,
-    FoundRun,
     Judgement,
     Key,
     Measurement,
     Metric,
     Outcome,
-    ParsedLog,
     Reason,
     Run,
     Status,
     Stray,
+    Verdict,
 )
 from pytest_llmbench.settings import Settings
-
-UNREADABLE = "unreadable"
-"""The code of the ending of a log that could not be opened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,117 +57,60 @@ class Batch:
 
 def gather(settings: Settings, catalogue: Catalogue, now: datetime) -> Batch:
     """Discover, read and judge everything under the given paths."""
-    runs, unreadable, ignored = read_runs(settings, catalogue)
-    current = [run for run in runs if settings.since is None or (run.started and run.started >= settings.since)]
+    found = ingest(settings, catalogue, now)
+    since = settings.since
+    current = [run for run in found.runs if since is None or run.started is None or run.started >= since]
     measured = _measured(current, catalogue, now)
     return Batch(
         results=_judged(measured, settings, catalogue, now),
-        strays=(*_strays(current), *unreadable),
-        runs_found=len(runs),
-        runs_before_since=len(runs) - len(current),
-        ignored=ignored,
+        strays=(*_strays(current), *found.unreadable),
+        runs_found=len(found.runs),
+        runs_before_since=len(found.runs) - len(current),
+        ignored=found.ignored,
         measurements={key: measurements[0] for key, measurements in measured.items()},
     )
 
 
-def read_runs(settings: Settings, catalogue: Catalogue) -> tuple[tuple[Run, ...], tuple[Stray, ...], tuple[str, ...]]:
-    """Return the runs under the given paths, newest first, what could not be read, and what is no run, with reasons."""
-    from pytest_llmbench.discover.find import find_runs
-
-    discovery = find_runs(settings.logs)
-    ignored = [f"{path.name}: {why}" for path, why in discovery.ignored]
-    runs = []
-    for found in discovery.runs:
-        attempts = tuple(Attempt(files, _parsed(files)) for files in found.attempts)
-        if _is_run(found, attempts):
-            runs.append(_identified(found, attempts, settings, catalogue))
-        else:
-            ignored.append(f"{found.id}: no training step in it, and no benchmark's name")
-    runs.sort(key=_recency, reverse=True)
-    unreadable = (Stray(f"unreadable-{path.name}", Reason.UNREADABLE, why, path) for path, why in discovery.unreadable)
-    return tuple(runs), tuple(unreadable), tuple(ignored)
-
-
 def settle(batch: Batch, selected: Collection[str], settings: Settings) -> tuple[Outcome, ...]:
     """Return what becomes of each selected item id; if none of them has a valid run, none of them is green."""
-    from pytest_llmbench.judge.consequence import JUDGED, consequence
+    from pytest_llmbench.judge.consequence import consequence
 
-    chosen = [batch.results[identifier] for identifier in selected]
-    context = ""
-    if all(result.judgement.verdict not in JUDGED for result in chosen):
-        context = _nothing_judged(batch, len(chosen))
+    chosen = [_unshadowed(batch.results[identifier], batch.strays, settings) for identifier in selected]
+    judged = {result.case.key for result in chosen if result.judgement.verdict in JUDGED}
+    nothing = "" if judged else _nothing_judged(batch, len(chosen))
     outcomes = []
     for result in chosen:
-        required = is_required(result.case.key, settings.require)
-        status = Status.FAILED if context else consequence(result.judgement, required=required)
-        outcomes.append(Outcome(result.case, status, result.judgement, result.others, context))
+        key = result.case.key
+        required = is_required(key, settings.require) and key not in judged
+        status = Status.FAILED if nothing else consequence(result.judgement, required=required)
+        outcomes.append(Outcome(result.case, status, result.judgement, result.others, nothing))
     return tuple(outcomes)
+
+
+def _unshadowed(result: Result, strays: Sequence[Stray], settings: Settings) -> Result:
+    """Return a result, INVALID where a newer run may be of its configuration: an older one must not stand for it."""
+    measurement = result.judgement.measurement
+    if measurement is None or result.case.run_id or settings.unmatched == "list":
+        return result
+    started = measurement.run.started
+    for stray in strays:
+        newer = stray.started is None or started is None or stray.started > started
+        if newer and result.case.key in stray.candidates:
+            text = f"a newer run may be of this configuration: {stray.id}: {stray.text}"
+            invalid = dataclasses.replace(result.judgement, verdict=Verdict.INVALID, reason=Reason.AMBIGUOUS, text=text)
+            return dataclasses.replace(result, judgement=invalid)
+    return result
 
 
 def _nothing_judged(batch: Batch, selected: int) -> str:
     """Say why nothing is green: which runs were found, and what would match them."""
-    told = f"nothing was judged: no valid run for any of the {wording.counted(selected, 'selected configuration')}."
+    told = f"nothing was judged: no valid run of the {wording.counted(selected, 'selected configuration')}."
     if not batch.runs_found:
-        others = wording.counted(len(batch.ignored), "other file")
-        return f"{told} No training run was found under the given paths ({others})."
+        others = f", only {wording.counted(len(batch.ignored), 'other file')}" if batch.ignored else ""
+        return f"{told} There is no training log (.out or .log) under the given paths{others}."
     found = [stray.id for stray in batch.strays]
     found += [result.judgement.measurement.run.id for result in batch.results.values() if result.judgement.measurement]
     return f"{told} {wording.counted(batch.runs_found, 'run')} found: {wording.listed(found)}."
-
-
-def _parsed(files: AttemptFiles) -> ParsedLog:
-    from pytest_llmbench.parse.read import read_ending, read_log
-
-    try:
-        log = read_log(files.log)
-        ending = read_ending(files.err) if files.err and log.ending is None else None
-    except LogError as error:
-        return ParsedLog(dialect=None, segments=(), ending=Ending(UNREADABLE, str(error), 0))
-    if ending is None or files.err is None:
-        return log
-    told = dataclasses.replace(ending, text=f"{ending.text} ({files.err.name}:{ending.line})", line=0)
-    return dataclasses.replace(log, ending=told)
-
-
-def _is_run(found: FoundRun, attempts: Sequence[Attempt]) -> bool:
-    """Whether files are a training run: they hold steps, could not be read, or names and metadata say so."""
-    named = {"recipe", "size"} <= {clue.field for clue in found.clues}
-    logs = [attempt.log for attempt in attempts]
-    return named or any(log.segments or (log.ending and log.ending.code == UNREADABLE) for log in logs)
-
-
-def _identified(found: FoundRun, attempts: tuple[Attempt, ...], settings: Settings, catalogue: Catalogue) -> Run:
-    from pytest_llmbench.discover.identify import identify
-    from pytest_llmbench.measure.derive import tflops_per_gpu
-
-    def expected_tflops(baseline: Baseline, step_seconds: float) -> float:
-        return tflops_per_gpu(baseline.configuration, step_seconds) * (baseline.logged_tflops_factor or 1.0)
-
-    logs = [attempt.log for attempt in attempts]
-    identity = identify(
-        found,
-        logs,
-        catalogue.recipes,
-        release=settings.release,
-        gpu=settings.gpu,
-        baseline_release=settings.baseline_release,
-        expected_tflops=expected_tflops,
-    )
-    return Run(found, attempts, identity, *_start(found, logs))
-
-
-def _start(found: FoundRun, logs: Sequence[ParsedLog]) -> tuple[datetime | None, str]:
-    """Return when a run started and what says so: metadata or a name, else the log, the time of the file last."""
-    if found.started is not None:
-        return found.started, found.started_from
-    logged = next((log.started for log in logs if log.started is not None), None)
-    if logged is not None:
-        return logged.astimezone(UTC), "the log's first time stamp"
-    return found.modified, "the time of the file"
-
-
-def _recency(run: Run) -> tuple[datetime, str]:
-    return run.started or datetime.min.replace(tzinfo=UTC), run.id
 
 
 def _measured(
@@ -251,4 +187,4 @@ def _strays(runs: Sequence[Run]) -> Iterator[Stray]:
         if run.identity.key is None:
             reason = Reason.AMBIGUOUS if run.identity.candidates else Reason.UNMATCHED
             path: Path = run.attempts[-1].files.log if run.attempts else run.found.folder
-            yield Stray(run.id, reason, run.identity.because, path)
+            yield Stray(run.id, reason, run.identity.because, path, run.identity.candidates, run.started)

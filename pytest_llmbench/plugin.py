@@ -43,7 +43,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Resolve the options; with --llmb-logs and no path on the command line, collect the built-in suite."""
     config.addinivalue_line("markers", "llmb(model, size, release, gpu, dtype, gpus): a benchmark configuration")
-    if any(config.getoption(destination(option.flag)) for option in OPTIONS):
+    if any(config.getoption(destination(option.flag)) is not None for option in OPTIONS):
         _start(config)
 
 
@@ -65,13 +65,15 @@ def _start(config: pytest.Config) -> None:
     else:
         _refuse_misuse(config)
     if _suite_wanted(config):
-        config.args[:] = [str(config.rootpath)]
+        config.args = [str(config.rootpath)]  # a new list: the old one may be the option itself
     if config.getoption("llmb_logs"):
         _checked(_session(config).prepare)
 
 
 def _suite_wanted(config: pytest.Config) -> bool:
-    return bool(config.getoption("llmb_logs") and not config.getoption("file_or_dir"))
+    """Whether the built-in tests run: without a path on the command line, or with their own node ids."""
+    paths = config.getoption("file_or_dir")
+    return bool(config.getoption("llmb_logs")) and all(path.startswith(f"{SUITE_ID}/") for path in paths)
 
 
 def _refuse_misuse(config: pytest.Config) -> None:
@@ -105,11 +107,14 @@ def _session(config: pytest.Config) -> Session:
 
 
 def _values(config: pytest.Config) -> dict[str, Any]:
-    """Return each option's value: the command line's, else the ini file's."""
+    """Return each option's value: the command line's, else the ini file's. An empty value is none that was meant."""
     values = {}
     for option in OPTIONS:
         dest = destination(option.flag)
-        values[dest] = config.getoption(dest) or (config.getini(dest) if option.ini else None)
+        given = config.getoption(dest)
+        if given == "":
+            raise pytest.UsageError(f"{option.flag}= is empty: give a value, or leave the option out")
+        values[dest] = given if given is not None else config.getini(dest) if option.ini else None
     return values
 
 
@@ -177,7 +182,9 @@ def pytest_collection(session: pytest.Session) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Make an item of each configuration, and of each run that matches none."""
-    if "llmb_case" in metafunc.fixturenames:
+    if "llmb_case" in metafunc.fixturenames and not metafunc.config.getoption("llmb_logs"):
+        metafunc.parametrize("llmb_case", [pytest.param(None, id="no-logs", marks=pytest.mark.llmb)], indirect=True)
+    elif "llmb_case" in metafunc.fixturenames:
         cases = (result.case for result in _checked(lambda: _session(metafunc.config).batch).results.values())
         parameters = [pytest.param(case, id=case.id, marks=_mark(case.key)) for case in cases]
         metafunc.parametrize("llmb_case", parameters, indirect=True)
@@ -185,6 +192,22 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         strays = _checked(lambda: _session(metafunc.config).failing_strays)
         parameters = [pytest.param(stray, id=stray.id, marks=pytest.mark.llmb(unmatched=True)) for stray in strays]
         metafunc.parametrize("llmb_unmatched", parameters, indirect=True)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep the items whose node ids were given, as a failed one is copied from the output to run it again."""
+    wanted = config.getoption("file_or_dir")
+    if SESSION in config.stash and _suite_wanted(config) and wanted:
+        kept = [item for item in items if any(_is_under(item.nodeid, node) for node in wanted)]
+        if not kept:
+            raise pytest.UsageError(f"not found: {wanted[0]}; --collect-only lists the items")
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = kept
+
+
+def _is_under(nodeid: str, given: str) -> bool:
+    return nodeid == given or nodeid.startswith((f"{given}::", f"{given}["))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -220,17 +243,19 @@ def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Generator[None, p
     report = yield
     if DESCRIBED in item.stash and (call.when == "call" or not report.passed):
         described = item.stash[DESCRIBED]
-        overruled = report.failed and described["status"] != "failed"
-        report.llmb = _overruled(described, report) if overruled else described  # type: ignore[attr-defined]
+        report.llmb = described if report.outcome == described["status"] else _overruled(described, report)  # type: ignore[attr-defined]
     return report
 
 
 def _overruled(described: dict[str, Any], report: pytest.TestReport) -> dict[str, Any]:
-    """Return the outcome of a user's own test that failed on a configuration whose verdict is green."""
+    """Return the outcome of a user's own test that ended otherwise than the verdict on its configuration."""
     crash = getattr(report.longrepr, "reprcrash", None)
     error = str(crash.message if crash else report.longreprtext).strip().partition("\n")[0]
-    text = f"{described['verdict']}, but the test failed: {error}"
-    return {**described, "status": "failed", "verdict": "TEST_FAILED", "reason": "test-failed", "text": text}
+    verdict, text = "NOT_ASSERTED", f"{described['verdict']}, but the test {report.outcome} without asking for it"
+    if report.failed:
+        verdict, text = "TEST_FAILED", f"{described['verdict']}, but the test failed: {error}"
+    reason = verdict.lower().replace("_", "-")
+    return {**described, "status": report.outcome, "verdict": verdict, "reason": reason, "text": text}
 
 
 def _selected(items: Sequence[pytest.Item]) -> Iterator[str]:
@@ -251,16 +276,31 @@ class Collector:
         self.session = session
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keep the outcome of a report."""
+        """Keep the outcome of a report; an item that crashed its worker has none of its own."""
         if hasattr(report, "llmb"):
             self.session.described.append(report.llmb)
+        elif report.failed and report.nodeid.startswith(f"{SUITE_ID}/"):
+            self.session.described += self.session.crashed(report.nodeid, report.longreprtext)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Write the report files; one that cannot be written turns the session red."""
+    """Write the report files. A session that judged nothing, or a report that cannot be written, is red."""
     config = session.config
-    if SESSION in config.stash and not _in_worker(config) and not config.stash[SESSION].write_reports():
+    if SESSION not in config.stash or _in_worker(config) or config.getoption("collectonly"):
+        return
+    state = config.stash[SESSION]
+    if session.exitstatus == pytest.ExitCode.OK and _judging(config) and not state.judged:
+        state.failures.append("nothing was judged: no item with a verdict ran to its end")
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    if not state.write_reports():
         session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
+
+
+def _judging(config: pytest.Config) -> bool:
+    """Whether this session was started to judge runs: --llmb-logs was typed, or the built-in suite runs."""
+    typed = any(str(argument).startswith("--llmb-logs") for argument in config.invocation_params.args)
+    return typed or _suite_wanted(config)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -4,43 +4,56 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
+from pathlib import Path
 
 import numpy as np
 
 from pytest_llmbench import wording
-from pytest_llmbench.models import Baseline, Measurement, Outcome, Recording, Status, Verdict
-from pytest_llmbench.pipeline import Batch
+from pytest_llmbench.models import Baseline, Key, Measurement, Outcome, Recording, Status, Verdict
+from pytest_llmbench.pipeline import Batch, Result
 from pytest_llmbench.settings import Settings
 
 
-def record(batch: Batch, selected: Collection[str], settings: Settings, now: datetime) -> tuple[Outcome, ...]:
+def record(
+    batch: Batch, selected: Collection[str], settings: Settings, now: datetime
+) -> tuple[tuple[Outcome, ...], tuple[Path, ...]]:
     """Write a recorded baseline for each selected item with valid runs to `settings.record`; judge nothing.
 
-    Items with a valid run are skipped, those whose newest run is invalid fail, and without any valid run all fail.
-    Raises RecordError where the files cannot be written.
+    Returns the outcomes and the files that were written. Items with a valid run are skipped, an item whose newest run is
+    invalid fails, and without any valid run all fail. Raises RecordError where the files cannot be written.
     """
     from pytest_llmbench.baseline.write import write_recorded
 
     if settings.record is None:
         raise ValueError("settings.record is not set")
     chosen = [batch.results[identifier] for identifier in selected]
-    keys = dict.fromkeys(result.case.key for result in chosen)
-    valid = {key: [one for one in batch.measurements.get(key, ()) if one.valid] for key in keys}
+    valid = {result.case.key: _recordable(batch, chosen, result.case.key, settings, now) for result in chosen}
     recorded = {key: (runs[0].baseline, recording_of(runs, now)) for key, runs in valid.items() if runs}
-    changes = [change for _, changed in write_recorded(settings.record, list(recorded.values())) for change in changed]
+    written = write_recorded(settings.record, list(recorded.values()))
+    changes = [change for _, changed in written for change in changed]
     nothing = "" if recorded else "nothing was recorded: no valid run was found"
     outcomes = []
     for result in chosen:
-        key = result.case.key
-        told = (
-            _told(*recorded[key], [change for change in changes if change.startswith(f"{key.id}: ")])
-            if key in recorded
-            else ""
-        )
-        failed = nothing or result.judgement.verdict is Verdict.INVALID
+        failed = bool(nothing) or result.judgement.verdict is Verdict.INVALID
+        told = "" if failed or result.case.key not in recorded else _told(*recorded[result.case.key], changes)
         status = Status.FAILED if failed else Status.SKIPPED
         outcomes.append(Outcome(result.case, status, result.judgement, (), nothing, told))
-    return tuple(outcomes)
+    return tuple(outcomes), tuple(path for path, _ in written)
+
+
+def _recordable(
+    batch: Batch, chosen: Sequence[Result], key: Key, settings: Settings, now: datetime
+) -> list[Measurement]:
+    """Return the valid runs of a configuration that were selected and are not too old."""
+    selected = {result.case.run_id for result in chosen if result.case.key == key}
+    youngest = settings.max_age
+    return [
+        one
+        for one in batch.measurements.get(key, ())
+        if one.valid
+        and ("" in selected or one.run.id in selected)
+        and (youngest is None or (one.run.started is not None and now - one.run.started <= youngest))
+    ]
 
 
 def recording_of(runs: Sequence[Measurement], now: datetime) -> Recording:
@@ -67,5 +80,7 @@ def _judged_hash(measurement: Measurement) -> str:
 
 def _told(baseline: Baseline, recording: Recording, changes: Sequence[str]) -> str:
     runs = wording.counted(recording.runs, "valid run")
-    text = f"recorded {wording.seconds(recording.trimmed_mean_seconds)} from {runs}, not judged"
-    return f"{text}; replaced {changes[0]}" if changes else text
+    if recording.runs > 1:
+        runs += f" ({wording.seconds(min(recording.run_seconds))} to {wording.seconds(max(recording.run_seconds))})"
+    replaced = next((f"; replaced {change}" for change in changes if change.startswith(f"{baseline.key.id}: ")), "")
+    return f"recorded {wording.seconds(recording.mean_seconds)} from {runs}, not judged{replaced}"

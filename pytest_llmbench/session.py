@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 SHORT_FROM = 6
 """From this many failing items on, each message takes three lines."""
 
+NEXT = "give --llmb-logs the folder that holds the runs, or look at what is in it with: llmbench summary PATH"
+"""What to do when nothing was judged."""
+
+SOUND = ("PASS", "IMPROVEMENT", "REGRESSION", "INCONCLUSIVE", "RECORDED", "NOT_ASSERTED")
+"""What an item may end with in a session that did its work."""
+
 
 class Session:
     """Lazily read and judged runs. `described` collects the outcome dictionaries that reports are made from."""
@@ -35,6 +41,7 @@ class Session:
         self._clock = clock
         self._settled: dict[str, tuple[Outcome, dict[str, Any]]] = {}
         self._short = False
+        self._context = ""
 
     @classmethod
     def from_options(cls, values: Mapping[str, Any], directory: Path) -> Session:
@@ -77,11 +84,15 @@ class Session:
         if self.settings.record is None:
             outcomes = settle(self.batch, selected, self.settings)
         else:
-            outcomes = record(self.batch, selected, self.settings, self.now)
+            outcomes, paths = record(self.batch, selected, self.settings, self.now)
+            self.written += [f"wrote {wording.place(path, self.directory)}" for path in paths]
         self._short = sum(outcome.failed for outcome in outcomes) + len(self.failing_strays) >= SHORT_FROM
+        self._context = next((outcome.context for outcome in outcomes if outcome.context), "")
         for outcome in outcomes:
             told = wording.printable_values(describe(outcome, self.now, self.directory))
-            self._settled[outcome.case.id] = replace(outcome, message=explain(told, short=self._short)), told
+            one_line = f"{told['verdict']} ({told['reason']}): {told['text']}"
+            message = one_line if outcome.skipped else explain(told, short=self._short)
+            self._settled[outcome.case.id] = replace(outcome, message=message), told
 
     def outcome(self, case: Case) -> tuple[Outcome, dict[str, Any]]:
         """Return the outcome of a selected item, and its dictionary."""
@@ -113,6 +124,24 @@ class Session:
         session = cls(settings, lambda: now, directory)
         session.__dict__["batch"] = batch
         return session
+
+    @property
+    def judged(self) -> bool:
+        """Whether any item ended with a verdict that rests on a run, or with a recording, or red."""
+        return any(one["status"] == "failed" or one["verdict"] in SOUND for one in self.described)
+
+    def crashed(self, nodeid: str, error: str) -> list[dict[str, Any]]:
+        """Return the outcome of an item that ended without one: its worker crashed."""
+        from pytest_llmbench.models import Outcome, Status
+        from pytest_llmbench.report.outcome import describe
+
+        result = self.batch.results.get(nodeid.partition("[")[2].removesuffix("]"))
+        if result is None:
+            return []
+        outcome = Outcome(result.case, Status.FAILED, result.judgement)
+        told = wording.printable_values(describe(outcome, self.now, self.directory))
+        text = f"the item did not end: {error.strip().partition(chr(10))[0]}"
+        return [{**told, "verdict": "TEST_FAILED", "reason": "test-failed", "text": text}]
 
     def header(self) -> list[str]:
         """Return what decides, for the head of the session's output."""
@@ -149,7 +178,7 @@ class Session:
 
         if not self.described:
             return self.failures
-        return [*summary(self.described, self._remarks()), *self.written, *self.failures]
+        return [*summary(self.described, [*self._remarks(), *self.written, *self.failures])]
 
     def _remarks(self) -> list[str]:
         """Return what the summary adds to the verdicts: runs left out or only listed, files that are no logs."""
@@ -158,8 +187,13 @@ class Session:
         if batch.runs_before_since and since:
             left_out = wording.counted(batch.runs_before_since, "run")
             remarks.append(f"{left_out} left out: started before {since:%Y-%m-%d %H:%M} UTC (--llmb-since)")
-        if not self.failing_strays:
-            remarks += [f"{stray.reason.upper()}, not judged: {stray.id}: {stray.text}" for stray in batch.strays]
+        if self._context:
+            remarks.append(f"{self._context} Next: {NEXT}")
+        told = {one["id"] for one in self.described if one["kind"] == "stray"}
+        untold = [stray for stray in batch.strays if stray.id not in told]
+        remarks += [f"{stray.reason.upper()}, not judged: {stray.id}: {stray.text}" for stray in untold[:5]]
+        if len(untold) > 5:
+            remarks.append(f"{len(untold) - 5} more runs were not judged: --llmb-unmatched=fail makes an item of each")
         if batch.ignored:
-            remarks.append(f"{len(batch.ignored)} files and folders skipped, first {batch.ignored[0]}")
+            remarks.append(f"{wording.counted(len(batch.ignored), 'file')} skipped, first {batch.ignored[0]}")
         return remarks

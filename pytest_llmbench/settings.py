@@ -104,7 +104,9 @@ def _chosen(values: Mapping[str, Any], flag: str, default: str) -> str:
     choices = next(option.choices for option in OPTIONS if option.flag == flag)
     value = _value(values, flag) or default
     if value not in choices:
-        raise SettingsError(f"{flag}={value}: expected {' or '.join(choices)}{did_you_mean(value, choices)}")
+        raise SettingsError(
+            f"{flag}={value}: expected {', '.join(choices[:-1])} or {choices[-1]}{did_you_mean(value, choices)}"
+        )
     return value
 
 
@@ -128,12 +130,12 @@ def _existing(flag: str, text: object, directory: Path) -> Path:
     path = _path(flag, text, directory)
     if path.exists():
         return path
+    if path.is_symlink():
+        raise SettingsError(f"{flag}={text}: a broken link, to {os.readlink(path)}")
     parent = next(parent for parent in path.parents if parent.exists())
     missing = path.relative_to(parent).parts[0]
     names = [entry.name for entry in parent.iterdir()] if parent.is_dir() else []
-    raise SettingsError(
-        f"{flag}={text}: {path} does not exist; {parent} has no {missing!r}{did_you_mean(missing, names)}"
-    )
+    raise SettingsError(f"{flag}={text} does not exist: {parent} has no {missing!r}{did_you_mean(missing, names)}")
 
 
 def _folder(flag: str, text: object, directory: Path) -> Path:

@@ -53,8 +53,10 @@ def place(path: Path, directory: Path) -> str:
 
 
 def printable(text: str) -> str:
-    """Return a text that every report and channel can carry: lone surrogates are escaped."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+    """Return a text that every report, channel and terminal can carry: what does not print is escaped."""
+    if text.isprintable():
+        return text
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode("ascii") for sign in text)
 
 
 def printable_values(values: Any) -> Any:

@@ -17,6 +17,7 @@ from pytest_llmbench.settings import Settings, parse_age, parse_moment, resolve
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "experiments").mkdir()
+    (tmp_path / "broken").symlink_to("nowhere")
     (tmp_path / "file.txt").write_text("grok1*  # all of it\n\nllama3.1_8b-25.04-h100-bf16-8\n")
     return tmp_path
 
@@ -61,6 +62,7 @@ def test_paths_are_below_the_folder_of_the_call(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "told"),
     [
+        ("logs", ["broken"], "a broken link, to nowhere"),
         ("logs", ["experiment"], "has no 'experiment' (did you mean 'experiments'?)"),
         ("logs", [""], "--llmb-logs= is empty"),
         ("logs", ["nowhere/deep"], "has no 'nowhere'"),
@@ -74,7 +76,7 @@ def test_paths_are_below_the_folder_of_the_call(folder: Path) -> None:
         ("since", "yesterday", "expected a date such as 2025-11-20"),
         ("unmatched", "lst", "expected fail or list (did you mean 'list'?)"),
         ("runs", "all", "expected newest or each"),
-        ("against", "record", "expected recorded or published or both (did you mean 'recorded'?)"),
+        ("against", "record", "expected recorded, published or both (did you mean 'recorded'?)"),
         ("require", [""], "--llmb-require= is empty"),
         ("record", "file.txt", "is a file"),
         ("record", "file.txt/x", "cannot write below"),

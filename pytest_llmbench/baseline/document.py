@@ -42,6 +42,8 @@ def read_document(path: Path) -> yaml.MappingNode:
 
 
 def _text(path: Path) -> str:
+    if path.exists() and not path.is_file():
+        raise BaselineError(f"{path}: found something that is no regular file, expected a baseline file")
     try:
         with path.open("rb") as file:
             data = file.read(LARGEST_BYTES + 1)

@@ -15,7 +15,8 @@ from pytest_llmbench.baseline.read import read_recipe
 from pytest_llmbench.errors import BaselineError, RecordError
 from pytest_llmbench.models import Baseline, Configuration, Key, Recipe, Recording, Tolerance
 
-STATISTIC = "trimmed_mean"
+STATISTIC = "mean"
+"""The trimmed mean stands in the file beside it, but alone it would pass a run in which every sixth step stalls."""
 
 Name = TypeVar("Name")
 Value = TypeVar("Value")
@@ -48,11 +49,11 @@ def write_recorded(
 
 
 def recorded_baseline(published: Baseline, recording: Recording) -> Baseline:
-    """Return the baseline that a recording makes of a published one: trimmed mean over the same steps."""
+    """Return the baseline that a recording makes of a published one: the mean over the same steps."""
     return replace(
         published,
         kind="recorded",
-        step_seconds=float(recording.trimmed_mean_seconds),
+        step_seconds=float(recording.mean_seconds),
         cells=(),
         window=replace(published.window, statistic=STATISTIC),
         timed=STATISTIC,

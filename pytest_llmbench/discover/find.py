@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from pytest_llmbench.discover import names
 from pytest_llmbench.discover.evidence import exclusion
-from pytest_llmbench.discover.folders import Layout, layout, surroundings
-from pytest_llmbench.discover.group import Draft, Group, group
+from pytest_llmbench.discover.folders import Layout, surroundings
+from pytest_llmbench.discover.group import Draft, Group
 from pytest_llmbench.discover.metadata import Metadata, read_metadata
-from pytest_llmbench.discover.stamps import stamp, started_by_name
+from pytest_llmbench.discover.places import Assignment, Place, assign, homes, places, without_job_id
+from pytest_llmbench.discover.stamps import dated_by_name, stamp, started_by_name
 from pytest_llmbench.discover.walk import File, Folder, Walk
 from pytest_llmbench.errors import LogError
 from pytest_llmbench.models import Clue, Discovery, FoundRun
+from pytest_llmbench.wording import listed
 
 _LAYOUT_WORDS = ("experiments", "results", "workloads", "nemo_run")
 
@@ -26,11 +28,14 @@ def find_runs(paths: Sequence[Path]) -> Discovery:
     """Return the runs under the paths in the order of their folders, each once; nothing that is met raises.
 
     A folder is searched with all below it; links to folders are followed once. A path to a file makes that file a log,
-    whatever its name. Times are UTC; what is written without a zone is taken as local time of this machine.
+    whatever its name. A job of which only metadata is left is a run without attempts. Times are UTC; what is written
+    without a zone is taken as local time of this machine.
     """
     walk = Walk().run(paths)
     _drop_doubles(walk)
-    runs = [run for folder in walk.folders for run in _runs(folder, walk)]
+    found = places(walk.folders)
+    logged = homes(found)
+    runs = [run for place in found for run in _runs(place, logged, walk)]
     return Discovery(_with_unique_ids(runs), tuple(walk.ignored), tuple(walk.unreadable))
 
 
@@ -48,30 +53,47 @@ def _drop_doubles(walk: Walk) -> None:
                 beside.chosen |= {known.name}
 
 
-def _runs(folder: Folder, walk: Walk) -> Iterator[FoundRun]:
+def _runs(place: Place, logged: Mapping[str, Sequence[Path]], walk: Walk) -> Iterator[FoundRun]:
     """Yield the runs of one folder; what is left over in it goes to the walk's notes."""
-    found = group(folder)
-    where = layout(folder.path.parts)
-    paths = _metadata_paths(found)
-    if not folder.only_chosen:
-        walk.ignored += found.ignored
-        without = (path for path in found.metadata.values() if path not in paths.values())
-        walk.ignored += [(path, "no log of its job stands beside it") for path in without]
-    for position, draft in enumerate(found.drafts):
-        if folder.only_chosen:
+    folder, found = place.folder, place.group
+    assigned = assign(found)
+    if folder.only_chosen:
+        for draft in found.drafts:
             draft.attempts = {n: one for n, one in draft.attempts.items() if one.log.name in folder.chosen}
+    else:
+        walk.ignored += found.ignored
+    _note_undecided(assigned, found, walk)
+    for position, draft in enumerate(found.drafts):
         if draft.attempts:
-            record = _record(paths.get(position), walk)
-            run = _found(draft, folder, where, record, alone=len(found.drafts) == 1)
-            yield replace(run, metadata=paths[position]) if record else run
+            path = assigned.of_draft.get(position)
+            record = _record(path, walk)
+            run = _found(draft, place, record, alone=len(found.drafts) == 1)
+            yield replace(run, metadata=path) if record else run
+    if not folder.only_chosen:
+        for job, path in assigned.without_log.items():
+            yield from _without_log(job, path, place, logged, walk)
 
 
-def _metadata_paths(found: Group) -> dict[int, Path]:
-    """Return the metadata file of each job by its position: the one of its id, or the only one for the only run."""
-    if len(found.drafts) == len(found.metadata) == 1 and not found.drafts[0].job:
-        return dict(enumerate(found.metadata.values()))
-    jobs = ((position, draft.job) for position, draft in enumerate(found.drafts))
-    return {position: found.metadata[job] for position, job in jobs if job in found.metadata}
+def _without_log(
+    job: str, path: Path, place: Place, logged: Mapping[str, Sequence[Path]], walk: Walk
+) -> Iterator[FoundRun]:
+    """Yield the run of a job of which only metadata is left: the newest job must not be passed over because it died."""
+    home = next((home for home in logged.get(job, ()) if home in path.parents or path.parent in home.parents), None)
+    if home:
+        walk.ignored.append((path, f"the log of job {job} stands elsewhere, in {home}"))
+        return
+    modified = next(file.modified for file in place.folder.files if file.name == path.name)
+    draft = Draft(job, "llmb-config", modified=modified)
+    yield replace(_found(draft, place, _record(path, walk), alone=not place.group.drafts), metadata=path)
+
+
+def _note_undecided(assigned: Assignment, found: Group, walk: Walk) -> None:
+    """Report the metadata that may speak of one of several logs: ignored, it could not contradict a wrong one."""
+    logs = [attempt.log.name for draft in without_job_id(found.drafts) for attempt in draft.attempts.values()]
+    for job, path in assigned.undecided.items():
+        if logs:
+            named = f"no job id in the name of {listed(logs)}"
+            walk.unreadable.append((path, f"cannot be told which log, if any, is of job {job}: {named}"))
 
 
 def _record(path: Path | None, walk: Walk) -> Metadata | None:
@@ -87,18 +109,18 @@ def _record(path: Path | None, walk: Walk) -> Metadata | None:
     return record
 
 
-def _found(draft: Draft, folder: Folder, where: Layout, record: Metadata | None, *, alone: bool) -> FoundRun:
+def _found(draft: Draft, place: Place, record: Metadata | None, *, alone: bool) -> FoundRun:
+    folder, where = place.folder, place.where
     attempts = tuple(attempt for _, attempt in sorted(draft.attempts.items()))
     spoken_for = draft.spoken_for and (draft.launched or _is_run_folder(folder.path, where))
     inside = where.inside if spoken_for else ()
     job = draft.job or (record.job if record else "")
-    own_names = (*(attempt.log.stem for attempt in attempts), *reversed(inside))
+    own_names = (*(Path(names.uncompressed(one.log.name)).stem for one in attempts), *reversed(inside))
     excluded, because = exclusion(record, own_names, folder.reports, job, alone=alone)
-    modified = datetime.fromtimestamp(draft.modified, UTC)
-    above = (folder.given.name, *folder.path.relative_to(folder.given).parts)
-    started, started_from = started_by_name(where.inside, above, modified)
+    started, started_from = started_by_name(where.experiment)
     if record and record.started:
         started, started_from = record.started, "the launch time in the metadata"
+    dated, dated_from = (None, "") if started else dated_by_name(_below_given(folder))
     return FoundRun(
         id=_short_id(draft, folder, where, job),
         folder=folder.path,
@@ -108,7 +130,9 @@ def _found(draft: Draft, folder: Folder, where: Layout, record: Metadata | None,
         layout=where.name if spoken_for else "",
         started=started,
         started_from=started_from,
-        modified=modified,
+        dated=dated,
+        dated_from=dated_from,
+        modified=datetime.fromtimestamp(draft.modified, UTC),
         excluded=excluded,
         excluded_because=because,
     )
@@ -122,7 +146,7 @@ def _is_run_folder(path: Path, where: Layout) -> bool:
 
 def _clues(draft: Draft, folder: Folder, where: Layout | None, record: Metadata | None) -> tuple[Clue, ...]:
     """Return what folders, file name and metadata say, each thing once; of the surroundings, what nothing else says."""
-    source = f"file {min(draft.attempts.items())[1].log.name}"
+    source = f"file {draft.attempts[min(draft.attempts)].log.name}" if draft.attempts else ""
     said = [*(where.clues if where else ()), *(Clue(field, value, source) for field, value in draft.said)]
     said += record.clues if record else ()
     fields = {clue.field for clue in said}
@@ -132,10 +156,14 @@ def _clues(draft: Draft, folder: Folder, where: Layout | None, record: Metadata 
 
 def _short_id(draft: Draft, folder: Folder, where: Layout, job: str) -> str:
     """Return a name without a machine's paths: the folders below the given path that tell runs apart, and the job."""
-    parts = _distinct([folder.given.name, *folder.path.relative_to(folder.given).parts])
+    parts = _distinct(_below_given(folder))
     stem = Path(draft.base).stem.removeprefix("log-")
     tail = f"{stem}_{job}" if where.name == "results" and job else job or stem
     return _printable("/".join([*parts, tail]))
+
+
+def _below_given(folder: Folder) -> tuple[str, ...]:
+    return (folder.given.name, *folder.path.relative_to(folder.given).parts)
 
 
 def _distinct(parts: Sequence[str]) -> list[str]:
@@ -158,9 +186,14 @@ def _printable(text: str) -> str:
 
 def _with_unique_ids(runs: Sequence[FoundRun]) -> tuple[FoundRun, ...]:
     """Tell runs of one id apart by the names of their logs, then by number, in the order of their paths."""
-    ordered = sorted(runs, key=lambda run: (run.folder, len(run.job_id), run.job_id, run.attempts[0].log.name))
-    named = _retold(ordered, [_printable(run.attempts[0].log.stem) for run in ordered])
+    ordered = sorted(runs, key=lambda run: (run.folder, len(run.job_id), run.job_id, _file(run).name))
+    named = _retold(ordered, [_printable(_file(run).stem) for run in ordered])
     return tuple(_retold(named, [f"~{number}" for number in range(1, len(named) + 1)]))
+
+
+def _file(run: FoundRun) -> Path:
+    """Return the first log of a run, or the metadata that is all that is left of it."""
+    return run.attempts[0].log if run.attempts else run.metadata or run.folder
 
 
 def _retold(runs: Sequence[FoundRun], additions: Sequence[str]) -> list[FoundRun]:

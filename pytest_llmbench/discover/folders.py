@@ -26,6 +26,12 @@ class Layout:
     clues: tuple[Clue, ...]
     inside: tuple[str, ...]
 
+    @property
+    def experiment(self) -> tuple[str, ...]:
+        """The names of the experiment's folder and of those below it; none where no folder is an experiment's."""
+        places = (place for place, name in enumerate(self.inside) if names.experiment(name, typed=False))
+        return self.inside[next(places, len(self.inside)) :]
+
 
 def layout(parts: Sequence[str]) -> Layout:
     """Return the innermost layout that the folders of an absolute path form; its name is empty where they form none."""

@@ -52,9 +52,11 @@ def group(folder: Folder) -> Group:
     """Sort the files of a folder into jobs and attempts."""
     files = {file.name: file for file in folder.files}
     metadata = {found[1]: folder.path / name for name in files if (found := FILE_NAME.fullmatch(name))}
-    reasons = {name: _reason(name.lower(), files, folder.path) for name in files if name not in folder.chosen}
+    plain = {name: names.uncompressed(name).lower() for name in files}
+    known = frozenset(plain.values())
+    reasons = {name: _reason(plain[name], known, folder.path) for name in files if name not in folder.chosen}
     logs = [file for name, file in files.items() if not reasons.get(name) and _is_log(name, folder)]
-    drafts = _drafts(folder, logs, metadata)
+    drafts = _drafts(folder, logs, metadata, reasons)
     _add_slurm(folder, drafts, reasons)
     used = {path.name for draft in drafts for one in draft.attempts.values() for path in (one.log, one.err) if path}
     for name in files:
@@ -65,7 +67,12 @@ def group(folder: Folder) -> Group:
 
 
 def _is_log(name: str, folder: Folder) -> bool:
-    return name in folder.chosen or (name.lower().endswith((".out", ".log")) and not _SLURM.fullmatch(name))
+    plain = names.uncompressed(name)
+    return name in folder.chosen or (plain.lower().endswith((".out", ".log")) and not _SLURM.fullmatch(plain))
+
+
+def _is_compressed(file: File) -> bool:
+    return names.uncompressed(file.name) != file.name
 
 
 def _reason(name: str, others: Collection[str], folder: Path) -> str:
@@ -90,16 +97,19 @@ def _stream_reason(name: str, others: Collection[str], folder: Path) -> str:
     return f"a part or a second stream of {better} beside it" if better else ""
 
 
-def _drafts(folder: Folder, logs: Iterable[File], metadata: Collection[str]) -> list[Draft]:
+def _drafts(folder: Folder, logs: Iterable[File], metadata: Collection[str], reasons: dict[str, str]) -> list[Draft]:
     found: dict[tuple[str, str], Draft] = {}
     present = {file.name for file in folder.files}
-    for file in logs:
-        draft, number = _draft(file.name, folder, metadata)
+    for file in sorted(logs, key=_is_compressed):
+        plain = names.uncompressed(file.name)
+        draft, number = _draft(plain, folder, metadata)
         known = found.setdefault((draft.job, draft.base), draft)
+        if number in known.attempts and _is_compressed(file) and file.name not in folder.chosen:
+            reasons[file.name] = f"a compressed copy of {known.attempts[number].log.name} beside it"
+            continue
         if number in known.attempts:  # `x_12.out` and `x_12_0.out`: two logs that claim to be one attempt
             known = found[draft.job, file.name] = draft
-        stem = Path(file.name).stem
-        err = next((name for name in (f"{stem}.err", _second_stream(file.name)) if name in present), None)
+        err = next((name for name in (f"{Path(plain).stem}.err", _second_stream(plain)) if name in present), None)
         known.attempts[number] = AttemptFiles(number, folder.path / file.name, folder.path / err if err else None)
         known.modified = max(known.modified, file.modified)
     drafts = list(found.values())
@@ -131,19 +141,21 @@ def _add_slurm(folder: Folder, drafts: list[Draft], reasons: dict[str, str]) -> 
 
     A requeued job has one such file for all attempts; which of them it speaks of cannot be told, so it is left out.
     """
-    for file in folder.files:
-        slurm = _SLURM.fullmatch(file.name)
+    for file in sorted(folder.files, key=_is_compressed):
+        plain = names.uncompressed(file.name)
+        slurm = _SLURM.fullmatch(plain)
         if not slurm or file.name in folder.chosen:
             continue
         path = folder.path / file.name
         own = [draft for draft in drafts if draft.job == slurm[1]]
         attempts = [(draft, one) for draft in own for one in draft.attempts.values()]
         if not own:
-            err = f"{path.stem}.err"
+            stem = Path(plain).stem
+            err = f"{stem}.err"
             beside = folder.path / err if any(other.name == err for other in folder.files) else None
             attempt = AttemptFiles(0, path, beside)
-            drafts.append(Draft(slurm[1], path.stem, attempts={0: attempt}, modified=file.modified))
-        elif len(attempts) == 1 and attempts[0][1].err is None:
+            drafts.append(Draft(slurm[1], stem, attempts={0: attempt}, modified=file.modified))
+        elif len(attempts) == 1 and attempts[0][1].err is None and not _is_compressed(file):
             draft, attempt = attempts[0]
             draft.attempts[attempt.number] = AttemptFiles(attempt.number, attempt.log, path)
         else:

@@ -41,10 +41,11 @@ def identify(
     clues = [clue for clue in found.clues if not (baseline_release and clue.field == "release")]
     said = _with_options(claims(clues, recipes), {"release": release, "gpu": gpu}, baseline_release)
     dialects = frozenset(log.dialect for log in logs if log.dialect)
-    every = matches(Subject(said, "" if baseline_release else found.layout, dialects, recipes))
+    subject = Subject(said, "" if baseline_release else found.layout, dialects, recipes)
+    every = matches(subject)
     fitting = [match for match in every if not match.differences]
     if said.contradictions:
-        identity = _contradicted(said, fitting)
+        identity = _contradicted(subject)
     elif fitting:
         identity = _chosen(said, fitting, logs, expected_tflops)
     else:
@@ -124,9 +125,22 @@ def _ambiguous(candidates: Sequence[Key], said: Claims, missing: Sequence[str], 
     return Identity(None, because, candidates=tuple(candidates))
 
 
-def _contradicted(said: Claims, fitting: Sequence[Match]) -> Identity:
+def _contradicted(subject: Subject) -> Identity:
+    """Name as candidates the keys that fit one value of each contradicted field, and everything else."""
+    said = subject.claims
+    fields_in_doubt = {claim.field for several in said.contradictions for claim in several}
     because = "; ".join(" but ".join(map(str, several)) for several in said.contradictions)
-    return Identity(None, f"its sources contradict each other: {because}", candidates=_keys(fitting))
+    fitting = [
+        {
+            match.key
+            for claim in several
+            for match in matches(replace(subject, claims=replace(said, by_field={**said.by_field, claim.field: claim})))
+            if set(match.differences) <= fields_in_doubt - {claim.field}
+        }
+        for several in said.contradictions
+    ]
+    candidates = tuple(sorted(set.intersection(*fitting)))
+    return Identity(None, f"its sources contradict each other: {because}", candidates=candidates)
 
 
 def _unmatched(said: Claims, every: Sequence[Match], summary: str, recipes: Sequence[Recipe]) -> Identity:

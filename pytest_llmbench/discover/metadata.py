@@ -43,7 +43,8 @@ _EVIDENCE = {
     "ENABLE_NCCL_TRACE": Reason.TRACED,
     "LOAD_CHECKPOINT_PATH": Reason.CHECKPOINT_LOAD,
 }
-_YES, _NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
+_PATHS = ("LOAD_CHECKPOINT_PATH",)
+_YES, _NO = ("true", "yes", "on", "1", "t", "y"), ("false", "no", "off", "0", "f", "n")
 _NOTHING = ("", "null", "none", "~")
 
 _END = object()
@@ -106,7 +107,7 @@ def interpret(tree: Tree, name: str, job: str) -> Metadata:
     started = _moment(launched)
     if launched and started is None:
         odd.append(f"job_info.launch_time is {launched!r}, which is no date and time")
-    excluded, because = next(_exclusions(tree, odd), (None, ""))
+    excluded, because = next(iter([*_exclusions(tree, odd)]), (None, ""))
     return Metadata(job or inside, clues, started, excluded, because and f"{name}: {because}", tuple(odd))
 
 
@@ -138,16 +139,26 @@ def _exclusions(tree: Tree, odd: list[str]) -> Iterator[tuple[Reason, str]]:
         yield Reason.PROFILED, "profile_enabled is true"
     environment = _job_config(tree, "env_overrides", odd)
     for variable, reason in _EVIDENCE.items():
-        value = str(environment.get(variable, "")).strip()
-        if value.lower() not in (*_NO, *_NOTHING):
-            yield reason, f"{variable}={value}"
+        value, name = environment.get(variable, ""), f"env_overrides.{variable}"
+        if not isinstance(value, str):
+            odd.append(f"job_config.{name} is not a single value")
+        elif _names_a_path(value) if variable in _PATHS else _truth(value, name, odd):
+            yield reason, f"{variable}={value.strip()}"
 
 
 def _flag(tree: Tree, key: str, odd: list[str]) -> bool | None:
-    value = _text(tree, "job_config", key, odd).lower()
-    if value and value not in (*_YES, *_NO):
-        odd.append(f"job_config.{key} is {value!r}, neither true nor false")
+    return _truth(_text(tree, "job_config", key, odd), key, odd)
+
+
+def _truth(text: str, name: str, odd: list[str]) -> bool | None:
+    value = text.strip().lower()
+    if value not in (*_YES, *_NO, *_NOTHING):
+        odd.append(f"job_config.{name} is {value!r}, neither true nor false")
     return True if value in _YES else False if value in _NO else None
+
+
+def _names_a_path(text: str) -> bool:
+    return text.strip().lower() not in (*_NO, *_NOTHING)
 
 
 def _job_config(tree: Tree, key: str, odd: list[str]) -> Tree:

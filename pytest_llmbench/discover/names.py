@@ -35,6 +35,9 @@ _SETTING = re.compile(r"(tp|pp|cp|ep|etp|dp|vp|fsdp|mbs|gbs|ga)(\d+)", _IGNORE)
 _GPUS = re.compile(r"gpus?(\d+)|(\d+)(?:gpus?|g)", _IGNORE)
 _NODES = re.compile(r"nodes?(\d+)|(\d+)(?:nodes?|n)", _IGNORE)
 _STAMP = re.compile(r"\d{10}|\d{19}")
+_LAUNCHED = r"log-.+\.(?:out|log)|slurm-\d+(?:[_+]\d+)?\.out"
+_STREAM = r"(?:combined|stdout|stderr)\.log"
+_COMPRESSED = re.compile(rf"({_LAUNCHED}|{_STREAM})\.(?:gz|zst|xz|bz2)", _IGNORE)
 _SETTING_FIELDS = {"mbs": "micro_batch_size", "gbs": "global_batch_size", "ga": "gradient_accumulation"}
 
 Said = tuple[tuple[str, str], ...]
@@ -97,6 +100,17 @@ def log_name(stem: str) -> LogName:
     if numbered:
         return LogName(numbered["base"], (), numbered["job"], int(numbered["attempt"] or 0))
     return LogName(stem)
+
+
+def uncompressed(file: str) -> str:
+    """Return the name that a launcher's log had before it was compressed; any other name as it is."""
+    found = _COMPRESSED.fullmatch(file)
+    return found[1] if found else file
+
+
+def is_launched(file: str) -> bool:
+    """Whether a file is called as launchers and Slurm call a job's log, compressed or not."""
+    return re.fullmatch(_LAUNCHED, uncompressed(file), _IGNORE) is not None
 
 
 def is_profiled(name: str) -> bool:

@@ -9,8 +9,11 @@ from errno import ELOOP, ENOENT
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 
+from pytest_llmbench.discover import names
+
 CLOSED = ("configs", "code", "checkpoints", "nsys_profile", ".git")
-"""Folders whose files are no logs, whatever their names; the profiler's reports in them are evidence all the same."""
+"""Folders of a run whose files are no logs, whatever their names; the profiler's reports in them are evidence all the
+same. Elsewhere (`code/experiments/...`) such a name says nothing."""
 
 REPORT = ".nsys-rep"
 KEPT = (".out", ".log", ".err", ".txt", ".yaml", ".yml", ".gz", ".zst", ".xz", ".bz2", ".zip", ".tar", ".tgz")
@@ -51,6 +54,7 @@ class Walk:
     unreadable: Notes = field(default_factory=list)
     _chosen: dict[_Identity, tuple[Path, set[str]]] = field(default_factory=dict)
     _seen: set[_Identity] = field(default_factory=set)
+    _inside_runs: set[Path] = field(default_factory=set)
 
     def run(self, paths: Sequence[Path]) -> Walk:
         """Read every folder under the paths once, and the folder of every given file; return itself."""
@@ -111,13 +115,13 @@ class Walk:
             self.unreadable.append((folder.path, _why(error)))
             return [], []
         self.folders.append(folder)
+        if self._is_inside_run(folder, [entry.name for entry in found]):
+            self._inside_runs.add(folder.path)
         for entry in found:
             try:
                 if not entry.is_dir():
                     self._file(folder, entry)
-                elif entry.name.lower() in CLOSED:
-                    self._closed(folder, Path(entry.path))
-                else:
+                elif not (entry.name.lower() in CLOSED and self._closed(folder, Path(entry.path))):
                     (links if entry.is_symlink() else below).append(Path(entry.path))
             except OSError as error:
                 dead = error.errno in (ENOENT, ELOOP) and not _is_kept(entry.name)
@@ -135,13 +139,20 @@ class Walk:
             elif chosen or _is_kept(entry.name):
                 folder.files.append(File(entry.name, status.st_mtime, _identity(status), entry.is_symlink()))
 
-    def _closed(self, folder: Folder, path: Path) -> None:
-        """Take only the profiler's reports of a folder without logs; say so where it seems to hold some."""
+    def _closed(self, folder: Folder, path: Path) -> bool:
+        """Take the profiler's reports of a folder that is called as one without logs; say whether it is closed."""
         with os.scandir(path) as entries:
-            found = sorted(entry.name for entry in entries)
-        folder.reports += [name for name in found if name.lower().endswith(REPORT)]
-        if not folder.only_chosen and any(name.lower().endswith((".out", ".log")) for name in found):
-            self.ignored.append((path, "by its name a folder without logs; to read it, give its own path"))
+            folder.reports += sorted(entry.name for entry in entries if entry.name.lower().endswith(REPORT))
+        closed = folder.path in self._inside_runs or path.name.lower() == ".git"
+        if closed and not folder.only_chosen:
+            self.ignored.append((path, "by its name a run's folder without logs; to read it, give its own path"))
+        return closed
+
+    def _is_inside_run(self, folder: Folder, files: Sequence[str]) -> bool:
+        """Whether a folder is an experiment's, holds a launcher's log, or is below such a one and the given path."""
+        typed = folder.path.parent.name.lower() != "experiments"
+        own = names.experiment(folder.path.name, typed=typed) is not None or any(map(names.is_launched, files))
+        return own or (folder.path != folder.given and folder.path.parent in self._inside_runs)
 
     def _chosen_in(self, identity: _Identity) -> frozenset[str]:
         return frozenset(self._chosen[identity][1]) if identity in self._chosen else frozenset()

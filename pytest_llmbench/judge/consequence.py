@@ -6,9 +6,6 @@ from collections.abc import Sequence
 
 from pytest_llmbench.models import Judgement, Status, Verdict
 
-JUDGED = frozenset({Verdict.PASS, Verdict.REGRESSION, Verdict.IMPROVEMENT, Verdict.INCONCLUSIVE})
-"""The verdicts that rest on a valid run."""
-
 SEVERITY = (
     Verdict.REGRESSION,
     Verdict.INVALID,
@@ -22,7 +19,7 @@ SEVERITY = (
 
 
 def consequence(judgement: Judgement, *, required: bool) -> Status:
-    """Return what becomes of an item: fails unless the verdict is green, or absent and not required.
+    """Return what becomes of an item: it fails unless the verdict is green, or nothing was there and none is required.
 
     INCONCLUSIVE follows the literal rule, measured <= bound. Anything unknown fails.
     """
@@ -31,10 +28,8 @@ def consequence(judgement: Judgement, *, required: bool) -> Status:
             return Status.PASSED
         case Verdict.INCONCLUSIVE:
             return Status.PASSED if judgement.meets_point else Status.FAILED
-        case Verdict.MISSING:
+        case Verdict.MISSING | Verdict.NOT_COMPARABLE:
             return Status.FAILED if required else Status.SKIPPED
-        case Verdict.NOT_COMPARABLE:
-            return Status.SKIPPED
         case _:
             return Status.FAILED
 

@@ -46,7 +46,7 @@ def _missing(evidence: Evidence) -> Judgement:
     if not evidence.measurements:
         return _verdict(evidence, Verdict.MISSING, Reason.NO_RUN, "no run of this configuration")
     excluded = evidence.measurements[0].excluded
-    kinds = f"{excluded.reason.replace('-', ' ')} runs: {excluded.text}" if excluded else "runs that cannot be compared"
+    kinds = f"{excluded.reason} runs: {excluded.text}" if excluded else "runs that cannot be compared"
     text = f"only {kinds}"
     return _verdict(evidence, Verdict.MISSING, Reason.ONLY_NOT_COMPARABLE, text, evidence.measurements[0])
 

@@ -43,7 +43,8 @@ def exclusion(run: Run, choice: Choice | None) -> Problem | None:
     if choice is None:
         return None
     log = choice.attempt.log
-    if log.nccl_line:
+    before = choice.attempt.log.segments[choice.number - 2] if choice.number > 1 else None
+    if log.nccl_line and (before is None or log.nccl_line > before.last_line):
         return Problem(Reason.TRACED, "the log holds NCCL trace records", log.nccl_line)
     if log.checkpoint_load_line and choice.segment.finished and len(choice.segment.steps) <= LARGEST_LOAD_RUN:
         text = f"it loaded a checkpoint and ran {len(choice.segment.steps)} step"
@@ -65,9 +66,10 @@ def problems(run: Run, choice: Choice, steps: Steps, baseline: Baseline, now: da
     """Return all that is wrong with the chosen segment, the cause of the others first; empty when it is valid."""
     found = [
         *_wrong_configuration(run, steps, baseline),
-        *not_finite(steps),
+        *not_finite(choice.segment.steps),
         *_unfinished(run, choice, baseline, now),
         *_window(choice, steps, baseline),
+        *_unprinted(choice.segment.steps),
     ]
     return tuple(found)
 
@@ -114,12 +116,14 @@ def _window(choice: Choice, steps: Steps, baseline: Baseline) -> Iterator[Proble
         window = baseline.window
         text = f"{len(lost)} of the steps {window.first} to {window.last} are missing: {_listed(lost)}"
         yield Problem(Reason.WINDOW_INCOMPLETE, text)
-    counted = in_window(steps, baseline.window)
-    unprinted = np.flatnonzero(counted & ~steps.has_loss)
-    if len(unprinted):
-        row = int(unprinted[0])
-        text = f"{len(unprinted)} steps of the window print no loss, first step {steps.index[row]}"
-        yield Problem(Reason.LOSS_MISSING, text, int(steps.line[row]))
+
+
+def _unprinted(steps: Steps) -> Iterator[Problem]:
+    """Yield a loss that is not printed: some frameworks leave the field out once it is no number."""
+    rows = np.flatnonzero(~steps.has_loss)
+    if len(rows):
+        text = f"{len(rows)} steps print no loss, first step {steps.index[rows[0]]}"
+        yield Problem(Reason.LOSS_MISSING, text, int(steps.line[rows[0]]))
 
 
 def _listed(numbers: set[int]) -> str:

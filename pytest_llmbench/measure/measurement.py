@@ -11,6 +11,16 @@ from pytest_llmbench.measure import checks, metrics
 from pytest_llmbench.measure.window import Choice, choose_segment, in_window, statistic
 from pytest_llmbench.models import Baseline, Measurement, Metric, Note, Problem, Run, Steps
 
+DROPPED = {
+    "torn": "{} torn records dropped",
+    "repeated": "{} steps printed again",
+    "repeat-disagrees": "{} steps printed again with another time; the slower counts",
+    "other-rank": "{} steps of other ranks",
+    "other-dialect": "{} records of another dialect",
+    "unknown-step": "{} records without a certain step number",
+}
+"""What the reasons of the parse stage mean, for a count."""
+
 
 def measure(run: Run, baseline: Baseline, now: datetime) -> Measurement:
     """Return what `run` measured over the baseline's window, or why it cannot be judged.
@@ -33,7 +43,7 @@ def measure(run: Run, baseline: Baseline, now: datetime) -> Measurement:
         attempt=choice.attempt.files.number,
         segment=choice.number,
         statistic_seconds=seconds,
-        last_step_seconds=float(choice.segment.steps.seconds[-1]),
+        last_step_seconds=float(steps.seconds[-1]) if len(steps) else None,
         window_seconds=tuple(steps.seconds[counted].tolist()),
         metrics=metrics.of_window(baseline, steps, counted, seconds) if seconds is not None else (),
         expected=(
@@ -92,7 +102,9 @@ def _notes(run: Run, choice: Choice, steps: Steps, baseline: Baseline) -> tuple[
     if not np.isfinite(steps.global_batch_size).any() and not np.isfinite(steps.tokens_per_second_per_gpu).any():
         notes.append(Note("unverified-batch", "the log tells no batch size; it is taken from the configuration"))
     if run.identity.assumed:
-        notes.append(Note("assumed", f"{', '.join(run.identity.assumed)} assumed: nothing in the run says it"))
+        assumed = " and ".join(f"{name} {getattr(baseline.key, name)}" for name in run.identity.assumed)
+        notes.append(Note("assumed", f"{assumed} assumed: nothing in the run says it"))
     for dropped in choice.attempt.log.dropped:
-        notes.append(Note("dropped", f"{dropped.count} {dropped.reason}, first: {dropped.example}", dropped.first_line))
+        text = DROPPED.get(dropped.reason, f"{{}} records dropped ({dropped.reason})").format(dropped.count)
+        notes.append(Note(dropped.reason, f"{text}; the first: {dropped.example}", dropped.first_line))
     return tuple(notes)

@@ -25,9 +25,10 @@ class Choice:
 
 
 def choose_segment(attempts: Sequence[Attempt], window: Window, steps: int) -> Choice | None:
-    """Choose the last finished segment that covers the window, else the last segment with steps; None without steps.
+    """Choose the last finished segment that covers the window; None without steps.
 
-    A requeued job is judged on the attempt that finished, two runs in one log on the last one.
+    A requeued job is judged on the attempt that finished. Where the last segment started over after a finished one, or
+    none is finished, the last one is judged: what is newer must not be hidden by what went well before it.
     """
     choices = [
         (attempt, number, segment)
@@ -37,12 +38,12 @@ def choose_segment(attempts: Sequence[Attempt], window: Window, steps: int) -> C
     ]
     if not choices:
         return None
-
-    def merit(choice: tuple[int, tuple[Attempt, int, Segment]]) -> tuple[bool, int]:
-        position, (_, _, segment) = choice
-        return is_finished(segment, steps) and not missing_steps(segment.steps, window), position
-
-    attempt, number, segment = max(enumerate(choices), key=merit)[1]
+    whole = [one for one in choices if is_finished(one[2], steps) and not missing_steps(one[2].steps, window)]
+    chosen = whole[-1] if whole else choices[-1]
+    after = choices[choices.index(chosen) + 1 :]
+    if any(segment.steps.index[0] <= window.first for _, _, segment in after):
+        chosen = choices[-1]
+    attempt, number, segment = chosen
     return Choice(attempt, number, segment, others=len(choices) - 1)
 
 

@@ -18,7 +18,6 @@ from pytest_llmbench.parse.segments import Marks, segments
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from datetime import datetime
 
     from pytest_llmbench.models import Segment
 
@@ -74,13 +73,13 @@ class Collector:
         self._marks: list[Mark] = []
         self._endings = Endings()
         self._first_lines: dict[bytes, int] = {}
-        self._started: datetime | None = None
+        self._start = facts.Start()
         self._rank = (0, "")
         self._lines = 0
 
     def take(self, window: Window) -> None:
         """Search the new part of a window."""
-        self._started = self._started or facts.first_timestamp(window)
+        self._start.take(window)
         once = [needle for needle in facts.NEEDLES if needle not in self._first_lines]
         for hit in find(window, (*STEP_NEEDLES, *MARK_NEEDLES, *ENDING_NEEDLES, *once)):
             self._file(hit)
@@ -108,7 +107,7 @@ class Collector:
             segments=parts,
             dropped=tally.result(),
             ending=self._endings.result(decisive_line(parts, end_lines)),
-            started=self._started,
+            started=self._start.time,
             nccl_line=self._first_lines.get(facts.NCCL_OPERATION, 0),
             checkpoint_load_line=self._first_lines.get(facts.CHECKPOINT_LOAD, 0),
             checkpoint_save_line=self._first_lines.get(facts.CHECKPOINT_SAVE, 0),

@@ -9,17 +9,15 @@ TORN = "torn"
 REPEATED = "repeated"
 """A step that was printed before, with the same time."""
 REPEAT_DISAGREES = "repeat-disagrees"
-"""A step that was printed before, with a time more than 1 % different."""
+"""A step that was printed before, with a time more than 1 % different; the slower one is kept."""
 OTHER_RANK = "other-rank"
 """A step of another rank that printed the same steps."""
 OTHER_DIALECT = "other-dialect"
 """A record of a dialect with fewer steps in the log."""
-IMPOSSIBLE_SAMPLE = "impossible-sample"
-"""A step whose time is not finite or not positive."""
 UNKNOWN_STEP = "unknown-step"
 """A record whose step number is rounded and follows from nothing else."""
 
-REASONS = (TORN, REPEATED, REPEAT_DISAGREES, OTHER_RANK, OTHER_DIALECT, IMPOSSIBLE_SAMPLE, UNKNOWN_STEP)
+REASONS = (TORN, REPEATED, REPEAT_DISAGREES, OTHER_RANK, OTHER_DIALECT, UNKNOWN_STEP)
 
 EXAMPLE_LENGTH = 80
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from collections.abc import Iterator
+from datetime import datetime, timedelta
 
-from pytest_llmbench.parse.scan import Hit, Window
+from pytest_llmbench.parse.scan import REACH_BACK, Hit, Window
 
 NCCL_OPERATION = b": opCount "
 CHECKPOINT_LOAD = b"Global Checkpoint Load"
@@ -18,6 +19,18 @@ BEFORE_LENGTH = 64
 TIMESTAMP = re.compile(rb"20\d\d-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,6})?")
 TIMESTAMP_LENGTH = 26
 
+HEAD = re.compile(
+    rb"(?:[ \t]|\x1b\[[\d;]*m|\d{1,9}: |[\w.-]{1,99}/\d{1,9} |\[(?:rank|default)\d{1,9}\]:?"
+    rb"|\([^()]{0,99}\bpid=\d{1,9}[^()]{0,99}\))*"
+    rb"(?:\[|--|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL):)?"
+)
+"""What may stand between the beginning of a line or bar and its time: blanks, colours, labels of ranks, an opening."""
+MARK = re.compile(rb"(?:\[NeMo [A-Z] |\[titan\] |\bDLL |\] datetime: )\Z")
+"""What stands before the time of a log record, wherever the record stands."""
+
+STALE = timedelta(days=30)
+"""No log is silent for longer: what is older than the next time by more is the age of an image or a data set."""
+
 
 def confirms(hit: Hit) -> bool:
     """Tell whether a needle of this module stands where it means what it says."""
@@ -25,14 +38,43 @@ def confirms(hit: Hit) -> bool:
     return pattern is None or bool(pattern.search(hit.text[max(0, hit.start - BEFORE_LENGTH) : hit.start]))
 
 
-def first_timestamp(window: Window) -> datetime | None:
-    """Return the first timestamp that begins in the new part of a window, as printed: without a time zone."""
+class Start:
+    """Finds when a log starts: the first time of a log record that is not STALE. `time` is None where there is none."""
+
+    def __init__(self) -> None:
+        self.time: datetime | None = None
+        self._sure = False
+
+    def take(self, window: Window) -> None:
+        """Look through the new part of a window, until the time is sure."""
+        if self._sure:
+            return
+        for time in timestamps(window):
+            self._sure = self.time is not None and time - self.time <= STALE
+            if self._sure:
+                return
+            self.time = time
+
+
+def timestamps(window: Window) -> Iterator[datetime]:
+    """Yield the times of log records that begin in the new part of a window, as printed: without a time zone."""
     limit = min(window.stop + TIMESTAMP_LENGTH, len(window.text))
     for match in TIMESTAMP.finditer(window.text, window.start, limit):
         if match.start() >= window.stop:
-            break
+            return
+        if not _begins_record(window, match.start()):
+            continue
         try:
-            return datetime.fromisoformat(match[0].decode("ascii"))
+            yield datetime.fromisoformat(match[0].decode("ascii"))
         except ValueError:
             continue  # digits that are no date
-    return None
+
+
+def _begins_record(window: Window, place: int) -> bool:
+    """Tell whether a time stands where log records have it, and not inside a sentence."""
+    earliest = max(0, place - REACH_BACK)
+    prefix = window.text[earliest:place]
+    begin = max(prefix.rfind(b"\n"), prefix.rfind(b"\r")) + 1
+    if begin == 0 and window.offset + place > REACH_BACK:
+        return bool(MARK.search(prefix))  # further on in a long line
+    return bool(HEAD.fullmatch(prefix, begin) or MARK.search(prefix))

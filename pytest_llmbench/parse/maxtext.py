@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 
-from pytest_llmbench.parse.records import NAN, Origin, StepRecord, Torn, line_stop, printed_unit
+from pytest_llmbench.parse.records import NAN, NOT_FINITE, Origin, StepRecord, Torn, line_stop, printed_unit
 
 NEEDLE = b"completed step: "
 
-HEAD = re.compile(rb"completed step: (\d{1,15}), seconds: (-?\d{1,15}\.\d{1,9}|-?nan|-?inf),")
+HEAD = re.compile(rb"completed step: (\d{1,15}), seconds: (-?(?:\d{1,15}\.\d{1,9}|%b))," % NOT_FINITE)
 CUT_HEAD = re.compile(rb"completed step: (?:\d|$)")
-THREE_DECIMALS = re.compile(rb"-?(?:\d{1,18}\.\d{3}(?![\d.e])|nan|inf)")
-EXPONENT = re.compile(rb"-?(?:\d\.\d{3}e[+-]\d\d(?!\d)|nan|inf)")
+THREE_DECIMALS = re.compile(rb"-?(?:\d{1,18}\.\d{3}(?![\d.e])|%b)" % NOT_FINITE)
+EXPONENT = re.compile(rb"-?(?:\d\.\d{3}e[+-]\d\d(?!\d)|%b)" % NOT_FINITE)
 """MaxText prints fixed formats: a number is whole when it has all its places, whatever follows."""
 
 LOSS = b"loss"

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from pytest_llmbench.parse.dropped import REPEATED, UNKNOWN_STEP, Tally
-from pytest_llmbench.parse.records import NAN, Origin, StepRecord, Torn, line_stop, significant_unit
+from pytest_llmbench.parse.records import NAN, NOT_FINITE, Origin, StepRecord, Torn, line_stop, significant_unit
 
 NEEDLES = (b"Epoch ", b"DLL ")
 DIGITS = 3
@@ -20,7 +20,9 @@ BAR = re.compile(rb"Epoch (\d{1,9}):[: ]*\d{1,3}%\|[^|\r\n]*\| *(\d{1,15})/(\d{1
 BAR_HEAD = re.compile(rb"Epoch \d{1,9}:[: ]*\d{1,3}%")
 DLL = re.compile(rb"DLL \d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)? - (\d{1,15}) ")
 WHOLE = re.compile(rb"\d{1,15}(?:\.0{1,9})?|\d(?:\.\d{1,2})?e\+\d{1,2}")
-NUMBER = re.compile(rb"-?(?:\d{1,18}(?:\.\d{1,18})?(?:e[+-]\d{1,3})?|(?:nan|inf)(?:\.0)?)")
+NUMBER = re.compile(rb"-?(?:\d{1,18}(?:\.\d{1,18})?(?:e[+-]\d{1,3})?|%b)" % NOT_FINITE)
+PADDED = re.compile(rb"(-?%b)\.0" % NOT_FINITE)
+"""Bars fill up short values: `nan.0`."""
 
 TIME = b"train_step_timing in s"
 STEP = b"global_step"
@@ -152,7 +154,8 @@ def _values(parts: Sequence[bytes], separator: bytes) -> dict[bytes, bytes] | No
         if not found or name in values:
             return None
         value = value.strip(b" ")
-        values[name] = value[:-2] if value.endswith((b"nan.0", b"inf.0")) else value  # bars are padded
+        padded = PADDED.fullmatch(value)
+        values[name] = padded[1] if padded else value
     whole = all(NUMBER.fullmatch(values[name]) for name in NUMBERS if name in values)
     return values if whole and TIME in values and WHOLE.fullmatch(values.get(STEP, b"")) else None
 

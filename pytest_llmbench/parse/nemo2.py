@@ -7,6 +7,7 @@ import re
 from pytest_llmbench.parse.records import (
     COLOUR_RESET,
     NAN,
+    NOT_FINITE,
     Origin,
     StepRecord,
     Torn,
@@ -21,7 +22,7 @@ DIGITS = 4
 HEAD = re.compile(rb"Training epoch (\d{1,9}), iteration (\d{1,15})/(\d{1,15}) \| ")
 CUT_HEAD = re.compile(rb"Training epoch \d+(?:, |$)")
 STEP = re.compile(rb"\d{1,15}")
-NUMBER = re.compile(rb"-?(?:\d{1,18}(?:\.\d{1,18})?(?:e[+-]\d{2,3})?|nan|inf)")
+NUMBER = re.compile(rb"-?(?:\d{1,18}(?:\.\d{1,18})?(?:e[+-]\d{2,3})?|%b)" % NOT_FINITE)
 REST = re.compile(rb"(?=[^\r\n]*[\d|])[\d.]*(?:e?[+-]?\d\d)?(?: \| [A-Za-z_][\w ]*: |[ \t\r]*$)")
 REST_LINES = 8
 

@@ -15,16 +15,25 @@ from pytest_llmbench.parse.scan import find, windows
 
 BLOCK = 1 << 20
 
+COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+"""The first bytes of what has to be decompressed before it can be read."""
+
 
 def parse_blocks(blocks: Iterable[bytes]) -> ParsedLog:
     """Return what a log says, from its bytes in blocks of any size; sha256 and size_bytes are left empty.
 
-    No content is an error: what cannot be read as a step is no step, and is in `dropped` if it looks like one.
+    No content is an error: what cannot be read as a step is no step, and is in `dropped` if it looks like one. A
+    compressed log is not decompressed; its ending, "compressed", says so.
     """
     collector = Collector()
+    head = b""
     for window in windows(blocks):
+        head = head if window.offset else window.text[:4]
         collector.take(window)
-    return collector.result()
+    method = next((name for magic, name in COMPRESSED.items() if head.startswith(magic)), None)
+    if method is None:
+        return collector.result()
+    return ParsedLog(None, (), ending=Ending("compressed", f"compressed ({method}) log: decompress it first", 1))
 
 
 def read_log(path: Path) -> ParsedLog:

@@ -7,6 +7,8 @@ import re
 from typing import NamedTuple
 
 NAN = math.nan
+NOT_FINITE = rb"(?i:nan|inf(?:inity)?)"
+"""How frameworks spell a value that is no number."""
 
 LINE_BREAK = re.compile(rb"[\r\n]")
 COLOUR_RESET = re.compile(rb"\x1b\[[\d;]*m")
@@ -23,9 +25,9 @@ class Origin(NamedTuple):
 class StepRecord(NamedTuple):
     """What one record says of one step; None or NaN where it says nothing.
 
-    seconds, resolution: as in `models.Steps`. total: the number of steps of the run. batch: samples in a step, of all
-    ranks. memory: bytes. precise: printed in full, to be preferred. bar: epoch and 1-based count of a progress bar
-    whose step number is not certain yet.
+    seconds, resolution: as in `models.Steps`, impossible times as they are printed. total: the number of steps of the
+    run. batch: samples in a step, of all ranks. memory: bytes. precise: printed in full, to be preferred. bar: epoch
+    and 1-based count of a progress bar whose step number is not certain yet.
     """
 
     origin: Origin

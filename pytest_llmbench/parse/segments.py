@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -10,14 +10,13 @@ from typing import NamedTuple
 from pytest_llmbench.models import Segment
 from pytest_llmbench.parse.columns import columns
 from pytest_llmbench.parse.dialects import Settler
-from pytest_llmbench.parse.dropped import IMPOSSIBLE_SAMPLE, OTHER_RANK, REPEAT_DISAGREES, REPEATED, Tally
+from pytest_llmbench.parse.dropped import OTHER_RANK, REPEAT_DISAGREES, REPEATED, Tally
 from pytest_llmbench.parse.ranks import rank_order
 from pytest_llmbench.parse.records import StepRecord
+from pytest_llmbench.parse.repeats import agree, decided, diverged, with_divergence
 
 LATE_STEPS = 2
 """How far back a repeated step may lie, from another process without a prefix, without being a restart."""
-
-DISAGREEMENT = 0.01
 
 
 class Marks(NamedTuple):
@@ -30,14 +29,13 @@ class Marks(NamedTuple):
 
 @dataclass(slots=True)
 class Attempt:
-    """One rank's part of one attempt, while it is read. `seen` and `top` count impossible samples too."""
+    """One rank's part of one attempt, while it is read."""
 
     rank: str
     first: StepRecord
     last: StepRecord
     top: int
     total: int | None = None
-    seen: set[int] = field(default_factory=set)
     kept: dict[int, StepRecord] = field(default_factory=dict)
 
     @property
@@ -50,12 +48,17 @@ class Attempt:
         """Where its last record stands."""
         return self.last.origin.offset
 
+    @property
+    def possible_steps(self) -> int:
+        """How many of its steps have a time that a step can take."""
+        return sum(record.possible for record in self.kept.values())
+
 
 def segments(records: Iterable[StepRecord], marks: Marks, settle: Settler, tally: Tally) -> tuple[Segment, ...]:
     """Return the attempts in a log, in its order; what is left out is counted in `tally`.
 
     `records` stand in the order of the log. Ranks are told apart first, so that their interleaved lines are no
-    restarts; where several printed the same attempt, the one with most steps is kept, then the lowest.
+    restarts; where several printed the same attempt, the one with most possible steps is kept, then the lowest.
     """
     ranks = [settle(rank, tally) for rank in by_rank(records)]
     attempts = one_rank_each((attempt for rank in ranks for attempt in split(rank, marks, tally)), tally)
@@ -84,18 +87,39 @@ def split(records: Sequence[StepRecord], marks: Marks, tally: Tally) -> list[Att
 
 
 def one_rank_each(attempts: Iterable[Attempt], tally: Tally) -> list[Attempt]:
-    """Return attempts that do not overlap in the log, in its order: of those that do, one rank's is kept."""
+    """Return attempts that do not overlap in the log, in its order: of those that do, one rank's is kept.
+
+    Where another rank diverged, so did the one that is kept.
+    """
     kept: list[Attempt] = []
-    for attempt in sorted(attempts, key=lambda each: (-len(each.kept), rank_order(each.rank), each.begin)):
-        place = bisect_left(kept, attempt.begin, key=lambda each: each.begin)
-        if any(
-            attempt.begin <= other.end and other.begin <= attempt.end for other in kept[max(0, place - 1) : place + 1]
-        ):
+    others: list[Attempt] = []
+    for attempt in sorted(attempts, key=lambda each: (-each.possible_steps, rank_order(each.rank), each.begin)):
+        if _overlapping(attempt, kept):
             text = f"rank {attempt.rank or 'unknown'}: steps {attempt.first.step} to {attempt.top}"
             tally.add(OTHER_RANK, attempt.first.origin.line, text, len(attempt.kept))
-        elif attempt.kept:
-            kept.insert(place, attempt)
+            others.append(attempt)
+        else:
+            kept.insert(bisect_left(kept, attempt.begin, key=lambda each: each.begin), attempt)
+    for other in others:
+        _hand_over_divergence(other, kept)
     return kept
+
+
+def _overlapping(attempt: Attempt, others: Sequence[Attempt]) -> list[Attempt]:
+    """Return which of others, which do not overlap each other and are in the order of the log, an attempt overlaps."""
+    first = bisect_left(others, attempt.begin, key=lambda each: each.end)
+    return list(others[first : bisect_right(others, attempt.end, key=lambda each: each.begin)])
+
+
+def _hand_over_divergence(other: Attempt, kept: Sequence[Attempt]) -> None:
+    """Give a loss or gradient norm that is no number to the kept attempt's print of the step that is nearest."""
+    found = [record for record in other.kept.values() if diverged(record)]
+    overlapping = _overlapping(other, kept) if found else []
+    for record in found:
+        near = [attempt.kept for attempt in overlapping if record.step in attempt.kept]
+        if near:
+            steps = min(near, key=lambda each: abs(each[record.step].origin.offset - record.origin.offset))
+            steps[record.step] = with_divergence(steps[record.step], record)
 
 
 def _is_of_another(attempt: Attempt, record: StepRecord, marks: Marks) -> bool:
@@ -110,7 +134,7 @@ def _is_of_another(attempt: Attempt, record: StepRecord, marks: Marks) -> bool:
         return True
     if record.step > attempt.top:
         return _any_between(marks.ends, attempt.end, record.origin.offset)
-    late = attempt.top - record.step <= LATE_STEPS and record.step in attempt.seen
+    late = attempt.top - record.step <= LATE_STEPS and record.step in attempt.kept
     return record.step < attempt.top and (record.step == attempt.first.step or not late)
 
 
@@ -119,24 +143,19 @@ def _any_between(places: Sequence[int], begin: int, end: int) -> bool:
 
 
 def _admit(attempt: Attempt, record: StepRecord, tally: Tally) -> None:
-    """Take a record in: the first print of a step counts, or the precise one."""
+    """Take a record in; where its step was printed before, one print counts and the other is tallied."""
     attempt.last = record
     attempt.total = attempt.total or record.total
     attempt.top = max(attempt.top, record.step)
-    attempt.seen.add(record.step)
-    line = record.origin.line
     old = attempt.kept.get(record.step)
-    if not record.possible:
-        tally.add(IMPOSSIBLE_SAMPLE, line, f"step {record.step}: {record.seconds:g} s (line {line})")
-    elif old is None:
+    if old is None:
         attempt.kept[record.step] = record
-    else:
-        agrees = abs(record.seconds - old.seconds) <= DISAGREEMENT * min(record.seconds, old.seconds)
-        other = "" if agrees else f", but {old.seconds:g} s in line {old.origin.line}"
-        text = f"step {record.step} again: {record.seconds:g} s{other}"
-        tally.add(REPEATED if agrees else REPEAT_DISAGREES, line, text)
-        if record.precise and not old.precise:
-            attempt.kept[record.step] = record
+        return
+    same = agree(old, record)
+    other = "" if same else f", but {old.seconds:g} s in line {old.origin.line}"
+    text = f"step {record.step} again: {record.seconds:g} s{other}"
+    tally.add(REPEATED if same else REPEAT_DISAGREES, record.origin.line, text)
+    attempt.kept[record.step] = decided(old, record)
 
 
 def _segment(attempt: Attempt, marks: Marks, limit: int | None) -> Segment:

@@ -39,12 +39,13 @@ ADVICE = {
     "only-not-comparable": "run it again without profiling, tracing or loading a checkpoint",
     "unmatched": "judge it against another release with --llmb-baseline-release, add a baseline with "
     "--llmb-baselines=DIR, or allow it with --llmb-unmatched=list",
-    "ambiguous": "say what nothing in the run says with --llmb-release or --llmb-gpu, or allow it with "
-    "--llmb-unmatched=list",
+    "ambiguous": "say what nothing in the run says with --llmb-release or --llmb-gpu, correct what contradicts itself "
+    "(a folder's name, the metadata), or allow it with --llmb-unmatched=list",
     "within-tolerance": "nothing",
     "test-failed": "read the test",
+    "not-asserted": "let the test act on llmb_verdict.failed and llmb_verdict.skipped",
     "recorded": "judge against it with --llmb-baselines=DIR",
-    "unreadable": "give this user the right to read it, or allow it with --llmb-unmatched=list",
+    "unreadable": "make it readable, move it elsewhere, or allow it with --llmb-unmatched=list",
 }
 
 

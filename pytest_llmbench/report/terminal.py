@@ -12,6 +12,7 @@ from pytest_llmbench import wording
 
 ORDER = (
     "TEST_FAILED",
+    "NOT_ASSERTED",
     "REGRESSION",
     "INVALID",
     "INCONCLUSIVE",
@@ -24,16 +25,25 @@ ORDER = (
 """The verdicts in the order in which a reader wants them."""
 
 JUDGED = ("REGRESSION", "INCONCLUSIVE", "IMPROVEMENT", "PASS", "RECORDED")
+"""Those that need no word of explanation under their line."""
+
+TIMED = (*JUDGED, "TEST_FAILED", "NOT_ASSERTED")
 """Those with a step time that means something."""
+
+INDENT = " " * 17
+
+NOTEWORTHY = ("not-comparable", "attempts", "segments", "steps", "repeat-disagrees")
+"""Notes that stand under a green line too: what was judged is not all that there was."""
 
 
 def summary(described: Sequence[dict[str, Any]], remarks: Sequence[str]) -> Iterator[str]:
     """Yield the lines of the summary, 80 columns wide: verdicts, remarks, and the count by verdict last."""
+    described = worst(described)
     configurations = [one for one in described if one["kind"] == "configuration"]
     measured = [one for one in configurations if one["verdict"] != "MISSING" or one["run"]]
     yield f"{'verdict':<14} {'configuration':<39} {'step time':>9} {'diff':>7} {'age':>5}"
     for one in sorted(measured, key=lambda one: (ORDER.index(one["verdict"]), one["id"])):
-        yield _line(one)
+        yield from _lines(one)
     missing = [one["id"] for one in configurations if one["verdict"] == "MISSING" and not one["run"]]
     if missing:
         yield f"{'MISSING':<14} {len(missing)} without a run, first {missing[0]}"
@@ -42,12 +52,12 @@ def summary(described: Sequence[dict[str, Any]], remarks: Sequence[str]) -> Iter
             yield f"{one['reason'].upper():<14} {one['id']}"
     for remark in remarks:
         yield from textwrap.wrap(remark, 79, subsequent_indent="  ", break_on_hyphens=False)
-    yield from textwrap.wrap(count(described), 79, subsequent_indent="  ")
+    yield from textwrap.wrap(count(described), 79, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def count(described: Sequence[dict[str, Any]]) -> str:
     """Return `82 green: 74 PASS, 8 INCONCLUSIVE; 3 red: 2 REGRESSION, 1 UNMATCHED; 4 skipped: 4 MISSING`."""
-    parts = []
+    parts, described = [], worst(described)
     for status, label in (("passed", "green"), ("failed", "red"), ("skipped", "skipped")):
         names = Counter(one.get("verdict") or one["reason"].upper() for one in described if one["status"] == status)
         if names:
@@ -60,14 +70,23 @@ def _rank(item: tuple[str, int]) -> tuple[int, str]:
     return (ORDER.index(item[0]) if item[0] in ORDER else len(ORDER)), item[0]
 
 
-def _line(one: dict[str, Any]) -> str:
-    judged = one["verdict"] in JUDGED
-    measured = one["metrics"].get("step_time_seconds", {}).get("value") if judged else None
-    change = wording.difference(
-        math.exp(one["log_difference"]) if judged and one["log_difference"] is not None else None
-    )
-    line = f"{one['verdict']:<14} {one['id']:<39} {wording.seconds(measured):>9} {change:>7} {one['run']['age']:>5}"
-    return line if judged else f"{line}\n{'':<17}{_clipped(one['text'], 62)}"
+def worst(described: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return one outcome for each id, the worst: several tests of a user may be about one configuration."""
+    severity = ("passed", "skipped", "failed")
+    by_id = {one["id"]: one for one in sorted(described, key=lambda one: severity.index(one["status"]))}
+    return [by_id[identifier] for identifier in dict.fromkeys(one["id"] for one in described)]
+
+
+def _lines(one: dict[str, Any]) -> Iterator[str]:
+    timed = one["verdict"] in TIMED and not one["problems"]
+    measured = one["metrics"].get("step_time_seconds", {}).get("value") if timed else None
+    ratio = math.exp(one["log_difference"]) if timed and one["log_difference"] is not None else None
+    age = one["run"]["age"] if one["run"] else "-"
+    step_time, change = wording.seconds(measured), wording.difference(ratio)
+    yield f"{one['verdict']:<14} {one['id']:<39} {step_time:>9} {change:>7} {age:>5}"
+    remarks = [note["text"] for note in one["notes"] if note["code"] in NOTEWORTHY]
+    for remark in remarks if one["verdict"] in JUDGED else [one["text"]]:
+        yield from textwrap.wrap(_clipped(remark, 120), 79, initial_indent=INDENT, subsequent_indent=INDENT)
 
 
 def _clipped(text: str, width: int) -> str:

@@ -307,9 +307,15 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         read_recipe(tmp_path / "none.yaml")
 
 
+def test_a_pipe_in_place_of_a_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.yaml")
+    with pytest.raises(BaselineError, match="found something that is no regular file"):
+        read_recipes([tmp_path])
+
+
 def test_a_folder_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "folder.yaml").mkdir()
-    with pytest.raises(BaselineError, match="Is a directory, expected a readable baseline file"):
+    with pytest.raises(BaselineError, match="found something that is no regular file, expected a baseline file"):
         read_recipe(tmp_path / "folder.yaml")
 
 

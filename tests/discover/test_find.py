@@ -98,9 +98,15 @@ def test_slurms_own_output_of_a_requeued_job_belongs_to_no_attempt(tree: Tree) -
         ("log-prepare_dataset_12_0.out", "a preparation, no training"),
         ("git-info.log", "written by the framework beside its log"),
         ("notes.txt", "not read, by its name; give the file itself to read it as a log"),
-        ("log-x_8_0.out.gz", "not read, by its name; give the file itself to read it as a log"),
+        ("train.log.gz", "not read, by its name; give the file itself to read it as a log"),
+        ("log-y_9_0.tar.gz", "not read, by its name; give the file itself to read it as a log"),
+        ("log-y_9_0.out.tar", "not read, by its name; give the file itself to read it as a log"),
+        ("sbatch_a-b.x_8.out.gz", "not read, by its name; give the file itself to read it as a log"),
+        ("log-a-b.import_ckpt_llama3.1_8b_bf16_8_12_0.out.gz", "a checkpoint import, no training"),
+        ("log-x_8_0.out.gz", "a compressed copy of log-x_8_0.out beside it"),
+        ("log-x_8.out.zst", "a compressed copy of log-x_8_0.out beside it"),
+        ("slurm-8.out.gz", "the log of job 8 stands beside it"),
         ("log-y_9_0.err", "standard error without a log beside it"),
-        ("llmb-config_9.yaml", "no log of its job stands beside it"),
     ],
 )
 def test_files_that_are_no_runs_are_named_with_the_reason(tree: Tree, name: str, reason: str) -> None:
@@ -114,13 +120,89 @@ def test_an_account_may_be_called_like_a_skipped_task(tree: Tree) -> None:
     assert only(find_runs([tree([name])])).attempts[0].log.name == name
 
 
-def test_folders_without_logs_are_not_read_unless_given(tree: Tree) -> None:
-    closed = ("configs", "code", "checkpoints", "nsys_profile", ".git")
-    root = tree(["log-x_8_0.out", *(f"{name}/inner/log-y_9_0.out" for name in closed), "configs/log-z_7_0.out"])
+CLOSED = ("configs", "code", "checkpoints", "nsys_profile", ".git")
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        "log-x_8_0.out",
+        "slurm-8.out",
+        "log-x_8_0.out.gz",
+        f"{NAME}/{NAME}_1744407969/log-x_8_0.out",
+        "experiments/grok1_314b_bf16_256/1744407969/log-x_8_0.out",
+    ],
+)
+def test_a_runs_folders_without_logs_are_not_read_unless_given(tree: Tree, log: str) -> None:
+    """The run's folder is known by a launcher's log in it, or by its experiment's name, at any depth."""
+    top = Path(log).parent
+    for folder in (top, top.parent if len(top.parts) > 1 else top, top / "below"):
+        root = tree([log, *(f"{folder}/{name}/inner/log-y_9_0.out" for name in CLOSED)])
+        discovery = find_runs([root])
+        assert only(discovery).job_id == "8"
+        why = "by its name a run's folder without logs; to read it, give its own path"
+        assert reasons(discovery) == dict.fromkeys(CLOSED, why)
+        assert [run.job_id for run in find_runs([root / folder / "code"]).runs] == ["9"]
+
+
+@pytest.mark.parametrize("name", ["configs", "code", "checkpoints", "nsys_profile"])
+def test_a_folder_of_such_a_name_above_the_runs_is_read(tree: Tree, name: str) -> None:
+    root = tree([f"{name}/{LOG}", "launcher.log"])
     discovery = find_runs([root])
-    assert only(discovery).job_id == "8"
-    assert reasons(discovery) == {"configs": "by its name a folder without logs; to read it, give its own path"}
-    assert [run.job_id for run in find_runs([root / "code"]).runs] == ["9"]
+    assert {run.job_id for run in discovery.runs} == {"388660", ""}
+    assert discovery.ignored == ()
+    assert only(find_runs([root / name])).job_id == "388660"
+
+
+def test_a_profilers_reports_are_evidence_where_their_folder_is_read_too(tree: Tree) -> None:
+    root = tree(["results/24.11/bf16/314b/512/tuesday.out", "results/24.11/bf16/314b/512/nsys_profile/p.nsys-rep"])
+    assert only(find_runs([root])).excluded is Reason.PROFILED
+
+
+# --- compressed logs --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", ["gz", "zst", "xz", "bz2", "GZ"])
+def test_a_compressed_log_is_the_log_of_its_job(tree: Tree, ending: str) -> None:
+    """Passed over, the newest run would leave the verdict to an older one."""
+    root = tree([f"{LOG}.{ending}", LOG.replace(".out", ".err")])
+    run = only(find_runs([root]))
+    plain = only(find_runs([tree([LOG])]))
+    assert [attempt.log for attempt in run.attempts] == [root / f"{LOG}.{ending}"]
+    assert run.attempts[0].err == root / LOG.replace(".out", ".err")
+    assert run.id.split("/")[1:] == plain.id.split("/")[1:]
+    assert (run.job_id, run.layout, run.started) == (plain.job_id, plain.layout, plain.started)
+    assert {(clue.field, clue.value) for clue in run.clues} == {(clue.field, clue.value) for clue in plain.clues}
+
+
+def test_compressed_attempts_belong_to_the_job_of_the_others(tree: Tree) -> None:
+    run = only(find_runs([tree(["log-x_8_0.out.gz", "log-x_8_1.out", "log-x_8_1.out.gz"])]))
+    assert [attempt.log.name for attempt in run.attempts] == ["log-x_8_0.out.gz", "log-x_8_1.out"]
+
+
+@pytest.mark.parametrize(
+    ("files", "log"),
+    [
+        (["slurm-4.out.gz", "slurm-4.err"], "slurm-4.out.gz"),
+        (["slurm-4.out.gz", "slurm-4.out"], "slurm-4.out"),
+        (["slurm-4.out", "log-x_4_0.out.gz"], "log-x_4_0.out.gz"),
+        (["slurm-4.out.gz", "log-x_4_0.out.gz"], "log-x_4_0.out.gz"),
+        (["0/combined.log.gz", "0/stdout.log.gz", "1/combined.log.gz"], "combined.log.gz"),
+    ],
+)
+def test_a_compressed_log_of_slurm_or_a_local_executor(tree: Tree, files: list[str], log: str) -> None:
+    run = only(find_runs([tree(files)]))
+    assert [attempt.log.name for attempt in run.attempts] == [log]
+    assert all(attempt.err is None or not attempt.err.name.endswith("gz") for attempt in run.attempts)
+
+
+def test_a_compressed_log_is_excluded_by_its_name_as_others_are(tree: Tree) -> None:
+    assert only(find_runs([tree([f"log-a-b.{NAME}_nsys_7_0.out.gz"])])).excluded is Reason.PROFILED
+
+
+def test_a_compressed_file_that_is_given_is_read_beside_its_copy(tree: Tree) -> None:
+    root = tree([LOG, f"{LOG}.gz"])
+    assert only(find_runs([root / f"{LOG}.gz"])).attempts[0].log == root / f"{LOG}.gz"
 
 
 def test_two_logs_that_claim_to_be_one_attempt_are_two_runs(tree: Tree) -> None:
@@ -153,6 +235,32 @@ def test_a_file_of_another_name_speaks_for_itself_beside_a_launchers_log(tree: T
     assert runs["hydra.log"].clues == ()
     assert runs["hydra.log"].layout == ""
     assert len(runs[Path(LOG).name].clues) == 4
+
+
+@pytest.mark.parametrize("above", [Path(LOG).parents[1], Path(LOG).parents[2]])
+@pytest.mark.parametrize("log", [LOG, f"{LOG}.gz", f"{Path(LOG).parent}/nemo_run/job-x1/{NAME}/0/combined.log"])
+def test_a_stray_file_above_a_launchers_log_speaks_for_itself(tree: Tree, above: Path, log: str) -> None:
+    root = tree([log, f"{above}/launcher.log"])
+    stray, real = sorted(find_runs([root]).runs, key=lambda run: len(run.clues))
+    assert (stray.attempts[0].log, stray.clues, stray.layout) == (root / above / "launcher.log", (), "")
+    assert {"recipe", "size", "dtype", "gpus"} == {clue.field for clue in real.clues}
+    named = tree([log, f"{above}/{NAME}.log"])
+    assert {len(run.clues) for run in find_runs([named]).runs} == {4}
+
+
+def test_a_stray_file_keeps_its_folders_names_where_no_launchers_log_is_below(tree: Tree) -> None:
+    """Else a job that left nothing but such a file would be passed over."""
+    other, launch = f"experiments/{NAME}/{NAME}_1744408000", Path(LOG).parents[1]
+    for files in ([f"{launch}/launcher.log"], [LOG, f"{other}/launcher.log"]):
+        runs = find_runs([tree(files)]).runs
+        stray = next(run for run in runs if run.attempts[0].log.name == "launcher.log")
+        assert {"recipe", "size", "dtype", "gpus"} == {clue.field for clue in stray.clues}
+
+
+def test_another_experiments_logs_below_take_nothing_from_a_file(tree: Tree) -> None:
+    inner = f"{NAME}_1/experiments/pretrain_x_8b_fp8_8/log-x_8_0.out"
+    runs = find_runs([tree([inner, f"{NAME}_1/tuesday.out"])]).runs
+    assert {clue.value for run in runs if run.attempts[0].log.name == "tuesday.out" for clue in run.clues} >= {"grok1"}
 
 
 def test_a_file_of_another_name_alone_in_a_runs_folder_is_that_run(tree: Tree) -> None:
@@ -390,8 +498,109 @@ def test_metadata_belongs_to_the_only_run_that_has_no_job_id(tree: Tree) -> None
     root = tree({f"{INNER}/log-{NAME}.out": "", f"{INNER}/llmb-config_5.yaml": release})
     run = only(find_runs([root]))
     assert (run.job_id, run.metadata) == ("5", root / INNER / "llmb-config_5.yaml")
-    (root / INNER / "log-other.out").touch()
-    assert [run.metadata for run in find_runs([root]).runs] == [None, None]
+    for stray in ("train.log", "hydra.out"):
+        (root / INNER / stray).touch()
+    assert {run.metadata for run in find_runs([root]).runs} == {None, root / INNER / "llmb-config_5.yaml"}
+    assert find_runs([root]).unreadable == ()
+
+
+@pytest.mark.parametrize(
+    ("logs", "named"),
+    [
+        (("log-a.out", "log-b.out"), "log-a.out, log-b.out"),
+        (("log-a.out", "log-b_8_0.out"), "log-a.out"),
+        (("one.out", "two.out"), "one.out, two.out"),
+    ],
+)
+def test_metadata_of_one_of_several_logs_is_reported(tree: Tree, logs: tuple[str, ...], named: str) -> None:
+    root = tree([*(f"{INNER}/{log}" for log in logs), f"{INNER}/llmb-config_5.yaml"])
+    discovery = find_runs([root])
+    assert [run.metadata for run in discovery.runs] == [None, None]
+    why = f"cannot be told which log, if any, is of job 5: no job id in the name of {named}"
+    assert discovery.unreadable == ((root / INNER / "llmb-config_5.yaml", why),)
+    assert find_runs([root / INNER / logs[0]]).unreadable[0][1].endswith(f"in the name of {logs[0]}")
+
+
+# --- jobs without a log -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("beside", [(), (f"log-a-b.{NAME}_388660_0.out",), (f"sbatch_a-b.{NAME}_9.out",), ("x_9.err",)])
+def test_a_job_that_left_only_metadata_is_a_run_without_attempts(tree: Tree, beside: tuple[str, ...]) -> None:
+    """The newest job died before it wrote a log: an older run must not pass in its place."""
+    text = metadata(job_info={"launch_time": "2025-04-11T20:00:00+00:00"}, model_info={"gpu_type": "h200"})
+    path = f"experiments/{INNER}/llmb-config_9.yaml"
+    root = tree({path: text, **{f"experiments/{INNER}/{name}": "" for name in beside}})
+    os.utime(root / path, (1744500000, 1744500000))
+    (run,) = (run for run in find_runs([root]).runs if run.job_id == "9")
+    assert (run.attempts, run.folder, run.metadata) == ((), (root / path).parent, root / path)
+    assert (run.started, run.modified) == (
+        datetime(2025, 4, 11, 20, tzinfo=UTC),
+        datetime.fromtimestamp(1744500000, UTC),
+    )
+    assert {"recipe", "size", "dtype", "gpus", "gpu"} == {clue.field for clue in run.clues}
+    assert run.layout == "experiments"
+    assert run.id == f"{root.name}/{NAME}/9"
+
+
+def test_every_job_without_a_log_is_a_run_and_evidence_excludes_it(tree: Tree) -> None:
+    profiled = metadata(job_config={"profile_enabled": "true"})
+    folder = "workloads/pretrain_grok1"
+    root = tree({f"{folder}/llmb-config_{job}.yaml": profiled if job == 2 else "a: b" for job in (1, 2, 10)})
+    runs = find_runs([root]).runs
+    assert {run.job_id: run.excluded for run in runs} == {"1": None, "2": Reason.PROFILED, "10": None}
+    assert [run.job_id for run in runs] == ["1", "2", "10"]
+
+
+def test_a_job_of_broken_metadata_without_a_log_is_a_run_by_its_folders(tree: Tree) -> None:
+    root = tree({f"experiments/{INNER}/llmb-config_9.yaml": "a: [1"})
+    discovery = find_runs([root])
+    assert (only(discovery).attempts, len(only(discovery).clues)) == ((), 4)
+    assert len(discovery.unreadable) == 1
+
+
+@pytest.mark.parametrize("folder", ["", "workloads/pretrain_grok1", f"{Path(LOG).parent}/logs"])
+def test_metadata_whose_log_stands_above_or_below_it_is_no_run(tree: Tree, folder: str) -> None:
+    name = Path(LOG).name
+    log = f"workloads/pretrain_grok1/{LOG}"
+    root = tree([log, f"workloads/pretrain_grok1/{folder}/llmb-config_388660.yaml" if "/logs" in folder else "x.txt"])
+    if "/logs" not in folder:
+        (root / folder / "llmb-config_388660.yaml").write_text("a: b")
+    discovery = find_runs([root])
+    assert only(discovery).attempts[0].log.name == name
+    assert reasons(discovery)["llmb-config_388660.yaml"].startswith("the log of job 388660 stands elsewhere, in ")
+
+
+def test_a_given_file_brings_no_run_of_its_neighbours(tree: Tree) -> None:
+    root = tree([LOG, f"{Path(LOG).parent}/llmb-config_9.yaml"])
+    assert only(find_runs([root / LOG])).job_id == "388660"
+
+
+@pytest.mark.parametrize(
+    ("path", "started", "dated"),
+    [
+        (LOG, f"{NAME}_1744407969", ""),
+        (f"2025-05-01/{LOG}", f"{NAME}_1744407969", ""),
+        (f"2025-05-01/{NAME}/log-x_8_0.out", "", "2025-05-01"),
+        (f"1741700000/{NAME}/log-x_8_0.out", "", "1741700000"),
+        (f"2025010303/{NAME}/log-x_8_0.out", "", "2025010303"),
+        (f"{NAME}/2025010303/log-x_8_0.out", "2025010303", ""),
+        (f"{NAME}/20250103/log-x_8_0.out", "", "20250103"),
+        ("1741700000/train.log", "", "1741700000"),
+        ("results/20250411_144618/bf16/314b/512/log-x_8_0.out", "", "20250411_144618"),
+        (f"{NAME}/log-x_8_0.out", "", ""),
+    ],
+)
+def test_only_the_experiments_own_folders_say_when_a_run_started(
+    tree: Tree, path: str, started: str, dated: str
+) -> None:
+    """What stands above, or a bare day, is weaker than the log's own time stamp, whenever the file was written."""
+    root = tree([path])
+    for modified in (1736000000, 1744500000):
+        os.utime(root / path, (modified, modified))
+        run = only(find_runs([root]))
+        assert run.started_from == (f"the name of folder {started}" if started else "")
+        assert run.dated_from == (f"the name of folder {dated}" if dated else "")
+        assert (run.started is None, run.dated is None) == (not started, not dated)
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,21 @@ def test_the_innermost_layout_says_what_a_run_is(path: str, name: str, expected:
     assert found.inside[0] == first
 
 
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        (f"/s/experiments/{NAME}/{NAME}_17/{NAME}", (NAME, f"{NAME}_17", NAME)),
+        (f"/i/workloads/pretrain_grok1/experiments/{NAME}/1795213874", (NAME, "1795213874")),
+        (f"/nightly/{NAME}/copy", (NAME, "copy")),
+        ("/i/workloads/pretrain_grok1_1744407969", ()),
+        ("/s/results/24.11/bf16/314b/512", ()),
+        ("/x/1744407969", ()),
+    ],
+)
+def test_an_experiments_own_folders_begin_with_its_name(path: str, expected: tuple[str, ...]) -> None:
+    assert layout(PurePosixPath(path).parts).experiment == expected
+
+
 def test_folders_of_one_run_that_disagree_are_all_heard() -> None:
     found = layout(PurePosixPath("/s/experiments/pretrain_x_8b_fp8_8/pretrain_x_8b_bf16_8_17").parts)
     assert {clue.value for clue in found.clues if clue.field == "dtype"} == {"fp8", "bf16"}

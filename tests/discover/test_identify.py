@@ -169,6 +169,37 @@ def test_sources_that_contradict_each_other_match_nothing(said: dict[str, Any], 
 
 
 @pytest.mark.parametrize(
+    ("said", "more", "candidates"),
+    [
+        (full(GROK_GB200), {"dtype": "fp8"}, (GROK_GB200, GROK_FP8)),
+        (full(GROK_GB200), {"dtype": "fp4"}, (GROK_GB200,)),
+        (full(GROK_GB200, gpus=128), {"gpus": "512"}, (GROK_128, GROK_GB200)),
+        (full(GROK_GB200), {"gpu": "h100"}, (GROK_GB200, GROK_H100)),
+        (full(GROK_GB200), {"gpu": "h100", "dtype": "fp8"}, (GROK_GB200, GROK_FP8, GROK_H100)),
+        (full(GROK_H100), {"release": "24.11"}, (GROK_OLD, GROK_H100)),
+        (full(GROK_GB200), {"recipe": "grok2"}, (GROK_GB200,)),
+        # what is not contradicted has to fit
+        (full(GROK_GB200, gpu="b200"), {"dtype": "fp8"}, ()),
+        (full(GROK_GB200), {"gpus": "128", "global_batch_size": "256"}, (GROK_128,)),
+        (full(GROK_GB200), {"size": "8b", "recipe": "llama3.1"}, (GROK_GB200,)),
+    ],
+)
+def test_candidates_of_a_contradiction_fit_one_of_its_values_and_all_else(
+    said: dict[str, Any], more: dict[str, str], candidates: tuple[Key, ...]
+) -> None:
+    """Other configurations are not in doubt; those in doubt must not pass by an older run."""
+    identity = decided(run(said, *(Clue(field, value, "file x") for field, value in more.items())))
+    assert (identity.key, identity.candidates) == (None, tuple(sorted(candidates)))
+
+
+def test_a_contradicted_task_keeps_the_baselines_of_that_task() -> None:
+    tuned = replace(LLAMA, task="finetune")
+    recipes = (recipe("25.04", "nemo2", "experiments", baseline(tuned, 128), baseline(LLAMA, 128)),)
+    twice = [Clue(field, value, "x") for field, value in (("task", "finetune"), ("task", "sft"), ("gpus", "8"))]
+    assert decided(run(full(LLAMA), *twice), recipes=recipes).candidates == (tuned,)
+
+
+@pytest.mark.parametrize(
     ("found", "logs", "options", "differs"),
     [
         (run(full(GROK_GB200, recipe="mini_grok1")), [], {}, "recipe"),

@@ -24,6 +24,9 @@ def config(text: str) -> str:
     return f"job_config:\n  {text}\n"
 
 
+YES = ("y", "Y", "yes", "t", "true", "1", "on", "ON", "' true '")
+NO = ("n", "N", "no", "f", "False", "0", "off", "none", "null", "~", "''", "")
+
 FULL = """
 job_info: {job_id: '7', launch_time: '2026-11-20T22:36:05.996634+01:00', experiment_id: null}
 workload_info: {framework: nemo2, gsw_version: 25.10, workload_type: pretrain}
@@ -91,11 +94,17 @@ def test_keys_come_and_go(text: str, expected: dict[str, str]) -> None:
         (config("env_overrides: {ENABLE_NCCL_TRACE: true}"), Reason.TRACED),
         (config("env_overrides: {LOAD_CHECKPOINT_PATH: /ckpt/x}"), Reason.CHECKPOINT_LOAD),
         (config("env_overrides: {LOAD_CHECKPOINT_PATH: ''}"), None),
+        (config("env_overrides: {LOAD_CHECKPOINT_PATH: null}"), None),
         (config("env_overrides: {HF_HOME: /x}"), None),
+        (config("profile_enabled: y"), Reason.PROFILED),
+        (config("profile_enabled: n"), None),
+        *((config(f"env_overrides: {{ENABLE_PROFILE: {yes}}}"), Reason.PROFILED) for yes in YES),
+        *((config(f"env_overrides: {{ENABLE_PROFILE: {no}}}"), None) for no in NO),
     ],
 )
 def test_evidence_against_comparing_is_positive(text: str, expected: Reason | None) -> None:
     assert interpreted(text).excluded == expected
+    assert interpreted(text).odd == ()
 
 
 @pytest.mark.parametrize(
@@ -107,6 +116,18 @@ def test_evidence_against_comparing_is_positive(text: str, expected: Reason | No
         (config("profile_enabled: perhaps"), "job_config.profile_enabled is 'perhaps', neither true nor false"),
         (config("env_overrides: [ENABLE_PROFILE=true]"), "job_config.env_overrides is not a section"),
         (
+            config("env_overrides: {ENABLE_PROFILE: maybe}"),
+            "job_config.env_overrides.ENABLE_PROFILE is 'maybe', neither true nor false",
+        ),
+        (
+            config("env_overrides: {ENABLE_NCCLTRACE: 2}"),
+            "job_config.env_overrides.ENABLE_NCCLTRACE is '2', neither true nor false",
+        ),
+        (
+            config("env_overrides: {LOAD_CHECKPOINT_PATH: []}"),
+            "job_config.env_overrides.LOAD_CHECKPOINT_PATH is not a single value",
+        ),
+        (
             "job_info: {launch_time: yesterday}",
             "job_info.launch_time is 'yesterday', which is no date and time",
         ),
@@ -116,6 +137,13 @@ def test_an_odd_value_is_reported_and_not_used(text: str, problem: str) -> None:
     record = interpreted(text)
     assert record.odd == (problem,)
     assert {clue.field for clue in record.clues} <= {"scaling"}
+    assert record.excluded is None
+
+
+def test_an_odd_value_behind_evidence_is_reported_too() -> None:
+    record = interpreted(config("env_overrides: {ENABLE_PROFILE: 1, ENABLE_NCCLTRACE: maybe}"))
+    assert record.excluded is Reason.PROFILED
+    assert len(record.odd) == 1
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import pytest
 
-from pytest_llmbench.discover.stamps import stamp, started_by_name
-
-WRITTEN = datetime(2025, 4, 12, 3, 0, tzinfo=UTC)
+from pytest_llmbench.discover.stamps import dated_by_name, stamp, started_by_name
 
 
 @pytest.fixture
@@ -32,6 +30,17 @@ def zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ("run_2025-04-11T14-46-18Z", datetime(2025, 4, 11, 14, 46, 18, tzinfo=UTC)),
         ("run_20250411_144618", datetime(2025, 4, 11, 12, 46, 18, tzinfo=UTC)),
         ("2025-04-11 14:46:18.5", datetime(2025, 4, 11, 12, 46, 18, tzinfo=UTC)),
+        ("pretrain_x_1744407969123", datetime(2025, 4, 11, 21, 46, 9, 123000, tzinfo=UTC)),
+        ("1399999999", None),
+        ("1400000000", datetime(2014, 5, 13, 16, 53, 20, tzinfo=UTC)),
+        ("1999999999", datetime(2033, 5, 18, 3, 33, 19, tzinfo=UTC)),
+        ("2147483647", None),
+        ("3000000000", None),
+        ("2025010303", datetime(2025, 1, 3, 1, tzinfo=UTC)),
+        ("x_202501030304", datetime(2025, 1, 3, 1, 4, tzinfo=UTC)),
+        ("x_20250103030405Z", datetime(2025, 1, 3, 3, 4, 5, tzinfo=UTC)),
+        ("2025010324", None),
+        ("20250103", None),
         ("run_20251311_144618", None),
         ("pretrain_grok1_314b_bf16_256_388660", None),
         ("2025-04-11", None),
@@ -43,21 +52,29 @@ def test_a_stamp_is_epoch_time_or_a_written_time(name: str, expected: datetime |
 
 
 @pytest.mark.parametrize(
-    ("own", "above", "expected"),
+    ("folders", "started", "dated"),
     [
-        (("x", "x_1744407969"), (), "x_1744407969"),
-        (("x_1744407969", "x_1744407970"), (), "x_1744407970"),
-        (("x",), ("2025-04-12",), ""),
-        (("x",), ("2025-03-12",), "2025-03-12"),
-        (("x",), ("1741700000", "y"), "1741700000"),
-        (("x",), ("1744407969",), ""),
-        (("x_1741700000",), ("2025-03-12",), "x_1741700000"),
+        (("x", "x_1744407969"), "x_1744407969", "x_1744407969"),
+        (("x_1744407969", "x_1744407970"), "x_1744407970", "x_1744407970"),
+        (("x_1744407969", "x"), "x_1744407969", "x_1744407969"),
+        (("2025010303",), "2025010303", "2025010303"),
+        # a day is no moment
+        (("2025-04-12",), "", "2025-04-12"),
+        (("x_20250412",), "", "x_20250412"),
+        (("x_1744407969", "2025-04-12"), "x_1744407969", "2025-04-12"),
+        (("2025-13-12", "x"), "", ""),
+        (("2025-0412",), "", ""),
+        ((), "", ""),
     ],
 )
-def test_the_innermost_own_folder_decides_and_a_day_only_where_the_file_is_a_copy(
-    own: tuple[str, ...], above: tuple[str, ...], expected: str
-) -> None:
-    started, source = started_by_name(own, above, WRITTEN)
-    assert source == (f"the name of folder {expected}" if expected else "")
-    assert (started is None) is (expected == "")
-    assert started is None or (started.tzinfo is UTC and started < WRITTEN + timedelta(days=1))
+def test_the_innermost_folder_decides_and_a_day_is_weak(folders: tuple[str, ...], started: str, dated: str) -> None:
+    for name, (moment, source) in ((started, started_by_name(folders)), (dated, dated_by_name(folders))):
+        assert source == (f"the name of folder {name}" if name else "")
+        assert (moment is None) is (name == "")
+        assert moment is None or moment.tzinfo is UTC
+
+
+@pytest.mark.usefixtures("zone")
+@pytest.mark.parametrize("name", ["2025-01-03", "20250103", "nightly-2025.01.03", "x_20250103_256"])
+def test_a_day_begins_at_local_midnight(name: str) -> None:
+    assert dated_by_name([name])[0] == datetime(2025, 1, 2, 22, tzinfo=UTC)

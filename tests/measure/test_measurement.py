@@ -216,6 +216,25 @@ def test_profiled_traced_and_checkpoint_load_runs_are_not_comparable() -> None:
         assert not measurement.valid
 
 
+def test_a_trace_of_an_earlier_part_of_the_log_does_not_excuse_the_later_one() -> None:
+    traced = replace(segment(steps([7.0] * 5), total=5), last_line=90)
+    assert measured(run(log(traced, segment(), nccl_line=50))).excluded is None
+    assert measured(run(log(traced, segment(), nccl_line=95))).excluded is not None
+
+
+def test_a_loss_that_became_no_number_after_the_window_is_found() -> None:
+    loss, seconds = changed("loss", 47, np.nan), changed("seconds", 47, np.nan)
+    diverged = measured(run(log(segment(steps(seconds, loss=loss)))))
+    assert [problem.reason for problem in diverged.problems] == [Reason.DIVERGED]
+    unprinted = measured(run(log(segment(steps(has_loss=changed("has_loss", 47, False))))))
+    assert [problem.reason for problem in unprinted.problems] == [Reason.LOSS_MISSING]
+
+
+def test_an_unknown_metric_is_an_error_that_names_those_there_are() -> None:
+    with pytest.raises(KeyError, match="'stpe' is not among the metrics of this run: step_time_seconds, "):
+        measured(run()).metric("stpe")
+
+
 def test_a_crashed_run_that_resumed_from_a_checkpoint_is_no_checkpoint_test() -> None:
     resumed = segment(steps([7.0] * 2, first=10), finished=False)
     measurement = measured(run(log(resumed, checkpoint_load_line=9)))
@@ -230,8 +249,9 @@ def test_steps_above_all_hardware_outside_the_window_are_set_aside_and_shown() -
 
 
 def test_what_the_log_lost_is_noted() -> None:
-    measurement = measured(run(log(segment(), dropped=(Dropped("torn record", 3, 17, "Training ep"),))))
-    assert ("dropped", 17) in [(note.code, note.line) for note in measurement.notes]
+    measurement = measured(run(log(segment(), dropped=(Dropped("torn", 3, 17, "Training ep"),))))
+    (note,) = measurement.notes
+    assert (note.code, note.line, note.text) == ("torn", 17, "3 torn records dropped; the first: Training ep")
 
 
 def test_a_log_that_tells_no_batch_size_is_noted() -> None:

@@ -35,14 +35,16 @@ def test_a_segment_is_finished_by_its_own_total_else_by_the_baselines(
     assert is_finished(segment(steps([1.0] * count), finished=marker, total=total), 50) is finished
 
 
-def test_the_last_complete_segment_is_judged() -> None:
+def test_the_last_complete_segment_is_judged_unless_a_later_one_started_over() -> None:
     profile = segment(steps([1.0] * 15), finished=True, total=15)
     first, second = segment(steps(7.0)), segment(steps(8.0))
     cut = segment(steps([9.0] * 20), finished=False)
+    late = segment(steps([9.0] * 3, first=47), finished=False)
     for segments, expected in (
         ((profile, first), first),
         ((first, second), second),
-        ((first, cut), first),
+        ((first, cut), cut),
+        ((first, late), first),
         ((profile, cut), cut),
     ):
         choice = choose_segment(run(log(*segments)).attempts, WINDOW, 50)

@@ -129,7 +129,21 @@ def test_look_alikes_are_no_steps(line: str) -> None:
     assert (log.dialect, log.segments, log.dropped) == (None, (), ())
 
 
-def test_a_time_of_zero_is_quarantined() -> None:
-    log = parse(maxtext(1, "0.000") + maxtext(2))
-    assert steps(log) == [[2]]
-    assert log.dropped[0].example == "step 1: 0 s (line 1)"
+@pytest.mark.parametrize("seconds", ["0.000", "-1.500", "nan", "-inf", "NaN", "Infinity", "INF"])
+def test_an_impossible_time_is_kept_as_printed_with_its_loss(seconds: str) -> None:
+    log = parse(maxtext(1, seconds, loss=", loss: nan") + maxtext(2))
+    columns = log.segments[0].steps
+    assert steps(log) == [[1, 2]]
+    assert columns.seconds.tolist() == pytest.approx([float(seconds), 7.908], nan_ok=True)
+    assert columns.has_loss.tolist() == [True, True]
+    assert math.isnan(columns.loss[0])
+    assert log.dropped == ()
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-inf", "INF", "-nan"])
+def test_every_spelling_of_no_number_is_a_value(value: str) -> None:
+    log = parse(maxtext(1, loss=f", loss: {value}, grad_norm: {value}"))
+    columns = log.segments[0].steps
+    assert columns.loss.tolist() == pytest.approx([float(value)], nan_ok=True)
+    assert columns.grad_norm.tolist() == pytest.approx([float(value)], nan_ok=True)
+    assert log.dropped == ()

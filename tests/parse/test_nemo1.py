@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from parse.written import bar, dll, dropped, parse, steps
 
@@ -132,11 +133,26 @@ def test_of_rounded_bars_printed_twice_the_second_counts() -> None:
         assert seconds == float(f"1.{step % 1000 % 90 + 10}")
 
 
-@pytest.mark.parametrize("loss", ["nan.0", "nan", "inf.0"])
-def test_a_nan_loss_is_data(loss: str) -> None:
-    columns = parse(bar(1, "0.000", "24.00", loss=loss)).segments[0].steps
-    assert columns.has_loss.tolist() == [True]
-    assert not math.isfinite(columns.loss[0])
+@pytest.mark.parametrize("shown", ["nan.0", "nan", "inf.0", "NaN", "NaN.0", "Infinity", "-inf", "INF", "-Inf.0"])
+def test_a_value_that_is_no_number_is_data(shown: str) -> None:
+    value = float(shown.removesuffix(".0"))
+    texts = (bar(1, "0.000", shown, loss=shown) + "\n", dll(0, shown, loss=shown).replace("14.857102394104004", shown))
+    for text in texts:
+        log = parse(text)
+        columns = log.segments[0].steps
+        assert columns.seconds.tolist() == pytest.approx([value], nan_ok=True)
+        assert columns.loss.tolist() == pytest.approx([value], nan_ok=True)
+        assert columns.has_loss.tolist() == [True]
+        assert log.dropped == ()
+    assert columns.grad_norm.tolist() == pytest.approx([value], nan_ok=True)
+
+
+def test_a_rounded_step_with_an_impossible_time_is_settled_like_others() -> None:
+    text = bar(1000, "999.0", "2.000") + "\r" + bar(1001, "1e+3", "nan", loss="nan") + "\r" + bar(1002, "1e+3", "2.000")
+    columns = parse(text).segments[0].steps
+    assert columns.index.tolist() == [999, 1000, 1001]
+    assert columns.seconds.tolist() == pytest.approx([2.0, math.nan, 2.0], nan_ok=True)
+    assert np.isnan(columns.loss).tolist() == [False, True, False]
 
 
 def test_a_bar_with_a_bracket_missing_is_torn() -> None:

@@ -54,11 +54,14 @@ def test_four_significant_digits_are_printed_without_trailing_zeros(printed: str
     assert columns.resolution_seconds.tolist() == pytest.approx([unit])
 
 
-@pytest.mark.parametrize("loss", ["nan", "inf", "-inf"])
-def test_a_loss_that_is_no_number_is_data(loss: str) -> None:
-    columns = parse(nemo2(3).replace("11.96", loss)).segments[0].steps
-    assert columns.has_loss.tolist() == [True]
-    assert not math.isfinite(columns.loss[0])
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "NaN", "Infinity", "INF", "-nan"])
+def test_a_loss_or_norm_that_is_no_number_is_data(value: str) -> None:
+    log = parse(nemo2(3, more=f" | grad_norm: {value}").replace("11.96", value))
+    columns = log.segments[0].steps
+    assert columns.loss.tolist() == pytest.approx([float(value)], nan_ok=True)
+    assert columns.grad_norm.tolist() == pytest.approx([float(value)], nan_ok=True)
+    assert (columns.has_loss.tolist(), columns.has_grad_norm.tolist()) == ([True], [True])
+    assert log.dropped == ()
 
 
 def test_a_missing_loss_and_a_printed_norm_are_told() -> None:
@@ -176,18 +179,21 @@ def test_look_alikes_are_no_steps(line: str) -> None:
     assert (log.dialect, log.segments, log.dropped) == (None, (), ())
 
 
-@pytest.mark.parametrize("seconds", ["0", "0.0", "-1.5", "nan", "inf"])
-def test_an_impossible_time_is_quarantined_and_shown(seconds: str) -> None:
-    log = parse(nemo2(0) + nemo2(1, seconds) + nemo2(2))
-    assert steps(log) == [[0, 2]]
-    (quarantined,) = log.dropped
-    assert (quarantined.reason, quarantined.count, quarantined.first_line) == ("impossible-sample", 1, 2)
-    assert quarantined.example == f"step 1: {float(seconds):g} s (line 2)"
+@pytest.mark.parametrize("seconds", ["0", "0.0", "-1.5", "nan", "inf", "NaN", "Infinity", "-inf", "INF"])
+def test_an_impossible_time_is_kept_as_printed_with_its_loss(seconds: str) -> None:
+    log = parse(nemo2(0) + nemo2(1, seconds).replace("11.96", "nan") + nemo2(2))
+    assert steps(log) == [[0, 1, 2]]
+    columns = log.segments[0].steps
+    assert columns.seconds.tolist() == pytest.approx([6.061, float(seconds), 6.061], nan_ok=True)
+    assert columns.resolution_seconds[1] == 0
+    assert (columns.has_loss[1], math.isnan(columns.loss[1])) == (True, True)
+    assert log.dropped == ()
 
 
 def test_numbers_beyond_all_bounds_do_no_harm() -> None:
     huge = "9" * 400
     huge_steps = nemo2(7).replace(": 7 |", f": {huge} |") + nemo2(7).replace("7/49", f"7/{huge}")
     log = parse(huge_steps + nemo2(7, huge) + nemo2(8, "1.000e+999") + nemo2(9, "1.000e-999"))
-    assert log.segments == ()
-    assert dropped(log) == {"torn": 3, "impossible-sample": 2}
+    assert steps(log) == [[8, 9]]
+    assert log.segments[0].steps.seconds.tolist() == [math.inf, 0.0]
+    assert dropped(log) == {"torn": 3}

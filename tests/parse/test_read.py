@@ -11,6 +11,7 @@ import pytest
 from parse.written import bar, dropped, maxtext, maxtext_run, nemo2, nemo2_run, parse, steps
 
 from pytest_llmbench.errors import LogError
+from pytest_llmbench.models import Ending
 from pytest_llmbench.parse.dialects import DIALECTS, load_reader, load_settler
 from pytest_llmbench.parse.read import parse_blocks, read_ending, read_log
 
@@ -52,7 +53,6 @@ def test_every_entry_of_the_table_can_be_loaded(name: str) -> None:
         b"\x00" * 5000,
         bytes(range(256)) * 50,
         b"\xff\xfe" + nemo2_run(0, 9).encode("utf-16-le"),
-        gzip.compress(nemo2_run(0, 9).encode()),
         "ünïcödé\u2028".encode() * 99,
         b"boom\n",
     ],
@@ -61,6 +61,25 @@ def test_what_is_no_log_has_no_dialect(data: bytes) -> None:
     log = parse_blocks([data])
     assert (log.dialect, log.segments, log.dropped, log.ending) == (None, (), (), None)
     assert (log.started, log.nccl_line, log.checkpoint_load_line, log.checkpoint_save_line) == (None, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("data", "method"),
+    [
+        (gzip.compress(nemo2_run(0, 9).encode()), "gzip"),
+        (b"\x28\xb5\x2f\xfd" + nemo2_run(0, 9).encode(), "zstd"),
+        (b"\x1f\x8b", "gzip"),
+        (b"\x1f\x8b" + b"x" * 9000 + nemo2_run(0, 9).encode(), "gzip"),
+    ],
+)
+def test_a_compressed_log_says_so(data: bytes, method: str, tmp_path: Path) -> None:
+    path = tmp_path / "log.out"
+    path.write_bytes(data)
+    read = read_log(path)
+    assert (read.sha256, read.size_bytes) == (hashlib.sha256(data).hexdigest(), len(data))
+    for log in (read, parse_blocks([data]), parse_blocks(bytes([byte]) for byte in data)):
+        assert (log.dialect, log.segments) == (None, ())
+        assert log.ending == Ending("compressed", f"compressed ({method}) log: decompress it first", 1)
 
 
 @pytest.mark.parametrize(
@@ -79,14 +98,53 @@ def test_lines_are_counted_as_editors_do(blocks: list[bytes], lines: int) -> Non
         ("[titan] 2026-05-04 06:05:54,392 - root", datetime.fromisoformat("2026-05-04T06:05:54.392")),
         ("[2026-08-18T04:17:57.018] error: x", datetime.fromisoformat("2026-08-18T04:17:57.018")),
         ("I0317 10:00:24.410596 125344476638336 metric_logger.py:181]", None),
-        ("2025-13-45 99:00:00 and then 2025-06-11 05:14:49", datetime.fromisoformat("2025-06-11T05:14:49")),
+        ("--2025-06-11 05:11:24--  https://example.com/vocab.json", datetime.fromisoformat("2025-06-11T05:11:24")),
+        ("INFO:2026-11-20 22:34:02,785:jax: x", datetime.fromisoformat("2026-11-20T22:34:02.785")),
+        ("2025-06-11 05:14:49 x", datetime.fromisoformat("2025-06-11T05:14:49")),
+        ("    \x1b[32m[2025-06-11 05:14:49] x", datetime.fromisoformat("2025-06-11T05:14:49")),
+        ("bar\r9: [default3]: [2025-06-11 05:14:49 x", datetime.fromisoformat("2025-06-11T05:14:49")),
+        ("[rank0]:[titan] 2026-05-04 06:05:54,392 - root", datetime.fromisoformat("2026-05-04T06:05:54.392")),
+        ("(train, pid=41, ip=10.1.2.3) [NeMo W 2025-06-11 05:14:49", datetime.fromisoformat("2025-06-11T05:14:49")),
+        ("b_bf16_512/0 [default0]:[NeMo I 2025-06-11 05:14:49", datetime.fromisoformat("2025-06-11T05:14:49")),
+        ("text cut off[NeMo I 2025-06-11 05:14:49 x]", datetime.fromisoformat("2025-06-11T05:14:49")),
+        ("24.00]DLL 2025-06-11 05:14:49.562847 - 0 x", datetime.fromisoformat("2025-06-11T05:14:49.562847")),
+        ("[before megatron-init] datetime: 2025-06-11 05:14:49", datetime.fromisoformat("2025-06-11T05:14:49")),
+        ("NVIDIA Release 24.11 (built 2024-11-05 10:00:00)", None),
+        ("built 2024-11-05 10:00:00", None),
+        ("image: 2024-11-05 10:00:00", None),
+        ("x" * 8000 + " 2024-11-05 10:00:00", None),
+        ("x" + " " * 600 + "2024-11-05 10:00:00", None),
+        ("x" * 511 + "[2024-11-05 10:00:00]", None),
+        ("slurmstepd: error: *** JOB 608 ON n1 CANCELLED AT 2022-08-12T02:06:12 ***", None),
+        ("2025-13-45 99:00:00 and then 2025-06-11 05:14:49", None),
         ("2025-06-11", None),
     ],
 )
 def test_the_start_is_the_first_timestamp_as_printed(line: str, started: datetime | None) -> None:
-    log = parse("no time here\n" + line + "\n[NeMo I 2027-01-01 00:00:00 x]\n")
-    assert log.started == (started or datetime.fromisoformat("2027-01-01T00:00:00"))
-    assert log.started.tzinfo is None
+    log = parse("no time here\n" + line + "\n")
+    assert log.started == started
+    assert log.started is None or log.started.tzinfo is None
+    assert parse(line).started == started
+    after = parse("no time here\n" + line + "\n[NeMo I 2021-01-01 00:00:00 x]\n")
+    assert after.started == (started or datetime.fromisoformat("2021-01-01T00:00:00"))
+
+
+@pytest.mark.parametrize(
+    ("times", "started"),
+    [
+        (["2024-11-05 10:00:00", "2025-06-11 05:14:49"], "2025-06-11 05:14:49"),
+        (["2024-11-05 10:00:00", "2025-06-11 05:14:49", "2025-06-11 05:14:50"], "2025-06-11 05:14:49"),
+        (["2023-11-05 10:00:00", "2024-11-05 10:00:00", "2025-06-11 05:14:49"], "2025-06-11 05:14:49"),
+        (["2025-05-12 05:14:49", "2025-06-11 05:14:49", "2026-06-11 05:14:49"], "2025-05-12 05:14:49"),
+        (["2025-05-12 05:14:48", "2025-06-11 05:14:49"], "2025-06-11 05:14:49"),
+        (["2025-06-11 05:14:49", "2024-11-05 10:00:00"], "2025-06-11 05:14:49"),
+        (["2024-11-05 10:00:00"], "2024-11-05 10:00:00"),
+    ],
+)
+@pytest.mark.parametrize("between", ["", "x" * 2_000_000])
+def test_a_time_much_older_than_the_next_is_not_the_start(times: list[str], started: str, between: str) -> None:
+    text = f"\n{between}\nNVIDIA Release 24.11 (built 2020-11-05 10:00:00)\n".join(f"[{time}] x" for time in times)
+    assert str(parse(text).started) == started
 
 
 def test_a_trace_and_checkpoints_are_told_by_their_first_lines() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -187,6 +188,11 @@ def test_facts(name: str, load: int, save: int, nccl: int) -> None:
     ("name", "started"),
     [  # grep -nE -m1 '20[0-9]{2}-[0-9]{2}-[0-9]{2}[ T][0-9:]{8}'
         ("nemo1/carriage_returns.out", "2025-06-11 05:11:24"),
+        ("nemo1/stale_bars_dllogger.out", "2025-06-23 17:59:37"),
+        ("nemo2/awsome_ray_prefix_excerpt.out", "2025-05-22 20:08:53"),
+        ("nemo2/evo2_slow_after_checkpoint_excerpt.out", "2025-06-18 15:55:18"),
+        ("nemo2/geneformer_500_steps.out", "2025-05-21 01:45:41"),
+        ("nemo2/memory_tflops_excerpt.out", "None"),
         ("nemo2/resiliency_five_runs.out", "2025-03-07 22:33:41"),
         ("maxtext/cpu_2024_12_50_steps.out", "2026-11-20 22:34:02.785000"),
         ("maxtext/nan_loss.out", "None"),
@@ -194,6 +200,19 @@ def test_facts(name: str, load: int, save: int, nccl: int) -> None:
 )
 def test_starts(name: str, started: str) -> None:
     assert str(read_log(shared(f"logs/{name}")).started) == started
+
+
+def test_the_examples_start_with_their_first_time() -> None:
+    """grep -m1 the time: no example holds one that is not its own."""
+    root = Path(__file__).parents[2] / "examples" / "experiments"
+    logs = {path: read_log(path) for path in sorted(root.rglob("log-*.out"))}
+    trained = {path: log for path, log in logs.items() if log.segments}
+    assert len(trained) > 20
+    for path, log in trained.items():
+        first = re.search(r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d", path.read_text(errors="replace"))
+        assert log.started is not None
+        assert first is not None
+        assert f"{log.started:%Y-%m-%d %H:%M:%S}" == first[0], path
 
 
 def test_a_recovered_crash_is_not_the_ending() -> None:

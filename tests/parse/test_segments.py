@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import pytest
 from parse.written import bar, dll, dropped, maxtext, maxtext_run, nemo2, nemo2_run, parse, steps
 
@@ -161,12 +164,89 @@ def test_the_rank_is_what_the_prefix_says(prefix: str, rank: str) -> None:
         assert parse(before + prefix + nemo2(3)).segments[0].rank == rank
 
 
-def test_the_first_print_of_a_step_counts() -> None:
-    log = parse(nemo2(0, "6.000") + nemo2(0, "6.010") + nemo2(1, "6.000") + nemo2(1, "6.100") + nemo2(1, "6.000"))
-    assert log.segments[0].steps.seconds.tolist() == [6.0, 6.0]
-    assert dropped(log) == {"repeated": 2, "repeat-disagrees": 1}
-    disagreement = next(each for each in log.dropped if each.reason == "repeat-disagrees")
-    assert (disagreement.first_line, disagreement.example) == (4, "step 1 again: 6.1 s, but 6 s in line 3")
+@pytest.mark.parametrize(
+    ("prints", "seconds", "repeats"),
+    [
+        (["6.000", "6.010"], 6.0, {"repeated": 1}),
+        (["6.010", "6.000"], 6.01, {"repeated": 1}),
+        (["6.000", "6.100"], 6.1, {"repeat-disagrees": 1}),
+        (["6.100", "6.000"], 6.1, {"repeat-disagrees": 1}),
+        (["6.000", "9.000", "6.100"], 9.0, {"repeat-disagrees": 2}),
+        (["nan", "6.000"], 6.0, {"repeat-disagrees": 1}),
+        (["6.000", "nan"], 6.0, {"repeat-disagrees": 1}),
+        (["6.000", "inf"], 6.0, {"repeat-disagrees": 1}),
+        (["-1", "6.000", "0"], 6.0, {"repeat-disagrees": 2}),
+        (["nan", "NaN"], math.nan, {"repeated": 1}),
+        (["-1", "-1"], -1.0, {"repeated": 1}),
+        (["inf", "inf"], math.inf, {"repeated": 1}),
+        (["0", "0"], 0.0, {"repeated": 1}),
+    ],
+)
+def test_of_two_prints_that_disagree_the_slower_possible_one_counts(
+    prints: list[str], seconds: float, repeats: dict[str, int]
+) -> None:
+    log = parse("".join(nemo2(0, each) for each in prints))
+    assert log.segments[0].steps.seconds.tolist() == pytest.approx([seconds], nan_ok=True)
+    assert dropped(log) == repeats
+
+
+def test_a_disagreement_is_told_with_both_lines() -> None:
+    log = parse(nemo2(0) + nemo2(1, "6.000") + nemo2(1, "6.100"))
+    assert log.segments[0].steps.line.tolist() == [1, 3]
+    (disagreement,) = log.dropped
+    assert (disagreement.first_line, disagreement.example) == (3, "step 1 again: 6.1 s, but 6 s in line 2")
+
+
+@pytest.mark.parametrize("value", ["nan", "inf"])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_one_print_that_diverged_is_enough(place: int, value: str) -> None:
+    prints = [nemo2(3, "6.000", more=" | grad_norm: 1.5 | x: 1") for _ in range(3)]
+    prints[place] = nemo2(3, "5.000", more=f" | grad_norm: {value} | x: 1").replace("11.96", value)
+    columns = parse("".join(prints)).segments[0].steps
+    assert columns.seconds.tolist() == [6.0]
+    assert not np.isfinite([columns.loss[0], columns.grad_norm[0]]).any()
+    assert (columns.has_loss.tolist(), columns.has_grad_norm.tolist()) == ([True], [True])
+
+
+def test_a_precise_record_does_not_hide_a_bar_that_diverged() -> None:
+    for text in (dll(0, "52.334") + "\n" + bar(1, "0.000", "52.30", loss="nan"), bar(1, "0.000", "52.30", loss="nan")
+                 + dll(0, "52.334")):  # fmt: skip
+        columns = parse(text + "\n").segments[0].steps
+        assert columns.seconds.tolist() == [52.334]
+        assert math.isnan(columns.loss[0])
+        assert columns.grad_norm.tolist() == [14.857102394104004]
+
+
+def test_a_bar_with_a_possible_time_wins_over_a_record_without() -> None:
+    columns = parse(dll(0, "nan") + "\n" + bar(1, "0.000", "52.30") + "\n").segments[0].steps
+    assert columns.seconds.tolist() == [52.3]
+
+
+def test_a_rank_that_diverged_is_not_hidden_by_the_rank_that_is_kept() -> None:
+    text = interleaved("0: ", "1: ").replace("1: " + nemo2(4), "1: " + nemo2(4).replace("11.96", "nan"))
+    log = parse(text)
+    columns = log.segments[0].steps
+    assert log.segments[0].rank == "0"
+    assert np.isnan(columns.loss).tolist() == [step == 4 for step in range(10)]
+    assert columns.seconds.tolist() == [6.061] * 10
+    assert dropped(log) == {"other-rank": 10}
+
+
+def test_divergence_of_another_rank_belongs_to_the_attempt_it_stands_in() -> None:
+    """Rank 1's two lines are one attempt beside both of rank 0; step 9 diverged in the first only."""
+    text = nemo2_run(0, 9, "0: ") + "1: " + nemo2(9).replace("11.96", "nan") + nemo2_run(10, 15, "0: ")
+    text += nemo2_run(0, 29, "0: ") + "1: " + nemo2(30) + nemo2_run(30, 40, "0: ")
+    first, second = parse(text).segments
+    assert np.isnan(first.steps.loss).tolist() == [step == 9 for step in range(16)]
+    assert np.isfinite(second.steps.loss).all()
+
+
+def test_a_rank_with_possible_times_speaks_for_one_without() -> None:
+    text = interleaved("0: ", "1: ").replace("0: " + nemo2(9), "0: " + nemo2(9, "nan").replace("11.96", "inf"))
+    log = parse(text)
+    assert log.segments[0].rank == "1"
+    assert log.segments[0].steps.seconds.tolist() == [6.061] * 10
+    assert np.isinf(log.segments[0].steps.loss).tolist() == [step == 9 for step in range(10)]
 
 
 def test_a_precise_record_wins_whichever_comes_first() -> None:
@@ -182,7 +262,8 @@ def test_steps_are_ordered_and_keep_their_lines() -> None:
     assert (segment.first_line, segment.last_line) == (2, 10)
 
 
-def test_a_segment_of_impossible_samples_only_is_none() -> None:
+def test_impossible_samples_alone_are_a_segment() -> None:
     log = parse(maxtext(0, "0.000") + maxtext(1, "0.000"))
-    assert (log.dialect, log.segments) == (None, ())
-    assert dropped(log) == {"impossible-sample": 2}
+    assert (log.dialect, steps(log)) == ("maxtext", [[0, 1]])
+    assert log.segments[0].steps.seconds.tolist() == [0.0, 0.0]
+    assert log.dropped == ()

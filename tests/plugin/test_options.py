@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from generator import write_run
 from sessions import Judge, Write
+
+from pytest_llmbench.models import Baseline
 
 GROK = "grok1_314b-25.05-gb200-bf16-128"
 LLAMA = "llama3.1_8b-25.04-h100-bf16-8"
@@ -50,7 +55,7 @@ def test_nothing_judged_is_never_green(judged: Judge, generated: Write) -> None:
     assert session.ret == pytest.ExitCode.TESTS_FAILED
     assert set(session.statuses.values()) == {"failed"}
     message = " ".join(session.messages[LLAMA].split())
-    assert "nothing was judged: no valid run for any of the 5 selected configurations" in message
+    assert "nothing was judged: no valid run of the 5 selected configurations" in message
     assert "1 run found: " in message
 
 
@@ -110,6 +115,18 @@ def test_a_baseline_recorded_here_decides_from_then_on(judged: Judge, generated:
     assert [other["verdict"] for other in both.described[GROK]["others"]] == ["PASS"]
 
 
+def test_a_recording_takes_what_was_selected_and_no_more(judged: Judge, generated: Write, tmp_path: Path) -> None:
+    old, new = datetime.now(UTC) - timedelta(days=90), datetime.now(UTC) - timedelta(hours=5)
+    generated(GROK, factor=1.4, job_id="1", started=old)
+    folder = generated(GROK, job_id="2", started=new, noise=0.0)
+    for number, extra in enumerate((["--llmb-max-age=36h"], ["--llmb-runs=each", "-k", f"{GROK}-2"])):
+        own = tmp_path / f"own{number}"
+        judged(logs(folder), "-k", GROK, f"--llmb-record={own}", *extra)
+        text = (own / "grok1" / "25.05.yaml").read_text()
+        assert "runs: 1" in text
+        assert "mean_seconds: 7.32" in text
+
+
 def test_recording_without_a_valid_run_is_red(judged: Judge, generated: Write, tmp_path: Path) -> None:
     folder = generated(GROK, ending="killed")
     session = judged(logs(folder), "-k", GROK, f"--llmb-record={tmp_path / 'own'}")
@@ -125,6 +142,8 @@ USAGE = [
     (["--llmb-logs=.", "--llmb-release=25.5"], "--llmb-release=25.5: no baseline has it"),
     (["--llmb-logs=.", "--llmb-require=grok1"], "(did you mean '*grok1*'?)"),
     (["--llmb-logs=.", "--llmb-unmatched=ignore"], "expected fail or list"),
+    (["--llmb-logs=.", "--llmb-max-age="], "--llmb-max-age= is empty: give a value, or leave the option out"),
+    (["--llmb-logs=.", "--llmb-record="], "--llmb-record= is empty"),
     (["--llmb-logs", "."], "write --llmb-logs=. with an equals sign"),
     (["--llmb-logs=.", "--llmb-record=own", "-n2"], "--llmb-record writes from one process"),
     (["--llmb-logs=.", "--llmb-against=recorded"], "--llmb-against=recorded: no recorded baseline"),
@@ -153,3 +172,76 @@ def test_options_in_addopts_are_fine_where_nothing_uses_them(pytester: pytest.Py
     pytester.makeini("[pytest]\naddopts = --llmb-tolerance=4%\n")
     pytester.makepyfile("def test_plain(): pass")
     pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
+
+
+def contradict(folder: Path, job_id: str) -> None:
+    """Let the metadata of a run say another precision than its folder."""
+    (metadata,) = folder.rglob(f"llmb-config_{job_id}.yaml")
+    metadata.write_text(metadata.read_text().replace("dtype: bf16", "dtype: fp8"))
+
+
+@pytest.mark.parametrize("selection", [(), ("-k", GROK), ("-m", "llmb(gpus=128)")])
+def test_an_older_good_run_does_not_stand_for_a_newer_one_that_may_be_of_its_configuration(
+    judged: Judge, generated: Write, selection: tuple[str, ...]
+) -> None:
+    generated(GROK, job_id="1", started=datetime(2025, 7, 1, tzinfo=UTC))
+    folder = generated(GROK, job_id="2", started=datetime(2025, 7, 2, tzinfo=UTC), factor=1.5)
+    contradict(folder, "2")
+    session = judged(logs(folder), *selection)
+    assert (session.described[GROK]["verdict"], session.described[GROK]["reason"]) == ("INVALID", "ambiguous")
+    assert session.statuses[GROK] == "failed"
+    assert judged(logs(folder), "-k", GROK, "--llmb-unmatched=list").verdicts == {GROK: "PASS"}
+
+
+def test_a_start_in_the_future_does_not_make_an_old_run_the_newest(judged: Judge, generated: Write) -> None:
+    generated(GROK, job_id="1", started=datetime(2062, 1, 1, tzinfo=UTC))
+    folder = generated(GROK, job_id="2", started=datetime.now(UTC) - timedelta(hours=9), factor=1.4)
+    for path in folder.rglob("*"):
+        if "_1_0.out" in path.name:
+            text = path.read_text().replace("2062", "2024")
+            path.write_text(text)
+            os.utime(path, (1.7e9, 1.7e9))
+    assert judged(logs(folder), "-k", GROK).verdicts == {GROK: "REGRESSION"}
+
+
+def test_of_two_runs_that_started_together_the_later_job_is_the_newest(judged: Judge, generated: Write) -> None:
+    start = datetime(2025, 7, 1, tzinfo=UTC)
+    generated(GROK, job_id="999998", started=start)
+    folder = generated(GROK, job_id="1000003", started=start, factor=1.4, experiment="pretrain_grok1_314b_bf16_gpus128")
+    assert judged(logs(folder), "-k", GROK).verdicts == {GROK: "REGRESSION"}
+
+
+def test_a_copy_of_an_old_run_is_no_new_run(judged: Judge, generated: Write, baselines: dict[str, Baseline]) -> None:
+    maxtext = "maxtext_llama2_70b-24.11-h100-bf16-64"
+    folder = generated(maxtext, job_id="1", started=datetime(2025, 7, 1, tzinfo=UTC))
+    shutil.copytree(folder / "results", folder / "backup" / "results", copy_function=shutil.copyfile)
+    write_run(folder, baselines[maxtext], job_id="2", started=datetime(2025, 8, 1, tzinfo=UTC), factor=1.3)
+    assert judged(logs(folder), "-k", maxtext).verdicts == {maxtext: "REGRESSION"}
+
+
+def test_a_required_configuration_with_only_a_profiled_run_fails_in_either_mode(
+    judged: Judge, generated: Write
+) -> None:
+    generated(LLAMA)
+    folder = generated(GROK, profiled=True)
+    for mode in ("newest", "each"):
+        session = judged(logs(folder), f"--llmb-require={GROK}", f"--llmb-runs={mode}")
+        assert [name[: len(GROK)] for name, status in session.statuses.items() if status == "failed"] == [GROK]
+
+
+def test_a_required_configuration_that_was_judged_is_not_missing_for_its_older_runs(
+    judged: Judge, generated: Write
+) -> None:
+    generated(GROK, job_id="1", started=datetime.now(UTC) - timedelta(days=6))
+    folder = generated(GROK, job_id="2", started=datetime.now(UTC) - timedelta(hours=6))
+    arguments = (f"--llmb-require={GROK}", "--llmb-runs=each", "--llmb-max-age=36h", "-k", GROK)
+    assert judged(logs(folder), *arguments).statuses == {f"{GROK}-1": "skipped", f"{GROK}-2": "passed"}
+
+
+def test_a_measurement_of_a_run_that_is_too_old_is_none(pytester: pytest.Pytester, generated: Write) -> None:
+    pytester.makepyfile(test_mine="def test_it(llmb_measurement): pass")
+    folder = generated(GROK, started=datetime.now(UTC) - timedelta(days=60))
+    result = pytester.runpytest_inprocess(
+        "-p", "no:cacheprovider", "test_mine.py", logs(folder), "-k", GROK, "--llmb-max-age=36h"
+    )
+    result.assert_outcomes(errors=1, deselected=81)

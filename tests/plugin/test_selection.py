@@ -164,10 +164,11 @@ def test_options_that_nothing_uses_are_refused(pytester: pytest.Pytester, exampl
 
 
 def test_a_users_test_without_logs_fails_and_is_never_green(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(test_mine="def test_it(llmb_verdict): pass\ndef test_it_too(llmb_measurement): pass")
-    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-k", "test_it_too")
+    pytester.makepyfile(test_mine="def test_it(llmb_verdict): pass\ndef test_it_too(llmb_baseline): pass")
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.assert_outcomes(errors=82, deselected=82)
+    result.assert_outcomes(errors=2)
+    result.stdout.fnmatch_lines(["*this test judges runs, and there are none: add --llmb-logs=PATH"])
 
 
 def test_a_users_own_failing_test_is_red_everywhere_although_the_verdict_passes(
@@ -190,3 +191,79 @@ def test_undecodable_names_cross_to_workers(pytester: pytest.Pytester, examples:
     result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "--llmb-logs=runs", "-n2", "-q")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert "INTERNALERROR" not in result.stdout.str()
+
+
+NODE = f"{SUITE}[grok1_314b-25.05-gb200-bf16-128]"
+
+
+def test_a_node_id_from_the_output_runs_that_item_again(judged: Judge, examples: Path) -> None:
+    assert judged(logs(examples), NODE).nodeids == [NODE]
+    assert len(judged(logs(examples), SUITE).nodeids) == 82
+
+
+def test_a_node_id_that_is_not_there_is_told(pytester: pytest.Pytester, examples: Path) -> None:
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", logs(examples), f"{SUITE}[nonsense]")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: not found: *nonsense*"])
+
+
+@pytest.mark.parametrize("workers", [(), ("-n2",)])
+def test_a_session_in_which_no_test_judged_anything_is_red(
+    pytester: pytest.Pytester, examples: Path, workers: tuple[str, ...]
+) -> None:
+    pytester.makeconftest(
+        "import pytest\n"
+        "def pytest_collection_modifyitems(items):\n"
+        "    for item in items: item.add_marker(pytest.mark.skip)\n"
+    )
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", logs(examples), *workers)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["nothing was judged: no item with a verdict ran to its end"])
+
+
+def test_logs_that_no_test_uses_are_no_green_session_with_workers_either(
+    pytester: pytest.Pytester, examples: Path
+) -> None:
+    pytest.importorskip("xdist")
+    pytester.makepyfile(test_mine="def test_plain(): pass")
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "test_mine.py", logs(examples), "-n2")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+
+
+def test_a_users_test_that_ignores_a_red_verdict_is_reported_as_what_it_is(
+    pytester: pytest.Pytester, examples: Path
+) -> None:
+    pytester.makepyfile(test_mine="def test_mfu(llmb_verdict): pass")
+    result = pytester.runpytest_inprocess(
+        "-p", "no:cacheprovider", "test_mine.py", logs(examples), "-k", "70b-25.04-h100-fp8-256", "--llmb-junit=j.xml"
+    )
+    result.assert_outcomes(passed=1, deselected=81)
+    result.stdout.fnmatch_lines(["NOT_ASSERTED   llama3.1_70b*", "*REGRESSION, but the test passed without asking*"])
+    assert 'failures="0"' in pytester.path.joinpath("j.xml").read_text()
+
+
+def test_a_failing_test_on_a_missing_configuration_is_reported(pytester: pytest.Pytester, examples: Path) -> None:
+    pytester.makepyfile(test_mine="def test_it(llmb_verdict): assert llmb_verdict.judgement.meets_point")
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "test_mine.py", logs(examples), "-k", "8b and fp8")
+    result.assert_outcomes(failed=4, passed=1, deselected=77)
+    result.stdout.fnmatch_lines(["TEST_FAILED *"])
+    result.stdout.no_fnmatch_line("*INTERNALERROR*")
+
+
+def test_a_worker_that_crashed_is_in_every_report(pytester: pytest.Pytester, examples: Path) -> None:
+    pytest.importorskip("xdist")
+    pytester.makeconftest(
+        "import os\ndef pytest_runtest_call(item):\n    if 'gb200-bf16-128' in item.nodeid: os._exit(3)\n"
+    )
+    result = pytester.runpytest_inprocess(
+        "-p", "no:cacheprovider", logs(examples), "-n2", "-k", "gb200", "--llmb-junit=j.xml"
+    )
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["TEST_FAILED    grok1_314b-25.05-gb200-bf16-128*"])
+    assert "the item did not end" in pytester.path.joinpath("j.xml").read_text()
+
+
+def test_collecting_only_writes_no_report(pytester: pytest.Pytester, examples: Path) -> None:
+    pytester.path.joinpath("j.xml").write_text("of last night")
+    pytester.runpytest_inprocess("-p", "no:cacheprovider", logs(examples), "--collect-only", "--llmb-junit=j.xml")
+    assert pytester.path.joinpath("j.xml").read_text() == "of last night"

@@ -86,25 +86,38 @@ def test_every_reason_has_advice() -> None:
 
 
 def test_the_summary() -> None:
-    passed = outcome(run(), Status.PASSED)
-    missing = outcome(None, Status.SKIPPED)
-    killed = outcome(run(log(segment(steps([7.3] * 47), finished=False))))
+    passed = {**outcome(run(), Status.PASSED), "id": "passed"}
+    missing = {**outcome(None, Status.SKIPPED), "id": "missing"}
+    killed = {**outcome(run(log(segment(steps([7.3] * 47), finished=False)))), "id": "killed"}
     stray = describe_stray(Stray("pretrain_x/9", Reason.UNMATCHED, "no baseline", FOLDER / "log.out"), FOLDER)
     assert (
         "\n".join(summary([passed, missing, killed, outcome(SLOW), stray], ["remark " * 15]))
         == """\
 verdict        configuration                           step time    diff   age
 REGRESSION     grok1_314b-25.05-gb200-bf16-128           7.764 s  +6.0 %    3h
-INVALID        grok1_314b-25.05-gb200-bf16-128                 -       -    3h
+INVALID        killed                                          -       -    3h
                  stopped after step 46 of 50; the log does not say why
-PASS           grok1_314b-25.05-gb200-bf16-128           7.325 s   0.0 %    3h
-MISSING        1 without a run, first grok1_314b-25.05-gb200-bf16-128
+PASS           passed                                    7.325 s   0.0 %    3h
+MISSING        1 without a run, first missing
 UNMATCHED      pretrain_x/9
 remark remark remark remark remark remark remark remark remark remark remark
   remark remark remark remark
 1 green: 1 PASS; 3 red: 1 REGRESSION, 1 INVALID, 1 UNMATCHED; 1 skipped: 1
   MISSING"""
     )
+
+
+def test_what_was_not_judged_stands_under_a_green_line_too() -> None:
+    twice = log(segment(steps([7.3] * 15), total=15), segment())
+    lines = list(summary([outcome(run(twice), Status.PASSED)], []))
+    assert lines[2].strip() == "part 2 of 2 in the log is judged"
+
+
+def test_several_tests_of_one_configuration_are_one_line_and_the_worst_counts() -> None:
+    told = [outcome(run(), Status.PASSED), outcome(run(), Status.FAILED), outcome(run(), Status.SKIPPED)]
+    lines = list(summary(told, []))
+    assert lines[-1] == "1 red: 1 PASS"
+    assert len(lines) == 3
 
 
 def test_the_count_of_nothing_is_not_green() -> None:
