@@ -41,6 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"llmbench: {error}", file=sys.stderr)
         return 2
     except OSError as error:
+        _discard_output()
         print(f"llmbench: the output cannot be written: {error.strerror}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -55,8 +56,12 @@ def _print(text: str) -> None:
         print(text.encode(sys.stdout.encoding or "utf-8", "backslashreplace").decode(sys.stdout.encoding or "utf-8"))
         sys.stdout.flush()
     except BrokenPipeError:
-        # Python flushes standard output again at exit, and would print the error there.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
+
+
+def _discard_output() -> None:
+    """Python flushes standard output again at exit, and would print the error there."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -194,9 +199,10 @@ def _summary(arguments: argparse.Namespace) -> Output:
     }
     try:
         settings = resolve(values, Path.cwd())
+        catalogue = load(settings)
     except SettingsError as error:
         raise SettingsError(str(error).replace("--llmb-logs=", "LOGS ").replace("--llmb-", "--")) from None
-    found = rows(settings, load(settings), arguments.window, datetime.now(UTC))
+    found = rows(settings, catalogue, arguments.window, datetime.now(UTC))
     if arguments.format == "csv":
         return Output(table(found).to_csv(index=False).rstrip("\n"))
     if arguments.format == "json":

@@ -238,7 +238,8 @@ class Recipe:
 class Steps:
     """The steps of one segment as columns of equal length n, ordered by step.
 
-    index: the log's own step numbers. seconds: step time. resolution_seconds: one unit in the last significant
+    index: the log's own step numbers. seconds: step time as printed, so also NaN, infinite, zero or negative.
+    resolution_seconds: one unit in the last significant
     place that was printed (0.1 for NeMo 1's `24.00`, 0 where nothing was rounded). line: 1-based line in the log.
     loss, grad_norm, tflops_per_gpu, tokens_per_second_per_gpu, global_batch_size, peak_memory_bytes: NaN where the
     log does not print them; `has_loss` and `has_grad_norm` tell a printed NaN from a missing field.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from pytest_llmbench import wording
 from pytest_llmbench.catalogue import Catalogue
 from pytest_llmbench.ingest import ingest
 from pytest_llmbench.models import Run, Window
@@ -66,7 +67,8 @@ def table(found: Sequence[Row]) -> pd.DataFrame:
     """Return rows as a data frame with the columns COLUMNS."""
     import pandas as pd
 
-    return pd.DataFrame([[getattr(row, name) for name in COLUMNS] for row in found], columns=list(COLUMNS))
+    cells = [[wording.printable_values(getattr(row, name)) for name in COLUMNS] for row in found]
+    return pd.DataFrame(cells, columns=list(COLUMNS))
 
 
 def as_text(found: Sequence[Row]) -> str:
@@ -75,7 +77,7 @@ def as_text(found: Sequence[Row]) -> str:
         return "no training run was found"
     import pandas as pd
 
-    names = [row.configuration or row.run for row in found]
+    names = [row.configuration or wording.printable(row.run) for row in found]
     width = max(map(len, names))
     shown = {
         "Run".ljust(width): [name.ljust(width) for name in names],
@@ -87,9 +89,12 @@ def as_text(found: Sequence[Row]) -> str:
         "TFLOPS Std": [row.tflops_per_gpu_std for row in found],
     }
     frame = pd.DataFrame(shown)
-    forms = {name: "{:.3f}".format for name in frame.columns if name.startswith("Time")}
-    forms |= {name: "{:.2f}".format for name in frame.columns if name.startswith("TFLOPS")}
-    return frame.to_string(index=False, na_rep="-", formatters=forms, justify="right", max_colwidth=None)
+    numbers = {
+        name: 3 if name.startswith("Time") else 2 for name in frame.columns if name.startswith(("Time", "TFLOPS"))
+    }
+    for name, digits in numbers.items():
+        frame[name] = [f"{value:.{digits}f}" if pd.notna(value) else "-" for value in frame[name]]
+    return frame.to_string(index=False, justify="right", max_colwidth=None)
 
 
 def _row(run: Run, catalogue: Catalogue, window: Window | None) -> Row:

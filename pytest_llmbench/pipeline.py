@@ -1,4 +1,4 @@
-"""The order of the stages: discover, parse, identify, measure, judge. The only module that knows all of them."""
+"""The order of the stages: ingest (discover, parse, identify), measure, judge; and what follows for the items."""
 
 from __future__ import annotations
 

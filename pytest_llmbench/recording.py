@@ -19,7 +19,7 @@ def record(
 ) -> tuple[tuple[Outcome, ...], tuple[Path, ...]]:
     """Write a recorded baseline for each selected item with valid runs to `settings.record`; judge nothing.
 
-    Returns the outcomes and the files that were written. Items with a valid run are skipped, an item whose newest run is
+    Returns the outcomes and the files that were written. Items with a valid run are skipped, one whose newest run is
     invalid fails, and without any valid run all fail. Raises RecordError where the files cannot be written.
     """
     from pytest_llmbench.baseline.write import write_recorded

@@ -191,7 +191,9 @@ class Session:
             remarks.append(f"{self._context} Next: {NEXT}")
         told = {one["id"] for one in self.described if one["kind"] == "stray"}
         untold = [stray for stray in batch.strays if stray.id not in told]
-        remarks += [f"{stray.reason.upper()}, not judged: {stray.id}: {stray.text}" for stray in untold[:5]]
+        remarks += [
+            f"{stray.reason.upper()}, not judged: {stray.id}: {stray.text.partition('; ')[0]}" for stray in untold[:5]
+        ]
         if len(untold) > 5:
             remarks.append(f"{len(untold) - 5} more runs were not judged: --llmb-unmatched=fail makes an item of each")
         if batch.ignored:

@@ -61,5 +61,5 @@ def facts(said: Content, baseline: Baseline, expected_tflops: ExpectedTflops | N
 def _work(segment: Segment) -> Iterator[float]:
     steps = segment.steps
     for seconds, tflops in zip(steps.seconds.tolist(), steps.tflops_per_gpu.tolist(), strict=True):
-        if seconds > 0 and 0 < tflops < math.inf:
+        if 0 < seconds < math.inf and 0 < tflops < math.inf:
             yield seconds * tflops

@@ -54,8 +54,10 @@ def exclusion(run: Run, choice: Choice | None) -> Problem | None:
 
 def unusable(run: Run, baseline: Baseline, now: datetime) -> Problem:
     """Return the problem of a run without any step."""
-    log = run.attempts[-1].log if run.attempts else None
-    if log and log.ending:
+    if not run.attempts:
+        return Problem(Reason.NO_STEPS, "the job left no log: it still waits in the queue, or died before it wrote one")
+    log = run.attempts[-1].log
+    if log.ending:
         return Problem(Reason.NO_STEPS, f"no training step in the log: {log.ending.text}", log.ending.line)
     if _recent(run, now):
         return Problem(Reason.STILL_RUNNING, "no training step yet; probably still running")

@@ -558,16 +558,13 @@ def test_a_job_of_broken_metadata_without_a_log_is_a_run_by_its_folders(tree: Tr
     assert len(discovery.unreadable) == 1
 
 
-@pytest.mark.parametrize("folder", ["", "workloads/pretrain_grok1", f"{Path(LOG).parent}/logs"])
+@pytest.mark.parametrize("folder", [".", "workloads/pretrain_grok1", f"workloads/pretrain_grok1/{Path(LOG).parent}/x"])
 def test_metadata_whose_log_stands_above_or_below_it_is_no_run(tree: Tree, folder: str) -> None:
-    name = Path(LOG).name
     log = f"workloads/pretrain_grok1/{LOG}"
-    root = tree([log, f"workloads/pretrain_grok1/{folder}/llmb-config_388660.yaml" if "/logs" in folder else "x.txt"])
-    if "/logs" not in folder:
-        (root / folder / "llmb-config_388660.yaml").write_text("a: b")
-    discovery = find_runs([root])
-    assert only(discovery).attempts[0].log.name == name
-    assert reasons(discovery)["llmb-config_388660.yaml"].startswith("the log of job 388660 stands elsewhere, in ")
+    discovery = find_runs([root := tree([log, f"{folder}/llmb-config_388660.yaml"])])
+    assert only(discovery).attempts[0].log == root / log
+    why = f"the log of job 388660 stands elsewhere, in {(root / log).parent}"
+    assert reasons(discovery) == {"llmb-config_388660.yaml": why}
 
 
 def test_a_given_file_brings_no_run_of_its_neighbours(tree: Tree) -> None:

@@ -150,6 +150,11 @@ def test_an_invalid_run_says_why_and_where(content: Any, reason: Reason, text: s
     assert problem.line == line
 
 
+def test_a_job_that_left_no_log_is_no_run_that_passed() -> None:
+    (problem,) = measured(replace(run(), attempts=())).problems
+    assert (problem.reason, problem.text[:20]) == (Reason.NO_STEPS, "the job left no log:")
+
+
 def test_an_incomplete_run_that_was_written_minutes_ago_is_probably_still_running() -> None:
     cut = log(segment(steps([7.3] * 30), finished=False))
     fresh = measured(run(cut, modified=NOW - timedelta(minutes=2)))

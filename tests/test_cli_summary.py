@@ -1,0 +1,110 @@
+"""`llmbench summary`: the table that users of the recipes know."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_llmbench.cli import main
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples" / "experiments"
+WORKLOADS = str(EXAMPLES / "workloads")
+
+
+def rows(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, str]]:
+    assert main(["summary", *arguments, "--format", "csv"]) == 0
+    return list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+
+
+def test_each_run_is_a_line_with_status_mean_and_deviation(capsys: pytest.CaptureFixture[str]) -> None:
+    found = {row["job_id"]: row for row in rows(capsys, str(EXAMPLES))}
+    assert len(found) == 28
+    expected = {
+        "1640021": "Success",
+        "1640026": "Diverged",
+        "1388120": "Incomplete",
+        "1640040": "Profiled",
+        "1640041": "Traced",
+        "1530018": "Checkpoint load",
+        "2210007": "Success",
+    }
+    assert {job: found[job]["status"] for job in expected} == expected
+    clean = found["1640021"]
+    assert clean["configuration"] == "grok1_314b-25.05-gb200-bf16-128"
+    assert float(clean["time_mean_s"]) == pytest.approx(7.325, rel=1e-4)
+    assert 0 < float(clean["time_std_s"]) < 0.1
+    assert float(clean["tflops_per_gpu_mean"]) == pytest.approx(1202.3, abs=0.5)
+
+
+def test_json_holds_the_same_and_null_for_what_a_log_does_not_say(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["summary", str(EXAMPLES), "--format", "json"]) == 0
+    told = {row["job_id"]: row for row in json.loads(capsys.readouterr().out)}
+    assert told["1530003"]["tflops_per_gpu_mean"] is None
+    assert told["1640021"]["started"].startswith("2025-07-21")
+
+
+def test_the_table_reads_newest_first(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["summary", WORKLOADS]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split()[:3] == ["Run", "Job", "Status"]
+    assert lines[1].split() == [
+        "pretrain_grok1_314b_fp8_gpus128/1782972000/2210007",
+        "2210007",
+        "Success",
+        "5.298",
+        "0.026",
+        "1662.21",
+        "8.13",
+    ]
+    assert lines[4].split()[-4:] == ["-", "-", "-", "-"]
+
+
+def test_another_window(capsys: pytest.CaptureFixture[str]) -> None:
+    (row,) = (row for row in rows(capsys, WORKLOADS, "--window", "0-0") if row["job_id"] == "1640021")
+    assert float(row["time_mean_s"]) > 8
+    with pytest.raises(SystemExit) as ended:
+        main(["summary", WORKLOADS, "--window", "44-11"])
+    assert ended.value.code == 2
+    assert "expected two step numbers such as 11-44" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["nowhere"], "LOGS nowhere does not exist"),
+        ([WORKLOADS, "--gpu", "h10"], "--gpu=h10: no baseline has it"),
+    ],
+)
+def test_wrong_input_is_one_message(capsys: pytest.CaptureFixture[str], arguments: list[str], told: str) -> None:
+    assert main(["summary", *arguments]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_folder_without_runs_says_so(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["summary", str(tmp_path)]) == 1
+    assert capsys.readouterr().out == "no training run was found\n"
+
+
+def test_names_that_are_no_text_are_escaped(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    folder = os.fsdecode(os.fsencode(tmp_path) + b"/\xff\x1b[31m")
+    os.mkdir(folder)
+    step = "completed step: 0, seconds: 1.000, TFLOP/s/device: 1.000, Tokens/s/device: 1.000, loss: 1.000\n"
+    Path(folder, "log-x_1_0.out").write_text(step)
+    for form in ("table", "csv", "json"):
+        assert main(["summary", str(tmp_path), "--format", form]) == 0
+        assert "\x1b" not in capsys.readouterr().out
+
+
+def test_a_full_disk_is_one_message() -> None:
+    command = [sys.executable, "-Im", "pytest_llmbench.cli", "summary", WORKLOADS]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("llmbench: the output cannot be written: No space left on device")
