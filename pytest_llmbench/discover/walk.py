@@ -124,6 +124,8 @@ class Walk:
                 elif not (entry.name.lower() in CLOSED and self._closed(folder, Path(entry.path))):
                     (links if entry.is_symlink() else below).append(Path(entry.path))
             except OSError as error:
+                if folder.only_chosen and entry.name not in folder.chosen:
+                    continue  # nobody asked for what stands beside a given file
                 dead = error.errno in (ENOENT, ELOOP) and not _is_kept(entry.name)
                 (self.ignored if dead else self.unreadable).append((Path(entry.path), _why(error)))
         return below, links
@@ -134,9 +136,9 @@ class Walk:
             folder.reports.append(entry.name)
         elif chosen or _is_kept(entry.name) or entry.is_symlink():
             status = entry.stat()
-            if not S_ISREG(status.st_mode):
+            if not S_ISREG(status.st_mode) and (chosen or not folder.only_chosen):
                 (self.unreadable if chosen else self.ignored).append((Path(entry.path), "not a regular file"))
-            elif chosen or _is_kept(entry.name):
+            elif S_ISREG(status.st_mode) and (chosen or _is_kept(entry.name)):
                 folder.files.append(File(entry.name, status.st_mtime, _identity(status), entry.is_symlink()))
 
     def _closed(self, folder: Folder, path: Path) -> bool:

@@ -643,3 +643,12 @@ def test_the_tree_of_a_real_launcher() -> None:
         assert run.started is not None
         assert run.started.date().isoformat() == "2026-11-20"
         assert run.excluded is None
+
+
+def test_what_stands_beside_a_given_file_is_nobodys_business(tmp_path: Path) -> None:
+    (tmp_path / "log-x_1_0.out").write_text("")
+    (tmp_path / "log-broken.out").symlink_to("nowhere")
+    os.mkfifo(tmp_path / "log-pipe.out")
+    found = find_runs([tmp_path / "log-x_1_0.out"])
+    assert [run.job_id for run in found.runs] == ["1"]
+    assert (found.ignored, found.unreadable) == ((), ())
