@@ -137,8 +137,8 @@ def _recency(run: Run, now: datetime) -> tuple[datetime, tuple[int, str], dateti
 def _without_copies(runs: Iterable[Run]) -> tuple[list[Run], list[tuple[Run, Run]]]:
     """Return runs with one of each group of copies, and the copies with the one that was kept.
 
-    Copies are runs of one configuration with equal logs (the earliest start is believed), or with one job id and start
-    (the one with most steps is kept, in case a copy was taken while the job ran).
+    Copies are runs of one configuration and job with equal logs (the earliest start is believed), or with an equal
+    start (the one with most steps is kept, in case a copy was taken while the job ran).
     """
     groups: dict[object, list[Run]] = defaultdict(list)
     for run in runs:
@@ -160,7 +160,7 @@ def _without_copies(runs: Iterable[Run]) -> tuple[list[Run], list[tuple[Run, Run
 
 def _identical(run: Run) -> object:
     hashes = tuple(attempt.log.sha256 for attempt in run.attempts)
-    return (run.identity.key, hashes) if _steps(run) else run.id
+    return (run.identity.key, run.found.job_id, hashes) if _steps(run) else run.id
 
 
 def _same_job(run: Run) -> object:

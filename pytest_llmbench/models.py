@@ -508,7 +508,8 @@ class Case:
 class Stray:
     """A run that no baseline fits, or an entry that could not be read: an item that fails unless it is allowed.
 
-    `candidates` are the configurations that it may be a run of, `message` the text of its item.
+    `candidates` are the configurations that it may be a run of, `nearest` those that differ least, `message` is the
+    text of its item.
     """
 
     id: str
@@ -516,6 +517,7 @@ class Stray:
     text: str
     path: Path
     candidates: tuple[Key, ...] = ()
+    nearest: tuple[Key, ...] = ()
     started: datetime | None = None
     message: str = ""
 

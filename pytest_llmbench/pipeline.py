@@ -108,9 +108,16 @@ def _nothing_judged(batch: Batch, selected: int) -> str:
     if not batch.runs_found:
         others = f", only {wording.counted(len(batch.ignored), 'other file')}" if batch.ignored else ""
         return f"{told} There is no training log (.out or .log) under the given paths{others}."
-    found = [stray.id for stray in batch.strays]
-    found += [result.judgement.measurement.run.id for result in batch.results.values() if result.judgement.measurement]
+    found = [f"{stray.id} ({stray.text.partition('; ')[0]}{_near(stray)})" for stray in batch.strays]
+    judgements = [result.judgement for result in batch.results.values()]
+    found += [
+        f"{one.measurement.run.id} ({one.baseline.key.id}: {one.verdict})" for one in judgements if one.measurement
+    ]
     return f"{told} {wording.counted(batch.runs_found, 'run')} found: {wording.listed(found)}."
+
+
+def _near(stray: Stray) -> str:
+    return f"; nearest {stray.nearest[0].id}" if stray.nearest else ""
 
 
 def _measured(
@@ -187,4 +194,5 @@ def _strays(runs: Sequence[Run]) -> Iterator[Stray]:
         if run.identity.key is None:
             reason = Reason.AMBIGUOUS if run.identity.candidates else Reason.UNMATCHED
             path: Path = run.attempts[-1].files.log if run.attempts else run.found.folder
-            yield Stray(run.id, reason, run.identity.because, path, run.identity.candidates, run.started)
+            identity = run.identity
+            yield Stray(run.id, reason, identity.because, path, identity.candidates, identity.nearest, run.started)

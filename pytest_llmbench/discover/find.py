@@ -155,8 +155,11 @@ def _clues(draft: Draft, folder: Folder, where: Layout | None, record: Metadata 
 
 
 def _short_id(draft: Draft, folder: Folder, where: Layout, job: str) -> str:
-    """Return a name without a machine's paths: the folders below the given path that tell runs apart, and the job."""
-    parts = _distinct(_below_given(folder))
+    """Return a name without a machine's paths: the folders below the given path that tell runs apart, and the job.
+
+    The given folder itself is named only where nothing stands below it: its name may change from night to night.
+    """
+    parts = _distinct(_below_given(folder)[1:]) or _distinct(_below_given(folder))
     stem = Path(draft.base).stem.removeprefix("log-")
     tail = f"{stem}_{job}" if where.name == "results" and job else job or stem
     return _printable("/".join([*parts, tail]))

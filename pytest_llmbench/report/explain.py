@@ -51,9 +51,12 @@ ADVICE = {
 
 def explain(described: dict[str, Any], *, short: bool) -> str:
     """Return the message of an item from its dictionary: one screen, or three lines where many items fail."""
+    context = described.get("context") or ""
     lines = [headline(described), *_wrapped(described["text"])]
+    if short and context:
+        lines = [headline(described), *_wrapped(textwrap.shorten(context, 2 * WIDTH - 20, placeholder=" ..."))]
     if not short:
-        lines += [*_wrapped(described.get("context") or ""), *_table(described), *_facts(described), *_notes(described)]
+        lines += [*_wrapped(context), *_table(described), *_facts(described), *_notes(described)]
     if described["log"]:
         lines.append(f"log: {where(described)}")
     if not short:

@@ -443,9 +443,9 @@ def test_ids_are_short_unique_and_without_the_machines_paths(tree: Tree) -> None
     assert [identifier.removeprefix(root.name) for identifier in ids] == [
         "/a/a/~1",
         "/a/a/~2",
-        f"/{NAME}/388660/log-a-b.{NAME}_388660_0/~3",
-        "/24.11/bf16/70b/64/maxtext-64_70b_1407993",
-        f"/{NAME}/388660/log-a-b.{NAME}_388660_0/~5",
+        f"{NAME}/388660/log-a-b.{NAME}_388660_0/~3",
+        "24.11/bf16/70b/64/maxtext-64_70b_1407993",
+        f"{NAME}/388660/log-a-b.{NAME}_388660_0/~5",
     ]
 
 
@@ -539,7 +539,7 @@ def test_a_job_that_left_only_metadata_is_a_run_without_attempts(tree: Tree, bes
     )
     assert {"recipe", "size", "dtype", "gpus", "gpu"} == {clue.field for clue in run.clues}
     assert run.layout == "experiments"
-    assert run.id == f"{root.name}/{NAME}/9"
+    assert run.id == f"{NAME}/9"
 
 
 def test_every_job_without_a_log_is_a_run_and_evidence_excludes_it(tree: Tree) -> None:

@@ -94,3 +94,13 @@ def test_a_moving_mean_of_progress_bars_is_read_step_by_step(judged: Judge, tmp_
     (told,) = session.described.values()
     assert told["verdict"] == "PASS", told["text"]
     assert len(told["window_seconds"]) == 10
+
+
+def test_runs_that_no_baseline_fits_are_items_of_their_own(judged: Judge) -> None:
+    """find -name 'log-*.out' gives 9 jobs, and job 4 left its steps in slurm-4.out at the workload's root.
+
+    Their training lines are the same stand-in, so equal logs alone make no copies.
+    """
+    session = judged(f"--llmb-logs={shared('logs/llmb_install')}")
+    strays = {name.rpartition("/")[2] for name, verdict in session.verdicts.items() if verdict == "unmatched"}
+    assert strays == {"2", "3", "4", "5", "6", "7", "8", "11", "15", "19"}
