@@ -89,7 +89,7 @@ def _notes(run: Run, choice: Choice, steps: Steps, baseline: Baseline) -> tuple[
         text = f"{len(whole) - len(steps)} impossible steps (above 100 % MFU) set aside, first step {whole.index[row]}"
         notes.append(Note("impossible-steps", text, int(whole.line[row])))
     if len(run.attempts) > 1:
-        text = f"attempt {choice.attempt.files.number} of {len(run.attempts)} is judged (numbered from 0)"
+        text = f"restarted: {len(run.attempts)} attempts, the one numbered {choice.attempt.files.number} is judged"
         notes.append(Note("attempts", text))
     segments = len(choice.attempt.log.segments)
     if segments > 1:
