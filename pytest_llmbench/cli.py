@@ -203,11 +203,12 @@ def _summary(arguments: argparse.Namespace) -> Output:
     except SettingsError as error:
         raise SettingsError(str(error).replace("--llmb-logs=", "LOGS ").replace("--llmb-", "--")) from None
     found = rows(settings, catalogue, arguments.window, datetime.now(UTC))
+    code = 0 if found else 1
     if arguments.format == "csv":
-        return Output(table(found).to_csv(index=False).rstrip("\n"))
+        return Output(table(found).to_csv(index=False).rstrip("\n"), code)
     if arguments.format == "json":
-        return Output(table(found).to_json(orient="records", date_format="iso", indent=2))
-    return Output(as_text(found), code=0 if found else 1)
+        return Output(table(found).to_json(orient="records", date_format="iso", indent=2), code)
+    return Output(as_text(found), code)
 
 
 if __name__ == "__main__":

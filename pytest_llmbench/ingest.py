@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -26,6 +26,14 @@ from pytest_llmbench.settings import Settings
 
 UNREADABLE = "unreadable"
 """The code of the ending of a log that could not be opened."""
+
+COMPRESSED = "compressed"
+"""The code of the ending of a log that has to be unpacked first."""
+
+FILE_TIME = "the time of the file"
+
+LONGEST_QUEUE = timedelta(days=7)
+"""A job of which only metadata is left waits in the queue for no longer: its log was pruned, or it died long ago."""
 
 CLOCK_SKEW = timedelta(days=1)
 """A start that lies further ahead than this is not believed, or an old run would be the newest for ever."""
@@ -52,11 +60,14 @@ def ingest(settings: Settings, catalogue: Catalogue, now: datetime) -> Ingested:
     runs = []
     for found in discovery.runs:
         attempts = tuple(Attempt(files, _parsed(files)) for files in found.attempts)
-        if _is_run(found, attempts):
+        if not attempts and (found.started is None or now - found.started > LONGEST_QUEUE):
+            ignored.append(f"{found.id}: only the metadata is left of this job")
+        elif _is_run(found, attempts):
             runs.append(_identified(found, attempts, settings, catalogue, now))
         else:
             ignored.append(f"{found.id}: no training step in it, and not the name of a launched job")
     kept, copies = _without_copies(sorted(runs, key=lambda run: _recency(run, now), reverse=True))
+    kept.sort(key=lambda run: _recency(run, now), reverse=True)
     ignored += [f"{copy.id}: a copy of {original.id}" for copy, original in copies]
     unreadable = (Stray(f"unreadable-{path.name}", Reason.UNREADABLE, why, path) for path, why in discovery.unreadable)
     return Ingested(tuple(kept), tuple(unreadable), tuple(ignored))
@@ -118,7 +129,7 @@ def _start(found: FoundRun, logs: Sequence[ParsedLog], now: datetime) -> tuple[d
         (found.started, found.started_from),
         (logged, "the log's first time stamp"),
         (found.dated, found.dated_from),
-        (found.modified, "the time of the file"),
+        (found.modified, FILE_TIME),
     )
     believed = ((moment, source) for moment, source in stated if moment is not None and moment - now <= CLOCK_SKEW)
     return next(believed, (None, "every time that it states lies in the future"))
@@ -134,28 +145,25 @@ def _recency(run: Run, now: datetime) -> tuple[datetime, tuple[int, str], dateti
     return run.started or now + CLOCK_SKEW, number, run.found.modified or now, run.id
 
 
-def _without_copies(runs: Iterable[Run]) -> tuple[list[Run], list[tuple[Run, Run]]]:
+def _without_copies(runs: Sequence[Run]) -> tuple[list[Run], list[tuple[Run, Run]]]:
     """Return runs with one of each group of copies, and the copies with the one that was kept.
 
-    Copies are runs of one configuration and job with equal logs (the earliest start is believed), or with an equal
-    start (the one with most steps is kept, in case a copy was taken while the job ran).
+    Copies are runs of one configuration and job with equal logs; with an equal start and the beginning of another's
+    steps, as a copy has that was taken while the job ran; and compressed ones of a job whose log can be read.
     """
     groups: dict[object, list[Run]] = defaultdict(list)
     for run in runs:
         groups[_identical(run)].append(run)
-    by_job: dict[object, list[Run]] = defaultdict(list)
-    copies: list[tuple[Run, Run]] = []
-    for group in groups.values():
-        kept = group[-1]
-        copies += [(copy, kept) for copy in group[:-1]]
-        by_job[_same_job(kept)].append(kept)
-    result = []
-    for group in by_job.values():
-        kept = max(group, key=_steps)
-        copies += [(copy, kept) for copy in group if copy is not kept]
-        result.append(kept)
-    order = {id(run): position for position, run in enumerate(runs)}
-    return sorted(result, key=lambda run: order[id(run)]), copies
+    kept = [_dated_by_all(group) for group in groups.values()]
+    copies = [(copy, group[-1]) for group in groups.values() for copy in group[:-1]]
+    result: list[Run] = []
+    for run in sorted(kept, key=_steps, reverse=True):
+        original = next((other for other in result if _is_part(run, other)), None)
+        if original is None:
+            result.append(run)
+        else:
+            copies.append((run, original))
+    return result, copies
 
 
 def _identical(run: Run) -> object:
@@ -163,9 +171,37 @@ def _identical(run: Run) -> object:
     return (run.identity.key, run.found.job_id, hashes) if _steps(run) else run.id
 
 
-def _same_job(run: Run) -> object:
-    job = run.found.job_id
-    return (run.identity.key, job, run.started) if job and run.started and run.identity.key else run.id
+def _dated_by_all(copies: Sequence[Run]) -> Run:
+    """Return one of several copies, with the start that they agree on: the earliest of the best source.
+
+    A copy is never written before its original, so the earliest file time is right; but a folder above may be dated for
+    another reason. Where it contradicts the file times, the start is not known.
+    """
+    sure = [run.started for run in copies if run.started and run.started_from not in (FILE_TIME, run.found.dated_from)]
+    if len(copies) == 1 or sure:
+        return dataclasses.replace(copies[-1], started=min(sure)) if sure else copies[-1]
+    moments = [moment for run in copies for moment in (run.started, run.found.modified) if moment is not None]
+    doubtful = any(run.found.dated for run in copies)
+    if not moments or (doubtful and max(moments) - min(moments) > CLOCK_SKEW):
+        return dataclasses.replace(copies[-1], started=None, started_from="its copies contradict each other")
+    return dataclasses.replace(copies[-1], started=min(moments))
+
+
+def _is_part(run: Run, other: Run) -> bool:
+    """Whether a run is a copy of what another one was when it was taken."""
+    if not run.found.job_id or run.found.folder == other.found.folder:
+        return False
+    if (run.identity.key, run.found.job_id) != (other.identity.key, other.found.job_id):
+        return False
+    if not _steps(run):
+        return any(attempt.log.ending and attempt.log.ending.code == COMPRESSED for attempt in run.attempts)
+    part, whole = _timings(run), _timings(other)
+    return run.started == other.started and part == whole[: len(part)]
+
+
+def _timings(run: Run) -> list[tuple[int, float]]:
+    segments = [segment for attempt in run.attempts for segment in attempt.log.segments]
+    return [pair for one in segments for pair in zip(one.steps.index.tolist(), one.steps.seconds.tolist(), strict=True)]
 
 
 def _steps(run: Run) -> int:

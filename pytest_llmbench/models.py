@@ -53,6 +53,7 @@ class Reason(StrEnum):
     CHECKPOINT_LOAD = "checkpoint-load"
     NO_RUN = "no-run"
     TOO_OLD = "too-old"
+    START_UNKNOWN = "start-unknown"
     ONLY_NOT_COMPARABLE = "only-not-comparable"
     UNMATCHED = "unmatched"
     AMBIGUOUS = "ambiguous"
@@ -305,6 +306,8 @@ class ParsedLog:
     nccl_line: int = 0
     checkpoint_load_line: int = 0
     checkpoint_save_line: int = 0
+    checkpoint_load_seconds: float | None = None
+    checkpoint_save_seconds: float | None = None
     sha256: str = ""
     size_bytes: int = 0
     lines: int = 0
@@ -367,13 +370,15 @@ class Discovery:
 @dataclass(frozen=True, slots=True)
 class Identity:
     """Which configuration a run is. `key` is None when nothing or more than one fits; `because` says why, in words.
-    `assumed` lists what nothing said and only one candidate allowed (release, gpu)."""
+    `assumed` lists what nothing said and only one candidate allowed (release, gpu), `contradicted` the fields of which
+    its sources say several things."""
 
     key: Key | None
     because: str
     candidates: tuple[Key, ...] = ()
     nearest: tuple[Key, ...] = ()
     assumed: tuple[str, ...] = ()
+    contradicted: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -405,11 +410,13 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A measured quantity. Unit and direction are declared once, in measure.metrics."""
+    """A measured quantity; its unit and direction are declared once, in measure.metrics."""
 
     name: str
     value: float
     standard_deviation: float | None = None
+    unit: str = ""
+    larger_is_better: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -535,7 +542,7 @@ class Outcome:
     """A verdict and what follows from it in this session.
 
     `others` are the verdicts against further baselines, `context` is what the whole session adds ("nothing was
-    judged"), `recorded` what was written instead of judging, `message` the text of the item.
+    judged"), `recorded` and `recorded_seconds` what was written instead of judging, `message` the text of the item.
     """
 
     case: Case
@@ -544,6 +551,7 @@ class Outcome:
     others: tuple[Judgement, ...] = ()
     context: str = ""
     recorded: str = ""
+    recorded_seconds: float | None = None
     message: str = ""
 
     @property

@@ -16,10 +16,10 @@ from pytest_llmbench.models import (
     JUDGED,
     Case,
     Evidence,
+    Identity,
     Judgement,
     Key,
     Measurement,
-    Metric,
     Outcome,
     Reason,
     Run,
@@ -63,7 +63,7 @@ def gather(settings: Settings, catalogue: Catalogue, now: datetime) -> Batch:
     measured = _measured(current, catalogue, now)
     return Batch(
         results=_judged(measured, settings, catalogue, now),
-        strays=(*_strays(current), *found.unreadable),
+        strays=(*_strays(current, settings, now), *found.unreadable),
         runs_found=len(found.runs),
         runs_before_since=len(found.runs) - len(current),
         ignored=found.ignored,
@@ -75,8 +75,9 @@ def settle(batch: Batch, selected: Collection[str], settings: Settings) -> tuple
     """Return what becomes of each selected item id; if none of them has a valid run, none of them is green."""
     from pytest_llmbench.judge.consequence import consequence
 
-    chosen = [_unshadowed(batch.results[identifier], batch.strays, settings) for identifier in selected]
-    judged = {result.case.key for result in chosen if result.judgement.verdict in JUDGED}
+    found = [batch.results[identifier] for identifier in selected]
+    judged = {result.case.key for result in found if result.judgement.verdict in JUDGED}
+    chosen = [unshadowed(result, batch.strays, settings) for result in found]
     nothing = "" if judged else _nothing_judged(batch, len(chosen))
     outcomes = []
     for result in chosen:
@@ -87,7 +88,7 @@ def settle(batch: Batch, selected: Collection[str], settings: Settings) -> tuple
     return tuple(outcomes)
 
 
-def _unshadowed(result: Result, strays: Sequence[Stray], settings: Settings) -> Result:
+def unshadowed(result: Result, strays: Sequence[Stray], settings: Settings) -> Result:
     """Return a result, INVALID where a newer run may be of its configuration: an older one must not stand for it."""
     measurement = result.judgement.measurement
     if measurement is None or result.case.run_id or settings.unmatched == "list":
@@ -105,6 +106,8 @@ def _unshadowed(result: Result, strays: Sequence[Stray], settings: Settings) -> 
 def _nothing_judged(batch: Batch, selected: int) -> str:
     """Say why nothing is green: which runs were found, and what would match them."""
     told = f"nothing was judged: no valid run of the {wording.counted(selected, 'selected configuration')}."
+    if batch.runs_found and batch.runs_found == batch.runs_before_since:
+        return f"{told} All of the {wording.counted(batch.runs_found, 'run')} started before --llmb-since."
     if not batch.runs_found:
         others = f", only {wording.counted(len(batch.ignored), 'other file')}" if batch.ignored else ""
         return f"{told} There is no training log (.out or .log) under the given paths{others}."
@@ -117,7 +120,10 @@ def _nothing_judged(batch: Batch, selected: int) -> str:
 
 
 def _near(stray: Stray) -> str:
-    return f"; nearest {stray.nearest[0].id}" if stray.nearest else ""
+    """Return the nearest configuration, and the option that would match the run."""
+    option = next((part for part in stray.text.split("; ")[1:] if "--llmb-" in part), "")
+    near = f"nearest {stray.nearest[0].id}" if stray.nearest else ""
+    return "".join(f"; {part}" for part in (near, option) if part)
 
 
 def _measured(
@@ -141,6 +147,7 @@ def _with_scaling(
     measured: dict[Key, tuple[tuple[Measurement, ...], ...]], catalogue: Catalogue
 ) -> dict[Key, tuple[tuple[Measurement, ...], ...]]:
     """Add the weak-scaling efficiency to the newest valid run of each member of a family."""
+    from pytest_llmbench.measure.metrics import metric
     from pytest_llmbench.measure.scaling import families, weak_scaling_efficiency
 
     newest = {key: next((one for one in of_key[0] if one.valid), None) for key, of_key in measured.items()}
@@ -148,9 +155,9 @@ def _with_scaling(
     scaled = dict(measured)
     for family in families([baselines[0].configuration for baselines in catalogue.baselines.values()]):
         for key, efficiency in weak_scaling_efficiency([member.key for member in family], seconds).items():
-            metric = Metric("weak_scaling_efficiency", efficiency)
+            scaling = metric("weak_scaling_efficiency", efficiency)
             first = tuple(
-                dataclasses.replace(one, metrics=(*one.metrics, metric)) if one is newest[key] else one
+                dataclasses.replace(one, metrics=(*one.metrics, scaling)) if one is newest[key] else one
                 for one in measured[key][0]
             )
             scaled[key] = (first, *measured[key][1:])
@@ -189,10 +196,26 @@ def _cases(
         yield Case(f"{key.id}-{unique}", key, run_id), tuple((measurements[position],) for measurements in of_key)
 
 
-def _strays(runs: Sequence[Run]) -> Iterator[Stray]:
+def _strays(runs: Sequence[Run], settings: Settings, now: datetime) -> Iterator[Stray]:
+    known = {attempt.log.sha256 for run in runs if run.identity.key for attempt in run.attempts}
     for run in runs:
-        if run.identity.key is None:
-            reason = Reason.AMBIGUOUS if run.identity.candidates else Reason.UNMATCHED
+        identity = run.identity
+        old = settings.max_age is not None and run.started is not None and now - run.started > settings.max_age
+        if identity.key is None and not old:
+            reason = Reason.AMBIGUOUS if identity.candidates else Reason.UNMATCHED
             path: Path = run.attempts[-1].files.log if run.attempts else run.found.folder
-            identity = run.identity
-            yield Stray(run.id, reason, identity.because, path, identity.candidates, identity.nearest, run.started)
+            copied = any(attempt.log.sha256 in known for attempt in run.attempts)
+            serious = run.found.excluded is None and not copied and _nearly_identified(identity)
+            candidates = identity.candidates if serious else ()
+            yield Stray(run.id, reason, identity.because, path, candidates, identity.nearest, run.started)
+
+
+def _nearly_identified(identity: Identity) -> bool:
+    """Whether a run is so nearly of one configuration that an older run must not stand for it.
+
+    Its candidates differ in GPU type and release, which an option decides, or in what its sources contradict each other
+    about. A log that could be almost anything puts nothing in doubt.
+    """
+    decided = {"gpu", "release", *identity.contradicted}
+    fields = (field.name for field in dataclasses.fields(Key) if field.name not in decided)
+    return all(len({getattr(key, name) for key in identity.candidates}) == 1 for name in fields)

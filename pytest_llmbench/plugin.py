@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import os
+import shlex
 from collections.abc import Generator, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -72,14 +74,23 @@ def _start(config: pytest.Config) -> None:
 
 def _suite_wanted(config: pytest.Config) -> bool:
     """Whether the built-in tests run: without a path on the command line, or with their own node ids."""
-    paths = config.getoption("file_or_dir")
-    return bool(config.getoption("llmb_logs")) and all(path.startswith(f"{SUITE_ID}/") for path in paths)
+    return bool(config.getoption("llmb_logs")) and len(_wanted_ids(config)) == len(_paths(config))
+
+
+def _paths(config: pytest.Config) -> list[str]:
+    return list(config.getoption("file_or_dir", None) or [])
+
+
+def _wanted_ids(config: pytest.Config) -> list[str]:
+    """Return the node ids of built-in tests that were given; from a sub-folder pytest prints them with `../`."""
+    plain = (path.lstrip("./") for path in _paths(config))
+    return [path for path in plain if path == SUITE_ID or path.startswith(f"{SUITE_ID}/")]
 
 
 def _refuse_misuse(config: pytest.Config) -> None:
     """Raise UsageError for options typed on the command line that would do something else than they say."""
     typed = [str(argument) for argument in config.invocation_params.args]
-    for flag, value in pairwise(typed):
+    for flag, value in pairwise([*shlex.split(os.environ.get("PYTEST_ADDOPTS", "")), "", *typed]):
         if flag in {option.flag for option in OPTIONS} and Path(value).exists():
             raise pytest.UsageError(
                 f"write {flag}={value} with an equals sign: after a space pytest takes {value} for a test path "
@@ -88,6 +99,8 @@ def _refuse_misuse(config: pytest.Config) -> None:
     given = [argument.partition("=")[0] for argument in typed if argument.startswith("--llmb-")]
     if given and not config.getoption("llmb_logs"):
         raise pytest.UsageError(f"{given[0]} has no runs to work on: add --llmb-logs=PATH")
+    if 0 < len(_wanted_ids(config)) < len(_paths(config)):
+        raise pytest.UsageError(f"{_wanted_ids(config)[0]}: ids of built-in tests and paths cannot run in one session")
     if config.getoption("llmb_record") and config.getoption("numprocesses", None):
         raise pytest.UsageError("--llmb-record writes from one process: leave out -n, or add -n0")
 
@@ -197,28 +210,38 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep the items whose node ids were given, as a failed one is copied from the output to run it again."""
-    wanted = config.getoption("file_or_dir")
-    if SESSION in config.stash and _suite_wanted(config) and wanted:
-        kept = [item for item in items if any(_is_under(item.nodeid, node) for node in wanted)]
-        if not kept:
-            raise pytest.UsageError(f"not found: {wanted[0]}; --collect-only lists the items")
-        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-        items[:] = kept
+    wanted = _wanted_ids(config)
+    if SESSION not in config.stash or not wanted:
+        return
+    unknown = [node for node in wanted if not any(_is_under(item.nodeid, node) for item in items)]
+    if unknown and not _in_worker(config):
+        raise pytest.UsageError(f"not found: {unknown[0]}; --collect-only lists the items")
+    kept = [item for item in items if any(_is_under(item.nodeid, node) for node in wanted)]
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = kept
 
 
 def _is_under(nodeid: str, given: str) -> bool:
-    return nodeid == given or nodeid.startswith((f"{given}::", f"{given}["))
+    return nodeid == given or nodeid.startswith((f"{given}::", f"{given}[", f"{given}/"))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Refuse a session whose --llmb options nothing uses."""
+    """Refuse a session in which nothing uses the --llmb options that were typed."""
     config = session.config
     if SESSION not in config.stash or _in_worker(config) or not session.items:
         return
-    if not any(set(getattr(item, "fixturenames", ())) & {"llmb_case", "llmb_unmatched"} for item in session.items):
+    if _typed_logs(config) and not any(_uses_runs(item) for item in session.items):
         raise pytest.UsageError(
             "no selected test uses --llmb-logs: a test asks for a run with the fixture llmb_verdict"
         )
+
+
+def _uses_runs(item: pytest.Item) -> bool:
+    return bool(set(getattr(item, "fixturenames", ())) & {"llmb_case", "llmb_unmatched"})
+
+
+def _typed_logs(config: pytest.Config) -> bool:
+    return any(str(argument).startswith("--llmb-logs") for argument in config.invocation_params.args)
 
 
 def _mark(key: Key) -> pytest.MarkDecorator:
@@ -244,6 +267,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Generator[None, p
     if DESCRIBED in item.stash and (call.when == "call" or not report.passed):
         described = item.stash[DESCRIBED]
         report.llmb = described if report.outcome == described["status"] else _overruled(described, report)  # type: ignore[attr-defined]
+    elif _uses_runs(item):
+        report.llmb_unjudged = True  # type: ignore[attr-defined]
     return report
 
 
@@ -278,29 +303,31 @@ class Collector:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep the outcome of a report; an item that crashed its worker has none of its own."""
         if hasattr(report, "llmb"):
-            self.session.described.append(report.llmb)
-        elif report.failed and report.nodeid.startswith(f"{SUITE_ID}/"):
+            if report.outcome in ("passed", "failed", "skipped"):  # a plugin's own outcome is tried again
+                self.session.described.append(report.llmb)
+        elif hasattr(report, "llmb_unjudged"):
+            self.session.used = True
+        elif report.failed:
             self.session.described += self.session.crashed(report.nodeid, report.longreprtext)
+
+
+INFORMATION = ("collectonly", "setuponly", "setupplan", "showfixtures", "show_fixtures_per_test", "cacheshow")
+"""Options of pytest with which a session only tells something."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Write the report files. A session that judged nothing, or a report that cannot be written, is red."""
     config = session.config
-    if SESSION not in config.stash or _in_worker(config) or config.getoption("collectonly"):
+    if SESSION not in config.stash or _in_worker(config) or any(config.getoption(name, None) for name in INFORMATION):
         return
     state = config.stash[SESSION]
-    if session.exitstatus == pytest.ExitCode.OK and _judging(config) and not state.judged:
+    expected = state.used or _typed_logs(config) or _suite_wanted(config)
+    if session.exitstatus == pytest.ExitCode.OK and expected and not state.judged:
         state.failures.append("nothing was judged: no item with a verdict ran to its end")
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
     if not state.write_reports():
         session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
-
-
-def _judging(config: pytest.Config) -> bool:
-    """Whether this session was started to judge runs: --llmb-logs was typed, or the built-in suite runs."""
-    typed = any(str(argument).startswith("--llmb-logs") for argument in config.invocation_params.args)
-    return typed or _suite_wanted(config)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from pytest_llmbench import wording
-from pytest_llmbench.models import Baseline, Key, Measurement, Outcome, Recording, Status, Verdict
-from pytest_llmbench.pipeline import Batch, Result
+from pytest_llmbench.models import Baseline, Key, Measurement, Outcome, Reason, Recording, Status, Verdict
+from pytest_llmbench.pipeline import Batch, Result, unshadowed
 from pytest_llmbench.settings import Settings
 
 
@@ -26,8 +26,9 @@ def record(
 
     if settings.record is None:
         raise ValueError("settings.record is not set")
-    chosen = [batch.results[identifier] for identifier in selected]
-    valid = {result.case.key: _recordable(batch, chosen, result.case.key, settings, now) for result in chosen}
+    chosen = [unshadowed(batch.results[identifier], batch.strays, settings) for identifier in selected]
+    sound = [result for result in chosen if result.judgement.reason is not Reason.AMBIGUOUS]
+    valid = {result.case.key: _recordable(batch, chosen, result.case.key, settings, now) for result in sound}
     recorded = {key: (runs[0].baseline, recording_of(runs, now)) for key, runs in valid.items() if runs}
     written = write_recorded(settings.record, list(recorded.values()))
     changes = [change for _, changed in written for change in changed]
@@ -37,7 +38,8 @@ def record(
         failed = bool(nothing) or result.judgement.verdict is Verdict.INVALID
         told = "" if failed or result.case.key not in recorded else _told(*recorded[result.case.key], changes)
         status = Status.FAILED if failed else Status.SKIPPED
-        outcomes.append(Outcome(result.case, status, result.judgement, (), nothing, told))
+        seconds = recorded[result.case.key][1].mean_seconds if told else None
+        outcomes.append(Outcome(result.case, status, result.judgement, (), nothing, told, seconds))
     return tuple(outcomes), tuple(path for path, _ in written)
 
 

@@ -38,6 +38,7 @@ class Session:
         self.described: list[dict[str, Any]] = []
         self.written: list[str] = []
         self.failures: list[str] = []
+        self.used = False
         self._clock = clock
         self._settled: dict[str, tuple[Outcome, dict[str, Any]]] = {}
         self._short = False
@@ -148,7 +149,11 @@ class Session:
         from pytest_llmbench.settings import DEFAULT_TOLERANCE
 
         tolerance = self.settings.tolerance or f"{DEFAULT_TOLERANCE} unless a baseline says otherwise"
-        lines = [f"llmbench: baselines: {self.catalogue.describe()}", f"llmbench: tolerance: {tolerance}"]
+        lines = [f"llmbench: baselines: {self.catalogue.describe()}"]
+        lines += [f"llmbench: baselines: {wording.place(path, self.directory)}" for path in self.settings.baselines]
+        if self.settings.baselines:
+            lines.append(f"llmbench: judged against: {self.settings.against or 'recorded where there are any'}")
+        lines.append(f"llmbench: tolerance: {tolerance}")
         lines += [f"llmbench: logs: {wording.place(path, self.directory)}" for path in self.settings.logs]
         if self.settings.baseline_release:
             lines.append(f"llmbench: every run is judged against release {self.settings.baseline_release}")
@@ -188,7 +193,7 @@ class Session:
             left_out = wording.counted(batch.runs_before_since, "run")
             remarks.append(f"{left_out} left out: started before {since:%Y-%m-%d %H:%M} UTC (--llmb-since)")
         if self._context:
-            remarks.append(f"{self._context} Next: {NEXT}")
+            remarks.append(f"{self._context.removesuffix('.')}. Next: {NEXT}")
         told = {one["id"] for one in self.described if one["kind"] == "stray"}
         untold = [stray for stray in batch.strays if stray.id not in told]
         remarks += [

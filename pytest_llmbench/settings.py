@@ -116,6 +116,8 @@ def _converted(values: Mapping[str, Any], flag: str, convert: Callable[[str], Co
         return None
     try:
         return convert(text)
+    except OverflowError:
+        raise SettingsError(f"{flag}={text}: found a number that is too large") from None
     except ValueError as error:
         raise SettingsError(f"{flag}={text}: {error}") from None
 

@@ -72,6 +72,7 @@ def test_paths_are_below_the_folder_of_the_call(folder: Path) -> None:
         ("tolerance", "-1%", "--llmb-tolerance=-1%"),
         ("tolerance", "nan", "--llmb-tolerance=nan"),
         ("max_age", "36", "expected a number above 0 with m, h, d or w"),
+        ("max_age", "99999999999d", "found a number that is too large"),
         ("max_age", "0h", "expected a number above 0"),
         ("since", "yesterday", "expected a date such as 2025-11-20"),
         ("unmatched", "lst", "expected fail or list (did you mean 'list'?)"),

@@ -140,7 +140,8 @@ def _contradicted(subject: Subject) -> Identity:
         for several in said.contradictions
     ]
     candidates = tuple(sorted(set.intersection(*fitting)))
-    return Identity(None, f"its sources contradict each other: {because}", candidates=candidates)
+    told = f"its sources contradict each other: {because}"
+    return Identity(None, told, candidates=candidates, contradicted=tuple(sorted(fields_in_doubt)))
 
 
 def _unmatched(said: Claims, every: Sequence[Match], summary: str, recipes: Sequence[Recipe]) -> Identity:

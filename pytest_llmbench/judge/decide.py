@@ -27,6 +27,9 @@ def judge(evidence: Evidence) -> Judgement:
         told = f"is {wording.age(evidence.now - started)} old" if started else "has no start time"
         text = f"the newest run {told}; at most {wording.age(evidence.max_age)} is allowed"
         return _verdict(evidence, Verdict.MISSING, Reason.TOO_OLD, text, newest)
+    if started is None and len(comparable) > 1:
+        text = f"nothing says whether {newest.run.id} is newer than the other runs: {newest.run.started_from}"
+        return _verdict(evidence, Verdict.INVALID, Reason.START_UNKNOWN, text, newest)
     if not newest.valid:
         problem = newest.problems[0]
         return _verdict(evidence, Verdict.INVALID, problem.reason, problem.text, newest)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_llmbench.measure import derive
-from pytest_llmbench.measure.window import Choice, in_window, is_finished, missing_steps
+from pytest_llmbench.measure.window import Choice, in_window, is_finished, is_traced, missing_steps
 from pytest_llmbench.models import Baseline, Ending, Problem, Reason, Run, Steps
 
 if TYPE_CHECKING:
@@ -43,8 +43,7 @@ def exclusion(run: Run, choice: Choice | None) -> Problem | None:
     if choice is None:
         return None
     log = choice.attempt.log
-    before = choice.attempt.log.segments[choice.number - 2] if choice.number > 1 else None
-    if log.nccl_line and (before is None or log.nccl_line > before.last_line):
+    if is_traced(choice.attempt, choice.number):
         return Problem(Reason.TRACED, "the log holds NCCL trace records", log.nccl_line)
     if log.checkpoint_load_line and choice.segment.finished and len(choice.segment.steps) <= LARGEST_LOAD_RUN:
         text = f"it loaded a checkpoint and ran {len(choice.segment.steps)} step"
@@ -68,6 +67,7 @@ def problems(run: Run, choice: Choice, steps: Steps, baseline: Baseline, now: da
     """Return all that is wrong with the chosen segment, the cause of the others first; empty when it is valid."""
     found = [
         *_wrong_configuration(run, steps, baseline),
+        *_unread(run, choice),
         *not_finite(choice.segment.steps),
         *_unfinished(run, choice, baseline, now),
         *_window(choice, steps, baseline),
@@ -79,6 +79,15 @@ def problems(run: Run, choice: Choice, steps: Steps, baseline: Baseline, now: da
 def possible_seconds(baseline: Baseline) -> float:
     """Return the step time in seconds at 100 % MFU: no step of this configuration can be faster."""
     return derive.model_flops_utilization(baseline.configuration, 1.0, baseline.peak_tflops)
+
+
+def _unread(run: Run, choice: Choice) -> Iterator[Problem]:
+    """Yield later attempts that could not be read: they may be the ones that count."""
+    for attempt in run.attempts[run.attempts.index(choice.attempt) + 1 :]:
+        ending = attempt.log.ending
+        if ending is not None and ending.code in ("unreadable", "compressed"):
+            text = f"the later attempt {attempt.files.number} cannot be read: {ending.text}"
+            yield Problem(Reason.UNREADABLE, text)
 
 
 def _recent(run: Run, now: datetime) -> bool:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pytest_llmbench.measure import checks, metrics
 from pytest_llmbench.measure.window import Choice, choose_segment, in_window, statistic
 from pytest_llmbench.models import Baseline, Measurement, Metric, Note, Problem, Run, Steps
+
+if TYPE_CHECKING:
+    from pytest_llmbench.models import Flags
 
 DROPPED = {
     "torn": "{} torn records dropped",
@@ -45,9 +49,9 @@ def measure(run: Run, baseline: Baseline, now: datetime) -> Measurement:
         statistic_seconds=seconds,
         last_step_seconds=float(steps.seconds[-1]) if len(steps) else None,
         window_seconds=tuple(steps.seconds[counted].tolist()),
-        metrics=metrics.of_window(baseline, steps, counted, seconds) if seconds is not None else (),
+        metrics=_metrics(choice, baseline, steps, counted, seconds),
         expected=(
-            Metric("step_time_seconds", baseline.step_seconds),
+            metrics.metric("step_time_seconds", baseline.step_seconds),
             *metrics.at_step_time(baseline, baseline.step_seconds),
         ),
         problems=found,
@@ -70,6 +74,13 @@ def _unmeasured(run: Run, baseline: Baseline, found: tuple[Problem, ...], exclud
         problems=found,
         excluded=excluded,
     )
+
+
+def _metrics(
+    choice: Choice, baseline: Baseline, steps: Steps, counted: Flags, seconds: float | None
+) -> tuple[Metric, ...]:
+    measured = metrics.of_window(baseline, steps, counted, seconds) if seconds is not None else ()
+    return (*measured, *metrics.of_checkpoints(choice.attempt.log))
 
 
 def _possible(steps: Steps, baseline: Baseline) -> Steps:
@@ -101,6 +112,10 @@ def _notes(run: Run, choice: Choice, steps: Steps, baseline: Baseline) -> tuple[
         notes.append(Note("steps", f"the run has {total} steps, the recipe {baseline.steps}"))
     if not np.isfinite(steps.global_batch_size).any() and not np.isfinite(steps.tokens_per_second_per_gpu).any():
         notes.append(Note("unverified-batch", "the log tells no batch size; it is taken from the configuration"))
+    own = next((clue.value for clue in run.found.clues if clue.field == "release"), "")
+    release = baseline.key.release
+    if own and own.removeprefix("v") != release and not own.removeprefix("v").startswith(f"{release}."):
+        notes.append(Note("other-release", f"a run of release {own}, judged against {release} as asked"))
     if run.identity.assumed:
         assumed = " and ".join(f"{name} {getattr(baseline.key, name)}" for name in run.identity.assumed)
         notes.append(Note("assumed", f"{assumed} assumed: nothing in the run says it"))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_llmbench.measure import derive
-from pytest_llmbench.models import Baseline, Metric, Steps
+from pytest_llmbench.models import Baseline, Metric, ParsedLog, Steps
 
 if TYPE_CHECKING:
     from pytest_llmbench.models import Flags, Floats
@@ -33,7 +33,15 @@ METRICS = {
     "days_to_1t_tokens": Definition("days", larger_is_better=False),
     "weak_scaling_efficiency": Definition("", larger_is_better=True),
     "peak_memory_bytes": Definition("bytes", larger_is_better=None),
+    "checkpoint_save_seconds": Definition("s", larger_is_better=False),
+    "checkpoint_load_seconds": Definition("s", larger_is_better=False),
 }
+
+
+def metric(name: str, value: float, standard_deviation: float | None = None) -> Metric:
+    """Return a metric with its unit and direction."""
+    definition = METRICS[name]
+    return Metric(name, value, standard_deviation, definition.unit, definition.larger_is_better)
 
 
 def at_step_time(baseline: Baseline, seconds: float) -> tuple[Metric, ...]:
@@ -42,11 +50,11 @@ def at_step_time(baseline: Baseline, seconds: float) -> tuple[Metric, ...]:
     tokens = derive.tokens_per_second(configuration, seconds)
     days = derive.days_to_1t_tokens(configuration, seconds)
     return (
-        Metric("tokens_per_second", tokens),
-        Metric("tokens_per_second_per_gpu", tokens / configuration.key.gpus),
-        Metric("mfu", derive.model_flops_utilization(configuration, seconds, baseline.peak_tflops)),
-        Metric("tflops_per_gpu", derive.tflops_per_gpu(configuration, seconds)),
-        *([Metric("days_to_1t_tokens", days)] if days is not None else []),
+        metric("tokens_per_second", tokens),
+        metric("tokens_per_second_per_gpu", tokens / configuration.key.gpus),
+        metric("mfu", derive.model_flops_utilization(configuration, seconds, baseline.peak_tflops)),
+        metric("tflops_per_gpu", derive.tflops_per_gpu(configuration, seconds)),
+        *([metric("days_to_1t_tokens", days)] if days is not None else []),
     )
 
 
@@ -55,12 +63,21 @@ def of_window(baseline: Baseline, steps: Steps, counted: Flags, seconds: float) 
     window = steps.seconds[counted]
     deviation = spread(window)
     return (
-        Metric("step_time_seconds", seconds, deviation),
-        Metric("step_time_cv", deviation / float(np.mean(window))),
+        metric("step_time_seconds", seconds, deviation),
+        metric("step_time_cv", deviation / float(np.mean(window))),
         *at_step_time(baseline, seconds),
         *_logged("logged_tflops_per_gpu", steps.tflops_per_gpu[counted]),
         *_largest("peak_memory_bytes", steps.peak_memory_bytes),
     )
+
+
+def of_checkpoints(log: ParsedLog) -> tuple[Metric, ...]:
+    """Return the first save and load time that a log states; an asynchronous save states its dispatch only."""
+    stated = (
+        ("checkpoint_save_seconds", log.checkpoint_save_seconds),
+        ("checkpoint_load_seconds", log.checkpoint_load_seconds),
+    )
+    return tuple(metric(name, value) for name, value in stated if value is not None)
 
 
 def spread(values: Floats) -> float:
@@ -70,9 +87,9 @@ def spread(values: Floats) -> float:
 
 def _logged(name: str, values: Floats) -> tuple[Metric, ...]:
     present = values[np.isfinite(values)]
-    return (Metric(name, float(np.mean(present)), spread(present)),) if len(present) else ()
+    return (metric(name, float(np.mean(present)), spread(present)),) if len(present) else ()
 
 
 def _largest(name: str, values: Floats) -> tuple[Metric, ...]:
     present = values[np.isfinite(values)]
-    return (Metric(name, float(np.max(present))),) if len(present) else ()
+    return (metric(name, float(np.max(present))),) if len(present) else ()

@@ -38,13 +38,21 @@ def choose_segment(attempts: Sequence[Attempt], window: Window, steps: int) -> C
     ]
     if not choices:
         return None
-    whole = [one for one in choices if is_finished(one[2], steps) and not missing_steps(one[2].steps, window)]
+    untraced = [one for one in choices if not is_traced(one[0], one[1])]
+    whole = [one for one in untraced if is_finished(one[2], steps) and not missing_steps(one[2].steps, window)]
     chosen = whole[-1] if whole else choices[-1]
-    after = choices[choices.index(chosen) + 1 :]
-    if any(segment.steps.index[0] <= window.first for _, _, segment in after):
-        chosen = choices[-1]
+    after = untraced[untraced.index(chosen) + 1 :] if whole else []
+    if any(segment.steps.index[0] <= window.last for _, _, segment in after):
+        chosen = after[-1]
     attempt, number, segment = chosen
     return Choice(attempt, number, segment, others=len(choices) - 1)
+
+
+def is_traced(attempt: Attempt, number: int) -> bool:
+    """Whether NCCL trace records begin within a segment (1-based number), or between it and the one before."""
+    line, parts = attempt.log.nccl_line, attempt.log.segments
+    before = parts[number - 2].last_line if number > 1 else 0
+    return bool(line) and line > before and (line <= parts[number - 1].last_line or number == len(parts))
 
 
 def is_finished(segment: Segment, steps: int) -> bool:

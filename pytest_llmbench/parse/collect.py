@@ -73,6 +73,7 @@ class Collector:
         self._marks: list[Mark] = []
         self._endings = Endings()
         self._first_lines: dict[bytes, int] = {}
+        self._durations: dict[bytes, float | None] = {}
         self._start = facts.Start()
         self._rank = (0, "")
         self._lines = 0
@@ -111,6 +112,8 @@ class Collector:
             nccl_line=self._first_lines.get(facts.NCCL_OPERATION, 0),
             checkpoint_load_line=self._first_lines.get(facts.CHECKPOINT_LOAD, 0),
             checkpoint_save_line=self._first_lines.get(facts.CHECKPOINT_SAVE, 0),
+            checkpoint_load_seconds=self._durations.get(facts.CHECKPOINT_LOAD),
+            checkpoint_save_seconds=self._durations.get(facts.CHECKPOINT_SAVE),
             lines=self._lines,
         )
 
@@ -124,6 +127,7 @@ class Collector:
             self._endings.add(hit)
         elif hit.needle not in self._first_lines and facts.confirms(hit):
             self._first_lines[hit.needle] = hit.line
+            self._durations[hit.needle] = facts.duration_of(hit)
 
     def _take_step(self, hit: Hit) -> None:
         """Read a step; where a long line of bars hides its beginning, the rank is that of the bar before."""

@@ -32,6 +32,7 @@ ADVICE = {
     "impossible-sample": "check the unit, and that GPU type, precision and number of GPUs are those of the run",
     "wrong-configuration": "compare the run's settings with: llmbench baselines show {id}",
     "no-run": "give --llmb-logs a folder that holds a run of it, or select fewer with -k",
+    "start-unknown": "correct the clock or the file's time, or name its folder by the time of its start",
     "too-old": "run it again, or raise --llmb-max-age",
     "profiled": "run it again without profiling",
     "traced": "run it again without the NCCL trace",
@@ -53,7 +54,7 @@ def explain(described: dict[str, Any], *, short: bool) -> str:
     """Return the message of an item from its dictionary: one screen, or three lines where many items fail."""
     context = described.get("context") or ""
     lines = [headline(described), *_wrapped(described["text"])]
-    if short and context:
+    if short and context and described["reason"] == "no-run":
         lines = [headline(described), *_wrapped(textwrap.shorten(context, 2 * WIDTH - 20, placeholder=" ..."))]
     if not short:
         lines += [*_wrapped(context), *_table(described), *_facts(described), *_notes(described)]
@@ -93,7 +94,7 @@ def _table(described: dict[str, Any]) -> Iterator[str]:
 
 def _facts(described: dict[str, Any]) -> Iterator[str]:
     run, baseline = described.get("run"), described.get("baseline")
-    if baseline:
+    if baseline and described["bound_seconds"] is not None:
         factor = described["bound_seconds"] / described["expected_seconds"]
         yield (
             f"  bound     {wording.seconds(described['bound_seconds'])} = "
@@ -103,7 +104,7 @@ def _facts(described: dict[str, Any]) -> Iterator[str]:
             "baseline",
             f"{baseline['kind']}: {baseline['table'] or baseline['document']}, {baseline['file']}:{baseline['line']}",
         )
-    if described.get("metrics"):
+    if "step_time_seconds" in described.get("metrics", {}) and described["window_seconds"]:
         steps = described["window_seconds"]
         deviation = described["metrics"]["step_time_seconds"]["standard_deviation"]
         last = wording.seconds(described["last_step_seconds"])

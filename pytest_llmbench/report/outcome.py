@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench import wording
-from pytest_llmbench.models import Baseline, Judgement, Measurement, Note, Outcome, Problem, Stray
+from pytest_llmbench.models import JUDGED, Baseline, Judgement, Measurement, Note, Outcome, Problem, Stray
 
 SCHEMA = 1
 """Raised when a field of the dictionary changes its meaning."""
@@ -27,6 +27,10 @@ PROPERTIES = (
     "log",
 )
 """The properties of a test case in --junitxml, in this order; those that a run does not have are left out."""
+
+
+COUNTING = (*sorted(JUDGED), "RECORDED", "TEST_FAILED", "NOT_ASSERTED")
+"""Verdicts whose step time and metrics mean something."""
 
 
 def describe(outcome: Outcome, now: datetime, directory: Path) -> dict[str, Any]:
@@ -49,8 +53,24 @@ def describe(outcome: Outcome, now: datetime, directory: Path) -> dict[str, Any]
         "status": str(outcome.status),
         "context": outcome.context,
         **_judgement(judgement, now, directory),
-        **({"verdict": "RECORDED", "reason": "recorded", "text": outcome.recorded} if outcome.recorded else {}),
+        **_recorded(outcome),
         "others": [_judgement(other, now, directory) for other in outcome.others],
+    }
+
+
+def _recorded(outcome: Outcome) -> dict[str, Any]:
+    """Return what replaces the verdict in a session that records: what was recorded, and no bound."""
+    seconds = outcome.recorded_seconds
+    if seconds is None:
+        return {}
+    return {
+        "verdict": "RECORDED",
+        "reason": "recorded",
+        "text": outcome.recorded,
+        "metrics": {"step_time_seconds": {"value": seconds, "standard_deviation": None, "unit": "s"}},
+        "log_difference": math.log(seconds / outcome.judgement.baseline.step_seconds),
+        "bound_seconds": None,
+        "problems": [],
     }
 
 
@@ -70,7 +90,9 @@ def describe_stray(stray: Stray, directory: Path) -> dict[str, Any]:
 
 def properties(described: dict[str, Any]) -> list[tuple[str, str]]:
     """Return names and texts for `item.user_properties`; values keep all their digits."""
-    values = {**described, **{name: metric["value"] for name, metric in described.get("metrics", {}).items()}}
+    values = dict(described)
+    if described.get("verdict") in COUNTING:  # a number that does not count is not published
+        values |= {name: metric["value"] for name, metric in described["metrics"].items()}
     if described.get("window"):
         values["window"] = described["window"]["text"]
     texts = ((name, values.get(name)) for name in PROPERTIES)
@@ -119,7 +141,11 @@ def _measurement(measurement: Measurement | None, now: datetime, directory: Path
         return {"metrics": {}, "problems": [], "log": None, "run": None, "window_seconds": []}
     return {
         "metrics": {
-            metric.name: {"value": _finite(metric.value), "standard_deviation": _finite(metric.standard_deviation)}
+            metric.name: {
+                "value": _finite(metric.value),
+                "standard_deviation": _finite(metric.standard_deviation),
+                "unit": metric.unit,
+            }
             for metric in measurement.metrics
         },
         "expected_metrics": {metric.name: metric.value for metric in measurement.expected},

@@ -32,7 +32,7 @@ TIMED = (*JUDGED, "TEST_FAILED", "NOT_ASSERTED")
 
 INDENT = " " * 17
 
-NOTEWORTHY = ("not-comparable", "attempts", "segments", "steps", "repeat-disagrees")
+NOTEWORTHY = ("not-comparable", "attempts", "segments", "steps", "other-release", "repeat-disagrees")
 """Notes that stand under a green line too: what was judged is not all that there was."""
 
 
@@ -46,7 +46,8 @@ def summary(described: Sequence[dict[str, Any]], remarks: Sequence[str]) -> Iter
         yield from _lines(one)
     missing = [one["id"] for one in configurations if one["verdict"] == "MISSING" and not one["run"]]
     if missing:
-        yield f"{'MISSING':<14} {len(missing)} without a run, first {missing[0]}"
+        text = f"{'MISSING':<14} {len(missing)} without a run: {wording.listed(missing)}"
+        yield from textwrap.wrap(text, 79, subsequent_indent=" " * 15, break_on_hyphens=False)
     for one in described:
         if one["kind"] == "stray":
             yield f"{one['reason'].upper():<14} {one['id']}"

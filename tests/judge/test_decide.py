@@ -91,6 +91,13 @@ def test_a_run_older_than_allowed_is_missing_and_so_is_one_of_unknown_age(
     assert judgement.verdict is verdict
 
 
+def test_a_run_whose_start_nothing_says_cannot_be_ordered_among_others() -> None:
+    unknown, known = measurement(7.3, run=run(started=None)), measurement(7.3)
+    assert judge(evidence(unknown)).verdict is Verdict.PASS
+    judgement = judge(evidence(unknown, known))
+    assert (judgement.verdict, judgement.reason) == (Verdict.INVALID, Reason.START_UNKNOWN)
+
+
 @pytest.mark.parametrize(
     ("verdict", "required", "status"),
     [

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from builders import BASELINE, NOW, log, run, segment, steps, without
 
+from pytest_llmbench.measure import metrics
 from pytest_llmbench.measure.measurement import measure
-from pytest_llmbench.measure.metrics import METRICS
 from pytest_llmbench.models import Clue, Dropped, Ending, Measurement, Reason, Run
 
 KILLED = Ending("time-limit", "JOB 1 CANCELLED DUE TO TIME LIMIT", 300)
@@ -33,15 +33,40 @@ def test_a_complete_run_is_valid_and_has_the_documents_metrics() -> None:
     assert measurement.valid
     assert measurement.statistic_seconds == pytest.approx(7.325)
     values = {metric.name: metric.value for metric in measurement.metrics}
-    assert set(values) <= set(METRICS)
+    assert set(values) <= set(metrics.METRICS)
     assert values["tokens_per_second"] == pytest.approx(286300.61, abs=0.01)
     assert values["mfu"] == pytest.approx(0.4759, abs=5e-5)
     assert values["days_to_1t_tokens"] == pytest.approx(40.43, abs=0.005)
     assert values["tokens_per_second_per_gpu"] == pytest.approx(286300.61 / 128, abs=0.01)
-    assert measurement.expected == (
-        measurement.metrics[0].__class__("step_time_seconds", 7.325),
-        *measurement.expected[1:],
-    )
+    assert (measurement.expected[0].name, measurement.expected[0].value) == ("step_time_seconds", 7.325)
+
+
+def test_every_metric_moves_as_it_declares_when_a_run_is_slower() -> None:
+    """A metric that points the other way than it says is how a gate passes the slow and fails the fast."""
+    fast, slow = ({one.name: one for one in metrics.at_step_time(BASELINE, seconds)} for seconds in (7.0, 8.0))
+    compared = {name for name, one in fast.items() if one.larger_is_better is not None}
+    assert compared == {"tokens_per_second", "tokens_per_second_per_gpu", "mfu", "tflops_per_gpu", "days_to_1t_tokens"}
+    for name in compared:
+        assert (slow[name].value < fast[name].value) is fast[name].larger_is_better, name
+    assert metrics.METRICS["step_time_seconds"].larger_is_better is False
+
+
+def test_checkpoint_times_are_metrics() -> None:
+    saved = measured(run(log(segment(), checkpoint_save_seconds=4.389, checkpoint_load_seconds=9.712)))
+    assert saved.metric("checkpoint_save_seconds").value == 4.389
+    assert (saved.metric("checkpoint_load_seconds").value, saved.metric("checkpoint_load_seconds").unit) == (9.712, "s")
+
+
+def test_a_later_attempt_that_cannot_be_read_may_be_the_one_that_counts() -> None:
+    packed = log(ending=Ending("compressed", "compressed (gzip) log: decompress it first", 1))
+    (problem,) = measured(run(log(segment()), packed)).problems
+    assert (problem.reason, problem.text[:38]) == (Reason.UNREADABLE, "the later attempt 1 cannot be read: co")
+
+
+def test_a_run_of_another_release_that_was_judged_on_purpose_says_so() -> None:
+    notes = measured(run(clues=(Clue("release", "26.06.00", "llmb-config_1.yaml"),))).notes
+    assert [note.text for note in notes] == ["a run of release 26.06.00, judged against 25.05 as asked"]
+    assert measured(run(clues=(Clue("release", "25.05.04", "llmb-config_1.yaml"),))).notes == ()
 
 
 def test_only_the_window_counts() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from builders import log, run, segment, steps, without
@@ -40,17 +42,30 @@ def test_the_last_complete_segment_is_judged_unless_a_later_one_started_over() -
     first, second = segment(steps(7.0)), segment(steps(8.0))
     cut = segment(steps([9.0] * 20), finished=False)
     late = segment(steps([9.0] * 3, first=47), finished=False)
+    inside = segment(steps([9.0] * 38, first=12))
     for segments, expected in (
         ((profile, first), first),
         ((first, second), second),
         ((first, cut), cut),
         ((first, late), first),
+        ((first, inside), inside),
         ((profile, cut), cut),
     ):
         choice = choose_segment(run(log(*segments)).attempts, WINDOW, 50)
         assert choice is not None
         assert choice.segment is expected
         assert choice.others == 1
+
+
+def test_a_traced_part_that_was_appended_does_not_stand_for_the_run_before_it() -> None:
+    clean = replace(segment(), last_line=200)
+    traced = replace(segment(steps([7.0] * 5), total=5), first_line=300, last_line=310)
+    choice = choose_segment(run(log(clean, traced, nccl_line=250)).attempts, WINDOW, 50)
+    assert choice is not None
+    assert choice.segment is clean
+    choice = choose_segment(run(log(clean, traced, nccl_line=150)).attempts, WINDOW, 50)
+    assert choice is not None
+    assert choice.segment is traced
 
 
 def test_a_requeued_job_is_judged_on_the_attempt_that_finished() -> None:

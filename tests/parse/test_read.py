@@ -190,3 +190,12 @@ def test_dropped_examples_are_short_and_printable() -> None:
     assert len(log.dropped[0].example) == 80
     assert log.dropped[0].example.isprintable()
     assert torn.reason == "torn"
+
+
+def test_checkpoint_durations_are_read_from_the_first_whole_record() -> None:
+    load = b"Global Checkpoint Load : Rank : 0 : Start time : 1.0s : Time spent in load_checkpoint: 9.712s\n"
+    save = b"Global Checkpoint Save : Rank: 0 : Iteration: 50 : Start time: 1.0s : Save duration: 4.389s\n"
+    log = parse_blocks([load, save])
+    assert (log.checkpoint_load_seconds, log.checkpoint_save_seconds) == (9.712, 4.389)
+    torn = parse_blocks([load, save[:-5]])
+    assert (torn.checkpoint_load_seconds, torn.checkpoint_save_seconds) == (9.712, None)

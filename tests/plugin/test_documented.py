@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from generator import write_run
@@ -34,6 +35,17 @@ def corrected_cells() -> dict[tuple[str, str], str]:
     }
 
 
+def written(report: Path) -> dict[str, dict[str, str]]:
+    """Return the properties of each test case in a JUnit file, by configuration."""
+    cases = ElementTree.parse(report).getroot().iter("testcase")  # noqa: S314 (our own file)
+    return {
+        case.attrib["name"].partition("[")[2].rstrip("]"): {
+            one.attrib["name"]: one.attrib["value"] for one in case.iter("property")
+        }
+        for case in cases
+    }
+
+
 def number(text: str) -> tuple[Decimal, Decimal]:
     """Return the value of a printed cell and half a unit of its last place; a percentage becomes a fraction."""
     digits = Decimal(text.strip().rstrip("%").strip())
@@ -44,12 +56,14 @@ def number(text: str) -> tuple[Decimal, Decimal]:
 def test_a_run_at_the_published_step_time_passes_and_reproduces_the_documents_cells(
     judged: Judge, tmp_path: Path, baselines: dict[str, Baseline]
 ) -> None:
-    session = judged(f"--llmb-logs={write_all(tmp_path / 'runs', baselines, 1.0)}")
+    report = tmp_path / "junit.xml"
+    session = judged(f"--llmb-logs={write_all(tmp_path / 'runs', baselines, 1.0)}", f"--junitxml={report}")
     assert session.ret == pytest.ExitCode.OK
+    published = written(report)
     assert session.verdicts == dict.fromkeys(baselines, "PASS")
     corrections, compared, wrong = corrected_cells(), 0, []
     for identifier, baseline in baselines.items():
-        properties = session.properties[identifier]
+        properties = published[identifier]
         assert session.described[identifier]["last_step_seconds"] == pytest.approx(
             1.3 * baseline.step_seconds, rel=0.02
         )

@@ -193,6 +193,51 @@ def test_an_older_good_run_does_not_stand_for_a_newer_one_that_may_be_of_its_con
     assert judged(logs(folder), "-k", GROK, "--llmb-unmatched=list").verdicts == {GROK: "PASS"}
 
 
+@pytest.mark.parametrize("stray", ["loose", "copy", "profiled"])
+def test_a_stray_that_could_be_almost_anything_puts_nothing_in_doubt(
+    judged: Judge, generated: Write, stray: str
+) -> None:
+    folder = generated(GROK, job_id="1", started=datetime(2025, 7, 1, tzinfo=UTC))
+    (log,) = folder.rglob("log-*_1_0.out")
+    (folder / "scratch").mkdir()
+    if stray == "loose":
+        lines = [line for line in log.read_text().splitlines() if "Training epoch" in line][:3]
+        (folder / "scratch" / "try.log").write_text("\n".join(lines) + "\n")
+    elif stray == "copy":
+        shutil.copyfile(log, folder / "scratch" / "x.out")
+    else:
+        generated(GROK, job_id="2", started=datetime(2025, 7, 2, tzinfo=UTC), profiled=True)
+        contradict(folder, "2")
+    assert judged(logs(folder), "-k", GROK).verdicts[GROK] == "PASS"
+
+
+def test_two_logs_of_one_job_are_no_copies(judged: Judge, generated: Write) -> None:
+    folder = generated(GROK, job_id="1", started=datetime(2025, 7, 1, tzinfo=UTC))
+    (log,) = folder.rglob("log-*_1_0.out")
+    lines = log.read_text().splitlines(keepends=True)
+    (log.parent / "log-again-again.pretrain_grok1_314b_bf16_128_1_0.out").write_text("".join(lines[:-8]))
+    assert judged(logs(folder), "-k", GROK).described[GROK]["verdict"] == "INVALID"
+
+
+def test_metadata_that_outlived_its_logs_is_no_run_of_tonight(judged: Judge, generated: Write) -> None:
+    generated(LLAMA)
+    for days, verdict in ((200, "MISSING"), (2, "INVALID")):
+        folder = generated(GROK, job_id=str(days), started=datetime.now(UTC) - timedelta(days=days))
+        for log in folder.rglob(f"*_{days}*.out"):
+            log.unlink()
+        assert judged(logs(folder)).verdicts[GROK] == verdict
+
+
+def test_a_recording_session_shows_what_it_recorded(judged: Judge, generated: Write, tmp_path: Path) -> None:
+    for number, factor in ((1, 1.0), (2, 1.1)):
+        started = datetime(2025, 7, number, tzinfo=UTC)
+        folder = generated(GROK, factor=factor, job_id=str(number), started=started, noise=0.0)
+    told = judged(logs(folder), "-k", GROK, f"--llmb-record={tmp_path / 'own'}")
+    assert float(told.properties[GROK]["step_time_seconds"]) == pytest.approx(7.325 * 1.05, rel=1e-3)
+    assert "bound_seconds" not in told.properties[GROK]
+    assert "from 2 valid runs (7.325 s to 8.057 s)" in told.described[GROK]["text"]
+
+
 def test_a_start_in_the_future_does_not_make_an_old_run_the_newest(judged: Judge, generated: Write) -> None:
     generated(GROK, job_id="1", started=datetime(2062, 1, 1, tzinfo=UTC))
     folder = generated(GROK, job_id="2", started=datetime.now(UTC) - timedelta(hours=9), factor=1.4)

@@ -202,7 +202,7 @@ def test_a_node_id_from_the_output_runs_that_item_again(judged: Judge, examples:
 
 
 def test_a_node_id_that_is_not_there_is_told(pytester: pytest.Pytester, examples: Path) -> None:
-    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", logs(examples), f"{SUITE}[nonsense]")
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", logs(examples), NODE, f"{SUITE}[nonsense]")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["ERROR: not found: *nonsense*"])
 
@@ -267,3 +267,49 @@ def test_collecting_only_writes_no_report(pytester: pytest.Pytester, examples: P
     pytester.path.joinpath("j.xml").write_text("of last night")
     pytester.runpytest_inprocess("-p", "no:cacheprovider", logs(examples), "--collect-only", "--llmb-junit=j.xml")
     assert pytester.path.joinpath("j.xml").read_text() == "of last night"
+
+
+def test_logs_in_addopts_do_not_hinder_other_tests(pytester: pytest.Pytester, examples: Path) -> None:
+    pytester.makeini(f"[pytest]\naddopts = {logs(examples)}\n")
+    pytester.makepyfile(test_mine="def test_plain(): pass")
+    pytester.runpytest_inprocess("-p", "no:cacheprovider", "test_mine.py").assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize("workers", [(), ("-n2",)])
+def test_logs_in_addopts_with_tests_that_were_all_skipped_are_red(
+    pytester: pytest.Pytester, examples: Path, workers: tuple[str, ...]
+) -> None:
+    pytester.makeini(f"[pytest]\naddopts = {logs(examples)}\n")
+    pytester.makepyfile(test_mine="import pytest\n@pytest.mark.skip\ndef test_it(llmb_verdict): pass")
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "test_mine.py", *workers)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+
+
+def test_a_users_test_that_crashed_its_worker_is_in_every_report(pytester: pytest.Pytester, examples: Path) -> None:
+    pytest.importorskip("xdist")
+    pytester.makepyfile(test_mine="import os\ndef test_it(llmb_verdict): os._exit(3)")
+    pytester.runpytest_inprocess(
+        "-p", "no:cacheprovider", "test_mine.py", logs(examples), "-n2", "-k", "gb200-bf16-128", "--llmb-junit=j.xml"
+    )
+    assert 'failures="1"' in pytester.path.joinpath("j.xml").read_text()
+
+
+@pytest.mark.parametrize("option", ["--help", "--setup-plan", "--fixtures", "--markers", "--cache-show"])
+def test_a_session_that_only_tells_something_is_not_red(pytester: pytest.Pytester, examples: Path, option: str) -> None:
+    result = pytester.runpytest_inprocess(logs(examples), option)
+    assert result.ret == pytest.ExitCode.OK
+
+
+def test_a_node_id_works_as_printed_from_a_sub_folder(
+    pytester: pytest.Pytester, judged: Judge, examples: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytester.makeini("[pytest]\n")
+    monkeypatch.chdir(pytester.mkdir("below"))
+    assert judged(logs(examples), f"../{NODE}").nodeids == [NODE]
+
+
+def test_node_ids_and_paths_cannot_be_mixed(pytester: pytest.Pytester, examples: Path) -> None:
+    pytester.makepyfile(test_mine="def test_plain(): pass")
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", logs(examples), NODE, "test_mine.py")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: *cannot run in one session"])

@@ -98,7 +98,7 @@ REGRESSION     grok1_314b-25.05-gb200-bf16-128           7.764 s  +6.0 %    3h
 INVALID        killed                                          -       -    3h
                  stopped after step 46 of 50; the log does not say why
 PASS           passed                                    7.325 s   0.0 %    3h
-MISSING        1 without a run, first missing
+MISSING        1 without a run: missing
 UNMATCHED      pretrain_x/9
 remark remark remark remark remark remark remark remark remark remark remark
   remark remark remark remark
@@ -136,6 +136,15 @@ def test_a_number_that_is_none_is_null_and_no_property() -> None:
     json.dumps(told, allow_nan=False)
     assert told["verdict"] == Verdict.INVALID
     assert "nan" not in dict(properties(told)).values()
+
+
+@pytest.mark.parametrize(
+    "content", [run(log(segment(steps([7.3] * 28), finished=False))), run(excluded=Reason.PROFILED)]
+)
+def test_a_step_time_that_does_not_count_is_no_property(content: Run) -> None:
+    told = dict(properties(outcome(content)))
+    assert {"expected_seconds", "window", "verdict", "reason", "log"} <= set(told)
+    assert not {"step_time_seconds", "mfu", "tokens_per_second", "tflops_per_gpu"} & set(told)
 
 
 def test_properties_are_strings_with_all_digits() -> None:
