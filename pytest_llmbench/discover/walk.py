@@ -15,6 +15,9 @@ CLOSED = ("configs", "code", "checkpoints", "nsys_profile", ".git")
 """Folders of a run whose files are no logs, whatever their names; the profiler's reports in them are evidence all the
 same. Elsewhere (`code/experiments/...`) such a name says nothing."""
 
+LAYOUTS = ("results", "experiments", "workloads")
+"""Folders that hold runs: what holds one of them is no part of a run."""
+
 REPORT = ".nsys-rep"
 KEPT = (".out", ".log", ".err", ".txt", ".yaml", ".yml", ".gz", ".zst", ".xz", ".bz2", ".zip", ".tar", ".tgz")
 
@@ -144,8 +147,10 @@ class Walk:
     def _closed(self, folder: Folder, path: Path) -> bool:
         """Take the profiler's reports of a folder that is called as one without logs; say whether it is closed."""
         with os.scandir(path) as entries:
-            folder.reports += sorted(entry.name for entry in entries if entry.name.lower().endswith(REPORT))
-        closed = folder.path in self._inside_runs or path.name.lower() == ".git"
+            found = sorted(entry.name for entry in entries)
+        folder.reports += [name for name in found if name.lower().endswith(REPORT)]
+        holds_runs = any(name.lower() in LAYOUTS for name in found)
+        closed = (folder.path in self._inside_runs and not holds_runs) or path.name.lower() == ".git"
         if closed and not folder.only_chosen:
             self.ignored.append((path, "by its name a run's folder without logs; to read it, give its own path"))
         return closed

@@ -652,3 +652,8 @@ def test_what_stands_beside_a_given_file_is_nobodys_business(tmp_path: Path) -> 
     found = find_runs([tmp_path / "log-x_1_0.out"])
     assert [run.job_id for run in found.runs] == ["1"]
     assert (found.ignored, found.unreadable) == ((), ())
+
+
+def test_a_folder_that_holds_runs_is_not_closed_by_a_stray_log_beside_it(tree: Tree) -> None:
+    root = tree([f"code/{LOG}", "slurm-55.out"])
+    assert "388660" in [run.job_id for run in find_runs([root]).runs]
