@@ -156,14 +156,15 @@ def _without_copies(runs: Sequence[Run]) -> tuple[list[Run], list[tuple[Run, Run
         groups[_identical(run)].append(run)
     kept = [_dated_by_all(group) for group in groups.values()]
     copies = [(copy, group[-1]) for group in groups.values() for copy in group[:-1]]
-    result: list[Run] = []
+    of_job: dict[object, list[Run]] = defaultdict(list)
     for run in sorted(kept, key=_steps, reverse=True):
-        original = next((other for other in result if _is_part(run, other)), None)
+        others = of_job[run.identity.key, run.found.job_id]
+        original = next((other for other in others if _is_part(run, other)), None)
         if original is None:
-            result.append(run)
+            others.append(run)
         else:
             copies.append((run, original))
-    return result, copies
+    return [run for runs in of_job.values() for run in runs], copies
 
 
 def _identical(run: Run) -> object:
@@ -188,10 +189,8 @@ def _dated_by_all(copies: Sequence[Run]) -> Run:
 
 
 def _is_part(run: Run, other: Run) -> bool:
-    """Whether a run is a copy of what another one was when it was taken."""
+    """Whether a run is a copy of what another one of its configuration and job was when it was taken."""
     if not run.found.job_id or run.found.folder == other.found.folder:
-        return False
-    if (run.identity.key, run.found.job_id) != (other.identity.key, other.found.job_id):
         return False
     if not _steps(run):
         return any(attempt.log.ending and attempt.log.ending.code == COMPRESSED for attempt in run.attempts)
