@@ -56,11 +56,12 @@ def ingest(settings: Settings, catalogue: Catalogue, now: datetime) -> Ingested:
     from pytest_llmbench.discover.find import find_runs
 
     discovery = find_runs(settings.logs)
-    ignored = [f"{path.name}: {why}" for path, why in discovery.ignored]
+    ignored = [f"{path.name}: {why}" for path, why in discovery.ignored if path.name != "nsys_profile"]
     runs = []
     for found in discovery.runs:
         attempts = tuple(Attempt(files, _parsed(files)) for files in found.attempts)
-        if not attempts and (found.started is None or now - found.started > LONGEST_QUEUE):
+        launched = found.started or found.dated or found.modified
+        if not attempts and (launched is None or now - launched > LONGEST_QUEUE):
             ignored.append(f"{found.id}: only the metadata is left of this job")
         elif _is_run(found, attempts):
             runs.append(_identified(found, attempts, settings, catalogue, now))
@@ -178,22 +179,31 @@ def _dated_by_all(copies: Sequence[Run]) -> Run:
     A copy is never written before its original, so the earliest file time is right; but a folder above may be dated for
     another reason. Where it contradicts the file times, the start is not known.
     """
-    sure = [run.started for run in copies if run.started and run.started_from not in (FILE_TIME, run.found.dated_from)]
+    sure = sorted(
+        run.started for run in copies if run.started and run.started_from not in (FILE_TIME, run.found.dated_from)
+    )
     if len(copies) == 1 or sure:
-        return dataclasses.replace(copies[-1], started=min(sure)) if sure else copies[-1]
-    moments = [moment for run in copies for moment in (run.started, run.found.modified) if moment is not None]
-    doubtful = any(run.found.dated for run in copies)
+        earliest = next((run for run in copies if run.started in sure[:1]), copies[-1])
+        return (
+            dataclasses.replace(copies[-1], started=sure[0], started_from=earliest.started_from) if sure else copies[-1]
+        )
+    written = [run.found.modified for run in copies if run.found.modified is not None]
+    moments = [run.started for run in copies if run.started is not None] + written
+    doubtful = any(run.found.dated for run in copies) and max(written) - min(written) > CLOCK_SKEW
     if not moments or (doubtful and max(moments) - min(moments) > CLOCK_SKEW):
         return dataclasses.replace(copies[-1], started=None, started_from="its copies contradict each other")
-    return dataclasses.replace(copies[-1], started=min(moments))
+    return dataclasses.replace(copies[-1], started=min(written or moments), started_from=FILE_TIME)
 
 
 def _is_part(run: Run, other: Run) -> bool:
     """Whether a run is a copy of what another one of its configuration and job was when it was taken."""
     if not run.found.job_id or run.found.folder == other.found.folder:
         return False
-    if not _steps(run):
-        return any(attempt.log.ending and attempt.log.ending.code == COMPRESSED for attempt in run.attempts)
+    near = run.started and other.started and abs(run.started - other.started) <= LONGEST_QUEUE
+    packed = all(attempt.log.ending and attempt.log.ending.code == COMPRESSED for attempt in run.attempts)
+    if not _steps(run):  # without an attempt: only its metadata stands here, its log elsewhere
+        same_time = run.started == other.started or run.started_from == FILE_TIME or not run.attempts
+        return bool(packed and near and same_time and _steps(other))
     part, whole = _timings(run), _timings(other)
     return run.started == other.started and part == whole[: len(part)]
 

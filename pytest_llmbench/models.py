@@ -296,7 +296,8 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class ParsedLog:
-    """What one log says. `nccl_line` and `checkpoint_load_line` are 1-based, 0 where there is none."""
+    """What one log says. Lines are 1-based, 0 where there is none; between the first and the last NCCL line (not always
+    the very last) every part is traced."""
 
     dialect: str | None
     segments: tuple[Segment, ...]
@@ -304,6 +305,7 @@ class ParsedLog:
     ending: Ending | None = None
     started: datetime | None = None
     nccl_line: int = 0
+    nccl_last_line: int = 0
     checkpoint_load_line: int = 0
     checkpoint_save_line: int = 0
     checkpoint_load_seconds: float | None = None

@@ -197,17 +197,22 @@ def _cases(
 
 
 def _strays(runs: Sequence[Run], settings: Settings, now: datetime) -> Iterator[Stray]:
-    known = {attempt.log.sha256 for run in runs if run.identity.key for attempt in run.attempts}
+    known = {hash_ for run in runs if run.identity.key for hash_ in _hashes(run)}
     for run in runs:
         identity = run.identity
         old = settings.max_age is not None and run.started is not None and now - run.started > settings.max_age
         if identity.key is None and not old:
             reason = Reason.AMBIGUOUS if identity.candidates else Reason.UNMATCHED
             path: Path = run.attempts[-1].files.log if run.attempts else run.found.folder
-            copied = any(attempt.log.sha256 in known for attempt in run.attempts)
+            copied = bool(_hashes(run)) and _hashes(run) <= known
             serious = run.found.excluded is None and not copied and _nearly_identified(identity)
             candidates = identity.candidates if serious else ()
             yield Stray(run.id, reason, identity.because, path, candidates, identity.nearest, run.started)
+
+
+def _hashes(run: Run) -> set[str]:
+    """Return the hashes of a run's logs that hold steps: empty and unreadable logs are all alike."""
+    return {attempt.log.sha256 for attempt in run.attempts if attempt.log.segments}
 
 
 def _nearly_identified(identity: Identity) -> bool:

@@ -83,7 +83,7 @@ def _paths(config: pytest.Config) -> list[str]:
 
 def _wanted_ids(config: pytest.Config) -> list[str]:
     """Return the node ids of built-in tests that were given; from a sub-folder pytest prints them with `../`."""
-    plain = (path.lstrip("./") for path in _paths(config))
+    plain = (path.lstrip("./").rstrip("/") for path in _paths(config))
     return [path for path in plain if path == SUITE_ID or path.startswith(f"{SUITE_ID}/")]
 
 
@@ -187,10 +187,18 @@ def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Dir
     return suite
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection(session: pytest.Session) -> None:
     """Read the logs before the items are made, so that a problem with them is one message."""
-    if SESSION in session.config.stash:
-        _checked(lambda: session.config.stash[SESSION].batch)
+    config = session.config
+    if SESSION not in config.stash:
+        return
+    batch = _checked(lambda: config.stash[SESSION].batch)
+    items = [f"{SUITE_ID}/test_performance.py::test_performance[{name}]" for name in batch.results]
+    items += [f"{SUITE_ID}/test_unmatched_run.py::test_unmatched_run[{stray.id}]" for stray in batch.strays]
+    unknown = [node for node in _wanted_ids(config) if not any(_is_under(item, node) for item in items)]
+    if unknown and not _in_worker(config):
+        raise pytest.UsageError(f"not found: {unknown[0]}; --collect-only lists the items")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -213,9 +221,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     wanted = _wanted_ids(config)
     if SESSION not in config.stash or not wanted:
         return
-    unknown = [node for node in wanted if not any(_is_under(item.nodeid, node) for item in items)]
-    if unknown and not _in_worker(config):
-        raise pytest.UsageError(f"not found: {unknown[0]}; --collect-only lists the items")
     kept = [item for item in items if any(_is_under(item.nodeid, node) for node in wanted)]
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = kept
@@ -307,7 +312,7 @@ class Collector:
                 self.session.described.append(report.llmb)
         elif hasattr(report, "llmb_unjudged"):
             self.session.used = True
-        elif report.failed:
+        elif report.failed and report.when not in ("setup", "call", "teardown"):  # xdist's word of a crash has none
             self.session.described += self.session.crashed(report.nodeid, report.longreprtext)
 
 

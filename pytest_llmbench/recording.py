@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from pytest_llmbench import wording
-from pytest_llmbench.models import Baseline, Key, Measurement, Outcome, Reason, Recording, Status, Verdict
+from pytest_llmbench.models import Baseline, Key, Measurement, Outcome, Recording, Status, Verdict
 from pytest_llmbench.pipeline import Batch, Result, unshadowed
 from pytest_llmbench.settings import Settings
 
@@ -27,7 +27,7 @@ def record(
     if settings.record is None:
         raise ValueError("settings.record is not set")
     chosen = [unshadowed(batch.results[identifier], batch.strays, settings) for identifier in selected]
-    sound = [result for result in chosen if result.judgement.reason is not Reason.AMBIGUOUS]
+    sound = [result for result in chosen if result.judgement.verdict is not Verdict.INVALID]
     valid = {result.case.key: _recordable(batch, chosen, result.case.key, settings, now) for result in sound}
     recorded = {key: (runs[0].baseline, recording_of(runs, now)) for key, runs in valid.items() if runs}
     written = write_recorded(settings.record, list(recorded.values()))

@@ -78,7 +78,7 @@ def _without_log(
     job: str, path: Path, place: Place, logged: Mapping[str, Sequence[Path]], walk: Walk
 ) -> Iterator[FoundRun]:
     """Yield the run of a job of which only metadata is left: the newest job must not be passed over because it died."""
-    home = next(iter(logged.get(job, ())), None)
+    home = next((home for home in logged.get(job, ()) if home in path.parents or path.parent in home.parents), None)
     if home:
         walk.ignored.append((path, f"the log of job {job} stands elsewhere, in {home}"))
         return

@@ -149,7 +149,8 @@ class Walk:
         with os.scandir(path) as entries:
             found = sorted(entry.name for entry in entries)
         folder.reports += [name for name in found if name.lower().endswith(REPORT)]
-        holds_runs = any(name.lower() in LAYOUTS for name in found)
+        above = folder.path.relative_to(folder.given.parent).parts
+        holds_runs = any(name.lower() in LAYOUTS for name in found) and not any(map(_is_layout, above))
         closed = (folder.path in self._inside_runs and not holds_runs) or path.name.lower() == ".git"
         if closed and not folder.only_chosen:
             self.ignored.append((path, "by its name a run's folder without logs; to read it, give its own path"))
@@ -163,6 +164,10 @@ class Walk:
 
     def _chosen_in(self, identity: _Identity) -> frozenset[str]:
         return frozenset(self._chosen[identity][1]) if identity in self._chosen else frozenset()
+
+
+def _is_layout(name: str) -> bool:
+    return name.lower() in LAYOUTS
 
 
 def _is_kept(name: str) -> bool:

@@ -23,13 +23,13 @@ def judge(evidence: Evidence) -> Judgement:
         return _missing(evidence)
     newest = comparable[0]
     started = newest.run.started
-    if evidence.max_age is not None and (started is None or evidence.now - started > evidence.max_age):
-        told = f"is {wording.age(evidence.now - started)} old" if started else "has no start time"
-        text = f"the newest run {told}; at most {wording.age(evidence.max_age)} is allowed"
-        return _verdict(evidence, Verdict.MISSING, Reason.TOO_OLD, text, newest)
-    if started is None and len(comparable) > 1:
-        text = f"nothing says whether {newest.run.id} is newer than the other runs: {newest.run.started_from}"
+    if started is None and (len(comparable) > 1 or evidence.max_age is not None):
+        text = f"nothing says when {newest.run.id} started: {newest.run.started_from}"
         return _verdict(evidence, Verdict.INVALID, Reason.START_UNKNOWN, text, newest)
+    if started is not None and evidence.max_age is not None and evidence.now - started > evidence.max_age:
+        age, limit = wording.age(evidence.now - started), wording.age(evidence.max_age)
+        text = f"the newest run is {age} old; at most {limit} is allowed"
+        return _verdict(evidence, Verdict.MISSING, Reason.TOO_OLD, text, newest)
     if not newest.valid:
         problem = newest.problems[0]
         return _verdict(evidence, Verdict.INVALID, problem.reason, problem.text, newest)

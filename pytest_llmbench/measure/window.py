@@ -49,10 +49,11 @@ def choose_segment(attempts: Sequence[Attempt], window: Window, steps: int) -> C
 
 
 def is_traced(attempt: Attempt, number: int) -> bool:
-    """Whether NCCL trace records begin within a segment (1-based number), or between it and the one before."""
-    line, parts = attempt.log.nccl_line, attempt.log.segments
+    """Whether NCCL trace records stand within a segment (1-based number), or between it and the one before."""
+    parts, first = attempt.log.segments, attempt.log.nccl_line
+    last = max(first, attempt.log.nccl_last_line)
     before = parts[number - 2].last_line if number > 1 else 0
-    return bool(line) and line > before and (line <= parts[number - 1].last_line or number == len(parts))
+    return bool(first) and last > before and (first <= parts[number - 1].last_line or number == len(parts))
 
 
 def is_finished(segment: Segment, steps: int) -> bool:

@@ -74,6 +74,8 @@ class Collector:
         self._endings = Endings()
         self._first_lines: dict[bytes, int] = {}
         self._durations: dict[bytes, float | None] = {}
+        self._trace_line = 0
+        self._steps_since_trace = False
         self._start = facts.Start()
         self._rank = (0, "")
         self._lines = 0
@@ -82,6 +84,8 @@ class Collector:
         """Search the new part of a window."""
         self._start.take(window)
         once = [needle for needle in facts.NEEDLES if needle not in self._first_lines]
+        if self._steps_since_trace:  # a trace may begin again with another part of the log
+            once.append(facts.NCCL_OPERATION)
         for hit in find(window, (*STEP_NEEDLES, *MARK_NEEDLES, *ENDING_NEEDLES, *once)):
             self._file(hit)
         if window.stop:
@@ -110,6 +114,7 @@ class Collector:
             ending=self._endings.result(decisive_line(parts, end_lines)),
             started=self._start.time,
             nccl_line=self._first_lines.get(facts.NCCL_OPERATION, 0),
+            nccl_last_line=self._trace_line,
             checkpoint_load_line=self._first_lines.get(facts.CHECKPOINT_LOAD, 0),
             checkpoint_save_line=self._first_lines.get(facts.CHECKPOINT_SAVE, 0),
             checkpoint_load_seconds=self._durations.get(facts.CHECKPOINT_LOAD),
@@ -125,12 +130,20 @@ class Collector:
             self._marks.append(Mark(hit.needle, hit.offset, hit.line, total_of(hit, DIALECTS.values())))
         elif hit.needle in ENDING_NEEDLES:
             self._endings.add(hit)
-        elif hit.needle not in self._first_lines and facts.confirms(hit):
+        elif facts.confirms(hit):
+            self._take_fact(hit)
+
+    def _take_fact(self, hit: Hit) -> None:
+        """Keep the first line of a fact; of a trace also a later one, to tell which parts of the log it is in."""
+        if hit.needle == facts.NCCL_OPERATION:
+            self._trace_line, self._steps_since_trace = hit.line, False
+        if hit.needle not in self._first_lines:
             self._first_lines[hit.needle] = hit.line
             self._durations[hit.needle] = facts.duration_of(hit)
 
     def _take_step(self, hit: Hit) -> None:
         """Read a step; where a long line of bars hides its beginning, the rank is that of the bar before."""
+        self._steps_since_trace = bool(self._trace_line)
         line, rank = self._rank
         rank = rank_of(hit) or (rank if line == hit.line else "")
         self._rank = (hit.line, rank)

@@ -32,7 +32,7 @@ TIMED = (*JUDGED, "TEST_FAILED", "NOT_ASSERTED")
 
 INDENT = " " * 17
 
-NOTEWORTHY = ("not-comparable", "attempts", "segments", "steps", "other-release", "repeat-disagrees")
+NOTEWORTHY = ("not-comparable", "attempts", "segments", "steps", "other-release", "repeat-disagrees", "torn")
 """Notes that stand under a green line too: what was judged is not all that there was."""
 
 

@@ -82,8 +82,8 @@ def test_no_run_is_missing() -> None:
     assert (judgement.verdict, judgement.reason) == (Verdict.MISSING, Reason.NO_RUN)
 
 
-@pytest.mark.parametrize(("hours", "verdict"), [(35.9, Verdict.PASS), (36.1, Verdict.MISSING), (None, Verdict.MISSING)])
-def test_a_run_older_than_allowed_is_missing_and_so_is_one_of_unknown_age(
+@pytest.mark.parametrize(("hours", "verdict"), [(35.9, Verdict.PASS), (36.1, Verdict.MISSING), (None, Verdict.INVALID)])
+def test_a_run_older_than_allowed_is_missing_and_one_of_unknown_age_is_invalid(
     hours: float | None, verdict: Verdict
 ) -> None:
     started = NOW - timedelta(hours=hours) if hours else None

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from builders import log, run, segment, steps, without
 
-from pytest_llmbench.measure.window import choose_segment, is_finished, missing_steps, statistic
+from pytest_llmbench.measure.window import choose_segment, is_finished, is_traced, missing_steps, statistic
 from pytest_llmbench.models import Window
 
 WINDOW = Window(11, 44)
@@ -84,3 +84,11 @@ def test_the_statistics() -> None:
     values = np.array([1.0] * 9 + [100.0])
     assert statistic(values, "mean") == pytest.approx(10.9)
     assert statistic(values, "trimmed_mean") == pytest.approx(1.0)
+
+
+def test_a_trace_in_both_parts_of_a_log_is_in_both() -> None:
+    first, second = replace(segment(), last_line=200), replace(segment(), first_line=300, last_line=500)
+    (attempt,) = run(log(first, second, nccl_line=50, nccl_last_line=350)).attempts
+    assert [is_traced(attempt, number) for number in (1, 2)] == [True, True]
+    (attempt,) = run(log(first, second, nccl_line=50, nccl_last_line=180)).attempts
+    assert [is_traced(attempt, number) for number in (1, 2)] == [True, False]

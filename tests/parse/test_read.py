@@ -199,3 +199,14 @@ def test_checkpoint_durations_are_read_from_the_first_whole_record() -> None:
     assert (log.checkpoint_load_seconds, log.checkpoint_save_seconds) == (9.712, 4.389)
     torn = parse_blocks([load, save[:-5]])
     assert (torn.checkpoint_load_seconds, torn.checkpoint_save_seconds) == (9.712, None)
+
+
+def test_a_trace_that_goes_on_after_a_step_is_seen_again() -> None:
+    trace = b"[0] NCCL INFO AllReduce: opCount 2 sendbuff 0x7ffb4713c200\n"
+    step = b"completed step: 0, seconds: 1.000, TFLOP/s/device: 1.000, loss: 1.000\n"
+    for blocks in ([trace * 3, step, trace * 2], [trace * 3 + step + b"x" * 3_000_000 + b"\n" + trace]):
+        log = parse_blocks(blocks)
+        lines = b"".join(blocks).split(b"\n")
+        assert log.nccl_line == 1
+        assert lines[log.nccl_last_line - 1].startswith(b"[0] NCCL INFO")
+        assert log.nccl_last_line > 4

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import shutil
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -290,3 +292,59 @@ def test_a_measurement_of_a_run_that_is_too_old_is_none(pytester: pytest.Pyteste
         "-p", "no:cacheprovider", "test_mine.py", logs(folder), "-k", GROK, "--llmb-max-age=36h"
     )
     result.assert_outcomes(errors=1, deselected=81)
+
+
+def pack(folder: Path, job_id: str) -> None:
+    """Compress the log of a job in place."""
+    (log,) = folder.rglob(f"log-*_{job_id}_0.out")
+    log.with_name(f"{log.name}.gz").write_bytes(gzip.compress(log.read_bytes()))
+    log.unlink()
+
+
+def lose(folder: Path, job_id: str) -> None:
+    """Leave only the metadata of a job."""
+    (log,) = folder.rglob(f"log-*_{job_id}_0.out")
+    log.unlink()
+
+
+@pytest.mark.parametrize("spoil", [pack, lose])
+def test_a_lost_newest_job_is_not_taken_for_an_old_one_with_the_same_id(
+    judged: Judge, tmp_path: Path, baselines: dict[str, Baseline], spoil: Callable[[Path, str], None]
+) -> None:
+    """Two clusters number their jobs alike."""
+    old, new = datetime.now(UTC) - timedelta(days=30), datetime.now(UTC) - timedelta(hours=9)
+    write_run(tmp_path / "a", baselines[GROK], job_id="1001", started=old)
+    write_run(tmp_path / "b", baselines[GROK], job_id="1001", started=new)
+    spoil(tmp_path / "b", "1001")
+    assert judged(logs(tmp_path), "-k", GROK).verdicts == {GROK: "INVALID"}
+
+
+def test_metadata_whose_log_stands_elsewhere_is_no_lost_job(
+    judged: Judge, tmp_path: Path, baselines: dict[str, Baseline]
+) -> None:
+    write_run(tmp_path / "a", baselines[GROK], job_id="1001", started=datetime.now(UTC) - timedelta(hours=9))
+    (metadata,) = (tmp_path / "a").rglob("llmb-config_1001.yaml")
+    (tmp_path / "b").mkdir()
+    shutil.copyfile(metadata, tmp_path / "b" / metadata.name)
+    assert judged(logs(tmp_path), "-k", GROK).verdicts == {GROK: "PASS"}
+
+
+def test_an_empty_attempt_makes_no_copy(judged: Judge, generated: Write) -> None:
+    generated(GROK, job_id="1", started=datetime(2025, 7, 1, tzinfo=UTC))
+    folder = generated(GROK, job_id="2", started=datetime(2025, 7, 2, tzinfo=UTC), factor=1.5)
+    for log in list(folder.rglob("log-*_0.out")):
+        log.with_name(log.name.replace("_0.out", "_1.out")).touch()
+    contradict(folder, "2")
+    assert judged(logs(folder), "-k", GROK).verdicts == {GROK: "INVALID"}
+
+
+def test_a_recording_leaves_out_a_configuration_whose_newest_run_is_invalid(
+    judged: Judge, generated: Write, tmp_path: Path
+) -> None:
+    generated(LLAMA)
+    generated(GROK, job_id="1", started=datetime(2025, 7, 1, tzinfo=UTC), factor=1.3)
+    folder = generated(GROK, job_id="2", started=datetime(2025, 7, 2, tzinfo=UTC), ending="diverged")
+    own = tmp_path / "own"
+    session = judged(logs(folder), f"--llmb-record={own}")
+    assert session.statuses[GROK] == "failed"
+    assert [path.parent.name for path in own.rglob("*.yaml")] == ["llama3.1"]

@@ -313,3 +313,29 @@ def test_node_ids_and_paths_cannot_be_mixed(pytester: pytest.Pytester, examples:
     result = pytester.runpytest_inprocess("-p", "no:cacheprovider", logs(examples), NODE, "test_mine.py")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["ERROR: *cannot run in one session"])
+
+
+@pytest.mark.parametrize("workers", [(), ("-n2",)])
+def test_a_mistyped_node_id_is_told_with_workers_too(
+    pytester: pytest.Pytester, examples: Path, workers: tuple[str, ...]
+) -> None:
+    arguments = ("-p", "no:cacheprovider", logs(examples), NODE, f"{SUITE}[nosuch]", *workers)
+    result = pytester.runpytest_inprocess(*arguments)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: not found: *nosuch*"])
+
+
+def test_another_test_with_the_same_parameter_is_not_taken_for_a_crash(
+    pytester: pytest.Pytester, examples: Path
+) -> None:
+    pytester.makepyfile(
+        test_mine="import pytest\n"
+        "def test_a(llmb_verdict): assert not llmb_verdict.failed\n"
+        "@pytest.mark.parametrize('x', ['grok1_314b-25.05-gb200-bf16-128'])\n"
+        "def test_b(x): assert 0\n"
+    )
+    result = pytester.runpytest_inprocess(
+        "-p", "no:cacheprovider", "test_mine.py", logs(examples), "-k", "gb200-bf16-128"
+    )
+    result.assert_outcomes(passed=1, failed=1, deselected=81)
+    result.stdout.fnmatch_lines(["1 green: 1 PASS"])
