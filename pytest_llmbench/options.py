@@ -31,7 +31,7 @@ OPTIONS = (
     Option(
         "--llmb-baselines",
         "DIR",
-        "Add the baseline files of this folder to the shipped ones; may be repeated.",
+        "Add the baseline files of this folder to the shipped ones; may be repeated (default: none).",
         repeats=True,
         ini="paths",
     ),
@@ -44,7 +44,7 @@ OPTIONS = (
     Option(
         "--llmb-require",
         "WHAT",
-        "Fail a configuration that has no valid run: an id, a pattern, a file of them, or all; may be repeated.",
+        "Fail a configuration without a valid run: an id, a pattern, a file of them, or all (default: none).",
         repeats=True,
         ini="args",
     ),
@@ -55,12 +55,19 @@ OPTIONS = (
         ini="string",
         choices=("fail", "list"),
     ),
-    Option("--llmb-release", "RELEASE", "Release of runs that do not tell theirs, such as 25.05.", ini="string"),
-    Option("--llmb-gpu", "TYPE", "GPU type of runs that do not tell theirs, such as h100.", ini="string"),
+    Option(
+        "--llmb-release",
+        "RELEASE",
+        "Release of runs that do not tell theirs, such as 25.05 (default: none).",
+        ini="string",
+    ),
+    Option(
+        "--llmb-gpu", "TYPE", "GPU type of runs that do not tell theirs, such as h100 (default: none).", ini="string"
+    ),
     Option(
         "--llmb-runs",
         "WHICH",
-        "Judge the newest run of a configuration, or each one in an item of its own: newest or each (default: newest).",
+        "Judge the newest run of a configuration, or each in an item of its own: newest or each (default: newest).",
         choices=("newest", "each"),
     ),
     Option(
@@ -84,13 +91,15 @@ OPTIONS = (
     Option(
         "--llmb-baseline-release",
         "RELEASE",
-        "Judge every run against the baselines of this release, whatever release it is.",
+        "Judge every run against the baselines of this release, whatever release it is (default: none).",
         ini="string",
     ),
     Option(
         "--llmb-record",
         "DIR",
-        "Write recorded baselines from the valid runs to this folder, and judge nothing.",
+        "Write recorded baselines from the valid runs to this folder, and judge nothing (default: none).",
     ),
-    Option("--llmb-junit", "FILE", "Write a JUnit report with a suite for each recipe, GPU and precision."),
+    Option(
+        "--llmb-junit", "FILE", "Write a JUnit report with a suite for each recipe, GPU and precision (default: none)."
+    ),
 )

@@ -104,3 +104,9 @@ def test_ages(text: str) -> None:
 
 def test_a_moment_without_a_zone_is_local_time() -> None:
     assert parse_moment("2025-11-20") == datetime(2025, 11, 20).astimezone()
+
+
+def test_every_help_text_begins_with_a_capital_and_shows_the_default() -> None:
+    for option in OPTIONS:
+        assert option.help[0].isupper(), option.flag
+        assert "(default: " in option.help, option.flag
