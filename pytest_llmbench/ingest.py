@@ -179,20 +179,21 @@ def _dated_by_all(copies: Sequence[Run]) -> Run:
     A copy is never written before its original, so the earliest file time is right; but a folder above may be dated for
     another reason. Where it contradicts the file times, the start is not known.
     """
-    sure = sorted(
-        run.started for run in copies if run.started and run.started_from not in (FILE_TIME, run.found.dated_from)
-    )
-    if len(copies) == 1 or sure:
-        earliest = next((run for run in copies if run.started in sure[:1]), copies[-1])
-        return (
-            dataclasses.replace(copies[-1], started=sure[0], started_from=earliest.started_from) if sure else copies[-1]
-        )
+    kept = copies[-1]
+    weak = {FILE_TIME, *(run.found.dated_from for run in copies)}
+    sure = [(run.started, run.started_from) for run in copies if run.started and run.started_from not in weak]
+    if sure or len(copies) == 1:
+        started, source = min(sure, default=(kept.started, kept.started_from))
+        return dataclasses.replace(kept, started=started, started_from=source)
     written = [run.found.modified for run in copies if run.found.modified is not None]
-    moments = [run.started for run in copies if run.started is not None] + written
-    doubtful = any(run.found.dated for run in copies) and max(written) - min(written) > CLOCK_SKEW
-    if not moments or (doubtful and max(moments) - min(moments) > CLOCK_SKEW):
-        return dataclasses.replace(copies[-1], started=None, started_from="its copies contradict each other")
-    return dataclasses.replace(copies[-1], started=min(written or moments), started_from=FILE_TIME)
+    stated = [run.started for run in copies if run.started is not None]
+    if not written or (_apart(written) and any(run.found.dated for run in copies) and _apart([*written, *stated])):
+        return dataclasses.replace(kept, started=None, started_from="its copies contradict each other")
+    return dataclasses.replace(kept, started=min(written), started_from=FILE_TIME)
+
+
+def _apart(moments: Sequence[datetime]) -> bool:
+    return max(moments) - min(moments) > CLOCK_SKEW
 
 
 def _is_part(run: Run, other: Run) -> bool:
@@ -201,7 +202,7 @@ def _is_part(run: Run, other: Run) -> bool:
         return False
     near = run.started and other.started and abs(run.started - other.started) <= LONGEST_QUEUE
     packed = all(attempt.log.ending and attempt.log.ending.code == COMPRESSED for attempt in run.attempts)
-    if not _steps(run):  # without an attempt: only its metadata stands here, its log elsewhere
+    if not _steps(run):  # without an attempt only its metadata stands here, and its log elsewhere
         same_time = run.started == other.started or run.started_from == FILE_TIME or not run.attempts
         return bool(packed and near and same_time and _steps(other))
     part, whole = _timings(run), _timings(other)
