@@ -281,11 +281,13 @@ def _overruled(described: dict[str, Any], report: pytest.TestReport) -> dict[str
     """Return the outcome of a user's own test that ended otherwise than the verdict on its configuration."""
     crash = getattr(report.longrepr, "reprcrash", None)
     error = str(crash.message if crash else report.longreprtext).strip().partition("\n")[0]
-    verdict, text = "NOT_ASSERTED", f"{described['verdict']}, but the test {report.outcome} without asking for it"
+    own = described.get("verdict") or described["reason"].upper()
+    verdict, text = "NOT_ASSERTED", f"{own}, but the test {report.outcome} without asking for it"
     if report.failed:
-        verdict, text = "TEST_FAILED", f"{described['verdict']}, but the test failed: {error}"
+        verdict, text = "TEST_FAILED", f"{own}, but the test failed: {error}"
     reason = verdict.lower().replace("_", "-")
-    return {**described, "status": report.outcome, "verdict": verdict, "reason": reason, "text": text}
+    told = {"status": report.outcome, "verdict": verdict, "reason": reason, "text": text, "overruled": own}
+    return {**described, **told}
 
 
 def _selected(items: Sequence[pytest.Item]) -> Iterator[str]:

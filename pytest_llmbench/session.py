@@ -24,8 +24,8 @@ SHORT_FROM = 6
 NEXT = "give --llmb-logs the folder that holds the runs, or look at what is in it with: llmbench summary PATH"
 """What to do when nothing was judged."""
 
-SOUND = ("PASS", "IMPROVEMENT", "REGRESSION", "INCONCLUSIVE", "RECORDED", "NOT_ASSERTED")
-"""What an item may end with in a session that did its work."""
+SOUND = ("PASS", "IMPROVEMENT", "REGRESSION", "INCONCLUSIVE", "RECORDED")
+"""The verdicts of a session that did its work, whatever a user's own test made of them."""
 
 
 class Session:
@@ -80,7 +80,6 @@ class Session:
         from pytest_llmbench.pipeline import settle
         from pytest_llmbench.recording import record
         from pytest_llmbench.report.explain import explain
-        from pytest_llmbench.report.outcome import describe
 
         if self.settings.record is None:
             outcomes = settle(self.batch, selected, self.settings)
@@ -90,10 +89,16 @@ class Session:
         self._short = sum(outcome.failed for outcome in outcomes) + len(self.failing_strays) >= SHORT_FROM
         self._context = next((outcome.context for outcome in outcomes if outcome.context), "")
         for outcome in outcomes:
-            told = wording.printable_values(describe(outcome, self.now, self.directory))
+            told = self._told(outcome)
             one_line = f"{told['verdict']} ({told['reason']}): {told['text']}"
             message = one_line if outcome.skipped else explain(told, short=self._short)
             self._settled[outcome.case.id] = replace(outcome, message=message), told
+
+    def _told(self, outcome: Outcome) -> dict[str, Any]:
+        from pytest_llmbench.report.outcome import describe
+
+        told: dict[str, Any] = wording.printable_values(describe(outcome, self.now, self.directory))
+        return told
 
     def outcome(self, case: Case) -> tuple[Outcome, dict[str, Any]]:
         """Return the outcome of a selected item, and its dictionary."""
@@ -129,18 +134,17 @@ class Session:
     @property
     def judged(self) -> bool:
         """Whether any item ended with a verdict that rests on a run, or with a recording, or red."""
-        return any(one["status"] == "failed" or one["verdict"] in SOUND for one in self.described)
+        verdicts = (one.get("overruled") or one.get("verdict") for one in self.described)
+        return any(one["status"] == "failed" for one in self.described) or any(one in SOUND for one in verdicts)
 
     def crashed(self, nodeid: str, error: str) -> list[dict[str, Any]]:
         """Return the outcome of an item that ended without one: its worker crashed."""
         from pytest_llmbench.models import Outcome, Status
-        from pytest_llmbench.report.outcome import describe
 
         result = self.batch.results.get(nodeid.partition("[")[2].removesuffix("]"))
         if result is None:
             return []
-        outcome = Outcome(result.case, Status.FAILED, result.judgement)
-        told = wording.printable_values(describe(outcome, self.now, self.directory))
+        told = self._told(Outcome(result.case, Status.FAILED, result.judgement))
         text = f"the item did not end: {error.strip().partition(chr(10))[0]}"
         return [{**told, "verdict": "TEST_FAILED", "reason": "test-failed", "text": text}]
 

@@ -30,16 +30,6 @@ def layout(plan: Plan) -> Layout:
     return LAYOUTS[plan.layout_name](plan)
 
 
-def spelled_out(plan: Plan) -> str:
-    """Return an experiment name that spells the configuration out: `..._gpus128_tp8_pp4_cp1_vp12_mbs1_gbs512`."""
-    configuration = plan.baseline.configuration
-    groups = configuration.parallelism
-    sizes = {"tp": groups.tp, "pp": groups.pp, "cp": groups.cp, "vp": groups.vp}
-    sizes |= {"mbs": configuration.micro_batch_size, "gbs": configuration.global_batch_size}
-    parts = [f"{name}{size}" for name, size in sizes.items() if size is not None]
-    return "_".join([f"pretrain_{model_size_dtype(plan)}_gpus{plan.baseline.key.gpus}", *parts])
-
-
 def model_size_dtype(plan: Plan) -> str:
     """Return `grok1_314b_bf16`."""
     key = plan.baseline.key

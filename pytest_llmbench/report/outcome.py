@@ -92,7 +92,7 @@ def properties(described: dict[str, Any]) -> list[tuple[str, str]]:
     """Return names and texts for `item.user_properties`; values keep all their digits."""
     values = dict(described)
     if described.get("verdict") in COUNTING:  # a number that does not count is not published
-        values |= {name: metric["value"] for name, metric in described["metrics"].items()}
+        values |= {name: metric["value"] for name, metric in described.get("metrics", {}).items()}
     if described.get("window"):
         values["window"] = described["window"]["text"]
     texts = ((name, values.get(name)) for name in PROPERTIES)

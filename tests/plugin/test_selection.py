@@ -339,3 +339,29 @@ def test_another_test_with_the_same_parameter_is_not_taken_for_a_crash(
     )
     result.assert_outcomes(passed=1, failed=1, deselected=81)
     result.stdout.fnmatch_lines(["1 green: 1 PASS"])
+
+
+def test_users_tests_that_pass_without_asking_are_not_green_where_nothing_was_judged(
+    pytester: pytest.Pytester, tmp_path: Path
+) -> None:
+    pytester.makepyfile(test_mine="def test_it(llmb_verdict): pass")
+    (tmp_path / "empty").mkdir()
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "test_mine.py", logs(tmp_path / "empty"))
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["nothing was judged: no item with a verdict ran to its end"])
+
+
+def test_a_users_test_of_an_unmatched_run_is_reported(pytester: pytest.Pytester, examples: Path) -> None:
+    pytester.makepyfile(test_mine="def test_it(llmb_unmatched): pass\ndef test_too(llmb_verdict): pass")
+    result = pytester.runpytest_inprocess(
+        "-p",
+        "no:cacheprovider",
+        "test_mine.py",
+        logs(examples),
+        "-k",
+        "test_it or gb200-bf16-128",
+        "--llmb-junit=j.xml",
+    )
+    result.assert_outcomes(passed=2, deselected=81)
+    result.stdout.no_fnmatch_line("*INTERNALERROR*")
+    assert "UNMATCHED, but the test passed" in pytester.path.joinpath("j.xml").read_text()
