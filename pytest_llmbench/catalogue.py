@@ -11,6 +11,7 @@ from pytest_llmbench import wording
 from pytest_llmbench.errors import SettingsError, did_you_mean
 from pytest_llmbench.models import Baseline, Key, Recipe, Tolerance
 from pytest_llmbench.settings import DEFAULT_TOLERANCE, Settings
+from pytest_llmbench.tolerance import merged
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +47,13 @@ def is_required(key: Key, patterns: Iterable[str]) -> bool:
 
 
 def tolerance_of(settings: Settings, baseline: Baseline) -> Tolerance:
-    """Return the tolerance that applies: the option's, else the baseline's, else 5 %."""
-    return settings.tolerance or baseline.tolerance or DEFAULT_TOLERANCE
+    """Return the tolerance that applies, the one with the smallest bound on the step time.
+
+    For each metric the command line decides, else the ini file, else the baseline file, and where none limits the step
+    time itself, 5 % of it: a tolerance on another metric narrows the bound and never widens it.
+    """
+    tolerances = merged([DEFAULT_TOLERANCE], baseline.tolerances, settings.tolerances)
+    return min(tolerances, key=lambda tolerance: tolerance.factor)
 
 
 def _chosen(recipes: Sequence[Recipe], against: str) -> dict[Key, tuple[Baseline, ...]]:

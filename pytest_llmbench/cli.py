@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,6 +17,7 @@ from pytest_llmbench.errors import BaselineError, LlmbenchError, SettingsError, 
 if TYPE_CHECKING:
     from pytest_llmbench.baseline.lint import Arithmetic
     from pytest_llmbench.models import Recipe, Window
+    from pytest_llmbench.settings import Settings
 
 WIDTH = 79
 
@@ -72,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_baselines(commands)
     _add_summary(commands)
+    _add_replay(commands)
     return parser
 
 
@@ -167,14 +170,18 @@ def _add_summary(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = commands.add_parser(
         "summary", help="One line for each run: status, step time and TFLOP/s over the window."
     )
-    parser.add_argument("logs", metavar="LOGS", nargs="+", help="Files or folders with runs.")
+    _add_runs(parser)
     parser.add_argument("--format", choices=("table", "csv", "json"), default="table", help="Default: table.")
     parser.add_argument(
         "--window", metavar="FIRST-LAST", type=_window, help="Steps that count (default: the baseline's, else 11-44)."
     )
+    parser.set_defaults(command=_summary)
+
+
+def _add_runs(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("logs", metavar="LOGS", nargs="+", help="Files or folders with runs.")
     for flag, metavar in (("--baselines", "DIR"), ("--release", "RELEASE"), ("--gpu", "TYPE")):
         parser.add_argument(flag, metavar=metavar, help=f"As pytest's --llmb-{flag[2:]} (default: none).")
-    parser.set_defaults(command=_summary)
 
 
 def _window(text: str) -> Window:
@@ -189,6 +196,21 @@ def _window(text: str) -> Window:
 def _summary(arguments: argparse.Namespace) -> Output:
     from pytest_llmbench.catalogue import load
     from pytest_llmbench.overview import as_text, rows, table
+
+    with _own_flags():
+        settings = _settings(arguments)
+        catalogue = load(settings)
+    found = rows(settings, catalogue, arguments.window, datetime.now(UTC))
+    code = 0 if found else 1
+    if arguments.format == "csv":
+        return Output(table(found).to_csv(index=False).rstrip("\n"), code)
+    if arguments.format == "json":
+        return Output(table(found).to_json(orient="records", date_format="iso", indent=2), code)
+    return Output(as_text(found), code)
+
+
+def _settings(arguments: argparse.Namespace, **others: object) -> Settings:
+    """Return the settings that say which runs are read, and others by the name of pytest's option."""
     from pytest_llmbench.settings import resolve
 
     values = {
@@ -197,18 +219,61 @@ def _summary(arguments: argparse.Namespace) -> Output:
         "llmb_release": arguments.release,
         "llmb_gpu": arguments.gpu,
     }
+    return resolve({**values, **others}, Path.cwd())
+
+
+@contextmanager
+def _own_flags() -> Iterator[None]:
+    """Name options in messages as this command does: --release, not --llmb-release."""
     try:
-        settings = resolve(values, Path.cwd())
-        catalogue = load(settings)
+        yield
     except SettingsError as error:
         raise SettingsError(str(error).replace("--llmb-logs=", "LOGS ").replace("--llmb-", "--")) from None
-    found = rows(settings, catalogue, arguments.window, datetime.now(UTC))
-    code = 0 if found else 1
-    if arguments.format == "csv":
-        return Output(table(found).to_csv(index=False).rstrip("\n"), code)
-    if arguments.format == "json":
-        return Output(table(found).to_json(orient="records", date_format="iso", indent=2), code)
-    return Output(as_text(found), code)
+
+
+# --- llmbench replay --------------------------------------------------------------------------------------
+
+WHAT_IF = (
+    "--llmb-tolerance",
+    "--llmb-inconclusive",
+    "--llmb-improvement",
+    "--llmb-against",
+    "--llmb-baseline-release",
+    "--llmb-max-age",
+    "--llmb-repeat-window",
+    "--llmb-assumed-cv",
+    "--llmb-certify",
+)
+"""The options of pytest that change a verdict and not which runs are read."""
+
+
+def _add_replay(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    from pytest_llmbench.options import OPTIONS, destination
+
+    parser = commands.add_parser(
+        "replay", help="What if: judge the same runs under other settings, and list the verdicts that change."
+    )
+    _add_runs(parser)
+    for option in OPTIONS:
+        if option.flag in WHAT_IF:
+            takes = {"action": "store_true", "default": None} if option.is_flag else {"metavar": option.metavar}
+            flag = option.flag.replace("--llmb-", "--")
+            parser.add_argument(flag, dest=destination(option.flag), help=option.help, **takes)
+    parser.set_defaults(command=_replay)
+
+
+def _replay(arguments: argparse.Namespace) -> Output:
+    from pytest_llmbench.options import destination
+    from pytest_llmbench.replay import as_text, replay
+
+    given = {name: getattr(arguments, name) for name in map(destination, WHAT_IF)}
+    changed = {name: value for name, value in given.items() if value is not None}
+    if not changed:
+        flags = ", ".join(flag.replace("--llmb-", "--") for flag in WHAT_IF)
+        raise SettingsError(f"nothing to change: give one of {flags}")
+    with _own_flags():
+        told = replay(_settings(arguments), _settings(arguments, **changed), datetime.now(UTC))
+    return Output(as_text(told), code=0 if told.judged else 1)
 
 
 if __name__ == "__main__":

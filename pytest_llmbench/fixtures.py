@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
-    from pytest_llmbench.models import Baseline, Case, Measurement, Outcome, Run, Stray
+    from pytest_llmbench.models import Baseline, Case, Check, Measurement, Outcome, Run, Stray
 
 
 @pytest.fixture
 def llmb_case(request: pytest.FixtureRequest) -> Case:
     """The configuration that an item is about; a test that uses it, or any fixture below, has an item for each."""
-    case: Case | None = request.param
-    if case is None:
-        pytest.fail("this test judges runs, and there are none: add --llmb-logs=PATH", pytrace=False)
+    case: Case = _given(request)
     return case
 
 
 @pytest.fixture
 def llmb_verdict(llmb_case: Case, request: pytest.FixtureRequest) -> Outcome:
     """The verdict on the configuration: `failed`, `skipped` and `message` are what the test has to act on."""
-    from pytest_llmbench.plugin import DESCRIBED, SESSION
     from pytest_llmbench.report.outcome import properties
+    from pytest_llmbench.stash import DESCRIBED, session_of
 
-    outcome, described = request.config.stash[SESSION].outcome(llmb_case)
+    outcome, described = session_of(request.config).outcome(llmb_case)
     request.node.stash[DESCRIBED] = described
     request.node.user_properties.extend(properties(described))
     return outcome
@@ -57,8 +55,46 @@ def llmb_run(llmb_measurement: Measurement) -> Run:
 @pytest.fixture
 def llmb_unmatched(request: pytest.FixtureRequest) -> Stray:
     """A run that matches no baseline, or a file or folder that could not be read; `message` says why."""
-    from pytest_llmbench.plugin import DESCRIBED, SESSION
+    from pytest_llmbench.stash import DESCRIBED, session_of
 
-    stray, described = request.config.stash[SESSION].stray(request.param)
+    stray, described = session_of(request.config).stray(_given(request))
     request.node.stash[DESCRIBED] = described
     return stray
+
+
+def _check(request: pytest.FixtureRequest) -> Check:
+    from pytest_llmbench.stash import DESCRIBED, session_of
+
+    check, described = session_of(request.config).check(_given(request))
+    request.node.stash[DESCRIBED] = described
+    return check
+
+
+@pytest.fixture
+def llmb_weak_scaling(request: pytest.FixtureRequest) -> Check:
+    """The weak-scaling efficiency of a family of configurations, against the documented one."""
+    return _check(request)
+
+
+@pytest.fixture
+def llmb_fp8_speedup(request: pytest.FixtureRequest) -> Check:
+    """How much faster FP8 is than BF16, against the documented speed-up."""
+    return _check(request)
+
+
+@pytest.fixture
+def llmb_cluster_change(request: pytest.FixtureRequest) -> Check:
+    """A shift that most configurations share."""
+    return _check(request)
+
+
+@pytest.fixture
+def llmb_selftest(request: pytest.FixtureRequest) -> Check:
+    """What became of damaged copies of a run that passed (--llmb-selftest)."""
+    return _check(request)
+
+
+def _given(request: pytest.FixtureRequest) -> Any:
+    if request.param is None:
+        pytest.fail("this test judges runs, and there are none: add --llmb-logs=PATH", pytrace=False)
+    return request.param

@@ -40,6 +40,9 @@ class Reason(StrEnum):
     WITHIN_TOLERANCE = "within-tolerance"
     SLOWER_THAN_BOUND = "slower-than-bound"
     FASTER_THAN_BASELINE = "faster-than-baseline"
+    CANNOT_TELL = "cannot-tell"
+    WARMING_UP = "warming-up"
+    FEW_STEPS_DECIDE = "few-steps-decide"
     DIVERGED = "diverged"
     LOSS_MISSING = "loss-missing"
     INCOMPLETE = "incomplete"
@@ -140,19 +143,28 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """How much slower than its baseline a run may be; `of` is "time" (5 % more time) or "performance" (5 % less)."""
+    """How much worse than its baseline a run may be in one metric that follows from its step time.
+
+    `of` is "time" (5 % more time), "performance" (5 % less), or a metric's name; `larger_is_better` is that metric's
+    direction, `source` what decided (an option, an ini file, a baseline file).
+    """
 
     fraction: float
     of: str = "time"
+    larger_is_better: bool = False
+    source: str = ""
 
     @property
     def factor(self) -> float:
         """The bound on the step time, as a multiple of the baseline's."""
-        return 1 + self.fraction if self.of == "time" else 1 / (1 - self.fraction)
+        return 1 / (1 - self.fraction) if self.larger_is_better else 1 + self.fraction
 
     def __str__(self) -> str:
         percent = f"{self.fraction * 100:.10g} %"
-        return percent if self.of == "time" else f"{percent} of performance (+{(self.factor - 1) * 100:.3g} % time)"
+        if self.of == "time":
+            return percent
+        same_time = f" (+{(self.factor - 1) * 100:.3g} % time)" if self.larger_is_better else ""
+        return f"{percent} of {self.of}{same_time}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +192,11 @@ class Recording:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """The expected values of a configuration. `cells` are the printed texts; `timed` is what the document timed."""
+    """The expected values of a configuration. `cells` are the printed texts; `timed` is what the document timed.
+
+    `resolution_seconds` is one unit in the last place that its table prints of a step time, 0 where nothing is rounded;
+    `tolerances` are those of its file and row, each metric once.
+    """
 
     configuration: Configuration
     kind: str
@@ -192,9 +208,10 @@ class Baseline:
     dialect: str
     peak_tflops: float
     source: Source
-    tolerance: Tolerance | None = None
+    tolerances: tuple[Tolerance, ...] = ()
     logged_tflops_factor: float | None = None
     recording: Recording | None = None
+    resolution_seconds: float = 0.0
 
     @property
     def key(self) -> Key:
@@ -341,7 +358,8 @@ class FoundRun:
     """Files on disk that are one execution, and what their names and metadata say.
 
     `layout` is results, experiments, workloads or empty. `started` is what its metadata or its own folder says, `dated`
-    what only a folder above or a bare day says. `excluded` is positive evidence that the run is not comparable.
+    what only a folder above or a bare day says. `excluded` is positive evidence that the run is not comparable. `build`
+    is what its metadata says of container, commit and framework: equal texts are one build, empty is unknown.
     """
 
     id: str
@@ -358,6 +376,7 @@ class FoundRun:
     modified: datetime | None = None
     excluded: Reason | None = None
     excluded_because: str = ""
+    build: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -442,8 +461,10 @@ class Problem:
 @dataclass(frozen=True, slots=True, eq=False)
 class Measurement:
     """What one run measured against one baseline's window. `problems` is empty for a valid run; `statistic_seconds` is
-    None where the window could not be measured; `window_seconds` are the step times in the window; `expected` are the
-    metrics at the baseline's step time."""
+    None where the window could not be measured; `window_seconds` are the step times in the window, with their numbers
+    and log lines beside them; `moving_mean` is the number of steps that each of them is a mean of (1: itself);
+    `resolution_seconds` one unit in the last place that the log prints; `expected` are the metrics at the baseline's
+    step time."""
 
     run: Run
     baseline: Baseline
@@ -454,6 +475,10 @@ class Measurement:
     last_step_seconds: float | None
     window_seconds: tuple[float, ...]
     metrics: tuple[Metric, ...]
+    window_steps: tuple[int, ...] = ()
+    window_lines: tuple[int, ...] = ()
+    moving_mean: int = 1
+    resolution_seconds: float = 0.0
     expected: tuple[Metric, ...] = ()
     problems: tuple[Problem, ...] = ()
     notes: tuple[Note, ...] = ()
@@ -473,21 +498,74 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True)
+class Noise:
+    """How much the logarithm of a run's statistic varies from run to run: standard deviation `sigma`, and what says so.
+
+    `measured` is False for an assumption, which holds nothing of what happens within a run.
+    """
+
+    sigma: float
+    degrees_of_freedom: float
+    source: str
+    measured: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Evidence:
     """What a verdict is reached from: the measurements of one configuration, newest first, and the settings that apply.
-    `now` is the time of the session; `max_age` limits how old the judged run may be."""
+
+    `history` are further, older ones that only tell the noise. `prior` is what other configurations say of it, or an
+    assumption. Runs of one build that started within `repeat_window` of the newest are its repeats. `level` is the
+    probability of a wrong PASS at the bound. `now` is the time of the session; `max_age` limits how old the judged run
+    may be.
+    """
 
     baseline: Baseline
     measurements: tuple[Measurement, ...]
     tolerance: Tolerance
     now: datetime
+    prior: Noise
     max_age: timedelta | None = None
+    history: tuple[Measurement, ...] = ()
+    repeat_window: timedelta | None = None
+    level: float = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """How well a difference to the baseline is known. All but `detectable` are logarithms, slower is positive.
+
+    `difference` is the mean over `runs` of log(statistic / baseline), `low` and `high` are its one-sided bounds (each
+    wrong with probability `level`), `margin` is the bound of the verdict, `p_slower` the p-value of "not slower than
+    the baseline". `rounding` is the standard error from the printed baseline's digits, `effective_sample_size` the
+    number of independent steps. `detectable` is the smallest slowdown against the baseline, as a fraction, that such a
+    run shows with 80 % probability; `repeats_needed` the number of runs that would settle the verdict, None where none
+    would. `threshold_only`: nothing is known of the error, and the numbers are compared as they are.
+    """
+
+    difference: float
+    standard_error: float
+    degrees_of_freedom: float
+    low: float
+    high: float
+    margin: float
+    level: float
+    runs: int
+    noise: Noise
+    within_run_error: float
+    effective_sample_size: float
+    rounding: float
+    detectable: float
+    repeats_needed: int | None
+    p_slower: float | None
+    threshold_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
     """The verdict on one configuration. `bound_seconds` is the largest step time that passes; `log_difference` is
-    log(measured / expected), slower is positive; `meets_point` is the literal rule, measured <= bound."""
+    log(measured / expected), slower is positive; `meets_point` is the literal rule, measured <= bound; `repeats` are
+    the other runs that were averaged with `measurement`; `estimate` is None where nothing was compared."""
 
     verdict: Verdict
     reason: Reason
@@ -499,6 +577,8 @@ class Judgement:
     log_difference: float | None = None
     meets_point: bool | None = None
     notes: tuple[Note, ...] = ()
+    estimate: Estimate | None = None
+    repeats: tuple[Measurement, ...] = ()
 
 
 # --- items ------------------------------------------------------------------------------------------------
@@ -511,6 +591,34 @@ class Case:
     id: str
     key: Key
     run_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What one item besides the configurations says: of several of them together, or of the gate itself.
+
+    `kind` is weak-scaling, fp8-speedup, cluster-change or selftest, `verdict` a word for it, `lines` the rows of its
+    table, `message` the text of the item. `decides` is False where it only reports.
+    """
+
+    kind: str
+    id: str
+    status: Status
+    verdict: str
+    text: str
+    lines: tuple[str, ...] = ()
+    decides: bool = False
+    message: str = ""
+
+    @property
+    def failed(self) -> bool:
+        """Whether the item has to fail."""
+        return self.status is Status.FAILED
+
+    @property
+    def skipped(self) -> bool:
+        """Whether the item has to be skipped."""
+        return self.status is Status.SKIPPED
 
 
 @dataclass(frozen=True, slots=True)

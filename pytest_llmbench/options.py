@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Option(NamedTuple):
-    """One command line option, and its ini key where a repository may decide it."""
+    """One command line option, and its ini key where a repository may decide it; `is_flag` takes no value."""
 
     flag: str
     metavar: str
@@ -14,6 +14,7 @@ class Option(NamedTuple):
     repeats: bool = False
     ini: str = ""
     choices: tuple[str, ...] = ()
+    is_flag: bool = False
 
 
 def destination(flag: str) -> str:
@@ -38,8 +39,55 @@ OPTIONS = (
     Option(
         "--llmb-tolerance",
         "TOL",
-        "How much slower a run may be: 5%%, 2.5%%, 0.025 or perf:5%% (default: the baseline's, else 5%%).",
+        "How much slower a run may be: 5%%, 0.025, perf:5%%, mfu:3%%, or several with commas between "
+        "(default: the baseline's, else 5%%).",
         ini="string",
+    ),
+    Option(
+        "--llmb-inconclusive",
+        "MODE",
+        "What a run does that cannot tell: literal (measured <= bound passes), fail or skip (default: literal).",
+        ini="string",
+        choices=("literal", "fail", "skip"),
+    ),
+    Option(
+        "--llmb-improvement",
+        "MODE",
+        "What a run does that is faster than its baseline by more than the tolerance: pass or fail (default: pass).",
+        ini="string",
+        choices=("pass", "fail"),
+    ),
+    Option(
+        "--llmb-scaling",
+        "MODE",
+        "What a worse weak scaling, or FP8 speed-up, than the documented one does: report or fail (default: report).",
+        ini="string",
+        choices=("report", "fail"),
+    ),
+    Option(
+        "--llmb-repeat-window",
+        "AGE",
+        "Runs of one build that started within this time of the newest are its repeats: 2h, or 0 (default: 0, none).",
+        ini="string",
+    ),
+    Option(
+        "--llmb-assumed-cv",
+        "PERCENT",
+        "Run-to-run variation assumed where nothing was measured, at most 50%% (default: 1%%).",
+        ini="string",
+    ),
+    Option(
+        "--llmb-certify",
+        "",
+        "Certify: inconclusive and missing configurations fail, and performance has to be at least 95%% of the "
+        "published one (default: no).",
+        is_flag=True,
+    ),
+    Option(
+        "--llmb-selftest",
+        "",
+        "Prove on changed copies of the runs that passed that the verdict would change (default: no).",
+        is_flag=True,
     ),
     Option(
         "--llmb-require",

@@ -4,132 +4,74 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pytest_llmbench import wording
-from pytest_llmbench.catalogue import Catalogue, is_required, tolerance_of
-from pytest_llmbench.ingest import ingest
+from pytest_llmbench.across import comparisons, shared_shift, with_shift, with_warnings
+from pytest_llmbench.batch import Batch, Judged, Result
+from pytest_llmbench.catalogue import Catalogue, tolerance_of
+from pytest_llmbench.ingest import Ingested, ingest
 from pytest_llmbench.models import (
-    JUDGED,
     Case,
+    Check,
     Evidence,
-    Identity,
-    Judgement,
     Key,
     Measurement,
-    Outcome,
-    Reason,
     Run,
-    Status,
-    Stray,
-    Verdict,
 )
 from pytest_llmbench.settings import Settings
+from pytest_llmbench.strays import strays
 
+if TYPE_CHECKING:
+    from pytest_llmbench.judge.shift import SharedShift
 
-@dataclass(frozen=True, slots=True)
-class Result:
-    """The verdict that decides an item, and the verdicts against further baselines."""
-
-    case: Case
-    judgement: Judgement
-    others: tuple[Judgement, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """All that one session found and judged, before it is known which items were selected.
-
-    `results` is by item id. `measurements` holds, newest first, every run of a configuration against the baseline that
-    decides; it stays with the process that read the logs.
-    """
-
-    results: Mapping[str, Result]
-    strays: tuple[Stray, ...]
-    runs_found: int
-    runs_before_since: int
-    ignored: tuple[str, ...]
-    measurements: Mapping[Key, tuple[Measurement, ...]]
+Measured = Mapping[Key, tuple[tuple[Measurement, ...], ...]]
+"""For each key and each of its baselines the measurements of its runs, newest first."""
 
 
 def gather(settings: Settings, catalogue: Catalogue, now: datetime) -> Batch:
     """Discover, read and judge everything under the given paths."""
-    found = ingest(settings, catalogue, now)
-    since = settings.since
-    current = [run for run in found.runs if since is None or run.started is None or run.started >= since]
-    measured = _measured(current, catalogue, now)
+    return judge_found(ingest(settings, catalogue, now), settings, catalogue, now)
+
+
+def judge_found(found: Ingested, settings: Settings, catalogue: Catalogue, now: datetime) -> Batch:
+    """Measure and judge runs that were read; those before `settings.since` only tell the noise."""
+    current = [run for run in found.runs if not _is_before(run, settings)]
+    measured = measure_runs(found.runs, catalogue, now)
+    judged = judge_measured(measured, settings, catalogue, now)
+    shift = shared_shift(judged)
+    judged = with_warnings(with_shift(judged, shift))
     return Batch(
-        results=_judged(measured, settings, catalogue, now),
-        strays=(*_strays(current, settings, now), *found.unreadable),
+        results={name: result for name, (result, _) in judged.items()},
+        strays=(*strays(current, settings, now), *found.unreadable),
         runs_found=len(found.runs),
         runs_before_since=len(found.runs) - len(current),
         ignored=found.ignored,
-        measurements={key: measurements[0] for key, measurements in measured.items()},
+        measurements={key: _current(measurements[0], settings) for key, measurements in measured.items()},
+        checks=tuple(_checks(judged, shift, settings, catalogue)),
     )
 
 
-def settle(batch: Batch, selected: Collection[str], settings: Settings) -> tuple[Outcome, ...]:
-    """Return what becomes of each selected item id; if none of them has a valid run, none of them is green."""
-    from pytest_llmbench.judge.consequence import consequence
+def _checks(judged: Judged, shift: SharedShift | None, settings: Settings, catalogue: Catalogue) -> Iterator[Check]:
+    from pytest_llmbench.selftest import selftests
 
-    found = [batch.results[identifier] for identifier in selected]
-    judged = {result.case.key for result in found if result.judgement.verdict in JUDGED}
-    chosen = [unshadowed(result, batch.strays, settings) for result in found]
-    nothing = "" if judged else _nothing_judged(batch, len(chosen))
-    outcomes = []
-    for result in chosen:
-        key = result.case.key
-        required = is_required(key, settings.require) and key not in judged
-        status = Status.FAILED if nothing else consequence(result.judgement, required=required)
-        outcomes.append(Outcome(result.case, status, result.judgement, result.others, nothing))
-    return tuple(outcomes)
+    if settings.record is None:
+        yield from comparisons(judged, shift, [one[0].configuration for one in catalogue.baselines.values()], settings)
+    if settings.selftest:
+        yield from selftests(judged, settings)
 
 
-def unshadowed(result: Result, strays: Sequence[Stray], settings: Settings) -> Result:
-    """Return a result, INVALID where a newer run may be of its configuration: an older one must not stand for it."""
-    measurement = result.judgement.measurement
-    if measurement is None or result.case.run_id or settings.unmatched == "list":
-        return result
-    started = measurement.run.started
-    for stray in strays:
-        newer = stray.started is None or started is None or stray.started > started
-        if newer and result.case.key in stray.candidates:
-            text = f"a newer run may be of this configuration: {stray.id}: {stray.text}"
-            invalid = dataclasses.replace(result.judgement, verdict=Verdict.INVALID, reason=Reason.AMBIGUOUS, text=text)
-            return dataclasses.replace(result, judgement=invalid)
-    return result
+def _is_before(run: Run, settings: Settings) -> bool:
+    return settings.since is not None and run.started is not None and run.started < settings.since
 
 
-def _nothing_judged(batch: Batch, selected: int) -> str:
-    """Say why nothing is green: which runs were found, and what would match them."""
-    told = f"nothing was judged: no valid run of the {wording.counted(selected, 'selected configuration')}."
-    if batch.runs_found and batch.runs_found == batch.runs_before_since:
-        return f"{told} All of the {wording.counted(batch.runs_found, 'run')} started before --llmb-since."
-    if not batch.runs_found:
-        others = f", only {wording.counted(len(batch.ignored), 'other file')}" if batch.ignored else ""
-        return f"{told} There is no training log (.out or .log) under the given paths{others}."
-    found = [f"{stray.id} ({stray.text.partition('; ')[0]}{_near(stray)})" for stray in batch.strays]
-    judgements = [result.judgement for result in batch.results.values()]
-    found += [
-        f"{one.measurement.run.id} ({one.baseline.key.id}: {one.verdict})" for one in judgements if one.measurement
-    ]
-    return f"{told} {wording.counted(batch.runs_found, 'run')} found: {wording.listed(found)}."
+def _current(measurements: Sequence[Measurement], settings: Settings) -> tuple[Measurement, ...]:
+    return tuple(one for one in measurements if not _is_before(one.run, settings))
 
 
-def _near(stray: Stray) -> str:
-    """Return the nearest configuration, and the option that would match the run."""
-    option = next((part for part in stray.text.split("; ")[1:] if "--llmb-" in part), "")
-    near = f"nearest {stray.nearest[0].id}" if stray.nearest else ""
-    return "".join(f"; {part}" for part in (near, option) if part)
-
-
-def _measured(
-    runs: Sequence[Run], catalogue: Catalogue, now: datetime
-) -> dict[Key, tuple[tuple[Measurement, ...], ...]]:
-    """Return for each key and each of its baselines the measurements of its runs, newest first."""
+def measure_runs(runs: Sequence[Run], catalogue: Catalogue, now: datetime) -> Measured:
+    """Return what runs, newest first, measured against the baselines of their configurations."""
     from pytest_llmbench.measure.measurement import measure
 
     by_key: dict[Key, list[Run]] = defaultdict(list)
@@ -143,9 +85,7 @@ def _measured(
     return _with_scaling(measured, catalogue)
 
 
-def _with_scaling(
-    measured: dict[Key, tuple[tuple[Measurement, ...], ...]], catalogue: Catalogue
-) -> dict[Key, tuple[tuple[Measurement, ...], ...]]:
+def _with_scaling(measured: Measured, catalogue: Catalogue) -> Measured:
     """Add the weak-scaling efficiency to the newest valid run of each member of a family."""
     from pytest_llmbench.measure.metrics import metric
     from pytest_llmbench.measure.scaling import families, weak_scaling_efficiency
@@ -164,63 +104,53 @@ def _with_scaling(
     return scaled
 
 
-def _judged(
-    measured: Mapping[Key, tuple[tuple[Measurement, ...], ...]], settings: Settings, catalogue: Catalogue, now: datetime
-) -> dict[str, Result]:
+def judge_measured(measured: Measured, settings: Settings, catalogue: Catalogue, now: datetime) -> Judged:
+    """Return by item id the verdict, with what those against each of its baselines were reached from."""
     from pytest_llmbench.judge.consequence import worst
     from pytest_llmbench.judge.decide import judge, judge_alone
 
-    results = {}
-    for key, of_key in measured.items():
-        for case, chosen in _cases(key, of_key, settings.runs):
-            decide = judge_alone if case.run_id else judge
-            verdicts = [
-                decide(Evidence(baseline, measurements, tolerance_of(settings, baseline), now, settings.max_age))
-                for baseline, measurements in zip(catalogue.baselines[key], chosen, strict=True)
-            ]
-            results[case.id] = Result(case, *worst(verdicts))
-    return results
+    return {
+        case.id: (Result(case, *worst([(judge_alone if case.run_id else judge)(one) for one in chosen])), chosen)
+        for key, of_key in _evidence(measured, settings, catalogue, now).items()
+        for case, chosen in _cases(key, of_key, settings.runs)
+    }
 
 
-def _cases(
-    key: Key, of_key: tuple[tuple[Measurement, ...], ...], runs: str
-) -> Iterator[tuple[Case, tuple[tuple[Measurement, ...], ...]]]:
-    """Yield one item a configuration, or one a run with what that run measured against each baseline."""
-    if runs == "newest" or not of_key[0]:
+def _evidence(
+    measured: Measured, settings: Settings, catalogue: Catalogue, now: datetime
+) -> dict[Key, tuple[Evidence, ...]]:
+    """Return for each key the evidence against each of its baselines; what is known of the noise uses all of them."""
+    from pytest_llmbench.judge.noise import assumed
+    from pytest_llmbench.judge.prior import prior
+
+    evidence = {
+        key: tuple(
+            Evidence(
+                baseline=baseline,
+                measurements=_current(measurements, settings),
+                tolerance=tolerance_of(settings, baseline),
+                now=now,
+                prior=assumed(settings.assumed_cv),
+                max_age=settings.max_age,
+                history=tuple(one for one in measurements if _is_before(one.run, settings)),
+                repeat_window=settings.repeat_window,
+            )
+            for baseline, measurements in zip(catalogue.baselines[key], of_key, strict=True)
+        )
+        for key, of_key in measured.items()
+    }
+    known = prior((of_key[0] for of_key in evidence.values()), settings.assumed_cv)
+    return {key: tuple(dataclasses.replace(one, prior=known) for one in of_key) for key, of_key in evidence.items()}
+
+
+def _cases(key: Key, of_key: tuple[Evidence, ...], runs: str) -> Iterator[tuple[Case, tuple[Evidence, ...]]]:
+    """Yield one item a configuration, or one a run, for which the older ones are history."""
+    found = of_key[0].measurements
+    if runs == "newest" or not found:
         yield Case(key.id, key), of_key
         return
-    labels = [one.run.found.job_id or "run" for one in of_key[0]]
+    labels = [one.run.found.job_id or "run" for one in found]
     for position, label in enumerate(labels):
         unique = label if labels.count(label) == 1 else f"{label}-{position + 1}"
-        run_id = of_key[0][position].run.id
-        yield Case(f"{key.id}-{unique}", key, run_id), tuple((measurements[position],) for measurements in of_key)
-
-
-def _strays(runs: Sequence[Run], settings: Settings, now: datetime) -> Iterator[Stray]:
-    known = {hash_ for run in runs if run.identity.key for hash_ in _hashes(run)}
-    for run in runs:
-        identity = run.identity
-        old = settings.max_age is not None and run.started is not None and now - run.started > settings.max_age
-        if identity.key is None and not old:
-            reason = Reason.AMBIGUOUS if identity.candidates else Reason.UNMATCHED
-            path: Path = run.attempts[-1].files.log if run.attempts else run.found.folder
-            copied = bool(_hashes(run)) and _hashes(run) <= known
-            serious = run.found.excluded is None and not copied and _nearly_identified(identity)
-            candidates = identity.candidates if serious else ()
-            yield Stray(run.id, reason, identity.because, path, candidates, identity.nearest, run.started)
-
-
-def _hashes(run: Run) -> set[str]:
-    """Return the hashes of a run's logs that hold steps: empty and unreadable logs are all alike."""
-    return {attempt.log.sha256 for attempt in run.attempts if attempt.log.segments}
-
-
-def _nearly_identified(identity: Identity) -> bool:
-    """Whether a run is so nearly of one configuration that an older run must not stand for it.
-
-    Its candidates differ in GPU type and release, which an option decides, or in what its sources contradict each other
-    about. A log that could be almost anything puts nothing in doubt.
-    """
-    decided = {"gpu", "release", *identity.contradicted}
-    fields = (field.name for field in dataclasses.fields(Key) if field.name not in decided)
-    return all(len({getattr(key, name) for key in identity.candidates}) == 1 for name in fields)
+        chosen = (dataclasses.replace(one, measurements=one.measurements[position:]) for one in of_key)
+        yield Case(f"{key.id}-{unique}", key, found[position].run.id), tuple(chosen)

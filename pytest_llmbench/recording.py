@@ -9,9 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from pytest_llmbench import wording
+from pytest_llmbench.batch import Batch, Result
 from pytest_llmbench.models import Baseline, Key, Measurement, Outcome, Recording, Status, Verdict
-from pytest_llmbench.pipeline import Batch, Result, unshadowed
+from pytest_llmbench.robust import trimmed_mean
 from pytest_llmbench.settings import Settings
+from pytest_llmbench.strays import unshadowed
 
 
 def record(
@@ -38,7 +40,7 @@ def record(
         failed = bool(nothing) or result.judgement.verdict is Verdict.INVALID
         told = "" if failed or result.case.key not in recorded else _told(*recorded[result.case.key], changes)
         status = Status.FAILED if failed else Status.SKIPPED
-        seconds = recorded[result.case.key][1].mean_seconds if told else None
+        seconds = recorded[result.case.key][1].trimmed_mean_seconds if told else None
         outcomes.append(Outcome(result.case, status, result.judgement, (), nothing, told, seconds))
     return tuple(outcomes), tuple(path for path, _ in written)
 
@@ -60,10 +62,8 @@ def _recordable(
 
 def recording_of(runs: Sequence[Measurement], now: datetime) -> Recording:
     """Return what valid runs of one configuration measured: means over runs, and the spread within a run, pooled."""
-    from scipy import stats
-
     windows = [np.array(run.window_seconds) for run in runs]
-    trimmed = [float(stats.trim_mean(window, 0.2)) for window in windows]
+    trimmed = [trimmed_mean(window) for window in windows]
     return Recording(
         date=now.date().isoformat(),
         runs=len(runs),
@@ -85,4 +85,5 @@ def _told(baseline: Baseline, recording: Recording, changes: Sequence[str]) -> s
     if recording.runs > 1:
         runs += f" ({wording.seconds(min(recording.run_seconds))} to {wording.seconds(max(recording.run_seconds))})"
     replaced = next((f"; replaced {change}" for change in changes if change.startswith(f"{baseline.key.id}: ")), "")
-    return f"recorded {wording.seconds(recording.mean_seconds)} from {runs}, not judged{replaced}"
+    measured, mean = wording.seconds(recording.trimmed_mean_seconds), wording.seconds(recording.mean_seconds)
+    return f"recorded {measured} (trimmed mean; the mean is {mean}) from {runs}, not judged{replaced}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from pytest_llmbench import wording
 
 if TYPE_CHECKING:
+    from pytest_llmbench.batch import Batch
     from pytest_llmbench.catalogue import Catalogue
-    from pytest_llmbench.models import Case, Outcome, Stray
-    from pytest_llmbench.pipeline import Batch
+    from pytest_llmbench.models import Case, Check, Outcome, Stray
     from pytest_llmbench.settings import Settings
 
 SHORT_FROM = 6
@@ -23,6 +23,9 @@ SHORT_FROM = 6
 
 NEXT = "give --llmb-logs the folder that holds the runs, or look at what is in it with: llmbench summary PATH"
 """What to do when nothing was judged."""
+
+KINDS = ("cluster-change", "weak-scaling", "fp8-speedup", "selftest")
+"""The checks, each with a test of its own."""
 
 SOUND = ("PASS", "IMPROVEMENT", "REGRESSION", "INCONCLUSIVE", "RECORDED")
 """The verdicts of a session that did its work, whatever a user's own test made of them."""
@@ -77,9 +80,9 @@ class Session:
 
     def settle(self, selected: Collection[str]) -> None:
         """Decide what becomes of the selected items (ids), or record baselines from them."""
-        from pytest_llmbench.pipeline import settle
         from pytest_llmbench.recording import record
         from pytest_llmbench.report.explain import explain
+        from pytest_llmbench.settling import settle
 
         if self.settings.record is None:
             outcomes = settle(self.batch, selected, self.settings)
@@ -112,6 +115,25 @@ class Session:
         told = wording.printable_values(describe_stray(stray, self.directory))
         return replace(stray, message=explain(told, short=self._short)), told
 
+    def check(self, check: Check) -> tuple[Check, dict[str, Any]]:
+        """Return a check with the message of its item, and its dictionary."""
+        from pytest_llmbench.report.explain import explain
+        from pytest_llmbench.report.outcome import describe_check
+
+        told = wording.printable_values(describe_check(check))
+        message = check.text if check.skipped else explain(told, short=self._short)
+        return replace(check, message=message), told
+
+    @cached_property
+    def cases(self) -> dict[str, tuple[Any, ...]]:
+        """What has items, by the name of the built-in test, in the order in which they run."""
+        of_kind = {kind: tuple(check for check in self.batch.checks if check.kind == kind) for kind in KINDS}
+        return {
+            "test_performance": tuple(result.case for result in self.batch.results.values()),
+            "test_unmatched_run": self.failing_strays,
+            **{f"test_{kind.replace('-', '_')}": checks for kind, checks in of_kind.items()},
+        }
+
     @property
     def failing_strays(self) -> tuple[Stray, ...]:
         """The strays that have an item of their own: none where they are only listed, or nothing is judged."""
@@ -134,7 +156,8 @@ class Session:
     @property
     def judged(self) -> bool:
         """Whether any item ended with a verdict that rests on a run, or with a recording, or red."""
-        verdicts = (one.get("overruled") or one.get("verdict") for one in self.described)
+        deciding = [one for one in self.described if one["kind"] != "check" or one["decides"]]
+        verdicts = (one.get("overruled") or one.get("verdict") for one in deciding)
         return any(one["status"] == "failed" for one in self.described) or any(one in SOUND for one in verdicts)
 
     def crashed(self, nodeid: str, error: str) -> list[dict[str, Any]]:
@@ -150,22 +173,28 @@ class Session:
 
     def header(self) -> list[str]:
         """Return what decides, for the head of the session's output."""
-        from pytest_llmbench.settings import DEFAULT_TOLERANCE
+        return [f"llmbench: {line}" for line in self._header()]
 
-        tolerance = self.settings.tolerance or f"{DEFAULT_TOLERANCE} unless a baseline says otherwise"
-        lines = [f"llmbench: baselines: {self.catalogue.describe()}"]
-        lines += [f"llmbench: baselines: {wording.place(path, self.directory)}" for path in self.settings.baselines]
-        if self.settings.baselines:
-            lines.append(f"llmbench: judged against: {self.settings.against or 'recorded where there are any'}")
-        lines.append(f"llmbench: tolerance: {tolerance}")
-        lines += [f"llmbench: logs: {wording.place(path, self.directory)}" for path in self.settings.logs]
-        if self.settings.baseline_release:
-            lines.append(f"llmbench: every run is judged against release {self.settings.baseline_release}")
-        if self.settings.record:
-            lines.append(
-                f"llmbench: recording to {wording.place(self.settings.record, self.directory)}; nothing is judged"
-            )
-        return lines
+    def _header(self) -> Iterator[str]:
+        settings = self.settings
+        yield f"baselines: {self.catalogue.describe()}"
+        for path in settings.baselines:
+            yield f"baselines: {wording.place(path, self.directory)}"
+        if settings.baselines:
+            yield f"judged against: {settings.against or 'recorded where there are any'}"
+        yield f"tolerance: {_tolerances(settings)}"
+        for path in settings.logs:
+            yield f"logs: {wording.place(path, self.directory)}"
+        if settings.certify:
+            yield f"certifying against {settings.against} baselines: inconclusive and missing configurations fail"
+        elif settings.inconclusive != "literal":
+            yield f"inconclusive runs: {settings.inconclusive}"
+        if settings.repeat_window:
+            yield f"repeats: runs of one build within {wording.age(settings.repeat_window)} of the newest"
+        if settings.baseline_release:
+            yield f"every run is judged against release {settings.baseline_release}"
+        if settings.record:
+            yield f"recording to {wording.place(settings.record, self.directory)}; nothing is judged"
 
     def write_reports(self) -> bool:
         """Write the report files that were asked for; False, with the reason kept for the summary, where one failed."""
@@ -208,3 +237,13 @@ class Session:
         if batch.ignored:
             remarks.append(f"{wording.counted(len(batch.ignored), 'file')} skipped, first {batch.ignored[0]}")
         return remarks
+
+
+def _tolerances(settings: Settings) -> str:
+    from pytest_llmbench.settings import DEFAULT_TOLERANCE
+    from pytest_llmbench.tolerance import TIME, slot
+
+    given = [f"{tolerance} ({tolerance.source})" for tolerance in settings.tolerances]
+    if not any(slot(tolerance) == TIME for tolerance in settings.tolerances):
+        given.append(f"{DEFAULT_TOLERANCE} unless a baseline says otherwise")
+    return ", ".join(given)

@@ -4,33 +4,41 @@ from __future__ import annotations
 
 import os
 import re
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pytest_llmbench.errors import SettingsError, did_you_mean
 from pytest_llmbench.models import Tolerance
 from pytest_llmbench.options import OPTIONS, destination
-from pytest_llmbench.tolerance import parse_tolerance
+from pytest_llmbench.tolerance import merged, parse_fraction, parse_tolerances
 
 Converted = TypeVar("Converted")
 
+_PERCENT = partial(parse_fraction, expected="a percentage such as 1% or 0.5%")
 
-DEFAULT_TOLERANCE = Tolerance(0.05)
+ASSUMED_CV = 0.01
+DEFAULT_TOLERANCE = Tolerance(0.05, source="default")
+CERTIFIED = Tolerance(0.05, "performance", larger_is_better=True, source="--llmb-certify")
+"""A certified cluster has at least 95 % of the published performance."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What one session was asked to do.
 
-    `tolerance` is None where the baseline files decide; `against` is empty for recorded baselines where there are any.
+    `tolerances` are those of the command line and the ini file, one for each `tolerance.slot`; for the other slots the
+    baseline files decide. `against` is empty for recorded baselines where there are any, `repeat_window` None for no
+    repeats but those of one launch, `assumed_cv` a fraction.
     """
 
     logs: tuple[Path, ...] = ()
     baselines: tuple[Path, ...] = ()
-    tolerance: Tolerance | None = None
+    tolerances: tuple[Tolerance, ...] = ()
     require: tuple[str, ...] = ()
     unmatched: str = "fail"
     release: str = ""
@@ -42,17 +50,26 @@ class Settings:
     baseline_release: str = ""
     record: Path | None = None
     junit: Path | None = None
+    inconclusive: str = "literal"
+    improvement: str = "pass"
+    scaling: str = "report"
+    repeat_window: timedelta | None = None
+    assumed_cv: float = ASSUMED_CV
+    certify: bool = False
+    selftest: bool = False
 
 
 def resolve(values: Mapping[str, Any], directory: Path) -> Settings:
     """Build Settings from option values by `dest` (None or empty: not given); relative paths are below `directory`.
 
-    Raises SettingsError for the first value that cannot be used.
+    `values` were typed; those of a ChainMap's first layer were, and those of its second stand in the ini file. Raises
+    SettingsError for the first value that cannot be used.
     """
-    return Settings(
+    typed, ini = _layers(values)
+    settings = Settings(
         logs=tuple(_existing("--llmb-logs", text, directory) for text in values.get("llmb_logs") or ()),
         baselines=tuple(_folder("--llmb-baselines", text, directory) for text in values.get("llmb_baselines") or ()),
-        tolerance=_converted(values, "--llmb-tolerance", parse_tolerance),
+        tolerances=_tolerances(typed, ini),
         require=tuple(_patterns(values.get("llmb_require") or (), directory)),
         unmatched=_chosen(values, "--llmb-unmatched", "fail"),
         release=_text(values, "--llmb-release"),
@@ -64,7 +81,16 @@ def resolve(values: Mapping[str, Any], directory: Path) -> Settings:
         baseline_release=_text(values, "--llmb-baseline-release"),
         record=_output(values, "--llmb-record", directory),
         junit=_output(values, "--llmb-junit", directory),
+        inconclusive=_chosen(values, "--llmb-inconclusive", "literal"),
+        improvement=_chosen(values, "--llmb-improvement", "pass"),
+        scaling=_chosen(values, "--llmb-scaling", "report"),
+        repeat_window=_converted(values, "--llmb-repeat-window", parse_window),
+        assumed_cv=_converted(values, "--llmb-assumed-cv", _PERCENT) or ASSUMED_CV,
+        certify=bool(values.get("llmb_certify")),
+        selftest=bool(values.get("llmb_selftest")),
     )
+    _refuse_judging_flags(settings)
+    return _certifying(settings, typed) if settings.certify else settings
 
 
 def parse_age(text: str) -> timedelta:
@@ -83,12 +109,56 @@ def parse_age(text: str) -> timedelta:
     )
 
 
+def parse_window(text: str) -> timedelta | None:
+    """Read an age as `parse_age` does, and `0` (`0h`) as None; ValueError otherwise."""
+    return None if re.fullmatch(r"0+\s*[mhdw]?", text, re.ASCII) else parse_age(text)
+
+
 def parse_moment(text: str) -> datetime:
     """Read an ISO date or time; without a zone it is local time. ValueError otherwise."""
     try:
         return datetime.fromisoformat(text).astimezone(UTC)
     except ValueError:
         raise ValueError("expected a date such as 2025-11-20 or a time such as 2025-11-20T06:00") from None
+
+
+def _refuse_judging_flags(settings: Settings) -> None:
+    """Refuse what has to judge in a session that only records."""
+    for flag, given in (("--llmb-certify", settings.certify), ("--llmb-selftest", settings.selftest)):
+        if given and settings.record is not None:
+            raise SettingsError(f"{flag} with --llmb-record: a session that records judges nothing; run two sessions")
+
+
+def _certifying(settings: Settings, typed: Mapping[str, Any]) -> Settings:
+    """Return what a certificate rests on: nothing untold, nothing missing, and the published performance.
+
+    Only the command line and the ini file may say another tolerance or baseline, and nothing another `inconclusive`.
+    """
+    mode = _value(typed, "--llmb-inconclusive")
+    if mode not in (None, "fail"):
+        raise SettingsError(
+            f"--llmb-inconclusive={mode} with --llmb-certify: a certificate does not rest on a run that cannot tell; "
+            "leave it out"
+        )
+    return replace(
+        settings,
+        tolerances=merged([CERTIFIED], settings.tolerances),
+        require=(*settings.require, "all"),
+        against=settings.against or "published",
+        inconclusive="fail",
+    )
+
+
+def _layers(values: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Return what was typed, and what stands in the ini file."""
+    return (values.maps[0], values.parents) if isinstance(values, ChainMap) else (values, {})
+
+
+def _tolerances(typed: Mapping[str, Any], ini: Mapping[str, Any]) -> tuple[Tolerance, ...]:
+    flag = "--llmb-tolerance"
+    weaker = _converted(ini, flag, partial(parse_tolerances, source="ini"))
+    stronger = _converted(typed, flag, partial(parse_tolerances, source=flag))
+    return merged(weaker or (), stronger or ())
 
 
 def _value(values: Mapping[str, Any], flag: str) -> str | None:

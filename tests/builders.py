@@ -21,6 +21,7 @@ from pytest_llmbench.models import (
     Identity,
     Key,
     Measurement,
+    Noise,
     Parallelism,
     ParsedLog,
     Run,
@@ -30,6 +31,7 @@ from pytest_llmbench.models import (
     Tolerance,
     Window,
 )
+from pytest_llmbench.robust import trimmed_mean
 
 NOW = datetime(2025, 11, 20, 6, 0, tzinfo=UTC)
 
@@ -117,8 +119,11 @@ def run(
     return Run(FoundRun(**fields), attempts, Identity(key, "by name"), started, "folder name")
 
 
+ASSUMED = Noise(0.01, 4.0, "assumed, nothing was measured", measured=False)
+
+
 def measurement(seconds: float | None = 7.4, **fields: Any) -> Measurement:
-    """Return a valid measurement of one run."""
+    """Return a valid measurement of one run: 34 equal steps, numbered from 11; step k stands on line 100 + k."""
     made: dict[str, Any] = {
         "run": run(),
         "baseline": BASELINE,
@@ -128,15 +133,36 @@ def measurement(seconds: float | None = 7.4, **fields: Any) -> Measurement:
         "statistic_seconds": seconds,
         "last_step_seconds": seconds,
         "window_seconds": () if seconds is None else (seconds,) * 34,
+        "window_steps": tuple(range(11, 45)),
+        "window_lines": tuple(range(111, 145)),
         "metrics": (),
     }
     return Measurement(**{**made, **fields})
 
 
+def noisy(seconds: float, cv: float = 0.01, *, seed: int = 0, statistic: str = "mean", **fields: Any) -> Measurement:
+    """Return a valid measurement whose statistic is `seconds`, with independent noise on its steps."""
+    values = 1 + cv * np.random.default_rng(seed).standard_normal(34)
+    middle = trimmed_mean(values) if statistic == "trimmed_mean" else float(np.mean(values))
+    return measurement(seconds, window_seconds=tuple((values / middle * seconds).tolist()), **fields)
+
+
+def nights(*seconds: float, first: int = 1, **fields: Any) -> tuple[Measurement, ...]:
+    """Return measurements of one run a night, newest first: the first one `first` days before NOW."""
+    return tuple(
+        measurement(value, run=run(started=NOW - timedelta(days=first + day)), **fields)
+        for day, value in enumerate(seconds)
+    )
+
+
+HISTORY = nights(*(7.325 * (1 + 0.003 * wobble) for wobble in (0, 1, -1, 2, 0, -2, 1, 0, -1, 1, 0, 2)))
+"""Twelve nights around the baseline: sigma 0.3 to 0.4 %."""
+
+
 def evidence(*measurements: Measurement, tolerance: float = 0.05, **fields: Any) -> Evidence:
     """Return evidence on the baseline, newest measurement first."""
     baseline = fields.pop("baseline", BASELINE)
-    return Evidence(baseline, measurements, Tolerance(tolerance), NOW, **fields)
+    return Evidence(baseline, measurements, Tolerance(tolerance), NOW, **{"prior": ASSUMED, **fields})
 
 
 def at(baseline: Baseline, **changes: Any) -> Baseline:

@@ -15,7 +15,9 @@ class Judged:
     def __init__(self, record: pytest.HookRecorder) -> None:
         self.ret = record.ret
         reports: list[Any] = record.getreports("pytest_runtest_logreport")  # type: ignore[assignment]
-        told = [report for report in reports if hasattr(report, "llmb")]
+        every = [report for report in reports if hasattr(report, "llmb")]
+        self.reports = [report.llmb for report in every]
+        told = [report for report in every if report.llmb["kind"] != "check"]
         self.verdicts = {one.llmb["id"]: one.llmb.get("verdict", one.llmb["reason"]) for one in told}
         self.described = {one.llmb["id"]: one.llmb for one in told}
         self.statuses = {one.llmb["id"]: one.outcome for one in told}

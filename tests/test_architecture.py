@@ -16,8 +16,8 @@ import pytest_llmbench
 
 PACKAGE = Path(pytest_llmbench.__file__).parent
 STAGES = {"baseline", "discover", "parse", "measure", "judge", "report"}
-SHARED = {"models", "errors", "wording", "tolerance"}
-KNOW_PYTEST = {"plugin.py", "fixtures.py", "suite"}
+SHARED = {"models", "errors", "wording", "tolerance", "robust", "quantities"}
+KNOW_PYTEST = {"plugin.py", "stash.py", "collection.py", "fixtures.py", "suite"}
 HEAVY = {"yaml", "numpy", "pandas", "scipy", "junit_xml", "jinja2", "multiprocessing"}
 
 
@@ -88,9 +88,11 @@ def test_an_idle_session_loads_no_stage_starts_nothing_and_leaves_nothing(tmp_pa
     seen = json.loads(facts.read_text())
     assert seen["modules"] == [
         "pytest_llmbench",
+        "pytest_llmbench.collection",
         "pytest_llmbench.fixtures",
         "pytest_llmbench.options",
         "pytest_llmbench.plugin",
+        "pytest_llmbench.stash",
     ]
     assert seen["threads"] == 1
     assert seen["files"] == ["conftest.py", "test_one.py"]

@@ -25,7 +25,7 @@ def rows(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, 
 
 def test_each_run_is_a_line_with_status_mean_and_deviation(capsys: pytest.CaptureFixture[str]) -> None:
     found = {row["job_id"]: row for row in rows(capsys, str(EXAMPLES))}
-    assert len(found) == 28
+    assert len(found) == 38
     expected = {
         "1640021": "Success",
         "1640026": "Diverged",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,10 @@ from pytest_llmbench.models import (
     Recipe,
     Recording,
     Source,
+    Tolerance,
     Window,
 )
+from pytest_llmbench.tolerance import merged
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +36,20 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class RecipeFile:
-    """A recipe with what only lint needs. `dp_excludes_ep`: the DP column counts copies of all the experts."""
+    """A recipe with what only lint and recording need.
+
+    `dp_excludes_ep`: the DP column counts copies of all the experts. `tolerances` stand for the whole file.
+    """
 
     recipe: Recipe
     models: tuple[tuple[str, Model], ...]
     dp_excludes_ep: bool
+    tolerances: tuple[Tolerance, ...] = ()
 
 
 def recipe_file(path: Path, kind: str, entry: Entry) -> RecipeFile:
     """Return the records of one file; `entry` has passed the schema and the checks."""
-    launch = entry.get("launch")
+    launch, resolutions = entry.get("launch"), _resolutions(entry) if kind == "published" else {}
     recipe = Recipe(
         name=entry["recipe"],
         release=entry["release"],
@@ -52,13 +59,13 @@ def recipe_file(path: Path, kind: str, entry: Entry) -> RecipeFile:
         dialect=entry["dialect"],
         names=entry.get("names", (entry["recipe"],)),
         layout=entry.get("layout", ""),
-        baselines=tuple(_baseline(path, kind, entry, row) for row in entry["configurations"]),
+        baselines=tuple(_baseline(path, kind, entry, row, resolutions) for row in entry["configurations"]),
         errata=tuple(_errata(entry)),
         launch=_plain(launch) if launch else (),
         path=path,
     )
     models = tuple((size, _model(model)) for size, model in entry["models"].values.items())
-    return RecipeFile(recipe, models, bool(entry.get("dp_excludes_ep")))
+    return RecipeFile(recipe, models, bool(entry.get("dp_excludes_ep")), entry.get("tolerance", ()))
 
 
 def _model(model: Entry) -> Model:
@@ -66,7 +73,19 @@ def _model(model: Entry) -> Model:
     return Model(model.get("printed_flops", ""), _plain(worked) if worked else ())
 
 
-def _baseline(path: Path, kind: str, entry: Entry, row: Entry) -> Baseline:
+def _resolutions(entry: Entry) -> dict[str, float]:
+    """Return for each table one unit in the last place of its step times, in seconds.
+
+    The cell with the most decimals tells: a spreadsheet prints 10.00 s as `10`.
+    """
+    decimals: dict[str, int] = defaultdict(int)
+    for row in entry["configurations"]:
+        table, (_, _, digits) = row.get("table", ""), row["cells"]["step_time"].partition(".")
+        decimals[table] = max(decimals[table], len(digits))
+    return {table: float(f"1e-{digits}") for table, digits in decimals.items()}
+
+
+def _baseline(path: Path, kind: str, entry: Entry, row: Entry, resolutions: Mapping[str, float]) -> Baseline:
     window = Window(entry["window"]["first"], entry["window"]["last"], entry["window"]["statistic"])
     recording = Recording(**row["recorded"].values) if kind == "recorded" else None
     cells = row.get("cells")
@@ -81,9 +100,10 @@ def _baseline(path: Path, kind: str, entry: Entry, row: Entry) -> Baseline:
         dialect=entry["dialect"],
         peak_tflops=float(entry["peak_tflops"][row["gpu"]][row["dtype"]]),
         source=Source(entry["source"]["document"], row.get("table", ""), str(path), row.line),
-        tolerance=entry.get("tolerance"),
+        tolerances=merged(entry.get("tolerance", ()), row.get("tolerance", ())),
         logged_tflops_factor=entry.get("logged_tflops_factor"),
         recording=recording,
+        resolution_seconds=0.0 if recording else resolutions[row.get("table", "")],
     )
 
 

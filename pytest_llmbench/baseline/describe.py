@@ -71,12 +71,12 @@ def _counts(reports: Sequence[LintReport]) -> str:
 
 
 def _expectation(baseline: Baseline) -> Iterator[tuple[str, str]]:
-    tolerance = baseline.tolerance
+    printed = f", printed to {baseline.resolution_seconds:g} s" if baseline.resolution_seconds else ""
     yield "kind", baseline.kind
-    yield "expected", f"{baseline.step_seconds:.10g} s a step"
+    yield "expected", f"{baseline.step_seconds:.10g} s a step{printed}"
     yield "judged by", f"{baseline.window}, of {baseline.steps} steps"
     yield "timed", {"last_step": "the last step of a run"}.get(baseline.timed, baseline.timed.replace("_", " "))
-    yield "tolerance", str(tolerance) if tolerance else "that of the session"
+    yield "tolerance", ", ".join(map(str, baseline.tolerances)) or "that of the session"
     recording = baseline.recording
     if recording:
         spread = f"mean {recording.mean_seconds:.6g} s, standard deviation {recording.standard_deviation_seconds:.3g} s"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import string
 from datetime import datetime
+from functools import partial
 
 from pytest_llmbench.baseline.schema import Converted, Fields, Flag, Items, Names, Number, Spec, Text
-from pytest_llmbench.tolerance import parse_tolerance
+from pytest_llmbench.tolerance import parse_tolerances
 
 SCHEMA = "1"
 KINDS = ("published", "recorded")
@@ -72,6 +73,7 @@ def _has_known_placeholders(text: str) -> bool:
 _NAME = Text("a name of lower-case letters, digits and . _ + -", r"(?a:[a-z0-9][a-z0-9._+-]{0,99})")
 _WORD = Text("a name of lower-case letters and digits", r"(?a:[a-z0-9][a-z0-9_.]{0,49})")
 _TEXT = Text()
+_TOLERANCES = Converted(partial(parse_tolerances, source="baseline file"))
 _SIZE = Number(1, 10**9, whole=True)
 _GROUP = Number(1, 10**7, whole=True)
 _SECONDS = Number(1e-6, _LARGEST_STEP_SECONDS)
@@ -135,6 +137,7 @@ _CONFIGURATION_OPTIONS: dict[str, Spec] = {
     "scaling": _NAME,
     "variant": _NAME,
     "table": _TEXT,
+    "tolerance": _TOLERANCES,
 }
 _WORKED = Fields(
     {"sequence_length": _SIZE, "layers": _SIZE, "attention": _COUNTED, "mlp": _COUNTED, "embedding": _COUNTED},
@@ -199,7 +202,7 @@ def file_fields(kind: str) -> Fields:
         **(about if recorded else {}),
         "layout": Text(choices=("results", "experiments", "workloads")),
         "dp_excludes_ep": Flag(),
-        "tolerance": Converted(parse_tolerance),
+        "tolerance": _TOLERANCES,
         "logged_tflops_factor": Number(0.5, 2),
         "launch": _LAUNCH,
         "errata": Items(_ERRATUM, least=0),

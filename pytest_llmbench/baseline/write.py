@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pytest_llmbench.baseline.fields import GROUPS
-from pytest_llmbench.baseline.read import read_recipe
+from pytest_llmbench.baseline.read import read_file, read_recipe
 from pytest_llmbench.errors import BaselineError, RecordError
 from pytest_llmbench.models import Baseline, Configuration, Key, Recipe, Recording, Tolerance
+from pytest_llmbench.tolerance import merged
 
-STATISTIC = "mean"
-"""The trimmed mean stands in the file beside it, but alone it would pass a run in which every sixth step stalls."""
+STATISTIC = "trimmed_mean"
+"""No single slow step moves it. The mean stands beside it in the file: only that tells where each sixth step stalls."""
+
+Tolerances = tuple[Tolerance, ...]
 
 Name = TypeVar("Name")
 Value = TypeVar("Value")
@@ -27,37 +30,40 @@ def write_recorded(
 ) -> tuple[tuple[Path, tuple[str, ...]], ...]:
     """Write <directory>/<recipe>/<release>.yaml for every recipe and release among the recordings.
 
-    Each file keeps the other configurations that it already holds. Returns the paths, each with a line for every
-    configuration that it replaced (`id: 7.331 s -> 7.402 s`). Raises RecordError before anything is written where a
-    file cannot be merged with (published, unreadable, measured another way), and where a place cannot be written.
+    Each file keeps the other configurations that it already holds, and its tolerances: those of the whole file apply to
+    what is added, too, and one in the published file only where there is none. Returns the paths, each with a line for
+    every configuration that it replaced (`id: 7.331 s -> 7.402 s`). Raises RecordError before anything is written where
+    a file cannot be merged with (published, unreadable, measured another way), and where a place cannot be written.
     """
     files: list[tuple[Path, str, dict[Key, Baseline]]] = []
     changes: list[tuple[Path, tuple[str, ...]]] = []
     for path, baselines in sorted(_by_file(directory, recorded).items()):
-        existing = _existing(path)
+        existing, shared = _existing(path)
         replaced = tuple(
             f"{baseline.key.id}: {existing[key].step_seconds:#.4g} s -> {baseline.step_seconds:#.4g} s"
             for key, baseline in sorted(baselines.items())
             if key in existing
         )
-        merged = {**existing, **baselines}
-        files.append((path, _rendered(path, merged), merged))
+        together = {**existing, **{key: _kept(baseline, existing, shared) for key, baseline in baselines.items()}}
+        files.append((path, _rendered(path, together, shared), together))
         changes.append((path, replaced))
-    for path, text, merged in files:
-        _replace_file(path, text, merged)
+    for path, text, together in files:
+        _replace_file(path, text, together)
     return tuple(changes)
 
 
 def recorded_baseline(published: Baseline, recording: Recording) -> Baseline:
-    """Return the baseline that a recording makes of a published one: the mean over the same steps."""
+    """Return the baseline that a recording makes of a published one: the trimmed mean over the same steps."""
     return replace(
         published,
         kind="recorded",
-        step_seconds=float(recording.mean_seconds),
+        step_seconds=float(recording.trimmed_mean_seconds),
         cells=(),
         window=replace(published.window, statistic=STATISTIC),
         timed=STATISTIC,
+        tolerances=merged(published.tolerances),
         recording=recording,
+        resolution_seconds=0.0,
     )
 
 
@@ -72,30 +78,46 @@ def _by_file(directory: Path, recorded: Sequence[tuple[Baseline, Recording]]) ->
     return files
 
 
-def _existing(path: Path) -> dict[Key, Baseline]:
+def _existing(path: Path) -> tuple[dict[Key, Baseline], Tolerances]:
+    """Return the configurations of a recorded file by key, and the tolerances that stand for the whole file."""
     if not os.path.lexists(path):
-        return {}
+        return {}, ()
     try:
-        recipe = read_recipe(path)
+        file = read_file(path)
     except BaselineError as error:
         raise RecordError(f"{path} cannot be added to, move it away or record elsewhere:\n{error}") from error
+    recipe = file.recipe
     if recipe.kind != "recorded":
         raise RecordError(f"{path}: found a {recipe.kind} baseline file, expected to record elsewhere")
-    return {baseline.key: baseline for baseline in recipe.baselines}
+    statistic = recipe.baselines[0].window.statistic
+    if statistic != STATISTIC:
+        found, expected = statistic.replace("_", " "), STATISTIC.replace("_", " ")
+        raise RecordError(
+            f"{path}: found baselines judged by the {found}, expected the {expected}, by which they are recorded now; "
+            "move the file away or record elsewhere"
+        )
+    return {baseline.key: baseline for baseline in recipe.baselines}, file.tolerances
+
+
+def _kept(baseline: Baseline, existing: dict[Key, Baseline], shared: Tolerances) -> Baseline:
+    """Return a new baseline with the tolerances that its file has for it."""
+    own = existing[baseline.key].tolerances if baseline.key in existing else shared
+    return replace(baseline, tolerances=merged(baseline.tolerances, own))
 
 
 # --- text -----------------------------------------------------------------------------------------------
 
 
-def _rendered(path: Path, baselines: dict[Key, Baseline]) -> str:
+def _rendered(path: Path, baselines: dict[Key, Baseline], shared: Tolerances) -> str:
     import yaml
 
     ordered = [baselines[key] for key in sorted(baselines)]
     document = {
         **_head(path, ordered),
+        **_tolerance(shared),
         "peak_tflops": _peaks(path, ordered),
         "models": _models(path, ordered),
-        "configurations": [_row(baseline) for baseline in ordered],
+        "configurations": [_row(baseline, shared) for baseline in ordered],
     }
     text: str = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110, default_flow_style=None)
     return f"# Recorded by pytest --llmb-record; docs/baselines.md explains the keys.\n{text}"
@@ -126,16 +148,15 @@ def _facts(baseline: Baseline) -> dict[str, Any]:
         "timed": baseline.timed,
         "window": {"statistic": window.statistic, "first": window.first, "last": window.last},
         "steps": baseline.steps,
-        "tolerance": _tolerance(baseline.tolerance),
         "logged_tflops_factor": baseline.logged_tflops_factor,
     }
 
 
-def _tolerance(tolerance: Tolerance | None) -> str | None:
-    if tolerance is None:
-        return None
-    fraction = _decimal(tolerance.fraction)
-    return fraction if tolerance.of == "time" else f"perf:{fraction}"
+def _tolerance(tolerances: Iterable[Tolerance]) -> dict[str, str]:
+    """Return the key of these tolerances, `{"tolerance": "0.05, mfu:0.03"}`, or none."""
+    prefixes = {"time": "", "performance": "perf:"}
+    texts = [prefixes.get(one.of, f"{one.of}:") + _decimal(one.fraction) for one in tolerances]
+    return {"tolerance": ", ".join(texts)} if texts else {}
 
 
 def _decimal(number: float) -> str:
@@ -180,7 +201,7 @@ def _agreed(path: Path, what: str, pairs: Iterable[tuple[Name, Value]]) -> dict[
     return agreed
 
 
-def _row(baseline: Baseline) -> dict[str, Any]:
+def _row(baseline: Baseline, shared: Tolerances) -> dict[str, Any]:
     configuration, key = baseline.configuration, baseline.key
     row = {
         **{name: getattr(key, name) for name in ("size", "gpu", "dtype", "gpus", "task", "scaling", "variant")},
@@ -192,6 +213,7 @@ def _row(baseline: Baseline) -> dict[str, Any]:
         "gbs": configuration.global_batch_size,
         "ga": configuration.gradient_accumulation,
         "proxy": configuration.proxy or None,
+        **_tolerance(one for one in baseline.tolerances if one not in shared),
         "recorded": _recording(baseline.recording),
     }
     return {name: value for name, value in row.items() if value not in (None, "")}

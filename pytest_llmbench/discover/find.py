@@ -121,11 +121,12 @@ def _found(draft: Draft, place: Place, record: Metadata | None, *, alone: bool) 
     if record and record.started:
         started, started_from = record.started, "the launch time in the metadata"
     dated, dated_from = (None, "") if started else dated_by_name(_below_given(folder))
+    clues = _clues(draft, folder, where if spoken_for else None, record)
     return FoundRun(
         id=_short_id(draft, folder, where, job),
         folder=folder.path,
         attempts=attempts,
-        clues=_clues(draft, folder, where if spoken_for else None, record),
+        clues=clues,
         job_id=job,
         layout=where.name if spoken_for else "",
         started=started,
@@ -135,7 +136,14 @@ def _found(draft: Draft, place: Place, record: Metadata | None, *, alone: bool) 
         modified=datetime.fromtimestamp(draft.modified, UTC),
         excluded=excluded,
         excluded_because=because,
+        build=_build(record, clues),
     )
+
+
+def _build(record: Metadata | None, clues: Sequence[Clue]) -> str:
+    """Return the container, the versions and the release of a run as one text; sources that differ are all in it."""
+    releases = {f"release={clue.value.removeprefix('v')}" for clue in clues if clue.field == "release"}
+    return "; ".join(sorted(releases.union(record.build if record else ())))
 
 
 def _is_run_folder(path: Path, where: Layout) -> bool:

@@ -7,6 +7,7 @@ deeply nested YAML with the C loader crashes the interpreter.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -36,7 +37,8 @@ _TEXTS = {
     "gpus_per_node": ("cluster_info", "gpus_per_node"),
 }
 _NUMBERS = ("gpus", "gpus_per_node")
-_SECTIONS = ("job_info", "workload_info", "model_info", "cluster_info", "job_config")
+_SECTIONS = ("job_info", "workload_info", "model_info", "cluster_info", "container_info", "job_config")
+_VERSION = re.compile(r"(?:.*_)?(?:version|commit)")
 _EVIDENCE = {
     "ENABLE_PROFILE": Reason.PROFILED,
     "ENABLE_NCCLTRACE": Reason.TRACED,
@@ -54,7 +56,8 @@ Tree = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """What a metadata file says of its job; `odd` lists the values in it that could not be used."""
+    """What a metadata file says of its job; `odd` lists the values in it that could not be used, `build` says as
+    "key=value" which versions and container images it ran, but for the release, which is a clue."""
 
     job: str
     clues: tuple[Clue, ...]
@@ -62,6 +65,7 @@ class Metadata:
     excluded: Reason | None = None
     excluded_because: str = ""
     odd: tuple[str, ...] = ()
+    build: tuple[str, ...] = ()
 
 
 def read_metadata(path: Path) -> Metadata:
@@ -108,7 +112,8 @@ def interpret(tree: Tree, name: str, job: str) -> Metadata:
     if launched and started is None:
         odd.append(f"job_info.launch_time is {launched!r}, which is no date and time")
     excluded, because = next(iter([*_exclusions(tree, odd)]), (None, ""))
-    return Metadata(job or inside, clues, started, excluded, because and f"{name}: {because}", tuple(odd))
+    build = (*_versions(tree, odd), *_leaves("container", _section(tree, "container_info")))
+    return Metadata(job or inside, clues, started, excluded, because and f"{name}: {because}", tuple(odd), build)
 
 
 def _said(tree: Tree, odd: list[str]) -> Iterator[tuple[str, str]]:
@@ -121,6 +126,25 @@ def _said(tree: Tree, odd: list[str]) -> Iterator[tuple[str, str]]:
     task = _text(tree, "workload_info", "workload_type", odd)
     if task and not task.lower().startswith("pretrain"):
         yield "task", task
+
+
+def _versions(tree: Tree, odd: list[str]) -> Iterator[str]:
+    """Yield the versions and commits that are named, but for the release, which is a clue."""
+    for key in _section(tree, "workload_info"):
+        if _VERSION.fullmatch(key) and key != "gsw_version" and (value := _text(tree, "workload_info", key, odd)):
+            yield f"{key}={value}"
+
+
+def _leaves(name: str, value: object) -> Iterator[str]:
+    """Yield every value of any nesting as one "key=value"; of a list, in which entries have no names, each entry."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _leaves(f"{name}.{key}", inner)
+    elif isinstance(value, list):
+        for entry in value:
+            yield from _leaves(name, entry if isinstance(entry, str) else json.dumps(entry, sort_keys=True))
+    elif isinstance(value, str) and value.strip().lower() not in _NOTHING:
+        yield f"{name}={value.strip()}"
 
 
 def _modes(tree: Tree, odd: list[str]) -> Iterator[tuple[str, str]]:

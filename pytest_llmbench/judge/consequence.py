@@ -18,20 +18,32 @@ SEVERITY = (
 """Worst first."""
 
 
-def consequence(judgement: Judgement, *, required: bool) -> Status:
+def consequence(
+    judgement: Judgement, *, required: bool, inconclusive: str = "literal", improvement: str = "pass"
+) -> Status:
     """Return what becomes of an item: it fails unless the verdict is green, or nothing was there and none is required.
 
-    INCONCLUSIVE follows the literal rule, measured <= bound. Anything unknown fails.
+    INCONCLUSIVE follows the literal rule, measured <= bound; under "fail" it fails, and under "skip" it is skipped,
+    unless the configuration is required: then it fails, since the answer that was asked for is not there. IMPROVEMENT
+    fails unless `improvement` is "pass". Anything unknown fails.
     """
     match judgement.verdict:
-        case Verdict.PASS | Verdict.IMPROVEMENT:
+        case Verdict.PASS:
             return Status.PASSED
-        case Verdict.INCONCLUSIVE:
+        case Verdict.IMPROVEMENT:
+            return Status.PASSED if improvement == "pass" else Status.FAILED
+        case Verdict.INCONCLUSIVE if inconclusive == "literal":
             return Status.PASSED if judgement.meets_point else Status.FAILED
+        case Verdict.INCONCLUSIVE if inconclusive == "skip":
+            return _absent(required=required)
         case Verdict.MISSING | Verdict.NOT_COMPARABLE:
-            return Status.FAILED if required else Status.SKIPPED
+            return _absent(required=required)
         case _:
             return Status.FAILED
+
+
+def _absent(*, required: bool) -> Status:
+    return Status.FAILED if required else Status.SKIPPED
 
 
 def worst(judgements: Sequence[Judgement]) -> tuple[Judgement, tuple[Judgement, ...]]:

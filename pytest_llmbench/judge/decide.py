@@ -3,29 +3,56 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from pytest_llmbench import wording
-from pytest_llmbench.models import Evidence, Judgement, Measurement, Note, Reason, Verdict
+from pytest_llmbench.judge import agreement, nights
+from pytest_llmbench.judge.estimate import disagree, estimate, noise_of
+from pytest_llmbench.judge.margin import EQUAL, Answer, answer
+from pytest_llmbench.judge.shape import Shape, look
+from pytest_llmbench.models import Estimate, Evidence, Judgement, Measurement, Note, Reason, Verdict
 
-EQUAL = 1e-9
-"""Relative difference below which two step times are the same number: float arithmetic, not measurement."""
+POOLED_NIGHTS = 3
+"""A configuration that is INCONCLUSIVE for so many nights running is judged on them together."""
+
+COARSE = 0.1
+"""A baseline whose rounding is a larger part of the margin than this is worth a warning."""
 
 
 def judge(evidence: Evidence) -> Judgement:
     """Return the verdict on a configuration from its measurements, newest first.
 
-    The newest comparable run is judged. PASS: its statistic is at most baseline x (1 + tolerance). IMPROVEMENT: it is
-    faster than baseline / (1 + tolerance). REGRESSION: anything else, NaN included. A run that cannot be judged is
-    INVALID, whatever older runs say; a configuration without a comparable run is MISSING.
+    The newest comparable run is judged, together with its repeats. PASS: shown to be at most baseline x (1 +
+    tolerance). REGRESSION: shown to be slower than that. IMPROVEMENT: shown to be faster than baseline / (1 +
+    tolerance). INCONCLUSIVE: none of these can be shown. A run that cannot be judged is INVALID, whatever older runs
+    say; a configuration without a comparable run is MISSING.
     """
     comparable = [measurement for measurement in evidence.measurements if measurement.excluded is None]
     if not comparable:
         return _missing(evidence)
     newest = comparable[0]
+    if newest.run.started is None and len(comparable) > 1:
+        return _start_unknown(evidence, newest)
+    return _judged(evidence, newest)
+
+
+def judge_alone(evidence: Evidence) -> Judgement:
+    """Return the verdict on the first run, which has an item of its own; the others are its history.
+
+    NOT_COMPARABLE where positive evidence excludes it.
+    """
+    measurement = evidence.measurements[0]
+    problem = measurement.excluded
+    if problem is not None:
+        return _verdict(evidence, Verdict.NOT_COMPARABLE, problem.reason, problem.text, measurement)
+    return _judged(evidence, measurement)
+
+
+def _judged(evidence: Evidence, newest: Measurement) -> Judgement:
     started = newest.run.started
-    if started is None and (len(comparable) > 1 or evidence.max_age is not None):
-        text = f"nothing says when {newest.run.id} started: {newest.run.started_from}"
-        return _verdict(evidence, Verdict.INVALID, Reason.START_UNKNOWN, text, newest)
+    if started is None and evidence.max_age is not None:
+        return _start_unknown(evidence, newest)
     if started is not None and evidence.max_age is not None and evidence.now - started > evidence.max_age:
         age, limit = wording.age(evidence.now - started), wording.age(evidence.max_age)
         text = f"the newest run is {age} old; at most {limit} is allowed"
@@ -33,16 +60,15 @@ def judge(evidence: Evidence) -> Judgement:
     if not newest.valid:
         problem = newest.problems[0]
         return _verdict(evidence, Verdict.INVALID, problem.reason, problem.text, newest)
+    measured = newest.statistic_seconds
+    if measured is None or not (math.isfinite(measured) and measured > 0):
+        return _verdict(evidence, Verdict.INVALID, Reason.WINDOW_INCOMPLETE, "no step time was measured", newest)
     return _compared(evidence, newest)
 
 
-def judge_alone(evidence: Evidence) -> Judgement:
-    """Return the verdict on a run with an item of its own: NOT_COMPARABLE where positive evidence excludes it."""
-    measurement = evidence.measurements[0]
-    if measurement.excluded is None:
-        return judge(evidence)
-    problem = measurement.excluded
-    return _verdict(evidence, Verdict.NOT_COMPARABLE, problem.reason, problem.text, measurement)
+def _start_unknown(evidence: Evidence, newest: Measurement) -> Judgement:
+    text = f"nothing says when {newest.run.id} started: {newest.run.started_from}"
+    return _verdict(evidence, Verdict.INVALID, Reason.START_UNKNOWN, text, newest)
 
 
 def _missing(evidence: Evidence) -> Judgement:
@@ -54,21 +80,134 @@ def _missing(evidence: Evidence) -> Judgement:
     return _verdict(evidence, Verdict.MISSING, Reason.ONLY_NOT_COMPARABLE, text, evidence.measurements[0])
 
 
+# --- the comparison ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Finding:
+    """A verdict with its reason, and what a reader should know besides."""
+
+    verdict: Verdict
+    reason: Reason
+    because: str = ""
+
+
 def _compared(evidence: Evidence, newest: Measurement) -> Judgement:
-    measured = newest.statistic_seconds
-    expected = evidence.baseline.step_seconds
-    if measured is None or not (math.isfinite(measured) and measured > 0):
-        return _verdict(evidence, Verdict.INVALID, Reason.WINDOW_INCOMPLETE, "no step time was measured", newest)
-    bound = expected * evidence.tolerance.factor
-    slower = wording.difference(measured / expected)
-    told = f"{wording.seconds(measured)} is {slower} against {wording.seconds(expected)}"
-    if not measured <= bound * (1 + EQUAL):
-        text = f"{told}; the bound is {wording.seconds(bound)}"
-        return _verdict(evidence, Verdict.REGRESSION, Reason.SLOWER_THAN_BOUND, text, newest)
-    if measured < expected / evidence.tolerance.factor * (1 - EQUAL):
-        text = f"{told}: refresh the baseline, or it will hide the next regression"
-        return _verdict(evidence, Verdict.IMPROVEMENT, Reason.FASTER_THAN_BASELINE, text, newest)
-    return _verdict(evidence, Verdict.PASS, Reason.WITHIN_TOLERANCE, told, newest)
+    tonight, notes = _tonight(evidence, newest)
+    older = nights.history(tonight, evidence)
+    noise = noise_of(evidence, older, tonight)
+    found = estimate(tonight, evidence, noise)
+    shape = look(newest)
+    finding = _finding(found, tonight, evidence, shape)
+    meets = agreement.meets_point(tonight, evidence, found)
+    if finding.reason is Reason.CANNOT_TELL:
+        finding = _over_nights(evidence, newest, older, meets) or finding
+    judgement = _verdict(evidence, finding.verdict, finding.reason, _told(finding, found, newest), newest)
+    return replace(
+        judgement,
+        log_difference=found.difference,
+        meets_point=meets,
+        notes=(*notes, *_doubts(found), *filter(None, [shape.warming_up]), *shape.notes, *judgement.notes),
+        estimate=found,
+        repeats=tonight[1:],
+    )
+
+
+def _tonight(evidence: Evidence, newest: Measurement) -> tuple[tuple[Measurement, ...], list[Note]]:
+    """Return the runs that are averaged, and what is to be said of them."""
+    runs, lost = nights.repeats(newest, evidence)
+    notes = [Note("repeat-lost", f"a repeat cannot be judged: {one.problems[0].text}") for one in lost]
+    if len(runs) == 1:
+        return runs, notes
+    shown = wording.listed([wording.seconds(run.statistic_seconds) for run in runs])
+    if disagree(runs, noise_of(evidence, nights.history(runs, evidence))):
+        text = f"{len(runs)} repeats differ too much, the newest decides: {shown}"
+        return (newest,), [Note("repeats-disagree", text), *notes]
+    told = [part for part in newest.run.found.build.split("; ") if part and not part.startswith("release=")]
+    unknown = "" if told else "; nothing says which build they are of"
+    return runs, [Note("repeats", f"the mean of {len(runs)} repeats: {shown}{unknown}"), *notes]
+
+
+def _finding(found: Estimate, tonight: Sequence[Measurement], evidence: Evidence, shape: Shape) -> _Finding:
+    half_width = found.high - found.difference
+    told = answer(found.difference, half_width, found.margin)
+    if told is Answer.CANNOT_TELL:
+        return _Finding(Verdict.INCONCLUSIVE, Reason.CANNOT_TELL, _how_many(found))
+    doubt = agreement.doubt(told, tonight, evidence)
+    if doubt:
+        return _Finding(Verdict.INCONCLUSIVE, Reason.FEW_STEPS_DECIDE, f"{doubt}; {shape.words}")
+    if told is Answer.BEYOND:
+        return _Finding(Verdict.REGRESSION, Reason.SLOWER_THAN_BOUND, _how_slower(shape))
+    if shape.warming_up:
+        return _Finding(Verdict.INCONCLUSIVE, Reason.WARMING_UP, shape.warming_up.text)
+    if answer(found.difference, half_width, -found.margin) is Answer.WITHIN:
+        because = "refresh the baseline, or it will hide the next regression"
+        return _Finding(Verdict.IMPROVEMENT, Reason.FASTER_THAN_BASELINE, because)
+    return _Finding(Verdict.PASS, Reason.WITHIN_TOLERANCE)
+
+
+def _over_nights(evidence: Evidence, newest: Measurement, older: Sequence[Measurement], meets: bool) -> _Finding | None:
+    """Return what three INCONCLUSIVE nights running say together, where tonight's run points the same way."""
+    row = nights.running(older, newest, POOLED_NIGHTS)
+    noise = noise_of(evidence, older)
+    if not row or disagree(row, noise):
+        return None
+    alone = [estimate([night], evidence, noise) for night in row]
+    if any(answer(one.difference, one.high - one.difference, one.margin) is not Answer.CANNOT_TELL for one in alone):
+        return None
+    together = estimate(row, evidence, noise)
+    told = answer(together.difference, together.high - together.difference, together.margin)
+    because = f"{POOLED_NIGHTS} nights running could not tell; together they do: {_interval(together)}"
+    if told is Answer.WITHIN and meets:
+        return _Finding(Verdict.PASS, Reason.WITHIN_TOLERANCE, because)
+    if told is Answer.BEYOND and not meets:
+        return _Finding(Verdict.REGRESSION, Reason.SLOWER_THAN_BOUND, because)
+    return None
+
+
+# --- words ------------------------------------------------------------------------------------------------
+
+
+def _told(finding: _Finding, found: Estimate, newest: Measurement) -> str:
+    expected = newest.baseline.step_seconds
+    measured = newest.statistic_seconds if found.runs == 1 else expected * math.exp(found.difference)
+    slower = wording.difference(math.exp(found.difference))
+    told = f"{wording.seconds(measured)} is {slower} against {wording.seconds(expected)} ({_interval(found)})"
+    if finding.verdict in (Verdict.REGRESSION, Verdict.INCONCLUSIVE):
+        told += f"; the bound is {wording.seconds(expected * math.exp(found.margin))}"
+    return f"{told}; {finding.because}" if finding.because else told
+
+
+def _interval(found: Estimate) -> str:
+    if found.threshold_only:
+        return "threshold only: nothing is known of the error"
+    percents = [f"{math.expm1(bound) * 100:+.1f}" for bound in (found.low, found.high)]
+    return f"{percents[0]} to {percents[1]} %"
+
+
+def _how_slower(shape: Shape) -> str:
+    """Say what a regression looks like; a few steps do not make it, or the trimmed mean would not agree."""
+    if shape.kind in ("drift", "two-levels", "slow-stretch"):
+        return shape.words
+    return f"uniform shift; {'' if shape.kind == 'even' else 'besides, '}{shape.words}"
+
+
+def _how_many(found: Estimate) -> str:
+    runs = wording.counted(found.runs, "run")
+    if found.repeats_needed is None or found.repeats_needed > 100:
+        return f"{runs} cannot tell, and no sensible number would: it lies at the bound"
+    return f"{runs} cannot tell; about {max(found.repeats_needed, found.runs + 1)} would"
+
+
+def _doubts(found: Estimate) -> list[Note]:
+    """Return what makes the estimate worse than it could be."""
+    notes = []
+    if found.threshold_only:
+        notes.append(Note("threshold-only", "too few steps and no history: compared with the bound as it is"))
+    if found.rounding > COARSE * found.margin:
+        text = f"the baseline's rounding ({found.rounding:.1%}) is more than a tenth of the margin"
+        notes.append(Note("coarse-baseline", text))
+    return notes
 
 
 def _verdict(
@@ -95,14 +234,13 @@ def _verdict(
 def _notes(evidence: Evidence, measurement: Measurement | None) -> tuple[Note, ...]:
     notes = measurement.notes if measurement else ()
     newer = evidence.measurements[: evidence.measurements.index(measurement)] if measurement else ()
-    if newer:
-        told = (
-            f"{wording.counted(len(newer), 'newer run')} cannot be compared: {newer[0].excluded.text}"
-            if newer[0].excluded
-            else ""
-        )
+    if newer and newer[0].excluded:
+        told = f"{wording.counted(len(newer), 'newer run')} cannot be compared: {newer[0].excluded.text}"
         notes = (*notes, Note("not-comparable", told))
     older = len(evidence.measurements) - len(newer) - 1
     if measurement and older:
-        notes = (*notes, Note("older-runs", f"{wording.counted(older, 'older run')} of this configuration not judged"))
+        notes = (
+            *notes,
+            Note("older-runs", f"{wording.counted(older, 'older run')} of this configuration, for its noise"),
+        )
     return notes

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pytest_llmbench.measure import checks, metrics
+from pytest_llmbench.measure.moving import moving_mean
 from pytest_llmbench.measure.window import Choice, choose_segment, in_window, statistic
-from pytest_llmbench.models import Baseline, Measurement, Metric, Note, Problem, Run, Steps
+from pytest_llmbench.models import Baseline, Measurement, Metric, Note, Problem, Run, Steps, Window
 
 if TYPE_CHECKING:
     from pytest_llmbench.models import Flags
@@ -40,6 +42,7 @@ def measure(run: Run, baseline: Baseline, now: datetime) -> Measurement:
     counted = in_window(steps, baseline.window)
     found = () if excluded else checks.problems(run, choice, steps, baseline, now)
     seconds = statistic(steps.seconds[counted], baseline.window.statistic) if counted.any() else None
+    width = moving_mean(choice.segment.steps)
     return Measurement(
         run=run,
         baseline=baseline,
@@ -50,12 +53,16 @@ def measure(run: Run, baseline: Baseline, now: datetime) -> Measurement:
         last_step_seconds=float(steps.seconds[-1]) if len(steps) else None,
         window_seconds=tuple(steps.seconds[counted].tolist()),
         metrics=_metrics(choice, baseline, steps, counted, seconds),
+        window_steps=tuple(steps.index[counted].tolist()),
+        window_lines=tuple(steps.line[counted].tolist()),
+        moving_mean=width,
+        resolution_seconds=float(steps.resolution_seconds[counted].max(initial=0.0)),
         expected=(
             metrics.metric("step_time_seconds", baseline.step_seconds),
             *metrics.at_step_time(baseline, baseline.step_seconds),
         ),
         problems=found,
-        notes=_notes(run, choice, steps, baseline),
+        notes=(*_notes(run, choice, steps, baseline), *_leaks(choice.segment.steps, baseline.window, width)),
         excluded=excluded,
     )
 
@@ -90,6 +97,17 @@ def _possible(steps: Steps, baseline: Baseline) -> Steps:
         return steps
     columns = (field.name for field in dataclasses.fields(steps))
     return Steps(**{name: getattr(steps, name)[keep] for name in columns})
+
+
+def _leaks(steps: Steps, window: Window, width: int) -> Iterator[Note]:
+    """Yield a note where the window holds moving means over the first step of the segment, which is always slow."""
+    first = int(steps.index[0])
+    rows = np.flatnonzero(in_window(steps, window) & (steps.index < first + width))
+    if width > 1 and len(rows):
+        text = (
+            f"the warm-up is in the window: up to step {steps.index[rows[-1]]} its values are means over step {first}"
+        )
+        yield Note("moving-mean-warm-up", text, int(steps.line[rows[0]]))
 
 
 def _notes(run: Run, choice: Choice, steps: Steps, baseline: Baseline) -> tuple[Note, ...]:

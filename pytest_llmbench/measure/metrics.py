@@ -1,41 +1,18 @@
-"""The metrics, with unit and direction declared once, and their values for a step time."""
+"""The metrics of a run: their values over a window, and those that follow from a step time."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pytest_llmbench.measure import derive
 from pytest_llmbench.models import Baseline, Metric, ParsedLog, Steps
+from pytest_llmbench.quantities import METRICS
+from pytest_llmbench.robust import trimmed_mean
 
 if TYPE_CHECKING:
     from pytest_llmbench.models import Flags, Floats
-
-
-@dataclass(frozen=True, slots=True)
-class Definition:
-    """A metric's unit, and whether a larger value is better, worse or neither (None)."""
-
-    unit: str
-    larger_is_better: bool | None
-
-
-METRICS = {
-    "step_time_seconds": Definition("s", larger_is_better=False),
-    "step_time_cv": Definition("", larger_is_better=False),
-    "tokens_per_second": Definition("tokens/s", larger_is_better=True),
-    "tokens_per_second_per_gpu": Definition("tokens/s", larger_is_better=True),
-    "mfu": Definition("", larger_is_better=True),
-    "tflops_per_gpu": Definition("TFLOP/s", larger_is_better=True),
-    "logged_tflops_per_gpu": Definition("TFLOP/s", larger_is_better=True),
-    "days_to_1t_tokens": Definition("days", larger_is_better=False),
-    "weak_scaling_efficiency": Definition("", larger_is_better=True),
-    "peak_memory_bytes": Definition("bytes", larger_is_better=None),
-    "checkpoint_save_seconds": Definition("s", larger_is_better=False),
-    "checkpoint_load_seconds": Definition("s", larger_is_better=False),
-}
 
 
 def metric(name: str, value: float, standard_deviation: float | None = None) -> Metric:
@@ -64,6 +41,8 @@ def of_window(baseline: Baseline, steps: Steps, counted: Flags, seconds: float) 
     deviation = spread(window)
     return (
         metric("step_time_seconds", seconds, deviation),
+        metric("step_time_mean_seconds", float(np.mean(window)), deviation),
+        metric("step_time_trimmed_mean_seconds", trimmed_mean(window)),
         metric("step_time_cv", deviation / float(np.mean(window))),
         *at_step_time(baseline, seconds),
         *_logged("logged_tflops_per_gpu", steps.tflops_per_gpu[counted]),

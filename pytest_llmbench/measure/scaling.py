@@ -1,9 +1,10 @@
-"""Weak scaling: throughput per GPU against the smallest size of a family."""
+"""Which configurations are compared with each other, and the efficiency of weak scaling."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from pytest_llmbench.models import Configuration, Key
 
@@ -18,6 +19,17 @@ def families(configurations: Sequence[Configuration]) -> tuple[tuple[Configurati
     return tuple(tuple(group) for group in ordered if len(group) > 1)
 
 
+def pairs(configurations: Sequence[Configuration]) -> tuple[tuple[Configuration, Configuration], ...]:
+    """Return (BF16, FP8) of configurations that differ in precision only: equal model, sequence length, layers and GBS.
+
+    MBS, gradient accumulation and parallelism may differ: they are how the same work is done.
+    """
+    by_key = {configuration.key: configuration for configuration in configurations}
+    bf16 = [one for one in configurations if one.key.dtype == "bf16"]
+    both = ((one, by_key.get(replace(one.key, dtype="fp8"))) for one in bf16)
+    return tuple((one, other) for one, other in both if other is not None and _work(one) == _work(other))
+
+
 def weak_scaling_efficiency(family: Sequence[Key], seconds: Mapping[Key, float]) -> dict[Key, float]:
     """Return tokens/s/GPU over that of the family's smallest size, for step times in seconds by key.
 
@@ -25,6 +37,10 @@ def weak_scaling_efficiency(family: Sequence[Key], seconds: Mapping[Key, float])
     """
     reference = seconds.get(min(family, key=lambda member: member.gpus))
     return {key: reference / seconds[key] for key in family if key in seconds} if reference else {}
+
+
+def _work(configuration: Configuration) -> tuple[object, ...]:
+    return configuration.architecture, configuration.global_batch_size, configuration.proxy
 
 
 def _family(configuration: Configuration) -> tuple[object, ...]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_llmbench.models import Attempt, Segment, Steps, Window
+from pytest_llmbench.robust import trimmed_mean
 
 if TYPE_CHECKING:
     from pytest_llmbench.models import Flags, Floats
@@ -77,8 +78,4 @@ def in_window(steps: Steps, window: Window) -> Flags:
 
 def statistic(values: Floats, name: str) -> float:
     """Return the mean, or the 20 % trimmed mean, of values of shape (n,), n > 0."""
-    if name == "mean":
-        return float(np.mean(values))
-    from scipy import stats
-
-    return float(stats.trim_mean(values, 0.2))
+    return float(np.mean(values)) if name == "mean" else trimmed_mean(values)

@@ -11,6 +11,9 @@ from pytest_llmbench import wording
 WIDTH = 79
 """Columns of a message: a terminal of 80 without wrapping."""
 
+MANY = 100
+"""From this many runs on nobody would start them."""
+
 ROWS = (
     ("step time", "step_time_seconds", "{:#.4g} s"),
     ("tokens/s", "tokens_per_second", "{:,.0f}"),
@@ -43,7 +46,16 @@ ADVICE = {
     "ambiguous": "say what nothing in the run says with --llmb-release or --llmb-gpu, correct what contradicts itself "
     "(a folder's name, the metadata), or allow it with --llmb-unmatched=list",
     "within-tolerance": "nothing",
+    "cannot-tell": "run it again, and judge the runs together with --llmb-repeat-window; a history of 8 nights or a "
+    "recorded baseline of several runs makes the noise known",
+    "warming-up": "run more steps before the window, or run it again",
+    "few-steps-decide": "look at the slow steps in the log: a stall of the node, a checkpoint, an evaluation; run it "
+    "again",
     "test-failed": "read the test",
+    "cluster-change": "look at what all nodes share: driver, fabric, power and clocks, file system, image",
+    "weak-scaling": "compare the communication of the larger run with the smaller one's: fabric, topology, placement",
+    "fp8-speedup": "check that the FP8 run used FP8 kernels, and compare both runs with older ones",
+    "selftest": "do not trust the gate with such runs: look at what of the damage the log shows",
     "not-asserted": "let the test act on llmb_verdict.failed and llmb_verdict.skipped",
     "recorded": "judge against it with --llmb-baselines=DIR",
     "unreadable": "make it readable, move it elsewhere, or allow it with --llmb-unmatched=list",
@@ -53,7 +65,7 @@ ADVICE = {
 def explain(described: dict[str, Any], *, short: bool) -> str:
     """Return the message of an item from its dictionary: one screen, or three lines where many items fail."""
     context = described.get("context") or ""
-    lines = [headline(described), *_wrapped(described["text"])]
+    lines = [headline(described), *_wrapped(described["text"]), *described.get("lines", [])]
     if short and context and described["reason"] == "no-run":
         lines = [headline(described), *_wrapped(textwrap.shorten(context, 2 * WIDTH - 20, placeholder=" ..."))]
     if not short:
@@ -69,6 +81,8 @@ def headline(described: dict[str, Any]) -> str:
     """Return `REGRESSION  grok1_314b-25.05-gb200-bf16-128 (slower-than-bound)`."""
     if described["kind"] == "stray":
         return f"{described['reason'].upper()}  {described['id']}"
+    if described["kind"] == "check":
+        return f"{described['check'].upper()} {described['verdict']}  {described['id']}"
     return f"{described['verdict']}  {described['id']} ({described['reason']})"
 
 
@@ -100,6 +114,7 @@ def _facts(described: dict[str, Any]) -> Iterator[str]:
             f"  bound     {wording.seconds(described['bound_seconds'])} = "
             f"{wording.seconds(described['expected_seconds'])} x {factor:.6g} (tolerance {described['tolerance']})"
         )
+        yield from _statistics(described)
         yield from _fact(
             "baseline",
             f"{baseline['kind']}: {baseline['table'] or baseline['document']}, {baseline['file']}:{baseline['line']}",
@@ -108,8 +123,10 @@ def _facts(described: dict[str, Any]) -> Iterator[str]:
         steps = described["window_seconds"]
         deviation = described["metrics"]["step_time_seconds"]["standard_deviation"]
         last = wording.seconds(described["last_step_seconds"])
+        other = _other_statistic(described)
         yield from _fact(
-            "window", f"{described['window']['text']} ({len(steps)} found, sd {deviation:.3g} s); last step {last}"
+            "window",
+            f"{described['window']['text']} ({len(steps)} found, sd {deviation:.3g} s{other}); last step {last}",
         )
     if run:
         job = f"job {run['job_id']}, " if run["job_id"] else ""
@@ -121,6 +138,39 @@ def _facts(described: dict[str, Any]) -> Iterator[str]:
         yield from _fact(
             "also", f"{other['verdict']} against the {other['baseline']['kind']} baseline: {other['text']}"
         )
+
+
+def _statistics(described: dict[str, Any]) -> Iterator[str]:
+    """Yield how well the difference is known, and what the rule as written says."""
+    estimate = described.get("estimate")
+    if estimate is None:
+        return
+    meets = "holds" if described["meets_point"] else "does not hold"
+    yield f"  rule      as written, measured <= bound: {meets}"
+    if estimate["threshold_only"]:
+        return
+    low, high = (wording.difference(1 + estimate[name]) for name in ("low", "high"))
+    runs, sure = wording.counted(estimate["runs"], "run"), (1 - estimate["level"]) * 100
+    yield from _fact("interval", f"{low} to {high} from {runs}, {sure:.3g} % sure of each end")
+    noise, within = estimate["run_to_run"], estimate["within_run_error"]
+    yield from _fact(
+        "noise",
+        f"run to run {noise['sigma'] * 100:.2f} % ({noise['source']}), within the run {within * 100:.2f} % "
+        f"({estimate['effective_sample_size']:.0f} independent steps)",
+    )
+    needed = estimate["repeats_needed"]
+    settles = described["verdict"] == "INCONCLUSIVE" and needed and needed <= MANY
+    settle = f"; about {wording.counted(needed, 'run')} would settle it" if settles else ""
+    detectable = wording.difference(1 + estimate["detectable"])
+    yield from _fact("power", f"such a run shows a slowdown of {detectable} or more{settle}")
+
+
+def _other_statistic(described: dict[str, Any]) -> str:
+    """Return the mean beside a trimmed mean, and the other way round."""
+    trimmed = described["window"]["statistic"] == "trimmed_mean"
+    name, label = ("mean", "mean") if trimmed else ("trimmed_mean", "trimmed mean")
+    metric = described["metrics"].get(f"step_time_{name}_seconds")
+    return f", {label} {wording.seconds(metric['value'])}" if metric else ""
 
 
 def _notes(described: dict[str, Any]) -> Iterator[str]:

@@ -8,7 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench import wording
-from pytest_llmbench.models import JUDGED, Baseline, Judgement, Measurement, Note, Outcome, Problem, Stray
+from pytest_llmbench.models import (
+    JUDGED,
+    Baseline,
+    Check,
+    Estimate,
+    Judgement,
+    Measurement,
+    Note,
+    Outcome,
+    Problem,
+    Stray,
+)
 
 SCHEMA = 1
 """Raised when a field of the dictionary changes its meaning."""
@@ -70,6 +81,7 @@ def _recorded(outcome: Outcome) -> dict[str, Any]:
         "metrics": {"step_time_seconds": {"value": seconds, "standard_deviation": None, "unit": "s"}},
         "log_difference": math.log(seconds / outcome.judgement.baseline.step_seconds),
         "bound_seconds": None,
+        "estimate": None,
         "problems": [],
     }
 
@@ -85,6 +97,24 @@ def describe_stray(stray: Stray, directory: Path) -> dict[str, Any]:
         "reason": str(stray.reason),
         "text": stray.text,
         "log": wording.place(stray.path, directory),
+    }
+
+
+def describe_check(check: Check) -> dict[str, Any]:
+    """Return what is said of several configurations together, or of the gate itself, as plain values."""
+    return {
+        "schema": SCHEMA,
+        "kind": "check",
+        "check": check.kind,
+        "decides": check.decides,
+        "id": check.id,
+        "suite": check.kind.replace("-", " "),
+        "status": str(check.status),
+        "verdict": check.verdict,
+        "reason": check.kind,
+        "text": check.text,
+        "lines": list(check.lines),
+        "log": None,
     }
 
 
@@ -110,7 +140,10 @@ def _judgement(judgement: Judgement, now: datetime, directory: Path) -> dict[str
         "expected_seconds": baseline.step_seconds,
         "bound_seconds": judgement.bound_seconds,
         "tolerance": str(judgement.tolerance),
+        "tolerance_source": judgement.tolerance.source,
         "log_difference": judgement.log_difference,
+        "estimate": _estimate(judgement.estimate),
+        "repeats": [one.run.id for one in judgement.repeats],
         "meets_point": judgement.meets_point,
         "window": {
             "first": window.first,
@@ -121,6 +154,35 @@ def _judgement(judgement: Judgement, now: datetime, directory: Path) -> dict[str
         "baseline": _baseline(baseline),
         "notes": [_note(note) for note in judgement.notes],
         **_measurement(judgement.measurement, now, directory),
+    }
+
+
+def _estimate(estimate: Estimate | None) -> dict[str, Any] | None:
+    """Return the estimate with differences as fractions of the baseline's step time, slower is positive."""
+    if estimate is None:
+        return None
+    return {
+        "difference": math.expm1(estimate.difference),
+        "low": math.expm1(estimate.low),
+        "high": math.expm1(estimate.high),
+        "margin": math.expm1(estimate.margin),
+        "level": estimate.level,
+        "standard_error": estimate.standard_error,
+        "degrees_of_freedom": estimate.degrees_of_freedom,
+        "runs": estimate.runs,
+        "run_to_run": {
+            "sigma": estimate.noise.sigma,
+            "degrees_of_freedom": estimate.noise.degrees_of_freedom,
+            "source": estimate.noise.source,
+            "measured": estimate.noise.measured,
+        },
+        "within_run_error": estimate.within_run_error,
+        "effective_sample_size": estimate.effective_sample_size,
+        "baseline_rounding": estimate.rounding,
+        "detectable": estimate.detectable,
+        "repeats_needed": estimate.repeats_needed,
+        "p_slower": estimate.p_slower,
+        "threshold_only": estimate.threshold_only,
     }
 
 

@@ -30,6 +30,9 @@ JUDGED = ("REGRESSION", "INCONCLUSIVE", "IMPROVEMENT", "PASS", "RECORDED")
 TIMED = (*JUDGED, "TEST_FAILED", "NOT_ASSERTED")
 """Those with a step time that means something."""
 
+QUIET = ("PASS", "MISSING")
+"""The verdicts of checks that need no line of their own; a self-test tells what each run would have shown."""
+
 INDENT = " " * 17
 
 NOTEWORTHY = ("not-comparable", "attempts", "segments", "steps", "other-release", "repeat-disagrees", "torn")
@@ -51,20 +54,38 @@ def summary(described: Sequence[dict[str, Any]], remarks: Sequence[str]) -> Iter
     for one in described:
         if one["kind"] == "stray":
             yield f"{one['reason'].upper():<14} {one['id']}"
+    yield from _checks([one for one in described if one["kind"] == "check"])
     for remark in remarks:
         yield from textwrap.wrap(remark, 79, subsequent_indent="  ", break_on_hyphens=False)
     yield from textwrap.wrap(count(described), 79, subsequent_indent="  ", break_on_hyphens=False)
 
 
+def _checks(described: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Yield a line for each kind of check, and the texts of those that found something."""
+    for kind in dict.fromkeys(one["check"] for one in described):
+        of_kind = [one for one in described if one["check"] == kind]
+        verdicts = Counter(one["verdict"] for one in of_kind)
+        yield f"{kind}: " + ", ".join(f"{number} {name}" for name, number in sorted(verdicts.items(), key=_rank))
+        for one in of_kind:
+            if one["verdict"] not in QUIET:
+                yield from textwrap.wrap(
+                    f"{one['id']}: {one['text']}", 79, initial_indent="  ", subsequent_indent=" " * 6
+                )
+
+
 def count(described: Sequence[dict[str, Any]]) -> str:
     """Return `82 green: 74 PASS, 8 INCONCLUSIVE; 3 red: 2 REGRESSION, 1 UNMATCHED; 4 skipped: 4 MISSING`."""
-    parts, described = [], worst(described)
+    parts, described = [], [one for one in worst(described) if one["kind"] != "check" or one["status"] == "failed"]
     for status, label in (("passed", "green"), ("failed", "red"), ("skipped", "skipped")):
-        names = Counter(one.get("verdict") or one["reason"].upper() for one in described if one["status"] == status)
+        names = Counter(_counted_as(one) for one in described if one["status"] == status)
         if names:
             told = ", ".join(f"{number} {name}" for name, number in sorted(names.items(), key=_rank))
             parts.append(f"{names.total()} {label}: {told}")
     return "; ".join(parts) or "nothing judged"
+
+
+def _counted_as(one: dict[str, Any]) -> str:
+    return one["reason"].upper() if one["kind"] != "configuration" else str(one["verdict"])
 
 
 def _rank(item: tuple[str, int]) -> tuple[int, str]:
@@ -74,8 +95,12 @@ def _rank(item: tuple[str, int]) -> tuple[int, str]:
 def worst(described: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return one outcome for each id, the worst: several tests of a user may be about one configuration."""
     severity = ("passed", "skipped", "failed")
-    by_id = {one["id"]: one for one in sorted(described, key=lambda one: severity.index(one["status"]))}
-    return [by_id[identifier] for identifier in dict.fromkeys(one["id"] for one in described)]
+    by_id = {_name(one): one for one in sorted(described, key=lambda one: severity.index(one["status"]))}
+    return [by_id[name] for name in dict.fromkeys(_name(one) for one in described)]
+
+
+def _name(one: dict[str, Any]) -> tuple[str, str]:
+    return one["suite"] if one["kind"] == "check" else "", one["id"]
 
 
 def _lines(one: dict[str, Any]) -> Iterator[str]:

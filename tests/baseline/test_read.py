@@ -11,7 +11,7 @@ import pytest
 from pytest_llmbench.baseline import fields
 from pytest_llmbench.baseline.fields import FORMULA_NEEDS
 from pytest_llmbench.baseline.locate import shipped_baselines
-from pytest_llmbench.baseline.read import read_recipe, read_recipes
+from pytest_llmbench.baseline.read import read_file, read_recipe, read_recipes
 from pytest_llmbench.errors import BaselineError
 from pytest_llmbench.measure.flops import FORMULAS
 from pytest_llmbench.models import Tolerance, Window
@@ -42,19 +42,63 @@ def test_a_good_file_becomes_records(valid_file: Path) -> None:
     assert not first.configuration.proxy
 
 
+FILE = "baseline file"
+
+
 @pytest.mark.parametrize(
-    ("text", "tolerance"),
+    ("text", "tolerances"),
     [
-        ("5%", Tolerance(0.05)),
-        ("0.025", Tolerance(0.025)),
-        ('"perf:5%"', Tolerance(0.05, "performance")),
+        ("5%", (Tolerance(0.05, source=FILE),)),
+        ("0.025", (Tolerance(0.025, source=FILE),)),
+        ('"perf:5%"', (Tolerance(0.05, "performance", larger_is_better=True, source=FILE),)),
+        ("5%, mfu:3%", (Tolerance(0.05, source=FILE), Tolerance(0.03, "mfu", larger_is_better=True, source=FILE))),
     ],
 )
 def test_a_tolerance_reads_as_on_the_command_line(
-    valid_file: Path, valid: str, text: str, tolerance: Tolerance
+    valid_file: Path, valid: str, text: str, tolerances: tuple[Tolerance, ...]
 ) -> None:
     valid_file.write_text(valid.replace("steps: 50", f"steps: 50\ntolerance: {text}"))
-    assert read_recipe(valid_file).baselines[0].tolerance == tolerance
+    assert [baseline.tolerances for baseline in read_recipe(valid_file).baselines] == [tolerances, tolerances]
+    assert read_file(valid_file).tolerances == tolerances
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ("3%", ["3 %", "2 % of mfu (+2.04 % time)"]),
+        ("perf:8%", ["8 % of performance (+8.7 % time)", "2 % of mfu (+2.04 % time)"]),
+        ("mfu:4%", ["5 %", "4 % of mfu (+4.17 % time)"]),
+        ("days_to_1t_tokens:4%", ["5 %", "4 % of days_to_1t_tokens", "2 % of mfu (+2.04 % time)"]),
+    ],
+)
+def test_the_tolerance_of_a_configuration_beats_that_of_its_file_metric_by_metric(
+    valid_file: Path, valid: str, row: str, expected: list[str]
+) -> None:
+    text = valid.replace("steps: 50", "steps: 50\ntolerance: 5%, mfu:2%")
+    valid_file.write_text(text.replace("gpus: 8, ", f'gpus: 8, tolerance: "{row}", '))
+    first, second = read_recipe(valid_file).baselines
+    assert list(map(str, first.tolerances)) == expected
+    assert list(map(str, second.tolerances)) == ["5 %", "2 % of mfu (+2.04 % time)"]
+
+
+def test_without_a_tolerance_a_baseline_has_none(valid_file: Path) -> None:
+    assert read_recipe(valid_file).baselines[0].tolerances == ()
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "unit"),
+    [("12.27", "12.30", 0.01), ("12.3", "12.275", 0.001), ("12", "13", 1.0), ("12", "12.3", 0.1)],
+)
+def test_the_cell_with_the_most_decimals_tells_the_resolution_of_its_table(
+    valid_file: Path, valid: str, first: str, second: str, unit: float
+) -> None:
+    valid_file.write_text(valid.replace('"12.27"', f'"{first}"').replace('"12.30"', f'"{second}"'))
+    assert [baseline.resolution_seconds for baseline in read_recipe(valid_file).baselines] == [unit, unit]
+
+
+def test_each_table_has_a_resolution_of_its_own(valid_file: Path, valid: str) -> None:
+    valid_file.write_text(valid.replace("gpus: 16, ", "gpus: 16, table: Other, ").replace('"12.30"', '"12.3"'))
+    assert [baseline.resolution_seconds for baseline in read_recipe(valid_file).baselines] == [0.01, 0.1]
 
 
 def test_a_proxy_is_computed_with_the_formula_and_not_with_the_rounded_constant(valid_file: Path, valid: str) -> None:
@@ -131,6 +175,30 @@ BAD_VALUES = {
     "tolerance of 51 %": ("steps: 50", "steps: 50\ntolerance: 51%", "13: found '51%'", "at most 50 %"),
     "tolerance below zero": ("steps: 50", "steps: 50\ntolerance: -5%", "13: found '-5%'", "expected a tolerance"),
     "tolerance as a list": ("steps: 50", "steps: 50\ntolerance: [5%]", "13: found a list", "expected a single value"),
+    "tolerance of an unknown metric": (
+        "steps: 50",
+        "steps: 50\ntolerance: mfuu:5%",
+        "13: found 'mfuu' before the colon",
+        "did you mean 'mfu'?",
+    ),
+    "tolerance of a metric that a baseline does not expect": (
+        "gpus: 8, ",
+        "gpus: 8, tolerance: peak_memory_bytes:5%, ",
+        "19: found peak_memory_bytes before the colon",
+        "expected one of time, perf",
+    ),
+    "tolerance of a configuration without quotes": (
+        "gpus: 8, ",
+        "gpus: 8, tolerance: 5%, mfu:3%, ",
+        "19: found the unknown key 'mfu:3%'",
+        "",
+    ),
+    "tolerance twice": (
+        "steps: 50",
+        "steps: 50\ntolerance: 5%, perf:8%",
+        "13: found 5 % and 8 % of performance",
+        "expected each metric once",
+    ),
     "unknown dialect": ("nemo2", "nemo3", "7: found 'nemo3'", "did you mean 'nemo2'?"),
     "unknown kind": ("kind: published", "kind: publshed", "2: found 'publshed'", "did you mean 'published'?"),
     "unknown statistic": ("statistic: mean", "statistic: median", "11: found 'median'", "expected mean"),

@@ -259,3 +259,20 @@ def test_the_files_stand_where_their_keys_say() -> None:
     root = shipped_baselines()
     paths = {path.relative_to(root).with_suffix("") for path in root.rglob("*.yaml")}
     assert paths == {Path(name) for name in DOCUMENTS}
+
+
+@pytest.mark.parametrize(
+    ("name", "printed", "unit"),
+    [
+        ("grok1/24.11", {"21", "20.7", "8.3", "24.03"}, 0.01),
+        ("grok1/25.05", {"7.39", "7.325", "15.933"}, 0.001),
+        ("llama3.1/25.04", {"10", "5.4", "10.1", "12.3", "12.27"}, 0.01),
+        ("maxtext_llama2/24.11", {"4.93", "6.999"}, 0.001),
+        ("nemotron4/25.01", {"4.7", "4.61"}, 0.01),
+    ],
+)
+def test_a_step_time_is_known_to_the_last_place_of_its_table(name: str, printed: set[str], unit: float) -> None:
+    """The tables drop trailing zeros: 10 s and 21 s are as exact as their neighbours."""
+    baselines = recipe(name).baselines
+    assert printed <= {dict(baseline.cells)["step_time"] for baseline in baselines}
+    assert {baseline.resolution_seconds for baseline in baselines} == {unit}

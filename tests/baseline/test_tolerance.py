@@ -1,11 +1,22 @@
-"""Every way to write a tolerance, and every way to write it wrong."""
+"""Every way to write a tolerance, every way to write it wrong, and which of several counts."""
 
 from __future__ import annotations
 
-import pytest
+import math
+from collections.abc import Callable
+from typing import Any
 
+import pytest
+from builders import BASELINE, at
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_llmbench.catalogue import tolerance_of
+from pytest_llmbench.measure import derive
 from pytest_llmbench.models import Tolerance
-from pytest_llmbench.tolerance import parse_tolerance
+from pytest_llmbench.quantities import METRICS
+from pytest_llmbench.settings import CERTIFIED, DEFAULT_TOLERANCE, Settings
+from pytest_llmbench.tolerance import NAMES, merged, parse_tolerances, slot
 
 
 @pytest.mark.parametrize(
@@ -19,13 +30,28 @@ from pytest_llmbench.tolerance import parse_tolerance
         ("50%", Tolerance(0.5)),
         ("0.5", Tolerance(0.5)),
         ("time:5%", Tolerance(0.05)),
-        ("perf:5%", Tolerance(0.05, "performance")),
-        ("perf: 5 %", Tolerance(0.05, "performance")),
-        ("Performance:0.05", Tolerance(0.05, "performance")),
+        ("step_time_seconds:5%", Tolerance(0.05)),
+        ("perf:5%", Tolerance(0.05, "performance", larger_is_better=True)),
+        ("perf: 5 %", Tolerance(0.05, "performance", larger_is_better=True)),
+        ("Performance:0.05", Tolerance(0.05, "performance", larger_is_better=True)),
+        ("mfu:3%", Tolerance(0.03, "mfu", larger_is_better=True)),
+        ("MFU:3%", Tolerance(0.03, "mfu", larger_is_better=True)),
+        ("tokens_per_second:5%", Tolerance(0.05, "tokens_per_second", larger_is_better=True)),
+        ("tflops_per_gpu:5%", Tolerance(0.05, "tflops_per_gpu", larger_is_better=True)),
+        ("days_to_1t_tokens:5%", Tolerance(0.05, "days_to_1t_tokens")),
     ],
 )
 def test_reads(text: str, expected: Tolerance) -> None:
-    assert parse_tolerance(text) == expected
+    assert parse_tolerances(text, "") == (expected,)
+
+
+def test_several_stand_in_one_text_and_keep_where_they_come_from() -> None:
+    found = parse_tolerances("mfu:3%, 5%,days_to_1t_tokens : 0.1", "ini")
+    assert found == (
+        Tolerance(0.05, source="ini"),
+        Tolerance(0.1, "days_to_1t_tokens", source="ini"),
+        Tolerance(0.03, "mfu", larger_is_better=True, source="ini"),
+    )
 
 
 @pytest.mark.parametrize(
@@ -37,7 +63,6 @@ def test_reads(text: str, expected: Tolerance) -> None:
         ("0%", "expected above 0"),
         ("-5%", "expected a tolerance such as 5%"),
         ("+5%", "expected a tolerance"),
-        ("2,5%", "expected a tolerance"),
         ("nan", "expected a tolerance"),
         ("inf%", "expected a tolerance"),
         ("1e-2", "expected a tolerance"),
@@ -45,11 +70,125 @@ def test_reads(text: str, expected: Tolerance) -> None:
         ("", "expected a tolerance"),
         ("%", "expected a tolerance"),
         ("5%%", "expected a tolerance"),
-        ("pref:5%", r"found 'pref' before the colon, expected time or perf \(did you mean 'perf'\?\)"),
+        ("5% mfu:3%", "expected one of time"),
+        ("5%,", "expected a tolerance"),
+        (",5%", "expected a tolerance"),
+        ("2,5%", r"found '2,5%' with a comma, expected a decimal point: 2\.5%"),
+        ("perf:2,5 %", r"expected a decimal point: perf:2\.5 %"),
+        ("0,05", r"expected a decimal point: 0\.05"),
+        ("pref:5%", r"found 'pref' before the colon, expected one of time, perf, .*\(did you mean 'perf'\?\)"),
+        ("token_per_second:5%", r"did you mean 'tokens_per_second'\?"),
         (":5%", "before the colon"),
         ("mean:5%", "before the colon"),
+        ("mfu:perf:5%", "found 'mfu:perf' before the colon"),
+        ("5%, 3%", "found 5 % and 3 %, expected each metric once"),
+        ("5%, perf:8%", r"expected each metric once \(time, perf and step_time_seconds are one\)"),
+        ("time:5%, step_time_seconds:5%", "expected each metric once"),
+        ("mfu:3%, 5%, mfu:4%", "of mfu .*, expected each metric once$"),
     ],
 )
 def test_refuses(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        parse_tolerance(text)
+        parse_tolerances(text, "")
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_every_metric_of_the_step_time_takes_a_tolerance_and_no_other_does(name: str) -> None:
+    if METRICS[name].of_step_time:
+        (tolerance,) = parse_tolerances(f"{name}:5%", "")
+        assert tolerance.larger_is_better is METRICS[name].larger_is_better, "it has a direction"
+    else:
+        told = f"found {name} before the colon: it does not follow from the step time, .* expected one of time, perf,"
+        with pytest.raises(ValueError, match=told):
+            parse_tolerances(f"{name}:5%", "")
+
+
+VALUES: dict[str, Callable[[float], Any]] = {
+    "time": lambda seconds: seconds,
+    "perf": lambda seconds: 1 / seconds,
+    "step_time_seconds": lambda seconds: seconds,
+    "tokens_per_second": lambda seconds: derive.tokens_per_second(BASELINE.configuration, seconds),
+    "tokens_per_second_per_gpu": lambda seconds: derive.tokens_per_second(BASELINE.configuration, seconds) / 128,
+    "mfu": lambda seconds: derive.model_flops_utilization(BASELINE.configuration, seconds, BASELINE.peak_tflops),
+    "tflops_per_gpu": lambda seconds: derive.tflops_per_gpu(BASELINE.configuration, seconds),
+    "days_to_1t_tokens": lambda seconds: derive.days_to_1t_tokens(BASELINE.configuration, seconds),
+}
+
+
+@given(st.sampled_from(NAMES), st.integers(1, 5000))
+def test_at_the_bound_a_metric_is_worse_by_exactly_its_tolerance(name: str, hundredths: int) -> None:
+    (tolerance,) = parse_tolerances(f"{name}:{hundredths / 100}%", "")
+    expected, at_bound = VALUES[name](7.325), VALUES[name](7.325 * tolerance.factor)
+    worse = 1 - at_bound / expected if tolerance.larger_is_better else at_bound / expected - 1
+    assert worse == pytest.approx(hundredths / 1e4, rel=1e-9)
+    assert tolerance.factor > 1
+
+
+def test_five_percent_less_performance_is_more_than_five_percent_more_time() -> None:
+    (performance,), (time,) = parse_tolerances("perf:5%", ""), parse_tolerances("5%", "")
+    assert (performance.factor, time.factor) == pytest.approx((1 / 0.95, 1.05))
+    assert str(performance) == "5 % of performance (+5.26 % time)"
+
+
+# --- which one counts -------------------------------------------------------------------------------------
+
+
+def applied(flag: str = "", ini: str = "", file: str = "") -> Tolerance:
+    """Return what applies where these stand on the command line, in the ini file and in the baseline file."""
+
+    def parsed(text: str, source: str) -> tuple[Tolerance, ...]:
+        return parse_tolerances(text, source) if text else ()
+
+    settings = Settings(tolerances=merged(parsed(ini, "ini"), parsed(flag, "--llmb-tolerance")))
+    return tolerance_of(settings, at(BASELINE, tolerances=parsed(file, "baseline file")))
+
+
+@pytest.mark.parametrize(
+    ("given_as", "expected"),
+    [
+        ({}, ("5 %", "default")),
+        ({"file": "7%"}, ("7 %", "baseline file")),
+        ({"file": "7%", "ini": "6%"}, ("6 %", "ini")),
+        ({"file": "3%", "ini": "6%"}, ("6 %", "ini")),
+        ({"file": "7%", "ini": "6%", "flag": "8%"}, ("8 %", "--llmb-tolerance")),
+        ({"ini": "5%", "flag": "perf:8%"}, ("8 % of performance (+8.7 % time)", "--llmb-tolerance")),
+        ({"ini": "perf:8%", "flag": "step_time_seconds:9%"}, ("9 %", "--llmb-tolerance")),
+        ({"flag": "mfu:8%"}, ("5 %", "default")),
+        ({"flag": "mfu:2%"}, ("2 % of mfu (+2.04 % time)", "--llmb-tolerance")),
+        ({"file": "mfu:2%", "flag": "8%"}, ("2 % of mfu (+2.04 % time)", "baseline file")),
+        ({"file": "mfu:2%", "ini": "mfu:6%", "flag": "8%"}, ("6 % of mfu (+6.38 % time)", "ini")),
+        ({"file": "mfu:2%", "flag": "8%, mfu:9%"}, ("8 %", "--llmb-tolerance")),
+    ],
+)
+def test_flag_beats_ini_beats_file_beats_default_and_the_tightest_metric_decides(
+    given_as: dict[str, str], expected: tuple[str, str]
+) -> None:
+    tolerance = applied(**given_as)
+    assert (str(tolerance), tolerance.source) == expected
+
+
+texts = st.lists(
+    st.tuples(st.sampled_from(NAMES), st.integers(1, 5000)).map(lambda one: f"{one[0]}:{one[1] / 100}%"),
+    max_size=4,
+    unique_by=lambda text: slot(parse_tolerances(text, "")[0]),
+)
+
+
+@given(texts, texts, texts)
+def test_no_metric_is_let_be_worse_than_what_stands_for_it(flag: list[str], ini: list[str], file: list[str]) -> None:
+    """Law: the bound is the smallest of those that count, whatever stands beside it and in whatever order."""
+    layers = [parse_tolerances(",".join(layer), "") if layer else () for layer in (file, ini, flag)]
+    strongest = {slot(one): one.factor for layer in layers for one in layer}
+    bound = min(strongest.setdefault("time", DEFAULT_TOLERANCE.factor), *strongest.values())
+    assert applied(", ".join(flag), ", ".join(ini), ", ".join(file)).factor == bound
+    assert applied(", ".join(reversed(flag)), ", ".join(reversed(ini)), ", ".join(reversed(file))).factor == bound
+
+
+def test_a_certificate_asks_for_95_percent_of_performance_whatever_a_baseline_file_says() -> None:
+    settings = Settings(tolerances=(CERTIFIED,))
+    for file in ("", "3%", "40%", "perf:3%"):
+        baseline = at(BASELINE, tolerances=parse_tolerances(file, "baseline file") if file else ())
+        assert tolerance_of(settings, baseline) == CERTIFIED
+    assert math.isclose(CERTIFIED.factor, 1 / 0.95)
+    tighter = at(BASELINE, tolerances=parse_tolerances("mfu:1%", "baseline file"))
+    assert tolerance_of(settings, tighter).of == "mfu", "another metric's is a bound of its own"

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from pytest_llmbench.baseline import write
 from pytest_llmbench.baseline.locate import shipped_baselines
-from pytest_llmbench.baseline.read import read_recipe, read_recipes
+from pytest_llmbench.baseline.read import read_file, read_recipe, read_recipes
 from pytest_llmbench.errors import RecordError
 from pytest_llmbench.models import Baseline, Recording, Tolerance
+from pytest_llmbench.tolerance import NAMES, parse_tolerances, slot
 
 SHIPPED = tuple(baseline for recipe in read_recipes([shipped_baselines()]) for baseline in recipe.baselines)
 GROK = tuple(baseline for baseline in SHIPPED if baseline.key.id.startswith("grok1_314b-25.05-gb200"))
@@ -35,6 +36,11 @@ def recording(seconds: float = 7.402, runs: int = 2) -> Recording:
     )
 
 
+def tolerance(text: str) -> Tolerance:
+    (parsed,) = parse_tolerances(text, "baseline file")
+    return parsed
+
+
 seconds = st.floats(1e-3, 80_000)
 recordings = st.integers(1, 4).flatmap(
     lambda runs: st.builds(
@@ -48,16 +54,19 @@ recordings = st.integers(1, 4).flatmap(
         log_sha256=st.tuples(*[st.text("0123456789abcdef", min_size=64, max_size=64)] * runs),
     )
 )
-tolerances = st.none() | st.builds(
-    Tolerance, st.sampled_from([0.05, 0.025, 3.3 / 100, 0.1 + 0.2, 1e-4]), st.sampled_from(["time", "performance"])
+fractions = st.sampled_from([0.05, 0.025, 3.3 / 100, 0.1 + 0.2, 1e-4])
+tolerances = st.lists(
+    st.builds(lambda name, fraction: tolerance(f"{name}:{fraction:.20f}"), st.sampled_from(NAMES), fractions),
+    max_size=4,
+    unique_by=slot,
 )
 
 
 @settings(max_examples=25, deadline=None)
-@given(data=st.data(), tolerance=tolerances)
-def test_what_is_written_reads_back_to_the_same_numbers(data: st.DataObject, tolerance: Tolerance | None) -> None:
+@given(data=st.data())
+def test_what_is_written_reads_back_to_the_same_numbers(data: st.DataObject) -> None:
     chosen = data.draw(st.lists(st.sampled_from(SHIPPED), min_size=1, max_size=5, unique_by=lambda base: base.key))
-    pairs = [(replace(baseline, tolerance=tolerance), data.draw(recordings)) for baseline in chosen]
+    pairs = [(replace(baseline, tolerances=tuple(data.draw(tolerances))), data.draw(recordings)) for baseline in chosen]
     with tempfile.TemporaryDirectory() as directory:
         written = write.write_recorded(Path(directory), pairs)
         found = {baseline.key: baseline for path, _ in written for baseline in read_recipe(path).baselines}
@@ -66,8 +75,10 @@ def test_what_is_written_reads_back_to_the_same_numbers(data: st.DataObject, tol
         baseline = found[published.key]
         assert baseline.kind == "recorded"
         assert baseline.recording == measured
-        assert baseline.step_seconds == measured.mean_seconds
-        assert baseline.window == published.window
+        assert baseline.step_seconds == measured.trimmed_mean_seconds
+        assert baseline.resolution_seconds == 0
+        assert str(baseline.window) == "trimmed mean of steps 11 to 44"
+        assert set(baseline.tolerances) == set(published.tolerances)
         assert replace(baseline, source=published.source) == write.recorded_baseline(published, measured)
 
 
@@ -88,9 +99,9 @@ def test_every_shipped_configuration_can_be_recorded_beside_its_published_baseli
 def test_other_configurations_are_kept_and_replaced_ones_are_told(tmp_path: Path) -> None:
     write.write_recorded(tmp_path, [(GROK[0], recording(7.331)), (GROK[1], recording(7.5))])
     ((path, replaced),) = write.write_recorded(tmp_path, [(GROK[0], recording(7.402)), (GROK[2], recording(8.0))])
-    assert replaced == ("grok1_314b-25.05-gb200-bf16-128: 7.341 s -> 7.412 s",)
+    assert replaced == ("grok1_314b-25.05-gb200-bf16-128: 7.331 s -> 7.402 s",)
     found = {baseline.key.gpus: baseline.step_seconds for baseline in read_recipe(path).baselines}
-    assert found == pytest.approx({128: 7.412, 256: 7.51, 512: 8.01})
+    assert found == pytest.approx({128: 7.402, 256: 7.5, 512: 8.0})
 
 
 def test_a_full_model_joins_a_file_of_proxies_and_keeps_its_rounded_flops(tmp_path: Path) -> None:
@@ -109,21 +120,74 @@ def test_the_same_configuration_twice_is_refused(tmp_path: Path) -> None:
 def changed(baseline: Baseline, change: str) -> Baseline:
     if change == "window":
         return replace(baseline, window=replace(baseline.window, first=35))
-    if change == "tolerance":
-        return replace(baseline, tolerance=Tolerance(0.2))
     if change == "peak TFLOP/s":
         return replace(baseline, peak_tflops=2500.0)
     architecture = replace(baseline.configuration.architecture, hidden_size=6145)
     return replace(baseline, configuration=replace(baseline.configuration, architecture=architecture))
 
 
-@pytest.mark.parametrize("change", ["window", "tolerance", "peak TFLOP/s", "model"])
+@pytest.mark.parametrize("change", ["window", "peak TFLOP/s", "model"])
 def test_what_was_measured_another_way_is_not_merged(tmp_path: Path, change: str) -> None:
-    """A wider tolerance or another window must not slip in under the configurations that are there already."""
+    """Another window must not slip in under the configurations that are there already."""
     ((path, _),) = write.write_recorded(tmp_path, [(GROK[0], recording())])
     before = path.read_bytes()
     with pytest.raises(RecordError, match=f"found {change} .*expected one"):
         write.write_recorded(tmp_path, [(changed(GROK[1], change), recording())])
+    assert path.read_bytes() == before
+
+
+def told(path: Path) -> dict[int, list[str]]:
+    return {base.key.gpus: [str(one) for one in base.tolerances] for base in read_recipe(path).baselines}
+
+
+def test_each_configuration_keeps_its_own_tolerance(tmp_path: Path) -> None:
+    """A wider one must not slip in under the configurations that are there already."""
+    pairs = [(replace(GROK[0], tolerances=(tolerance("3%"), tolerance("mfu:2%"))), recording()), (GROK[1], recording())]
+    ((path, _),) = write.write_recorded(tmp_path, pairs)
+    write.write_recorded(tmp_path, [(replace(GROK[2], tolerances=(tolerance("20%"),)), recording())])
+    assert told(path) == {128: ["3 %", "2 % of mfu (+2.04 % time)"], 256: [], 512: ["20 %"]}
+
+
+def test_what_a_user_wrote_into_a_recorded_file_is_kept_and_holds_for_what_is_added(tmp_path: Path) -> None:
+    ((path, _),) = write.write_recorded(tmp_path, [(GROK[0], recording()), (GROK[1], recording())])
+    text = path.read_text().replace("steps: 50", "steps: 50\ntolerance: 3%, mfu:2%")
+    path.write_text(text.replace("gpus: 256\n", "gpus: 256\n  tolerance: perf:1%\n"))
+    before = told(path)
+    assert before == {
+        128: ["3 %", "2 % of mfu (+2.04 % time)"],
+        256: ["1 % of performance (+1.01 % time)", "2 % of mfu (+2.04 % time)"],
+    }
+    wide = (tolerance("20%"), tolerance("days_to_1t_tokens:9%"))
+    write.write_recorded(tmp_path, [(GROK[1], recording()), (replace(GROK[2], tolerances=wide), recording())])
+    assert read_file(path).tolerances == (tolerance("3%"), tolerance("mfu:2%"))
+    assert told(path) == {
+        **before,
+        512: ["3 %", "9 % of days_to_1t_tokens", "2 % of mfu (+2.04 % time)"],
+    }
+
+
+def recorded_before(path: Path) -> None:
+    """Make a file of a recorded one as it was written when the mean decided."""
+    path.write_text(
+        path.read_text().replace("timed: trimmed_mean", "timed: mean").replace("statistic: trimmed_", "statistic: ")
+    )
+
+
+def test_a_file_that_was_recorded_by_the_mean_is_judged_by_it(tmp_path: Path) -> None:
+    ((path, _),) = write.write_recorded(tmp_path, [(GROK[0], recording(7.4))])
+    recorded_before(path)
+    (baseline,) = read_recipe(path).baselines
+    assert (baseline.window.statistic, baseline.step_seconds) == ("mean", recording(7.4).mean_seconds)
+
+
+@pytest.mark.parametrize("again", [GROK[0], GROK[1]], ids=["the same configuration", "another configuration"])
+def test_a_file_that_was_recorded_by_the_mean_is_not_added_to(tmp_path: Path, again: Baseline) -> None:
+    ((path, _),) = write.write_recorded(tmp_path, [(GROK[0], recording())])
+    recorded_before(path)
+    before = path.read_bytes()
+    expected = r"25\.05\.yaml: found baselines judged by the mean, expected the trimmed mean, .* move the file away"
+    with pytest.raises(RecordError, match=expected):
+        write.write_recorded(tmp_path, [(again, recording())])
     assert path.read_bytes() == before
 
 

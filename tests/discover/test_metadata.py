@@ -87,6 +87,29 @@ def test_keys_come_and_go(text: str, expected: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
+        ("", set()),
+        ("workload_info: {framework: nemo2, gsw_version: 25.10, synthetic_dataset: true}", set()),
+        ("workload_info: {fw_version: 25.04.01}", {"fw_version=25.04.01"}),
+        ("workload_info: {fw_version: null, commit: ' 1f3a ', git_commit: 2b}", {"commit=1f3a", "git_commit=2b"}),
+        ("container_info: {images: [b:2, a:1, b:2, null]}", {"container.images=a:1", "container.images=b:2"}),
+        ("container_info: {images: a:1}", {"container.images=a:1"}),
+        ("container_info: {images: {nemo: a:1, x: ~}}", {"container.images.nemo=a:1"}),
+        ("container_info: {images: {nemo: [a:1]}, digest: ff}", {"container.images.nemo=a:1", "container.digest=ff"}),
+        ("container_info: {images: [{n: a, tag: 1}]}", {'container.images={"n": "a", "tag": "1"}'}),
+        ("container_info: {images: []}", set()),
+        ("container_info: ", set()),
+    ],
+)
+def test_a_build_is_its_versions_and_images_in_any_shape(text: str, expected: set[str]) -> None:
+    """The release is not among them: it is a clue, which names of folders give too."""
+    record = interpreted(f"job_info: {{}}\n{text}")
+    assert set(record.build) == expected
+    assert record.odd == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
         (config("profile_enabled: true"), Reason.PROFILED),
         (config("env_overrides: {ENABLE_PROFILE: 'true'}"), Reason.PROFILED),
         (config("env_overrides: {ENABLE_PROFILE: false}"), None),
@@ -113,6 +136,8 @@ def test_evidence_against_comparing_is_positive(text: str, expected: Reason | No
         ("model_info: {scale: many}", "model_info.scale is 'many', not a number"),
         ("model_info: {dtype: [bf16, fp8]}", "model_info.dtype is not a single value"),
         ("model_info: [1, 2]", "model_info is not a section"),
+        ("container_info: nemo:25.04", "container_info is not a section"),
+        ("workload_info: {fw_version: [1, 2]}", "workload_info.fw_version is not a single value"),
         (config("profile_enabled: perhaps"), "job_config.profile_enabled is 'perhaps', neither true nor false"),
         (config("env_overrides: [ENABLE_PROFILE=true]"), "job_config.env_overrides is not a section"),
         (
@@ -137,7 +162,7 @@ def test_an_odd_value_is_reported_and_not_used(text: str, problem: str) -> None:
     record = interpreted(text)
     assert record.odd == (problem,)
     assert {clue.field for clue in record.clues} <= {"scaling"}
-    assert record.excluded is None
+    assert (record.excluded, record.build) == (None, ())
 
 
 def test_an_odd_value_behind_evidence_is_reported_too() -> None:

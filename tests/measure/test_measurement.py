@@ -13,6 +13,7 @@ from builders import BASELINE, NOW, log, run, segment, steps, without
 from pytest_llmbench.measure import metrics
 from pytest_llmbench.measure.measurement import measure
 from pytest_llmbench.models import Clue, Dropped, Ending, Measurement, Reason, Run
+from pytest_llmbench.quantities import METRICS
 
 KILLED = Ending("time-limit", "JOB 1 CANCELLED DUE TO TIME LIMIT", 300)
 
@@ -33,7 +34,7 @@ def test_a_complete_run_is_valid_and_has_the_documents_metrics() -> None:
     assert measurement.valid
     assert measurement.statistic_seconds == pytest.approx(7.325)
     values = {metric.name: metric.value for metric in measurement.metrics}
-    assert set(values) <= set(metrics.METRICS)
+    assert set(values) <= set(METRICS)
     assert values["tokens_per_second"] == pytest.approx(286300.61, abs=0.01)
     assert values["mfu"] == pytest.approx(0.4759, abs=5e-5)
     assert values["days_to_1t_tokens"] == pytest.approx(40.43, abs=0.005)
@@ -48,7 +49,7 @@ def test_every_metric_moves_as_it_declares_when_a_run_is_slower() -> None:
     assert compared == {"tokens_per_second", "tokens_per_second_per_gpu", "mfu", "tflops_per_gpu", "days_to_1t_tokens"}
     for name in compared:
         assert (slow[name].value < fast[name].value) is fast[name].larger_is_better, name
-    assert metrics.METRICS["step_time_seconds"].larger_is_better is False
+    assert METRICS["step_time_seconds"].larger_is_better is False
 
 
 def test_checkpoint_times_are_metrics() -> None:
@@ -75,6 +76,35 @@ def test_only_the_window_counts() -> None:
     assert measurement.statistic_seconds == pytest.approx(7.0)
     assert measurement.last_step_seconds == 99.0
     assert len(measurement.window_seconds) == 34
+
+
+def test_the_window_keeps_the_numbers_and_lines_of_its_steps() -> None:
+    unit = np.full(50, 0.001)
+    unit[[10, 20]] = 10.0, 0.01
+    measurement = measured(run(log(segment(steps(resolution_seconds=unit)))))
+    assert measurement.window_steps == tuple(range(11, 45))
+    assert measurement.window_lines == tuple(range(111, 145))
+    assert measurement.resolution_seconds == 0.01
+    assert measured(run(log(segment(steps([7.0] * 5))))).resolution_seconds == 0.0
+
+
+@pytest.mark.parametrize(("first", "width", "leak"), [(0, 5, 0), (5, 5, 0), (7, 5, 111), (11, 5, 111), (0, 12, 111)])
+def test_a_warm_up_that_moving_means_carry_into_the_window_is_noted(first: int, width: int, leak: int) -> None:
+    """Step k of means of w holds the first step of its segment where k < first + w."""
+    single = np.array([60.0, *[7.0] * (49 - first)])
+    seconds = [single[max(0, last - width) : last].mean() for last in range(1, len(single) + 1)]
+    measurement = measured(run(log(segment(steps(seconds, first=first)))))
+    assert measurement.moving_mean == width
+    assert [(note.code, note.line) for note in measurement.notes] == ([("moving-mean-warm-up", leak)] if leak else [])
+    for note in measurement.notes:
+        last = first + width - 1
+        expected = f"the warm-up is in the window: up to step {last} its values are means over step {first}"
+        assert note.text == expected
+
+
+def test_single_steps_carry_no_warm_up() -> None:
+    measurement = measured(run(log(segment(steps([60.0, *[7.0] * 38], first=11)))))
+    assert (measurement.moving_mean, measurement.notes) == (1, ())
 
 
 CASES: list[tuple[str, Any, Reason, str, int]] = [

@@ -7,6 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from builders import log, run, segment, steps, without
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pytest_llmbench.measure.window import choose_segment, is_finished, is_traced, missing_steps, statistic
 from pytest_llmbench.models import Window
@@ -84,6 +86,14 @@ def test_the_statistics() -> None:
     values = np.array([1.0] * 9 + [100.0])
     assert statistic(values, "mean") == pytest.approx(10.9)
     assert statistic(values, "trimmed_mean") == pytest.approx(1.0)
+
+
+@given(st.lists(st.floats(1e-3, 1e4), min_size=1, max_size=60))
+def test_the_trimmed_mean_is_scipys(seconds: list[float]) -> None:
+    from scipy import stats
+
+    values = np.array(seconds)
+    assert statistic(values, "trimmed_mean") == pytest.approx(stats.trim_mean(values, 0.2))
 
 
 def test_a_trace_in_both_parts_of_a_log_is_in_both() -> None:

@@ -33,6 +33,7 @@ def test_what_fails_is_what_has_to_fail(judged: Judge, examples: Path) -> None:
         "PASS": "passed",
         "IMPROVEMENT": "passed",
         "REGRESSION": "failed",
+        "INCONCLUSIVE": "failed",
         "INVALID": "failed",
         "unmatched": "failed",
         "MISSING": "skipped",

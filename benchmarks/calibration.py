@@ -1,0 +1,198 @@
+"""How often the gate is wrong: simulated fleets through the real engine, and the table and promises of it.
+
+    python benchmarks/calibration.py --jobs 2
+
+A fleet's random numbers follow from the seed and its own number, so the table does not depend on the number of jobs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+from fleet import CONFIGURATIONS, draw, expected, runs
+from procedures import PROCEDURES
+from scenarios import RUNS, SCENARIOS, TOLERANCE, cases
+from scipy.stats import binomtest
+
+from pytest_llmbench.models import Verdict
+
+CHANGES = (0.0, 0.02, 0.03, 0.05, 0.07, 0.10)
+MARGIN = TOLERANCE.fraction
+SHARE = 5
+"""Changes other than 0 get one fleet for each so many."""
+
+ONE, THREE = list(PROCEDURES)[:2]
+VERDICTS = {
+    Verdict.PASS: "PASS",
+    Verdict.IMPROVEMENT: "PASS",
+    Verdict.INCONCLUSIVE: "INCONCLUSIVE",
+    Verdict.REGRESSION: "REGRESSION",
+}
+
+
+class Cell(NamedTuple):
+    """One procedure at one change."""
+
+    procedure: str
+    change: float
+
+
+Tally = Mapping[Cell, Counter[str]]
+"""How many runs there were (""), of each verdict, and how many tests failed ("failed")."""
+
+
+def tally(fleets: int, scenario: str, seed: int, jobs: int = 1, procedures: Iterable[str] = PROCEDURES) -> Tally:
+    """Return the counts over so many fleets at no change, and a fifth of them at the others."""
+    one = partial(fleet_tally, scenario=scenario, seed=seed, procedures=tuple(procedures))
+    if jobs == 1:
+        return added(map(one, range(fleets)))
+    with ProcessPoolExecutor(jobs) as pool:
+        return added(pool.map(one, range(fleets), chunksize=SHARE))
+
+
+def fleet_tally(number: int, scenario: str, seed: int, procedures: Sequence[str]) -> Tally:
+    """Return the counts of one fleet; every change slows the same runs."""
+    random = np.random.default_rng([seed, number])
+    fleet = draw(random)
+    truth, simulated = expected(fleet, random), runs(fleet, RUNS, random)
+    counts = {}
+    for change in CHANGES if number % SHARE == 0 else CHANGES[:1]:
+        fleet_cases = cases(SCENARIOS[scenario], truth, simulated, change)
+        for name in procedures:
+            cell = counts[Cell(name, change)] = Counter[str]()
+            for result in map(PROCEDURES[name], fleet_cases):
+                cell.update(("", VERDICTS[result.verdict], *["failed"] * result.failed))
+    return counts
+
+
+def added(tallies: Iterable[Tally]) -> Tally:
+    """Return the sum of counts."""
+    total: dict[Cell, Counter[str]] = {}
+    for one in tallies:
+        for cell, counts in one.items():
+            total.setdefault(cell, Counter()).update(counts)
+    return total
+
+
+# --- promises ---------------------------------------------------------------------------------------------
+
+
+class Promise(NamedTuple):
+    """A share of runs in percent that has to lie within limits, both included."""
+
+    text: str
+    cell: Cell
+    what: str
+    low: float
+    high: float
+
+
+PROMISES = (
+    Promise("no REGRESSION verdict at zero change, one run", Cell(ONE, 0.0), "REGRESSION", 0, 0),
+    Promise("no REGRESSION verdict at zero change, up to three runs", Cell(THREE, 0.0), "REGRESSION", 0, 0),
+    Promise("at most 0.15 % failed tests at zero change, one run", Cell(ONE, 0.0), "failed", 0, 0.15),
+    Promise("at most 0.01 % failed tests at zero change, up to three runs", Cell(THREE, 0.0), "failed", 0, 0.01),
+    Promise("2 to 7 % PASS at the margin, one run", Cell(ONE, MARGIN), "PASS", 2, 7),
+    Promise("2 to 7 % PASS at the margin, up to three runs", Cell(THREE, MARGIN), "PASS", 2, 7),
+    Promise("no PASS at +10 %, one run", Cell(ONE, 0.10), "PASS", 0, 0),
+    Promise("no PASS at +10 %, up to three runs", Cell(THREE, 0.10), "PASS", 0, 0),
+    Promise("at least 99 % REGRESSION at +10 %, up to three runs", Cell(THREE, 0.10), "REGRESSION", 99, 100),
+)
+
+
+def kept(promise: Promise, counts: Tally) -> bool:
+    """Whether the share lies within the limits; False where there was no run."""
+    cell = counts[promise.cell]
+    return cell[""] > 0 and promise.low <= 100 * cell[promise.what] / cell[""] <= promise.high
+
+
+# --- words ------------------------------------------------------------------------------------------------
+
+
+def table(counts: Tally) -> str:
+    """Return the results as two Markdown tables: the verdicts, and the tests that fail."""
+    verdicts = [_row(name, counts, ("PASS", "INCONCLUSIVE", "REGRESSION")) for name in PROCEDURES]
+    failed = [_row(name, counts, ("failed",)) for name in PROCEDURES]
+    return "\n".join(
+        [
+            *_head("PASS / INCONCLUSIVE / REGRESSION in %", counts),
+            *verdicts,
+            "",
+            *_head("failed tests in %", counts),
+            *failed,
+        ]
+    )
+
+
+def _head(title: str, counts: Tally) -> list[str]:
+    shown = [f"{change * 100:+.0f} %" if change else "no change" for change in CHANGES]
+    numbers = [f"{counts[Cell(ONE, change)]['']:,}" for change in CHANGES]
+    return [_line(title, shown), _line("---", ["---"] * len(CHANGES)), _line("runs", numbers)]
+
+
+def _row(name: str, counts: Tally, what: Sequence[str]) -> str:
+    cells = [counts[Cell(name, change)] for change in CHANGES]
+    return _line(name, [" / ".join(percent(cell[one], cell[""]) for one in what) for cell in cells])
+
+
+def _line(first: str, others: Sequence[str]) -> str:
+    return f"| {' | '.join((first, *others))} |"
+
+
+def percent(count: int, total: int) -> str:
+    """Return a share in percent with two digits of what is missing to 0 or 100, which only none and all are."""
+    share = 100 * count / total
+    rare = min(share, 100 - share)
+    decimals = 0 if rare == 0 else max(1, 1 - math.floor(math.log10(rare)))
+    return f"{share:.{decimals}f}"
+
+
+def told(promise: Promise, counts: Tally) -> str:
+    """Return whether a promise was kept, with the count and its 95 % interval (Clopper and Pearson, Biometrika 26)."""
+    cell = counts[promise.cell]
+    count, total = cell[promise.what], cell[""]
+    interval = binomtest(count, total).proportion_ci(0.95, "exact")
+    answer = "yes" if kept(promise, counts) else "NO"
+    found = f"{count:,} of {total:,}, {percent(count, total)} %"
+    return _line(promise.text, [answer, found, f"{interval.low * 100:.2g} to {interval.high * 100:.2g} %"])
+
+
+def main() -> int:
+    """Print the table and the promises; 1 if one of them is broken."""
+    options = _options()
+    fleets = math.ceil(options.runs / CONFIGURATIONS)
+    counts = tally(fleets, options.scenario, options.seed, options.jobs)
+    print(table(counts))
+    if options.scenario != "fleet":
+        return 0
+    print("\n| promise | kept | found | 95 % interval |\n|---|---|---|---|")
+    print("\n".join(told(promise, counts) for promise in PROMISES))
+    return 0 if all(kept(promise, counts) for promise in PROMISES) else 1
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument(
+        "--runs",
+        type=int,
+        default=100_000,
+        metavar="N",
+        help="Runs at zero change (default: %(default)s); a fifth at the others",
+    )
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="Of the random numbers (default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="Processes (default: %(default)s)")
+    parser.add_argument(
+        "--scenario", choices=SCENARIOS, default="fleet", help="How the fleet is judged (default: %(default)s)"
+    )
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,121 @@
+"""What the calibration compares: the engine as it is used, and the rules that gates use instead."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import NamedTuple
+
+import numpy as np
+from fleet import WINDOW
+from scenarios import ASSUMED_CV, ATTEMPTS, TOLERANCE, Case
+
+from pytest_llmbench.judge import noise
+from pytest_llmbench.judge.decide import judge
+from pytest_llmbench.judge.margin import probability
+from pytest_llmbench.models import Evidence, Judgement, Noise, Verdict
+
+LEVEL = 0.05
+REPEAT_WINDOW = timedelta(hours=5)
+NO_BETWEEN = Noise(0.0, 1e6, "no run-to-run variance", measured=True)
+"""What a gate believes that takes the steps of one run for its sample."""
+
+
+class Result(NamedTuple):
+    """A verdict, and whether its test fails: a REGRESSION, or an INCONCLUSIVE beyond the bound by the literal rule."""
+
+    verdict: Verdict
+    failed: bool
+
+
+# --- the engine -------------------------------------------------------------------------------------------
+
+
+def judged(case: Case, attempts: int = 1, level: float = LEVEL) -> Judgement:
+    """Return the engine's verdict on the first attempts of tonight."""
+    tonight = case.attempts[attempts - 1 :: -1]
+    window = REPEAT_WINDOW if attempts > 1 else None
+    return judge(
+        replace(
+            case.evidence,
+            measurements=(*tonight, *case.evidence.measurements),
+            repeat_window=window,
+            level=level,
+        )
+    )
+
+
+def one_run(case: Case) -> Result:
+    """Judge one run by the engine."""
+    return _result(judged(case))
+
+
+def up_to_three(case: Case) -> Result:
+    """Judge one run, and unless it passes all of three, at half of the level a look."""
+    first = judged(case, 1, LEVEL / 2)
+    passed = first.verdict in (Verdict.PASS, Verdict.IMPROVEMENT)
+    return _result(first if passed else judged(case, ATTEMPTS, LEVEL / 2))
+
+
+def without_history(case: Case) -> Result:
+    """Judge one run by the engine where nothing was measured of its noise."""
+    return _result(judge(_alone(case, noise.assumed(ASSUMED_CV))))
+
+
+def within_run_error_only(case: Case) -> Result:
+    """Judge one run by an engine that ignores how runs differ from each other: the mutant."""
+    return _result(judge(_alone(case, NO_BETWEEN)))
+
+
+def _alone(case: Case, believed: Noise) -> Evidence:
+    return replace(case.evidence, measurements=case.attempts[:1], prior=believed)
+
+
+def _result(judgement: Judgement) -> Result:
+    inconclusive = judgement.verdict is Verdict.INCONCLUSIVE
+    return Result(
+        judgement.verdict, judgement.verdict is Verdict.REGRESSION or (inconclusive and not judgement.meets_point)
+    )
+
+
+# --- the rules of other gates -----------------------------------------------------------------------------
+
+
+def mean_threshold(case: Case) -> Result:
+    """Compare the plain mean of the window with the bound."""
+    return _threshold(float(np.mean(case.seconds[WINDOW])), case.mean)
+
+
+def last_step_threshold(case: Case) -> Result:
+    """Compare the last step with the bound."""
+    return _threshold(float(case.seconds[-1]), case.last_step)
+
+
+def welch(case: Case) -> Result:
+    """Test whether tonight's steps are slower than those of an earlier run (Welch, Biometrika 34, 1947)."""
+    old, new = case.reference[WINDOW], case.seconds[WINDOW]
+    parts = np.var(old, ddof=1) / len(old), np.var(new, ddof=1) / len(new)
+    freedom = sum(parts) ** 2 / (parts[0] ** 2 / (len(old) - 1) + parts[1] ** 2 / (len(new) - 1))
+    statistic = (np.mean(new) - np.mean(old)) / math.sqrt(sum(parts))
+    return _plain(probability(float(statistic), float(freedom)) < LEVEL)
+
+
+def _threshold(measured: float, expected: float) -> Result:
+    return _plain(not measured <= expected * TOLERANCE.factor)
+
+
+def _plain(slower: bool) -> Result:
+    return Result(Verdict.REGRESSION if slower else Verdict.PASS, slower)
+
+
+PROCEDURES: dict[str, Callable[[Case], Result]] = {
+    "engine, one run": one_run,
+    "engine, up to three runs": up_to_three,
+    "engine, no history (1 % assumed)": without_history,
+    "margin test, within-run error only": within_run_error_only,
+    "mean of steps 11 to 44 over threshold": mean_threshold,
+    "last step over threshold": last_step_threshold,
+    "Welch's test over steps, one baseline run": welch,
+}

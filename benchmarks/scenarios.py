@@ -1,0 +1,172 @@
+"""What a simulated fleet is judged from: its nights, tonight's runs, and its baselines."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from fleet import WINDOW, Expected, trimmed_means
+
+from pytest_llmbench.judge import noise
+from pytest_llmbench.judge.prior import prior
+from pytest_llmbench.models import (
+    Architecture,
+    Baseline,
+    Configuration,
+    Evidence,
+    FoundRun,
+    Identity,
+    Key,
+    Measurement,
+    Parallelism,
+    Recording,
+    Run,
+    Source,
+    Tolerance,
+    Window,
+)
+
+if TYPE_CHECKING:
+    from pytest_llmbench.models import Floats
+
+TOLERANCE = Tolerance(0.05)
+ASSUMED_CV = 0.01
+NIGHTS = 20
+ATTEMPTS = 3
+RECORDED = 5
+RUNS = NIGHTS + ATTEMPTS + RECORDED + 1
+"""Simulated runs of a configuration: its nights, tonight's attempts, those of its baseline, one for Welch's test."""
+
+NOW = datetime(2025, 11, 20, 6, 0, tzinfo=UTC)
+KEY = Key("simulated", "1b", "25.11", "h100", "bf16", 8)
+CONFIGURATION = Configuration(KEY, Architecture("llama:3", 8192, 32, 4096, 128256), Parallelism(), 128)
+BASELINE = Baseline(
+    configuration=CONFIGURATION,
+    kind="recorded",
+    step_seconds=math.nan,
+    cells=(),
+    window=Window(11, 44, "trimmed_mean"),
+    timed="mean",
+    steps=50,
+    dialect="nemo2",
+    peak_tflops=989.0,
+    source=Source("simulated"),
+)
+STEP_NUMBERS = tuple(range(11, 45))
+STEP_LINES = tuple(range(111, 145))
+
+
+def _run(started: datetime) -> Run:
+    found = FoundRun(f"{started:%m-%d_%H}", Path("/simulated"), (), (), build="one")
+    return Run(found, (), Identity(KEY, "simulated"), started)
+
+
+NIGHT_RUNS = tuple(_run(NOW - timedelta(days=1 + night)) for night in range(NIGHTS))
+ATTEMPT_RUNS = tuple(_run(NOW - timedelta(hours=3 - attempt)) for attempt in range(ATTEMPTS))
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One configuration tonight. `evidence` holds its nights but no run of tonight, with what the fleet says of noise.
+
+    `attempts` are tonight's runs in the order in which they are launched; `seconds` are the steps of the first, and
+    `reference` those of an earlier run, shape (50,); `mean` and `last_step` are what the plain rules compare with.
+    """
+
+    evidence: Evidence
+    attempts: tuple[Measurement, ...]
+    seconds: Floats
+    reference: Floats
+    mean: float
+    last_step: float
+
+
+def known(truth: Expected, one: int, runs: Floats) -> Baseline:
+    """Return a baseline recorded from so many runs that it has no error, and says nothing of the noise."""
+    return _recorded(float(truth.mean[one]), float(truth.trimmed_mean[one]), 10**9, ())
+
+
+def recorded(truth: Expected, one: int, runs: Floats) -> Baseline:
+    """Return a baseline recorded from five runs."""
+    chosen = runs[one, -RECORDED:]
+    trimmed = trimmed_means(chosen)
+    return _recorded(float(np.mean(chosen[:, WINDOW])), float(np.mean(trimmed)), RECORDED, tuple(trimmed.tolist()))
+
+
+def published(truth: Expected, one: int, runs: Floats) -> Baseline:
+    """Return a plain mean as a document prints it: four digits."""
+    printed, window = round(float(truth.mean[one]), 3), Window(11, 44, "mean")
+    return replace(BASELINE, kind="published", step_seconds=printed, resolution_seconds=0.001, window=window)
+
+
+def _recorded(mean: float, trimmed_mean: float, count: int, run_seconds: tuple[float, ...]) -> Baseline:
+    recording = Recording("2025-10-01", count, mean, trimmed_mean, math.nan, run_seconds, ())
+    return replace(BASELINE, step_seconds=trimmed_mean, recording=recording)
+
+
+class Scenario(NamedTuple):
+    """How a fleet is judged: its baselines, and for how many nights tonight's change has been there already."""
+
+    baseline: Callable[[Expected, int, Floats], Baseline]
+    nights_changed: int = 0
+
+
+SCENARIOS = {
+    "fleet": Scenario(known),
+    "recorded": Scenario(recorded),
+    "published": Scenario(published),
+    "lasting": Scenario(known, nights_changed=2),
+}
+
+
+def cases(scenario: Scenario, truth: Expected, runs: Floats, change: float) -> list[Case]:
+    """Return the configurations of a fleet from simulated runs of shape (c, RUNS, 50), slowed by a fraction tonight."""
+    factors = np.ones((1, RUNS, 1))
+    factors[:, : scenario.nights_changed] = factors[:, NIGHTS : NIGHTS + ATTEMPTS] = 1 + change
+    slowed = runs * factors
+    baselines = [scenario.baseline(truth, one, runs) for one in range(len(runs))]
+    made = [list(_measurements(baseline, own)) for baseline, own in zip(baselines, slowed, strict=True)]
+    nothing = noise.assumed(ASSUMED_CV)
+    alone = [
+        Evidence(baseline, tuple(own[:NIGHTS]), TOLERANCE, NOW, nothing)
+        for baseline, own in zip(baselines, made, strict=True)
+    ]
+    first = [replace(one, measurements=(own[NIGHTS], *one.measurements)) for one, own in zip(alone, made, strict=True)]
+    fleet_noise = prior(first, ASSUMED_CV)
+    return [
+        Case(
+            evidence=replace(evidence, prior=fleet_noise),
+            attempts=tuple(made[one][NIGHTS:]),
+            seconds=slowed[one, NIGHTS],
+            reference=slowed[one, NIGHTS + ATTEMPTS],
+            mean=float(truth.mean[one]),
+            last_step=float(truth.last_step[one]),
+        )
+        for one, evidence in enumerate(alone)
+    ]
+
+
+def _measurements(baseline: Baseline, seconds: Floats) -> Iterator[Measurement]:
+    """Yield a measurement for each night, newest first, and for each attempt of tonight."""
+    windows = seconds[: NIGHTS + ATTEMPTS]
+    trimmed = baseline.window.statistic == "trimmed_mean"
+    statistics = trimmed_means(windows) if trimmed else windows[:, WINDOW].mean(axis=1)
+    for run, own, statistic in zip((*NIGHT_RUNS, *ATTEMPT_RUNS), windows, statistics.tolist(), strict=True):
+        yield Measurement(
+            run=run,
+            baseline=baseline,
+            log=None,
+            attempt=0,
+            segment=1,
+            statistic_seconds=statistic,
+            last_step_seconds=float(own[-1]),
+            window_seconds=tuple(own[WINDOW].tolist()),
+            metrics=(),
+            window_steps=STEP_NUMBERS,
+            window_lines=STEP_LINES,
+        )

@@ -1,0 +1,132 @@
+"""What only the whole session shows: shifts that are shared, warnings counted together, scaling and speed-up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pytest_llmbench import wording
+from pytest_llmbench.batch import Judged, Result
+from pytest_llmbench.models import Check, Configuration, Evidence, Key, Note, Status, Verdict
+from pytest_llmbench.settings import Settings
+
+if TYPE_CHECKING:
+    from pytest_llmbench.judge.comparison import Comparison, Row
+    from pytest_llmbench.judge.shift import SharedShift
+
+
+def comparisons(
+    judged: Judged, shift: SharedShift | None, configurations: Sequence[Configuration], settings: Settings
+) -> Iterator[Check]:
+    """Yield the shared shift, and weak scaling and speed-up of the families and pairs of which two were judged.
+
+    They only report unless `settings.scaling` is "fail".
+    """
+    from pytest_llmbench.judge.scaling import speed_ups, weak_scaling
+    from pytest_llmbench.measure.scaling import families, pairs
+
+    if shift is not None:
+        yield _shift_check(shift, settings.scaling)
+    judgements = {key: (result.judgement, *result.others) for key, (result, _) in _newest(judged).items()}
+    found = [
+        *weak_scaling(families(configurations), judgements),
+        *speed_ups(pairs(configurations), judgements),
+    ]
+    for comparison in found:
+        if comparison.verdict is not Verdict.MISSING:
+            yield _comparison_check(comparison, settings.scaling)
+
+
+def _shift_check(shift: SharedShift, scaling: str) -> Check:
+    """Return the item that names a shift that most configurations share; each regressed one fails on its own."""
+    slower = shift.shift > 0
+    return Check(
+        kind="cluster-change",
+        id="slower" if slower else "faster",
+        status=Status.FAILED if slower and scaling == "fail" else Status.PASSED,
+        verdict="SLOWER" if slower else "FASTER",
+        text=shift.text,
+        lines=(f"  {wording.listed([key.id for key in shift.configurations])}",),
+        decides=scaling == "fail",
+    )
+
+
+def _comparison_check(comparison: Comparison, scaling: str) -> Check:
+    failed = scaling == "fail" and comparison.verdict is Verdict.REGRESSION
+    return Check(
+        kind=comparison.kind,
+        id=comparison.id,
+        status=Status.FAILED if failed else Status.PASSED,
+        verdict=str(comparison.verdict),
+        text=comparison.text,
+        lines=tuple(map(_row, comparison.rows)),
+        decides=scaling == "fail",
+    )
+
+
+def _row(row: Row) -> str:
+    name = f"{row.key.dtype} on {row.key.gpus} GPUs"
+    low, high = (wording.difference(1 + part) for part in (row.low, row.high))
+    interval = f"{wording.difference(1 + row.difference)} ({low} to {high})"
+    return f"  {name:<18} {row.measured:6.3f}, {row.baseline} {row.documented:6.3f}: {interval:<27} {row.verdict}"
+
+
+def shared_shift(judged: Judged) -> SharedShift | None:
+    """Return the shift that most configurations share since their last runs, or against their baselines."""
+    from pytest_llmbench.judge import nights
+    from pytest_llmbench.judge.shift import night, shared_shift
+
+    told = []
+    for result, evidence in _newest(judged).values():
+        newest = result.judgement.measurement
+        if newest is not None:
+            tonight = (newest, *result.judgement.repeats)
+            told.append(night(result.judgement, nights.history(tonight, evidence)))
+    return shared_shift([one for one in told if one is not None])
+
+
+def with_shift(judged: Judged, shift: SharedShift | None) -> Judged:
+    """Return the results with the shared shift named in each regressed one; it still fails."""
+    if shift is None or shift.shift < 0:
+        return judged
+    return {name: (_named(result, shift), evidence) for name, (result, evidence) in judged.items()}
+
+
+def _named(result: Result, shift: SharedShift) -> Result:
+    judgement = result.judgement
+    if judgement.verdict is not Verdict.REGRESSION:
+        return result
+    return replace(result, judgement=replace(judgement, text=f"{judgement.text}; {shift.text}"))
+
+
+def _newest(judged: Judged) -> dict[Key, tuple[Result, Evidence]]:
+    """Return for each key the result of its newest run, and what its deciding verdict was reached from."""
+    newest: dict[Key, tuple[Result, Evidence]] = {}
+    for result, evidence in judged.values():
+        decided = next(one for one in evidence if one.baseline is result.judgement.baseline)
+        newest.setdefault(result.case.key, (result, decided))
+    return newest
+
+
+def with_warnings(judged: Judged) -> Judged:
+    """Return the results, with a note in each that is not red though slower than its baseline beyond chance."""
+    from pytest_llmbench.judge.shift import LEVEL, slower_than_baseline
+
+    estimates = {key: result.judgement.estimate for key, (result, _) in _newest(judged).items()}
+    adjusted = slower_than_baseline({key: one.p_slower for key, one in estimates.items() if one is not None})
+    return {
+        name: (_warned(result, adjusted[result.case.key], len(adjusted)), evidence)
+        if adjusted.get(result.case.key, 1.0) < LEVEL
+        else (result, evidence)
+        for name, (result, evidence) in judged.items()
+    }
+
+
+def _warned(result: Result, probability: float, of: int) -> Result:
+    judgement = result.judgement
+    if judgement.verdict is not Verdict.PASS or judgement.measurement is None:
+        return result
+    text = f"slower than its baseline beyond chance, within the tolerance (p = {probability:.2g}, adjusted for {of})"
+    notes = (*judgement.notes, Note("slower-than-baseline", text))
+    return replace(result, judgement=replace(judgement, notes=notes))

@@ -1,0 +1,38 @@
+"""All that one session found and judged, before it is known which items were selected."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pytest_llmbench.models import Case, Check, Evidence, Judgement, Key, Measurement, Stray
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The verdict that decides an item, and the verdicts against further baselines."""
+
+    case: Case
+    judgement: Judgement
+    others: tuple[Judgement, ...]
+
+
+Judged = Mapping[str, tuple[Result, tuple[Evidence, ...]]]
+"""By item id the result, and the evidence against each baseline."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Results by item id, and the runs behind them.
+
+    `checks` are about several of them, or about the gate itself. `measurements` holds, newest first, every run of a
+    configuration against the baseline that decides; it stays with the process that read the logs.
+    """
+
+    results: Mapping[str, Result]
+    strays: tuple[Stray, ...]
+    runs_found: int
+    runs_before_since: int
+    ignored: tuple[str, ...]
+    measurements: Mapping[Key, tuple[Measurement, ...]]
+    checks: tuple[Check, ...] = ()

@@ -1,0 +1,123 @@
+"""The built-in suite: its files, and an item for each case."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_llmbench.stash import (
+    CASES,
+    SESSION,
+    SUITE,
+    SUITE_ID,
+    checked,
+    in_worker,
+    session_of,
+    suite_wanted,
+    typed_logs,
+    uses_runs,
+    wanted_ids,
+)
+
+
+class SuiteModule(pytest.Module):
+    """A file of the built-in suite, collected whatever names the user's ini asks for.
+
+    It stands at the project's root, so that the project's conftest applies and node ids and JUnit class names are the
+    same wherever the package is installed; as a path they would follow the place of the virtual environment.
+    """
+
+    @classmethod
+    def of(cls, parent: Suite, path: Path) -> SuiteModule:
+        """Return the collector of one file."""
+        made: SuiteModule = cls.from_parent(parent, path=parent.path, name=path.name, nodeid=f"{SUITE_ID}/{path.name}")
+        made.obj = importlib.import_module(f"pytest_llmbench.suite.{path.stem}")
+        return made
+
+    def funcnamefilter(self, name: str) -> bool:
+        """Return whether a function is a test."""
+        return name.startswith("test_")
+
+
+class Suite(pytest.Directory):
+    """The built-in tests in the place of the project's own."""
+
+    def collect(self) -> Iterator[SuiteModule]:
+        """Yield the files; but for the configurations', only those that have something to say."""
+        for name, cases in session_of(self.config).cases.items():
+            if cases or name == "test_performance":
+                yield SuiteModule.of(self, SUITE / f"{name}.py")
+
+
+def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Directory | None:
+    """Collect the built-in suite instead of the project where no path was given."""
+    config = parent.config
+    if path != config.rootpath or not suite_wanted(config):
+        return None
+    suite: Suite = Suite.from_parent(parent, path=path)
+    return suite
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Read the logs before the items are made, so that a problem with them is one message."""
+    config = session.config
+    if SESSION not in config.stash:
+        return
+    cases = checked(lambda: session_of(config).cases)
+    items = [f"{SUITE_ID}/{name}.py::{name}[{case.id}]" for name, of_name in cases.items() for case in of_name]
+    unknown = [node for node in wanted_ids(config) if not any(_is_under(item, node) for item in items)]
+    if unknown and not in_worker(config):
+        raise pytest.UsageError(f"not found: {unknown[0]}; --collect-only lists the items")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Make an item of each case of the fixtures that have some."""
+    for fixture, name in CASES.items():
+        if fixture not in metafunc.fixturenames:
+            continue
+        if SESSION not in metafunc.config.stash:
+            parameters = [pytest.param(None, id="no-logs", marks=pytest.mark.llmb)]
+        else:
+            cases = checked(lambda: session_of(metafunc.config).cases)[name]
+            parameters = [pytest.param(case, id=case.id, marks=_mark(name, case)) for case in cases]
+        metafunc.parametrize(fixture, parameters, indirect=True)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep the items whose node ids were given, as a failed one is copied from the output to run it again."""
+    wanted = wanted_ids(config)
+    if SESSION not in config.stash or not wanted:
+        return
+    kept = [item for item in items if any(_is_under(item.nodeid, node) for node in wanted)]
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = kept
+
+
+def _is_under(nodeid: str, given: str) -> bool:
+    return nodeid == given or nodeid.startswith((f"{given}::", f"{given}[", f"{given}/"))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Refuse a session in which nothing uses the --llmb options that were typed."""
+    config = session.config
+    if SESSION not in config.stash or in_worker(config) or not session.items:
+        return
+    if typed_logs(config) and not any(uses_runs(item) for item in session.items):
+        raise pytest.UsageError(
+            "no selected test uses --llmb-logs: a test asks for a run with the fixture llmb_verdict"
+        )
+
+
+def _mark(name: str, case: Any) -> pytest.MarkDecorator:
+    key = getattr(case, "key", None)
+    if key is None:
+        return pytest.mark.llmb(unmatched=True) if name == "test_unmatched_run" else pytest.mark.llmb(check=case.kind)
+    return pytest.mark.llmb(
+        model=key.recipe, size=key.size, release=key.release, gpu=key.gpu, dtype=key.dtype, gpus=key.gpus
+    )

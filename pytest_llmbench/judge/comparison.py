@@ -1,0 +1,218 @@
+"""Comparison: how fast a configuration is beside another one, against what the baselines of the two say."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_llmbench import wording
+from pytest_llmbench.judge.margin import EQUAL, Answer, answer, quantile
+from pytest_llmbench.models import JUDGED, Configuration, Estimate, Judgement, Key, Reason, Verdict
+
+WEAK_SCALING = "weak-scaling"
+SPEED_UP = "fp8-speedup"
+
+BELOW_BOUND = "below-bound"
+AT_BASELINE = "at-baseline"
+TOO_FEW = "too-few-judged"
+
+VERDICTS = {
+    Answer.BEYOND: Verdict.REGRESSION,
+    Answer.CANNOT_TELL: Verdict.INCONCLUSIVE,
+    Answer.WITHIN: Verdict.PASS,
+}
+"""Worst first."""
+
+SEVERITY = tuple(VERDICTS.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One configuration beside its reference, against the baselines of one kind (`baseline`).
+
+    `measured` and `documented` are step times of the reference over those of the configuration: the weak-scaling
+    efficiency, or the speed-up. `bound` is the smallest measured one that passes. `difference` is measured over
+    documented less 1, with the bounds `low` and `high`. `threshold_only`: of one of the two nothing is known of the
+    error, and it adds nothing to the interval.
+    """
+
+    key: Key
+    reference: Key
+    baseline: str
+    measured: float
+    documented: float
+    bound: float
+    difference: float
+    low: float
+    high: float
+    verdict: Verdict
+    threshold_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What a family or a pair says: the worst of its rows, MISSING without any.
+
+    `members` are all of them, judged or not; `reason` is a stable code.
+    """
+
+    kind: str
+    id: str
+    members: tuple[Key, ...]
+    verdict: Verdict
+    reason: str
+    text: str
+    rows: tuple[Row, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """A member that was judged against the baseline of a kind."""
+
+    configuration: Configuration
+    judgement: Judgement
+    estimate: Estimate
+
+
+def compare(
+    kind: str,
+    identifier: str,
+    configurations: Sequence[Configuration],
+    judgements: Mapping[Key, Sequence[Judgement]],
+) -> Comparison:
+    """Compare the configurations with the first of them that was judged, by the ratios of their step times.
+
+    `judgements` holds one for each baseline of a key; those against baselines of one kind are compared with each other.
+    REGRESSION: a configuration is shown to lose more of the documented ratio than its margin. INCONCLUSIVE: that cannot
+    be told. PASS: neither. One that is not slower than its own baseline always passes: a faster reference is no loss.
+    """
+    groups = _groups(configurations, judgements)
+    rows = tuple(_row(member, group[0]) for group in groups for member in group[1:])
+    verdict = min((row.verdict for row in rows), key=SEVERITY.index, default=Verdict.MISSING)
+    reason = _reason(verdict, [member for group in groups for member in group])
+    text = _text(kind, configurations, groups, rows) if rows else _too_few(kind, configurations)
+    return Comparison(kind, identifier, tuple(one.key for one in configurations), verdict, reason, text, rows)
+
+
+def _groups(
+    configurations: Sequence[Configuration], judgements: Mapping[Key, Sequence[Judgement]]
+) -> list[list[_Member]]:
+    """Return what can be compared, for each kind of baseline: at least two that were judged, in their order."""
+    by_kind: dict[str, list[_Member]] = defaultdict(list)
+    for configuration in configurations:
+        for judgement in judgements.get(configuration.key, ()):
+            estimate = judgement.estimate
+            if estimate is not None and _counts(judgement, estimate, configuration):
+                by_kind[judgement.baseline.kind].append(_Member(configuration, judgement, estimate))
+    return [group for _, group in sorted(by_kind.items()) if len(group) > 1]
+
+
+def _counts(judgement: Judgement, estimate: Estimate, configuration: Configuration) -> bool:
+    same_work = _work(judgement.baseline.configuration) == _work(configuration)
+    return judgement.verdict in JUDGED and math.isfinite(estimate.difference) and same_work
+
+
+def _work(configuration: Configuration) -> tuple[object, ...]:
+    return configuration.architecture, configuration.global_batch_size
+
+
+def _row(member: _Member, reference: _Member) -> Row:
+    """Compare two log differences: the reference's less the member's is the log of measured over documented."""
+    ours, theirs = member.estimate, reference.estimate
+    loss = ours.difference - theirs.difference
+    half_width = _half_width(ours, theirs)
+    documented = reference.judgement.baseline.step_seconds / member.judgement.baseline.step_seconds
+    at_baseline = ours.difference <= EQUAL
+    return Row(
+        key=member.configuration.key,
+        reference=reference.configuration.key,
+        baseline=member.judgement.baseline.kind,
+        measured=documented * math.exp(-loss),
+        documented=documented,
+        bound=documented * math.exp(-ours.margin),
+        difference=math.expm1(-loss),
+        low=math.expm1(-loss - half_width),
+        high=math.expm1(-loss + half_width),
+        verdict=Verdict.PASS if at_baseline else VERDICTS[answer(loss, half_width, ours.margin)],
+        threshold_only=ours.threshold_only or theirs.threshold_only,
+    )
+
+
+def _half_width(ours: Estimate, theirs: Estimate) -> float:
+    """Return the half-width of the interval of a difference of two estimates; 0 where nothing is known of either.
+
+    Variances add; degrees of freedom as Welch (Biometrika 34, 1947) and Satterthwaite (Biometrics Bulletin 2, 1946).
+    Two errors that rest on one estimate of the noise know no more of it than either does.
+    """
+    known = [one for one in (ours, theirs) if not one.threshold_only]
+    if not known:
+        return 0.0
+    variances = [one.standard_error**2 for one in known]
+    freedom = min(one.degrees_of_freedom for one in known)
+    if ours.noise != theirs.noise and sum(variances) > 0:
+        parts = zip(variances, known, strict=True)
+        freedom = sum(variances) ** 2 / sum(variance**2 / one.degrees_of_freedom for variance, one in parts)
+    return quantile(1 - min(ours.level, theirs.level), freedom) * math.sqrt(sum(variances))
+
+
+def _reason(verdict: Verdict, members: Sequence[_Member]) -> str:
+    if verdict is Verdict.PASS:
+        at_baseline = all(member.estimate.difference <= EQUAL for member in members)
+        return AT_BASELINE if at_baseline else Reason.WITHIN_TOLERANCE.value
+    reasons = {Verdict.REGRESSION: BELOW_BOUND, Verdict.INCONCLUSIVE: Reason.CANNOT_TELL.value}
+    return reasons.get(verdict, TOO_FEW)
+
+
+# --- words ------------------------------------------------------------------------------------------------
+
+
+def _text(
+    kind: str, configurations: Sequence[Configuration], groups: Sequence[Sequence[_Member]], rows: Sequence[Row]
+) -> str:
+    worst = min(rows, key=lambda row: (SEVERITY.index(row.verdict), row.difference))
+    compared = {member.configuration.key for group in groups for member in group}
+    missing = [_label(kind, one.key) for one in configurations if one.key not in compared]
+    slow = [group[0].configuration.key for group in groups if group[0].judgement.verdict is Verdict.REGRESSION]
+    parts = [_told(kind, worst), _work_in_words(kind, configurations, len(compared))]
+    if worst.verdict is Verdict.PASS and worst.measured < worst.bound:
+        parts.append("not slower than its own baseline, so no loss: its reference is faster than documented")
+    if slow:
+        parts.append(f"{_label(kind, slow[0])} is a regression itself, which flatters what is compared with it")
+    if any(row.threshold_only for row in rows):
+        parts.append("threshold only: of some of the numbers the error is unknown")
+    if missing:
+        parts.append(f"not compared: {wording.listed(missing)}")
+    return "; ".join(parts)
+
+
+def _too_few(kind: str, configurations: Sequence[Configuration]) -> str:
+    members = wording.listed([_label(kind, one.key) for one in configurations])
+    return f"fewer than two of {members} were judged against baselines of one kind"
+
+
+def _told(kind: str, row: Row) -> str:
+    ratios = (row.measured, row.documented, row.bound)
+    if kind == SPEED_UP:
+        measured, documented, bound = (f"{one:.3f}" for one in ratios)
+        what = f"FP8 is {measured} times as fast as BF16"
+    else:
+        measured, documented, bound = (f"{one * 100:.1f} %" for one in ratios)
+        what = f"{row.key.gpus} GPUs have {measured} of the throughput per GPU of {row.reference.gpus}"
+    low, high, apart = (wording.difference(1 + part) for part in (row.low, row.high, row.difference))
+    return f"{what}, {row.baseline} {documented}: {apart} ({low} to {high}); at least {bound} passes"
+
+
+def _work_in_words(kind: str, configurations: Sequence[Configuration], compared: int) -> str:
+    one, other = configurations[0], configurations[-1]
+    model = f"sequence length {one.architecture.sequence_length}, {one.architecture.layers} layers"
+    if kind == WEAK_SCALING:
+        per_gpu = one.global_batch_size / one.key.gpus
+        return f"the lowest of {compared} sizes, GBS {per_gpu:.6g} per GPU, {model}"
+    same = (one.parallelism, one.micro_batch_size) == (other.parallelism, other.micro_batch_size)
+    return f"step times at GBS {one.global_batch_size}, {model}{'' if same else ', another parallelism'}"
+
+
+def _label(kind: str, key: Key) -> str:
+    return f"{key.gpus} GPUs" if kind == WEAK_SCALING else key.dtype.upper()

@@ -1,0 +1,126 @@
+"""How much slower than its baseline a configuration is, and how well that is known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from pytest_llmbench.judge import margin, noise
+from pytest_llmbench.judge.sample import WithinRun, within_run
+from pytest_llmbench.models import Baseline, Estimate, Evidence, Measurement, Noise
+
+FEWEST_STEPS = 3
+"""A window with fewer steps says nothing of its own spread."""
+
+
+def estimate(runs: Sequence[Measurement], evidence: Evidence, run_noise: Noise) -> Estimate:
+    """Return the estimate from valid runs that are repeats of each other.
+
+    theta is the mean of log(statistic / baseline); the errors of the runs and of the baseline add.
+    """
+    baseline = evidence.baseline
+    difference = theta(runs, baseline)
+    bound = math.log(evidence.tolerance.factor)
+    inside = [_within(run) for run in runs]
+    if not run_noise.measured and len(runs) == 1 and len(runs[0].window_seconds) < FEWEST_STEPS:
+        return _threshold_only(difference, bound, inside[0], evidence, run_noise)
+    per_run = run_sigma(run_noise, inside)
+    rounding = rounding_error(baseline)
+    recorded = baseline.recording.runs if baseline.recording else math.inf
+    error = margin.error(run_noise, inside, rounding**2 + per_run**2 / recorded, evidence.level)
+    return Estimate(
+        difference=difference,
+        standard_error=error.standard_error,
+        degrees_of_freedom=error.degrees_of_freedom,
+        low=difference - error.half_width,
+        high=difference + error.half_width,
+        margin=bound,
+        level=evidence.level,
+        runs=len(runs),
+        noise=run_noise,
+        within_run_error=_root_mean_square([one.error for one in inside]),
+        effective_sample_size=sum(one.effective_sample_size for one in inside),
+        rounding=rounding,
+        detectable=math.expm1(margin.detectable(error, bound)),
+        repeats_needed=margin.repeats_needed(per_run, difference - bound),
+        p_slower=margin.probability(difference / error.standard_error, error.degrees_of_freedom),
+    )
+
+
+def theta(runs: Sequence[Measurement], baseline: Baseline) -> float:
+    """Return the mean log difference of valid runs to the baseline; slower is positive."""
+    seconds = [run.statistic_seconds or math.nan for run in runs]
+    return sum(math.log(one / baseline.step_seconds) for one in seconds) / len(seconds)
+
+
+def noise_of(evidence: Evidence, older: Sequence[Measurement], tonight: Sequence[Measurement] = ()) -> Noise:
+    """Return the run-to-run noise of a configuration, pooled from all that was measured; else what is assumed."""
+    own = [*own_noise(evidence.baseline, older), noise.of_runs([_seconds(run) for run in tonight], "repeats")]
+    prior = evidence.prior
+    return noise.pooled([*own, prior if prior.measured else None]) or prior
+
+
+def own_noise(baseline: Baseline, older: Sequence[Measurement]) -> list[Noise | None]:
+    """Return what a configuration's own nights and its recorded runs say of its noise; None where they are too few."""
+    recorded = baseline.recording.run_seconds if baseline.recording else ()
+    logarithms = [math.log(_seconds(run)) for run in older]
+    return [noise.of_history(logarithms), noise.of_runs(recorded, "recorded runs")]
+
+
+def disagree(runs: Sequence[Measurement], run_noise: Noise) -> bool:
+    """Whether runs lie further apart than repeats of each other do: by more than 3 sigma sqrt(2)."""
+    logarithms = [math.log(_seconds(run)) for run in runs]
+    sigma = run_sigma(run_noise, [_within(run) for run in runs])
+    return max(logarithms) - min(logarithms) > 3 * math.sqrt(2) * sigma
+
+
+def run_sigma(run_noise: Noise, inside: Sequence[WithinRun]) -> float:
+    """Return the standard deviation of one run's logarithm: an assumption does not hold what happens within a run."""
+    floor = _root_mean_square([one.error for one in inside])
+    return max(run_noise.sigma, floor) if run_noise.measured else math.hypot(run_noise.sigma, floor)
+
+
+def rounding_error(baseline: Baseline) -> float:
+    """Return the standard error of a printed value, relative: half a unit in its last place, evenly distributed."""
+    return baseline.resolution_seconds / 2 / baseline.step_seconds / math.sqrt(3)
+
+
+def _within(run: Measurement) -> WithinRun:
+    if len(run.window_seconds) < FEWEST_STEPS:
+        return WithinRun(0.0, float(len(run.window_seconds)))
+    inside = within_run(np.array(run.window_seconds), run.baseline.window.statistic, run.moving_mean)
+    rounding = run.resolution_seconds / 2 / _seconds(run) / math.sqrt(3)  # all steps may be rounded the same way
+    return WithinRun(math.hypot(inside.error, rounding), inside.effective_sample_size)
+
+
+def _seconds(run: Measurement) -> float:
+    return run.statistic_seconds or math.nan
+
+
+def _root_mean_square(values: Sequence[float]) -> float:
+    return math.sqrt(sum(value**2 for value in values) / len(values))
+
+
+def _threshold_only(
+    difference: float, bound: float, inside: WithinRun, evidence: Evidence, run_noise: Noise
+) -> Estimate:
+    return Estimate(
+        difference=difference,
+        standard_error=0.0,
+        degrees_of_freedom=0.0,
+        low=difference,
+        high=difference,
+        margin=bound,
+        level=evidence.level,
+        runs=1,
+        noise=run_noise,
+        within_run_error=inside.error,
+        effective_sample_size=inside.effective_sample_size,
+        rounding=rounding_error(evidence.baseline),
+        detectable=math.expm1(bound),
+        repeats_needed=None,
+        p_slower=None,
+        threshold_only=True,
+    )

@@ -1,0 +1,97 @@
+"""The margin test: a log ratio, what is known of its error, and the bound, to one of three answers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from pytest_llmbench.judge.sample import WithinRun
+from pytest_llmbench.models import Noise
+
+POWER = 0.8
+"""The probability with which a detectable slowdown is detected."""
+
+Z_LEVEL = 1.645
+Z_POWER = 0.8416
+
+EQUAL = 1e-9
+"""Difference of logarithms below which two step times are the same number: float arithmetic, not measurement."""
+
+
+class Answer(Enum):
+    """Where the interval lies: below the bound, above it, or across it."""
+
+    WITHIN = "within"
+    BEYOND = "beyond"
+    CANNOT_TELL = "cannot tell"
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """The error of a log difference: standard error, degrees of freedom, and the half-width of its interval."""
+
+    standard_error: float
+    degrees_of_freedom: float
+    half_width: float
+
+
+def error(noise: Noise, runs: Sequence[WithinRun], baseline_variance: float, level: float) -> Error:
+    """Return the error of the mean log difference of k runs against a baseline with its own variance.
+
+    Measured noise holds what happens within a run; assumed noise does not, and both are added. Whichever of the two
+    says less of the difference counts: the spread within the runs is a floor.
+    """
+    count = len(runs)
+    inside = sum(run.error**2 for run in runs) / count**2
+    freedom = max(sum(run.effective_sample_size for run in runs) - count, 1.0)
+    between = noise.sigma**2 / count + (0.0 if noise.measured else inside)
+    candidates = (
+        _error(between + baseline_variance, noise.degrees_of_freedom, level),
+        _error(inside + baseline_variance, freedom, level),
+    )
+    return max(candidates, key=lambda one: one.half_width)
+
+
+def _error(variance: float, freedom: float, level: float) -> Error:
+    standard_error = math.sqrt(variance)
+    return Error(standard_error, freedom, quantile(1 - level, freedom) * standard_error)
+
+
+def quantile(probability: float, degrees_of_freedom: float) -> float:
+    """Return the quantile of Student's t distribution."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(degrees_of_freedom, probability))
+
+
+def probability(statistic: float, degrees_of_freedom: float) -> float:
+    """Return the probability of a larger value of Student's t distribution."""
+    from scipy.special import stdtr
+
+    return float(stdtr(degrees_of_freedom, -statistic))
+
+
+def answer(difference: float, half_width: float, margin: float) -> Answer:
+    """Compare the interval difference +- half_width with the margin; all are logarithms, slower is positive.
+
+    WITHIN: shown to be at most the margin. BEYOND: shown to be more. Anything else, NaN included, cannot be told.
+    """
+    if difference + half_width < margin or (half_width == 0 and difference <= margin + EQUAL):
+        return Answer.WITHIN
+    if difference - half_width > margin:
+        return Answer.BEYOND
+    return Answer.CANNOT_TELL
+
+
+def detectable(one: Error, margin: float) -> float:
+    """Return the slowdown, as a log difference to the baseline, that such a run shows to be beyond with 80 %."""
+    return margin + one.half_width + quantile(POWER, one.degrees_of_freedom) * one.standard_error
+
+
+def repeats_needed(sigma: float, distance: float) -> int | None:
+    """Return how many runs would settle a difference this far from the margin; None at the margin itself."""
+    if abs(distance) < EQUAL:
+        return None
+    return max(math.ceil(((Z_LEVEL + Z_POWER) * sigma / abs(distance)) ** 2), 1)

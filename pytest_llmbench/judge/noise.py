@@ -1,0 +1,97 @@
+"""How much runs of one configuration differ from each other when nothing has changed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from pytest_llmbench.models import Noise
+from pytest_llmbench.robust import median_deviation
+
+NIGHTS = 8
+"""History shorter than this many nights says too little of its spread."""
+
+CONFIGURATIONS = 5
+"""From this many configurations with a spread of their own on, they say something of each other."""
+
+SMALLEST = 1e-4
+"""No cluster repeats itself better than to 0.01 %: equal numbers come from rounding or copies."""
+
+ASSUMED_FREEDOM = 4.0
+
+
+def assumed(cv: float) -> Noise:
+    """Return the noise that is assumed where nothing was measured: a coefficient of variation with 4 degrees."""
+    return Noise(cv, ASSUMED_FREEDOM, "assumed, nothing was measured", measured=False)
+
+
+def of_history(logarithms: Sequence[float]) -> Noise | None:
+    """Return the noise of a night series (log seconds, one run a night, in order); None for less than 8 nights.
+
+    The median absolute deviation of successive differences, over the root of 2: level shifts and single bad nights
+    hardly move it. Degrees of freedom 0.4 (H - 1): its efficiency at the normal distribution.
+    """
+    if len(logarithms) < NIGHTS:
+        return None
+    sigma = median_deviation(np.diff(np.array(logarithms))) / math.sqrt(2)
+    return _noise(sigma, 0.4 * (len(logarithms) - 1), f"{len(logarithms)} nights")
+
+
+def of_runs(seconds: Sequence[float], what: str) -> Noise | None:
+    """Return the noise of runs that are repeats of each other (seconds); None for less than two."""
+    if len(seconds) < 2:
+        return None
+    sigma = float(np.std(np.log(np.array(seconds)), ddof=1))
+    return _noise(sigma, len(seconds) - 1.0, f"{len(seconds)} {what}")
+
+
+def pooled(parts: Sequence[Noise | None]) -> Noise | None:
+    """Return several estimates as one, weighted by their degrees of freedom; None without any."""
+    found = [part for part in parts if part is not None]
+    if not found:
+        return None
+    freedom = sum(part.degrees_of_freedom for part in found)
+    variance = sum(part.degrees_of_freedom * part.sigma**2 for part in found) / freedom
+    return _noise(math.sqrt(variance), freedom, " and ".join(part.source for part in found))
+
+
+def of_others(estimates: Sequence[Noise]) -> Noise | None:
+    """Return what many configurations say of the noise of any one; None for less than 5.
+
+    Empirical Bayes: their variances are taken as drawn from a scaled inverse chi-squared distribution, fitted by the
+    moments of the logarithms (Smyth, Statistical Applications in Genetics and Molecular Biology 3(1), 2004).
+    """
+    from scipy.special import digamma, polygamma
+
+    if len(estimates) < CONFIGURATIONS:
+        return None
+    half = np.array([one.degrees_of_freedom for one in estimates]) / 2
+    logs = np.log(np.array([one.sigma for one in estimates]) ** 2) - digamma(half) + np.log(half)
+    mean = float(np.mean(logs))
+    excess = float(np.var(logs, ddof=1) - np.mean(polygamma(1, half)))
+    most = 2 * float(np.sum(half))
+    freedom = min(2 * _inverse_trigamma(excess), most) if excess > 0 else most
+    variance = math.exp(mean + float(digamma(freedom / 2)) - math.log(freedom / 2))
+    return _noise(math.sqrt(variance), freedom, f"{len(estimates)} configurations")
+
+
+def _noise(sigma: float, freedom: float, source: str) -> Noise:
+    return Noise(max(sigma, SMALLEST), freedom, source, measured=True)
+
+
+def _inverse_trigamma(value: float) -> float:
+    """Return x with trigamma(x) = value, by Newton's method on 1 / trigamma, which is nearly linear."""
+    from scipy.special import polygamma
+
+    if value > 1e7:
+        return 1 / math.sqrt(value)
+    x = 0.5 + 1 / value
+    for _ in range(50):
+        trigamma = float(polygamma(1, x))
+        step = trigamma * (1 - trigamma / value) / float(polygamma(2, x))
+        x += step
+        if -step / x < 1e-8:
+            break
+    return x

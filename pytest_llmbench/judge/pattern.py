@@ -1,0 +1,130 @@
+"""The pattern of the slow steps of a window, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pytest_llmbench import wording
+from pytest_llmbench.judge.slow import Levels, levels, period, stragglers, stretches
+from pytest_llmbench.robust import median
+
+if TYPE_CHECKING:
+    from pytest_llmbench.models import Flags, Floats
+
+STRETCH = 3
+STRETCH_SHARE = 0.75
+"""A stretch is at least so many consecutive steps, and at least this share of the slow ones."""
+
+
+SHOWN = 5
+"""How many steps, or stretches of them, a text lists."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Columns:
+    """A window as columns of equal length: seconds, step numbers, log lines (0: none). Each value is a mean over
+    `moving_mean` steps."""
+
+    seconds: Floats
+    steps: tuple[int, ...]
+    lines: tuple[int, ...]
+    moving_mean: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pattern:
+    """Kind (even, one-spike, spikes, periodic, two-levels, slow-stretch) and words, with what they rest on."""
+
+    kind: str
+    words: str
+    stragglers: Flags
+    levels: Levels | None
+
+
+def pattern(window: Columns, resolution: float) -> Pattern:
+    """Return the pattern of the slow steps: the upper one of two levels where there are two, else the stragglers."""
+    found, two = stragglers(window.seconds, resolution), levels(window.seconds, resolution)
+    kind, words = _named(window, two.slow if two else found, two)
+    return Pattern(kind, words, found, two)
+
+
+def _named(window: Columns, slow: Flags, two: Levels | None) -> tuple[str, str]:
+    """Return kind and words. A single slow step shows in as many values as a moving mean has."""
+    parts = stretches(slow)
+    if not parts:
+        return "even", "no single step stands out"
+    longest = max(parts, key=len)
+    single = len(longest) <= window.moving_mean
+    regular = period([part.start for part in parts], len(slow)) if single else None
+    if regular:
+        return "periodic", _periodic(window, slow, regular)
+    if len(longest) >= max(STRETCH, window.moving_mean + 1, STRETCH_SHARE * np.count_nonzero(slow)):
+        return "slow-stretch", _stretch(window, longest)
+    if two and not single:
+        return "two-levels", _two_levels(window, two)
+    line = window.lines[int(np.argmax(window.seconds))]
+    told = slowest(window, slow) + (f" (line {line})" if line else "")
+    if len(parts) == 1 and single:
+        return "one-spike", f"one spike: {told}"
+    return "spikes", f"spikes: {listed(window, slow)}; {told}"
+
+
+def slowest(window: Columns, slow: Flags) -> str:
+    """Return how slow the slowest step is, or the values of a moving mean that it stands in."""
+    position = int(np.argmax(window.seconds))
+    ratio = window.seconds[position] / median(window.seconds)
+    if window.moving_mean == 1:
+        return f"step {window.steps[position]} took {ratio:.3g} x the median"
+    part = next(part for part in stretches(slow) if position in part)
+    return f"{_steps(window, [part])} took up to {ratio:.3g} x the median"
+
+
+def listed(window: Columns, which: Flags) -> str:
+    """Return these steps, consecutive ones as one, at most five: `steps 12, 20 to 24, 30, 31, 40, 44 and 7 more`."""
+    return _steps(window, stretches(which))
+
+
+def percent(fraction: float) -> str:
+    """Return a fraction with three digits: `25 %`, `3.21 %`."""
+    return f"{fraction * 100:.3g} %"
+
+
+def _steps(window: Columns, parts: Sequence[range]) -> str:
+    texts = []
+    for part in parts[:SHOWN]:
+        first, last = window.steps[part[0]], window.steps[part[-1]]
+        texts.append({1: f"{first}", 2: f"{first}, {last}"}.get(len(part), f"{first} to {last}"))
+    more = sum(map(len, parts[SHOWN:]))
+    noun = "step" if sum(map(len, parts)) == 1 else "steps"
+    return f"{noun} {', '.join(texts)}" + (f" and {more} more" if more else "")
+
+
+def _periodic(window: Columns, slow: Flags, regular: range) -> str:
+    excess = median(window.seconds[regular.start :: regular.step]) / median(window.seconds[~slow]) - 1
+    which = _steps(window, [range(position, position + 1) for position in regular])
+    return f"every {_ordinal(regular.step)} step slow, {percent(excess)} above the others ({which})"
+
+
+def _ordinal(number: int) -> str:
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
+
+
+def _stretch(window: Columns, stretch: range) -> str:
+    inside = np.zeros(len(window.steps), dtype=bool)
+    inside[stretch.start : stretch.stop] = True
+    upper, lower = (wording.seconds(median(window.seconds[part])) for part in (inside, ~inside))
+    return f"slow stretch: {_steps(window, [stretch])} at {upper}, the others at {lower}"
+
+
+def _two_levels(window: Columns, two: Levels) -> str:
+    """Return the levels in words, with the steps of the smaller one."""
+    few, level, other = two.slow, two.upper, two.lower
+    if 2 * np.count_nonzero(few) > len(few):
+        few, level, other = ~two.slow, two.lower, two.upper
+    told = f"{wording.seconds(level)}, the others at {wording.seconds(other)}"
+    return f"two levels: {np.count_nonzero(few)} of {len(few)} steps at {told} ({listed(window, few)})"

@@ -1,0 +1,56 @@
+"""What one run says by itself: how well its window fixes its own statistic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pytest_llmbench.robust import TRIMMED, winsorised
+
+if TYPE_CHECKING:
+    from pytest_llmbench.models import Floats
+
+EVEN = 1e-24
+"""Relative variance below which steps are equal, but for float arithmetic."""
+
+LARGEST_CORRELATION = 0.95
+"""A lag-1 correlation above this cannot be told from a drift in a window of some dozen steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class WithinRun:
+    """The standard error of the logarithm of a run's statistic, and the number of independent steps it rests on."""
+
+    error: float
+    effective_sample_size: float
+
+
+def within_run(seconds: Floats, statistic: str, moving_mean: int = 1) -> WithinRun:
+    """Return the within-run error of step times of shape (n,), n >= 3, in seconds.
+
+    The variance is the winsorised one for a trimmed mean (Yuen, Biometrika 61, 1974) and the sample's for a mean, which
+    stragglers move; it is inflated by (1 + r) / (1 - r) for the lag-1 correlation r, and at least by the number of
+    steps of a moving mean. This is a floor: it knows nothing of how runs differ from each other.
+    """
+    count = len(seconds)
+    clipped = winsorised(seconds)
+    spread = float(np.std(clipped, ddof=1)) / (1 - 2 * TRIMMED)
+    if statistic == "mean":
+        spread = max(spread, float(np.std(seconds, ddof=1)))
+    correlation = _correlation(clipped)
+    inflation = max((1 + correlation) / (1 - correlation), moving_mean)
+    effective = max(count / inflation, 1.0)
+    return WithinRun(spread / float(np.mean(clipped)) / effective**0.5, effective)
+
+
+def _correlation(values: Floats) -> float:
+    """Return the lag-1 correlation, corrected for its bias in a short series: (n r + 1) / (n - 4)."""
+    count = len(values)
+    centred = values - np.mean(values)
+    total = float(centred @ centred)
+    if count < 6 or total <= EVEN * count * float(np.mean(values)) ** 2:
+        return 0.0
+    plain = float(centred[1:] @ centred[:-1]) / total
+    return min(max((count * plain + 1) / (count - 4), 0.0), LARGEST_CORRELATION)

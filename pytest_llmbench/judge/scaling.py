@@ -1,0 +1,59 @@
+"""Weak scaling and speed-up: which configurations are compared with which, under what ids."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from pytest_llmbench.judge.comparison import SPEED_UP, WEAK_SCALING, Comparison, compare
+from pytest_llmbench.models import Configuration, Judgement, Key
+
+
+def weak_scaling(
+    families: Sequence[Sequence[Configuration]], judgements: Mapping[Key, Sequence[Judgement]]
+) -> tuple[Comparison, ...]:
+    """Return for each family, which does the same work per GPU at every size, the efficiency of its sizes.
+
+    The reference is the smallest size that was judged; the verdicts are those of `compare`.
+    """
+    ordered = [sorted(family, key=lambda member: member.key.gpus) for family in families]
+    ids = _family_ids([family[0] for family in ordered])
+    return tuple(compare(WEAK_SCALING, one, family, judgements) for one, family in zip(ids, ordered, strict=True))
+
+
+def speed_ups(
+    pairs: Sequence[tuple[Configuration, Configuration]], judgements: Mapping[Key, Sequence[Judgement]]
+) -> tuple[Comparison, ...]:
+    """Return for each pair (BF16, FP8) of equal work the speed-up of FP8; the verdicts are those of `compare`."""
+    return tuple(compare(SPEED_UP, _id(pair[0].key, str(pair[0].key.gpus)), pair, judgements) for pair in pairs)
+
+
+def _id(key: Key, *parts: str) -> str:
+    head = (f"{key.recipe}_{key.size}", key.release, key.gpu)
+    return "-".join(filter(None, (*head, *parts, key.task, key.scaling, key.variant)))
+
+
+def _family_ids(smallest: Sequence[Configuration]) -> list[str]:
+    """Return an id for each family, given by its smallest size; where keys differ in size only, with what differs."""
+    stems = [_id(one.key, one.key.dtype) for one in smallest]
+    alike = defaultdict(list)
+    for stem, one in zip(stems, smallest, strict=True):
+        alike[stem].append(one)
+    return ["-".join([stem, *_apart(one, alike[stem])]) for stem, one in zip(stems, smallest, strict=True)]
+
+
+def _apart(one: Configuration, alike: Sequence[Configuration]) -> list[str]:
+    """Return the facts that tell a family from those alike; where they do not, its smallest size, which always does."""
+    facts = [_facts(other) for other in alike]
+    told = [fact for position, fact in enumerate(_facts(one)) if len({other[position] for other in facts}) > 1]
+    return told if len(set(facts)) == len(facts) else [*told, f"from{one.key.gpus}"]
+
+
+def _facts(configuration: Configuration) -> tuple[str, ...]:
+    architecture = configuration.architecture
+    return (
+        f"layers{architecture.layers}",
+        f"seq{architecture.sequence_length}",
+        f"mbs{configuration.micro_batch_size}",
+        f"gbs{configuration.global_batch_size / configuration.key.gpus:.6g}",
+    )

@@ -1,0 +1,131 @@
+"""What the step times of a window look like, and what a reader should know of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pytest_llmbench import wording
+from pytest_llmbench.judge.pattern import Columns, Pattern, listed, pattern, percent, slowest
+from pytest_llmbench.judge.trend import Drift, WarmUp, drift, warm_up
+from pytest_llmbench.models import Measurement, Note
+from pytest_llmbench.robust import trimmed_mean
+
+FEWEST = 3
+"""Fewer steps have no shape."""
+
+DISAGREE = 0.01
+"""The mean and the trimmed mean say different things if they differ by more than this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The shape of a window, in words and as a kind, and its notes, which change no verdict.
+
+    Kinds: even, one-spike, spikes, periodic, drift, two-levels (slow steps among the others), slow-stretch (slow steps
+    in a row). `warming_up`, which is not among the notes, is there if the first third is slower than the rest.
+    """
+
+    words: str
+    kind: str
+    notes: tuple[Note, ...] = ()
+    warming_up: Note | None = None
+
+
+def look(measurement: Measurement) -> Shape:
+    """Return the shape of the measured window; it is the same in another unit of time.
+
+    Less than three steps are even: nothing can be told.
+    """
+    window = _columns(measurement)
+    if len(window.steps) < FEWEST:
+        return Shape("too few steps to show a shape", "even", tuple(filter(None, [_averaged(window)])))
+    resolution = measurement.resolution_seconds
+    found = pattern(window, resolution)
+    drifting = drift(window.seconds, window.moving_mean)
+    warming = _warming(window, warm_up(window.seconds, window.moving_mean, resolution))
+    notes = (_stragglers(window, found), _levels(window, found), _drift(window, drifting), _means(window))
+    kind, words = _named(found, drifting, warming)
+    return Shape(words, kind, tuple(filter(None, (*notes, _averaged(window)))), warming)
+
+
+def _columns(measurement: Measurement) -> Columns:
+    count, first = len(measurement.window_seconds), measurement.baseline.window.first
+    return Columns(
+        np.array(measurement.window_seconds, dtype=float),
+        measurement.window_steps or tuple(range(first, first + count)),
+        measurement.window_lines or (0,) * count,
+        measurement.moving_mean,
+    )
+
+
+def _named(found: Pattern, drifting: Drift | None, warming: Note | None) -> tuple[str, str]:
+    """Return kind and words. Levels explain a slope; a slope comes before the stragglers on it."""
+    if found.kind in ("periodic", "slow-stretch", "two-levels"):
+        return found.kind, found.words
+    rest = "" if found.kind == "even" else f"; {found.words}"
+    if drifting:
+        return "drift", f"drift: {wording.difference(1 + drifting.change)} from the first to the last step{rest}"
+    if warming:
+        return "drift", warming.text + rest
+    return found.kind, found.words
+
+
+def _stragglers(window: Columns, found: Pattern) -> Note | None:
+    slow, seconds = found.stragglers, window.seconds
+    number = int(np.count_nonzero(slow))
+    if not number:
+        return None
+    share = float(np.sum(seconds[slow]) / np.sum(seconds))
+    added = float(np.mean(seconds) / np.mean(seconds[~slow])) - 1
+    steps, worst = listed(window, slow), slowest(window, slow)
+    which = "" if worst.startswith(steps) else f"{steps}; "
+    several = f"; one slow step shows in {window.moving_mean} values" if window.moving_mean > 1 else ""
+    text = (
+        f"{wording.counted(number, 'straggler')}, {percent(share)} of the time, +{percent(added)} on the mean: "
+        f"{which}{worst}{several}"
+    )
+    return Note("stragglers", text, window.lines[int(np.argmax(seconds))])
+
+
+def _levels(window: Columns, found: Pattern) -> Note | None:
+    """Return the note on slow steps that are more than stragglers; a moving mean makes levels of a few of those."""
+    if found.kind not in ("slow-stretch", "two-levels") and not (found.levels and found.kind == "periodic"):
+        return None
+    slow = found.levels.slow if found.levels else found.stragglers
+    return Note("two-levels", found.words, window.lines[int(np.argmax(slow))])
+
+
+def _drift(window: Columns, drifting: Drift | None) -> Note | None:
+    if drifting is None:
+        return None
+    told = f"{wording.difference(1 + drifting.change)} from step {window.steps[0]} to step {window.steps[-1]}"
+    return Note("drift", f"drift: {told} (p {drifting.p:.1g})", window.lines[0])
+
+
+def _warming(window: Columns, found: WarmUp | None) -> Note | None:
+    if found is None:
+        return None
+    first, last = window.steps[0], window.steps[found.steps - 1]
+    text = f"warm-up not over: steps {first} to {last} are {percent(found.excess)} slower than the rest"
+    return Note("warm-up", f"{text} (z {found.z:.3g})", window.lines[0])
+
+
+def _means(window: Columns) -> Note | None:
+    """Return the note that the mean and the trimmed mean differ by more than 1 %, and which steps do it."""
+    mean, trimmed = float(np.mean(window.seconds)), trimmed_mean(window.seconds)
+    if abs(mean / trimmed - 1) <= DISAGREE:
+        return None
+    driver = "slow steps" if mean > trimmed else "fast steps"
+    told = f"mean {wording.seconds(mean)}, 20 % trimmed mean {wording.seconds(trimmed)}"
+    return Note("mean-and-trimmed", f"{told}: {driver} drive the mean")
+
+
+def _averaged(window: Columns) -> Note | None:
+    if window.moving_mean == 1:
+        return None
+    count = len(window.steps)
+    independent = max(count // window.moving_mean, 1)
+    told = f"the log prints means of {window.moving_mean} steps: {wording.counted(count, 'value')}"
+    return Note("moving-mean", f"{told}, about {independent} of them independent")

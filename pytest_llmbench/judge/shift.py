@@ -1,0 +1,181 @@
+"""A shift that most configurations share, and the warnings of one session counted together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pytest_llmbench.judge.margin import quantile
+from pytest_llmbench.models import JUDGED, Baseline, Estimate, Judgement, Key, Measurement
+
+if TYPE_CHECKING:
+    from pytest_llmbench.models import Flags, Floats
+
+NIGHTS = 7
+"""Tonight is compared with the median of so many earlier runs."""
+
+FEWEST = 3
+"""Fewer configurations share nothing."""
+
+LEVEL = 0.05
+"""A configuration has moved if that is significant at this level, one-sided; stricter where few are looked at."""
+
+FALSE_ALARMS = 0.0001
+"""The share of nights in which chance may move most configurations in one direction."""
+
+SMALLEST = 0.01
+"""A smaller shared shift is not worth a message."""
+
+LAST_RUNS = "their last runs"
+BASELINES = "their baselines"
+
+
+@dataclass(frozen=True, slots=True)
+class Night:
+    """A configuration tonight: its estimate, and log(statistic / baseline) of its last runs."""
+
+    key: Key
+    estimate: Estimate
+    older: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SharedShift:
+    """What most configurations have in common: step times are longer by the fraction `shift` (shorter: negative).
+
+    `low` and `high` are its bounds, each wrong with a probability of 5 %; `configurations` are those that moved, of
+    `of` that were looked at; `against` says what with.
+    """
+
+    shift: float
+    low: float
+    high: float
+    configurations: tuple[Key, ...]
+    of: int
+    against: str
+    text: str
+
+
+def night(judgement: Judgement, older: Sequence[Measurement]) -> Night | None:
+    """Return what one configuration says of a shared shift; None where nothing is known of its error.
+
+    `older` are the runs before tonight's, oldest first; those that are not valid tell nothing.
+    """
+    estimate = judgement.estimate
+    if judgement.verdict not in JUDGED or estimate is None or not _is_known(estimate):
+        return None
+    logarithms = (_logarithm(one, judgement.baseline) for one in older if one.valid)
+    finite = [one for one in logarithms if math.isfinite(one)]
+    return Night(judgement.baseline.key, estimate, tuple(finite[-NIGHTS:]))
+
+
+def shared_shift(nights: Sequence[Night]) -> SharedShift | None:
+    """Return the shift that more than half of the configurations share, None where there is none of 1 % or more.
+
+    Each is compared with its own last runs where at least half have any, and those without do not count; else all with
+    their baselines. One has moved if it did so significantly; with few configurations at a level that makes chance
+    move most of them in fewer than one of 10 000 nights. None also means that it cannot be told.
+    """
+    ordered = sorted(nights, key=lambda one: one.key)
+    with_older = [one for one in ordered if one.older]
+    if len(with_older) >= max(FEWEST, len(ordered) / 2):
+        return _shared(with_older, [_since_last(one) for one in with_older], LAST_RUNS)
+    return _shared(ordered, [(one.estimate.difference, one.estimate.standard_error) for one in ordered], BASELINES)
+
+
+def slower_than_baseline(p_values: Mapping[Key, float | None]) -> dict[Key, float]:
+    """Return the p-values of "slower than the baseline", adjusted for their number; None and NaN are left out.
+
+    Benjamini and Hochberg, Journal of the Royal Statistical Society B 57, 1995: of the warnings at an adjusted 5 %,
+    5 % are expected to be false.
+    """
+    known = {key: value for key, value in p_values.items() if value is not None and math.isfinite(value)}
+    values = np.array(list(known.values()))
+    order = np.argsort(values)[::-1]
+    scaled = values[order] * len(values) / np.arange(len(values), 0, -1)
+    adjusted = np.empty(len(values))
+    adjusted[order] = np.minimum.accumulate(scaled)
+    return dict(zip(known, adjusted.tolist(), strict=True))
+
+
+# --- arithmetic -------------------------------------------------------------------------------------------
+
+
+def _is_known(estimate: Estimate) -> bool:
+    finite = math.isfinite(estimate.difference) and math.isfinite(estimate.standard_error)
+    return finite and estimate.standard_error > 0 and not estimate.threshold_only
+
+
+def _logarithm(measurement: Measurement, baseline: Baseline) -> float:
+    seconds = measurement.statistic_seconds
+    return math.log(seconds / baseline.step_seconds) if seconds and seconds > 0 else math.nan
+
+
+def _since_last(one: Night) -> tuple[float, float]:
+    """Return the shift since the last runs and its standard error; the baseline cancels.
+
+    The variance of a median is pi / 2 times that of the mean; of one or two values the two are the same.
+    """
+    count = len(one.older)
+    inefficiency = 1.0 if count < 3 else math.pi / 2
+    error = one.estimate.standard_error * math.sqrt(1 + one.estimate.runs * inefficiency / count)
+    return one.estimate.difference - float(np.median(one.older)), error
+
+
+def _shared(nights: Sequence[Night], moves: Sequence[tuple[float, float]], against: str) -> SharedShift | None:
+    if len(nights) < FEWEST:
+        return None
+    shifts, errors = np.array(moves).T
+    freedom = np.array([one.estimate.degrees_of_freedom for one in nights])
+    common, half_width = _common(shifts, errors)
+    moved = _moved(math.copysign(1, common) * shifts / errors, freedom)
+    keys = tuple(one.key for one, has_moved in zip(nights, moved, strict=True) if has_moved)
+    if 2 * len(keys) <= len(nights) or not abs(math.expm1(common)) >= SMALLEST:
+        return None
+    shift, low, high = (math.expm1(common + part) for part in (0, -half_width, half_width))
+    text = _text((shift, low, high), len(keys), len(nights), against)
+    return SharedShift(shift, low, high, keys, len(nights), against, text)
+
+
+def _moved(statistics: Floats, freedom: Floats) -> Flags:
+    """Return which of n configurations have moved up, from t statistics of shape (n,), as flags of shape (n,).
+
+    The level is that at which chance gives a majority with half the probability FALSE_ALARMS (two directions): the
+    quantile of a beta distribution, which is the tail of the binomial one.
+    """
+    from scipy.special import betaincinv, stdtr
+
+    majority = len(statistics) // 2 + 1
+    level = min(LEVEL, betaincinv(majority, len(statistics) - majority + 1, FALSE_ALARMS / 2))
+    return np.asarray(stdtr(freedom, -statistics) < level)
+
+
+def _common(shifts: Floats, errors: Floats) -> tuple[float, float]:
+    """Return the mean of n shifts, weighted by their precision, and the half-width of its interval.
+
+    Configurations do not move alike: what they differ by beyond their errors adds to each variance (DerSimonian and
+    Laird, Controlled Clinical Trials 7, 1986).
+    """
+    weights = errors**-2
+    mean = np.sum(weights * shifts) / np.sum(weights)
+    excess = np.sum(weights * (shifts - mean) ** 2) - (len(shifts) - 1)
+    between = max(excess / (np.sum(weights) - np.sum(weights**2) / np.sum(weights)), 0.0)
+    weights = 1 / (errors**2 + between)
+    half_width = quantile(1 - LEVEL, len(shifts) - 1.0) / math.sqrt(np.sum(weights))
+    return float(np.sum(weights * shifts) / np.sum(weights)), half_width
+
+
+def _text(bounds: tuple[float, float, float], moved: int, of: int, against: str) -> str:
+    sign, way = (1, "slower") if bounds[0] > 0 else (-1, "faster")
+    shift, low, high = (sign * bound * 100 for bound in bounds)
+    together = "" if moved == of else f"; all {of} together"
+    by = f"by {shift:.1f} % ({min(low, high):.1f} to {max(low, high):.1f} %)"
+    told = f"{moved} of {of} configurations are {way} than {against}{together} {by}"
+    causes = "driver, fabric, power, file system"
+    if against == LAST_RUNS:
+        return f"{told}: a cluster-wide change ({causes}), not a change of one workload"
+    return f"{told}: the cluster differs from that of the baselines ({causes}), not one workload"

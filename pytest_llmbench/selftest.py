@@ -1,0 +1,213 @@
+"""The gate's self-test: runs that passed are damaged on purpose, and the verdict on each has to change."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pytest_llmbench import wording
+from pytest_llmbench.batch import Judged
+from pytest_llmbench.models import Attempt, Check, Evidence, Judgement, Measurement, Run, Segment, Status, Steps
+from pytest_llmbench.settings import Settings
+from pytest_llmbench.settling import status_of
+
+Change = Callable[[Segment, Measurement], Segment | None]
+"""Returns the damaged segment, or None where the log cannot express the damage."""
+
+Decide = Callable[[Evidence], tuple[Judgement, Status]]
+"""The verdict, and what becomes of the item."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """What became of one damage: `caught` is None where the log cannot express it."""
+
+    name: str
+    caught: bool | None
+    told: str
+
+
+@dataclass(frozen=True, slots=True)
+class SelfTest:
+    """The mutants of one item, and the smallest slowdown that its run shows, as a fraction of the baseline."""
+
+    id: str
+    detectable: float
+    mutants: tuple[Mutant, ...]
+
+    @property
+    def survivors(self) -> tuple[Mutant, ...]:
+        """The mutants that passed: damage that the gate would not see."""
+        return tuple(mutant for mutant in self.mutants if mutant.caught is False)
+
+
+def selftests(judged: Judged, settings: Settings) -> Iterator[Check]:
+    """Yield a self-test of each run that passed, against the baseline that decided."""
+    from pytest_llmbench.judge.decide import judge, judge_alone
+
+    for name, (result, evidence) in judged.items():
+        alone = bool(result.case.run_id)
+
+        def decide(one: Evidence, alone: bool = alone) -> tuple[Judgement, Status]:
+            judgement = judge_alone(one) if alone else judge(one)
+            return judgement, status_of(judgement, required=False, settings=settings)
+
+        if status_of(result.judgement, required=False, settings=settings) is Status.PASSED:
+            against = next(one for one in evidence if one.baseline is result.judgement.baseline)
+            tested = selftest(name, against, result.judgement, decide)
+            if tested is not None:
+                yield _check(tested)
+
+
+def _check(tested: SelfTest) -> Check:
+    """Return the item of a self-test: it fails if a damaged copy of the run would have passed."""
+    survivors = tested.survivors
+    caught = [mutant for mutant in tested.mutants if mutant.caught]
+    untestable = [mutant.name for mutant in tested.mutants if mutant.caught is None]
+    shows = wording.difference(1 + tested.detectable)
+    text = f"caught {len(caught)} of {len(caught) + len(survivors)}; shows {shows} or more"
+    if survivors:
+        text += f"; survived: {wording.listed([mutant.name for mutant in survivors])}"
+    if untestable:
+        text += f"; not testable: {wording.listed(untestable)}"
+    return Check(
+        kind="selftest",
+        id=tested.id,
+        status=Status.FAILED if survivors else Status.PASSED,
+        verdict="SURVIVED" if survivors else "CAUGHT",
+        text=text,
+        lines=tuple(_lines(tested.mutants)),
+        decides=True,
+    )
+
+
+def _lines(mutants: tuple[Mutant, ...]) -> Iterator[str]:
+    for mutant in mutants:
+        word = {True: "caught", False: "SURVIVED", None: "not testable"}[mutant.caught]
+        yield f"  {mutant.name:<36} {word:<13} {mutant.told}"
+
+
+def selftest(identifier: str, evidence: Evidence, judgement: Judgement, decide: Decide) -> SelfTest | None:
+    """Judge damaged copies of a run whose item passed: each has to fail. None where nothing was compared."""
+    newest, estimate = judgement.measurement, judgement.estimate
+    if newest is None or estimate is None:
+        return None
+    target = judgement.baseline.step_seconds * (1 + estimate.detectable)
+    factor = target / (judgement.baseline.step_seconds * float(np.exp(estimate.difference)))
+    tonight = (newest, *judgement.repeats)
+    slower = f"slowed to {wording.difference(1 + estimate.detectable)}"
+    mutants = [_judged(slower, tonight, slowed(factor), evidence, decide)]
+    mutants += [_judged(name, (newest,), change, evidence, decide) for name, change in CHANGES.items()]
+    return SelfTest(identifier, estimate.detectable, tuple(mutants))
+
+
+def _judged(
+    name: str,
+    runs: tuple[Measurement, ...],
+    change: Change,
+    evidence: Evidence,
+    decide: Decide,
+) -> Mutant:
+    from pytest_llmbench.measure.measurement import measure
+
+    damaged = {id(one): _damaged(one, change) for one in runs}
+    if None in damaged.values():
+        return Mutant(name, None, "the log cannot express it")
+    again = tuple(
+        measure(run, one.baseline, evidence.now) if (run := damaged.get(id(one))) else one
+        for one in evidence.measurements
+    )
+    after, status = decide(replace(evidence, measurements=again))
+    return Mutant(name, status is Status.FAILED, f"{after.verdict} ({after.reason})")
+
+
+def _damaged(measurement: Measurement, change: Change) -> Run | None:
+    """Return the run with only the part of its log that was judged, changed."""
+    run = measurement.run
+    attempt = next(one for one in run.attempts if one.files.number == measurement.attempt)
+    segment = change(attempt.log.segments[measurement.segment - 1], measurement)
+    if segment is None:
+        return None
+    return replace(run, attempts=(Attempt(attempt.files, replace(attempt.log, segments=(segment,))),))
+
+
+# --- damage -----------------------------------------------------------------------------------------------
+
+
+def slowed(factor: float) -> Change:
+    """Return the change that multiplies all step times; what the log derives from them follows."""
+
+    def change(segment: Segment, _: Measurement) -> Segment:
+        steps = segment.steps
+        return _with(
+            segment,
+            seconds=steps.seconds * factor,
+            tflops_per_gpu=steps.tflops_per_gpu / factor,
+            tokens_per_second_per_gpu=steps.tokens_per_second_per_gpu / factor,
+        )
+
+    return change
+
+
+def nan_loss(segment: Segment, measurement: Measurement) -> Segment | None:
+    """The loss is NaN from the middle of the window on."""
+    steps = segment.steps
+    bad = steps.has_loss & (steps.index >= _middle(measurement))
+    return _with(segment, loss=np.where(bad, np.nan, steps.loss)) if bad.any() else None
+
+
+def truncated(segment: Segment, measurement: Measurement) -> Segment:
+    """The log ends in the middle of the window."""
+    kept = _only(segment.steps, segment.steps.index < _middle(measurement))
+    return replace(segment, steps=kept, finished=False)
+
+
+def read_as_milliseconds(segment: Segment, _: Measurement) -> Segment:
+    """The step times are in another unit than is believed."""
+    return _with(segment, seconds=segment.steps.seconds / 1000)
+
+
+def without_window(segment: Segment, measurement: Measurement) -> Segment:
+    """The steps of the window are lost, those around it are there."""
+    window, index = measurement.baseline.window, segment.steps.index
+    return replace(segment, steps=_only(segment.steps, (index < window.first) | (index > window.last)))
+
+
+def doubled_batch(segment: Segment, _: Measurement) -> Segment | None:
+    """The run trained with twice the batch: all that the log derives from the batch doubles."""
+    steps = segment.steps
+    columns = (steps.global_batch_size, steps.tokens_per_second_per_gpu, steps.tflops_per_gpu)
+    if not any(np.isfinite(column).any() for column in columns):
+        return None
+    return _with(
+        segment,
+        global_batch_size=steps.global_batch_size * 2,
+        tokens_per_second_per_gpu=steps.tokens_per_second_per_gpu * 2,
+        tflops_per_gpu=steps.tflops_per_gpu * 2,
+    )
+
+
+CHANGES: dict[str, Change] = {
+    "NaN loss": nan_loss,
+    "truncated": truncated,
+    "seconds read as milliseconds": read_as_milliseconds,
+    "missing window": without_window,
+    "another batch size": doubled_batch,
+}
+
+
+def _middle(measurement: Measurement) -> int:
+    window = measurement.baseline.window
+    return (window.first + window.last + 1) // 2
+
+
+def _with(segment: Segment, **columns: object) -> Segment:
+    return replace(segment, steps=dataclasses.replace(segment.steps, **columns))  # type: ignore[arg-type]
+
+
+def _only(steps: Steps, kept: object) -> Steps:
+    names = (field.name for field in dataclasses.fields(steps))
+    return Steps(**{name: getattr(steps, name)[kept] for name in names})

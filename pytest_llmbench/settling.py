@@ -1,0 +1,60 @@
+"""What becomes of each selected item: the one place where it is decided whether anything is green."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from pytest_llmbench import wording
+from pytest_llmbench.batch import Batch
+from pytest_llmbench.catalogue import is_required
+from pytest_llmbench.models import JUDGED, Judgement, Outcome, Status, Stray, Verdict
+from pytest_llmbench.settings import Settings
+from pytest_llmbench.strays import unshadowed
+
+
+def settle(batch: Batch, selected: Collection[str], settings: Settings) -> tuple[Outcome, ...]:
+    """Return what becomes of each selected item id; if none of them has a valid run, none of them is green."""
+    found = [batch.results[identifier] for identifier in selected]
+    judged = {result.case.key for result in found if result.judgement.verdict in JUDGED}
+    chosen = [unshadowed(result, batch.strays, settings) for result in found]
+    nothing = "" if judged else _nothing_judged(batch, len(chosen))
+    outcomes = []
+    for result in chosen:
+        key = result.case.key
+        in_doubt = key not in judged or result.judgement.verdict is Verdict.INCONCLUSIVE
+        required = is_required(key, settings.require) and in_doubt
+        status = Status.FAILED if nothing else status_of(result.judgement, required=required, settings=settings)
+        outcomes.append(Outcome(result.case, status, result.judgement, result.others, nothing))
+    return tuple(outcomes)
+
+
+def status_of(judgement: Judgement, *, required: bool, settings: Settings) -> Status:
+    """Return what becomes of an item under these settings."""
+    from pytest_llmbench.judge.consequence import consequence
+
+    return consequence(
+        judgement, required=required, inconclusive=settings.inconclusive, improvement=settings.improvement
+    )
+
+
+def _nothing_judged(batch: Batch, selected: int) -> str:
+    """Say why nothing is green: which runs were found, and what would match them."""
+    told = f"nothing was judged: no valid run of the {wording.counted(selected, 'selected configuration')}."
+    if batch.runs_found and batch.runs_found == batch.runs_before_since:
+        return f"{told} All of the {wording.counted(batch.runs_found, 'run')} started before --llmb-since."
+    if not batch.runs_found:
+        others = f", only {wording.counted(len(batch.ignored), 'other file')}" if batch.ignored else ""
+        return f"{told} There is no training log (.out or .log) under the given paths{others}."
+    found = [f"{stray.id} ({stray.text.partition('; ')[0]}{_near(stray)})" for stray in batch.strays]
+    judgements = [result.judgement for result in batch.results.values()]
+    found += [
+        f"{one.measurement.run.id} ({one.baseline.key.id}: {one.verdict})" for one in judgements if one.measurement
+    ]
+    return f"{told} {wording.counted(batch.runs_found, 'run')} found: {wording.listed(found)}."
+
+
+def _near(stray: Stray) -> str:
+    """Return the nearest configuration, and the option that would match the run."""
+    option = next((part for part in stray.text.split("; ")[1:] if "--llmb-" in part), "")
+    near = f"nearest {stray.nearest[0].id}" if stray.nearest else ""
+    return "".join(f"; {part}" for part in (near, option) if part)

@@ -1,0 +1,70 @@
+"""What the plugin keeps with a pytest session, and what its command line asks for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pytest_llmbench.session import Session
+
+SESSION: pytest.StashKey[Session] = pytest.StashKey()
+DESCRIBED: pytest.StashKey[dict[str, Any]] = pytest.StashKey()
+
+SUITE = Path(__file__).parent / "suite"
+SUITE_ID = "pytest_llmbench/suite"
+"""Node ids of the built-in tests start with this, and with dots their class names in JUnit."""
+
+CASES = {
+    "llmb_case": "test_performance",
+    "llmb_unmatched": "test_unmatched_run",
+    "llmb_cluster_change": "test_cluster_change",
+    "llmb_weak_scaling": "test_weak_scaling",
+    "llmb_fp8_speedup": "test_fp8_speedup",
+    "llmb_selftest": "test_selftest",
+}
+"""The fixtures that have an item for each case, and the built-in test of each, in the order in which they run."""
+
+
+def session_of(config: pytest.Config) -> Session:
+    """Return the state of a session that judges runs; KeyError in any other."""
+    return config.stash[SESSION]
+
+
+def suite_wanted(config: pytest.Config) -> bool:
+    """Whether the built-in tests run: without a path on the command line, or with their own node ids."""
+    return bool(config.getoption("llmb_logs")) and len(wanted_ids(config)) == len(_paths(config))
+
+
+def _paths(config: pytest.Config) -> list[str]:
+    return list(config.getoption("file_or_dir", None) or [])
+
+
+def wanted_ids(config: pytest.Config) -> list[str]:
+    """Return the node ids of built-in tests that were given; from a sub-folder pytest prints them with `../`."""
+    plain = (path.lstrip("./").rstrip("/") for path in _paths(config))
+    return [path for path in plain if path == SUITE_ID or path.startswith(f"{SUITE_ID}/")]
+
+
+def in_worker(config: pytest.Config) -> bool:
+    return hasattr(config, "workerinput")
+
+
+def checked(action: Any) -> Any:
+    """Return what `action` returns; a problem that the user can fix becomes a usage error."""
+    from pytest_llmbench.errors import LlmbenchError
+
+    try:
+        return action()
+    except LlmbenchError as error:
+        raise pytest.UsageError(str(error)) from None
+
+
+def uses_runs(item: pytest.Item) -> bool:
+    return bool(CASES.keys() & set(getattr(item, "fixturenames", ())))
+
+
+def typed_logs(config: pytest.Config) -> bool:
+    return any(str(argument).startswith("--llmb-logs") for argument in config.invocation_params.args)

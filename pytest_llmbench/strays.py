@@ -1,0 +1,58 @@
+"""Runs that are of no known configuration, and what they put in doubt."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+
+from pytest_llmbench.batch import Result
+from pytest_llmbench.models import Identity, Key, Reason, Run, Stray, Verdict
+from pytest_llmbench.settings import Settings
+
+
+def strays(runs: Sequence[Run], settings: Settings, now: datetime) -> Iterator[Stray]:
+    """Yield the runs that no baseline fits, but for those too old to matter."""
+    known = {hash_ for run in runs if run.identity.key for hash_ in _hashes(run)}
+    for run in runs:
+        identity = run.identity
+        old = settings.max_age is not None and run.started is not None and now - run.started > settings.max_age
+        if identity.key is None and not old:
+            reason = Reason.AMBIGUOUS if identity.candidates else Reason.UNMATCHED
+            path: Path = run.attempts[-1].files.log if run.attempts else run.found.folder
+            copied = bool(_hashes(run)) and _hashes(run) <= known
+            serious = run.found.excluded is None and not copied and _nearly_identified(identity)
+            candidates = identity.candidates if serious else ()
+            yield Stray(run.id, reason, identity.because, path, candidates, identity.nearest, run.started)
+
+
+def _hashes(run: Run) -> set[str]:
+    """Return the hashes of a run's logs that hold steps: empty and unreadable logs are all alike."""
+    return {attempt.log.sha256 for attempt in run.attempts if attempt.log.segments}
+
+
+def _nearly_identified(identity: Identity) -> bool:
+    """Whether a run is so nearly of one configuration that an older run must not stand for it.
+
+    Its candidates differ in GPU type and release, which an option decides, or in what its sources contradict each other
+    about. A log that could be almost anything puts nothing in doubt.
+    """
+    decided = {"gpu", "release", *identity.contradicted}
+    fields = (field.name for field in dataclasses.fields(Key) if field.name not in decided)
+    return all(len({getattr(key, name) for key in identity.candidates}) == 1 for name in fields)
+
+
+def unshadowed(result: Result, strays: Sequence[Stray], settings: Settings) -> Result:
+    """Return a result, INVALID where a newer run may be of its configuration: an older one must not stand for it."""
+    measurement = result.judgement.measurement
+    if measurement is None or result.case.run_id or settings.unmatched == "list":
+        return result
+    started = measurement.run.started
+    for stray in strays:
+        newer = stray.started is None or started is None or stray.started > started
+        if newer and result.case.key in stray.candidates:
+            text = f"a newer run may be of this configuration: {stray.id}: {stray.text}"
+            invalid = dataclasses.replace(result.judgement, verdict=Verdict.INVALID, reason=Reason.AMBIGUOUS, text=text)
+            return dataclasses.replace(result, judgement=invalid)
+    return result

@@ -1,0 +1,85 @@
+"""Where a few steps decide, rounding is coarse, or nothing is known of the error: never a plain PASS or REGRESSION."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from builders import BASELINE, HISTORY, evidence, measurement, noisy
+
+from pytest_llmbench.judge.decide import judge
+from pytest_llmbench.models import Measurement, Reason, Recording, Verdict
+from pytest_llmbench.robust import trimmed_mean
+
+RECORDED = replace(
+    BASELINE,
+    kind="recorded",
+    window=replace(BASELINE.window, statistic="trimmed_mean"),
+    recording=Recording("2025-11-01", 4, 7.325, 7.325, 0.05, (7.31, 7.32, 7.33, 7.34), ()),
+)
+
+
+def stalled(every: int, factor: float, first: int = 0) -> Measurement:
+    """Return a run against the recorded baseline in which every so manieth step takes longer."""
+    window = np.full(34, 7.325) * (1 + 0.002 * np.random.default_rng(0).standard_normal(34))
+    window[first::every] *= factor
+    return measurement(trimmed_mean(window), window_seconds=tuple(window.tolist()), baseline=RECORDED)
+
+
+def test_a_run_in_which_every_sixth_step_stalls_does_not_pass() -> None:
+    judgement = judge(evidence(stalled(6, 3.0), baseline=RECORDED))
+    assert (judgement.verdict, judgement.reason) == (Verdict.INCONCLUSIVE, Reason.FEW_STEPS_DECIDE)
+    assert judgement.meets_point is False
+
+
+def test_one_hiccup_is_told_and_does_not_fail_by_the_literal_rule() -> None:
+    judgement = judge(evidence(stalled(34, 5.0, first=20), baseline=RECORDED))
+    assert (judgement.verdict, judgement.reason) == (Verdict.INCONCLUSIVE, Reason.FEW_STEPS_DECIDE)
+    assert judgement.meets_point is True
+
+
+def test_a_mean_that_a_few_steps_lift_over_the_bound_is_no_regression() -> None:
+    window = np.full(34, 7.3) * (1 + 0.002 * np.random.default_rng(0).standard_normal(34))
+    window[::5] *= 2
+    judgement = judge(evidence(measurement(float(window.mean()), window_seconds=tuple(window.tolist())), *HISTORY))
+    assert judgement.verdict is Verdict.INCONCLUSIVE
+    assert judgement.meets_point is False
+
+
+def test_a_recorded_baseline_of_few_runs_is_less_certain() -> None:
+    few = replace(RECORDED, recording=Recording("2025-11-01", 2, 7.325, 7.325, 0.05, (7.32, 7.33), ()))
+    widths = []
+    for baseline in (few, RECORDED):
+        told = judge(evidence(noisy(7.4, 0.002, statistic="trimmed_mean", baseline=baseline), baseline=baseline))
+        assert told.estimate is not None
+        widths.append(told.estimate.high - told.estimate.low)
+    assert widths[0] > widths[1]
+
+
+def test_rounding_of_the_baseline_widens_the_interval_and_is_told_when_it_is_coarse() -> None:
+    sharp = judge(evidence(measurement(7.4)))
+    coarse = judge(evidence(measurement(7.4), baseline=replace(BASELINE, resolution_seconds=0.5)))
+    assert sharp.estimate is not None
+    assert coarse.estimate is not None
+    assert coarse.estimate.high > sharp.estimate.high
+    assert [note.code for note in coarse.notes] == ["coarse-baseline"]
+    assert sharp.notes == ()
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(1.04, Verdict.PASS), (1.06, Verdict.REGRESSION)])
+def test_fewer_than_three_steps_without_history_are_compared_as_they_are(factor: float, verdict: Verdict) -> None:
+    two = measurement(7.325 * factor, window_seconds=(7.325 * factor,) * 2, window_steps=(1, 2), window_lines=(1, 2))
+    judgement = judge(evidence(two))
+    assert judgement.verdict is verdict
+    assert judgement.estimate is not None
+    assert judgement.estimate.threshold_only
+    assert judgement.estimate.p_slower is None
+    assert "threshold only" in judgement.text
+
+
+def test_a_warm_up_that_is_not_over_is_inconclusive_instead_of_a_pass() -> None:
+    decay = 7.0 * (1 + 0.03 * np.exp(-np.arange(34) / 6)) * (1 + 0.001 * np.random.default_rng(0).standard_normal(34))
+    judgement = judge(evidence(measurement(float(decay.mean()), window_seconds=tuple(decay.tolist())), *HISTORY))
+    assert (judgement.verdict, judgement.reason) == (Verdict.INCONCLUSIVE, Reason.WARMING_UP)
+    assert judgement.meets_point is True

@@ -1,0 +1,310 @@
+"""The shape of a window: synthetic ones of each kind, real logs, and what holds for all."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from builders import measurement
+from hypothesis import given
+from hypothesis import strategies as st
+from shared_data import shared
+
+from pytest_llmbench.judge.shape import Shape, look
+from pytest_llmbench.models import Measurement, Note, Steps
+from pytest_llmbench.parse.read import read_log
+
+EVO2 = "nemo2/evo2_slow_after_checkpoint_excerpt.out"
+GENEFORMER = "nemo2/geneformer_500_steps.out"
+NAN_LOSS = "maxtext/nan_loss.out"
+LLAMA2 = "maxtext/llama2_commented_excerpt.out"
+
+CALM = 7.3 * (1 + 0.003 * np.random.default_rng(3).standard_normal(34))
+"""34 step times without a shape, for steps 11 to 44 on lines 111 to 144."""
+
+
+def window(seconds: Sequence[float] | np.ndarray, **fields: Any) -> Measurement:
+    """Return a measurement of these step times, numbered from 11."""
+    count = len(seconds)
+    made = {"window_steps": tuple(range(11, 11 + count)), "window_lines": tuple(range(111, 111 + count)), **fields}
+    return measurement(1.0, window_seconds=tuple(np.asarray(seconds, dtype=float).tolist()), **made)
+
+
+def real(name: str, first: int, last: int, *, factor: float = 1.0) -> Measurement:
+    """Return steps of a real log, slowed by a factor."""
+    steps: Steps = read_log(shared(f"logs/{name}")).segments[0].steps
+    inside = (steps.index >= first) & (steps.index <= last)
+    return window(
+        factor * steps.seconds[inside],
+        window_steps=tuple(steps.index[inside].tolist()),
+        window_lines=tuple(steps.line[inside].tolist()),
+        resolution_seconds=factor * float(np.median(steps.resolution_seconds[inside])),
+    )
+
+
+def times(factor: float, *steps: int, among: np.ndarray = CALM) -> np.ndarray:
+    """Return step times with some steps slower."""
+    changed = among.copy()
+    changed[np.array(steps) - 11] *= factor
+    return changed
+
+
+def averaged(seconds: np.ndarray) -> Measurement:
+    """Return the moving means of 5 of 38 step times, as a log of NeMo 1 prints them."""
+    return window(np.convolve(seconds, np.ones(5) / 5, "valid"), moving_mean=5)
+
+
+def noted(shape: Shape) -> dict[str, Note]:
+    """Return the notes by their code."""
+    return {note.code: note for note in (*shape.notes, *filter(None, [shape.warming_up]))}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "kind", "words"),
+    [
+        (CALM, "even", "no single step stands out"),
+        (CALM * 1.1, "even", "no single step stands out"),
+        (times(3.1, 23), "one-spike", r"one spike: step 23 took 3\.\d+ x the median \(line 123\)"),
+        (times(1.3, 23, 24), "spikes", r"spikes: steps 23, 24; step 2[34] took 1.3\d* x the median \(line 12[34]\)"),
+        (times(1.3, 12, 20, 21, 41), "spikes", r"spikes: steps 12, 20, 21, 41; step .*"),
+        (times(1.25, 15, 25, 35), "periodic", r"every 10th step slow, 2[45].* % above the others \(steps 15, 25, 35\)"),
+        (
+            times(1.25, *range(12, 45, 2)),
+            "periodic",
+            r"every 2nd step slow, 2[45].* % above the others \(steps 12, 14, 16, 18, 20 and 12 more\)",
+        ),
+        (CALM * np.linspace(1, 1.04, 34), "drift", r"drift: \+[34]\.\d % from the first to the last step"),
+        (
+            times(2, 30, among=CALM * np.linspace(1, 1.04, 34)),
+            "drift",
+            r"drift: \+[34]\.\d % from the first to the last step; one spike: step 30 took .*",
+        ),
+        (
+            times(2.8, *range(24, 38)),
+            "slow-stretch",
+            r"slow stretch: steps 24 to 37 at 20\.\d+ s, the others at 7\..* s",
+        ),
+        (times(1.5, 20, 21, 22), "slow-stretch", r"slow stretch: steps 20 to 22 at 10\..* s, the others at 7\..* s"),
+        (times(1.06, *range(31, 45)), "slow-stretch", r"slow stretch: steps 31 to 44 at .*"),
+        (
+            times(1.1, 12, 15, 16, 17, 23, 30, 34, 43),
+            "two-levels",
+            r"two levels: 8 of 34 steps at 8\.0.* s, the others at 7\..* s \(steps 12, 15 to 17, 23, 30, 34 and .*\)",
+        ),
+        (
+            times(1 / 1.1, 12, 15, 16, 17, 23, 30, 34, 43),
+            "two-levels",
+            r"two levels: 8 of 34 steps at 6\.6.* s, the others at 7\..* s \(steps 12, 15 to 17, 23, 30, 34 and .*\)",
+        ),
+    ],
+)
+def test_each_shape_has_its_kind_and_words(seconds: np.ndarray, kind: str, words: str) -> None:
+    shape = look(window(seconds))
+    assert shape.kind == kind
+    assert re.fullmatch(words, shape.words)
+
+
+def test_stragglers_are_counted_with_their_share_and_the_line_of_the_slowest() -> None:
+    note = noted(look(window(times(3, 23, among=times(2, 12, 13, 14, 20, 30, 41, among=np.ones(34))))))["stragglers"]
+    assert note.line == 123
+    assert note.text == (
+        "7 stragglers, 35.7 % of the time, +23.5 % on the mean: steps 12 to 14, 20, 23, 30, 41; "
+        "step 23 took 3 x the median"
+    )
+
+
+def test_a_single_straggler_is_named_once() -> None:
+    note = noted(look(window(times(3, 23, among=np.ones(34)))))["stragglers"]
+    assert note.text == "1 straggler, 8.33 % of the time, +5.88 % on the mean: step 23 took 3 x the median"
+
+
+@pytest.mark.parametrize(("factor", "told"), [(1.2, False), (1.5, True), (0.5, True)])
+def test_mean_and_trimmed_mean_are_noted_where_they_differ_by_a_percent(factor: float, told: bool) -> None:
+    note = noted(look(window(times(factor, 23, among=np.full(34, 7.3))))).get("mean-and-trimmed")
+    assert (note is not None) is told
+    if factor == 1.5:
+        assert note
+        assert note.text == "mean 7.407 s, 20 % trimmed mean 7.300 s: slow steps drive the mean"
+    if factor == 0.5:
+        assert note
+        assert note.text.endswith("fast steps drive the mean")
+
+
+def test_drift_and_two_levels_are_notes_and_a_warm_up_stands_apart() -> None:
+    drifting = look(window(CALM * np.linspace(1, 1.04, 34)))
+    assert re.fullmatch(r"drift: \+[34]\.\d % from step 11 to step 44 \(p .*\)", noted(drifting)["drift"].text)
+    assert noted(look(window(times(1.1, *range(12, 45, 3)))))["two-levels"].line == 112
+    warming = look(window(CALM * (1 + 0.1 * np.exp(-np.arange(34) / 5))))
+    assert warming.warming_up
+    assert warming.warming_up not in warming.notes
+    assert re.fullmatch(
+        r"warm-up not over: steps 11 to 21 are 3\.\d+ % slower than the rest \(z .*\)", warming.warming_up.text
+    )
+
+
+def test_calm_steps_have_no_notes() -> None:
+    assert look(window(CALM)) == Shape("no single step stands out", "even")
+
+
+# --- moving means -----------------------------------------------------------------------------------------
+
+
+def test_one_slow_step_in_a_moving_mean_is_one_spike() -> None:
+    shape = look(averaged(np.concatenate((CALM[:15], [11.0], CALM[:22]))))
+    assert shape.kind == "one-spike"
+    assert re.fullmatch(r"one spike: steps 22 to 26 took up to 1\.1\d* x the median \(line 12\d\)", shape.words)
+    assert noted(shape)["stragglers"].text.endswith("the median; one slow step shows in 5 values")
+    assert noted(shape)["moving-mean"].text == (
+        "the log prints means of 5 steps: 34 values, about 6 of them independent"
+    )
+
+
+def test_slow_steps_in_a_moving_mean_are_no_two_levels() -> None:
+    steps = np.concatenate((CALM, CALM[:4]))
+    steps[[8, 27]] *= 1.5
+    shape = look(averaged(steps))
+    assert shape.kind == "spikes"
+    assert shape.words.startswith("spikes: steps 15 to 19, 34 to 38; ")
+    assert "two-levels" not in noted(shape)
+
+
+# --- real logs --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("first", "last"), [(10, 99), (41, 74), (30, 63), (50, 83)])
+def test_a_slow_stretch_after_a_checkpoint_is_told_with_its_steps(first: int, last: int) -> None:
+    shape = look(real(EVO2, first, last))
+    assert shape.kind == "slow-stretch"
+    assert re.fullmatch(r"slow stretch: steps 50 to 62 at 0\.61\d\d s, the others at 0\.24\d\d s", shape.words)
+    assert noted(shape)["two-levels"].line == 214
+
+
+@pytest.mark.parametrize(("first", "last"), [(2, 49), (11, 44), (64, 97)])
+def test_the_same_log_slowed_as_a_whole_is_even(first: int, last: int) -> None:
+    for factor in (1.0, 1.1):
+        shape = look(real(EVO2, first, last, factor=factor))
+        assert (shape.kind, shape.warming_up) == ("even", None)
+        assert "stragglers" not in noted(shape)
+
+
+def test_a_slow_stretch_at_the_start_of_the_window_counts_as_warm_up() -> None:
+    assert look(real(EVO2, 50, 83)).warming_up
+    assert not look(real(EVO2, 41, 74)).warming_up
+
+
+def test_the_one_slow_step_of_500_is_found() -> None:
+    shape = look(real(GENEFORMER, 1, 499))
+    assert (shape.kind, shape.words) == ("one-spike", "one spike: step 385 took 1.36 x the median (line 779)")
+
+
+def test_slow_steps_at_each_tenth_step_of_a_real_run_are_periodic() -> None:
+    run = real(GENEFORMER, 11, 44)
+    slowed = np.array(run.window_seconds)
+    slowed[9::10] *= 1.4
+    shape = look(window(slowed, resolution_seconds=run.resolution_seconds))
+    assert shape.kind == "periodic"
+    assert shape.words.startswith("every 10th step slow, ")
+    assert shape.words.endswith(" % above the others (steps 20, 30, 40)")
+    assert shape.warming_up is None
+
+
+def test_slower_steps_until_the_loss_is_nan_are_a_stretch() -> None:
+    shape = look(real(NAN_LOSS, 3, 44))
+    assert shape.words == "slow stretch: steps 3 to 10 at 0.4370 s, the others at 0.4270 s"
+    assert shape.warming_up
+
+
+def test_two_slow_steps_after_a_profile_are_spikes_and_no_warm_up() -> None:
+    shape = look(real(LLAMA2, 2, 29))
+    assert shape.kind == "spikes"
+    assert shape.words.startswith("spikes: steps 6, 8; step 6 took 4.63 x the median")
+    assert shape.warming_up is None
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "last"),
+    [
+        (GENEFORMER, 11, 44),
+        (NAN_LOSS, 11, 44),
+        (LLAMA2, 9, 29),
+        ("maxtext/cpu_2024_12_50_steps.out", 11, 44),
+        ("nemo2/resiliency_five_runs.out", 1, 19),
+    ],
+)
+def test_steady_real_runs_have_no_shape(name: str, first: int, last: int) -> None:
+    shape = look(real(name, first, last))
+    assert (shape.kind, shape.notes, shape.warming_up) == ("even", (), None)
+
+
+# --- what holds for all -----------------------------------------------------------------------------------
+
+shapes = st.sampled_from(["calm", "spike", "periodic", "drift", "stretch", "levels", "decay"])
+
+
+def drawn(kind: str, seed: int, count: int = 34) -> np.ndarray:
+    """Return random step times of a kind."""
+    random = np.random.default_rng(seed)
+    steps = np.arange(count)
+    factor = {
+        "calm": np.ones(count),
+        "spike": np.where(steps == random.integers(count), 2.5, 1),
+        "periodic": np.where(steps % 8 == random.integers(8), 1.4, 1),
+        "drift": np.linspace(1, 1.06, count),
+        "stretch": np.where((steps > 9) & (steps < 20), 1.5, 1),
+        "levels": np.where(random.random(count) < 0.4, 1.3, 1),
+        "decay": 1 + 0.4 * np.exp(-steps / 6),
+    }[kind]
+    return np.asarray(7.3 * factor * (1 + 0.004 * random.standard_normal(count)))
+
+
+def without_seconds(shape: Shape) -> object:
+    """Return what a shape says, without step times."""
+    notes = [(note.code, re.sub(r"[\d.]+ s\b", "s", note.text), note.line) for note in noted(shape).values()]
+    return shape.kind, re.sub(r"[\d.]+ s\b", "s", shape.words), notes
+
+
+@given(shapes, st.integers(0, 1000), st.sampled_from([1000.0, 1e-3, 60.0]), st.sampled_from([0.0, 0.001, 0.01]))
+def test_units_cancel(kind: str, seed: int, factor: float, resolution: float) -> None:
+    seconds = drawn(kind, seed)
+    one = look(window(seconds, resolution_seconds=resolution))
+    other = look(window(seconds * factor, resolution_seconds=resolution * factor))
+    assert without_seconds(one) == without_seconds(other)
+
+
+@given(st.integers(0, 33), st.floats(1.5, 100))
+def test_a_spike_is_found_wherever_it_is(position: int, factor: float) -> None:
+    shape = look(window(times(factor, position + 11)))
+    assert shape.kind == "one-spike"
+    assert f"step {position + 11} took " in shape.words
+    assert f"(line {position + 111})" in shape.words
+
+
+@given(shapes, st.integers(0, 100), st.integers(0, 120), st.sampled_from([1, 5]))
+def test_texts_are_short_and_hold_no_nan(kind: str, seed: int, count: int, moving_mean: int) -> None:
+    shape = look(window(drawn(kind, seed, 120)[:count], moving_mean=moving_mean))
+    for text in (shape.words, *(note.text for note in noted(shape).values())):
+        assert "nan" not in text
+        assert "\n" not in text
+        assert len(text) <= 200
+
+
+@given(st.lists(st.floats(1e-6, 1e6), max_size=40), st.sampled_from([1, 5]), st.sampled_from([0.0, 0.001]))
+def test_any_step_times_have_a_shape(seconds: list[float], moving_mean: int, resolution: float) -> None:
+    shape = look(window(seconds, moving_mean=moving_mean, resolution_seconds=resolution))
+    assert shape.kind in {"even", "one-spike", "spikes", "periodic", "drift", "two-levels", "slow-stretch"}
+    assert shape.words
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 5, 6, 9, 34, 300])
+def test_equal_steps_are_even(count: int) -> None:
+    shape = look(window([7.325] * count))
+    assert (shape.kind, shape.notes, shape.warming_up) == ("even", (), None)
+
+
+def test_without_log_lines_and_numbers_steps_count_from_the_start_of_the_window() -> None:
+    shape = look(window(times(3, 23, among=np.ones(34)), window_steps=(), window_lines=()))
+    assert shape.words == "one spike: step 23 took 3 x the median"
+    assert noted(shape)["stragglers"].line == 0

@@ -1,0 +1,206 @@
+"""Moving means are told from single steps by the values alone: error rates on simulated runs, and the real logs."""
+
+from __future__ import annotations
+
+import timeit
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from builders import steps, without
+from hypothesis import given
+from hypothesis import strategies as st
+from shared_data import shared
+
+from pytest_llmbench.measure.moving import moving_mean
+from pytest_llmbench.models import Steps
+from pytest_llmbench.parse.read import read_log
+
+if TYPE_CHECKING:
+    from pytest_llmbench.models import Floats
+
+Random = np.random.Generator
+Simulation = Callable[[Random], "Floats"]
+
+RUNS = 250
+COUNT = 50
+NEMO1 = ("nemo1/carriage_returns.out", "nemo1/stale_bars_dllogger.out")
+
+
+def means(single: Floats, width: int) -> Floats:
+    """Return the mean of the last `width` steps, of all of them where there are fewer."""
+    return np.array([single[max(0, last - width) : last].mean() for last in range(1, len(single) + 1)])
+
+
+def rounded(seconds: Floats, digits: int, first: int = 0) -> Steps:
+    """Return steps that are printed with so many significant digits; 0 prints them in full."""
+    if not digits:
+        return steps(seconds.tolist(), first, resolution_seconds=np.zeros(len(seconds)))
+    unit = 10.0 ** (np.floor(np.log10(seconds)) - digits + 1)
+    return steps((np.round(seconds / unit) * unit).tolist(), first, resolution_seconds=unit)
+
+
+def noise(random: Random, correlation: float | None = None) -> Floats:
+    """Return noise of lag-1 correlation 0 to 0.8 and cv 0.05 to 3 %, with up to 3 % of steps 5 to 50 % slow."""
+    rho = random.uniform(0, 0.8) if correlation is None else correlation
+    values = random.normal(size=COUNT)
+    for step in range(1, COUNT):
+        values[step] = rho * values[step - 1] + (1 - rho**2) ** 0.5 * values[step]
+    slow = random.random(COUNT) < random.uniform(0, 0.03)
+    cv = np.exp(random.uniform(np.log(0.0005), np.log(0.03)))
+    return np.asarray(1 + cv * values + slow * random.uniform(0.05, 0.5, COUNT))
+
+
+def slow_first(random: Random) -> Floats:
+    """Return steps of which the first takes 1.3 to 11 times as long."""
+    return np.asarray(noise(random) + random.uniform(0.3, 10) * (np.arange(COUNT) == 0))
+
+
+def decay(random: Random, correlation: float | None = None) -> Floats:
+    """Return steps whose warm-up decays exponentially within a third of a step to 6 steps."""
+    decaying = np.exp(-np.arange(COUNT) / np.exp(random.uniform(np.log(0.3), np.log(6))))
+    return np.asarray(noise(random, correlation) + random.uniform(0.3, 10) * decaying)
+
+
+def power_law(random: Random) -> Floats:
+    return noise(random) + random.uniform(0.1, 10) * (np.arange(COUNT) + 1) ** -random.uniform(0.5, 3)
+
+
+def drifting(random: Random) -> Floats:
+    return slow_first(random) * (1 + np.linspace(0, random.uniform(-0.1, 0.1), COUNT))
+
+
+def two_levels(random: Random) -> Floats:
+    values = slow_first(random)
+    values[random.integers(5, COUNT - 3) :] *= random.uniform(0.8, 1.2)
+    return values
+
+
+def periodic(random: Random) -> Floats:
+    values = slow_first(random)
+    values[random.integers(5) :: random.choice([2, 5, 10])] *= random.uniform(1.05, 1.6)
+    return values
+
+
+def five_slow(random: Random) -> Floats:
+    """Return steps of which five neighbours are slow: in a moving mean of 5, one slow step looks like that."""
+    values = slow_first(random)
+    values[20:25] += random.uniform(0.05, 0.5)
+    return values
+
+
+def asynchronous(random: Random) -> Floats:
+    """Return steps as MaxText prints them: a slow first one, then one or two that are too fast."""
+    values = slow_first(random)
+    values[1 : 2 + random.integers(2)] *= random.uniform(0.05, 0.9)
+    return values
+
+
+ORDINARY: dict[str, Simulation] = {
+    "noise": noise,
+    "correlated noise": lambda random: noise(random, 0.8),
+    "slow first step": slow_first,
+    "decay": decay,
+    "decay in correlated noise": lambda random: decay(random, 0.8),
+    "power law": power_law,
+    "drift": drifting,
+    "two levels": two_levels,
+    "periodic slow steps": periodic,
+    "five slow steps": five_slow,
+    "asynchronous dispatch": asynchronous,
+}
+
+
+def found(simulation: Simulation, digits: int, width: int = 1) -> Floats:
+    """Return what is found in many runs of 1 to 100 s a step, printed as means of `width` steps."""
+    random = np.random.default_rng(20250611)
+    scaled = (simulation(random) * np.exp(random.uniform(0, np.log(100))) for _ in range(RUNS))
+    return np.array([moving_mean(rounded(means(single, width), digits)) for single in scaled])
+
+
+@pytest.mark.parametrize("digits", [0, 4, 3])
+@pytest.mark.parametrize("simulation", ORDINARY.values(), ids=ORDINARY)
+def test_ordinary_steps_are_no_moving_means(simulation: Simulation, digits: int) -> None:
+    assert np.mean(found(simulation, digits) != 1) <= 0.01
+
+
+@pytest.mark.parametrize(
+    ("simulation", "width", "digits", "missed"),
+    [
+        *((slow_first, 5, digits, missed) for digits, missed in ((0, 0.0), (4, 0.0), (3, 0.04))),
+        *((decay, 5, digits, missed) for digits, missed in ((0, 0.0), (4, 0.0), (3, 0.06))),
+        *((slow_first, width, 4, 0.1) for width in (2, 3, 4)),
+        *((slow_first, width, 4, 0.02) for width in (8, 10, 20)),
+        (noise, 5, 0, 0.1),
+    ],
+)
+def test_moving_means_are_found(simulation: Simulation, width: int, digits: int, missed: float) -> None:
+    """With three digits some are missed; even without a slow first step nine in ten are found in full."""
+    assert np.mean(found(simulation, digits, width) != width) <= missed
+
+
+@pytest.mark.parametrize("width", range(2, 21))
+def test_every_width_is_found_where_nothing_disturbs(width: int) -> None:
+    single = np.full(COUNT, 7.3)
+    single[0] = 60.0
+    assert moving_mean(rounded(means(single, width), 4)) == width
+
+
+@given(st.sampled_from([1, 5]), st.floats(1e-3, 1e4), st.integers(0, 2**32 - 1))
+def test_the_unit_of_time_does_not_matter(width: int, factor: float, seed: int) -> None:
+    seconds = means(decay(np.random.default_rng(seed)), width)
+    assert moving_mean(rounded(seconds * factor, 0)) == moving_mean(rounded(seconds, 0))
+
+
+def test_a_resumed_attempt_starts_anew() -> None:
+    seconds = means(slow_first(np.random.default_rng(1)), 5)
+    assert moving_mean(rounded(seconds, 0, first=1000)) == 5
+
+
+NOTHING_TOLD = {
+    "no step": steps([]),
+    "one step": steps([7.0]),
+    "few steps": steps([60.0, 7.0, 7.0]),
+    "equal steps": steps(7.0),
+    "no numbers": steps([np.nan] * 50),
+    "an endless step": steps([np.inf, 60.0, *[7.0] * 48]),
+    "a negative step": steps([60.0, -7.0, *[7.0] * 48]),
+    "a step of no time": steps([60.0, 0.0, *[7.0] * 48]),
+    "hardly any time": steps([60.0, 20.0, 11.0, *[1e-308] * 47]),
+    "the largest numbers": steps([1e308] * 50),
+    "gaps between all steps": steps([60.0, 33.5, 24.67, 20.25, 17.6, *[7.0] * 45], index=np.arange(0, 150, 3)),
+}
+
+
+@pytest.mark.parametrize("content", NOTHING_TOLD.values(), ids=NOTHING_TOLD)
+def test_what_tells_nothing_is_no_moving_mean(content: Steps) -> None:
+    assert moving_mean(content) == 1
+
+
+def test_a_gap_hides_only_what_comes_after_it() -> None:
+    seconds = means(slow_first(np.random.default_rng(1)), 5)
+    assert moving_mean(without(rounded(seconds, 0), *range(15, 50, 2))) == 5
+    assert moving_mean(without(rounded(seconds, 0), 3)) == 1
+
+
+@pytest.mark.parametrize("digits", [0, 4, 3])
+@pytest.mark.parametrize("name", NEMO1)
+def test_the_nemo_1_logs_print_means_of_five(name: str, digits: int) -> None:
+    """The bars round to three digits what stands beside them in full."""
+    (segment,) = read_log(shared(f"logs/{name}")).segments
+    assert moving_mean(rounded(segment.steps.seconds, digits)) == 5
+
+
+@pytest.mark.parametrize("dialect", ["nemo2", "maxtext", "llmb_install"])
+def test_the_other_real_logs_print_single_steps(dialect: str) -> None:
+    logs = [read_log(path) for path in sorted(shared(f"logs/{dialect}").rglob("*.out"))]
+    widths = [moving_mean(segment.steps) for log in logs for segment in log.segments]
+    assert widths
+    assert set(widths) == {1}
+
+
+def test_it_takes_a_fraction_of_a_millisecond() -> None:
+    """About 0.1 ms; the bound leaves room for a busy machine, and none for a loop over the steps and widths."""
+    content = rounded(means(slow_first(np.random.default_rng(1)), 5), 4)
+    assert min(timeit.repeat(lambda: moving_mean(content), number=20, repeat=20)) / 20 < 1e-3

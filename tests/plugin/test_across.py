@@ -1,0 +1,108 @@
+"""Items that look at several configurations: they report, and say what is shared."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sessions import Judge, Judged, Write
+
+FAMILY = [f"llama3.1_8b-25.04-h100-bf16-{gpus}" for gpus in (8, 16, 32, 64)]
+BF16, FP8 = "grok1_314b-25.05-gb200-bf16-128", "grok1_314b-25.05-gb200-fp8-128"
+START = datetime(2025, 6, 2, 3, tzinfo=UTC)
+
+
+def checks(session: Judged, kind: str) -> dict[str, dict[str, Any]]:
+    return {one["id"]: one for one in session.reports if one.get("check") == kind}
+
+
+def logs(path: Path) -> str:
+    return f"--llmb-logs={path}"
+
+
+def family(generated: Write, *factors: float, night: int = 0) -> Path:
+    """Write a run of each size at these multiples of the documented time."""
+    for number, (name, factor) in enumerate(zip(FAMILY, factors, strict=True)):
+        job = str(1000 * night + number)
+        folder = generated(name, factor=factor, started=START + timedelta(days=night), job_id=job)
+    return folder
+
+
+def test_weak_scaling_reports_and_fails_only_where_asked(judged: Judge, generated: Write) -> None:
+    folder = family(generated, 1.0, 1.0, 1.0, 1.15)
+    session = judged(logs(folder))
+    (told,) = checks(session, "weak-scaling").values()
+    assert (told["id"], told["verdict"], told["status"]) == ("llama3.1_8b-25.04-h100-bf16", "REGRESSION", "passed")
+    assert told["text"].startswith("64 GPUs have 86.")
+    assert len(told["lines"]) == 3
+    asked = judged(logs(folder), "--llmb-scaling=fail", "-k", "weak_scaling")
+    (told,) = checks(asked, "weak-scaling").values()
+    assert told["status"] == "failed"
+    assert asked.ret == pytest.ExitCode.TESTS_FAILED
+
+
+def test_a_faster_small_size_is_no_scaling_regression(judged: Judge, generated: Write) -> None:
+    session = judged(logs(family(generated, 0.85, 1.0, 1.0, 1.0)), "--llmb-scaling=fail")
+    (told,) = checks(session, "weak-scaling").values()
+    assert (told["verdict"], told["status"]) == ("PASS", "passed")
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(1.0, "PASS"), (1.15, "REGRESSION")])
+def test_fp8_is_as_much_faster_as_documented(judged: Judge, generated: Write, factor: float, verdict: str) -> None:
+    generated(BF16)
+    session = judged(logs(generated(FP8, factor=factor)))
+    (told,) = checks(session, "fp8-speedup").values()
+    assert (told["id"], told["verdict"], told["status"]) == ("grok1_314b-25.05-gb200-128", verdict, "passed")
+
+
+def test_what_is_only_reported_does_not_make_a_session_green(judged: Judge, generated: Write) -> None:
+    folder = family(generated, 1.0, 1.0, 1.0, 1.0)
+    assert judged(logs(folder), "-k", "weak_scaling").ret == pytest.ExitCode.TESTS_FAILED
+    assert judged(logs(folder), "-k", "weak_scaling", "--llmb-scaling=fail").ret == pytest.ExitCode.OK
+
+
+@pytest.fixture
+def shifted(generated: Write) -> Path:
+    """Nine quiet nights of four configurations, and one on which all are 8 % slower."""
+    for night in range(9):
+        family(generated, *(1 + 0.002 * ((night * 5 + size * 3) % 7 - 3) / 3 for size in range(4)), night=night)
+    return family(generated, 1.08, 1.085, 1.08, 1.075, night=9)
+
+
+def test_a_shift_that_most_share_is_one_item_and_stands_in_each_regressed_one(judged: Judge, shifted: Path) -> None:
+    session = judged(logs(shifted))
+    (told,) = checks(session, "cluster-change").values()
+    assert (told["verdict"], told["status"]) == ("SLOWER", "passed")
+    assert told["text"].startswith("4 of 4 configurations are slower than their last runs by ")
+    for name in FAMILY:
+        assert session.verdicts[name] == "REGRESSION"
+        assert "a cluster-wide change" in session.described[name]["text"]
+        assert session.statuses[name] == "failed"
+
+
+def test_the_selection_changes_no_verdict_and_no_noise(judged: Judge, shifted: Path) -> None:
+    everything, one = judged(logs(shifted)), judged(logs(shifted), "-k", FAMILY[2])
+    assert one.described[FAMILY[2]]["estimate"] == everything.described[FAMILY[2]]["estimate"]
+    assert one.described[FAMILY[2]]["text"] == everything.described[FAMILY[2]]["text"]
+
+
+def test_without_history_nothing_is_shared(judged: Judge, generated: Write) -> None:
+    assert checks(judged(logs(family(generated, 1.0, 1.0, 1.0, 1.0))), "cluster-change") == {}
+
+
+def test_users_tests_can_ask_for_checks(judged: Judge, generated: Write, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        def test_scaling(llmb_weak_scaling):
+            assert llmb_weak_scaling.verdict == "PASS"
+
+        def test_speedup(llmb_fp8_speedup):
+            assert False, "there is no pair in the folder"
+        """
+    )
+    session = judged(
+        logs(family(generated, 1.0, 1.0, 1.0, 1.0)), "--llmb-scaling=fail", "test_users_tests_can_ask_for_checks.py"
+    )
+    assert [one["check"] for one in session.reports] == ["weak-scaling"]

@@ -1,0 +1,70 @@
+"""`llmbench replay`: what if the settings were others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_llmbench import ingest
+from pytest_llmbench.cli import main
+from pytest_llmbench.models import AttemptFiles, ParsedLog
+
+EXAMPLES = str(Path(__file__).resolve().parents[1] / "examples" / "experiments")
+
+
+def told(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> list[str]:
+    assert main(["replay", *arguments, EXAMPLES]) == code
+    return capsys.readouterr().out.splitlines()
+
+
+def test_a_wider_tolerance_turns_red_to_green_and_says_which(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = told(capsys, "--tolerance=8%")
+    assert lines[0] == "turn from red:"
+    assert "INCONCLUSIVE -> INCONCLUSIVE" in lines[1]
+    assert "llama3.1_8b-25.04-h100-fp8-64" in lines[2]
+    assert "REGRESSION -> PASS" in lines[2]
+    assert lines[-1] == "3 of 20 verdicts would change: 2 turn from red, 1 change otherwise"
+    assert all(len(line) < 80 for line in lines)
+
+
+def test_a_certificate_is_stricter(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = told(capsys, "--certify")
+    assert lines[0] == "turn red:"
+    assert sum("MISSING -> MISSING" in line for line in lines) > 50
+
+
+def test_the_same_settings_change_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert told(capsys, "--tolerance=5%") == ["0 of 20 verdicts would change"]
+
+
+def test_the_logs_are_read_once(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Path] = []
+    parsed = ingest._parsed
+
+    def counted(files: AttemptFiles) -> ParsedLog:
+        read.append(files.log)
+        return parsed(files)
+
+    monkeypatch.setattr(ingest, "_parsed", counted)
+    told(capsys, "--tolerance=2%")
+    assert len(read) == len(set(read)) > 20
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "nothing to change: give one of --tolerance, --inconclusive"),
+        (["--tolerance=5"], "--tolerance=5: found '5', that is 500 %"),
+        (["--inconclusive=maybe"], "--inconclusive=maybe: expected literal, fail or skip"),
+        (["--baseline-release=25.50"], "--baseline-release=25.50: no baseline has it"),
+    ],
+)
+def test_what_cannot_be_used_is_told(capsys: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:
+    assert main(["replay", *arguments, EXAMPLES]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_nothing_judged_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["replay", "--tolerance=2%", str(tmp_path)]) == 1
+    assert "nothing was judged" in capsys.readouterr().out

@@ -1,0 +1,55 @@
+"""What --llmb-record makes of runs: the trimmed mean decides, and the mean stands beside it."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+from builders import KEY, NOW, measurement
+from generator import write_run
+from generator.__main__ import shipped
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from pytest_llmbench.baseline.read import read_recipe
+from pytest_llmbench.recording import recording_of
+from pytest_llmbench.session import Session
+from pytest_llmbench.settings import Settings
+
+STALLED = tuple(21.9 if step % 6 == 0 else 7.3 for step in range(50))
+"""A sixth of the steps takes three times as long."""
+
+windows = st.lists(st.floats(0.1, 100), min_size=3, max_size=40)
+
+
+@given(st.lists(windows, min_size=1, max_size=4))
+def test_a_recording_is_the_mean_over_runs_of_their_means_and_trimmed_means(found: list[list[float]]) -> None:
+    recording = recording_of([measurement(1.0, window_seconds=tuple(window)) for window in found], NOW)
+    trimmed = [float(stats.trim_mean(window, 0.2)) for window in found]
+    assert recording.run_seconds == pytest.approx(trimmed)
+    assert recording.trimmed_mean_seconds == pytest.approx(np.mean(trimmed))
+    assert recording.mean_seconds == pytest.approx(np.mean([np.mean(window) for window in found]))
+    assert (recording.date, recording.runs) == (NOW.date().isoformat(), len(found))
+
+
+def recorded(folder: Path, start: datetime) -> Session:
+    """Return a session that recorded one stalling run."""
+    write_run(folder / "runs", shipped()[KEY.id], seconds=STALLED, started=start)
+    session = Session(Settings(logs=(folder / "runs",), record=folder / "own"), lambda: NOW, folder)
+    session.settle([KEY.id])
+    return session
+
+
+def test_the_value_that_decides_is_the_one_that_is_told(tmp_path: Path) -> None:
+    session = recorded(tmp_path, NOW - timedelta(hours=5))
+    outcome, _ = session.outcome(session.batch.results[KEY.id].case)
+    (baseline,) = read_recipe(tmp_path / "own" / "grok1" / "25.05.yaml").baselines
+    assert baseline.recording is not None
+    assert outcome.recorded_seconds == baseline.step_seconds == baseline.recording.trimmed_mean_seconds
+    assert baseline.step_seconds == pytest.approx(7.3, rel=1e-3)
+    assert baseline.recording.mean_seconds > 9
+    assert outcome.recorded.startswith("recorded 7.300 s (trimmed mean; the mean is 9.")
+    assert outcome.skipped
