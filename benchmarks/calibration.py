@@ -13,15 +13,18 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from fleet import CONFIGURATIONS, draw, expected, runs
+from fleet import CONFIGURATIONS, Expected, draw, expected, runs
 from procedures import PROCEDURES
 from scenarios import RUNS, SCENARIOS, TOLERANCE, cases
 from scipy.stats import binomtest
 
 from pytest_llmbench.models import Verdict
+
+if TYPE_CHECKING:
+    from pytest_llmbench.models import Floats
 
 CHANGES = (0.0, 0.02, 0.03, 0.05, 0.07, 0.10)
 MARGIN = TOLERANCE.fraction
@@ -48,28 +51,34 @@ Tally = Mapping[Cell, Counter[str]]
 """How many runs there were (""), of each verdict, and how many tests failed ("failed")."""
 
 
-def tally(fleets: int, scenario: str, seed: int, jobs: int = 1, procedures: Iterable[str] = PROCEDURES) -> Tally:
+def tally(fleets: int, scenario: str, seed: int, jobs: int = 1) -> Tally:
     """Return the counts over so many fleets at no change, and a fifth of them at the others."""
-    one = partial(fleet_tally, scenario=scenario, seed=seed, procedures=tuple(procedures))
-    if jobs == 1:
-        return added(map(one, range(fleets)))
+    one = partial(fleet_tally, scenario=scenario, seed=seed)
+    changes = [CHANGES[:1] if number % SHARE else CHANGES for number in range(fleets)]
     with ProcessPoolExecutor(jobs) as pool:
-        return added(pool.map(one, range(fleets), chunksize=SHARE))
+        return added(pool.map(one, range(fleets), changes, chunksize=SHARE))
 
 
-def fleet_tally(number: int, scenario: str, seed: int, procedures: Sequence[str]) -> Tally:
+def fleet_tally(
+    number: int, changes: Sequence[float], scenario: str, seed: int, procedures: Iterable[str] = PROCEDURES
+) -> Tally:
     """Return the counts of one fleet; every change slows the same runs."""
-    random = np.random.default_rng([seed, number])
-    fleet = draw(random)
-    truth, simulated = expected(fleet, random), runs(fleet, RUNS, random)
+    truth, simulated = simulated_fleet(number, seed)
     counts = {}
-    for change in CHANGES if number % SHARE == 0 else CHANGES[:1]:
+    for change in changes:
         fleet_cases = cases(SCENARIOS[scenario], truth, simulated, change)
         for name in procedures:
             cell = counts[Cell(name, change)] = Counter[str]()
             for result in map(PROCEDURES[name], fleet_cases):
                 cell.update(("", VERDICTS[result.verdict], *["failed"] * result.failed))
     return counts
+
+
+def simulated_fleet(number: int, seed: int) -> tuple[Expected, Floats]:
+    """Return what the configurations of a fleet measure in the long run, and runs of them, shape (c, RUNS, 50)."""
+    random = np.random.default_rng([seed, number])
+    fleet = draw(random)
+    return expected(fleet, random), runs(fleet, RUNS, random)
 
 
 def added(tallies: Iterable[Tally]) -> Tally:
@@ -161,7 +170,7 @@ def told(promise: Promise, counts: Tally) -> str:
     interval = binomtest(count, total).proportion_ci(0.95, "exact")
     answer = "yes" if kept(promise, counts) else "NO"
     found = f"{count:,} of {total:,}, {percent(count, total)} %"
-    return _line(promise.text, [answer, found, f"{interval.low * 100:.2g} to {interval.high * 100:.2g} %"])
+    return _line(promise.text, [answer, found, f"{interval.low * 100:.3g} to {interval.high * 100:.3g} %"])
 
 
 def main() -> int:

@@ -124,11 +124,14 @@ SCENARIOS = {
 }
 
 
-def cases(scenario: Scenario, truth: Expected, runs: Floats, change: float) -> list[Case]:
-    """Return the configurations of a fleet from simulated runs of shape (c, RUNS, 50), slowed by a fraction tonight."""
-    factors = np.ones((1, RUNS, 1))
-    factors[:, : scenario.nights_changed] = factors[:, NIGHTS : NIGHTS + ATTEMPTS] = 1 + change
-    slowed = runs * factors
+def cases(scenario: Scenario, truth: Expected, runs: Floats, change: float | Floats) -> list[Case]:
+    """Return the configurations of a fleet from simulated runs of shape (c, RUNS, 50), slowed by a fraction tonight.
+
+    `change` is that fraction, of shape (c,) where each configuration has its own.
+    """
+    slowed = runs.copy()
+    for changed in (slice(0, scenario.nights_changed), slice(NIGHTS, NIGHTS + ATTEMPTS)):
+        slowed[:, changed] *= 1 + np.reshape(change, (-1, 1, 1))
     baselines = [scenario.baseline(truth, one, runs) for one in range(len(runs))]
     made = [list(_measurements(baseline, own)) for baseline, own in zip(baselines, slowed, strict=True)]
     nothing = noise.assumed(ASSUMED_CV)

@@ -463,7 +463,7 @@ class Measurement:
     """What one run measured against one baseline's window. `problems` is empty for a valid run; `statistic_seconds` is
     None where the window could not be measured; `window_seconds` are the step times in the window, with their numbers
     and log lines beside them; `moving_mean` is the number of steps that each of them is a mean of (1: itself);
-    `resolution_seconds` one unit in the last place that the log prints; `expected` are the metrics at the baseline's
+    `resolution_seconds` one unit in the last place of most of them; `expected` are the metrics at the baseline's
     step time."""
 
     run: Run

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from pytest_llmbench import wording
 from pytest_llmbench.judge.margin import EQUAL, Answer
 from pytest_llmbench.models import Baseline, Estimate, Evidence, Measurement
 from pytest_llmbench.robust import trimmed_mean
@@ -25,7 +26,8 @@ def doubt(told: Answer, tonight: Sequence[Measurement], evidence: Evidence) -> s
     if beyond is (told is Answer.BEYOND):
         return ""
     side = "beyond" if beyond else "within"
-    return f"the {name} is {side} the bound ({math.expm1(difference):+.1%} against {expected:#.4g} s): few steps decide"
+    slower = wording.difference(math.exp(difference))
+    return f"the {name} is {side} the bound ({slower} against {wording.seconds(expected)}): few steps decide"
 
 
 def meets_point(tonight: Sequence[Measurement], evidence: Evidence, found: Estimate) -> bool:

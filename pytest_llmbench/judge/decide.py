@@ -16,6 +16,9 @@ from pytest_llmbench.models import Estimate, Evidence, Judgement, Measurement, N
 POOLED_NIGHTS = 3
 """A configuration that is INCONCLUSIVE for so many nights running is judged on them together."""
 
+MANY = 100
+"""From this many runs on nobody would start them."""
+
 COARSE = 0.1
 """A baseline whose rounding is a larger part of the margin than this is worth a warning."""
 
@@ -129,10 +132,10 @@ def _tonight(evidence: Evidence, newest: Measurement) -> tuple[tuple[Measurement
 
 
 def _finding(found: Estimate, tonight: Sequence[Measurement], evidence: Evidence, shape: Shape) -> _Finding:
-    half_width = found.high - found.difference
-    told = answer(found.difference, half_width, found.margin)
+    told = _answered(found)
     if told is Answer.CANNOT_TELL:
-        return _Finding(Verdict.INCONCLUSIVE, Reason.CANNOT_TELL, _how_many(found))
+        because = _how_many(found) + ("" if shape.kind == "even" else f"; {shape.words}")
+        return _Finding(Verdict.INCONCLUSIVE, Reason.CANNOT_TELL, because)
     doubt = agreement.doubt(told, tonight, evidence)
     if doubt:
         return _Finding(Verdict.INCONCLUSIVE, Reason.FEW_STEPS_DECIDE, f"{doubt}; {shape.words}")
@@ -140,29 +143,34 @@ def _finding(found: Estimate, tonight: Sequence[Measurement], evidence: Evidence
         return _Finding(Verdict.REGRESSION, Reason.SLOWER_THAN_BOUND, _how_slower(shape))
     if shape.warming_up:
         return _Finding(Verdict.INCONCLUSIVE, Reason.WARMING_UP, shape.warming_up.text)
-    if answer(found.difference, half_width, -found.margin) is Answer.WITHIN:
+    if answer(found.difference, found.high - found.difference, -found.margin) is Answer.WITHIN:
         because = "refresh the baseline, or it will hide the next regression"
         return _Finding(Verdict.IMPROVEMENT, Reason.FASTER_THAN_BASELINE, because)
     return _Finding(Verdict.PASS, Reason.WITHIN_TOLERANCE)
 
 
 def _over_nights(evidence: Evidence, newest: Measurement, older: Sequence[Measurement], meets: bool) -> _Finding | None:
-    """Return what three INCONCLUSIVE nights running say together, where tonight's run points the same way."""
+    """Return what three INCONCLUSIVE nights running say together of a run that does not meet the literal rule.
+
+    Only a REGRESSION: two good nights must not average away that something changed tonight.
+    """
     row = nights.running(older, newest, POOLED_NIGHTS)
     noise = noise_of(evidence, older)
-    if not row or disagree(row, noise):
+    if meets or not row or disagree(row, noise):
         return None
     alone = [estimate([night], evidence, noise) for night in row]
-    if any(answer(one.difference, one.high - one.difference, one.margin) is not Answer.CANNOT_TELL for one in alone):
+    if any(_answered(one) is not Answer.CANNOT_TELL for one in alone):
         return None
     together = estimate(row, evidence, noise)
-    told = answer(together.difference, together.high - together.difference, together.margin)
+    told = _answered(together)
+    if told is not Answer.BEYOND or any(agreement.doubt(told, runs, evidence) for runs in ([newest], row)):
+        return None
     because = f"{POOLED_NIGHTS} nights running could not tell; together they do: {_interval(together)}"
-    if told is Answer.WITHIN and meets:
-        return _Finding(Verdict.PASS, Reason.WITHIN_TOLERANCE, because)
-    if told is Answer.BEYOND and not meets:
-        return _Finding(Verdict.REGRESSION, Reason.SLOWER_THAN_BOUND, because)
-    return None
+    return _Finding(Verdict.REGRESSION, Reason.SLOWER_THAN_BOUND, because)
+
+
+def _answered(found: Estimate) -> Answer:
+    return answer(found.difference, found.high - found.difference, found.margin)
 
 
 # --- words ------------------------------------------------------------------------------------------------
@@ -186,17 +194,18 @@ def _interval(found: Estimate) -> str:
 
 
 def _how_slower(shape: Shape) -> str:
-    """Say what a regression looks like; a few steps do not make it, or the trimmed mean would not agree."""
-    if shape.kind in ("drift", "two-levels", "slow-stretch"):
-        return shape.words
-    return f"uniform shift; {'' if shape.kind == 'even' else 'besides, '}{shape.words}"
+    """Say what a regression looks like; single slow steps do not make it, or the trimmed mean would not agree."""
+    if shape.kind == "even":
+        return f"uniform shift; {shape.words}"
+    return f"uniform shift; besides, {shape.words}" if shape.kind in ("one-spike", "spikes") else shape.words
 
 
 def _how_many(found: Estimate) -> str:
     runs = wording.counted(found.runs, "run")
-    if found.repeats_needed is None or found.repeats_needed > 100:
-        return f"{runs} cannot tell, and no sensible number would: it lies at the bound"
-    return f"{runs} cannot tell; about {max(found.repeats_needed, found.runs + 1)} would"
+    if found.repeats_needed is None:
+        return f"{runs} cannot tell, and no number would: it lies at the bound"
+    needed = max(found.repeats_needed, found.runs + 1)
+    return f"{runs} cannot tell; {f'about {needed}' if needed <= MANY else f'more than {MANY}'} would"
 
 
 def _doubts(found: Estimate) -> list[Note]:

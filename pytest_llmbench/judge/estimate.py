@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -58,8 +59,7 @@ def theta(runs: Sequence[Measurement], baseline: Baseline) -> float:
 def noise_of(evidence: Evidence, older: Sequence[Measurement], tonight: Sequence[Measurement] = ()) -> Noise:
     """Return the run-to-run noise of a configuration, pooled from all that was measured; else what is assumed."""
     own = [*own_noise(evidence.baseline, older), noise.of_runs([_seconds(run) for run in tonight], "repeats")]
-    prior = evidence.prior
-    return noise.pooled([*own, prior if prior.measured else None]) or prior
+    return noise.with_prior(noise.pooled(own), evidence.prior)
 
 
 def own_noise(baseline: Baseline, older: Sequence[Measurement]) -> list[Noise | None]:
@@ -91,8 +91,8 @@ def _within(run: Measurement) -> WithinRun:
     if len(run.window_seconds) < FEWEST_STEPS:
         return WithinRun(0.0, float(len(run.window_seconds)))
     inside = within_run(np.array(run.window_seconds), run.baseline.window.statistic, run.moving_mean)
-    rounding = run.resolution_seconds / 2 / _seconds(run) / math.sqrt(3)  # all steps may be rounded the same way
-    return WithinRun(math.hypot(inside.error, rounding), inside.effective_sample_size)
+    half_unit = run.resolution_seconds / 2 / _seconds(run)  # all steps may be rounded the same way
+    return replace(inside, error=math.hypot(inside.error, half_unit / math.sqrt(3)), reach=inside.reach + half_unit)
 
 
 def _seconds(run: Measurement) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from pytest_llmbench.judge.sample import WithinRun
@@ -45,13 +45,19 @@ def error(noise: Noise, runs: Sequence[WithinRun], baseline_variance: float, lev
     """
     count = len(runs)
     inside = sum(run.error**2 for run in runs) / count**2
+    reach = sum(run.reach for run in runs) / count
     freedom = max(sum(run.effective_sample_size for run in runs) - count, 1.0)
-    between = noise.sigma**2 / count + (0.0 if noise.measured else inside)
-    candidates = (
-        _error(between + baseline_variance, noise.degrees_of_freedom, level),
-        _error(inside + baseline_variance, freedom, level),
-    )
-    return max(candidates, key=lambda one: one.half_width)
+    between = _error(noise.sigma**2 / count + baseline_variance, noise.degrees_of_freedom, level)
+    within = _limited(_error(inside + baseline_variance, freedom, level), reach)
+    if not noise.measured:
+        both = _error(between.standard_error**2 + inside, noise.degrees_of_freedom, level)
+        between = _limited(both, math.hypot(between.half_width, reach))
+    return max(between, within, key=lambda one: one.half_width)
+
+
+def _limited(one: Error, reach: float) -> Error:
+    """Return an error whose interval does not reach beyond the steps: after a change of level few are independent."""
+    return replace(one, half_width=min(one.half_width, reach))
 
 
 def _error(variance: float, freedom: float, level: float) -> Error:

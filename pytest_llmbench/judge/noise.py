@@ -57,6 +57,23 @@ def pooled(parts: Sequence[Noise | None]) -> Noise | None:
     return _noise(math.sqrt(variance), freedom, " and ".join(part.source for part in found))
 
 
+def with_prior(own: Noise | None, prior: Noise) -> Noise:
+    """Return what is known of a configuration's noise from its own runs and from others; an assumption only stands in.
+
+    One that is significantly noisier than the others (F test, 1 %) is of another kind, and is not made to look quieter
+    by them; a quieter one stays pooled.
+    """
+    from scipy.special import fdtri
+
+    if own is None:
+        return prior
+    if not prior.measured:
+        return own
+    largest = fdtri(own.degrees_of_freedom, prior.degrees_of_freedom, 0.99)
+    differs = own.sigma**2 > largest * prior.sigma**2
+    return own if differs else pooled([own, prior]) or prior
+
+
 def of_others(estimates: Sequence[Noise]) -> Noise | None:
     """Return what many configurations say of the noise of any one; None for less than 5.
 

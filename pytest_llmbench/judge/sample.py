@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,10 +22,14 @@ LARGEST_CORRELATION = 0.95
 
 @dataclass(frozen=True, slots=True)
 class WithinRun:
-    """The standard error of the logarithm of a run's statistic, and the number of independent steps it rests on."""
+    """The standard error of the logarithm of a run's statistic, and the number of independent steps it rests on.
+
+    `reach` is how far the furthest step lies from the statistic: no mean of such steps lies further.
+    """
 
     error: float
     effective_sample_size: float
+    reach: float = math.inf
 
 
 def within_run(seconds: Floats, statistic: str, moving_mean: int = 1) -> WithinRun:
@@ -42,7 +47,9 @@ def within_run(seconds: Floats, statistic: str, moving_mean: int = 1) -> WithinR
     correlation = _correlation(clipped)
     inflation = max((1 + correlation) / (1 - correlation), moving_mean)
     effective = max(count / inflation, 1.0)
-    return WithinRun(spread / float(np.mean(clipped)) / effective**0.5, effective)
+    middle = float(np.mean(seconds if statistic == "mean" else clipped))
+    reach = max(math.log(float(np.max(seconds)) / middle), math.log(middle / float(np.min(seconds))))
+    return WithinRun(spread / float(np.mean(clipped)) / effective**0.5, effective, reach)
 
 
 def _correlation(values: Floats) -> float:

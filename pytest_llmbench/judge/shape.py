@@ -109,7 +109,7 @@ def _warming(window: Columns, found: WarmUp | None) -> Note | None:
         return None
     first, last = window.steps[0], window.steps[found.steps - 1]
     text = f"warm-up not over: steps {first} to {last} are {percent(found.excess)} slower than the rest"
-    return Note("warm-up", f"{text} (z {found.z:.3g})", window.lines[0])
+    return Note("warm-up", f"{text} (z {min(found.z, 99):.3g})", window.lines[0])
 
 
 def _means(window: Columns) -> Note | None:

@@ -15,7 +15,7 @@ from pytest_llmbench.measure.window import Choice, choose_segment, in_window, st
 from pytest_llmbench.models import Baseline, Measurement, Metric, Note, Problem, Run, Steps, Window
 
 if TYPE_CHECKING:
-    from pytest_llmbench.models import Flags
+    from pytest_llmbench.models import Flags, Floats
 
 DROPPED = {
     "torn": "{} torn records dropped",
@@ -56,7 +56,7 @@ def measure(run: Run, baseline: Baseline, now: datetime) -> Measurement:
         window_steps=tuple(steps.index[counted].tolist()),
         window_lines=tuple(steps.line[counted].tolist()),
         moving_mean=width,
-        resolution_seconds=float(steps.resolution_seconds[counted].max(initial=0.0)),
+        resolution_seconds=_typical(steps.resolution_seconds[counted]),
         expected=(
             metrics.metric("step_time_seconds", baseline.step_seconds),
             *metrics.at_step_time(baseline, baseline.step_seconds),
@@ -65,6 +65,11 @@ def measure(run: Run, baseline: Baseline, now: datetime) -> Measurement:
         notes=(*_notes(run, choice, steps, baseline), *_leaks(choice.segment.steps, baseline.window, width)),
         excluded=excluded,
     )
+
+
+def _typical(values: Floats) -> float:
+    """Return the median, so that one slow step, which prints fewer digits, does not make the others coarse."""
+    return float(np.median(values)) if len(values) else 0.0
 
 
 def _unmeasured(run: Run, baseline: Baseline, found: tuple[Problem, ...], excluded: Problem | None) -> Measurement:

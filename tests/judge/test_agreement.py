@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from builders import BASELINE, HISTORY, evidence, measurement, noisy
+from builders import BASELINE, HISTORY, evidence, measurement, nights, noisy
 
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.models import Measurement, Reason, Recording, Verdict
@@ -83,3 +84,21 @@ def test_a_warm_up_that_is_not_over_is_inconclusive_instead_of_a_pass() -> None:
     judgement = judge(evidence(measurement(float(decay.mean()), window_seconds=tuple(decay.tolist())), *HISTORY))
     assert (judgement.verdict, judgement.reason) == (Verdict.INCONCLUSIVE, Reason.WARMING_UP)
     assert judgement.meets_point is True
+
+
+def test_a_step_change_far_beyond_the_bound_is_a_regression() -> None:
+    """Its steps are so alike to their neighbours that hardly one is independent; all of them are far too slow."""
+    window = np.concatenate([np.full(17, 2.0), np.full(17, 3.0)]) * 7.325
+    judgement = judge(evidence(measurement(float(window.mean()), window_seconds=tuple(window.tolist())), *HISTORY))
+    assert judgement.verdict is Verdict.REGRESSION
+    assert judgement.estimate is not None
+    assert 2.0 <= math.exp(judgement.estimate.low) < math.exp(judgement.estimate.high) < 3.2
+
+
+def test_three_nights_with_stalls_are_no_regression_together() -> None:
+    window = np.full(34, 7.325) * (1 + 0.002 * np.random.default_rng(0).standard_normal(34))
+    window[::7] *= 1.6
+    night = {"window_seconds": tuple(window.tolist())}
+    tonight = measurement(float(window.mean()), **night)
+    judgement = judge(evidence(tonight, *nights(*[float(window.mean())] * 2, **night)))
+    assert judgement.verdict is Verdict.INCONCLUSIVE

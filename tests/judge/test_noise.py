@@ -96,3 +96,15 @@ def test_few_configurations_tell_nothing_and_equal_ones_no_more_than_they_know()
     assert told is not None
     assert told.degrees_of_freedom == pytest.approx(5 * 7.6)
     assert told.sigma == pytest.approx(0.01, rel=0.1)
+
+
+def test_a_configuration_that_is_noisier_than_the_others_is_not_made_to_look_quiet() -> None:
+    others = Noise(0.005, 30.0, "40 configurations", measured=True)
+    alike, loud = (Noise(sigma, 7.6, "20 nights", measured=True) for sigma in (0.006, 0.03))
+    assert noise.with_prior(loud, others) == loud
+    together = noise.with_prior(alike, others)
+    assert together.degrees_of_freedom == pytest.approx(37.6)
+    assert 0.005 < together.sigma < 0.006
+    assert noise.with_prior(None, others) == others
+    assert noise.with_prior(loud, noise.assumed(0.01)) == loud
+    assert noise.with_prior(None, noise.assumed(0.01)) == noise.assumed(0.01)

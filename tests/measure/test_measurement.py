@@ -84,7 +84,7 @@ def test_the_window_keeps_the_numbers_and_lines_of_its_steps() -> None:
     measurement = measured(run(log(segment(steps(resolution_seconds=unit)))))
     assert measurement.window_steps == tuple(range(11, 45))
     assert measurement.window_lines == tuple(range(111, 145))
-    assert measurement.resolution_seconds == 0.01
+    assert measurement.resolution_seconds == 0.001
     assert measured(run(log(segment(steps([7.0] * 5))))).resolution_seconds == 0.0
 
 

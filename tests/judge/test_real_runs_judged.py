@@ -1,0 +1,364 @@
+"""Real runs, whole and damaged, from the log to the verdict: what is slower never passes, what is not never fails."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from builders import BASELINE, NOW, evidence, log, run
+from shared_data import shared
+
+from pytest_llmbench.baseline.write import recorded_baseline
+from pytest_llmbench.judge.decide import judge
+from pytest_llmbench.judge.shape import look
+from pytest_llmbench.measure import derive
+from pytest_llmbench.measure.measurement import measure
+from pytest_llmbench.measure.window import in_window, missing_steps
+from pytest_llmbench.models import Baseline, Judgement, Measurement, Reason, Segment, Verdict, Window
+from pytest_llmbench.parse.read import read_log
+from pytest_llmbench.recording import recording_of
+from pytest_llmbench.robust import trimmed_mean
+
+if TYPE_CHECKING:
+    from pytest_llmbench.models import Floats, Integers
+
+FEWEST = 30
+
+KNOWN = {
+    # (log, part): steps, as tests/parse/test_real_logs.py counts them
+    ("evo2_slow_after_checkpoint_excerpt.out", 1): 100,
+    ("geneformer_500_steps.out", 1): 500,
+    ("cpu_2024_12_50_steps.out", 1): 50,
+    ("llama2_commented_excerpt.out", 1): 30,
+    ("nan_loss.out", 1): 50,
+    ("log-fakecfg_6_0.out", 1): 50,  # a stand-in for training; the same lines in 8 logs count once
+}
+
+STEADY = [("nan_loss.out", 1), ("log-fakecfg_6_0.out", 1)]
+"""Runs whose steps differ by less than 1 % in steps 11 to 44."""
+
+EVO2 = ("evo2_slow_after_checkpoint_excerpt.out", 1)
+DOCUMENTED = Window(11, 44)
+SIGMAS = {"no history": 0.0, "quiet history": 0.003, "noisy history": 0.015}
+KINDS = ("recorded", "mean")
+
+Runs = dict[tuple[str, int], Segment]
+
+
+@pytest.fixture(scope="module")
+def runs() -> Runs:
+    """Return every part with 30 steps or more of every log that can be read, equal ones once."""
+    found: Runs = {}
+    known = set()
+    for path in sorted(one for one in shared("logs").rglob("*") if one.is_file()):
+        for number, segment in enumerate(read_log(path).segments, start=1):
+            times = segment.steps.seconds.tobytes()
+            if len(segment.steps) >= FEWEST and times not in known:
+                known.add(times)
+                found[path.name, number] = sound(segment)
+    return found
+
+
+def sound(segment: Segment) -> Segment:
+    """Return the part with what makes a run invalid repaired: a NaN loss, a missing end. Its step times stay."""
+    steps = segment.steps
+    whole = np.ones(len(steps), dtype=bool)
+    loss, norm = (np.nan_to_num(values, nan=1.0) for values in (steps.loss, steps.grad_norm))
+    return replace(segment, steps=replace(steps, loss=loss, has_loss=whole, grad_norm=norm), finished=True)
+
+
+def slowed(segment: Segment, factors: Floats | float) -> Segment:
+    """Return the part with all step times, or each, multiplied; what the log derives from them follows."""
+    steps = segment.steps
+    return replace(
+        segment,
+        steps=replace(
+            steps,
+            seconds=steps.seconds * factors,
+            tflops_per_gpu=steps.tflops_per_gpu / factors,
+            tokens_per_second_per_gpu=steps.tokens_per_second_per_gpu / factors,
+        ),
+    )
+
+
+def windows(segment: Segment) -> Iterator[Window]:
+    """Yield the documented window, all from its start on, the last third, the last ten steps, and the whole run.
+
+    Only where no step is missing.
+    """
+    first, last = int(segment.steps.index[0]), int(segment.steps.index[-1])
+    third = (last - first + 1) // 3
+    for begin, end in ((11, 44), (11, last), (last - third + 1, last), (last - 9, last), (first, last)):
+        if begin < end and not missing_steps(segment.steps, Window(begin, end)):
+            yield Window(begin, end)
+
+
+def fitted(segment: Segment, window: Window) -> Baseline:
+    """Return a published baseline for this run: its batch, tokens and TFLOP/s agree, and no step is impossible."""
+    steps, counted = segment.steps, in_window(segment.steps, window)
+    batch = int(middle(steps.global_batch_size) or 1)
+    tokens = middle((steps.tokens_per_second_per_gpu * steps.seconds)[counted])
+    before = BASELINE.configuration
+    configuration = replace(
+        before,
+        key=replace(before.key, gpus=1),
+        architecture=replace(before.architecture, sequence_length=round(tokens / batch) or 1024),
+        global_batch_size=batch,
+    )
+    work = middle((steps.tflops_per_gpu * steps.seconds)[counted])
+    return replace(
+        BASELINE,
+        configuration=configuration,
+        window=window,
+        steps=int(steps.index[-1]) + 1,
+        peak_tflops=1e15,
+        logged_tflops_factor=work / derive.tflops_per_gpu(configuration, 1.0) if work else None,
+    )
+
+
+def middle(values: Floats) -> float:
+    """Return the median of what is printed, 0 where nothing is."""
+    present = values[np.isfinite(values)]
+    return float(np.median(present)) if len(present) else 0.0
+
+
+def measured(segment: Segment, baseline: Baseline) -> Measurement:
+    """Return what the run measured, which has to be valid."""
+    found = measure(run(log(segment)), baseline, NOW)
+    assert found.valid, found.problems
+    return found
+
+
+def own(segment: Segment, window: Window, kind: str) -> Baseline:
+    """Return the baseline that this run makes: recorded from it, or a document's with its mean or its median step."""
+    published = fitted(segment, window)
+    found = measured(segment, published)
+    if kind == "recorded":
+        return recorded_baseline(published, recording_of([found], NOW))
+    seconds = np.array(found.window_seconds)
+    return replace(published, step_seconds=float(np.mean(seconds) if kind == "mean" else np.median(seconds)))
+
+
+def history(found: Measurement, sigma: float, nights: int = 12) -> list[Measurement]:
+    """Return the same run in the nights before, each as a whole faster or slower by chance."""
+    wobble = np.exp(sigma * np.random.default_rng(11).standard_normal(nights)).tolist() if sigma else []
+    return [
+        replace(
+            found,
+            run=replace(found.run, started=NOW - timedelta(days=night, hours=3)),
+            statistic_seconds=(found.statistic_seconds or math.nan) * factor,
+            window_seconds=tuple(value * factor for value in found.window_seconds),
+        )
+        for night, factor in enumerate(wobble, start=1)
+    ]
+
+
+def judged(segment: Segment, baseline: Baseline, sigma: float, before: Segment | None = None) -> Judgement:
+    """Return the verdict on the run; the nights before it were as `before`, or as itself."""
+    usual = measured(segment if before is None else before, baseline)
+    judgement = judge(evidence(measured(segment, baseline), *history(usual, sigma), baseline=baseline))
+    found = judgement.estimate
+    assert found is not None
+    numbers = (found.difference, found.standard_error, found.low, found.high, found.detectable)
+    assert all(map(math.isfinite, numbers)), found
+    return judgement
+
+
+def cases(runs: Runs, kinds: tuple[str, ...] = KINDS) -> Iterator[tuple[str, Segment, Baseline, float]]:
+    """Yield every run with every window, kind of baseline and history, and a name for it."""
+    for (name, number), segment in runs.items():
+        for window in windows(segment):
+            for kind in kinds:
+                baseline = own(segment, window, kind)
+                for told, sigma in SIGMAS.items():
+                    yield f"{name} part {number}, {window}, {kind} baseline, {told}", segment, baseline, sigma
+
+
+def said(name: str, judgement: Judgement) -> str:
+    """Return a line for the table of what should not be."""
+    return f"{name}: {judgement.verdict} ({judgement.reason}): {judgement.text}"
+
+
+def test_every_real_run_of_thirty_steps_takes_part(runs: Runs) -> None:
+    found = {name: len(segment.steps) for name, segment in runs.items()}
+    assert found.items() >= KNOWN.items()
+    assert all(len(list(windows(segment))) >= 3 for segment in runs.values())
+
+
+# --- a real slow stretch ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("sigma", SIGMAS.values(), ids=SIGMAS)
+@pytest.mark.parametrize("window", [Window(2, 99), Window(11, 99), Window(34, 67), Window(50, 83)], ids=str)
+def test_a_slow_stretch_after_a_checkpoint_is_told_apart_from_a_uniform_slowdown(
+    runs: Runs, window: Window, sigma: float, kind: str
+) -> None:
+    """By eye: 0.685 s at step 50 (line 214), 0.4226 s at step 62, then 0.25 s again as in steps 2 to 49."""
+    real = runs[EVO2]
+    steps = real.steps
+    usual = np.where(steps.index < 50, steps.seconds, np.resize(steps.seconds[11:50], len(steps)))
+    even = replace(real, steps=replace(steps, seconds=usual))
+    baseline = own(even, window, kind)
+    stretch = judged(real, baseline, sigma, even)
+    uniform = judged(slowed(even, 1.1), baseline, sigma, even)
+
+    assert stretch.verdict in (Verdict.INCONCLUSIVE, Verdict.REGRESSION)
+    assert not stretch.meets_point
+    (note,) = [one for one in stretch.notes if one.code == "two-levels"]
+    assert note.text.startswith("slow stretch: steps 50 to 62 at 0.6")
+    assert note.line == 214
+    assert "uniform" not in stretch.text
+
+    assert not uniform.meets_point
+    assert not {"two-levels", "stragglers", "drift"} & {one.code for one in uniform.notes}
+    assert "stretch" not in uniform.text
+    if sigma < 0.01:
+        assert uniform.verdict is Verdict.REGRESSION
+        assert "uniform shift" in uniform.text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_few_steps_decide_is_said_with_the_steps(runs: Runs, kind: str) -> None:
+    """Against steps 11 to 49, a trimmed mean of steps 11 to 99 is 1 % slower, and a mean 20 %."""
+    real = runs[EVO2]
+    early = own(real, Window(11, 49), kind)
+    judgement = judged(real, replace(early, window=replace(early.window, last=99)), 0.003, slowed(real, 1.0))
+    assert (judgement.verdict, judgement.reason) == (Verdict.INCONCLUSIVE, Reason.FEW_STEPS_DECIDE)
+    assert "slow stretch: steps 50 to 62" in judgement.text
+
+
+# --- what is slow in every run ------------------------------------------------------------------------------
+
+
+def test_a_run_as_it_is_is_no_regression_against_its_own_value(runs: Runs) -> None:
+    """Stalls, warm-up and drift belong to these runs: PASS, or INCONCLUSIVE where their steps say too little."""
+    wrong = []
+    for name, segment, baseline, sigma in cases(runs):
+        judgement = judged(segment, baseline, sigma)
+        if judgement.verdict not in (Verdict.PASS, Verdict.INCONCLUSIVE) or not judgement.meets_point:
+            wrong.append(said(name, judgement))
+    assert wrong == []
+
+
+@pytest.mark.parametrize("name", STEADY, ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_steady_run_passes_against_its_own_value(runs: Runs, name: tuple[str, int], kind: str) -> None:
+    assert judged(runs[name], own(runs[name], DOCUMENTED, kind), 0.003).verdict is Verdict.PASS
+
+
+def test_a_few_slow_steps_are_no_regression_against_the_median_step(runs: Runs) -> None:
+    """Stalls of the real runs themselves, which no median holds: in evo2 13 of 89 steps after a checkpoint."""
+    wrong = []
+    for name, segment, baseline, sigma in cases(runs, ("median",)):
+        judgement = judged(segment, baseline, sigma)
+        if judgement.verdict is Verdict.REGRESSION:
+            wrong.append(said(name, judgement))
+    assert wrong == []
+
+
+@pytest.mark.parametrize("period", [7, 10, 17])
+@pytest.mark.parametrize("factor", [1.35, 2.0, 5.0])
+def test_periodic_slow_steps_are_no_regression(runs: Runs, period: int, factor: float) -> None:
+    """No shared log has a regular pause, so every 7th to 17th step of the real ones gets it: a checkpoint, say.
+
+    Against the baseline that holds the pauses too, and against the median step, which does not.
+    """
+    wrong = []
+    for (name, number), segment in runs.items():
+        paused = slowed(segment, np.where(segment.steps.index % period == 0, factor, 1.0))
+        for window in windows(paused):
+            # what is slow besides, at the start or in evo2's stretch, would be more than a fifth of the steps with it
+            if window.first < DOCUMENTED.first or ((name, number) == EVO2 and window != DOCUMENTED):
+                continue
+            for kind in (*KINDS, "median"):
+                for told, sigma in SIGMAS.items():
+                    judgement = judged(paused, own(paused, window, kind), sigma)
+                    if judgement.verdict in (Verdict.REGRESSION, Verdict.IMPROVEMENT):
+                        wrong.append(said(f"{name} part {number}, {window}, {kind} baseline, {told}", judgement))
+    assert wrong == []
+
+
+@pytest.mark.parametrize("name", STEADY, ids=str)
+def test_periodic_slow_steps_are_named(runs: Runs, name: tuple[str, int]) -> None:
+    """Steps 14, 21, 28, 35 and 42 at twice the time: +15 % on the mean, nothing on the trimmed mean."""
+    paused = slowed(runs[name], np.where(runs[name].steps.index % 7 == 0, 2.0, 1.0))
+    judgement = judged(paused, own(runs[name], DOCUMENTED, "recorded"), 0.003, runs[name])
+    assert (judgement.verdict, judgement.reason) == (Verdict.INCONCLUSIVE, Reason.FEW_STEPS_DECIDE)
+    assert "every 7th step slow" in judgement.text
+    assert not judgement.meets_point
+    assert look(measured(paused, fitted(runs[name], DOCUMENTED))).kind == "periodic"
+
+
+# --- injected slowdowns -------------------------------------------------------------------------------------
+
+
+def test_seven_percent_on_any_real_run_is_caught_or_called_inconclusive(runs: Runs) -> None:
+    wrong = []
+    for name, segment, baseline, sigma in cases(runs):
+        judgement = judged(slowed(segment, 1.07), baseline, sigma, segment)
+        if judgement.verdict not in (Verdict.REGRESSION, Verdict.INCONCLUSIVE) or judgement.meets_point:
+            wrong.append(said(name, judgement))
+    assert wrong == []
+
+
+@pytest.mark.parametrize("name", [*STEADY, EVO2], ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_seven_percent_on_a_run_with_a_quiet_history_is_caught(runs: Runs, name: tuple[str, int], kind: str) -> None:
+    segment = runs[name]
+    judgement = judged(slowed(segment, 1.07), own(segment, DOCUMENTED, kind), 0.003, segment)
+    assert judgement.verdict is Verdict.REGRESSION
+    assert judgement.text.endswith("uniform shift; no single step stands out"), judgement.text
+
+
+def test_seven_percent_that_last_for_weeks_do_not_pass_for_what_is_usual(runs: Runs) -> None:
+    """The history tells the noise and is no baseline: nights that were as slow make nothing better."""
+    wrong = []
+    for name, segment, baseline, sigma in cases(runs):
+        judgement = judged(slowed(segment, 1.07), baseline, sigma)
+        if judgement.verdict not in (Verdict.REGRESSION, Verdict.INCONCLUSIVE) or judgement.meets_point:
+            wrong.append(said(name, judgement))
+    assert wrong == []
+
+
+@pytest.mark.parametrize("sigma", [0.003, 0.015])
+def test_three_nights_together_pass_nothing_that_one_step_decides(runs: Runs, sigma: float) -> None:
+    """Ten of the real steps cannot tell; tonight one of them takes 70 % longer, which is 7 % on the mean."""
+    segment = runs[EVO2]
+    stalled = slowed(segment, np.where(segment.steps.index == 20, 1.7, 1.0))
+    judgement = judged(stalled, own(segment, Window(16, 25), "recorded"), sigma, segment)
+    assert judgement.verdict is Verdict.INCONCLUSIVE, judgement.text
+
+
+def in_part(index: Integers, window: Window) -> dict[str, Floats]:
+    """Return factors for each step: slowdowns of a part of the window, 3.5 to 7 % on average, but for the warm-up."""
+    late = index >= (window.first + window.last + 1) // 2
+    return {
+        "7 % from the middle on": np.where(late, 1.07, 1.0),
+        "14 % from the middle on": np.where(late, 1.14, 1.0),
+        "14 % up to the middle": np.where(late, 1.0, 1.14),
+        "rising to 14 %": 1 + 0.14 * np.clip((index - window.first) / (window.last - window.first), 0, 1),
+        "14 % every second step": np.where(index % 2 == 0, 1.14, 1.0),
+        "21 % every third step": np.where(index % 3 == 0, 1.21, 1.0),
+        "70 % every tenth step": np.where(index % 10 == 0, 1.7, 1.0),
+    }
+
+
+@pytest.mark.parametrize("part", in_part(np.arange(1), DOCUMENTED))
+def test_a_slowdown_of_a_part_passes_only_if_neither_mean_is_beyond_the_bound(runs: Runs, part: str) -> None:
+    wrong = []
+    for name, segment, baseline, sigma in cases(runs):
+        slower = slowed(segment, in_part(segment.steps.index, baseline.window)[part])
+        judgement = judged(slower, baseline, sigma, segment)
+        before, after = (np.array(measured(one, baseline).window_seconds) for one in (segment, slower))
+        changes: list[Callable[[Floats], float]] = [lambda values: float(np.mean(values)), trimmed_mean]
+        largest = max(change(after) / change(before) for change in changes)
+        green = judgement.verdict in (Verdict.PASS, Verdict.IMPROVEMENT)
+        if green and largest > 1 + judgement.tolerance.fraction:
+            wrong.append(said(f"{name}, a mean by {largest - 1:.1%}", judgement))
+    assert wrong == []
