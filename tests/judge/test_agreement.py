@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -98,7 +99,7 @@ def test_a_step_change_far_beyond_the_bound_is_a_regression() -> None:
 def test_three_nights_with_stalls_are_no_regression_together() -> None:
     window = np.full(34, 7.325) * (1 + 0.002 * np.random.default_rng(0).standard_normal(34))
     window[::7] *= 1.6
-    night = {"window_seconds": tuple(window.tolist())}
+    night: dict[str, Any] = {"window_seconds": tuple(window.tolist())}
     tonight = measurement(float(window.mean()), **night)
     judgement = judge(evidence(tonight, *nights(*[float(window.mean())] * 2, **night)))
     assert judgement.verdict is Verdict.INCONCLUSIVE
