@@ -90,7 +90,11 @@ def with_shift(judged: Judged, shift: SharedShift | None) -> Judged:
     """Return the results with the shared shift named in each regressed one; it still fails."""
     if shift is None or shift.shift < 0:
         return judged
-    return {name: (_named(result, shift), evidence) for name, (result, evidence) in judged.items()}
+    newest = {result.case.id for result, _ in _newest(judged).values()}
+    return {
+        name: (_named(result, shift) if name in newest else result, evidence)
+        for name, (result, evidence) in judged.items()
+    }
 
 
 def _named(result: Result, shift: SharedShift) -> Result:
@@ -113,11 +117,11 @@ def with_warnings(judged: Judged) -> Judged:
     """Return the results, with a note in each that is not red though slower than its baseline beyond chance."""
     from pytest_llmbench.judge.shift import LEVEL, slower_than_baseline
 
-    estimates = {key: result.judgement.estimate for key, (result, _) in _newest(judged).items()}
-    adjusted = slower_than_baseline({key: one.p_slower for key, one in estimates.items() if one is not None})
+    newest = {result.case.id: result.judgement.estimate for result, _ in _newest(judged).values()}
+    adjusted = slower_than_baseline({name: one.p_slower for name, one in newest.items() if one is not None})
     return {
-        name: (_warned(result, adjusted[result.case.key], len(adjusted)), evidence)
-        if adjusted.get(result.case.key, 1.0) < LEVEL
+        name: (_warned(result, adjusted[name], len(adjusted)), evidence)
+        if adjusted.get(name, 1.0) < LEVEL
         else (result, evidence)
         for name, (result, evidence) in judged.items()
     }

@@ -268,6 +268,8 @@ def _replay(arguments: argparse.Namespace) -> Output:
 
     given = {name: getattr(arguments, name) for name in map(destination, WHAT_IF)}
     changed = {name: value for name, value in given.items() if value is not None}
+    if "" in changed.values():
+        raise SettingsError("an option is empty: give it a value, or leave it out")
     if not changed:
         flags = ", ".join(flag.replace("--llmb-", "--") for flag in WHAT_IF)
         raise SettingsError(f"nothing to change: give one of {flags}")

@@ -66,7 +66,7 @@ def _check(request: pytest.FixtureRequest) -> Check:
     from pytest_llmbench.stash import DESCRIBED, session_of
 
     check, described = session_of(request.config).check(_given(request))
-    request.node.stash[DESCRIBED] = described
+    request.node.stash.setdefault(DESCRIBED, described)  # the verdict on a configuration comes first
     return check
 
 

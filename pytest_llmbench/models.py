@@ -515,9 +515,9 @@ class Evidence:
     """What a verdict is reached from: the measurements of one configuration, newest first, and the settings that apply.
 
     `history` are further, older ones that only tell the noise. `prior` is what other configurations say of it, or an
-    assumption. Runs of one build that started within `repeat_window` of the newest are its repeats. `level` is the
-    probability of a wrong PASS at the bound. `now` is the time of the session; `max_age` limits how old the judged run
-    may be.
+    assumption; `assumed_cv` the run-to-run variation that one without a history of its own has at least. Runs of one
+    build that started within `repeat_window` of the newest are its repeats. `level` is the probability of a wrong PASS
+    at the bound. `now` is the time of the session; `max_age` limits how old the judged run may be.
     """
 
     baseline: Baseline
@@ -529,6 +529,7 @@ class Evidence:
     history: tuple[Measurement, ...] = ()
     repeat_window: timedelta | None = None
     level: float = 0.05
+    assumed_cv: float = 0.01
 
 
 @dataclass(frozen=True, slots=True)

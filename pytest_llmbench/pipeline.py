@@ -16,11 +16,14 @@ from pytest_llmbench.models import (
     Case,
     Check,
     Evidence,
+    Judgement,
     Key,
     Measurement,
     Run,
+    Status,
 )
 from pytest_llmbench.settings import Settings
+from pytest_llmbench.settling import decided, status_of
 from pytest_llmbench.strays import strays
 
 if TYPE_CHECKING:
@@ -107,10 +110,15 @@ def _with_scaling(measured: Measured, catalogue: Catalogue) -> Measured:
 def judge_measured(measured: Measured, settings: Settings, catalogue: Catalogue, now: datetime) -> Judged:
     """Return by item id the verdict, with what those against each of its baselines were reached from."""
     from pytest_llmbench.judge.consequence import worst
-    from pytest_llmbench.judge.decide import judge, judge_alone
+
+    def decide(case: Case, evidence: Evidence) -> Judgement:
+        return decided(evidence, settings, alone=bool(case.run_id))
+
+    def status(judgement: Judgement) -> Status:
+        return status_of(judgement, required=False, settings=settings)
 
     return {
-        case.id: (Result(case, *worst([(judge_alone if case.run_id else judge)(one) for one in chosen])), chosen)
+        case.id: (Result(case, *worst([decide(case, one) for one in chosen], status)), chosen)
         for key, of_key in _evidence(measured, settings, catalogue, now).items()
         for case, chosen in _cases(key, of_key, settings.runs)
     }
@@ -134,6 +142,7 @@ def _evidence(
                 max_age=settings.max_age,
                 history=tuple(one for one in measurements if _is_before(one.run, settings)),
                 repeat_window=settings.repeat_window,
+                assumed_cv=settings.assumed_cv,
             )
             for baseline, measurements in zip(catalogue.baselines[key], of_key, strict=True)
         )

@@ -15,6 +15,16 @@ from pytest_llmbench.robust import trimmed_mean
 from pytest_llmbench.settings import Settings
 from pytest_llmbench.strays import unshadowed
 
+LARGEST_SPREAD = 0.1
+"""Runs further apart than this are not of one state: their mean is the baseline of none."""
+
+CONTRADICTORY = (
+    "not recorded: its runs differ by more than 10 %; record those of one state (--llmb-since, --llmb-max-age)"
+)
+
+
+STALLED = "not recorded: a few slow steps take more than a fifth of a run's time; look at its log, record another run"
+
 
 def record(
     batch: Batch, selected: Collection[str], settings: Settings, now: datetime
@@ -31,18 +41,33 @@ def record(
     chosen = [unshadowed(batch.results[identifier], batch.strays, settings) for identifier in selected]
     sound = [result for result in chosen if result.judgement.verdict is not Verdict.INVALID]
     valid = {result.case.key: _recordable(batch, chosen, result.case.key, settings, now) for result in sound}
-    recorded = {key: (runs[0].baseline, recording_of(runs, now)) for key, runs in valid.items() if runs}
+    refused = {key: why for key, runs in valid.items() if runs and (why := _refused(runs))}
+    recorded = {
+        key: (runs[0].baseline, recording_of(runs, now)) for key, runs in valid.items() if runs and key not in refused
+    }
     written = write_recorded(settings.record, list(recorded.values()))
     changes = [change for _, changed in written for change in changed]
     nothing = "" if recorded else "nothing was recorded: no valid run was found"
     outcomes = []
     for result in chosen:
-        failed = bool(nothing) or result.judgement.verdict is Verdict.INVALID
+        context = refused.get(result.case.key, nothing)
+        failed = bool(context) or result.judgement.verdict is Verdict.INVALID
         told = "" if failed or result.case.key not in recorded else _told(*recorded[result.case.key], changes)
         status = Status.FAILED if failed else Status.SKIPPED
         seconds = recorded[result.case.key][1].trimmed_mean_seconds if told else None
-        outcomes.append(Outcome(result.case, status, result.judgement, (), nothing, told, seconds))
+        outcomes.append(Outcome(result.case, status, result.judgement, (), context, told, seconds))
     return tuple(outcomes), tuple(path for path, _ in written)
+
+
+def _refused(runs: Sequence[Measurement]) -> str:
+    """Return why runs are the baseline of nothing; empty where they are."""
+    from pytest_llmbench.judge.agreement import STALLS
+
+    trimmed = [trimmed_mean(np.array(run.window_seconds)) for run in runs]
+    if max(trimmed) > min(trimmed) * (1 + LARGEST_SPREAD):
+        return CONTRADICTORY
+    stalled = any(np.mean(run.window_seconds) > one * STALLS for run, one in zip(runs, trimmed, strict=True))
+    return STALLED if stalled else ""
 
 
 def _recordable(
@@ -69,7 +94,7 @@ def recording_of(runs: Sequence[Measurement], now: datetime) -> Recording:
         runs=len(runs),
         mean_seconds=float(np.mean([window.mean() for window in windows])),
         trimmed_mean_seconds=float(np.mean(trimmed)),
-        standard_deviation_seconds=float(np.sqrt(np.mean([window.var(ddof=1) for window in windows]))),
+        standard_deviation_seconds=float(np.sqrt(np.mean([np.var(one, ddof=min(1, len(one) - 1)) for one in windows]))),
         run_seconds=tuple(trimmed),
         log_sha256=tuple(_judged_hash(run) for run in runs),
     )

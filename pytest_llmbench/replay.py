@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -27,9 +29,10 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """All that was judged, and what changed. `judged` counts the configurations with a verdict in either case."""
+    """All that was judged, and what changed. `judged` counts the items with a verdict in either case, of `items`."""
 
     judged: int
+    items: int
     changes: tuple[Change, ...]
 
 
@@ -48,7 +51,7 @@ def replay(before: Settings, after: Settings, now: datetime) -> Replay:
         if _said(one.get(name)) != _said(two.get(name))
     )
     judged = sum(_is_judged(one.get(name)) or _is_judged(two.get(name)) for name in {*one, *two})
-    return Replay(judged, changes)
+    return Replay(judged, len({*one, *two}), changes)
 
 
 def as_text(told: Replay) -> str:
@@ -60,14 +63,25 @@ def as_text(told: Replay) -> str:
         chosen = [change for change in told.changes if _in(change, colours)]
         if chosen:
             count.append(f"{len(chosen)} {label}")
-            lines += [f"{label}:", *map(_line, chosen)]
-    total = f"{len(told.changes)} of {wording.counted(told.judged, 'verdict')} would change"
+            lines += [f"{label}:", *map(_line, filter(_has_run, chosen)), *_without(chosen)]
+    total = f"{len(told.changes)} of {wording.counted(told.items, 'item')} would change"
     return "\n".join([*lines, ": ".join(filter(None, [total, ", ".join(count)]))])
 
 
 def _in(change: Change, colours: tuple[bool, bool] | None) -> bool:
     before, after = _failed(change.before), _failed(change.after)
     return before == after if colours is None else (before, after) == colours
+
+
+def _has_run(change: Change) -> bool:
+    return any(one is not None and one.judgement.measurement is not None for one in (change.before, change.after))
+
+
+def _without(changes: Sequence[Change]) -> list[str]:
+    """Return one line for all that have no run."""
+    ids = [change.id for change in changes if not _has_run(change)]
+    text = f"{len(ids)} without a run: {wording.listed(ids)}"
+    return textwrap.wrap(text, 79, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False) if ids else []
 
 
 def _line(change: Change) -> str:

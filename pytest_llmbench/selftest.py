@@ -12,13 +12,17 @@ from pytest_llmbench import wording
 from pytest_llmbench.batch import Judged
 from pytest_llmbench.models import Attempt, Check, Evidence, Judgement, Measurement, Run, Segment, Status, Steps
 from pytest_llmbench.settings import Settings
-from pytest_llmbench.settling import status_of
+from pytest_llmbench.settling import decided, status_of
 
 Change = Callable[[Segment, Measurement], Segment | None]
 """Returns the damaged segment, or None where the log cannot express the damage."""
 
 Decide = Callable[[Evidence], tuple[Judgement, Status]]
 """The verdict, and what becomes of the item."""
+
+
+JUST_BEYOND = 1 + 1e-6
+"""Where nothing is known of the error, the detectable slowdown is the bound itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +50,11 @@ class SelfTest:
 
 def selftests(judged: Judged, settings: Settings) -> Iterator[Check]:
     """Yield a self-test of each run that passed, against the baseline that decided."""
-    from pytest_llmbench.judge.decide import judge, judge_alone
-
     for name, (result, evidence) in judged.items():
         alone = bool(result.case.run_id)
 
         def decide(one: Evidence, alone: bool = alone) -> tuple[Judgement, Status]:
-            judgement = judge_alone(one) if alone else judge(one)
+            judgement = decided(one, settings, alone=alone)
             return judgement, status_of(judgement, required=False, settings=settings)
 
         if status_of(result.judgement, required=False, settings=settings) is Status.PASSED:
@@ -95,8 +97,7 @@ def selftest(identifier: str, evidence: Evidence, judgement: Judgement, decide: 
     newest, estimate = judgement.measurement, judgement.estimate
     if newest is None or estimate is None:
         return None
-    target = judgement.baseline.step_seconds * (1 + estimate.detectable)
-    factor = target / (judgement.baseline.step_seconds * float(np.exp(estimate.difference)))
+    factor = (1 + estimate.detectable) * JUST_BEYOND / float(np.exp(estimate.difference))
     tonight = (newest, *judgement.repeats)
     slower = f"slowed to {wording.difference(1 + estimate.detectable)}"
     mutants = [_judged(slower, tonight, slowed(factor), evidence, decide)]
@@ -131,7 +132,8 @@ def _damaged(measurement: Measurement, change: Change) -> Run | None:
     segment = change(attempt.log.segments[measurement.segment - 1], measurement)
     if segment is None:
         return None
-    return replace(run, attempts=(Attempt(attempt.files, replace(attempt.log, segments=(segment,))),))
+    log = replace(attempt.log, segments=(segment,), nccl_line=0, nccl_last_line=0)  # other segments may be traced
+    return replace(run, attempts=(Attempt(attempt.files, log),))
 
 
 # --- damage -----------------------------------------------------------------------------------------------

@@ -156,9 +156,7 @@ class Session:
     @property
     def judged(self) -> bool:
         """Whether any item ended with a verdict that rests on a run, or with a recording, or red."""
-        deciding = [one for one in self.described if one["kind"] != "check" or one["decides"]]
-        verdicts = (one.get("overruled") or one.get("verdict") for one in deciding)
-        return any(one["status"] == "failed" for one in self.described) or any(one in SOUND for one in verdicts)
+        return any(map(_is_judged, self.described))
 
     def crashed(self, nodeid: str, error: str) -> list[dict[str, Any]]:
         """Return the outcome of an item that ended without one: its worker crashed."""
@@ -237,6 +235,15 @@ class Session:
         if batch.ignored:
             remarks.append(f"{wording.counted(len(batch.ignored), 'file')} skipped, first {batch.ignored[0]}")
         return remarks
+
+
+def _is_judged(one: dict[str, Any]) -> bool:
+    if one["status"] == "failed":
+        return True
+    if one["kind"] == "check":
+        return bool(one["decides"])
+    verdict = one.get("overruled") or one.get("verdict")
+    return verdict in SOUND and not (one["status"] == "skipped" and verdict == "INCONCLUSIVE")
 
 
 def _tolerances(settings: Settings) -> str:

@@ -142,11 +142,17 @@ def _certifying(settings: Settings, typed: Mapping[str, Any]) -> Settings:
         )
     return replace(
         settings,
-        tolerances=merged([CERTIFIED], settings.tolerances),
+        tolerances=_at_most([CERTIFIED], settings.tolerances),
         require=(*settings.require, "all"),
         against=settings.against or "published",
         inconclusive="fail",
     )
+
+
+def _at_most(weakest: Sequence[Tolerance], given: Sequence[Tolerance]) -> tuple[Tolerance, ...]:
+    """Return tolerances for a certificate: what was typed counts, and what stands in a file only if it is stricter."""
+    stricter = [one for one in given if one.source == "--llmb-tolerance" or one.factor < weakest[0].factor]
+    return merged(weakest, stricter)
 
 
 def _layers(values: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:

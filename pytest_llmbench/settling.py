@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from pytest_llmbench import wording
 from pytest_llmbench.batch import Batch
 from pytest_llmbench.catalogue import is_required
-from pytest_llmbench.models import JUDGED, Judgement, Outcome, Status, Stray, Verdict
+from pytest_llmbench.models import JUDGED, Evidence, Judgement, Outcome, Reason, Status, Stray, Verdict
 from pytest_llmbench.settings import Settings
 from pytest_llmbench.strays import unshadowed
 
@@ -26,6 +27,30 @@ def settle(batch: Batch, selected: Collection[str], settings: Settings) -> tuple
         status = Status.FAILED if nothing else status_of(result.judgement, required=required, settings=settings)
         outcomes.append(Outcome(result.case, status, result.judgement, result.others, nothing))
     return tuple(outcomes)
+
+
+def decided(evidence: Evidence, settings: Settings, *, alone: bool) -> Judgement:
+    """Return the verdict under these settings; a certificate rests on nothing that is not certain."""
+    from pytest_llmbench.judge.decide import judge, judge_alone
+
+    judgement = judge_alone(evidence) if alone else judge(evidence)
+    doubt = _uncertified(judgement, settings) if settings.certify else ""
+    if not doubt:
+        return judgement
+    text = f"{judgement.text}; {doubt}: not certified"
+    return replace(judgement, verdict=Verdict.INCONCLUSIVE, reason=Reason.CANNOT_TELL, text=text)
+
+
+def _uncertified(judgement: Judgement, settings: Settings) -> str:
+    """Return why a green verdict certifies nothing; empty where it does, or is not green."""
+    if judgement.verdict not in (Verdict.PASS, Verdict.IMPROVEMENT):
+        return ""
+    if settings.against not in ("both", judgement.baseline.kind):
+        return f"there is no {settings.against} baseline, only one that was {judgement.baseline.kind} here"
+    if judgement.estimate is not None and judgement.estimate.threshold_only:
+        return "nothing is known of the error"
+    lost = [note.text for note in judgement.notes if note.code in ("repeats-disagree", "repeat-lost")]
+    return lost[0] if lost else ""
 
 
 def status_of(judgement: Judgement, *, required: bool, settings: Settings) -> Status:

@@ -8,6 +8,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+MANIFOLD = 10
+"""From here on a ratio reads better than a percentage."""
+
 
 def age(elapsed: timedelta) -> str:
     """Return an age in its largest sensible unit: `12m`, `36h`, `9d`, `2.1y`; a time in the future is `0m`."""
@@ -28,11 +31,18 @@ def seconds(value: float | None) -> str:
 
 
 def difference(ratio: float | None) -> str:
-    """Return a ratio as a signed percentage: 1.062 reads `+6.2 %`, and what rounds to nothing `0.0 %`."""
+    """Return a ratio as a signed percentage: 1.062 reads `+6.2 %`, and what rounds to nothing `0.0 %`; 12 is `x 12`."""
     if ratio is None:
         return "-"
+    if ratio >= MANIFOLD:
+        return f"x {ratio:.3g}"
     percent = round((ratio - 1) * 100, 1)
     return f"{percent:+.1f} %" if percent else "0.0 %"
+
+
+def ratio(logarithm: float) -> float:
+    """Return the exponential, for what is too large for a float the largest one."""
+    return math.exp(min(logarithm, 700.0))
 
 
 def listed(items: Sequence[object], limit: int = 5) -> str:

@@ -19,8 +19,8 @@ from pytest_llmbench.recording import recording_of
 from pytest_llmbench.session import Session
 from pytest_llmbench.settings import Settings
 
-STALLED = tuple(21.9 if step % 6 == 0 else 7.3 for step in range(50))
-"""A sixth of the steps takes three times as long."""
+STALLED = tuple(14.6 if step % 6 == 0 else 7.3 for step in range(50))
+"""A sixth of the steps takes twice as long."""
 
 windows = st.lists(st.floats(0.1, 100), min_size=3, max_size=40)
 
@@ -35,9 +35,11 @@ def test_a_recording_is_the_mean_over_runs_of_their_means_and_trimmed_means(foun
     assert (recording.date, recording.runs) == (NOW.date().isoformat(), len(found))
 
 
-def recorded(folder: Path, start: datetime) -> Session:
-    """Return a session that recorded one stalling run."""
-    write_run(folder / "runs", shipped()[KEY.id], seconds=STALLED, started=start)
+def recorded(folder: Path, start: datetime, *runs: tuple[float, ...]) -> Session:
+    """Return a session that recorded one stalling run, or these."""
+    for number, seconds in enumerate(runs or (STALLED,)):
+        began = start + timedelta(hours=number)
+        write_run(folder / "runs", shipped()[KEY.id], seconds=seconds, started=began, job_id=str(500 + number))
     session = Session(Settings(logs=(folder / "runs",), record=folder / "own"), lambda: NOW, folder)
     session.settle([KEY.id])
     return session
@@ -50,6 +52,23 @@ def test_the_value_that_decides_is_the_one_that_is_told(tmp_path: Path) -> None:
     assert baseline.recording is not None
     assert outcome.recorded_seconds == baseline.step_seconds == baseline.recording.trimmed_mean_seconds
     assert baseline.step_seconds == pytest.approx(7.3, rel=1e-3)
-    assert baseline.recording.mean_seconds > 9
-    assert outcome.recorded.startswith("recorded 7.300 s (trimmed mean; the mean is 9.")
+    assert baseline.recording.mean_seconds > 8
+    assert outcome.recorded.startswith("recorded 7.300 s (trimmed mean; the mean is 8.")
     assert outcome.skipped
+
+
+@pytest.mark.parametrize(
+    ("runs", "why"),
+    [
+        ([(7.3,) * 50, (9.0,) * 50], "its runs differ by more than 10 %"),
+        ([tuple(40.0 if step % 6 == 0 else 7.3 for step in range(50))], "a few slow steps take more than a fifth"),
+    ],
+)
+def test_runs_that_are_the_baseline_of_nothing_are_refused(
+    tmp_path: Path, runs: list[tuple[float, ...]], why: str
+) -> None:
+    session = recorded(tmp_path, NOW - timedelta(hours=5), *runs)
+    outcome, told = session.outcome(session.batch.results[KEY.id].case)
+    assert outcome.failed
+    assert why in told["context"]
+    assert not (tmp_path / "own").exists()

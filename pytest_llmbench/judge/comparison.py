@@ -124,7 +124,7 @@ def _row(member: _Member, reference: _Member) -> Row:
     loss = ours.difference - theirs.difference
     half_width = _half_width(ours, theirs)
     documented = reference.judgement.baseline.step_seconds / member.judgement.baseline.step_seconds
-    at_baseline = ours.difference <= EQUAL
+    at_baseline = _at_baseline(ours)
     return Row(
         key=member.configuration.key,
         reference=reference.configuration.key,
@@ -135,9 +135,14 @@ def _row(member: _Member, reference: _Member) -> Row:
         difference=math.expm1(-loss),
         low=math.expm1(-loss - half_width),
         high=math.expm1(-loss + half_width),
-        verdict=Verdict.PASS if at_baseline else VERDICTS[answer(loss, half_width, ours.margin)],
+        verdict=Verdict.PASS if at_baseline else VERDICTS[answer(loss - half_width, loss + half_width, ours.margin)],
         threshold_only=ours.threshold_only or theirs.threshold_only,
     )
+
+
+def _at_baseline(one: Estimate) -> bool:
+    """Whether a member is not shown to be slower than its own baseline."""
+    return one.difference <= EQUAL or (one.p_slower is not None and one.p_slower > one.level)
 
 
 def _half_width(ours: Estimate, theirs: Estimate) -> float:
@@ -159,7 +164,7 @@ def _half_width(ours: Estimate, theirs: Estimate) -> float:
 
 def _reason(verdict: Verdict, members: Sequence[_Member]) -> str:
     if verdict is Verdict.PASS:
-        at_baseline = all(member.estimate.difference <= EQUAL for member in members)
+        at_baseline = all(_at_baseline(member.estimate) for member in members)
         return AT_BASELINE if at_baseline else Reason.WITHIN_TOLERANCE.value
     reasons = {Verdict.REGRESSION: BELOW_BOUND, Verdict.INCONCLUSIVE: Reason.CANNOT_TELL.value}
     return reasons.get(verdict, TOO_FEW)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pytest_llmbench.models import Judgement, Status, Verdict
 
@@ -46,7 +46,10 @@ def _absent(*, required: bool) -> Status:
     return Status.FAILED if required else Status.SKIPPED
 
 
-def worst(judgements: Sequence[Judgement]) -> tuple[Judgement, tuple[Judgement, ...]]:
-    """Return the worst of several verdicts on one configuration, and the others."""
-    ordered = sorted(judgements, key=lambda judgement: SEVERITY.index(judgement.verdict))
+def worst(
+    judgements: Sequence[Judgement], status: Callable[[Judgement], Status]
+) -> tuple[Judgement, tuple[Judgement, ...]]:
+    """Return the worst of several verdicts on one configuration, by what follows from each, and the others."""
+    statuses = (Status.FAILED, Status.SKIPPED, Status.PASSED)
+    ordered = sorted(judgements, key=lambda one: (statuses.index(status(one)), SEVERITY.index(one.verdict)))
     return ordered[0], tuple(ordered[1:])

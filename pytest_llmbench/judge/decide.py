@@ -49,7 +49,7 @@ def judge_alone(evidence: Evidence) -> Judgement:
     problem = measurement.excluded
     if problem is not None:
         return _verdict(evidence, Verdict.NOT_COMPARABLE, problem.reason, problem.text, measurement)
-    return _judged(evidence, measurement)
+    return _judged(replace(evidence, repeat_window=None), measurement)
 
 
 def _judged(evidence: Evidence, newest: Measurement) -> Judgement:
@@ -103,9 +103,10 @@ def _compared(evidence: Evidence, newest: Measurement) -> Judgement:
     shape = look(newest)
     finding = _finding(found, tonight, evidence, shape)
     meets = agreement.meets_point(tonight, evidence, found)
-    if finding.reason is Reason.CANNOT_TELL:
+    if finding.reason is Reason.CANNOT_TELL and len(tonight) == 1:
         finding = _over_nights(evidence, newest, older, meets) or finding
-    judgement = _verdict(evidence, finding.verdict, finding.reason, _told(finding, found, newest), newest)
+    told = _told(finding, found, newest)
+    judgement = _verdict(evidence, finding.verdict, finding.reason, told, newest)
     return replace(
         judgement,
         log_difference=found.difference,
@@ -121,14 +122,18 @@ def _tonight(evidence: Evidence, newest: Measurement) -> tuple[tuple[Measurement
     runs, lost = nights.repeats(newest, evidence)
     notes = [Note("repeat-lost", f"a repeat cannot be judged: {one.problems[0].text}") for one in lost]
     if len(runs) == 1:
-        return runs, notes
+        return runs, notes + _unknown_build(evidence, newest)
     shown = wording.listed([wording.seconds(run.statistic_seconds) for run in runs])
     if disagree(runs, noise_of(evidence, nights.history(runs, evidence))):
         text = f"{len(runs)} repeats differ too much, the newest decides: {shown}"
         return (newest,), [Note("repeats-disagree", text), *notes]
-    told = [part for part in newest.run.found.build.split("; ") if part and not part.startswith("release=")]
-    unknown = "" if told else "; nothing says which build they are of"
-    return runs, [Note("repeats", f"the mean of {len(runs)} repeats: {shown}{unknown}"), *notes]
+    return runs, [Note("repeats", f"the mean of {len(runs)} repeats: {shown}"), *notes]
+
+
+def _unknown_build(evidence: Evidence, newest: Measurement) -> list[Note]:
+    if evidence.repeat_window and not nights.build(newest):
+        return [Note("build-unknown", "nothing says which build it is of, so it has no repeats")]
+    return []
 
 
 def _finding(found: Estimate, tonight: Sequence[Measurement], evidence: Evidence, shape: Shape) -> _Finding:
@@ -143,7 +148,7 @@ def _finding(found: Estimate, tonight: Sequence[Measurement], evidence: Evidence
         return _Finding(Verdict.REGRESSION, Reason.SLOWER_THAN_BOUND, _how_slower(shape))
     if shape.warming_up:
         return _Finding(Verdict.INCONCLUSIVE, Reason.WARMING_UP, shape.warming_up.text)
-    if answer(found.difference, found.high - found.difference, -found.margin) is Answer.WITHIN:
+    if answer(found.low, found.high, -found.margin) is Answer.WITHIN:
         because = "refresh the baseline, or it will hide the next regression"
         return _Finding(Verdict.IMPROVEMENT, Reason.FASTER_THAN_BASELINE, because)
     return _Finding(Verdict.PASS, Reason.WITHIN_TOLERANCE)
@@ -154,7 +159,7 @@ def _over_nights(evidence: Evidence, newest: Measurement, older: Sequence[Measur
 
     Only a REGRESSION: two good nights must not average away that something changed tonight.
     """
-    row = nights.running(older, newest, POOLED_NIGHTS)
+    row = nights.running([one for one in older if one in evidence.measurements], newest, POOLED_NIGHTS)
     noise = noise_of(evidence, older)
     if meets or not row or disagree(row, noise):
         return None
@@ -170,7 +175,7 @@ def _over_nights(evidence: Evidence, newest: Measurement, older: Sequence[Measur
 
 
 def _answered(found: Estimate) -> Answer:
-    return answer(found.difference, found.high - found.difference, found.margin)
+    return answer(found.low, found.high, found.margin)
 
 
 # --- words ------------------------------------------------------------------------------------------------
@@ -189,8 +194,8 @@ def _told(finding: _Finding, found: Estimate, newest: Measurement) -> str:
 def _interval(found: Estimate) -> str:
     if found.threshold_only:
         return "threshold only: nothing is known of the error"
-    percents = [f"{math.expm1(bound) * 100:+.1f}" for bound in (found.low, found.high)]
-    return f"{percents[0]} to {percents[1]} %"
+    low, high = (wording.difference(wording.ratio(bound)) for bound in (found.low, found.high))
+    return f"{low.removesuffix(' %')} to {high}" if low.endswith("%") and high.endswith("%") else f"{low} to {high}"
 
 
 def _how_slower(shape: Shape) -> str:
@@ -250,6 +255,6 @@ def _notes(evidence: Evidence, measurement: Measurement | None) -> tuple[Note, .
     if measurement and older:
         notes = (
             *notes,
-            Note("older-runs", f"{wording.counted(older, 'older run')} of this configuration, for its noise"),
+            Note("older-runs", f"{wording.counted(older, 'older run')} of this configuration"),
         )
     return notes

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from pytest_llmbench import wording
 from pytest_llmbench.judge import margin, noise
 from pytest_llmbench.judge.sample import WithinRun, within_run
 from pytest_llmbench.models import Baseline, Estimate, Evidence, Measurement, Noise
@@ -35,7 +36,7 @@ def estimate(runs: Sequence[Measurement], evidence: Evidence, run_noise: Noise) 
         difference=difference,
         standard_error=error.standard_error,
         degrees_of_freedom=error.degrees_of_freedom,
-        low=difference - error.half_width,
+        low=difference - error.low_width,
         high=difference + error.half_width,
         margin=bound,
         level=evidence.level,
@@ -44,7 +45,7 @@ def estimate(runs: Sequence[Measurement], evidence: Evidence, run_noise: Noise) 
         within_run_error=_root_mean_square([one.error for one in inside]),
         effective_sample_size=sum(one.effective_sample_size for one in inside),
         rounding=rounding,
-        detectable=math.expm1(margin.detectable(error, bound)),
+        detectable=wording.ratio(margin.detectable(error, bound)) - 1,
         repeats_needed=margin.repeats_needed(per_run, difference - bound),
         p_slower=margin.probability(difference / error.standard_error, error.degrees_of_freedom),
     )
@@ -59,7 +60,7 @@ def theta(runs: Sequence[Measurement], baseline: Baseline) -> float:
 def noise_of(evidence: Evidence, older: Sequence[Measurement], tonight: Sequence[Measurement] = ()) -> Noise:
     """Return the run-to-run noise of a configuration, pooled from all that was measured; else what is assumed."""
     own = [*own_noise(evidence.baseline, older), noise.of_runs([_seconds(run) for run in tonight], "repeats")]
-    return noise.with_prior(noise.pooled(own), evidence.prior)
+    return noise.with_prior(noise.pooled(own), evidence.prior, evidence.assumed_cv)
 
 
 def own_noise(baseline: Baseline, older: Sequence[Measurement]) -> list[Noise | None]:

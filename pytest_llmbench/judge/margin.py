@@ -30,11 +30,15 @@ class Answer(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """The error of a log difference: standard error, degrees of freedom, and the half-width of its interval."""
+    """The error of a log difference: standard error, degrees of freedom, and the half-width of its interval.
+
+    `low_width` is how far the interval reaches down, which is no further than the fastest step.
+    """
 
     standard_error: float
     degrees_of_freedom: float
     half_width: float
+    low_width: float
 
 
 def error(noise: Noise, runs: Sequence[WithinRun], baseline_variance: float, level: float) -> Error:
@@ -45,24 +49,21 @@ def error(noise: Noise, runs: Sequence[WithinRun], baseline_variance: float, lev
     """
     count = len(runs)
     inside = sum(run.error**2 for run in runs) / count**2
-    reach = sum(run.reach for run in runs) / count
     freedom = max(sum(run.effective_sample_size for run in runs) - count, 1.0)
     between = _error(noise.sigma**2 / count + baseline_variance, noise.degrees_of_freedom, level)
-    within = _limited(_error(inside + baseline_variance, freedom, level), reach)
+    within = _error(inside + baseline_variance, freedom, level)
+    both = within
     if not noise.measured:
         both = _error(between.standard_error**2 + inside, noise.degrees_of_freedom, level)
-        between = _limited(both, math.hypot(between.half_width, reach))
-    return max(between, within, key=lambda one: one.half_width)
-
-
-def _limited(one: Error, reach: float) -> Error:
-    """Return an error whose interval does not reach beyond the steps: after a change of level few are independent."""
-    return replace(one, half_width=min(one.half_width, reach))
+    widest = max(between, within, both, key=lambda one: one.half_width)
+    reach = math.hypot(between.half_width, sum(run.reach for run in runs) / count)
+    return replace(widest, low_width=min(widest.half_width, reach))
 
 
 def _error(variance: float, freedom: float, level: float) -> Error:
     standard_error = math.sqrt(variance)
-    return Error(standard_error, freedom, quantile(1 - level, freedom) * standard_error)
+    half_width = quantile(1 - level, freedom) * standard_error
+    return Error(standard_error, freedom, half_width, half_width)
 
 
 def quantile(probability: float, degrees_of_freedom: float) -> float:
@@ -79,21 +80,21 @@ def probability(statistic: float, degrees_of_freedom: float) -> float:
     return float(stdtr(degrees_of_freedom, -statistic))
 
 
-def answer(difference: float, half_width: float, margin: float) -> Answer:
-    """Compare the interval difference +- half_width with the margin; all are logarithms, slower is positive.
+def answer(low: float, high: float, margin: float) -> Answer:
+    """Compare the interval from low to high with the margin; all are logarithms, slower is positive.
 
     WITHIN: shown to be at most the margin. BEYOND: shown to be more. Anything else, NaN included, cannot be told.
     """
-    if difference + half_width < margin or (half_width == 0 and difference <= margin + EQUAL):
+    if high < margin or (low == high <= margin + EQUAL):
         return Answer.WITHIN
-    if difference - half_width > margin:
+    if low > margin:
         return Answer.BEYOND
     return Answer.CANNOT_TELL
 
 
 def detectable(one: Error, margin: float) -> float:
     """Return the slowdown, as a log difference to the baseline, that such a run shows to be beyond with 80 %."""
-    return margin + one.half_width + quantile(POWER, one.degrees_of_freedom) * one.standard_error
+    return margin + one.low_width + quantile(POWER, one.degrees_of_freedom) * one.standard_error
 
 
 def repeats_needed(sigma: float, distance: float) -> int | None:

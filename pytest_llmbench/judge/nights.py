@@ -27,9 +27,16 @@ def repeats(newest: Measurement, evidence: Evidence) -> tuple[tuple[Measurement,
         for one in older
         if one.run.started is not None
         and started - one.run.started <= window
-        and one.run.found.build == newest.run.found.build
+        and build(one) == build(newest) != ""
+        and one.window_seconds != newest.window_seconds  # a copy is no second run
     ]
     return (newest, *(one for one in near if one.valid)), tuple(one for one in near if one.problems)
+
+
+def build(measurement: Measurement) -> str:
+    """Return what says which build a run is of; empty where nothing but its release does."""
+    parts = [part for part in measurement.run.found.build.split("; ") if part]
+    return "; ".join(parts) if any(not part.startswith("release=") for part in parts) else ""
 
 
 def history(tonight: Sequence[Measurement], evidence: Evidence) -> list[Measurement]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,6 +16,9 @@ NIGHTS = 8
 
 CONFIGURATIONS = 5
 """From this many configurations with a spread of their own on, they say something of each other."""
+
+ENOUGH = 0.4 * (NIGHTS - 1)
+"""Degrees of freedom of the shortest history; two or three repeats alone have fewer, and t would be useless."""
 
 SMALLEST = 1e-4
 """No cluster repeats itself better than to 0.01 %: equal numbers come from rounding or copies."""
@@ -57,18 +61,19 @@ def pooled(parts: Sequence[Noise | None]) -> Noise | None:
     return _noise(math.sqrt(variance), freedom, " and ".join(part.source for part in found))
 
 
-def with_prior(own: Noise | None, prior: Noise) -> Noise:
-    """Return what is known of a configuration's noise from its own runs and from others; an assumption only stands in.
+def with_prior(own: Noise | None, prior: Noise, assumed_cv: float) -> Noise:
+    """Return what is known of a configuration's noise from its own runs and from others.
 
     One that is significantly noisier than the others (F test, 1 %) is of another kind, and is not made to look quieter
-    by them; a quieter one stays pooled.
+    by them; a quieter one stays pooled. Without runs of its own nothing tells which kind it is: it is not taken to be
+    quieter than what is assumed. An assumption only helps out where its own runs are too few.
     """
     from scipy.special import fdtri
 
     if own is None:
-        return prior
+        return replace(prior, sigma=max(prior.sigma, assumed_cv)) if prior.measured else prior
     if not prior.measured:
-        return own
+        return own if own.degrees_of_freedom >= ENOUGH else pooled([own, prior]) or own
     largest = fdtri(own.degrees_of_freedom, prior.degrees_of_freedom, 0.99)
     differs = own.sigma**2 > largest * prior.sigma**2
     return own if differs else pooled([own, prior]) or prior

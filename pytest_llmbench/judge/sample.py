@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 EVEN = 1e-24
 """Relative variance below which steps are equal, but for float arithmetic."""
 
+REACHING = 10
+
 LARGEST_CORRELATION = 0.95
 """A lag-1 correlation above this cannot be told from a drift in a window of some dozen steps."""
 
@@ -24,7 +26,8 @@ LARGEST_CORRELATION = 0.95
 class WithinRun:
     """The standard error of the logarithm of a run's statistic, and the number of independent steps it rests on.
 
-    `reach` is how far the furthest step lies from the statistic: no mean of such steps lies further.
+    `reach` is how far below the statistic the fastest step lies: no mean of such steps lies further. After a change of
+    level hardly a step is independent, and t is large; infinite for less than 10 steps, which may all be chance.
     """
 
     error: float
@@ -48,7 +51,7 @@ def within_run(seconds: Floats, statistic: str, moving_mean: int = 1) -> WithinR
     inflation = max((1 + correlation) / (1 - correlation), moving_mean)
     effective = max(count / inflation, 1.0)
     middle = float(np.mean(seconds if statistic == "mean" else clipped))
-    reach = max(math.log(float(np.max(seconds)) / middle), math.log(middle / float(np.min(seconds))))
+    reach = math.log(middle / float(np.min(seconds))) if count >= REACHING else math.inf
     return WithinRun(spread / float(np.mean(clipped)) / effective**0.5, effective, reach)
 
 

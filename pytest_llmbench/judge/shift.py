@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -14,6 +14,8 @@ from pytest_llmbench.models import JUDGED, Baseline, Estimate, Judgement, Key, M
 
 if TYPE_CHECKING:
     from pytest_llmbench.models import Flags, Floats
+
+Name = TypeVar("Name")
 
 NIGHTS = 7
 """Tonight is compared with the median of so many earlier runs."""
@@ -87,7 +89,7 @@ def shared_shift(nights: Sequence[Night]) -> SharedShift | None:
     return _shared(ordered, [(one.estimate.difference, one.estimate.standard_error) for one in ordered], BASELINES)
 
 
-def slower_than_baseline(p_values: Mapping[Key, float | None]) -> dict[Key, float]:
+def slower_than_baseline(p_values: Mapping[Name, float | None]) -> dict[Name, float]:
     """Return the p-values of "slower than the baseline", adjusted for their number; None and NaN are left out.
 
     Benjamini and Hochberg, Journal of the Royal Statistical Society B 57, 1995: of the warnings at an adjusted 5 %,
@@ -138,6 +140,8 @@ def _shared(nights: Sequence[Night], moves: Sequence[tuple[float, float]], again
         return None
     shift, low, high = (math.expm1(common + part) for part in (0, -half_width, half_width))
     text = _text((shift, low, high), len(keys), len(nights), against)
+    if len({one.key.recipe for one in nights}) > 1:
+        text += ", not a change of one workload"
     return SharedShift(shift, low, high, keys, len(nights), against, text)
 
 
@@ -177,5 +181,5 @@ def _text(bounds: tuple[float, float, float], moved: int, of: int, against: str)
     told = f"{moved} of {of} configurations are {way} than {against}{together} {by}"
     causes = "driver, fabric, power, file system"
     if against == LAST_RUNS:
-        return f"{told}: a cluster-wide change ({causes}), not a change of one workload"
-    return f"{told}: the cluster differs from that of the baselines ({causes}), not one workload"
+        return f"{told}: a cluster-wide change ({causes})"
+    return f"{told}: the cluster differs from that of the baselines ({causes})"

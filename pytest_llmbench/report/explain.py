@@ -160,7 +160,8 @@ def _statistics(described: dict[str, Any]) -> Iterator[str]:
     )
     needed = estimate["repeats_needed"]
     settles = described["verdict"] == "INCONCLUSIVE" and needed and needed <= MANY
-    settle = f"; about {wording.counted(needed, 'run')} would settle it" if settles else ""
+    more = wording.counted(max(needed, estimate["runs"] + 1), "run") if settles else ""
+    settle = f"; about {more} would settle it" if settles else ""
     detectable = wording.difference(1 + estimate["detectable"])
     yield from _fact("power", f"such a run shows a slowdown of {detectable} or more{settle}")
 

@@ -83,7 +83,8 @@ def _case(one: dict[str, Any]) -> TestCase:
 def _classname(one: dict[str, Any]) -> str:
     """Return `llmbench.grok1.25_05.gb200.bf16`: CI servers make a tree of its dots, and keep histories by it."""
     configuration = one.get("configuration")
-    parts = [configuration[name] for name in ("recipe", "release", "gpu", "dtype")] if configuration else ["unmatched"]
+    other = one.get("check", "unmatched")
+    parts = [configuration[name] for name in ("recipe", "release", "gpu", "dtype")] if configuration else [other]
     return ".".join(["llmbench", *(part.replace(".", "_") for part in parts)])
 
 

@@ -15,11 +15,13 @@ from pytest_llmbench.models import (
     Estimate,
     Judgement,
     Measurement,
+    Metric,
     Note,
     Outcome,
     Problem,
     Stray,
 )
+from pytest_llmbench.quantities import METRICS
 
 SCHEMA = 1
 """Raised when a field of the dictionary changes its meaning."""
@@ -154,6 +156,31 @@ def _judgement(judgement: Judgement, now: datetime, directory: Path) -> dict[str
         "baseline": _baseline(baseline),
         "notes": [_note(note) for note in judgement.notes],
         **_measurement(judgement.measurement, now, directory),
+        **_averaged(judgement),
+    }
+
+
+def _averaged(judgement: Judgement) -> dict[str, Any]:
+    """Return the metrics at the mean of repeats, in place of those of the newest run alone."""
+    newest, difference = judgement.measurement, judgement.log_difference
+    if not judgement.repeats or newest is None or difference is None or not newest.statistic_seconds:
+        return {}
+    slower = judgement.baseline.step_seconds * math.exp(difference) / newest.statistic_seconds
+    metrics = {metric.name: {**_metric(metric), **_scaled(metric, slower)} for metric in newest.metrics}
+    return {"metrics": metrics}
+
+
+def _scaled(metric: Metric, slower: float) -> dict[str, float]:
+    if not METRICS[metric.name].of_step_time:
+        return {}
+    return {"value": metric.value / slower if metric.larger_is_better else metric.value * slower}
+
+
+def _metric(metric: Metric) -> dict[str, Any]:
+    return {
+        "value": _finite(metric.value),
+        "standard_deviation": _finite(metric.standard_deviation),
+        "unit": metric.unit,
     }
 
 
@@ -162,10 +189,10 @@ def _estimate(estimate: Estimate | None) -> dict[str, Any] | None:
     if estimate is None:
         return None
     return {
-        "difference": math.expm1(estimate.difference),
-        "low": math.expm1(estimate.low),
-        "high": math.expm1(estimate.high),
-        "margin": math.expm1(estimate.margin),
+        "difference": wording.ratio(estimate.difference) - 1,
+        "low": wording.ratio(estimate.low) - 1,
+        "high": wording.ratio(estimate.high) - 1,
+        "margin": wording.ratio(estimate.margin) - 1,
         "level": estimate.level,
         "standard_error": estimate.standard_error,
         "degrees_of_freedom": estimate.degrees_of_freedom,
@@ -202,14 +229,7 @@ def _measurement(measurement: Measurement | None, now: datetime, directory: Path
     if measurement is None:
         return {"metrics": {}, "problems": [], "log": None, "run": None, "window_seconds": []}
     return {
-        "metrics": {
-            metric.name: {
-                "value": _finite(metric.value),
-                "standard_deviation": _finite(metric.standard_deviation),
-                "unit": metric.unit,
-            }
-            for metric in measurement.metrics
-        },
+        "metrics": {metric.name: _metric(metric) for metric in measurement.metrics},
         "expected_metrics": {metric.name: metric.value for metric in measurement.expected},
         "last_step_seconds": _finite(measurement.last_step_seconds),
         "window_seconds": [_finite(value) for value in measurement.window_seconds],

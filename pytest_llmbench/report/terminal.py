@@ -33,9 +33,24 @@ TIMED = (*JUDGED, "TEST_FAILED", "NOT_ASSERTED")
 QUIET = ("PASS", "MISSING")
 """The verdicts of checks that need no line of their own; a self-test tells what each run would have shown."""
 
+DOUBTFUL = ("few-steps-decide", "warming-up")
+"""Reasons that stand under a line whatever its colour."""
+
 INDENT = " " * 17
 
-NOTEWORTHY = ("not-comparable", "attempts", "segments", "steps", "other-release", "repeat-disagrees", "torn")
+NOTEWORTHY = (
+    "not-comparable",
+    "repeats",
+    "repeats-disagree",
+    "repeat-lost",
+    "build-unknown",
+    "attempts",
+    "segments",
+    "steps",
+    "other-release",
+    "repeat-disagrees",
+    "torn",
+)
 """Notes that stand under a green line too: what was judged is not all that there was."""
 
 
@@ -75,13 +90,14 @@ def _checks(described: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 def count(described: Sequence[dict[str, Any]]) -> str:
     """Return `82 green: 74 PASS, 8 INCONCLUSIVE; 3 red: 2 REGRESSION, 1 UNMATCHED; 4 skipped: 4 MISSING`."""
+    checks = sum(one["kind"] == "check" and one["status"] == "passed" for one in described)
     parts, described = [], [one for one in worst(described) if one["kind"] != "check" or one["status"] == "failed"]
     for status, label in (("passed", "green"), ("failed", "red"), ("skipped", "skipped")):
         names = Counter(_counted_as(one) for one in described if one["status"] == status)
         if names:
             told = ", ".join(f"{number} {name}" for name, number in sorted(names.items(), key=_rank))
             parts.append(f"{names.total()} {label}: {told}")
-    return "; ".join(parts) or "nothing judged"
+    return "; ".join(parts) or (f"{wording.counted(checks, 'check')} passed" if checks else "nothing judged")
 
 
 def _counted_as(one: dict[str, Any]) -> str:
@@ -111,6 +127,8 @@ def _lines(one: dict[str, Any]) -> Iterator[str]:
     step_time, change = wording.seconds(measured), wording.difference(ratio)
     yield f"{one['verdict']:<14} {one['id']:<39} {step_time:>9} {change:>7} {age:>5}"
     remarks = [note["text"] for note in one["notes"] if note["code"] in NOTEWORTHY]
+    if one["reason"] in DOUBTFUL:
+        remarks.insert(0, one["text"].partition("; ")[2])
     for remark in remarks if one["verdict"] in JUDGED else [one["text"]]:
         yield from textwrap.wrap(_clipped(remark, 120), 79, initial_indent=INDENT, subsequent_indent=INDENT)
 

@@ -96,6 +96,11 @@ def test_no_mode_makes_a_regression_or_an_invalid_run_green(
 def test_every_verdict_has_a_severity_and_the_worst_one_decides() -> None:
     assert set(SEVERITY) == set(Verdict)
     good, bad = judgement(Verdict.PASS), judgement(Verdict.REGRESSION)
-    decides, others = worst([good, bad])
+    decides, others = worst([good, bad], lambda one: consequence(one, required=False))
     assert decides is bad
     assert others == (good,)
+
+
+def test_of_two_inconclusive_verdicts_the_red_one_decides() -> None:
+    green, red = judgement(Verdict.INCONCLUSIVE, True), judgement(Verdict.INCONCLUSIVE, False)
+    assert worst([green, red], lambda one: consequence(one, required=False))[0] is red

@@ -101,10 +101,19 @@ def test_few_configurations_tell_nothing_and_equal_ones_no_more_than_they_know()
 def test_a_configuration_that_is_noisier_than_the_others_is_not_made_to_look_quiet() -> None:
     others = Noise(0.005, 30.0, "40 configurations", measured=True)
     alike, loud = (Noise(sigma, 7.6, "20 nights", measured=True) for sigma in (0.006, 0.03))
-    assert noise.with_prior(loud, others) == loud
-    together = noise.with_prior(alike, others)
+    assert noise.with_prior(loud, others, 0.01) == loud
+    together = noise.with_prior(alike, others, 0.01)
     assert together.degrees_of_freedom == pytest.approx(37.6)
     assert 0.005 < together.sigma < 0.006
-    assert noise.with_prior(None, others) == others
-    assert noise.with_prior(loud, noise.assumed(0.01)) == loud
-    assert noise.with_prior(None, noise.assumed(0.01)) == noise.assumed(0.01)
+    assert noise.with_prior(None, others, 0.001) == others
+    assert noise.with_prior(None, others, 0.01).sigma == 0.01
+    assert noise.with_prior(loud, noise.assumed(0.01), 0.01) == loud
+    assert noise.with_prior(None, noise.assumed(0.01), 0.01) == noise.assumed(0.01)
+
+
+def test_two_repeats_alone_do_not_make_the_interval_useless() -> None:
+    pair = noise.of_runs([7.0, 7.07], "repeats")
+    assert pair is not None
+    together = noise.with_prior(pair, noise.assumed(0.01), 0.01)
+    assert together.degrees_of_freedom == 5
+    assert together.sigma == pytest.approx(math.sqrt((4 * 0.01**2 + pair.sigma**2) / 5))

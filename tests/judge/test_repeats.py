@@ -57,7 +57,7 @@ def test_repeats_that_differ_too_much_are_not_averaged() -> None:
 
 
 def test_an_invalid_repeat_is_told() -> None:
-    good, bad = tonight(1.0, 1.0)
+    good, bad = tonight(1.0, 1.001)
     judgement = judge(evidence(good, replace(bad, problems=(DIVERGED,)), repeat_window=timedelta(hours=3)))
     assert judgement.repeats == ()
     assert "a repeat cannot be judged: loss is nan from step 9 on" in [note.text for note in judgement.notes]

@@ -18,6 +18,7 @@ from pytest_llmbench.baseline.locate import shipped_baselines
 from pytest_llmbench.baseline.read import read_recipes
 from pytest_llmbench.judge.comparison import AT_BASELINE, BELOW_BOUND, SEVERITY, TOO_FEW, Comparison
 from pytest_llmbench.judge.decide import judge
+from pytest_llmbench.judge.margin import probability
 from pytest_llmbench.judge.scaling import speed_ups, weak_scaling
 from pytest_llmbench.measure.scaling import families, pairs
 from pytest_llmbench.models import Baseline, Configuration, Estimate, Judgement, Key, Noise, Reason, Verdict
@@ -44,8 +45,9 @@ def estimate(difference: float, **fields: Any) -> Estimate:
         "rounding": 0.0,
         "detectable": 0.06,
         "repeats_needed": None,
-        "p_slower": 0.5,
     }
+    error, freedom = (fields.get(name, made[name]) for name in ("standard_error", "degrees_of_freedom"))
+    made["p_slower"] = probability(difference / error, freedom) if math.isfinite(error) and error > 0 else None
     return Estimate(**{**made, **fields})
 
 

@@ -70,7 +70,7 @@ def test_a_shift_that_most_share_is_named_with_its_size_and_interval() -> None:
     assert shared.shift == pytest.approx(math.expm1(0.03 * 14 / 16))
     assert shared.text == (
         "14 of 16 configurations are slower than their last runs; all 16 together by 2.7 % (2.2 to 3.1 %): "
-        "a cluster-wide change (driver, fabric, power, file system), not a change of one workload"
+        "a cluster-wide change (driver, fabric, power, file system)"
     )
 
 
@@ -125,7 +125,7 @@ def test_the_two_references_are_never_mixed(with_older: int, of: int, against: s
     shared = found(fleet([0.05] * 16, with_older=with_older))
     assert (shared.of, len(shared.configurations), shared.against) == (of, of, against)
     assert against in shared.text
-    assert ("change of one workload" in shared.text) is (against == "their last runs")
+    assert ("cluster-wide change" in shared.text) is (against == "their last runs")
 
 
 def test_too_few_with_last_runs_leave_the_baselines() -> None:

@@ -1,0 +1,123 @@
+"""--llmb-certify and the ways in which a session could be green without having shown anything."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from generator.plan import STARTED
+from sessions import Judge, Write
+
+GROK = "grok1_314b-25.05-gb200-bf16-128"
+LLAMA = "llama3.1_8b-25.04-h100-bf16-8"
+
+
+def logs(path: Path) -> str:
+    return f"--llmb-logs={path}"
+
+
+def test_missing_and_inconclusive_fail_and_the_literal_rule_stands_beside(judged: Judge, generated: Write) -> None:
+    folder = generated(GROK, factor=1.04)
+    assert judged(logs(folder), "-k", f"{GROK} or {LLAMA}").statuses == {GROK: "passed", LLAMA: "skipped"}
+    session = judged(logs(folder), "-k", f"{GROK} or {LLAMA}", "--llmb-certify")
+    assert session.statuses == {GROK: "failed", LLAMA: "failed"}
+    assert session.verdicts == {GROK: "INCONCLUSIVE", LLAMA: "MISSING"}
+    assert "as written, measured <= bound: holds" in session.messages[GROK]
+    assert session.described[GROK]["tolerance"] == "5 % of performance (+5.26 % time)"
+    assert session.described[GROK]["bound_seconds"] == pytest.approx(7.325 / 0.95)
+
+
+def test_a_clean_run_is_certified(judged: Judge, generated: Write) -> None:
+    session = judged(logs(generated(GROK)), "-k", GROK, "--llmb-certify")
+    assert (session.verdicts, session.ret) == ({GROK: "PASS"}, pytest.ExitCode.OK)
+
+
+def test_only_a_typed_tolerance_loosens_a_certificate(
+    judged: Judge, generated: Write, pytester: pytest.Pytester
+) -> None:
+    folder = generated(GROK, factor=1.08)
+    pytester.makeini("[pytest]\nllmb_tolerance = 20%\n")
+    assert judged(logs(folder), "-k", GROK).statuses == {GROK: "passed"}
+    assert judged(logs(folder), "-k", GROK, "--llmb-certify").statuses == {GROK: "failed"}
+    assert judged(logs(folder), "-k", GROK, "--llmb-certify", "--llmb-tolerance=20%").statuses == {GROK: "passed"}
+
+
+def test_a_recorded_baseline_certifies_nothing_published(judged: Judge, generated: Write, tmp_path: Path) -> None:
+    folder = generated(GROK)
+    own = tmp_path / "own"
+    assert judged(logs(folder), "-k", GROK, f"--llmb-record={own}").ret == pytest.ExitCode.OK
+    path = own / "grok1" / "25.05.yaml"
+    path.write_text(path.read_text().replace("25.05", "25.99"))
+    path.rename(own / "grok1" / "25.99.yaml")
+    name = GROK.replace("25.05", "25.99")
+    given = (logs(folder), "-k", name, f"--llmb-baselines={own}", "--llmb-baseline-release=25.99")
+    assert judged(*given).verdicts == {name: "PASS"}
+    session = judged(*given, "--llmb-certify")
+    assert session.statuses == {name: "failed"}
+    assert "there is no published baseline" in session.described[name]["text"]
+
+
+def test_skipped_inconclusive_runs_alone_are_not_green(judged: Judge, generated: Write) -> None:
+    session = judged(logs(generated(GROK, factor=1.06)), "-k", GROK, "--llmb-inconclusive=skip")
+    assert session.statuses == {GROK: "skipped"}
+    assert session.ret == pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.mark.parametrize(("mode", "status"), [("literal", "passed"), ("fail", "failed"), ("skip", "skipped")])
+def test_what_a_run_does_that_cannot_tell(judged: Judge, generated: Write, mode: str, status: str) -> None:
+    generated(LLAMA)
+    session = judged(logs(generated(GROK, factor=1.04)), f"--llmb-inconclusive={mode}", "-k", f"{GROK} or {LLAMA}")
+    assert (session.verdicts[GROK], session.statuses[GROK]) == ("INCONCLUSIVE", status)
+
+
+def test_an_improvement_can_fail(judged: Judge, generated: Write) -> None:
+    folder = generated(GROK, factor=0.9)
+    assert judged(logs(folder), "-k", GROK).statuses == {GROK: "passed"}
+    assert judged(logs(folder), "-k", GROK, "--llmb-improvement=fail").statuses == {GROK: "failed"}
+
+
+def test_against_both_the_red_one_decides(judged: Judge, generated: Write, tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    assert judged(logs(generated(GROK, factor=0.985)), "-k", GROK, f"--llmb-record={own}").ret == pytest.ExitCode.OK
+    later = datetime(2026, 7, 1, tzinfo=UTC)
+    folder = generated(GROK, factor=1.045, job_id="77", started=later)
+    given = (logs(folder), "-k", GROK, f"--llmb-baselines={own}")
+    one = {kind: judged(*given, f"--llmb-against={kind}") for kind in ("published", "recorded", "both")}
+    assert {kind: session.verdicts[GROK] for kind, session in one.items()} == dict.fromkeys(one, "INCONCLUSIVE")
+    assert {kind: session.statuses[GROK] for kind, session in one.items()} == {
+        "published": "passed",
+        "recorded": "failed",
+        "both": "failed",
+    }
+
+
+def test_repeats_need_a_known_build_and_stand_in_the_line(judged: Judge, generated: Write) -> None:
+    """NeMo-Run metadata names the image; older layouts tell nothing."""
+    for name, known in ((GROK, True), (LLAMA, False)):
+        for hour, factor in enumerate((1.03, 1.02)):
+            folder = generated(name, factor=factor, job_id=f"9{hour}", started=STARTED + timedelta(hours=hour))
+        session = judged(logs(folder), "-k", name, "--llmb-repeat-window=3h")
+        told = session.described[name]
+        assert bool(told["repeats"]) is known
+        assert any(note["code"] == ("repeats" if known else "build-unknown") for note in told["notes"])
+        if known:
+            assert told["metrics"]["step_time_seconds"]["value"] == pytest.approx(7.325 * 1.025, rel=1e-3)
+
+
+def test_a_run_with_an_item_of_its_own_is_not_averaged(judged: Judge, generated: Write) -> None:
+    for hour, factor in enumerate((1.02, 1.12)):
+        folder = generated(GROK, factor=factor, job_id=f"9{hour}", started=STARTED + timedelta(hours=hour))
+    session = judged(logs(folder), "-k", GROK, "--llmb-runs=each", "--llmb-repeat-window=3h")
+    assert session.verdicts[f"{GROK}-91"] == "REGRESSION"
+
+
+def test_the_self_test_alone_is_green_where_all_is_caught(judged: Judge, generated: Write) -> None:
+    session = judged(logs(generated(GROK)), "--llmb-selftest", "-k", "test_selftest")
+    assert session.ret == pytest.ExitCode.OK
+
+
+def test_a_step_that_hung_for_hours_ends_no_session(judged: Judge, generated: Write) -> None:
+    seconds = tuple(900_000.0 if step == 20 else 7.325 for step in range(50))
+    session = judged(logs(generated(GROK, seconds=seconds)), "-k", GROK)
+    assert session.statuses == {GROK: "failed"}
