@@ -66,7 +66,7 @@ def without_history(case: Case) -> Result:
 
 def within_run_error_only(case: Case) -> Result:
     """Judge one run by an engine that ignores how runs differ from each other: the mutant."""
-    return _result(judge(_alone(case, NO_BETWEEN)))
+    return _result(judge(replace(_alone(case, NO_BETWEEN), assumed_cv=0.0)))
 
 
 def _alone(case: Case, believed: Noise) -> Evidence:

@@ -180,7 +180,8 @@ class Session:
             yield f"baselines: {wording.place(path, self.directory)}"
         if settings.baselines:
             yield f"judged against: {settings.against or 'recorded where there are any'}"
-        yield f"tolerance: {_tolerances(settings)}"
+        for tolerance in _tolerances(settings):
+            yield f"tolerance: {tolerance}"
         for path in settings.logs:
             yield f"logs: {wording.place(path, self.directory)}"
         if settings.certify:
@@ -246,11 +247,11 @@ def _is_judged(one: dict[str, Any]) -> bool:
     return verdict in SOUND and not (one["status"] == "skipped" and verdict == "INCONCLUSIVE")
 
 
-def _tolerances(settings: Settings) -> str:
+def _tolerances(settings: Settings) -> Iterator[str]:
     from pytest_llmbench.settings import DEFAULT_TOLERANCE
     from pytest_llmbench.tolerance import TIME, slot
 
-    given = [f"{tolerance} ({tolerance.source})" for tolerance in settings.tolerances]
+    for tolerance in settings.tolerances:
+        yield f"{tolerance} ({tolerance.source})"
     if not any(slot(tolerance) == TIME for tolerance in settings.tolerances):
-        given.append(f"{DEFAULT_TOLERANCE} unless a baseline says otherwise")
-    return ", ".join(given)
+        yield f"{DEFAULT_TOLERANCE} unless a baseline says otherwise"

@@ -110,9 +110,12 @@ def _facts(described: dict[str, Any]) -> Iterator[str]:
     run, baseline = described.get("run"), described.get("baseline")
     if baseline and described["bound_seconds"] is not None:
         factor = described["bound_seconds"] / described["expected_seconds"]
-        yield (
-            f"  bound     {wording.seconds(described['bound_seconds'])} = "
-            f"{wording.seconds(described['expected_seconds'])} x {factor:.6g} (tolerance {described['tolerance']})"
+        source = described["tolerance_source"]
+        tolerance = described["tolerance"] + (f", {source}" if source not in ("", "default") else "")
+        yield from _fact(
+            "bound",
+            f"{wording.seconds(described['bound_seconds'])} = "
+            f"{wording.seconds(described['expected_seconds'])} x {factor:.6g} (tolerance {tolerance})",
         )
         yield from _statistics(described)
         yield from _fact(

@@ -30,7 +30,7 @@ def test_tolerance_beats_ini_beats_default(pytester: pytest.Pytester, judged: Ju
     assert judged(logs(folder), "-k", GROK).verdicts == {GROK: "PASS"}
     assert judged(logs(folder), "-k", GROK, "--llmb-tolerance=2.5%").verdicts == {GROK: "REGRESSION"}
     message = judged(logs(folder), "-k", GROK, "--llmb-tolerance=2.5%").messages[GROK]
-    assert "7.508 s = 7.325 s x 1.025 (tolerance 2.5 %)" in message
+    assert "7.508 s = 7.325 s x 1.025 (tolerance 2.5 %, --llmb-tolerance)" in message
 
 
 def test_missing_is_skipped_beside_judged_runs_and_fails_where_it_is_required(judged: Judge, generated: Write) -> None:
