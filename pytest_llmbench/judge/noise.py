@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -66,12 +65,12 @@ def with_prior(own: Noise | None, prior: Noise, assumed_cv: float) -> Noise:
 
     One that is significantly noisier than the others (F test, 1 %) is of another kind, and is not made to look quieter
     by them; a quieter one stays pooled. Without runs of its own nothing tells which kind it is: it is not taken to be
-    quieter than what is assumed. An assumption only helps out where its own runs are too few.
+    quieter, or better known, than what is assumed. An assumption only helps out where its own runs are too few.
     """
     from scipy.special import fdtri
 
     if own is None:
-        return replace(prior, sigma=max(prior.sigma, assumed_cv)) if prior.measured else prior
+        return assumed(assumed_cv) if prior.sigma < assumed_cv else prior
     if not prior.measured:
         return own if own.degrees_of_freedom >= ENOUGH else pooled([own, prior]) or own
     largest = fdtri(own.degrees_of_freedom, prior.degrees_of_freedom, 0.99)

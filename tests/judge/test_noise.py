@@ -106,7 +106,7 @@ def test_a_configuration_that_is_noisier_than_the_others_is_not_made_to_look_qui
     assert together.degrees_of_freedom == pytest.approx(37.6)
     assert 0.005 < together.sigma < 0.006
     assert noise.with_prior(None, others, 0.001) == others
-    assert noise.with_prior(None, others, 0.01).sigma == 0.01
+    assert noise.with_prior(None, others, 0.01) == noise.assumed(0.01)
     assert noise.with_prior(loud, noise.assumed(0.01), 0.01) == loud
     assert noise.with_prior(None, noise.assumed(0.01), 0.01) == noise.assumed(0.01)
 
