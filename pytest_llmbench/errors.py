@@ -4,7 +4,8 @@ LlmbenchError
 ├── SettingsError    an option or ini value that cannot be used
 ├── BaselineError    a baseline file that cannot be trusted (file, line, found, expected)
 ├── LogError         a log or folder that cannot be read
-└── RecordError      a baseline that cannot be written
+├── RecordError      a baseline that cannot be written
+└── LaunchError      a job that cannot be launched or followed, a cluster file that cannot be used
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ class LogError(LlmbenchError):
 
 class RecordError(LlmbenchError):
     """A baseline that cannot be written."""
+
+
+class LaunchError(LlmbenchError):
+    """A job that cannot be launched or followed, or a cluster file that cannot be used."""
 
 
 def did_you_mean(found: str, valid: Iterable[str]) -> str:

@@ -15,8 +15,8 @@ import pytest
 import pytest_llmbench
 
 PACKAGE = Path(pytest_llmbench.__file__).parent
-STAGES = {"baseline", "discover", "parse", "measure", "judge", "report"}
-SHARED = {"models", "errors", "wording", "tolerance", "robust", "quantities"}
+STAGES = {"baseline", "discover", "parse", "measure", "judge", "report", "launch"}
+SHARED = {"models", "errors", "wording", "tolerance", "robust", "quantities", "jobs"}
 KNOW_PYTEST = {"plugin.py", "stash.py", "collection.py", "fixtures.py", "suite"}
 HEAVY = {"yaml", "numpy", "pandas", "scipy", "junit_xml", "jinja2", "multiprocessing"}
 
