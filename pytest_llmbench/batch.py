@@ -5,16 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pytest_llmbench.jobs import Launched
 from pytest_llmbench.models import Case, Check, Evidence, Judgement, Key, Measurement, Stray
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The verdict that decides an item, and the verdicts against further baselines."""
+    """The verdict that decides an item, the verdicts against further baselines, and the jobs that it was launched as.
+
+    `nodes` is what is said of the nodes, `done` what a job did that was not to be judged.
+    """
 
     case: Case
     judgement: Judgement
-    others: tuple[Judgement, ...]
+    others: tuple[Judgement, ...] = ()
+    jobs: tuple[Launched, ...] = ()
+    nodes: str = ""
+    done: str = ""
 
 
 Judged = Mapping[str, tuple[Result, tuple[Evidence, ...]]]

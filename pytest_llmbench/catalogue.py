@@ -63,15 +63,19 @@ def _chosen(recipes: Sequence[Recipe], against: str) -> dict[Key, tuple[Baseline
     for recipe in recipes:
         for baseline in recipe.baselines:
             by_key[baseline.key].append(baseline)
-    return {
-        key: tuple(baselines) if against == "both" else _of_kind(baselines, against or "recorded")
-        for key, baselines in sorted(by_key.items())
-    }
+    return {key: _of_kind(_with_a_value(baselines), against or "recorded") for key, baselines in sorted(by_key.items())}
+
+
+def _with_a_value(baselines: Sequence[Baseline]) -> Sequence[Baseline]:
+    """Return the baselines that a run can be compared with; where there is none, the one that has no value yet."""
+    return [one for one in baselines if one.kind != "recipe"] or baselines
 
 
 def _of_kind(baselines: Sequence[Baseline], kind: str) -> tuple[Baseline, ...]:
-    """Return the baselines of a kind, or those that there are: a configuration always has one."""
-    return tuple(one for one in baselines if one.kind == kind) or tuple(baselines)
+    """Return the baselines of a kind (or "both"), or those that there are: a configuration always has one."""
+    return (
+        tuple(baselines) if kind == "both" else tuple(one for one in baselines if one.kind == kind) or tuple(baselines)
+    )
 
 
 def _check(settings: Settings, catalogue: Catalogue) -> None:

@@ -75,6 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_baselines(commands)
     _add_summary(commands)
     _add_replay(commands)
+    _add_setup(commands)
     return parser
 
 
@@ -276,6 +277,34 @@ def _replay(arguments: argparse.Namespace) -> Output:
     with _own_flags():
         told = replay(_settings(arguments), _settings(arguments, **changed), datetime.now(UTC))
     return Output(as_text(told), code=0 if told.judged else 1)
+
+
+# --- llmbench setup ---------------------------------------------------------------------------------------
+
+
+def _add_setup(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser("setup", help="Run a recipe's own setup step, and wait for it.")
+    parser.add_argument("recipe", metavar="RECIPE", help="As `baselines list` names it, such as grok1.")
+    parser.add_argument("--release", metavar="RELEASE", default="", help="Default: the one that is installed.")
+    parser.add_argument(
+        "--cluster", metavar="FILE", type=Path, help="As pytest's --llmb-cluster (default: cluster.yaml here)."
+    )
+    parser.add_argument(
+        "--folder", metavar="DIR", type=Path, help="Where the recipe's setup.sh lies (default: the cluster file's)."
+    )
+    parser.add_argument(
+        "--baselines", metavar="DIR", action="append", type=Path, default=[], help="As in `baselines list`."
+    )
+    parser.add_argument("--dry-run", action="store_true", help="Print what would run, and run nothing.")
+    parser.set_defaults(command=_setup)
+
+
+def _setup(arguments: argparse.Namespace) -> Output:
+    from pytest_llmbench.setting_up import Asked, set_up
+
+    asked = Asked(arguments.recipe, arguments.release, arguments.cluster, arguments.folder, arguments.dry_run)
+    text, is_good = set_up(asked, _recipes(arguments.baselines), Path.cwd(), os.environ, _print)
+    return Output(text, code=0 if is_good else 1)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from pytest_llmbench.stash import (
     in_worker,
     session_of,
     suite_wanted,
-    typed_logs,
+    typed_judging,
     uses_runs,
     wanted_ids,
 )
@@ -108,10 +108,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     config = session.config
     if SESSION not in config.stash or in_worker(config) or not session.items:
         return
-    if typed_logs(config) and not any(uses_runs(item) for item in session.items):
-        raise pytest.UsageError(
-            "no selected test uses --llmb-logs: a test asks for a run with the fixture llmb_verdict"
-        )
+    typed = typed_judging(config)
+    if typed and not any(uses_runs(item) for item in session.items):
+        raise pytest.UsageError(f"no selected test uses {typed}: a test asks for a run with the fixture llmb_verdict")
 
 
 def _mark(name: str, case: Any) -> pytest.MarkDecorator:

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 from pytest_llmbench.catalogue import Catalogue
 from pytest_llmbench.errors import LogError
@@ -17,6 +18,8 @@ from pytest_llmbench.models import (
     Baseline,
     Ending,
     FoundRun,
+    Identity,
+    Key,
     ParsedLog,
     Reason,
     Run,
@@ -72,6 +75,46 @@ def ingest(settings: Settings, catalogue: Catalogue, now: datetime) -> Ingested:
     ignored += [f"{copy.id}: a copy of {original.id}" for copy, original in copies]
     unreadable = (Stray(f"unreadable-{path.name}", Reason.UNREADABLE, why, path) for path, why in discovery.unreadable)
     return Ingested(tuple(kept), tuple(unreadable), tuple(ignored))
+
+
+def ingest_job(places: Sequence[Path], job_id: str, key: Key, catalogue: Catalogue, now: datetime) -> Run | None:
+    """Return the run that one job left under these files and folders, None where there is no log of that job id.
+
+    A later place is looked at only while no earlier one holds a step of that job. What its log does
+    not tell, its launch does: it is a run of `key` unless something in it says otherwise.
+    """
+    from pytest_llmbench.discover.find import find_runs
+
+    settings = Settings(release=key.release, gpu=key.gpu)
+    best: Run | None = None
+    for place in (place for place in places if place.exists()):
+        for found in find_runs([place]).runs:
+            if _job_of(found, key.gpus) != job_id:
+                continue
+            attempts = tuple(Attempt(files, _parsed(files)) for files in found.attempts)
+            run = _identified(found, attempts, settings, catalogue, now)
+            best = run if best is None or _steps(run) > _steps(best) else best
+        if best is not None and _steps(best):
+            break
+    return _known_as(best, key) if best is not None else None
+
+
+def _job_of(found: FoundRun, gpus: int) -> str:
+    """Return the job id of files whose number of GPUs is known; empty for metadata alone.
+
+    Behind a size that does not look like one, `_8_1` of `log-mine_small_8_1.out` reads as job 8, restarted once.
+    """
+    if not found.attempts:
+        return ""
+    numbers = re.search(r"_([0-9]+)_([0-9]+)\.[a-z]+$", found.attempts[-1].log.name)
+    return numbers[2] if numbers and numbers[1] == str(gpus) else found.job_id
+
+
+def _known_as(run: Run, key: Key) -> Run:
+    """Return a run that is of the configuration that was launched unless something in it says otherwise."""
+    untold = run.identity.key is None and not run.identity.contradicted
+    fits = key in run.identity.candidates or not run.identity.candidates
+    return dataclasses.replace(run, identity=Identity(key, "it was launched as such")) if untold and fits else run
 
 
 def _parsed(files: AttemptFiles) -> ParsedLog:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from pytest_llmbench.jobs import Launched
+
     Floats = NDArray[np.float64]
     Integers = NDArray[np.int64]
     Flags = NDArray[np.bool_]
@@ -61,6 +63,18 @@ class Reason(StrEnum):
     UNMATCHED = "unmatched"
     AMBIGUOUS = "ambiguous"
     UNREADABLE = "unreadable"
+    REPEATS_DISAGREE = "repeats-disagree"
+    NO_BASELINE = "no-baseline"
+    NOT_ON_CLUSTER = "not-on-cluster"
+    NOT_LAUNCHED = "not-launched"
+    NOT_SUBMITTED = "not-submitted"
+    NEVER_STARTED = "never-started"
+    JOB_FAILED = "job-failed"
+    FAILED_STEP = "failed-step"
+    CANCELLED = "cancelled"
+    JOB_LOST = "job-lost"
+    LOG_MISSING = "log-missing"
+    PURPOSE_DONE = "not-judged"
 
 
 # --- configurations and baselines -------------------------------------------------------------------------
@@ -194,6 +208,7 @@ class Recording:
 class Baseline:
     """The expected values of a configuration. `cells` are the printed texts; `timed` is what the document timed.
 
+    `kind` is published, recorded, or recipe: a configuration that has no value yet, whose `step_seconds` is NaN.
     `resolution_seconds` is one unit in the last place that its table prints of a step time, 0 where nothing is rounded;
     `tolerances` are those of its file and row, each metric once.
     """
@@ -359,7 +374,8 @@ class FoundRun:
 
     `layout` is results, experiments, workloads or empty. `started` is what its metadata or its own folder says, `dated`
     what only a folder above or a bare day says. `excluded` is positive evidence that the run is not comparable. `build`
-    is what its metadata says of container, commit and framework: equal texts are one build, empty is unknown.
+    is what its metadata says of container, commit and framework: equal texts are one build, empty is unknown. `launch`
+    is the launch that started it, one text for the runs that count for one verdict; empty for a run found on disk.
     """
 
     id: str
@@ -377,6 +393,7 @@ class FoundRun:
     excluded: Reason | None = None
     excluded_because: str = ""
     build: str = ""
+    launch: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -516,8 +533,9 @@ class Evidence:
 
     `history` are further, older ones that only tell the noise. `prior` is what other configurations say of it, or an
     assumption; `assumed_cv` the run-to-run variation that one without a history of its own has at least. Runs of one
-    build that started within `repeat_window` of the newest are its repeats. `level` is the probability of a wrong PASS
-    at the bound. `now` is the time of the session; `max_age` limits how old the judged run may be.
+    launch are repeats of each other; of those found on disk, the ones of one build that started within `repeat_window`
+    of the newest. `level` is the probability of a wrong PASS at the bound. `now` is the time of the session; `max_age`
+    limits how old the judged run may be.
     """
 
     baseline: Baseline
@@ -566,7 +584,8 @@ class Estimate:
 class Judgement:
     """The verdict on one configuration. `bound_seconds` is the largest step time that passes; `log_difference` is
     log(measured / expected), slower is positive; `meets_point` is the literal rule, measured <= bound; `repeats` are
-    the other runs that were averaged with `measurement`; `estimate` is None where nothing was compared."""
+    the other runs that were averaged with `measurement`; `estimate` is None where nothing was compared. Against a
+    baseline without a value `bound_seconds` is NaN."""
 
     verdict: Verdict
     reason: Reason
@@ -654,6 +673,7 @@ class Outcome:
 
     `others` are the verdicts against further baselines, `context` is what the whole session adds ("nothing was
     judged"), `recorded` and `recorded_seconds` what was written instead of judging, `message` the text of the item.
+    `jobs` are those that were launched for it, in order, and `nodes` says what they tell of the nodes.
     """
 
     case: Case
@@ -664,6 +684,8 @@ class Outcome:
     recorded: str = ""
     recorded_seconds: float | None = None
     message: str = ""
+    jobs: tuple[Launched, ...] = ()
+    nodes: str = ""
 
     @property
     def judged(self) -> bool:

@@ -6,7 +6,10 @@ from typing import NamedTuple
 
 
 class Option(NamedTuple):
-    """One command line option, and its ini key where a repository may decide it; `is_flag` takes no value."""
+    """One command line option, and its ini key where a repository may decide it; `is_flag` takes no value.
+
+    `alone` is the value of an option that may stand without one.
+    """
 
     flag: str
     metavar: str
@@ -15,6 +18,7 @@ class Option(NamedTuple):
     ini: str = ""
     choices: tuple[str, ...] = ()
     is_flag: bool = False
+    alone: str = ""
 
 
 def destination(flag: str) -> str:
@@ -22,7 +26,7 @@ def destination(flag: str) -> str:
     return flag.removeprefix("--").replace("-", "_")
 
 
-OPTIONS = (
+JUDGING_OPTIONS = (
     Option(
         "--llmb-logs",
         "PATH",
@@ -151,3 +155,109 @@ OPTIONS = (
         "--llmb-junit", "FILE", "Write a JUnit report with a suite for each recipe, GPU and precision (default: none)."
     ),
 )
+
+LAUNCH_OPTIONS = (
+    Option(
+        "--llmb-launch",
+        "",
+        "Launch the selected configurations, wait for them and judge them (default: no).",
+        is_flag=True,
+    ),
+    Option(
+        "--llmb-dry-run",
+        "",
+        "Print what --llmb-launch would submit, and what is in the way; submit nothing (default: no).",
+        is_flag=True,
+    ),
+    Option(
+        "--llmb-submit-only", "", "Submit and end; --llmb-collect follows and judges later (default: no).", is_flag=True
+    ),
+    Option(
+        "--llmb-collect",
+        "",
+        "Follow and judge what an earlier session submitted; submit nothing (default: no).",
+        is_flag=True,
+    ),
+    Option(
+        "--llmb-resume",
+        "",
+        "Go on with an earlier session that was interrupted; nothing is submitted twice (default: no).",
+        is_flag=True,
+    ),
+    Option("--llmb-session", "ID", "The session that is collected or resumed (default: the newest unfinished one)."),
+    Option(
+        "--llmb-cluster",
+        "FILE",
+        "What this cluster is and where its recipes are: a cluster.yaml, or llmb-run's cluster_config.yaml "
+        "(default: cluster.yaml here, if there is one).",
+        ini="paths",
+    ),
+    Option(
+        "--llmb-recipe",
+        "NAME=DIR",
+        "Folder of a recipe's launch.sh: grok1-25.05=/lustre/grok1; may be repeated (default: the cluster file's).",
+        repeats=True,
+    ),
+    Option("--llmb-max-gpus", "N", "Largest number of GPUs of a job (default: the cluster file's)."),
+    Option("--llmb-gpus-per-node", "N", "GPUs of a node (default: the cluster file's, else the recipe's)."),
+    Option(
+        "--llmb-launcher",
+        "NAME",
+        "How jobs are started: sbatch, script, llmb-run, local or a name in a baseline file (default: the recipe's).",
+        ini="string",
+    ),
+    Option(
+        "--llmb-gpu-hours",
+        "N",
+        "GPU-hours that one session may use (default: the cluster file's, else 50).",
+        ini="string",
+    ),
+    Option("--llmb-max-jobs", "N", "Jobs in the queue at once (default: all).", ini="string"),
+    Option(
+        "--llmb-repeats",
+        "N",
+        "Runs of a configuration that does not pass with the first, 1 to 3; all of them count (default: 3).",
+        ini="string",
+    ),
+    Option(
+        "--llmb-retries",
+        "N",
+        "How often a job is started again after a failure of the infrastructure (default: 1).",
+        ini="string",
+    ),
+    Option(
+        "--llmb-pending-limit",
+        "AGE",
+        "A job that waits longer in the queue is cancelled: 90m, 12h (default: 24h).",
+        ini="string",
+    ),
+    Option(
+        "--llmb-keep-jobs",
+        "",
+        "Leave the jobs running when the session is interrupted (default: cancel them).",
+        is_flag=True,
+    ),
+    Option(
+        "--llmb-profile",
+        "WHAT",
+        "Profile instead of judging; alone, or with start:20,stop:30,ranks:0+1,gpu_metrics,cpu (default: no).",
+        alone="default",
+    ),
+    Option("--llmb-nccl-trace", "", "Trace NCCL instead of judging (default: no).", is_flag=True),
+    Option(
+        "--llmb-save-checkpoint", "", "Save a checkpoint at the end, instead of judging (default: no).", is_flag=True
+    ),
+    Option(
+        "--llmb-load-checkpoint",
+        "DIR",
+        "Start from a checkpoint, the parent of `weights`, instead of judging (default: none).",
+    ),
+    Option(
+        "--llmb-profile-on-regression", "", "Profile a configuration once that regressed (default: no).", is_flag=True
+    ),
+)
+
+LAUNCHING = ("--llmb-launch", "--llmb-dry-run", "--llmb-submit-only", "--llmb-collect", "--llmb-resume")
+"""The options with which a session launches, or goes on with what was launched."""
+
+OPTIONS = (*JUDGING_OPTIONS, *LAUNCH_OPTIONS)

@@ -119,12 +119,12 @@ def judge_measured(measured: Measured, settings: Settings, catalogue: Catalogue,
 
     return {
         case.id: (Result(case, *worst([decide(case, one) for one in chosen], status)), chosen)
-        for key, of_key in _evidence(measured, settings, catalogue, now).items()
+        for key, of_key in evidence_of(measured, settings, catalogue, now).items()
         for case, chosen in _cases(key, of_key, settings.runs)
     }
 
 
-def _evidence(
+def evidence_of(
     measured: Measured, settings: Settings, catalogue: Catalogue, now: datetime
 ) -> dict[Key, tuple[Evidence, ...]]:
     """Return for each key the evidence against each of its baselines; what is known of the noise uses all of them."""

@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_llmbench.options import OPTIONS, destination
+from pytest_llmbench.options import LAUNCH_OPTIONS, OPTIONS, destination
 from pytest_llmbench.stash import (
     DESCRIBED,
     SESSION,
     checked,
     in_worker,
+    judging,
+    launching,
     session_of,
     suite_wanted,
-    typed_logs,
+    typed_judging,
     uses_runs,
     wanted_ids,
 )
@@ -42,6 +44,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         takes: dict[str, Any] = {"action": "append" if option.repeats else "store", "metavar": option.metavar}
         if option.is_flag:
             takes = {"action": "store_true", "default": None}
+        elif option.alone:
+            takes |= {"nargs": "?", "const": option.alone}
         group.addoption(option.flag, dest=dest, help=option.help, **takes)
         if option.ini:
             kind: Any = option.ini
@@ -49,7 +53,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Resolve the options; with --llmb-logs and no path on the command line, collect the built-in suite."""
+    """Resolve the options; with runs to judge and no path on the command line, collect the built-in suite."""
     config.addinivalue_line("markers", "llmb(model, size, release, gpu, dtype, gpus): a benchmark configuration")
     if any(config.getoption(destination(option.flag)) is not None for option in OPTIONS):
         _start(config)
@@ -72,7 +76,7 @@ def _start(config: pytest.Config) -> None:
         _refuse_misuse(config)
     if suite_wanted(config):
         config.args = [str(config.rootpath)]  # a new list: the old one may be the option itself
-    if config.getoption("llmb_logs"):
+    if judging(config):
         session = _session(config)
         config.stash[SESSION] = session
         config.pluginmanager.register(Collector(session), "pytest_llmbench_collector")
@@ -98,12 +102,21 @@ def _refuse_misuse(config: pytest.Config) -> None:
                 "and looks for the project's ini file there"
             )
     given = [argument.partition("=")[0] for argument in typed if argument.startswith("--llmb-")]
-    if given and not config.getoption("llmb_logs"):
-        raise pytest.UsageError(f"{given[0]} has no runs to work on: add --llmb-logs=PATH")
+    if given and not judging(config):
+        raise pytest.UsageError(f"{given[0]} has no runs to work on: add --llmb-logs=PATH, or --llmb-launch")
+    idle = {option.flag for option in LAUNCH_OPTIONS} & set(given)
+    if idle and not launching(config):
+        raise pytest.UsageError(f"{min(idle)} has nothing to launch: add --llmb-launch")
+    if launching(config) and _distributed(config):
+        raise pytest.UsageError("a launch runs in one process: leave out -n, or add -n0 (jobs run side by side anyway)")
     if 0 < len(wanted_ids(config)) < len(config.getoption("file_or_dir", None) or []):
         raise pytest.UsageError(f"{wanted_ids(config)[0]}: ids of built-in tests and paths cannot run in one session")
     if config.getoption("llmb_record") and config.getoption("numprocesses", None):
         raise pytest.UsageError("--llmb-record writes from one process: leave out -n, or add -n0")
+
+
+def _distributed(config: pytest.Config) -> bool:
+    return bool(config.getoption("numprocesses", None)) or config.getoption("dist", "no") != "no"
 
 
 def _values(config: pytest.Config) -> ChainMap[str, Any]:
@@ -121,10 +134,54 @@ def _values(config: pytest.Config) -> ChainMap[str, Any]:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtestloop(session: pytest.Session) -> None:
-    """Settle the selected items before the first one runs: what no run was found for depends on the others."""
-    if SESSION in session.config.stash and not session.config.getoption("collectonly"):
-        checked(lambda: session.config.stash[SESSION].settle(list(_selected(session.items))))
+def pytest_runtestloop(session: pytest.Session) -> bool | None:
+    """Launch and settle the selected items before the first one runs: what becomes of one depends on the others.
+
+    True ends a session that only tells what it would launch, or only submits.
+    """
+    config = session.config
+    if SESSION not in config.stash or config.getoption("collectonly"):
+        return None
+    state = config.stash[SESSION]
+    if state.settings.launch is not None and _may_launch(session) and _launch(session):
+        return True
+    checked(lambda: state.settle(list(_selected(session.items))))
+    return None
+
+
+def _may_launch(session: pytest.Session) -> bool:
+    """Whether a session does more than to tell something, and could collect everything."""
+    return not session.testsfailed and not any(session.config.getoption(name, None) for name in INFORMATION)
+
+
+def _launch(session: pytest.Session) -> bool:
+    """Launch what is selected; whether the session ends with that."""
+    from pytest_llmbench.launching import Interrupted
+
+    config = session.config
+    _refuse_all_failed(session)
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    tell = reporter.write_line if reporter is not None else _say_nothing
+    tell("")
+    try:
+        ends: bool = checked(lambda: config.stash[SESSION].launch(list(_selected(session.items)), tell))
+    except Interrupted as error:
+        pytest.exit(str(error), returncode=pytest.ExitCode.INTERRUPTED)
+    return ends
+
+
+def _say_nothing(_: str) -> None:
+    """Stand in for a terminal that there is none of."""
+
+
+def _refuse_all_failed(session: pytest.Session) -> None:
+    """Refuse --lf where no selected item is known to have failed: pytest would run all, and all would be launched."""
+    cache = getattr(session.config, "cache", None)
+    if not session.config.getoption("lf", False) or cache is None:
+        return
+    failed = cache.get("cache/lastfailed", {})
+    if not any(item.nodeid in failed for item in session.items):
+        raise pytest.UsageError("--lf: none of the selected items is known to have failed, so nothing is launched")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -153,8 +210,8 @@ def _overruled(described: dict[str, Any], report: pytest.TestReport) -> dict[str
 
 
 def _selected(items: Sequence[pytest.Item]) -> Iterator[str]:
-    """Yield the ids of the configurations that the items are about, each once."""
-    specs = (getattr(item, "callspec", None) for item in items)
+    """Yield the ids of the configurations that the items are about, each once; a test marked `skip` asks for none."""
+    specs = (getattr(item, "callspec", None) for item in items if item.get_closest_marker("skip") is None)
     cases = (spec.params.get("llmb_case") for spec in specs if spec is not None)
     yield from dict.fromkeys(case.id for case in cases if case is not None)
 
@@ -191,7 +248,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if SESSION not in config.stash or in_worker(config) or any(config.getoption(name, None) for name in INFORMATION):
         return
     state = config.stash[SESSION]
-    expected = state.used or typed_logs(config) or suite_wanted(config)
+    expected = state.used or bool(typed_judging(config)) or suite_wanted(config)
+    if state.ended_early:
+        session.exitstatus = session.exitstatus or int(state.problems)
+        return
     if session.exitstatus == pytest.ExitCode.OK and expected and not state.judged:
         state.failures.append("nothing was judged: no item with a verdict ran to its end")
         session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -10,7 +10,7 @@ import numpy as np
 
 from pytest_llmbench import wording
 from pytest_llmbench.batch import Batch, Result
-from pytest_llmbench.models import Baseline, Key, Measurement, Outcome, Recording, Status, Verdict
+from pytest_llmbench.models import Baseline, Key, Measurement, Outcome, Reason, Recording, Status, Verdict
 from pytest_llmbench.robust import trimmed_mean
 from pytest_llmbench.settings import Settings
 from pytest_llmbench.strays import unshadowed
@@ -39,7 +39,7 @@ def record(
     if settings.record is None:
         raise ValueError("settings.record is not set")
     chosen = [unshadowed(batch.results[identifier], batch.strays, settings) for identifier in selected]
-    sound = [result for result in chosen if result.judgement.verdict is not Verdict.INVALID]
+    sound = [result for result in chosen if not _is_invalid(result)]
     valid = {result.case.key: _recordable(batch, chosen, result.case.key, settings, now) for result in sound}
     refused = {key: why for key, runs in valid.items() if runs and (why := _refused(runs))}
     recorded = {
@@ -51,12 +51,18 @@ def record(
     outcomes = []
     for result in chosen:
         context = refused.get(result.case.key, nothing)
-        failed = bool(context) or result.judgement.verdict is Verdict.INVALID
+        failed = bool(context) or _is_invalid(result)
         told = "" if failed or result.case.key not in recorded else _told(*recorded[result.case.key], changes)
         status = Status.FAILED if failed else Status.SKIPPED
         seconds = recorded[result.case.key][1].trimmed_mean_seconds if told else None
         outcomes.append(Outcome(result.case, status, result.judgement, (), context, told, seconds))
     return tuple(outcomes), tuple(path for path, _ in written)
+
+
+def _is_invalid(result: Result) -> bool:
+    """Whether the newest run is; without a baseline to compare it with it may be as good as any."""
+    judgement = result.judgement
+    return judgement.verdict is Verdict.INVALID and judgement.reason is not Reason.NO_BASELINE
 
 
 def _refused(runs: Sequence[Measurement]) -> str:

@@ -15,6 +15,7 @@ from pytest_llmbench import wording
 if TYPE_CHECKING:
     from pytest_llmbench.batch import Batch
     from pytest_llmbench.catalogue import Catalogue
+    from pytest_llmbench.launching import Launching
     from pytest_llmbench.models import Case, Check, Outcome, Stray
     from pytest_llmbench.settings import Settings
 
@@ -42,6 +43,8 @@ class Session:
         self.written: list[str] = []
         self.failures: list[str] = []
         self.used = False
+        self.ended_early = False
+        self.problems = False
         self._clock = clock
         self._settled: dict[str, tuple[Outcome, dict[str, Any]]] = {}
         self._short = False
@@ -73,10 +76,40 @@ class Session:
 
     @cached_property
     def batch(self) -> Batch:
-        """Everything found and judged; the first use reads the logs."""
+        """Everything found and judged; the first use reads the logs. Before a launch nothing is."""
+        from pytest_llmbench.launching import unlaunched
         from pytest_llmbench.pipeline import gather
 
+        if self.settings.launch is not None:
+            return unlaunched(self.settings, self.catalogue)
         return gather(self.settings, self.catalogue, self.now)
+
+    def launch(self, selected: Collection[str], tell: Callable[[str], None]) -> bool:
+        """Launch the selected items (ids) and judge them; whether the session ends without running them.
+
+        Raises LaunchError for what is in the way, Interrupted when somebody stops it.
+        """
+        launching = self._launching(tell)
+        keys = [self.batch.results[identifier].case.key for identifier in selected]
+        self.ended_early = launching.run(keys)
+        self.problems = launching.problems
+        self.__dict__["batch"] = launching.batch
+        return self.ended_early
+
+    def _launching(self, tell: Callable[[str], None]) -> Launching:
+        import os
+        import sys
+        import time
+
+        from pytest_llmbench.launch.runner import run
+        from pytest_llmbench.launch_plan import Host
+        from pytest_llmbench.launching import Launching
+
+        if self.settings.launch is None:
+            raise ValueError("the session launches nothing")
+        environment = {"PYTHON": sys.executable, **os.environ}  # for recipes that ask for an interpreter
+        host = Host(self._clock, time.sleep, run, environment, tell, self.directory / ".llmbench")
+        return Launching(self.settings, self.settings.launch, self.catalogue, host)
 
     def settle(self, selected: Collection[str]) -> None:
         """Decide what becomes of the selected items (ids), or record baselines from them."""
@@ -183,7 +216,14 @@ class Session:
         for tolerance in _tolerances(settings):
             yield f"tolerance: {tolerance}"
         for path in settings.logs:
-            yield f"logs: {wording.place(path, self.directory)}"
+            yield f"{'history' if settings.launch else 'logs'}: {wording.place(path, self.directory)}"
+        yield from self._rules()
+
+    def _rules(self) -> Iterator[str]:
+        """Yield what is not as ever."""
+        settings = self.settings
+        if settings.launch is not None:
+            yield from settings.launch.told(self.directory)
         if settings.certify:
             yield f"certifying against {settings.against} baselines: inconclusive and missing configurations fail"
         elif settings.inconclusive != "literal":
@@ -225,7 +265,8 @@ class Session:
             left_out = wording.counted(batch.runs_before_since, "run")
             remarks.append(f"{left_out} left out: started before {since:%Y-%m-%d %H:%M} UTC (--llmb-since)")
         if self._context:
-            remarks.append(f"{self._context.removesuffix('.')}. Next: {NEXT}")
+            next_step = "" if self.settings.launch else f". Next: {NEXT}"
+            remarks.append(f"{self._context.removesuffix('.')}{next_step}")
         told = {one["id"] for one in self.described if one["kind"] == "stray"}
         untold = [stray for stray in batch.strays if stray.id not in told]
         remarks += [
@@ -239,10 +280,14 @@ class Session:
 
 
 def _is_judged(one: dict[str, Any]) -> bool:
+    from pytest_llmbench.models import Reason
+
     if one["status"] == "failed":
         return True
     if one["kind"] == "check":
         return bool(one["decides"])
+    if one["reason"] == Reason.PURPOSE_DONE:  # a profile, say, that was asked for
+        return True
     verdict = one.get("overruled") or one.get("verdict")
     return verdict in SOUND and not (one["status"] == "skipped" and verdict == "INCONCLUSIVE")
 

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections import ChainMap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from pytest_llmbench.errors import SettingsError, did_you_mean
+from pytest_llmbench.errors import SettingsError
+from pytest_llmbench.launch_settings import LaunchSettings, resolve_launch
 from pytest_llmbench.models import Tolerance
-from pytest_llmbench.options import OPTIONS, destination
+from pytest_llmbench.option_values import chosen, converted, existing, folder, output, parse_age, text, value
 from pytest_llmbench.tolerance import merged, parse_fraction, parse_tolerances
-
-Converted = TypeVar("Converted")
 
 _PERCENT = partial(parse_fraction, expected="a percentage such as 1% or 0.5%")
 
@@ -57,6 +55,7 @@ class Settings:
     assumed_cv: float = ASSUMED_CV
     certify: bool = False
     selftest: bool = False
+    launch: LaunchSettings | None = None
 
 
 def resolve(values: Mapping[str, Any], directory: Path) -> Settings:
@@ -67,46 +66,31 @@ def resolve(values: Mapping[str, Any], directory: Path) -> Settings:
     """
     typed, ini = _layers(values)
     settings = Settings(
-        logs=tuple(_existing("--llmb-logs", text, directory) for text in values.get("llmb_logs") or ()),
-        baselines=tuple(_folder("--llmb-baselines", text, directory) for text in values.get("llmb_baselines") or ()),
+        logs=tuple(existing("--llmb-logs", one, directory) for one in values.get("llmb_logs") or ()),
+        baselines=tuple(folder("--llmb-baselines", one, directory) for one in values.get("llmb_baselines") or ()),
         tolerances=_tolerances(typed, ini),
         require=tuple(_patterns(values.get("llmb_require") or (), directory)),
-        unmatched=_chosen(values, "--llmb-unmatched", "fail"),
-        release=_text(values, "--llmb-release"),
-        gpu=_text(values, "--llmb-gpu").lower(),
-        runs=_chosen(values, "--llmb-runs", "newest"),
-        since=_converted(values, "--llmb-since", parse_moment),
-        max_age=_converted(values, "--llmb-max-age", parse_age),
-        against=_chosen(values, "--llmb-against", "recorded") if values.get("llmb_against") else "",
-        baseline_release=_text(values, "--llmb-baseline-release"),
-        record=_output(values, "--llmb-record", directory),
-        junit=_output(values, "--llmb-junit", directory),
-        inconclusive=_chosen(values, "--llmb-inconclusive", "literal"),
-        improvement=_chosen(values, "--llmb-improvement", "pass"),
-        scaling=_chosen(values, "--llmb-scaling", "report"),
-        repeat_window=_converted(values, "--llmb-repeat-window", parse_window),
-        assumed_cv=_converted(values, "--llmb-assumed-cv", _PERCENT) or ASSUMED_CV,
+        unmatched=chosen(values, "--llmb-unmatched", "fail"),
+        release=text(values, "--llmb-release"),
+        gpu=text(values, "--llmb-gpu").lower(),
+        runs=chosen(values, "--llmb-runs", "newest"),
+        since=converted(values, "--llmb-since", parse_moment),
+        max_age=converted(values, "--llmb-max-age", parse_age),
+        against=chosen(values, "--llmb-against", "recorded") if values.get("llmb_against") else "",
+        baseline_release=text(values, "--llmb-baseline-release"),
+        record=output(values, "--llmb-record", directory),
+        junit=output(values, "--llmb-junit", directory),
+        inconclusive=chosen(values, "--llmb-inconclusive", "literal"),
+        improvement=chosen(values, "--llmb-improvement", "pass"),
+        scaling=chosen(values, "--llmb-scaling", "report"),
+        repeat_window=converted(values, "--llmb-repeat-window", parse_window),
+        assumed_cv=converted(values, "--llmb-assumed-cv", _PERCENT) or ASSUMED_CV,
         certify=bool(values.get("llmb_certify")),
         selftest=bool(values.get("llmb_selftest")),
+        launch=resolve_launch(values, directory),
     )
-    _refuse_judging_flags(settings)
+    _refuse_contradictions(settings)
     return _certifying(settings, typed) if settings.certify else settings
-
-
-def parse_age(text: str) -> timedelta:
-    """Read `90m`, `36h`, `1.5d` or `2w`; ValueError otherwise."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([mhdw])", text)
-    if not found or float(found[1]) == 0:
-        raise ValueError("expected a number above 0 with m, h, d or w, such as 36h")
-    return (
-        float(found[1])
-        * {
-            "m": timedelta(minutes=1),
-            "h": timedelta(hours=1),
-            "d": timedelta(days=1),
-            "w": timedelta(weeks=1),
-        }[found[2]]
-    )
 
 
 def parse_window(text: str) -> timedelta | None:
@@ -122,11 +106,21 @@ def parse_moment(text: str) -> datetime:
         raise ValueError("expected a date such as 2025-11-20 or a time such as 2025-11-20T06:00") from None
 
 
-def _refuse_judging_flags(settings: Settings) -> None:
-    """Refuse what has to judge in a session that only records."""
+def _refuse_contradictions(settings: Settings) -> None:
+    """Refuse what has to judge in a session that only records, and what a launch has no use for."""
     for flag, given in (("--llmb-certify", settings.certify), ("--llmb-selftest", settings.selftest)):
         if given and settings.record is not None:
             raise SettingsError(f"{flag} with --llmb-record: a session that records judges nothing; run two sessions")
+    if settings.launch is None:
+        return
+    for flag, useless in (
+        ("--llmb-selftest", settings.selftest),
+        ("--llmb-runs=each", settings.runs == "each"),
+        ("--llmb-since", settings.since is not None),
+        ("--llmb-max-age", settings.max_age is not None),
+    ):
+        if useless:
+            raise SettingsError(f"{flag} with a launch: it is about runs on disk; judge them with --llmb-logs alone")
 
 
 def _certifying(settings: Settings, typed: Mapping[str, Any]) -> Settings:
@@ -134,7 +128,7 @@ def _certifying(settings: Settings, typed: Mapping[str, Any]) -> Settings:
 
     Only the command line and the ini file may say another tolerance or baseline, and nothing another `inconclusive`.
     """
-    mode = _value(typed, "--llmb-inconclusive")
+    mode = value(typed, "--llmb-inconclusive")
     if mode not in (None, "fail"):
         raise SettingsError(
             f"--llmb-inconclusive={mode} with --llmb-certify: a certificate does not rest on a run that cannot tell; "
@@ -162,94 +156,24 @@ def _layers(values: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, 
 
 def _tolerances(typed: Mapping[str, Any], ini: Mapping[str, Any]) -> tuple[Tolerance, ...]:
     flag = "--llmb-tolerance"
-    weaker = _converted(ini, flag, partial(parse_tolerances, source="ini"))
-    stronger = _converted(typed, flag, partial(parse_tolerances, source=flag))
+    weaker = converted(ini, flag, partial(parse_tolerances, source="ini"))
+    stronger = converted(typed, flag, partial(parse_tolerances, source=flag))
     return merged(weaker or (), stronger or ())
-
-
-def _value(values: Mapping[str, Any], flag: str) -> str | None:
-    value = values.get(destination(flag))
-    return None if value is None or value == "" else str(value).strip()
-
-
-def _text(values: Mapping[str, Any], flag: str) -> str:
-    return _value(values, flag) or ""
-
-
-def _chosen(values: Mapping[str, Any], flag: str, default: str) -> str:
-    choices = next(option.choices for option in OPTIONS if option.flag == flag)
-    value = _value(values, flag) or default
-    if value not in choices:
-        raise SettingsError(
-            f"{flag}={value}: expected {', '.join(choices[:-1])} or {choices[-1]}{did_you_mean(value, choices)}"
-        )
-    return value
-
-
-def _converted(values: Mapping[str, Any], flag: str, convert: Callable[[str], Converted]) -> Converted | None:
-    text = _value(values, flag)
-    if text is None:
-        return None
-    try:
-        return convert(text)
-    except OverflowError:
-        raise SettingsError(f"{flag}={text}: found a number that is too large") from None
-    except ValueError as error:
-        raise SettingsError(f"{flag}={text}: {error}") from None
-
-
-def _path(flag: str, text: object, directory: Path) -> Path:
-    if not str(text).strip():
-        raise SettingsError(f"{flag}= is empty: give a path")
-    return directory / Path(str(text)).expanduser()
-
-
-def _existing(flag: str, text: object, directory: Path) -> Path:
-    path = _path(flag, text, directory)
-    if path.exists():
-        return path
-    if path.is_symlink():
-        raise SettingsError(f"{flag}={text}: a broken link, to {os.readlink(path)}")
-    parent = next(parent for parent in path.parents if parent.exists())
-    missing = path.relative_to(parent).parts[0]
-    names = [entry.name for entry in parent.iterdir()] if parent.is_dir() else []
-    raise SettingsError(f"{flag}={text} does not exist: {parent} has no {missing!r}{did_you_mean(missing, names)}")
-
-
-def _folder(flag: str, text: object, directory: Path) -> Path:
-    path = _existing(flag, text, directory)
-    if not path.is_dir():
-        raise SettingsError(f"{flag}={text}: {path} is a file; give the folder that holds it")
-    return path
-
-
-def _output(values: Mapping[str, Any], flag: str, directory: Path) -> Path | None:
-    text = _value(values, flag)
-    if text is None:
-        return None
-    path = _path(flag, text, directory)
-    folder_wanted = flag == "--llmb-record"
-    if path.exists() and path.is_dir() is not folder_wanted:
-        raise SettingsError(f"{flag}={text}: {path} is a {'file' if folder_wanted else 'folder'}")
-    parent = next(parent for parent in (path, *path.parents) if parent.exists() and (parent != path or folder_wanted))
-    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        raise SettingsError(f"{flag}={text}: cannot write below {parent}")
-    return path
 
 
 def _patterns(given: Sequence[object], directory: Path) -> list[str]:
     """Expand files of patterns, one a line, `#` starts a comment."""
     patterns: list[str] = []
-    for text in map(str, given):
-        path = directory / Path(text).expanduser()
-        if text and path.is_file():
+    for one in map(str, given):
+        path = directory / Path(one).expanduser()
+        if one and path.is_file():
             lines = (line.partition("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines())
             found = [line for line in lines if line]
             if not found:
-                raise SettingsError(f"--llmb-require={text}: the file names no configuration")
+                raise SettingsError(f"--llmb-require={one}: the file names no configuration")
             patterns += found
         else:
-            patterns.append(text.strip())
+            patterns.append(one.strip())
     if "" in patterns:
         raise SettingsError("--llmb-require= is empty: give an id, a pattern, a file or all")
     return patterns

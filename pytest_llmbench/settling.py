@@ -18,14 +18,16 @@ def settle(batch: Batch, selected: Collection[str], settings: Settings) -> tuple
     found = [batch.results[identifier] for identifier in selected]
     judged = {result.case.key for result in found if result.judgement.verdict in JUDGED}
     chosen = [unshadowed(result, batch.strays, settings) for result in found]
-    nothing = "" if judged else _nothing_judged(batch, len(chosen))
+    done = judged or any(result.done for result in found)
+    nothing = "" if done else _nothing_judged(batch, len(chosen), settings)
     outcomes = []
     for result in chosen:
         key = result.case.key
         in_doubt = key not in judged or result.judgement.verdict is Verdict.INCONCLUSIVE
         required = is_required(key, settings.require) and in_doubt
         status = Status.FAILED if nothing else status_of(result.judgement, required=required, settings=settings)
-        outcomes.append(Outcome(result.case, status, result.judgement, result.others, nothing))
+        outcome = Outcome(result.case, status, result.judgement, result.others, nothing)
+        outcomes.append(replace(outcome, jobs=result.jobs, nodes=result.nodes))
     return tuple(outcomes)
 
 
@@ -62,9 +64,11 @@ def status_of(judgement: Judgement, *, required: bool, settings: Settings) -> St
     )
 
 
-def _nothing_judged(batch: Batch, selected: int) -> str:
+def _nothing_judged(batch: Batch, selected: int, settings: Settings) -> str:
     """Say why nothing is green: which runs were found, and what would match them."""
     told = f"nothing was judged: no valid run of the {wording.counted(selected, 'selected configuration')}."
+    if settings.launch is not None:
+        return told
     if batch.runs_found and batch.runs_found == batch.runs_before_since:
         return f"{told} All of the {wording.counted(batch.runs_found, 'run')} started before --llmb-since."
     if not batch.runs_found:

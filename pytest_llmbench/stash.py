@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_llmbench.options import LAUNCHING, destination
+
 if TYPE_CHECKING:
     from pytest_llmbench.session import Session
 
@@ -33,9 +35,19 @@ def session_of(config: pytest.Config) -> Session:
     return config.stash[SESSION]
 
 
+def launching(config: pytest.Config) -> bool:
+    """Whether the session launches jobs, or goes on with what was launched."""
+    return any(config.getoption(destination(flag)) for flag in LAUNCHING)
+
+
+def judging(config: pytest.Config) -> bool:
+    """Whether the session judges runs, from disk or launched."""
+    return bool(config.getoption("llmb_logs")) or launching(config)
+
+
 def suite_wanted(config: pytest.Config) -> bool:
     """Whether the built-in tests run: without a path on the command line, or with their own node ids."""
-    return bool(config.getoption("llmb_logs")) and len(wanted_ids(config)) == len(_paths(config))
+    return judging(config) and len(wanted_ids(config)) == len(_paths(config))
 
 
 def _paths(config: pytest.Config) -> list[str]:
@@ -66,5 +78,8 @@ def uses_runs(item: pytest.Item) -> bool:
     return bool(CASES.keys() & set(getattr(item, "fixturenames", ())))
 
 
-def typed_logs(config: pytest.Config) -> bool:
-    return any(str(argument).startswith("--llmb-logs") for argument in config.invocation_params.args)
+def typed_judging(config: pytest.Config) -> str:
+    """Return the option on the command line that asks for runs to be judged; empty where none was typed."""
+    flags = ("--llmb-logs", *LAUNCHING)
+    typed = (str(argument).partition("=")[0] for argument in config.invocation_params.args)
+    return next((argument for argument in typed if argument in flags), "")

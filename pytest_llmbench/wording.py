@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,11 @@ def ratio(logarithm: float) -> float:
     return math.exp(min(logarithm, 700.0))
 
 
+def finite(value: float | None) -> float | None:
+    """Return a value that JSON can hold: one that is no number is None."""
+    return value if value is not None and math.isfinite(value) else None
+
+
 def listed(items: Sequence[object], limit: int = 5) -> str:
     """Return the first items and a count of the rest: `1, 2, 3, 4, 5 and 9 more`."""
     shown = ", ".join(map(str, items[:limit]))
@@ -54,6 +60,30 @@ def listed(items: Sequence[object], limit: int = 5) -> str:
 def counted(number: int, noun: str, plural: str = "") -> str:
     """Return `1 run` or `2 runs`."""
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
+
+
+def folded(nodes: Iterable[str]) -> str:
+    """Return names of nodes as Slurm writes them: `n[1-4,7]` for n1 n2 n3 n4 n7, `a1,rack2-n[08-10]`."""
+    numbers: dict[tuple[str, str], set[str]] = {}
+    whole = set()
+    for name in nodes:
+        found = re.match(r"([^.\[]*?)([0-9]+)([^.0-9]*(?:\..*)?)$", name)  # the last number of a host's own name
+        if found:
+            numbers.setdefault((found[1], found[3]), set()).add(found[2])
+        else:
+            whole.add(name)
+    return ",".join(sorted(whole) + [_group(head, numbers[head, tail], tail) for head, tail in sorted(numbers)])
+
+
+def _group(head: str, numbers: Iterable[str], tail: str) -> str:
+    rows: list[list[str]] = []
+    for digits in sorted(numbers, key=lambda digits: (int(digits), len(digits))):
+        if rows and digits == str(int(rows[-1][-1]) + 1).zfill(len(rows[-1][-1])):
+            rows[-1].append(digits)
+        else:
+            rows.append([digits])
+    told = ",".join(row[0] if len(row) == 1 else f"{row[0]}-{row[-1]}" for row in rows)
+    return f"{head}{told}{tail}" if told.isdigit() else f"{head}[{told}]{tail}"
 
 
 def place(path: Path, directory: Path) -> str:

@@ -194,3 +194,32 @@ def test_a_terminal_without_unicode_gets_escapes_in_place_of_a_traceback(own: Pa
     )
     assert (done.returncode, done.stderr) == (0, b"")
     assert rb"mes r\xe9sultats" in done.stdout
+
+
+UNTIMED = OWN.replace("kind: published", "kind: recipe").replace("last_step", "mean").replace('"989"', '"NA"')
+
+
+@pytest.fixture
+def untimed(tmp_path: Path) -> Path:
+    path = tmp_path / "untimed.yaml"
+    path.write_text(UNTIMED.replace(',\n     cells: {step_time: "12.30"}', ""))
+    return path
+
+
+def test_a_recipe_that_nothing_has_timed_is_listed_and_shown_without_numbers(
+    capsys: pytest.CaptureFixture[str], untimed: Path
+) -> None:
+    code, out, err = run(capsys, "list", "--baselines", untimed)
+    assert (code, err) == (0, "")
+    (line,) = [line for line in out.splitlines() if line.startswith("mine_8b")]
+    assert line.split() == ["mine_8b-25.05-h100-bf16-8", "-", "-", "recipe"]
+    code, out, err = run(capsys, "show", "mine_8b-25.05-h100-bf16-8", "--baselines", untimed)
+    assert (code, err) == (0, "")
+    assert "nothing yet: record a baseline" in out
+    assert "nan" not in out.lower()
+
+
+def test_a_recipe_that_nothing_has_timed_lints_clean(capsys: pytest.CaptureFixture[str], untimed: Path) -> None:
+    code, out, _ = run(capsys, "lint", untimed)
+    assert code == 0
+    assert "1 configuration, 0 cells (0 numbers), 0 derived" in out

@@ -35,7 +35,8 @@ def test_the_run_that_is_shown_prints_what_is_shown() -> None:
 
 def test_every_option_is_in_the_table() -> None:
     for option in OPTIONS:
-        assert f"`{option.flag}{'`' if option.is_flag else '='}" in README, option.flag
+        follows = "`" if option.is_flag else "[=" if option.alone else "="
+        assert f"`{option.flag}{follows}" in README, option.flag
 
 
 def test_every_page_that_is_linked_is_there() -> None:

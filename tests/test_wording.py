@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pytest_llmbench import wording
 
@@ -47,3 +51,44 @@ def test_lists_show_five_and_a_count() -> None:
 def test_paths_read_as_typed() -> None:
     assert wording.place(Path("/a/b/c.out"), Path("/a")) == "b/c.out"
     assert wording.place(Path("/x/c.out"), Path("/a")) == "/x/c.out"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "text"),
+    [
+        ("", ""),
+        ("n1", "n1"),
+        ("n1 n2 n3 n4 n7", "n[1-4,7]"),
+        ("n7 n2 n4 n3 n1 n1", "n[1-4,7]"),
+        ("n8 n9 n10 n11", "n[8-11]"),
+        ("n08 n09 n10 n99 n100", "n[08-10,99-100]"),
+        ("n1 n01", "n[1,01]"),
+        ("rack1-n1 rack1-n2 rack2-n1", "rack1-n[1-2],rack2-n1"),
+        ("gpu1a gpu2a gpu3b", "gpu[1-2]a,gpu3b"),
+        ("n1.cluster7 n2.cluster7", "n[1-2].cluster7"),
+        ("localhost", "localhost"),
+        ("login n1", "login,n1"),
+        ("7 8", "[7-8]"),
+        ("n n0 n1", "n,n[0-1]"),
+        ("n[1-2]", "n[1-2]"),
+    ],
+)
+def test_names_of_nodes_are_folded(nodes: str, text: str) -> None:
+    assert wording.folded(nodes.split()) == text
+
+
+@given(st.lists(st.tuples(st.sampled_from(["n", "a-1-", ""]), st.integers(0, 1200), st.integers(0, 4)), max_size=40))
+def test_folding_loses_no_node(drawn: list[tuple[str, int, int]]) -> None:
+    nodes = {f"{head}{str(number).zfill(width)}" for head, number, width in drawn}
+    assert set(unfolded(wording.folded(sorted(nodes)))) == nodes
+
+
+def unfolded(text: str) -> Iterator[str]:
+    """Yield the names that a folded text stands for."""
+    for head, inside in re.findall(r"([^,\[]*)(?:\[([^\]]*)\])?(?:,|$)", text):
+        for part in inside.split(",") if inside else []:
+            first, _, last = part.partition("-")
+            for number in range(int(first), int(last or first) + 1):
+                yield f"{head}{str(number).zfill(len(first))}"
+        if head and not inside:
+            yield head

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_llmbench.baseline.fields import GROUPS
-from pytest_llmbench.baseline.schema import Entry
+from pytest_llmbench.baseline.fields import GROUPS, NO_PEAK
 from pytest_llmbench.models import (
     Architecture,
     Baseline,
@@ -24,6 +24,7 @@ from pytest_llmbench.models import (
     Window,
 )
 from pytest_llmbench.tolerance import merged
+from pytest_llmbench.yamlfile.schema import Entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,19 +93,28 @@ def _baseline(path: Path, kind: str, entry: Entry, row: Entry, resolutions: Mapp
     return Baseline(
         configuration=_configuration(entry, row),
         kind=kind,
-        step_seconds=_step_seconds(recording, window) if recording else float(row["cells"]["step_time"]),
+        step_seconds=_step_seconds(recording, window) if recording else _printed_seconds(cells),
         cells=tuple(cells.values.items()) if cells else (),
         window=window,
         timed=entry["timed"],
         steps=entry["steps"],
         dialect=entry["dialect"],
-        peak_tflops=float(entry["peak_tflops"][row["gpu"]][row["dtype"]]),
+        peak_tflops=_peak(entry["peak_tflops"][row["gpu"]][row["dtype"]]),
         source=Source(entry["source"]["document"], row.get("table", ""), str(path), row.line),
         tolerances=merged(entry.get("tolerance", ()), row.get("tolerance", ())),
         logged_tflops_factor=entry.get("logged_tflops_factor"),
         recording=recording,
-        resolution_seconds=0.0 if recording else resolutions[row.get("table", "")],
+        resolution_seconds=resolutions.get(row.get("table", ""), 0.0),
     )
+
+
+def _peak(text: str) -> float:
+    return math.nan if text == NO_PEAK else float(text)
+
+
+def _printed_seconds(cells: Entry | None) -> float:
+    """Return the step time of the table, in seconds; NaN in the file of a recipe that nothing has timed."""
+    return math.nan if cells is None else float(cells["step_time"])
 
 
 def _step_seconds(recording: Recording, window: Window) -> float:

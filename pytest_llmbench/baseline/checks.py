@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from pytest_llmbench.baseline.build import key_of
-from pytest_llmbench.baseline.fields import FIRST_STEP, FORMULA_NEEDS
-from pytest_llmbench.baseline.schema import Entry, Report
+from pytest_llmbench.baseline.fields import FIRST_STEP, FORMULA_NEEDS, LAUNCHERS
 from pytest_llmbench.errors import did_you_mean
+from pytest_llmbench.yamlfile.schema import Entry, Report
 
 
 def check_file(entry: Entry, report: Report) -> None:
@@ -24,7 +24,10 @@ def check_file(entry: Entry, report: Report) -> None:
             report(row.line, f"{again}: task, scaling or variant tell two apart")
         ids.setdefault(name, row.line)
     _check_errata(entry, tuple(ids), report)
-    _check_launch(entry.get("launch"), report)
+    launch = entry.get("launch")
+    if launch is not None:
+        _check_launch(launch, report)
+        _check_checkpoint(launch.get("checkpoint"), entry["models"].values, report)
 
 
 def _check_models(entry: Entry, report: Report) -> None:
@@ -86,7 +89,35 @@ def _and(names: set[str]) -> str:
     return " and ".join(sorted(names)) or "none of them"
 
 
-def _check_launch(launch: Entry | None, report: Report) -> None:
-    if launch is not None and launch["kind"] not in launch["commands"].values:
-        known = launch["commands"].values
-        report(launch.lines["kind"], _unknown("kind", launch["kind"], known, "commands"))
+def _check_launch(launch: Entry, report: Report) -> None:
+    commands = launch["commands"]
+    if launch["kind"] not in commands.values:
+        report(launch.lines["kind"], _unknown("kind", launch["kind"], commands.values, "commands"))
+    for name, command in commands.values.items():
+        if command.get("via") is None and name not in LAUNCHERS:
+            expected = f"expected via: with one of {', '.join(LAUNCHERS)}"
+            report(commands.lines[name], f"found no 'via' of the command {name!r}, {expected}")
+    _check_profiling(launch.get("profiling"), report)
+
+
+def _check_profiling(profiling: Entry | None, report: Report) -> None:
+    """Report default steps of which the first is not before the last."""
+    if profiling is None:
+        return
+    first, last = profiling.get("default_start"), profiling.get("default_stop")
+    if first is not None and last is not None and first >= last:
+        report(
+            profiling.lines["default_start"],
+            f"found default steps {first} to {last}, expected the first before the last",
+        )
+
+
+def _check_checkpoint(checkpoint: Entry | None, models: Any, report: Report) -> None:
+    if checkpoint is None:
+        return
+    for table in filter(None, map(checkpoint.get, ("disk_gb", "save_gpus", "load_gpus"))):
+        for size, value in table.values.items():
+            if size not in models:
+                report(table.lines[size], _unknown("size", size, models, "models"))
+            if isinstance(value, tuple) and list(value) != sorted(value):
+                report(table.lines[size], f"found {list(value)} GPUs, expected the smallest number first")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -27,7 +28,8 @@ def table(baselines: Sequence[Baseline]) -> str:
     lines = [f"{'configuration':<{wide}}  {'step time':>10}  {'MFU':>7}  kind"]
     for baseline in baselines:
         cells = dict(baseline.cells)
-        step = f"{cells.get('step_time') or f'{baseline.step_seconds:#.4g}'} s"
+        printed = cells.get("step_time") or _number(baseline.step_seconds, "#.4g")
+        step = printed if printed == "-" else f"{printed} s"
         lines.append(f"{baseline.key.id:<{wide}}  {step:>10}  {cells.get('mfu', '-'):>7}  {baseline.kind}")
     return "\n".join([*lines, counted(len(baselines), "configuration")])
 
@@ -73,7 +75,8 @@ def _counts(reports: Sequence[LintReport]) -> str:
 def _expectation(baseline: Baseline) -> Iterator[tuple[str, str]]:
     printed = f", printed to {baseline.resolution_seconds:g} s" if baseline.resolution_seconds else ""
     yield "kind", baseline.kind
-    yield "expected", f"{baseline.step_seconds:.10g} s a step{printed}"
+    known = not math.isnan(baseline.step_seconds)
+    yield "expected", f"{baseline.step_seconds:.10g} s a step{printed}" if known else "nothing yet: record a baseline"
     yield "judged by", f"{baseline.window}, of {baseline.steps} steps"
     yield "timed", {"last_step": "the last step of a run"}.get(baseline.timed, baseline.timed.replace("_", " "))
     yield "tolerance", ", ".join(map(str, baseline.tolerances)) or "that of the session"
@@ -97,7 +100,8 @@ def _shape(baseline: Baseline) -> Iterator[tuple[str, str]]:
         "GA": configuration.gradient_accumulation,
     }
     yield "batch", ", ".join(f"{name} {size}" for name, size in batch.items() if size is not None)
-    yield "peak", f"{baseline.peak_tflops:.10g} TFLOP/s per GPU"
+    peak = "not stated" if math.isnan(baseline.peak_tflops) else f"{baseline.peak_tflops:.10g} TFLOP/s per GPU"
+    yield "peak", peak
     if baseline.logged_tflops_factor:
         yield "logged", f"{baseline.logged_tflops_factor:.6g} x the computed TFLOP/s"
 
@@ -126,18 +130,22 @@ def _metrics(baseline: Baseline, arithmetic: Arithmetic) -> Iterator[str]:
     for name, (label, unit) in LABELS.items():
         cell = printed.get(name, "-")
         if name == "step_time":
-            computed = f"{baseline.step_seconds:.10g}"
+            computed = _number(baseline.step_seconds, ".10g")
         else:
-            computed = _computed(recomputed(baseline, name, arithmetic), name, cell)
+            computed = _computed(baseline, recomputed(baseline, name, arithmetic), name, cell)
         what = f"{label} ({unit})" if unit else label
         yield f"  {what:<22} {cell:>12}  {computed:>12}"
     tflops = arithmetic.tflops_per_gpu(baseline.configuration, baseline.step_seconds)
-    yield f"  {'TFLOP/s per GPU':<22} {'-':>12}  {tflops:>12.2f}"
+    yield f"  {'TFLOP/s per GPU':<22} {'-':>12}  {_number(tflops, '.2f'):>12}"
 
 
-def _computed(value: float | None, name: str, cell: str) -> str:
+def _number(value: float, digits: str) -> str:
+    return "-" if math.isnan(value) else f"{value:{digits}}"
+
+
+def _computed(baseline: Baseline, value: float | None, name: str, cell: str) -> str:
     if value is None:
-        return "none (proxy)"
+        return "none (proxy)" if name == "days_to_1t" and baseline.configuration.proxy else "-"
     if cell != "-" and cell not in NOT_GIVEN:
         return at_printed_precision(value, cell)
     return f"{value * 100:.2f}%" if name == "mfu" else f"{value:.2f}"

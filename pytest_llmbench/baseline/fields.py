@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import re
 import string
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
-from pytest_llmbench.baseline.schema import Converted, Fields, Flag, Items, Names, Number, Spec, Text
 from pytest_llmbench.tolerance import parse_tolerances
+from pytest_llmbench.yamlfile.schema import Converted, Entry, Fields, Flag, Items, Names, Number, Spec, Text
 
 SCHEMA = "1"
-KINDS = ("published", "recorded")
+KINDS = ("published", "recorded", "recipe")
+"""The document's numbers, this cluster's own, or a recipe that nothing has timed yet."""
+
+LAUNCHERS = ("sbatch", "script", "llmb-run", "local")
+"""How a command can be launched; a command of one of these names needs no `via`."""
 
 FIRST_STEP = {"nemo1": 0, "nemo2": 0, "maxtext": 0}
 """The dialects, with the number that each gives to its first step."""
@@ -27,6 +32,8 @@ DERIVED = ("tokens_per_second", "mfu", "days_to_1t")
 GROUPS = ("tp", "pp", "cp", "ep", "etp", "dp", "vp", "fsdp")
 COLUMNS = (*GROUPS, "sequence_length", "layers", "mbs", "gbs", "ga")
 NOT_GIVEN = ("NA", "n/a")
+NO_PEAK = "NA"
+"""The peak of what has none that anyone states, as a CPU."""
 PLACEHOLDERS = (
     *("account", "partition", "nodes", "stage", "checkpoint", "gpus_per_node"),
     *("recipe", "size", "gpu", "dtype", "gpus", "gsw_version", "experiment", "timestamp", "job", "restart"),
@@ -70,6 +77,14 @@ def _has_known_placeholders(text: str) -> bool:
         return False
 
 
+def _names_a_job(text: str) -> bool:
+    try:
+        return "job" in re.compile(text).groupindex
+    except re.error:
+        return False
+
+
+_JOB_ID = Text(r"a regular expression with the group job, such as 'job (?P<job>\d+)'", accept=_names_a_job)
 _NAME = Text("a name of lower-case letters, digits and . _ + -", r"(?a:[a-z0-9][a-z0-9._+-]{0,99})")
 _WORD = Text("a name of lower-case letters and digits", r"(?a:[a-z0-9][a-z0-9_.]{0,49})")
 _TEXT = Text()
@@ -87,7 +102,8 @@ _FORMULA = Text(
     f"{' or '.join(FORMULA_NEEDS)}, with the digits it is rounded to as in llama:3 where the document rounds",
     rf"(?a:({'|'.join(map(re.escape, FORMULA_NEEDS))})(:[1-9])?)",
 )
-_VARIABLES = Names(_TEMPLATE, Text("the name of an environment variable", r"(?a:[A-Za-z_][A-Za-z0-9_]*)"))
+_VARIABLE = Text("the name of an environment variable", r"(?a:[A-Za-z_][A-Za-z0-9_]*)")
+_VARIABLES = Names(_TEMPLATE, _VARIABLE)
 _OPTIONS = Names(_TEXT, Text("an option such as --gres", r"(?a:--?[a-z][a-z-]*)"))
 
 _CELLS = Fields(
@@ -154,10 +170,13 @@ _MODEL = Fields(
 )
 _LAUNCH = Fields(
     {
-        "kind": Text(choices=("sbatch", "script", "llmb-run")),
+        "kind": _NAME,
         "commands": Names(
-            Fields({"command": _TEMPLATE}, {"folder": _TEXT, "fixed": _VARIABLES}),
-            Text(choices=("sbatch", "script", "llmb-run")),
+            Fields(
+                {"command": _TEMPLATE},
+                {"folder": _TEXT, "fixed": _VARIABLES, "via": Text(choices=LAUNCHERS), "job_id": _JOB_ID},
+            ),
+            _NAME,
         ),
         "gpus_per_node": Names(_GROUP, _WORD),
     },
@@ -169,11 +188,21 @@ _LAUNCH = Fields(
         "setup": _TEMPLATE,
         "image": Fields({"source": _TEXT}, {"file": _TEXT, "digest": _TEXT}),
         "needs": Fields({}, {"hf_token": Flag(), "python": _TEXT, "virtual_environment": Flag(), "dataset": _TEXT}),
-        "profiling": _VARIABLES,
+        "profiling": Fields(
+            {"enable": _VARIABLES},
+            {
+                **dict.fromkeys(("start", "stop", "ranks", "gpu_metrics", "cpu"), _VARIABLE),
+                **dict.fromkeys(("default_start", "default_stop"), Number(0, 10**9, whole=True)),
+            },
+        ),
         "nccl_trace": _VARIABLES,
         "checkpoint": Fields(
             {"save": _VARIABLES, "load": _VARIABLES},
-            dict.fromkeys(("disk_space", "save_gpus", "load_gpus"), Names(_TEXT, _NAME)),
+            {
+                "disk_gb": Names(Number(1, 10**6, whole=True), _NAME),
+                "save_gpus": Names(Items(_GROUP, most=2), _NAME),
+                "load_gpus": Names(Items(_GROUP, most=2), _NAME),
+            },
         ),
     },
 )
@@ -189,43 +218,60 @@ _ERRATUM = Fields(
 )
 
 
+_PEAK = Text(
+    'a peak in TFLOP/s, or "NA" where nothing states one',
+    rf"(?a:{_DIGITS}|NA)",
+    accept=lambda text: text == NO_PEAK or is_positive(text),
+)
+_REQUIRED: dict[str, Spec] = {
+    "schema": Number(1, 1, whole=True),
+    "kind": Text(choices=KINDS),
+    "recipe": _NAME,
+    "release": Text('a release such as "25.05"', _NAME.pattern),
+    "dialect": Text(choices=tuple(FIRST_STEP)),
+    "source": Fields({"document": _TEXT}, {"text": _TEXT, "note": _TEXT}),
+    "peak_tflops": Names(Names(_PEAK, _WORD), _WORD),
+    "models": Names(_MODEL, _NAME),
+}
+_OPTIONAL: dict[str, Spec] = {
+    "layout": Text(choices=("results", "experiments", "workloads")),
+    "dp_excludes_ep": Flag(),
+    "tolerance": _TOLERANCES,
+    "logged_tflops_factor": Number(0.5, 2),
+    "launch": _LAUNCH,
+    "errata": Items(_ERRATUM, least=0),
+}
+
+
 def file_fields(kind: str) -> Fields:
-    """Return the keys of a whole file: a recorded one needs fewer facts about the document, and a recording."""
-    recorded = kind == "recorded"
-    cells, recording = {"cells": _CELLS}, {"recorded": _RECORDED}
+    """Return the keys of a whole file: a recorded one needs fewer facts about the document, and a recording; a recipe
+    that nothing has timed has no cells, and a window and a number of steps where they are not the usual ones."""
+    recorded, timed = kind == "recorded", kind != "recipe"
+    cells, recording = {"cells": _CELLS} if timed else {}, {"recorded": _RECORDED}
     row = Fields(
         {**_CONFIGURATION, **(recording if recorded else cells)},
         {**_CONFIGURATION_OPTIONS, **(cells if recorded else {})},
     )
     about: dict[str, Spec] = {"title": _TEXT, "framework": _TEXT, "names": Items(_NAME)}
-    return Fields({**_required(recorded), **({} if recorded else about), "configurations": Items(row)}, {
-        **(about if recorded else {}),
-        "layout": Text(choices=("results", "experiments", "workloads")),
-        "dp_excludes_ep": Flag(),
-        "tolerance": _TOLERANCES,
-        "logged_tflops_factor": Number(0.5, 2),
-        "launch": _LAUNCH,
-        "errata": Items(_ERRATUM, least=0),
-    })  # fmt: skip
+    how = _how(recorded)
+    return Fields(
+        {**_REQUIRED, **(how if timed else {}), **({} if recorded else about), "configurations": Items(row)},
+        {**({} if timed else how), **(about if recorded else {}), **_OPTIONAL},
+    )
 
 
-def _required(recorded: bool) -> dict[str, Spec]:
+def with_defaults(entry: Entry) -> Entry:
+    """Return a file with the window, the number of steps and what is timed, where a recipe leaves them out."""
+    window = Entry(entry.line, {"statistic": "mean", "first": 11, "last": 44}, {})
+    return replace(entry, values={"timed": "mean", "window": window, "steps": 50, **entry.values})
+
+
+def _how(recorded: bool) -> dict[str, Spec]:
+    """Return the keys that say what was measured."""
+    step = Number(0, 10**9, whole=True)
+    statistics = ("mean", "trimmed_mean") if recorded else ("mean",)
     return {
-        "schema": Number(1, 1, whole=True),
-        "kind": Text(choices=KINDS),
-        "recipe": _NAME,
-        "release": Text('a release such as "25.05"', _NAME.pattern),
-        "dialect": Text(choices=tuple(FIRST_STEP)),
-        "source": Fields({"document": _TEXT}, {"text": _TEXT, "note": _TEXT}),
         "timed": Text(choices=("mean", "trimmed_mean") if recorded else ("last_step", "mean")),
-        "window": Fields(
-            {
-                "statistic": Text(choices=("mean", "trimmed_mean") if recorded else ("mean",)),
-                "first": Number(0, 10**9, whole=True),
-                "last": Number(0, 10**9, whole=True),
-            }
-        ),
+        "window": Fields({"statistic": Text(choices=statistics), "first": step, "last": step}),
         "steps": Number(1, 10**9, whole=True),
-        "peak_tflops": Names(Names(Text("a peak in TFLOP/s", rf"(?a:{_DIGITS})", accept=is_positive), _WORD), _WORD),
-        "models": Names(_MODEL, _NAME),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from decimal import ROUND_HALF_UP, Decimal
@@ -85,8 +86,11 @@ def at_printed_precision(value: float, printed: str) -> str:
 
 
 def recomputed(baseline: Baseline, cell: str, arithmetic: Arithmetic) -> float | None:
-    """Return a derived cell from the printed step time; None where there is no such number (days of a proxy)."""
+    """Return a derived cell from the printed step time; None where there is no such number: days of a proxy, MFU
+    without a peak, and everything where there is no step time."""
     configuration, seconds = baseline.configuration, baseline.step_seconds
+    if math.isnan(seconds) or (cell == "mfu" and math.isnan(baseline.peak_tflops)):
+        return None
     if cell == "tokens_per_second":
         return arithmetic.tokens_per_second(configuration, seconds)
     if cell == "mfu":

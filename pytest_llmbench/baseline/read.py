@@ -9,12 +9,11 @@ from typing import Any
 
 from pytest_llmbench.baseline.build import RecipeFile, recipe_file
 from pytest_llmbench.baseline.checks import check_file
-from pytest_llmbench.baseline.document import read_document
-from pytest_llmbench.baseline.fields import KINDS, SCHEMA, file_fields
+from pytest_llmbench.baseline.fields import KINDS, SCHEMA, file_fields, with_defaults
 from pytest_llmbench.errors import BaselineError
 from pytest_llmbench.models import Baseline, Recipe
-
-SHOWN_PROBLEMS = 10
+from pytest_llmbench.yamlfile.document import read_document
+from pytest_llmbench.yamlfile.read import read_entry
 
 
 def read_recipe(path: Path) -> Recipe:
@@ -53,18 +52,9 @@ def baseline_files(places: Sequence[Path]) -> tuple[Path, ...]:
 
 def read_file(path: Path) -> RecipeFile:
     """Return a file with all that is stated in it; BaselineError lists up to ten problems, each with its line."""
-    problems: list[tuple[int, str]] = []
-
-    def report(line: int, problem: str) -> None:
-        problems.append((line, problem))
-
     root = read_document(path)
     kind = _kind(path, root)
-    entry = file_fields(kind).read(root, report)
-    if entry is not None and not problems:
-        check_file(entry, report)
-    if entry is None or problems:
-        raise BaselineError(_listed(path, sorted(problems)))
+    entry = read_entry(path, root, file_fields(kind), complete=with_defaults, check=check_file)
     return recipe_file(path, kind, entry)
 
 
@@ -90,13 +80,7 @@ def _kind(path: Path, root: Any) -> str:
         line = (version or root).start_mark.line + 1
         raise BaselineError(f"{path}:{line}: found {found}, expected schema: {SCHEMA}, which is all this release reads")
     kind = stated.get("kind")
-    return "recorded" if kind is not None and kind.value == KINDS[1] else KINDS[0]
-
-
-def _listed(path: Path, problems: Sequence[tuple[int, str]]) -> str:
-    lines = [f"{path}:{line}: {problem}" for line, problem in problems[:SHOWN_PROBLEMS]]
-    more = len(problems) - SHOWN_PROBLEMS
-    return "\n".join([*lines, *([f"and {more} more problems in this file"] if more > 0 else [])])
+    return kind.value if kind is not None and kind.value in KINDS else KINDS[0]
 
 
 def _place(baseline: Baseline) -> str:

@@ -7,30 +7,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pytest_llmbench import wording
-from pytest_llmbench.judge import agreement, nights
+from pytest_llmbench.judge import agreement, nights, words
 from pytest_llmbench.judge.estimate import disagree, estimate, noise_of
 from pytest_llmbench.judge.margin import EQUAL, Answer, answer
-from pytest_llmbench.judge.shape import Shape, look
-from pytest_llmbench.models import Estimate, Evidence, Judgement, Measurement, Note, Reason, Verdict
+from pytest_llmbench.judge.shape import Shape
+from pytest_llmbench.judge.tonight import shape_of, tonight_of
+from pytest_llmbench.models import Estimate, Evidence, Judgement, Measurement, Noise, Note, Problem, Reason, Verdict
 
 POOLED_NIGHTS = 3
 """A configuration that is INCONCLUSIVE for so many nights running is judged on them together."""
-
-MANY = 100
-"""From this many runs on nobody would start them."""
-
-COARSE = 0.1
-"""A baseline whose rounding is a larger part of the margin than this is worth a warning."""
 
 
 def judge(evidence: Evidence) -> Judgement:
     """Return the verdict on a configuration from its measurements, newest first.
 
-    The newest comparable run is judged, together with its repeats. PASS: shown to be at most baseline x (1 +
+    The newest comparable run is judged, together with its repeats; where runs were launched, those of the newest launch
+    and nothing that was found on disk. PASS: shown to be at most baseline x (1 +
     tolerance). REGRESSION: shown to be slower than that. IMPROVEMENT: shown to be faster than baseline / (1 +
     tolerance). INCONCLUSIVE: none of these can be shown. A run that cannot be judged is INVALID, whatever older runs
-    say; a configuration without a comparable run is MISSING.
+    say, and so is a launch with such a run, and one against a baseline without a value; a configuration without a
+    comparable run is MISSING.
     """
+    launched = next((one for one in evidence.measurements if one.run.found.launch), None)
+    if launched is not None:
+        return _judged(evidence, launched)
     comparable = [measurement for measurement in evidence.measurements if measurement.excluded is None]
     if not comparable:
         return _missing(evidence)
@@ -49,7 +49,13 @@ def judge_alone(evidence: Evidence) -> Judgement:
     problem = measurement.excluded
     if problem is not None:
         return _verdict(evidence, Verdict.NOT_COMPARABLE, problem.reason, problem.text, measurement)
-    return _judged(replace(evidence, repeat_window=None), measurement)
+    alone = _without_launch(measurement)
+    return _judged(replace(evidence, measurements=(alone, *evidence.measurements[1:]), repeat_window=None), alone)
+
+
+def _without_launch(measurement: Measurement) -> Measurement:
+    run = measurement.run
+    return replace(measurement, run=replace(run, found=replace(run.found, launch="")))
 
 
 def _judged(evidence: Evidence, newest: Measurement) -> Judgement:
@@ -60,13 +66,33 @@ def _judged(evidence: Evidence, newest: Measurement) -> Judgement:
         age, limit = wording.age(evidence.now - started), wording.age(evidence.max_age)
         text = f"the newest run is {age} old; at most {limit} is allowed"
         return _verdict(evidence, Verdict.MISSING, Reason.TOO_OLD, text, newest)
-    if not newest.valid:
-        problem = newest.problems[0]
-        return _verdict(evidence, Verdict.INVALID, problem.reason, problem.text, newest)
-    measured = newest.statistic_seconds
-    if measured is None or not (math.isfinite(measured) and measured > 0):
-        return _verdict(evidence, Verdict.INVALID, Reason.WINDOW_INCOMPLETE, "no step time was measured", newest)
+    together = nights.of_launch(newest, evidence)
+    for one in together:
+        problem = _unusable(one)
+        if problem is not None:
+            # Left out, a run that ended badly could turn a launch green; what it would have measured nobody knows.
+            whose = f"{one.run.id}, one of {len(together)} runs that count: " if len(together) > 1 else ""
+            return _verdict(evidence, Verdict.INVALID, problem.reason, whose + problem.text, one)
+    if not math.isfinite(evidence.baseline.step_seconds):
+        return _nothing_to_compare_with(evidence, together)
     return _compared(evidence, newest)
+
+
+def _unusable(one: Measurement) -> Problem | None:
+    """Return why a run has no step time that counts."""
+    problem = next(iter(one.problems), one.excluded)
+    if problem is not None:
+        return problem
+    measured = one.statistic_seconds
+    if measured is None or not (math.isfinite(measured) and measured > 0):
+        return Problem(Reason.WINDOW_INCOMPLETE, "no step time was measured")
+    return None
+
+
+def _nothing_to_compare_with(evidence: Evidence, runs: Sequence[Measurement]) -> Judgement:
+    measured = wording.listed([wording.seconds(one.statistic_seconds) for one in runs])
+    text = f"nothing to compare with yet: {measured} measured; record it with --llmb-record=DIR"
+    return _verdict(evidence, Verdict.INVALID, Reason.NO_BASELINE, text, runs[0])
 
 
 def _start_unknown(evidence: Evidence, newest: Measurement) -> Judgement:
@@ -96,56 +122,61 @@ class _Finding:
 
 
 def _compared(evidence: Evidence, newest: Measurement) -> Judgement:
-    tonight, notes = _tonight(evidence, newest)
+    together = tonight_of(newest, evidence)
+    tonight = together.runs
     older = nights.history(tonight, evidence)
     noise = noise_of(evidence, older, tonight)
     found = estimate(tonight, evidence, noise)
-    shape = look(newest)
+    shape = shape_of(tonight)
     finding = _finding(found, tonight, evidence, shape)
     meets = agreement.meets_point(tonight, evidence, found)
+    if together.apart:
+        finding = _apart(finding)
+        meets = all(_meets_alone(one, evidence, noise) for one in tonight)
     if finding.reason is Reason.CANNOT_TELL and len(tonight) == 1:
         finding = _over_nights(evidence, newest, older, meets) or finding
-    told = _told(finding, found, newest)
+    told = words.told(finding.verdict, finding.because, found, newest)
     judgement = _verdict(evidence, finding.verdict, finding.reason, told, newest)
     return replace(
         judgement,
         log_difference=found.difference,
         meets_point=meets,
-        notes=(*notes, *_doubts(found), *filter(None, [shape.warming_up]), *shape.notes, *judgement.notes),
+        notes=(
+            *together.notes,
+            *words.doubts(found),
+            *filter(None, [shape.warming_up]),
+            *shape.notes,
+            *judgement.notes,
+        ),
         estimate=found,
         repeats=tonight[1:],
     )
 
 
-def _tonight(evidence: Evidence, newest: Measurement) -> tuple[tuple[Measurement, ...], list[Note]]:
-    """Return the runs that are averaged, and what is to be said of them."""
-    runs, lost = nights.repeats(newest, evidence)
-    notes = [Note("repeat-lost", f"a repeat cannot be judged: {one.problems[0].text}") for one in lost]
-    if len(runs) == 1:
-        return runs, notes + _unknown_build(evidence, newest)
-    shown = wording.listed([wording.seconds(run.statistic_seconds) for run in runs])
-    if disagree(runs, noise_of(evidence, nights.history(runs, evidence))):
-        text = f"{len(runs)} repeats differ too much, the newest decides: {shown}"
-        return (newest,), [Note("repeats-disagree", text), *notes]
-    return runs, [Note("repeats", f"the mean of {len(runs)} repeats: {shown}"), *notes]
+def _apart(finding: _Finding) -> _Finding:
+    """Return what launched runs say that differ too much: a REGRESSION, or nothing.
+
+    "The newest decides" would be launching until it is green, and a mean of two states is that of none.
+    """
+    if finding.verdict is Verdict.REGRESSION:
+        return finding
+    return _Finding(Verdict.INCONCLUSIVE, Reason.REPEATS_DISAGREE, "the runs differ too much to be of one state")
 
 
-def _unknown_build(evidence: Evidence, newest: Measurement) -> list[Note]:
-    if evidence.repeat_window and not nights.build(newest):
-        return [Note("build-unknown", "nothing says which build it is of, so it has no repeats")]
-    return []
+def _meets_alone(one: Measurement, evidence: Evidence, noise: Noise) -> bool:
+    return agreement.meets_point([one], evidence, estimate([one], evidence, noise))
 
 
 def _finding(found: Estimate, tonight: Sequence[Measurement], evidence: Evidence, shape: Shape) -> _Finding:
     told = _answered(found)
     if told is Answer.CANNOT_TELL:
-        because = _how_many(found) + ("" if shape.kind == "even" else f"; {shape.words}")
+        because = words.how_many(found) + ("" if shape.kind == "even" else f"; {shape.words}")
         return _Finding(Verdict.INCONCLUSIVE, Reason.CANNOT_TELL, because)
     doubt = agreement.doubt(told, tonight, evidence)
     if doubt:
         return _Finding(Verdict.INCONCLUSIVE, Reason.FEW_STEPS_DECIDE, f"{doubt}; {shape.words}")
     if told is Answer.BEYOND:
-        return _Finding(Verdict.REGRESSION, Reason.SLOWER_THAN_BOUND, _how_slower(shape))
+        return _Finding(Verdict.REGRESSION, Reason.SLOWER_THAN_BOUND, words.how_slower(shape))
     if shape.warming_up:
         return _Finding(Verdict.INCONCLUSIVE, Reason.WARMING_UP, shape.warming_up.text)
     if answer(found.low, found.high, -found.margin) is Answer.WITHIN:
@@ -170,7 +201,7 @@ def _over_nights(evidence: Evidence, newest: Measurement, older: Sequence[Measur
     told = _answered(together)
     if told is not Answer.BEYOND or any(agreement.doubt(told, runs, evidence) for runs in ([newest], row)):
         return None
-    because = f"{POOLED_NIGHTS} nights running could not tell; together they do: {_interval(together)}"
+    because = f"{POOLED_NIGHTS} nights running could not tell; together they do: {words.interval(together)}"
     return _Finding(Verdict.REGRESSION, Reason.SLOWER_THAN_BOUND, because)
 
 
@@ -178,50 +209,7 @@ def _answered(found: Estimate) -> Answer:
     return answer(found.low, found.high, found.margin)
 
 
-# --- words ------------------------------------------------------------------------------------------------
-
-
-def _told(finding: _Finding, found: Estimate, newest: Measurement) -> str:
-    expected = newest.baseline.step_seconds
-    measured = newest.statistic_seconds if found.runs == 1 else expected * math.exp(found.difference)
-    slower = wording.difference(math.exp(found.difference))
-    told = f"{wording.seconds(measured)} is {slower} against {wording.seconds(expected)} ({_interval(found)})"
-    if finding.verdict in (Verdict.REGRESSION, Verdict.INCONCLUSIVE):
-        told += f"; the bound is {wording.seconds(expected * math.exp(found.margin))}"
-    return f"{told}; {finding.because}" if finding.because else told
-
-
-def _interval(found: Estimate) -> str:
-    if found.threshold_only:
-        return "threshold only: nothing is known of the error"
-    low, high = (wording.difference(wording.ratio(bound)) for bound in (found.low, found.high))
-    return f"{low.removesuffix(' %')} to {high}" if low.endswith("%") and high.endswith("%") else f"{low} to {high}"
-
-
-def _how_slower(shape: Shape) -> str:
-    """Say what a regression looks like; single slow steps do not make it, or the trimmed mean would not agree."""
-    if shape.kind == "even":
-        return f"uniform shift; {shape.words}"
-    return f"uniform shift; besides, {shape.words}" if shape.kind in ("one-spike", "spikes") else shape.words
-
-
-def _how_many(found: Estimate) -> str:
-    runs = wording.counted(found.runs, "run")
-    if found.repeats_needed is None:
-        return f"{runs} cannot tell, and no number would: it lies at the bound"
-    needed = max(found.repeats_needed, found.runs + 1)
-    return f"{runs} cannot tell; {f'about {needed}' if needed <= MANY else f'more than {MANY}'} would"
-
-
-def _doubts(found: Estimate) -> list[Note]:
-    """Return what makes the estimate worse than it could be."""
-    notes = []
-    if found.threshold_only:
-        notes.append(Note("threshold-only", "too few steps and no history: compared with the bound as it is"))
-    if found.rounding > COARSE * found.margin:
-        text = f"the baseline's rounding ({found.rounding:.1%}) is more than a tenth of the margin"
-        notes.append(Note("coarse-baseline", text))
-    return notes
+# --- records -------------------------------------------------------------------------------------------------
 
 
 def _verdict(
@@ -230,7 +218,7 @@ def _verdict(
     expected = evidence.baseline.step_seconds
     bound = expected * evidence.tolerance.factor
     measured = measurement.statistic_seconds if measurement else None
-    comparable = measured is not None and math.isfinite(measured) and measured > 0
+    comparable = measured is not None and math.isfinite(measured) and measured > 0 and math.isfinite(expected)
     return Judgement(
         verdict=verdict,
         reason=reason,
@@ -251,7 +239,8 @@ def _notes(evidence: Evidence, measurement: Measurement | None) -> tuple[Note, .
     if newer and newer[0].excluded:
         told = f"{wording.counted(len(newer), 'newer run')} cannot be compared: {newer[0].excluded.text}"
         notes = (*notes, Note("not-comparable", told))
-    older = len(evidence.measurements) - len(newer) - 1
+    same = (*newer, *(nights.of_launch(measurement, evidence) if measurement else ()))
+    older = sum(not any(one is other for other in same) for one in evidence.measurements)
     if measurement and older:
         notes = (
             *notes,

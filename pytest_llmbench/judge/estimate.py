@@ -16,6 +16,9 @@ from pytest_llmbench.models import Baseline, Estimate, Evidence, Measurement, No
 FEWEST_STEPS = 3
 """A window with fewer steps says nothing of its own spread."""
 
+APART = 3 * math.sqrt(2)
+"""Two runs of one state lie no further apart than so many of their standard deviations."""
+
 
 def estimate(runs: Sequence[Measurement], evidence: Evidence, run_noise: Noise) -> Estimate:
     """Return the estimate from valid runs that are repeats of each other.
@@ -73,8 +76,12 @@ def own_noise(baseline: Baseline, older: Sequence[Measurement]) -> list[Noise | 
 def disagree(runs: Sequence[Measurement], run_noise: Noise) -> bool:
     """Whether runs lie further apart than repeats of each other do: by more than 3 sigma sqrt(2)."""
     logarithms = [math.log(_seconds(run)) for run in runs]
-    sigma = run_sigma(run_noise, [_within(run) for run in runs])
-    return max(logarithms) - min(logarithms) > 3 * math.sqrt(2) * sigma
+    return max(logarithms) - min(logarithms) > APART * sigma_of(runs, run_noise)
+
+
+def sigma_of(runs: Sequence[Measurement], run_noise: Noise) -> float:
+    """Return the standard deviation of the logarithm of one of these runs."""
+    return run_sigma(run_noise, [_within(run) for run in runs])
 
 
 def run_sigma(run_noise: Noise, inside: Sequence[WithinRun]) -> float:

@@ -16,8 +16,12 @@ ADJACENT = timedelta(days=4)
 def repeats(newest: Measurement, evidence: Evidence) -> tuple[tuple[Measurement, ...], tuple[Measurement, ...]]:
     """Return the newest run with its repeats, and repeats that cannot be judged.
 
-    Repeats are runs of its build that started within the repeat window before it.
+    Repeats of a run that was launched are exactly the others of its launch. Those of a run found on disk are runs found
+    on disk, of its build, that started within the repeat window before it.
     """
+    if newest.run.found.launch:
+        others = of_launch(newest, evidence)[1:]
+        return (newest, *(one for one in others if one.valid)), tuple(one for one in others if not one.valid)
     window, started = evidence.repeat_window, newest.run.started
     if not window or started is None:
         return (newest,), ()
@@ -26,11 +30,19 @@ def repeats(newest: Measurement, evidence: Evidence) -> tuple[tuple[Measurement,
         one
         for one in older
         if one.run.started is not None
+        and not one.run.found.launch
         and started - one.run.started <= window
         and build(one) == build(newest) != ""
         and one.window_seconds != newest.window_seconds  # a copy is no second run
     ]
     return (newest, *(one for one in near if one.valid)), tuple(one for one in near if one.problems)
+
+
+def of_launch(one: Measurement, evidence: Evidence) -> tuple[Measurement, ...]:
+    """Return a run and all others of its launch, valid or not; one that was found on disk is alone."""
+    launch = one.run.found.launch
+    same = (other for other in evidence.measurements if other.run.found.launch == launch and other is not one)
+    return (one, *same) if launch else (one,)
 
 
 def build(measurement: Measurement) -> str:
@@ -44,7 +56,7 @@ def history(tonight: Sequence[Measurement], evidence: Evidence) -> list[Measurem
 
     Runs of one day share what changes from night to night, so that they would make the noise look small.
     """
-    started = tonight[0].run.started
+    started = max((one.run.started for one in tonight if one.run.started), default=None)
     nights: dict[object, Measurement] = {}
     known = [one for one in (*evidence.measurements, *evidence.history) if one.valid and one.run.started is not None]
     for one in sorted(known, key=when):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
@@ -77,7 +79,12 @@ def problems(run: Run, choice: Choice, steps: Steps, baseline: Baseline, now: da
 
 
 def possible_seconds(baseline: Baseline) -> float:
-    """Return the step time in seconds at 100 % MFU: no step of this configuration can be faster."""
+    """Return the step time in seconds at 100 % MFU: no step of this configuration can be faster.
+
+    Without a peak the smallest positive number: what can be excluded then is a step that takes no time.
+    """
+    if math.isnan(baseline.peak_tflops):
+        return sys.float_info.min
     return derive.model_flops_utilization(baseline.configuration, 1.0, baseline.peak_tflops)
 
 
@@ -120,7 +127,8 @@ def _window(choice: Choice, steps: Steps, baseline: Baseline) -> Iterator[Proble
         fastest = possible_seconds(baseline)
         rows = choice.segment.steps
         row = int(np.flatnonzero(np.isin(rows.index, list(impossible)))[0])
-        text = f"step {rows.index[row]} took {rows.seconds[row]:.4g} s; 100 % MFU would be {fastest:.4g} s"
+        bound = "" if math.isnan(baseline.peak_tflops) else f"; 100 % MFU would be {fastest:.4g} s"
+        text = f"step {rows.index[row]} took {rows.seconds[row]:.4g} s{bound}"
         yield Problem(Reason.IMPOSSIBLE_SAMPLE, text, int(rows.line[row]))
     lost = missing - impossible
     if lost:

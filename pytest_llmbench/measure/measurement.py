@@ -57,10 +57,7 @@ def measure(run: Run, baseline: Baseline, now: datetime) -> Measurement:
         window_lines=tuple(steps.line[counted].tolist()),
         moving_mean=width,
         resolution_seconds=_typical(steps.resolution_seconds[counted]),
-        expected=(
-            metrics.metric("step_time_seconds", baseline.step_seconds),
-            *metrics.at_step_time(baseline, baseline.step_seconds),
-        ),
+        expected=metrics.expected(baseline),
         problems=found,
         notes=(*_notes(run, choice, steps, baseline), *_leaks(choice.segment.steps, baseline.window, width)),
         excluded=excluded,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,17 +23,28 @@ def metric(name: str, value: float, standard_deviation: float | None = None) -> 
 
 
 def at_step_time(baseline: Baseline, seconds: float) -> tuple[Metric, ...]:
-    """Return what follows from a step time alone: tokens/s, MFU, TFLOP/s and, but for proxies, days to 1T tokens."""
+    """Return what follows from a step time alone: tokens/s, MFU, TFLOP/s and, but for proxies, days to 1T tokens.
+
+    No MFU without a peak, and nothing from a step time that is NaN: a baseline that nothing has timed.
+    """
+    if math.isnan(seconds):
+        return ()
     configuration = baseline.configuration
     tokens = derive.tokens_per_second(configuration, seconds)
     days = derive.days_to_1t_tokens(configuration, seconds)
     return (
         metric("tokens_per_second", tokens),
         metric("tokens_per_second_per_gpu", tokens / configuration.key.gpus),
-        metric("mfu", derive.model_flops_utilization(configuration, seconds, baseline.peak_tflops)),
+        *_utilization(baseline, seconds),
         metric("tflops_per_gpu", derive.tflops_per_gpu(configuration, seconds)),
         *([metric("days_to_1t_tokens", days)] if days is not None else []),
     )
+
+
+def expected(baseline: Baseline) -> tuple[Metric, ...]:
+    """Return the metrics at the baseline's step time; none where it has no step time."""
+    seconds = baseline.step_seconds
+    return () if math.isnan(seconds) else (metric("step_time_seconds", seconds), *at_step_time(baseline, seconds))
 
 
 def of_window(baseline: Baseline, steps: Steps, counted: Flags, seconds: float) -> tuple[Metric, ...]:
@@ -62,6 +74,12 @@ def of_checkpoints(log: ParsedLog) -> tuple[Metric, ...]:
 def spread(values: Floats) -> float:
     """Return the sample standard deviation of values of shape (n,); 0 for a single one."""
     return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+
+
+def _utilization(baseline: Baseline, seconds: float) -> tuple[Metric, ...]:
+    if math.isnan(baseline.peak_tflops):
+        return ()
+    return (metric("mfu", derive.model_flops_utilization(baseline.configuration, seconds, baseline.peak_tflops)),)
 
 
 def _logged(name: str, values: Floats) -> tuple[Metric, ...]:

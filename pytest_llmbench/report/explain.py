@@ -7,12 +7,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from pytest_llmbench import wording
+from pytest_llmbench.report import jobs
 
 WIDTH = 79
 """Columns of a message: a terminal of 80 without wrapping."""
 
 MANY = 100
 """From this many runs on nobody would start them."""
+
+MOST_FILES = 5
 
 ROWS = (
     ("step time", "step_time_seconds", "{:#.4g} s"),
@@ -58,6 +61,18 @@ ADVICE = {
     "selftest": "do not trust the gate with such runs: look at what of the damage the log shows",
     "not-asserted": "let the test act on llmb_verdict.failed and llmb_verdict.skipped",
     "recorded": "judge against it with --llmb-baselines=DIR",
+    "repeats-disagree": "find what differs between the runs: nodes, steps, what else ran there; then run it again",
+    "no-baseline": "record it with --llmb-record=DIR, judge later runs with --llmb-baselines=DIR",
+    "not-on-cluster": "nothing, or correct what the options and cluster.yaml say of this cluster",
+    "not-launched": "launch it with --llmb-launch",
+    "not-submitted": "correct what the launcher complains of; --llmb-dry-run shows the command",
+    "never-started": "look at the reason that the queue gives, at partition and limits; then run it again",
+    "job-failed": "correct what its log says, then run it again",
+    "failed-step": "the job ended well, but a part of it did not: read that part's log, then run it again",
+    "cancelled": "run it again",
+    "job-lost": "look for the job with sacct, and for its log, before it is run again",
+    "log-missing": "look into the folder of the job: its log may have another name or place",
+    "not-judged": "nothing: such a run is not judged for speed; look at its files",
     "unreadable": "make it readable, move it elsewhere, or allow it with --llmb-unmatched=list",
 }
 
@@ -95,13 +110,13 @@ def _table(described: dict[str, Any]) -> Iterator[str]:
     metrics, expected = described.get("metrics", {}), described.get("expected_metrics", {})
     if described.get("problems") or described.get("verdict") in ("NOT_COMPARABLE", "MISSING"):
         return  # a step time that means nothing is not shown beside one that does
-    rows = [(label, metrics[name]["value"], expected[name], form) for label, name, form in ROWS if name in metrics]
+    rows = [(label, metrics[name]["value"], expected.get(name), form) for label, name, form in ROWS if name in metrics]
     if rows:
         yield ""
         yield f"  {'':<18}{'measured':>16}{'baseline':>16}{'difference':>13}"
     for label, measured, wanted, form in rows:
-        change = wording.difference(measured / wanted)
-        yield f"  {label:<18}{form.format(measured):>16}{form.format(wanted):>16}{change:>13}"
+        change = wording.difference(measured / wanted if wanted else None)
+        yield f"  {label:<18}{form.format(measured):>16}{form.format(wanted) if wanted else '-':>16}{change:>13}"
     if rows:
         yield ""
 
@@ -135,12 +150,26 @@ def _facts(described: dict[str, Any]) -> Iterator[str]:
         job = f"job {run['job_id']}, " if run["job_id"] else ""
         started = (run["started"] or "at an unknown time")[:16].replace("T", " ")
         yield from _fact("run", f"{job}started {started} ({run['started_from']}), {run['age']} old")
+    yield from _jobs(described)
     for problem in described.get("problems", [])[1:]:
         yield from _fact("also", problem["text"] + (f" (line {problem['line']})" if problem["line"] else ""))
     for other in described.get("others", []):
         yield from _fact(
             "also", f"{other['verdict']} against the {other['baseline']['kind']} baseline: {other['text']}"
         )
+
+
+def _jobs(described: dict[str, Any]) -> Iterator[str]:
+    """Yield where the runs were, what that tells of the nodes, each job where there are several, and their files."""
+    for told in filter(None, (jobs.ran_on(described), jobs.finding(described))):
+        yield from _fact("nodes", told)
+    launched, files = described.get("jobs", ()), jobs.files(described)
+    for job in launched if len(launched) > 1 else ():
+        yield from _fact("job", jobs.line(described, job))
+    for file in files[:MOST_FILES]:
+        yield f"  {'file':<10}{file}"
+    if len(files) > MOST_FILES:
+        yield f"  {'file':<10}{len(files) - MOST_FILES} more"
 
 
 def _statistics(described: dict[str, Any]) -> Iterator[str]:

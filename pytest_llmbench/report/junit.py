@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 from pytest_llmbench import wording
+from pytest_llmbench.report import jobs
 from pytest_llmbench.report.explain import explain
 from pytest_llmbench.report.outcome import PROPERTIES, properties
 from pytest_llmbench.report.terminal import JUDGED
@@ -110,6 +111,11 @@ def _lines(one: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         yield from _run(one["run"])
     if one.get("line"):
         yield "log_line", one["line"]
+    yield "node_finding", jobs.finding(one)
+    for job in one.get("jobs", ()):
+        yield "launched", jobs.line(one, job)
+    for file in jobs.files(one):
+        yield "file", file
     yield from _notes("problem", one.get("problems", ()))
     yield from _notes("note", one.get("notes", ()))
     for other in one.get("others", ()):

@@ -22,6 +22,7 @@ from pytest_llmbench.models import (
     Stray,
 )
 from pytest_llmbench.quantities import METRICS
+from pytest_llmbench.report import jobs
 
 SCHEMA = 1
 """Raised when a field of the dictionary changes its meaning."""
@@ -39,7 +40,8 @@ PROPERTIES = (
     "reason",
     "log",
 )
-"""The properties of a test case in --junitxml, in this order; those that a run does not have are left out."""
+"""The properties of a test case in --junitxml, in this order; those that a run does not have are left out. What was
+launched has those of `jobs` besides."""
 
 
 COUNTING = (*sorted(JUDGED), "RECORDED", "TEST_FAILED", "NOT_ASSERTED")
@@ -68,6 +70,8 @@ def describe(outcome: Outcome, now: datetime, directory: Path) -> dict[str, Any]
         **_judgement(judgement, now, directory),
         **_recorded(outcome),
         "others": [_judgement(other, now, directory) for other in outcome.others],
+        "jobs": [jobs.describe(job, directory) for job in outcome.jobs],
+        "nodes": outcome.nodes,
     }
 
 
@@ -81,7 +85,7 @@ def _recorded(outcome: Outcome) -> dict[str, Any]:
         "reason": "recorded",
         "text": outcome.recorded,
         "metrics": {"step_time_seconds": {"value": seconds, "standard_deviation": None, "unit": "s"}},
-        "log_difference": math.log(seconds / outcome.judgement.baseline.step_seconds),
+        "log_difference": wording.finite(math.log(seconds / outcome.judgement.baseline.step_seconds)),
         "bound_seconds": None,
         "estimate": None,
         "problems": [],
@@ -127,10 +131,11 @@ def properties(described: dict[str, Any]) -> list[tuple[str, str]]:
         values |= {name: metric["value"] for name, metric in described.get("metrics", {}).items()}
     if described.get("window"):
         values["window"] = described["window"]["text"]
-    texts = ((name, values.get(name)) for name in PROPERTIES)
-    return [
+    texts = [(name, values.get(name)) for name in PROPERTIES]
+    told = [
         (name, repr(value) if isinstance(value, float) else str(value)) for name, value in texts if value is not None
     ]
+    return [*told, *jobs.properties(described).items()]
 
 
 def _judgement(judgement: Judgement, now: datetime, directory: Path) -> dict[str, Any]:
@@ -139,8 +144,8 @@ def _judgement(judgement: Judgement, now: datetime, directory: Path) -> dict[str
         "verdict": str(judgement.verdict),
         "reason": str(judgement.reason),
         "text": judgement.text,
-        "expected_seconds": baseline.step_seconds,
-        "bound_seconds": judgement.bound_seconds,
+        "expected_seconds": wording.finite(baseline.step_seconds),
+        "bound_seconds": wording.finite(judgement.bound_seconds),
         "tolerance": str(judgement.tolerance),
         "tolerance_source": judgement.tolerance.source,
         "log_difference": judgement.log_difference,
@@ -178,8 +183,8 @@ def _scaled(metric: Metric, slower: float) -> dict[str, float]:
 
 def _metric(metric: Metric) -> dict[str, Any]:
     return {
-        "value": _finite(metric.value),
-        "standard_deviation": _finite(metric.standard_deviation),
+        "value": wording.finite(metric.value),
+        "standard_deviation": wording.finite(metric.standard_deviation),
         "unit": metric.unit,
     }
 
@@ -230,9 +235,9 @@ def _measurement(measurement: Measurement | None, now: datetime, directory: Path
         return {"metrics": {}, "problems": [], "log": None, "run": None, "window_seconds": []}
     return {
         "metrics": {metric.name: _metric(metric) for metric in measurement.metrics},
-        "expected_metrics": {metric.name: metric.value for metric in measurement.expected},
-        "last_step_seconds": _finite(measurement.last_step_seconds),
-        "window_seconds": [_finite(value) for value in measurement.window_seconds],
+        "expected_metrics": {metric.name: wording.finite(metric.value) for metric in measurement.expected},
+        "last_step_seconds": wording.finite(measurement.last_step_seconds),
+        "window_seconds": [wording.finite(value) for value in measurement.window_seconds],
         "problems": [_note(problem) for problem in measurement.problems],
         "log": wording.place(measurement.log, directory) if measurement.log else None,
         "line": next((problem.line for problem in measurement.problems if problem.line), 0),
@@ -258,8 +263,3 @@ def _run(measurement: Measurement, now: datetime) -> dict[str, Any]:
 
 def _note(note: Note | Problem) -> dict[str, Any]:
     return {"code": note.code if isinstance(note, Note) else str(note.reason), "text": note.text, "line": note.line}
-
-
-def _finite(value: float | None) -> float | None:
-    """JSON has no NaN: a value that is none is null."""
-    return value if value is not None and math.isfinite(value) else None

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pytest_llmbench import wording
+from pytest_llmbench.report import jobs
 
 ORDER = (
     "TEST_FAILED",
@@ -33,8 +34,11 @@ TIMED = (*JUDGED, "TEST_FAILED", "NOT_ASSERTED")
 QUIET = ("PASS", "MISSING")
 """The verdicts of checks that need no line of their own; a self-test tells what each run would have shown."""
 
-DOUBTFUL = ("few-steps-decide", "warming-up")
+DOUBTFUL = ("few-steps-decide", "warming-up", "repeats-disagree")
 """Reasons that stand under a line whatever its colour."""
+
+ABSENT = {"not-on-cluster": "not on this cluster", "not-launched": "not launched"}
+"""Why a configuration has no run, in words; other reasons stand as they are."""
 
 INDENT = " " * 17
 
@@ -58,13 +62,12 @@ def summary(described: Sequence[dict[str, Any]], remarks: Sequence[str]) -> Iter
     """Yield the lines of the summary, 80 columns wide: verdicts, remarks, and the count by verdict last."""
     described = worst(described)
     configurations = [one for one in described if one["kind"] == "configuration"]
-    measured = [one for one in configurations if one["verdict"] != "MISSING" or one["run"]]
+    measured = [one for one in configurations if not _is_absent(one)]
     yield f"{'verdict':<14} {'configuration':<39} {'step time':>9} {'diff':>7} {'age':>5}"
     for one in sorted(measured, key=lambda one: (ORDER.index(one["verdict"]), one["id"])):
         yield from _lines(one)
-    missing = [one["id"] for one in configurations if one["verdict"] == "MISSING" and not one["run"]]
-    if missing:
-        text = f"{'MISSING':<14} {len(missing)} without a run: {wording.listed(missing)}"
+    for why, ids in _absent(configurations).items():
+        text = f"{'MISSING':<14} {len(ids)} {why}: {wording.listed(ids)}"
         yield from textwrap.wrap(text, 79, subsequent_indent=" " * 15, break_on_hyphens=False)
     for one in described:
         if one["kind"] == "stray":
@@ -73,6 +76,20 @@ def summary(described: Sequence[dict[str, Any]], remarks: Sequence[str]) -> Iter
     for remark in remarks:
         yield from textwrap.wrap(remark, 79, subsequent_indent="  ", break_on_hyphens=False)
     yield from textwrap.wrap(count(described), 79, subsequent_indent="  ", break_on_hyphens=False)
+
+
+def _is_absent(one: dict[str, Any]) -> bool:
+    """Whether nothing of it was seen, not even a job."""
+    return one["verdict"] == "MISSING" and not one["run"] and not one.get("jobs")
+
+
+def _absent(configurations: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
+    """Return the ids of what has neither a run nor a job, by the reason in words."""
+    ids: dict[str, list[str]] = {}
+    for one in filter(_is_absent, configurations):
+        told = f"{ABSENT.get(one['reason'], one['reason'])} ({one['text']})"
+        ids.setdefault("without a run" if one["reason"] == "no-run" else told, []).append(one["id"])
+    return ids
 
 
 def _checks(described: Sequence[dict[str, Any]]) -> Iterator[str]:
@@ -129,8 +146,9 @@ def _lines(one: dict[str, Any]) -> Iterator[str]:
     remarks = [note["text"] for note in one["notes"] if note["code"] in NOTEWORTHY]
     if one["reason"] in DOUBTFUL:
         remarks.insert(0, one["text"].partition("; ")[2])
-    for remark in remarks if one["verdict"] in JUDGED else [one["text"]]:
-        yield from textwrap.wrap(_clipped(remark, 120), 79, initial_indent=INDENT, subsequent_indent=INDENT)
+    told = [_clipped(remark, 120) for remark in (remarks if one["verdict"] in JUDGED else [one["text"]])]
+    for remark in filter(None, (*told, jobs.brief(one), jobs.finding(one))):
+        yield from textwrap.wrap(remark, 79, initial_indent=INDENT, subsequent_indent=INDENT, break_on_hyphens=False)
 
 
 def _clipped(text: str, width: int) -> str:

@@ -11,7 +11,7 @@ import pytest
 from pytest_llmbench.baseline.fields import KINDS, file_fields
 from pytest_llmbench.baseline.lint import Arithmetic, lint_file
 from pytest_llmbench.baseline.read import read_file
-from pytest_llmbench.baseline.schema import Fields, Items, Spec
+from pytest_llmbench.yamlfile.schema import Fields, Items, Spec
 
 PAGE = (Path(__file__).parents[2] / "docs" / "baselines.md").read_text()
 
@@ -23,6 +23,13 @@ def test_the_example_lints_clean(tmp_path: Path, arithmetic: Arithmetic) -> None
     path.write_text(example[1])
     report = lint_file(read_file(path), arithmetic)
     assert (report.derived, report.reproduced, report.findings) == (3, 3, ())
+
+
+def test_the_launch_example_is_read(tmp_path: Path) -> None:
+    whole, launch = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    path = tmp_path / "example.yaml"
+    path.write_text(whole + launch)
+    assert dict(read_file(path).recipe.launch)["kind"] == "script"
 
 
 def keys(spec: Spec, name: str = "") -> Iterator[str]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -304,7 +306,10 @@ def test_a_bad_erratum_is_named(valid_file: Path, valid: str, errata: str, messa
     ("kind", "command", "message"),
     [
         ("script", "{command: x}", "found kind 'script', expected one that commands states: sbatch"),
-        ("slurm", "{command: x}", "found 'slurm', expected sbatch or script or llmb-run"),
+        ("sbach", "{command: x}", "found kind 'sbach', expected one that commands states: sbatch (did you mean"),
+        ("sbatch", "{command: x, via: slurm}", "found 'slurm', expected sbatch or script or llmb-run or local"),
+        ("sbatch", "{command: x, job_id: 'job ([0-9]+)'}", "expected a regular expression with the group job"),
+        ("sbatch", "{command: x, job_id: '(?P<job>'}", "expected a regular expression with the group job"),
         ("sbatch", '{command: "sbatch -N {node}"}', "placeholders are among {account}"),
         ("sbatch", '{command: "sbatch {"}', "placeholders are among {account}"),
         ("sbatch", "{comand: x}", "did you mean 'command'?"),
@@ -314,6 +319,82 @@ def test_a_bad_erratum_is_named(valid_file: Path, valid: str, errata: str, messa
 def test_a_bad_launch_block_is_named(valid_file: Path, valid: str, kind: str, command: str, message: str) -> None:
     launch = f"{{kind: {kind}, commands: {{sbatch: {command}}}, gpus_per_node: {{h100: 8}}}}"
     assert message in refused(valid_file, f"{valid}launch: {launch}\n")
+
+
+LAUNCH = "kind: sbatch, commands: {sbatch: {command: x}}, gpus_per_node: {h100: 8}"
+
+
+@pytest.mark.parametrize(
+    ("launch", "message"),
+    [
+        ("kind: mine, commands: {mine: {command: x}}, gpus_per_node: {}", "found no 'via' of the command 'mine'"),
+        (f"{LAUNCH}, profiling: {{ENABLE_PROFILE: 'true'}}", "the unknown key 'ENABLE_PROFILE', expected"),
+        (f"{LAUNCH}, profiling: {{enable: {{A: b}}, strat: X}}", "did you mean 'start'?"),
+        (f"{LAUNCH}, profiling: {{enable: {{A: b}}, start: a-b}}", "expected the name of an environment variable"),
+        (
+            f"{LAUNCH}, profiling: {{enable: {{A: b}}, default_start: 25, default_stop: 20}}",
+            "found default steps 25 to 20, expected the first before the last",
+        ),
+        (f"{LAUNCH}, checkpoint: {{save: {{}}, load: {{}}, disk_gb: {{8b: ~105 GB}}}}", "expected a whole number"),
+        (f"{LAUNCH}, checkpoint: {{save: {{}}, load: {{}}, disk_gb: {{80b: 105}}}}", "(did you mean '8b'?)"),
+        (f"{LAUNCH}, checkpoint: {{save: {{}}, load: {{}}, save_gpus: {{8b: [8, 4]}}}}", "the smallest number first"),
+        (f"{LAUNCH}, checkpoint: {{save: {{}}, load: {{}}, save_gpus: {{8b: [1, 2, 3]}}}}", "at most 2 entries"),
+    ],
+)
+def test_launch_facts_that_do_not_fit_are_named(valid_file: Path, valid: str, launch: str, message: str) -> None:
+    assert message in refused(valid_file, f"{valid}launch: {{{launch}}}\n")
+
+
+def test_a_command_of_another_name_says_how_it_is_launched(valid_file: Path, valid: str) -> None:
+    launch = r"{kind: mine, commands: {mine: {command: x, via: script, job_id: 'id=(?P<job>\d+)'}}, gpus_per_node: {}}"
+    valid_file.write_text(f"{valid}launch: {launch}\n")
+    commands: Any = dict(read_recipe(valid_file).launch)["commands"]
+    assert dict(dict(commands)["mine"])["via"] == "script"
+
+
+UNTIMED = [
+    ("kind: published", "kind: recipe"),
+    ("timed: last_step", "timed: mean"),
+    (',\n     cells: {step_time: "12.27", tokens_per_second: "85459", mfu: "62.55%"}', ""),
+    (',\n     cells: {step_time: "12.30"}', ""),
+]
+
+
+@pytest.fixture
+def untimed(valid: str) -> str:
+    """The valid file as a recipe that nothing has timed."""
+    for old, new in UNTIMED:
+        valid = valid.replace(old, new)
+    return valid
+
+
+def test_a_recipe_without_numbers_has_configurations_and_no_step_time(valid_file: Path, untimed: str) -> None:
+    valid_file.write_text(untimed)
+    first = read_recipe(valid_file).baselines[0]
+    assert (first.kind, first.cells, first.resolution_seconds) == ("recipe", (), 0.0)
+    assert math.isnan(first.step_seconds)
+
+
+def test_a_recipe_without_numbers_has_the_usual_window_unless_it_says_another(valid_file: Path, untimed: str) -> None:
+    for line in ("timed: mean\n", "window: {statistic: mean, first: 11, last: 44}\n", "steps: 50\n"):
+        untimed = untimed.replace(line, "")
+    valid_file.write_text(untimed)
+    usual = read_recipe(valid_file).baselines[0]
+    assert (usual.window, usual.steps, usual.timed) == (Window(11, 44), 50, "mean")
+    assert "found a window from step 11 to 44, expected it within 0 to 19" in refused(valid_file, f"{untimed}steps: 20")
+    valid_file.write_text(f"{untimed}steps: 20\nwindow: {{statistic: mean, first: 5, last: 18}}\n")
+    assert read_recipe(valid_file).baselines[0].window == Window(5, 18)
+
+
+def test_a_recipe_without_numbers_prints_no_cells(valid_file: Path, valid: str) -> None:
+    text = valid.replace("kind: published", "kind: recipe")
+    assert "found the unknown key 'cells', expected" in refused(valid_file, text)
+
+
+def test_a_peak_that_nothing_states_is_not_a_number(valid_file: Path, valid: str) -> None:
+    valid_file.write_text(valid.replace('bf16: "989"', 'bf16: "NA"'))
+    assert math.isnan(read_recipe(valid_file).baselines[0].peak_tflops)
+    assert 'expected a peak in TFLOP/s, or "NA"' in refused(valid_file, valid.replace('"989"', '"none"'))
 
 
 def test_all_problems_of_a_file_are_listed_in_their_order(valid_file: Path, valid: str) -> None:
@@ -330,7 +411,7 @@ def test_a_long_list_of_problems_is_cut_and_counted(valid_file: Path, valid: str
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "FILE:1: found an empty file, expected a mapping that starts with 'schema: 1'"),
+        (b"", "FILE:1: found an empty file, expected a mapping of keys to values"),
         (b"# nothing\n", "FILE:1: found an empty file"),
         (b"- schema: 1\n", "FILE:1: found a sequence, expected a mapping"),
         (b"schema: 1\n\xff\xfe\n", "FILE:2: found byte 0xff, expected UTF-8 text"),

@@ -276,3 +276,18 @@ def test_numpy_numbers_are_written_as_numbers(tmp_path: Path) -> None:
     )
     ((path, _),) = write.write_recorded(tmp_path, [(GROK[0], measured)])
     assert read_recipe(path).baselines[0].recording == measured
+
+
+def test_a_peak_that_nothing_states_is_recorded_as_such(tmp_path: Path) -> None:
+    """No NaN equals another, so one made anew (as after a copy between processes) must not look like a bad file."""
+    without_peak = replace(GROK[0], peak_tflops=float("nan"))
+    ((path, _),) = write.write_recorded(tmp_path, [(without_peak, recording())])
+    assert "bf16: NA" in path.read_text()
+    assert str(read_recipe(path).baselines[0].peak_tflops) == "nan"
+
+
+def test_what_nothing_has_timed_yet_can_be_recorded(tmp_path: Path) -> None:
+    untimed = replace(GROK[0], kind="recipe", step_seconds=float("nan"), cells=(), resolution_seconds=0.0)
+    ((path, _),) = write.write_recorded(tmp_path, [(untimed, recording(7.5))])
+    found = read_recipe(path).baselines[0]
+    assert (found.kind, found.step_seconds, found.window.first) == ("recorded", 7.5, 11)

@@ -324,3 +324,27 @@ def test_a_trimmed_baseline_is_compared_with_a_trimmed_mean() -> None:
     spiky = log(segment(steps(changed("seconds", 20, 70.0))))
     trimmed = replace(BASELINE, window=replace(BASELINE.window, statistic="trimmed_mean"))
     assert measure(run(spiky), trimmed, NOW).statistic_seconds == pytest.approx(7.325)
+
+
+def test_without_a_peak_there_is_no_mfu_and_everything_else() -> None:
+    """A CPU has no peak that anyone states."""
+    measurement = measure(run(), replace(BASELINE, peak_tflops=float("nan")), NOW)
+    names = {metric.name for metric in measurement.metrics}
+    assert measurement.valid
+    assert measurement.statistic_seconds == pytest.approx(7.325)
+    assert names == {metric.name for metric in measured(run()).metrics} - {"mfu"}
+    assert "mfu" not in {metric.name for metric in measurement.expected}
+
+
+def test_without_a_peak_a_step_that_takes_no_time_is_still_impossible() -> None:
+    content = run(log(segment(steps(seconds=changed("seconds", 20, 0.0)))))
+    (problem,) = measure(content, replace(BASELINE, peak_tflops=float("nan")), NOW).problems
+    assert (problem.reason, problem.text) == (Reason.IMPOSSIBLE_SAMPLE, "step 20 took 0 s")
+
+
+def test_a_baseline_that_nothing_has_timed_expects_nothing() -> None:
+    untimed = replace(BASELINE, kind="recipe", step_seconds=float("nan"), cells=())
+    measurement = measure(run(), untimed, NOW)
+    assert measurement.valid
+    assert measurement.expected == ()
+    assert measurement.metrics == measured(run()).metrics

@@ -20,6 +20,7 @@ from builders import BASELINE, KEY, NOW, evidence, log, measurement, run, segmen
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_llmbench.jobs import Launched, Purpose
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.measure.measurement import measure
 from pytest_llmbench.models import Case, Note, Outcome, Problem, Reason, Status, Stray
@@ -208,7 +209,12 @@ def rich() -> dict[str, Any]:
     """Return a dictionary in which every field is filled."""
     notes, problems = (Note("dropped", "torn", 3),), (Problem(Reason.DIVERGED, "loss is nan", 12),) * 2
     judgement = judge(evidence(measurement(problems=problems, notes=notes)))
-    outcome = Outcome(Case("a", KEY), Status.FAILED, judgement, (judge(evidence(measurement(7.1))),), "context")
+    other = judge(evidence(measurement(7.1)))
+    jobs = (
+        Launched("12", Purpose.MEASURE, 1, 1, "NODE_FAIL", ("n1",)),
+        Launched("14", Purpose.MEASURE, 2, 1, "", ("n2",)),
+    )
+    outcome = Outcome(Case("a", KEY), Status.FAILED, judgement, (other,), "context", jobs=jobs, nodes="slow nodes")
     return (
         describe(outcome, NOW, DIRECTORY)
         | {"metrics": told()["metrics"]}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_llmbench.errors import BaselineError
+from pytest_llmbench.errors import BaselineError, LlmbenchError
 
 if TYPE_CHECKING:
     import yaml
@@ -18,48 +18,50 @@ _OPENING = ("MappingStartEvent", "SequenceStartEvent")
 _CLOSING = ("MappingEndEvent", "SequenceEndEvent")
 
 
-def read_document(path: Path) -> yaml.MappingNode:
-    """Return the root mapping of the only document in a file.
+def read_document(
+    path: Path, *, what: str = "baseline file", raises: type[LlmbenchError] = BaselineError
+) -> yaml.MappingNode:
+    """Return the root mapping of the only document in a file; `what` it is called in messages.
 
-    Raises BaselineError with file and line for what cannot be read, is not UTF-8, no YAML, empty, no mapping,
-    several documents, and for tabs, anchors, aliases, tags and deep nesting: a baseline file needs none of them.
+    Raises `raises` with file and line for what cannot be read, is not UTF-8, no YAML, empty, no mapping,
+    several documents, and for tabs, anchors, aliases, tags and deep nesting: such a file needs none of them.
     """
-    text = _text(path)
+    text = _text(path, what, raises)
     import yaml
 
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        _refuse_extras(path, yaml.parse(text, loader))
+        _refuse_extras(path, yaml.parse(text, loader), raises)
         root: object = yaml.compose(text, loader)
     except yaml.MarkedYAMLError as error:
-        raise BaselineError(_syntax(path, error, text)) from error
+        raise raises(_syntax(path, error, text)) from error
     except yaml.YAMLError as error:
-        raise BaselineError(f"{path}: found {' '.join(str(error).split())}, expected YAML") from error
+        raise raises(f"{path}: found {' '.join(str(error).split())}, expected YAML") from error
     if not isinstance(root, yaml.MappingNode):
         found = "an empty file" if root is None else f"a {getattr(root, 'id', 'file')}"
-        raise BaselineError(f"{path}:1: found {found}, expected a mapping that starts with 'schema: 1'")
+        raise raises(f"{path}:1: found {found}, expected a mapping of keys to values")
     return root
 
 
-def _text(path: Path) -> str:
+def _text(path: Path, what: str, raises: type[LlmbenchError]) -> str:
     if path.exists() and not path.is_file():
-        raise BaselineError(f"{path}: found something that is no regular file, expected a baseline file")
+        raise raises(f"{path}: found something that is no regular file, expected a {what}")
     try:
         with path.open("rb") as file:
             data = file.read(LARGEST_BYTES + 1)
     except OSError as error:
-        raise BaselineError(f"{path}: {error.strerror or error}, expected a readable baseline file") from error
+        raise raises(f"{path}: {error.strerror or error}, expected a readable {what}") from error
     if len(data) > LARGEST_BYTES:
-        raise BaselineError(f"{path}: found more than {LARGEST_BYTES >> 20} MiB, expected a baseline file")
+        raise raises(f"{path}: found more than {LARGEST_BYTES >> 20} MiB, expected a {what}")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         byte = data[error.start]
-        raise BaselineError(f"{path}:{line}: found byte 0x{byte:02x}, expected UTF-8 text") from error
+        raise raises(f"{path}:{line}: found byte 0x{byte:02x}, expected UTF-8 text") from error
 
 
-def _refuse_extras(path: Path, events: Any) -> None:
+def _refuse_extras(path: Path, events: Any, raises: type[LlmbenchError]) -> None:
     """Look at the events one by one, so that a bomb is refused before a node is built (nesting crashes libyaml)."""
     depth = documents = 0
     for event in events:
@@ -70,7 +72,7 @@ def _refuse_extras(path: Path, events: Any) -> None:
         extra = _extra(event, name, depth, documents)
         if extra:
             line = event.start_mark.line + 1
-            raise BaselineError(f"{path}:{line}: found {extra}; write every value where it belongs")
+            raise raises(f"{path}:{line}: found {extra}; write every value where it belongs")
 
 
 def _extra(event: Any, name: str, depth: int, documents: int) -> str:

@@ -116,12 +116,16 @@ class Items:
 
     item: Spec
     least: int = 1
+    most: int | None = None
 
     def read(self, node: Node, report: Report) -> Any:
         if node.id != "sequence":
             return _wrong(node, "a list", report)
         if len(node.value) < self.least:
             return _wrong(node, "a list with an entry", report)
+        if self.most is not None and len(node.value) > self.most:
+            report(_line(node), f"found a list of {len(node.value)}, expected at most {self.most} entries")
+            return None
         return tuple(self.item.read(child, report) for child in node.value)
 
 
@@ -137,11 +141,23 @@ class Names:
 
 
 @dataclass(frozen=True, slots=True)
+class Nullable:
+    """What a key holds, or nothing: None without a report."""
+
+    spec: Spec
+
+    def read(self, node: Node, report: Report) -> Any:
+        return None if node.id == "scalar" and node.tag == _NULL_TAG else self.spec.read(node, report)
+
+
+@dataclass(frozen=True, slots=True)
 class Fields:
     """A mapping with known keys: an unknown one is a problem, or a typing error could weaken the gate in silence."""
 
     required: Mapping[str, Spec]
     optional: Mapping[str, Spec] = field(default_factory=dict)
+    closed: bool = True
+    """False for a file of somebody else's, whose further keys are none of ours: they are passed over."""
 
     def read(self, node: Node, report: Report) -> Any:
         known = {**self.required, **self.optional}
@@ -149,6 +165,8 @@ class Fields:
         def spec(key: Node) -> Spec | None:
             if key.id == "scalar" and key.value in known:
                 return known[key.value]
+            if not self.closed:
+                return None
             _wrong(key, ", ".join(sorted(known)), report, what="the unknown key {}", hint=_nearest(key, known))
             return None
 

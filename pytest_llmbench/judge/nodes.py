@@ -1,0 +1,102 @@
+"""Whether a launch was slow because of its nodes: what runs on different nodes say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from pytest_llmbench import wording
+from pytest_llmbench.judge import nights
+from pytest_llmbench.judge.estimate import APART, noise_of, sigma_of
+from pytest_llmbench.models import Evidence, Judgement
+
+RunOnNodes = tuple[str, float, tuple[str, ...]]
+"""The id of a run, its step time in seconds, and its nodes (none: unknown)."""
+
+SHORT = 40
+"""Longer lists of nodes are folded, in quotes: a shell reads brackets as a pattern."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFinding:
+    """What runs say of their nodes, in words (empty: nothing), and the nodes that further runs should not get."""
+
+    text: str = ""
+    exclude: tuple[str, ...] = ()
+
+
+def judged_nodes(judgement: Judgement, evidence: Evidence, nodes: Mapping[str, Sequence[str]]) -> NodeFinding:
+    """Return what the runs behind a verdict say of their nodes, which `nodes` gives by the id of a run.
+
+    Nothing where the verdict compared nothing.
+    """
+    if judgement.measurement is None or judgement.estimate is None:
+        return NodeFinding()
+    runs = (judgement.measurement, *judgement.repeats)
+    # The runs themselves tell no noise here: slow nodes among them would hide behind the spread that they make.
+    sigma = sigma_of(runs, noise_of(evidence, nights.history(runs, evidence)))
+    told = [(one.run.id, one.statistic_seconds or math.nan, tuple(nodes.get(one.run.id, ()))) for one in runs]
+    return slow_nodes(told, sigma, judgement.bound_seconds)
+
+
+def slow_nodes(runs: Sequence[RunOnNodes], sigma: float, bound_seconds: float) -> NodeFinding:
+    """Return which nodes are slow, given runs of one configuration.
+
+    `sigma` is the standard deviation of log(step time) from run to run, `bound_seconds` the largest step time that
+    passes. Nodes are named only where a run is slower than one on other nodes by more than 3 sigma sqrt(2), and only
+    those that no fast run had. Where all are slow and no node was in all of them, it is not the nodes. With a run on
+    unknown nodes, or without a step time, nothing is said.
+    """
+    known = all(nodes and math.isfinite(seconds) and seconds > 0 for _, seconds, nodes in runs)
+    if len(runs) < 2 or not known or not (math.isfinite(sigma) and sigma > 0):
+        return NodeFinding()
+    limit = APART * sigma
+    fastest = min(seconds for _, seconds, _ in runs)
+    slow = [one for one in runs if math.log(one[1] / fastest) > limit]
+    if not slow:
+        return _all_alike(runs, bound_seconds)
+    fast = [one for one in runs if one not in slow]
+    if min(math.log(one[1] / other[1]) for one in slow for other in fast) <= limit:
+        return NodeFinding()  # one in between: where the border lies is a guess
+    return _apart(slow, fast, bound_seconds)
+
+
+def _all_alike(runs: Sequence[RunOnNodes], bound_seconds: float) -> NodeFinding:
+    """Return what runs that do not differ say, where all of them are slow."""
+    if not all(seconds > bound_seconds for _, seconds, _ in runs):
+        return NodeFinding()
+    in_all = set.intersection(*(set(nodes) for _, _, nodes in runs))
+    if not in_all:
+        where = "; ".join(f"{wording.seconds(seconds)} on {wording.folded(nodes)}" for _, seconds, nodes in runs)
+        return NodeFinding(f"slow on different nodes ({where}): the software, or the whole cluster")
+    return NodeFinding(
+        f"slow each time, each time with {wording.folded(in_all)}: the nodes or the software, no telling"
+    )
+
+
+def _apart(slow: Sequence[RunOnNodes], fast: Sequence[RunOnNodes], bound_seconds: float) -> NodeFinding:
+    sound = set(_nodes(fast))
+    if any(sound.issuperset(nodes) for _, _, nodes in slow):
+        return NodeFinding(f"slow and fast on the same nodes ({_times(slow)}, {_times(fast)}): not the nodes alone")
+    suspects = tuple(dict.fromkeys(node for node in _nodes(slow) if node not in sound))
+    named = f"the nodes {wording.folded(suspects)} are" if len(suspects) > 1 else f"the node {suspects[0]} is"
+    text = f"{named} slow ({_times(slow)} there, {_times(fast)} on {wording.folded(sound)}): {exclude_option(suspects)}"
+    if all(seconds > bound_seconds for _, seconds, _ in fast):
+        text += "; the others are slow as well: the software, or the whole cluster"
+    return NodeFinding(text, suspects)
+
+
+def exclude_option(nodes: Collection[str]) -> str:
+    """Return the option of sbatch that leaves nodes out: `--exclude=n1,n2`."""
+    plain = ",".join(nodes)
+    return f"--exclude={plain}" if len(plain) <= SHORT else f"--exclude='{wording.folded(nodes)}'"
+
+
+def _nodes(runs: Sequence[RunOnNodes]) -> list[str]:
+    return sorted(set(chain.from_iterable(nodes for _, _, nodes in runs)))
+
+
+def _times(runs: Sequence[RunOnNodes]) -> str:
+    return wording.listed([wording.seconds(seconds) for _, seconds, _ in runs])

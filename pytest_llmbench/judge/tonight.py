@@ -1,0 +1,54 @@
+"""Which runs are averaged tonight, and what is to be said of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from pytest_llmbench import wording
+from pytest_llmbench.judge import nights
+from pytest_llmbench.judge.estimate import disagree, noise_of
+from pytest_llmbench.judge.shape import Shape, look
+from pytest_llmbench.models import Evidence, Measurement, Note
+
+
+@dataclass(frozen=True, slots=True)
+class Tonight:
+    """The runs that are averaged, the one that is shown first. `apart`: they differ too much to be of one state."""
+
+    runs: tuple[Measurement, ...]
+    notes: tuple[Note, ...] = ()
+    apart: bool = False
+
+
+def tonight_of(newest: Measurement, evidence: Evidence) -> Tonight:
+    """Return the runs that are averaged with the newest.
+
+    All runs of a launch count whatever they say; of runs found on disk that differ too much only the newest does.
+    """
+    runs, lost = nights.repeats(newest, evidence)
+    notes = tuple(Note("repeat-lost", f"a repeat cannot be judged: {one.problems[0].text}") for one in lost)
+    if len(runs) == 1:
+        return Tonight(runs, (*notes, *_unknown_build(newest, evidence)))
+    shown = wording.listed([wording.seconds(run.statistic_seconds) for run in runs])
+    apart = disagree(runs, noise_of(evidence, nights.history(runs, evidence)))
+    if apart and not newest.run.found.launch:
+        text = f"{len(runs)} repeats differ too much, the newest decides: {shown}"
+        return Tonight((newest,), (Note("repeats-disagree", text), *notes))
+    return Tonight(runs, (Note("repeats", f"the mean of {len(runs)} repeats: {shown}"), *notes), apart)
+
+
+def _unknown_build(newest: Measurement, evidence: Evidence) -> tuple[Note, ...]:
+    if evidence.repeat_window and not newest.run.found.launch and not nights.build(newest):
+        return (Note("build-unknown", "nothing says which build it is of, so it has no repeats"),)
+    return ()
+
+
+def shape_of(tonight: Sequence[Measurement]) -> Shape:
+    """Return the shape of the newest run; of launched runs, whose order is chance, half have to be warming up."""
+    newest = look(tonight[0])
+    if len(tonight) == 1 or not tonight[0].run.found.launch:
+        return newest
+    shapes = (newest, *map(look, tonight[1:]))
+    warming = [shape.warming_up for shape in shapes if shape.warming_up]
+    return replace(newest, warming_up=warming[0] if 2 * len(warming) >= len(shapes) else None)

@@ -1,0 +1,61 @@
+"""A verdict in words: the difference, how well it is known, and what makes that worse than it could be."""
+
+from __future__ import annotations
+
+import math
+
+from pytest_llmbench import wording
+from pytest_llmbench.judge.shape import Shape
+from pytest_llmbench.models import Estimate, Measurement, Note, Verdict
+
+MANY = 100
+"""From this many runs on nobody would start them."""
+
+COARSE = 0.1
+"""A baseline whose rounding is a larger part of the margin than this is worth a warning."""
+
+
+def told(verdict: Verdict, because: str, found: Estimate, newest: Measurement) -> str:
+    """Say what was compared and how well the difference is known, with the bound where it matters."""
+    expected = newest.baseline.step_seconds
+    measured = newest.statistic_seconds if found.runs == 1 else expected * math.exp(found.difference)
+    slower = wording.difference(math.exp(found.difference))
+    text = f"{wording.seconds(measured)} is {slower} against {wording.seconds(expected)} ({interval(found)})"
+    if verdict in (Verdict.REGRESSION, Verdict.INCONCLUSIVE):
+        text += f"; the bound is {wording.seconds(expected * math.exp(found.margin))}"
+    return f"{text}; {because}" if because else text
+
+
+def interval(found: Estimate) -> str:
+    """Return the bounds of the difference: `+5.7 to +10.3 %`."""
+    if found.threshold_only:
+        return "threshold only: nothing is known of the error"
+    low, high = (wording.difference(wording.ratio(bound)) for bound in (found.low, found.high))
+    return f"{low.removesuffix(' %')} to {high}" if low.endswith("%") and high.endswith("%") else f"{low} to {high}"
+
+
+def how_slower(shape: Shape) -> str:
+    """Say what a regression looks like; single slow steps do not make it, or the trimmed mean would not agree."""
+    if shape.kind == "even":
+        return f"uniform shift; {shape.words}"
+    return f"uniform shift; besides, {shape.words}" if shape.kind in ("one-spike", "spikes") else shape.words
+
+
+def how_many(found: Estimate) -> str:
+    """Say how many runs would settle what these cannot tell."""
+    runs = wording.counted(found.runs, "run")
+    if found.repeats_needed is None:
+        return f"{runs} cannot tell, and no number would: it lies at the bound"
+    needed = max(found.repeats_needed, found.runs + 1)
+    return f"{runs} cannot tell; {f'about {needed}' if needed <= MANY else f'more than {MANY}'} would"
+
+
+def doubts(found: Estimate) -> list[Note]:
+    """Return what makes the estimate worse than it could be."""
+    notes = []
+    if found.threshold_only:
+        notes.append(Note("threshold-only", "too few steps and no history: compared with the bound as it is"))
+    if found.rounding > COARSE * found.margin:
+        text = f"the baseline's rounding ({found.rounding:.1%}) is more than a tenth of the margin"
+        notes.append(Note("coarse-baseline", text))
+    return notes

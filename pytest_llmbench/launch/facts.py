@@ -1,0 +1,95 @@
+"""How a recipe is launched, from its baseline file to a record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pytest_llmbench.jobs import Checkpointing, Command, LaunchFacts, Pairs, Profiling
+from pytest_llmbench.models import Recipe
+
+GIGABYTE = 10**9
+
+
+def facts_of(recipe: Recipe) -> LaunchFacts | None:
+    """Return how a recipe is launched; None where its file does not say it, as a recorded one. The file was checked
+    when it was read: nothing is checked again."""
+    if not recipe.launch:
+        return None
+    launch = dict(recipe.launch)
+    environment, needs, image = (_mapping(launch, name) for name in ("environment", "needs", "image"))
+    return LaunchFacts(
+        recipe=recipe.name,
+        release=recipe.release,
+        kind=str(launch["kind"]),
+        commands=tuple(_command(name, dict(command)) for name, command in _mapping(launch, "commands").items()),
+        gpus_per_node=tuple(_mapping(launch, "gpus_per_node").items()),
+        gsw_version=_text(launch, "gsw_version"),
+        required=_pairs(environment, "required"),
+        optional=_pairs(environment, "optional"),
+        forbidden=_pairs(environment, "forbidden"),
+        sbatch_options=_pairs(launch, "sbatch_options"),
+        log=_text(launch, "log"),
+        setup=_text(launch, "setup"),
+        image=_text(image, "file"),
+        image_source=_text(image, "source"),
+        needs_token=bool(needs.get("hf_token", False)),
+        python=_text(needs, "python"),
+        virtual_environment=bool(needs.get("virtual_environment", False)),
+        profiling=_profiling(_mapping(launch, "profiling")),
+        nccl_trace=_pairs(launch, "nccl_trace"),
+        checkpoint=_checkpointing(_mapping(launch, "checkpoint")),
+        file=recipe.path,
+    )
+
+
+def _command(name: str, command: Mapping[str, Any]) -> Command:
+    return Command(
+        name=name,
+        via=_text(command, "via") or name,
+        command=_text(command, "command"),
+        folder=_text(command, "folder"),
+        fixed=_pairs(command, "fixed"),
+        job_id=_text(command, "job_id"),
+    )
+
+
+def _profiling(profiling: Mapping[str, Any]) -> Profiling | None:
+    if not profiling:
+        return None
+    return Profiling(
+        enable=_pairs(profiling, "enable"),
+        **{name: _text(profiling, name) for name in ("start", "stop", "ranks", "gpu_metrics", "cpu")},
+        default_start=int(profiling.get("default_start", 0)),
+        default_stop=int(profiling.get("default_stop", 0)),
+    )
+
+
+def _checkpointing(checkpoint: Mapping[str, Any]) -> Checkpointing | None:
+    if not checkpoint:
+        return None
+    return Checkpointing(
+        save=_pairs(checkpoint, "save"),
+        load=_pairs(checkpoint, "load"),
+        size_bytes=tuple((size, int(count) * GIGABYTE) for size, count in _mapping(checkpoint, "disk_gb").items()),
+        save_gpus=_limits(checkpoint, "save_gpus"),
+        load_gpus=_limits(checkpoint, "load_gpus"),
+    )
+
+
+def _limits(checkpoint: Mapping[str, Any], name: str) -> tuple[tuple[str, tuple[int, int | None]], ...]:
+    """Return by model size the smallest and the largest number of GPUs; a list of one number has no largest."""
+    limits = _mapping(checkpoint, name).items()
+    return tuple((size, (gpus[0], gpus[1] if len(gpus) > 1 else None)) for size, gpus in limits)
+
+
+def _mapping(facts: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return dict(facts.get(name, ()))
+
+
+def _pairs(facts: Mapping[str, Any], name: str) -> Pairs:
+    return tuple((key, str(value)) for key, value in facts.get(name, ()))
+
+
+def _text(facts: Mapping[str, Any], name: str) -> str:
+    return str(facts.get(name, ""))

@@ -1,0 +1,96 @@
+"""The text of --llmb-dry-run: what would be submitted, what it costs, and what stands in the way."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+
+from pytest_llmbench.jobs import JobSpec, Purpose
+from pytest_llmbench.launch.problems import Planned, Problem, told
+from pytest_llmbench.launch.redaction import redacted, shown
+from pytest_llmbench.wording import counted
+
+WIDTH = 79
+
+
+def plan(planned: Sequence[Planned], problems: Sequence[Problem], limit: float | None = None, repeats: int = 1) -> str:
+    """Return every job as it would be submitted, the GPU-hours, and the problems; secrets read `***`.
+
+    A later job of one recipe, launcher and purpose shows only where its environment differs from the one before it.
+    """
+    before: dict[tuple[str, ...], dict[str, str]] = {}
+    parts = []
+    for job in planned:
+        environment = dict(shown(job.spec.environment, job.spec.secrets))
+        kind = (job.facts.recipe, job.facts.release, job.spec.via, job.spec.purpose)
+        parts.append(_job(job.spec, environment, before.get(kind)))
+        before[kind] = environment
+    parts.append("\n".join([*budget(planned, limit, repeats), "Nothing was submitted."]))
+    return "\n\n".join([*parts, *filter(None, [told(problems, WIDTH)])])
+
+
+def budget(planned: Sequence[Planned], limit: float | None = None, repeats: int = 1) -> list[str]:
+    """Return lines with the jobs and GPU-hours by recipe, the total, what repeats may add, and the limit if any."""
+    recipes = dict.fromkeys((job.facts.recipe, job.facts.release) for job in planned)
+    lines = []
+    for recipe, release in recipes if len(recipes) > 1 else ():
+        own = [job.spec for job in planned if (job.facts.recipe, job.facts.release) == (recipe, release)]
+        lines.append(f"{recipe} {release}: {counted(len(own), 'job')}, {_hours(own)}")
+    specs = [job.spec for job in planned]
+    most = f" of {limit:,.10g} allowed" if limit is not None else ""
+    lines.append(f"{counted(len(specs), 'job')}, {_hours(specs)}{most}")
+    measured = [spec for spec in specs if spec.purpose is Purpose.MEASURE and spec.gpu_hours]
+    if repeats > 1 and measured:
+        total = sum(spec.gpu_hours for spec in specs) + (repeats - 1) * sum(spec.gpu_hours for spec in measured)
+        lines.append(f"at most {total:,.1f} GPU-hours if every configuration needs {repeats} runs")
+    return lines
+
+
+def _hours(specs: Sequence[JobSpec]) -> str:
+    unknown = sum(not spec.gpu_hours for spec in specs)
+    rest = f" and {counted(unknown, 'job')} whose duration nothing says" if unknown else ""
+    return f"{sum(spec.gpu_hours for spec in specs):,.1f} GPU-hours of steps{rest}"
+
+
+def _job(spec: JobSpec, environment: dict[str, str], before: dict[str, str] | None) -> str:
+    purpose = "" if spec.purpose is Purpose.MEASURE else f", {spec.purpose}: not judged for speed"
+    hours = f"{spec.gpu_hours:,.2f} GPU-hours" if spec.gpu_hours else "GPU-hours unknown"
+    size = f"{counted(spec.nodes, 'node')}, {counted(spec.gpus, 'GPU')}, {hours}{purpose}"
+    lines = [
+        f"{spec.case_id}  ({spec.via})",
+        f"  {size}",
+        f"  cd {_quoted(redacted(str(spec.directory), spec))}",
+        f"  {command_line(spec)}",
+        *([f"  not on {','.join(spec.exclude)}"] if spec.exclude else []),
+        *(f"    {line}" for line in _environment(environment, before)),
+    ]
+    return "\n".join(lines)
+
+
+def command_line(spec: JobSpec) -> str:
+    """Return the command of a job as a shell would take it, without its secrets."""
+    return " ".join(_quoted(redacted(word, spec)) for word in spec.command)
+
+
+def _environment(environment: dict[str, str], before: dict[str, str] | None) -> Iterator[str]:
+    if before is None:
+        yield from (f"{name}={_quoted(value)}" for name, value in sorted(environment.items()))
+        return
+    changed = {name: value for name, value in environment.items() if before.get(name) != value}
+    yield "the environment of the job above" + (", but:" if changed or before.keys() - environment.keys() else "")
+    yield from (f"{name}={_quoted(value)}" for name, value in sorted(changed.items()))
+    yield from (f"without {name}" for name in sorted(before.keys() - environment.keys()))
+
+
+def _quoted(text: str) -> str:
+    """Return a word as a shell reads it, on one line: what does not print is written as bash's $'...' has it."""
+    if text.isprintable():
+        return text if text == "***" else shlex.quote(text)
+    escaped = (_escaped(sign) for sign in text)
+    return "$'" + "".join(escaped) + "'"
+
+
+def _escaped(sign: str) -> str:
+    if sign in "\\'":
+        return f"\\{sign}"
+    return sign if sign.isprintable() else "".join(f"\\x{byte:02x}" for byte in sign.encode(errors="surrogatepass"))

@@ -1,0 +1,73 @@
+"""Values that never reach a file, an output or a message: which they are, and text without them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+from urllib.parse import quote, quote_plus
+
+from pytest_llmbench.jobs import JobSpec, Pairs
+
+MASK = "***"
+
+_TELLING = re.compile(
+    r"TOKEN(?!IZ)|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY|(^|_)AUTH($|_)"
+    r"|(^|_)(KEY|PW|PWD|PAT|COOKIE)$",
+    re.IGNORECASE,
+)
+_HARMLESS = frozenset({"PWD", "OLDPWD"})
+"""The shell's own: its folder, which no message could do without."""
+
+_SHORTEST = 4
+"""Replacing `1` or `no` wherever it stands would destroy the text and name the value all the same."""
+
+
+def secret_names(environment: Mapping[str, str] | Pairs, extra: Iterable[str] = ()) -> tuple[str, ...]:
+    """Return the names whose values are never shown, sorted: those that tell of a token, secret, password or key, and
+    the `extra` ones (all of those, whether the environment has them or not)."""
+    telling = {name for name in dict(environment) if _TELLING.search(name) and name not in _HARMLESS}
+    return tuple(sorted(telling | set(extra)))
+
+
+def secret_values(spec: JobSpec) -> tuple[str, ...]:
+    """Return the values of a job's secrets, the longest first."""
+    environment = dict(spec.environment)
+    found = {environment[name] for name in spec.secrets if environment.get(name)}
+    return tuple(sorted(found, key=lambda value: (-len(value), value)))
+
+
+def redacted(text: str, secrets: JobSpec | Iterable[str]) -> str:
+    """Return a text with `***` for every secret value in it, also where a shell, a URL or JSON quoted it.
+
+    `secrets` are a job, whose secrets are meant, or values. A value of less than four characters is replaced only
+    where it stands alone.
+    """
+    values = secret_values(secrets) if isinstance(secrets, JobSpec) else tuple(secrets)
+    forms = {form for value in values if value for form in _forms(value)}
+    for form in sorted(forms, key=len, reverse=True):
+        if len(form) >= _SHORTEST:
+            text = text.replace(form, MASK)
+        else:
+            text = re.sub(rf"(?<!\w){re.escape(form)}(?!\w)", MASK, text)
+    return text
+
+
+def shown(environment: Mapping[str, str] | Pairs, secrets: Iterable[str]) -> Pairs:
+    """Return the variables as they may be shown: `***` for a secret, and wherever its value stands in another one."""
+    pairs, hidden = tuple(dict(environment).items()), set(secrets)
+    values = [value for name, value in pairs if name in hidden and value]
+    return tuple((name, MASK if name in hidden and value else redacted(value, values)) for name, value in pairs)
+
+
+def _forms(value: str) -> Iterable[str]:
+    """Yield the spellings of a value: as it is, each of its lines, and as shells, URLs and JSON write it."""
+    yield value
+    yield from (line for line in value.splitlines() if len(line) >= _SHORTEST)
+    yield shlex.quote(value)
+    yield shlex.quote(value)[1:-1] if shlex.quote(value) != value else value
+    yield from (quote(value), quote(value, safe=""), quote_plus(value))
+    yield json.dumps(value)[1:-1]
+    yield repr(value)[1:-1]
+    yield re.sub(r"([^\w@%+=:,./-])", r"\\\1", value, flags=re.ASCII)  # bash's printf %q

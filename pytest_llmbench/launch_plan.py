@@ -1,0 +1,166 @@
+"""What a launch will do: which of the selected configurations this cluster can run, their jobs and GPU-hours."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_llmbench import wording
+from pytest_llmbench.catalogue import Catalogue
+from pytest_llmbench.errors import LaunchError
+from pytest_llmbench.jobs import Cluster, Installed, LaunchFacts, Purpose
+from pytest_llmbench.launch_settings import LaunchSettings
+from pytest_llmbench.models import Key
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from pytest_llmbench.launch.preflight import Planned, Problem
+    from pytest_llmbench.launch.runner import Runner
+    from pytest_llmbench.launch.slurm import Slurm
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The world: clock, sleep, short commands, the caller's environment, a terminal, and the folder `.llmbench`."""
+
+    now: Callable[[], datetime]
+    sleep: Callable[[float], None]
+    run: Runner
+    environment: Mapping[str, str]
+    tell: Callable[[str], None]
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is launched: the jobs, why the other selected configurations are not, and GPU-hours."""
+
+    jobs: tuple[Planned, ...]
+    skipped: Mapping[Key, str]
+    hours: float
+    limit: float
+
+
+class Planner:
+    """Plans one session's launch."""
+
+    def __init__(self, launch: LaunchSettings, gpu: str, catalogue: Catalogue, host: Host) -> None:
+        """Take what was asked for, the GPU type if an option says it, the baselines and the world."""
+        self.launch = launch
+        self.gpu = gpu
+        self.catalogue = catalogue
+        self.host = host
+
+    @cached_property
+    def cluster(self) -> Cluster:
+        """The cluster: its file, what options say, else this machine. Raises LaunchError."""
+        from pytest_llmbench.launch.cluster import read_cluster, read_llmb_run, this_machine
+
+        path, launch = self.launch.cluster, self.launch
+        if path is None:
+            cluster = this_machine(self.host.run)
+        elif path.is_dir() or path.name == "cluster_config.yaml":
+            cluster = read_llmb_run(path)
+        else:
+            cluster = read_cluster(path)
+        given = [_installed(name, folder) for name, folder in launch.recipes]
+        return dataclasses.replace(
+            cluster,
+            gpu=self.gpu or cluster.gpu,
+            largest=launch.largest or cluster.largest,
+            gpus_per_node=launch.gpus_per_node or cluster.gpus_per_node,
+            gpu_hours=launch.gpu_hours or cluster.gpu_hours,
+            installed=(*given, *cluster.installed),
+        )
+
+    @cached_property
+    def facts(self) -> Mapping[tuple[str, str], LaunchFacts]:
+        """How each recipe in each release is launched."""
+        from pytest_llmbench.launch.facts import facts_of
+
+        found = (facts_of(recipe) for recipe in self.catalogue.recipes)
+        return {(facts.recipe, facts.release): facts for facts in found if facts is not None}
+
+    def plan(self, selected: Sequence[Key]) -> Plan:
+        """Return the jobs of the selected configurations that this cluster can run; raises LaunchError if none."""
+        from pytest_llmbench.launch.fit import DEFAULT_HOURS, refuse_hours, unfit
+
+        skipped: dict[Key, str] = {}
+        jobs: list[Planned] = []
+        for key in selected:
+            configuration = self.catalogue.baselines[key][0].configuration
+            facts = self.facts.get((key.recipe, key.release))
+            why = unfit(configuration, facts, self.cluster, self.launch.launcher)
+            if why:
+                skipped[key] = why
+            else:
+                jobs.append(self.planned(key, self.launch.purpose))
+        if not jobs:
+            raise LaunchError(_nothing_fits(skipped, self.cluster))
+        limit = self.cluster.gpu_hours or DEFAULT_HOURS
+        by_case = {one.spec.case_id: one.spec.gpu_hours for one in jobs}
+        if not self.launch.goes_on and not self.launch.dry_run:
+            refuse_hours(by_case, self.cluster.gpu_hours)
+        return Plan(tuple(jobs), skipped, sum(by_case.values()), limit)
+
+    def planned(self, key: Key, purpose: Purpose) -> Planned:
+        """Return the job of a configuration; raises LaunchError for a purpose that its recipe does not have."""
+        from pytest_llmbench.launch.environment import job_spec
+        from pytest_llmbench.launch.preflight import Planned
+        from pytest_llmbench.launch.purpose import PurposeOptions, parse_profile, variables
+
+        baseline, facts = self.catalogue.baselines[key][0], self.facts[key.recipe, key.release]
+        asked = self.launch if purpose is self.launch.purpose else LaunchSettings()
+        checkpoint = self.host.folder.parent / asked.checkpoint if asked.checkpoint else None
+        options = PurposeOptions(parse_profile(asked.profile), checkpoint)
+        spec = job_spec(
+            baseline,
+            facts,
+            self.cluster,
+            caller=self.host.environment,
+            purpose=purpose,
+            variables=variables(facts, purpose, options, baseline.configuration),
+            launcher=self.launch.launcher,
+        )
+        return Planned(spec, facts)
+
+    def problems(self, plan: Plan) -> tuple[Problem, ...]:
+        """Return all that is in the way of the plan."""
+        from pytest_llmbench.launch.preflight import preflight
+
+        local = all(one.spec.via == "local" for one in plan.jobs)
+        return preflight(plan.jobs, self.cluster, None if local else self.slurm)
+
+    @cached_property
+    def slurm(self) -> Slurm:
+        """Slurm, as this machine reaches it."""
+        from pytest_llmbench.launch.slurm import Slurm
+
+        return Slurm(self.host.run, self.host.environment)
+
+
+def _installed(name: str, folder: Path) -> Installed:
+    recipe, dash, release = name.partition("-")
+    return Installed(recipe, release if dash else "", folder)
+
+
+def _nothing_fits(skipped: Mapping[Key, str], cluster: Cluster) -> str:
+    by_reason: dict[str, list[str]] = {}
+    for key, why in skipped.items():
+        by_reason.setdefault(why, []).append(key.id)
+    told = [f"  {wording.counted(len(ids), 'configuration')}: {why}" for why, ids in by_reason.items()]
+    where = f"the cluster of {cluster.source.name}" if cluster.source else "this machine, as no cluster is described"
+    head = (
+        f"nothing was launched: {where}, can run none of the {wording.counted(len(skipped), 'selected configuration')}:"
+    )
+    hint = (
+        "describe the cluster in cluster.yaml (docs/cluster.md), or give llmb-run's folder with --llmb-cluster=DIR"
+        if cluster.source is None
+        else f"see {cluster.source}"
+    )
+    return "\n".join([head, *told, hint])

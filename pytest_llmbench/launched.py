@@ -1,0 +1,166 @@
+"""What launched jobs left: the run of each job id, and the verdict on the runs of a configuration."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_llmbench.batch import Result
+from pytest_llmbench.catalogue import Catalogue, tolerance_of
+from pytest_llmbench.jobs import Blame, Job, LaunchFacts, Purpose
+from pytest_llmbench.models import Baseline, Case, Evidence, Judgement, Key, Measurement, Reason, Run, Status, Verdict
+from pytest_llmbench.sequence import Judges
+from pytest_llmbench.settings import Settings
+
+if TYPE_CHECKING:
+    from pytest_llmbench.pipeline import Measured
+
+
+def unjudged(verdict: Verdict, reason: Reason, text: str, baseline: Baseline, settings: Settings) -> Judgement:
+    """Return a judgement that compares nothing."""
+    tolerance = tolerance_of(settings, baseline)
+    return Judgement(verdict, reason, text, baseline, baseline.step_seconds * tolerance.factor, tolerance)
+
+
+class LaunchedRuns:
+    """Finds and judges the runs of one session's jobs. `session` names the launch that makes runs repeats."""
+
+    def __init__(
+        self, settings: Settings, catalogue: Catalogue, session: str, level: float, now: Callable[[], datetime]
+    ) -> None:
+        """Take the settings, the baselines, and the level of each look."""
+        self.settings = settings
+        self.catalogue = catalogue
+        self.session = session
+        self.level = level
+        self.now = now
+        self._evidence: dict[Key, Sequence[Evidence]] = {}
+
+    def judges(self, facts: Mapping[str, LaunchFacts]) -> Judges:
+        """Return what decides the course of a launch; `facts` by configuration id."""
+
+        def files(job: Job) -> tuple[Path, ...]:
+            return _files(job, facts[job.spec.case_id])
+
+        return Judges(
+            find=self._find, judge=self._judge, invalid=self._invalid, nodes=self._nodes, files=files, ending=_ending
+        )
+
+    def _find(self, job: Job) -> Run | None:
+        """Return the run of a job: that of its own job id, and of no other."""
+        from pytest_llmbench.ingest import ingest_job
+
+        run = ingest_job(_places(job), job.job_id, job.spec.key, self.catalogue, self.now())
+        if run is None:
+            return None
+        launch = f"{self.session} {job.spec.case_id}"
+        return dataclasses.replace(run, found=dataclasses.replace(run.found, launch=launch))
+
+    def last_step(self, job: Job) -> tuple[int, int | None, float] | None:
+        """Return the last step in the log of a running job, its total and its seconds."""
+        from pytest_llmbench.discover.find import find_runs
+        from pytest_llmbench.parse.tail import last_step
+
+        runs = find_runs([place for place in _places(job) if place.exists()]).runs
+        logs = [one.attempts[-1].log for one in runs if one.job_id == job.job_id and one.attempts]
+        return last_step(logs[-1]) if logs else None
+
+    @cached_property
+    def _history(self) -> Measured:
+        """What older runs under --llmb-logs measured: they tell the noise."""
+        from pytest_llmbench.ingest import ingest
+        from pytest_llmbench.pipeline import measure_runs
+
+        now = self.now()
+        runs = ingest(self.settings, self.catalogue, now).runs if self.settings.logs else ()
+        return measure_runs(runs, self.catalogue, now)
+
+    def _judge(self, key: Key, runs: Sequence[Run]) -> Result:
+        """Return the verdict on launched runs, newest first; each of the two looks of a sequence has half the level."""
+        from pytest_llmbench.judge.consequence import worst
+        from pytest_llmbench.pipeline import evidence_of
+        from pytest_llmbench.settling import decided, status_of
+
+        now = self.now()
+        measured = {**self._history, key: self.measured(key, runs)}
+        evidence = [
+            dataclasses.replace(one, level=self.level)
+            for one in evidence_of(measured, self.settings, self.catalogue, now)[key]
+        ]
+
+        def status(judgement: Judgement) -> Status:
+            return status_of(judgement, required=False, settings=self.settings)
+
+        self._evidence[key] = evidence
+        return Result(Case(key.id, key), *worst([decided(one, self.settings, alone=False) for one in evidence], status))
+
+    def measured(self, key: Key, runs: Sequence[Run]) -> tuple[tuple[Measurement, ...], ...]:
+        """Return for each baseline what launched runs and older ones measured, in this order."""
+        from pytest_llmbench.measure.measurement import measure
+
+        now = self.now()
+        return tuple(
+            (*(measure(run, baseline, now) for run in runs), *older)
+            for baseline, older in zip(self.catalogue.baselines[key], self._history[key], strict=True)
+        )
+
+    def _invalid(self, key: Key, reason: Reason, text: str, run: Run | None) -> Judgement:
+        from pytest_llmbench.measure.measurement import measure
+
+        baseline = self.catalogue.baselines[key][0]
+        verdict = Verdict.NOT_COMPARABLE if reason is Reason.PURPOSE_DONE else Verdict.INVALID
+        judgement = unjudged(verdict, reason, text, baseline, self.settings)
+        measurement = measure(run, baseline, self.now()) if run is not None and run.attempts else None
+        return dataclasses.replace(judgement, measurement=measurement)
+
+    def _nodes(self, result: Result, nodes: Mapping[str, tuple[str, ...]]) -> tuple[str, tuple[str, ...]]:
+        """Return what the runs behind a verdict tell of their nodes, and which of them to avoid."""
+        from pytest_llmbench.judge.nodes import judged_nodes
+
+        judgement = result.judgement
+        evidence = next(one for one in self._evidence[result.case.key] if one.baseline is judgement.baseline)
+        finding = judged_nodes(judgement, evidence, nodes)
+        return finding.text, finding.exclude
+
+
+def _files(job: Job, facts: LaunchFacts) -> tuple[Path, ...]:
+    from pytest_llmbench.launch.artifacts import outputs
+
+    if job.spec.purpose is Purpose.MEASURE or not job.job_id:
+        return ()
+    began = job.status.submitted.timestamp() if job.status and job.status.submitted else None
+    folders = [folder for folder in (job.log_folder, *job.spec.log_folders) if folder is not None and folder.is_dir()]
+    found = (outputs(folder, job.spec.purpose, facts, job.job_id, began) for folder in folders)
+    return tuple(dict.fromkeys(path for paths in found for path in paths))
+
+
+def _places(job: Job) -> list[Path]:
+    """Return where the log of a job can lie; Slurm's own file in the folder where it was submitted comes last."""
+    places = [job.log_folder, *job.spec.log_folders, job.folder, job.spec.directory / f"slurm-{job.job_id}.out"]
+    return list(dict.fromkeys(place for place in places if place is not None))
+
+
+def _ending(job: Job, run: Run) -> tuple[Blame, str]:
+    """Return whose failure the end of a run's last log is, and what the log says of it with its line; no secrets."""
+    from pytest_llmbench.launch.redaction import redacted
+
+    blame, text = _told_by_log(run)
+    return blame, redacted(text, job.spec)
+
+
+def _told_by_log(run: Run) -> tuple[Blame, str]:
+    from pytest_llmbench.launch.states import blame_of
+    from pytest_llmbench.parse.last_words import exception, last_line
+
+    attempt = run.attempts[-1]
+    log, ending = attempt.files.log, attempt.log.ending
+    if ending is None:
+        last = last_line(log)
+        return Blame.NONE, f"the last line of {log.name}: {last}" if last else f"{log.name} is empty"
+    raised = exception(log, ending.line) if ending.code == "traceback" else None
+    text, line = raised or (ending.text, ending.line)
+    return blame_of(ending.code), f"{text} ({log.name}:{line})" if line else text

@@ -1,0 +1,227 @@
+"""From selected configurations to verdicts: plan, submit, follow and judge, until it is done or somebody stops it."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from pytest_llmbench import wording
+from pytest_llmbench.batch import Batch, Result
+from pytest_llmbench.catalogue import Catalogue
+from pytest_llmbench.errors import LaunchError
+from pytest_llmbench.jobs import Purpose
+from pytest_llmbench.launch_plan import Host, Plan, Planner
+from pytest_llmbench.launch_settings import LaunchSettings
+from pytest_llmbench.launched import LaunchedRuns, unjudged
+from pytest_llmbench.models import Case, Key, Reason, Verdict
+from pytest_llmbench.sequence import Sequences
+from pytest_llmbench.settings import Settings
+
+if TYPE_CHECKING:
+    from pytest_llmbench.launch.engine import Engine
+    from pytest_llmbench.launch.journal import Journal
+
+LEVEL = 0.05
+"""The probability of a wrong PASS at the bound; the two looks of a sequence share it."""
+
+
+ALL_JOBS = 1_000_000
+"""Without --llmb-max-jobs all are submitted up front."""
+
+
+class Interrupted(Exception):  # noqa: N818 (no error: somebody stopped the session)
+    """The session was stopped while it launched; the message says what became of its jobs."""
+
+
+def unlaunched(settings: Settings, catalogue: Catalogue) -> Batch:
+    """Return what is known before anything was launched: a result for each configuration, and no run."""
+    text = "not launched"
+    return Batch(
+        results={key.id: _missing(key, Reason.NOT_LAUNCHED, text, settings, catalogue) for key in catalogue.baselines},
+        strays=(),
+        runs_found=0,
+        runs_before_since=0,
+        ignored=(),
+        measurements={},
+    )
+
+
+def _missing(key: Key, reason: Reason, text: str, settings: Settings, catalogue: Catalogue) -> Result:
+    judgement = unjudged(Verdict.MISSING, reason, text, catalogue.baselines[key][0], settings)
+    return Result(Case(key.id, key), judgement)
+
+
+class Launching:
+    """One session's launch; `batch` is what is known at its end."""
+
+    def __init__(self, settings: Settings, launch: LaunchSettings, catalogue: Catalogue, host: Host) -> None:
+        """Take what was asked for, the baselines and the world."""
+        self.settings = settings
+        self.launch = launch
+        self.catalogue = catalogue
+        self.host = host
+        self.planner = Planner(launch, settings.gpu, catalogue, host)
+        self.batch = unlaunched(settings, catalogue)
+        self.session = ""
+        self.problems = False
+        self._hours = 0.0
+
+    def run(self, selected: Sequence[Key]) -> bool:
+        """Launch the selected configurations and judge them; whether the session ends without running its items.
+
+        Raises LaunchError for what is in the way (nothing is submitted then), Interrupted when somebody stops it.
+        """
+        from pytest_llmbench.launch.preflight import told
+
+        plan = self.planner.plan(selected)
+        if self.launch.dry_run:
+            return self._tell_plan(plan)
+        if not self.launch.goes_on:
+            problems = self.planner.problems(plan)
+            if problems:
+                raise LaunchError(told(problems))
+        with self._journal() as journal:
+            self._follow(plan, journal)
+        return self.launch.submit_only
+
+    def _tell_plan(self, plan: Plan) -> bool:
+        from pytest_llmbench.launch import plan as text
+
+        problems = self.planner.problems(plan)
+        self.host.tell(text.plan(plan.jobs, problems, plan.limit, self.launch.repeats))
+        self._tell_skipped(plan)
+        self.problems = bool(problems) or plan.hours > plan.limit
+        return True
+
+    def _tell_skipped(self, plan: Plan) -> None:
+        reasons = Counter(plan.skipped.values())
+        for why, count in reasons.items():
+            self.host.tell(f"not launched: {wording.counted(count, 'configuration')}: {why}")
+
+    @contextmanager
+    def _journal(self) -> Iterator[Journal]:
+        from pytest_llmbench.launch.journal import Journal
+
+        journal = Journal(self.host.folder)
+        try:
+            if self.launch.goes_on:
+                self.session = journal.resume(self.launch.session)
+                self.host.tell(f"llmbench: going on with session {self.session}")
+            else:
+                self._warn_of(journal)
+                self.session = journal.begin("llmbench", self.host.now())
+            yield journal
+        finally:
+            journal.close()
+
+    def _warn_of(self, journal: Journal) -> None:
+        for past in journal.unfinished():
+            if past.waiting and not past.alive:
+                jobs = wording.counted(past.waiting, "job")
+                self.host.tell(f"llmbench: session {past.session} left {jobs}: --llmb-resume goes on with it")
+
+    def _follow(self, plan: Plan, journal: Journal) -> None:
+        level = LEVEL if self.launch.repeats == 1 else LEVEL / 2
+        runs = LaunchedRuns(self.settings, self.catalogue, self.session, level, self.host.now)
+        engine = self._engine(journal, runs)
+        sequences = Sequences(
+            [one.spec for one in plan.jobs],
+            runs.judges({one.spec.case_id: one.facts for one in plan.jobs}),
+            self.launch,
+            affordable=self._affordable(plan),
+            profile=lambda spec: self.planner.planned(spec.key, Purpose.PROFILE).spec,
+            always=self.settings.record is not None,
+        )
+        with _stoppable():
+            try:
+                self._drive(engine, plan, journal, sequences)
+            except KeyboardInterrupt:
+                raise Interrupted(self._stopped(engine, journal)) from None
+        self.batch = self._judged(plan, sequences, runs)
+
+    def _drive(self, engine: Engine, plan: Plan, journal: Journal, sequences: Sequences) -> None:
+        specs = [one.spec for one in plan.jobs]
+        if self.launch.submit_only:
+            left = engine.submit_only(specs)
+            self.problems = bool(left) or any(job.problem for job in journal.jobs())
+            for spec in left:
+                self.host.tell(f"not submitted, for want of room: {spec.case_id}")
+            self.host.tell(f"llmbench: submitted; pytest --llmb-collect follows and judges session {self.session}")
+            return
+        follow = engine.resume if self.launch.goes_on else engine.run
+        follow(specs, sequences.finished)
+        journal.finish(self.host.now())
+
+    def _stopped(self, engine: Engine, journal: Journal) -> str:
+        """Cancel the jobs of this session, or leave them, and say so."""
+        if self.launch.keep_jobs:
+            ids = [job.job_id for job in journal.live() if job.job_id]
+            return f"{wording.counted(len(ids), 'job')} left running: --llmb-resume goes on with {self.session}"
+        before = sum(bool(job.job_id) for job in journal.live())
+        self.host.tell("llmbench: stopped; cancelling the jobs of this session ...")
+        left = engine.cancel()
+        if left:
+            return f"these jobs could not be cancelled: {' '.join(left)}; try: scancel {' '.join(left)}"
+        return f"{wording.counted(before, 'job')} cancelled"
+
+    def _engine(self, journal: Journal, runs: LaunchedRuns) -> Engine:
+        from pytest_llmbench.launch.engine import Engine
+        from pytest_llmbench.launch.launchers import Tools, assembled
+        from pytest_llmbench.launch.progress import Progress
+        from pytest_llmbench.launch.watch import Limits
+
+        host, pending = self.host, self.launch.pending_limit.total_seconds()
+        limits = Limits(max_jobs=self.launch.max_jobs or ALL_JOBS, pending_seconds=pending)
+        return Engine(
+            journal,
+            assembled(Tools(journal, self.planner.slurm, host.sleep)),
+            host.tell,
+            host.now,
+            host.sleep,
+            limits,
+            progress=Progress(host.tell, runs.last_step),
+            follow_only=self.launch.collect,
+        )
+
+    def _affordable(self, plan: Plan) -> Callable[[float], bool]:
+        self._hours = plan.hours
+
+        def affordable(hours: float) -> bool:
+            if self._hours + hours > plan.limit:
+                return False
+            self._hours += hours
+            return True
+
+        return affordable
+
+    def _judged(self, plan: Plan, sequences: Sequences, runs: LaunchedRuns) -> Batch:
+        results = dict(self.batch.results)
+        for key, why in plan.skipped.items():
+            results[key.id] = _missing(key, Reason.NOT_ON_CLUSTER, why, self.settings, self.catalogue)
+        results |= {key.id: result for key, result in sequences.results().items()}
+        of_key = {course.spec.key: list(course.runs.values()) for course in sequences.courses.values()}
+        return dataclasses.replace(
+            self.batch,
+            results=results,
+            runs_found=sum(map(len, of_key.values())),
+            measurements={key: runs.measured(key, found)[0] for key, found in of_key.items()},
+        )
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """Let SIGTERM stop the session as Ctrl-C does: the jobs are cancelled then."""
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,109 @@
+"""From the text of an option to its value, with a message for what it cannot be."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pytest_llmbench.errors import SettingsError, did_you_mean
+from pytest_llmbench.options import OPTIONS, destination
+
+Converted = TypeVar("Converted")
+
+
+def value(values: Mapping[str, Any], flag: str) -> str | None:
+    """Return what was given for an option, None for nothing or empty text."""
+    given = values.get(destination(flag))
+    return None if given is None or given == "" else str(given).strip()
+
+
+def text(values: Mapping[str, Any], flag: str) -> str:
+    """Return what was given for an option, empty for nothing."""
+    return value(values, flag) or ""
+
+
+def chosen(values: Mapping[str, Any], flag: str, default: str) -> str:
+    """Return which of an option's choices was given; SettingsError for anything else."""
+    choices = next(option.choices for option in OPTIONS if option.flag == flag)
+    given = value(values, flag) or default
+    if given not in choices:
+        raise SettingsError(
+            f"{flag}={given}: expected {', '.join(choices[:-1])} or {choices[-1]}{did_you_mean(given, choices)}"
+        )
+    return given
+
+
+def converted(values: Mapping[str, Any], flag: str, convert: Callable[[str], Converted]) -> Converted | None:
+    """Return what was given through a function that raises ValueError; None for nothing."""
+    given = value(values, flag)
+    if given is None:
+        return None
+    try:
+        return convert(given)
+    except OverflowError:
+        raise SettingsError(f"{flag}={given}: found a number that is too large") from None
+    except ValueError as error:
+        raise SettingsError(f"{flag}={given}: {error}") from None
+
+
+def path_of(flag: str, given: object, directory: Path) -> Path:
+    """Return a path below `directory`; SettingsError for an empty one."""
+    if not str(given).strip():
+        raise SettingsError(f"{flag}= is empty: give a path")
+    return directory / Path(str(given)).expanduser()
+
+
+def existing(flag: str, given: object, directory: Path) -> Path:
+    """Return a path that exists; SettingsError names the part that does not, and the nearest name."""
+    path = path_of(flag, given, directory)
+    if path.exists():
+        return path
+    if path.is_symlink():
+        raise SettingsError(f"{flag}={given}: a broken link, to {os.readlink(path)}")
+    parent = next(parent for parent in path.parents if parent.exists())
+    missing = path.relative_to(parent).parts[0]
+    names = [entry.name for entry in parent.iterdir()] if parent.is_dir() else []
+    raise SettingsError(f"{flag}={given} does not exist: {parent} has no {missing!r}{did_you_mean(missing, names)}")
+
+
+def folder(flag: str, given: object, directory: Path) -> Path:
+    """Return a folder that exists."""
+    path = existing(flag, given, directory)
+    if not path.is_dir():
+        raise SettingsError(f"{flag}={given}: {path} is a file; give the folder that holds it")
+    return path
+
+
+def output(values: Mapping[str, Any], flag: str, directory: Path) -> Path | None:
+    """Return where a file, or for --llmb-record a folder, will be written; SettingsError where it cannot."""
+    given = value(values, flag)
+    if given is None:
+        return None
+    path = path_of(flag, given, directory)
+    folder_wanted = flag == "--llmb-record"
+    if path.exists() and path.is_dir() is not folder_wanted:
+        raise SettingsError(f"{flag}={given}: {path} is a {'file' if folder_wanted else 'folder'}")
+    parent = next(parent for parent in (path, *path.parents) if parent.exists() and (parent != path or folder_wanted))
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        raise SettingsError(f"{flag}={given}: cannot write below {parent}")
+    return path
+
+
+def parse_age(text: str) -> timedelta:
+    """Read `90m`, `36h`, `1.5d` or `2w`; ValueError otherwise."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([mhdw])", text)
+    if not found or float(found[1]) == 0:
+        raise ValueError("expected a number above 0 with m, h, d or w, such as 36h")
+    return (
+        float(found[1])
+        * {
+            "m": timedelta(minutes=1),
+            "h": timedelta(hours=1),
+            "d": timedelta(days=1),
+            "w": timedelta(weeks=1),
+        }[found[2]]
+    )

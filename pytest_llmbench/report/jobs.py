@@ -1,0 +1,107 @@
+"""The jobs behind an outcome: as plain values, and what reports say of them. All but `describe` take those values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pytest_llmbench import wording
+from pytest_llmbench.jobs import Launched
+
+MEASURE = "measure"
+"""The purpose of the jobs that are judged for speed."""
+
+PROPERTIES = ("job_id", "nodes", "attempts", "runs", "failed_attempts")
+"""The properties of a test case that was launched, in this order, after those of every test case."""
+
+
+def describe(job: Launched, directory: Path) -> dict[str, Any]:
+    """Return a job as plain values; files below `directory` are shown relative to it."""
+    return {
+        "job_id": job.job_id,
+        "purpose": str(job.purpose),
+        "attempt": job.attempt,
+        "repeat": job.repeat,
+        "state": job.state,
+        "nodes": list(job.nodes),
+        "step_seconds": wording.finite(job.step_seconds),
+        "text": job.text,
+        "files": [wording.place(path, directory) for path in job.files],
+    }
+
+
+def attempts(described: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the jobs of an outcome that were started to be judged; where none was, those of its first purpose."""
+    jobs = described.get("jobs", ())
+    purposes = [job["purpose"] for job in jobs]
+    return [job for job in jobs if job["purpose"] == (MEASURE if MEASURE in purposes else purposes[0])]
+
+
+def counting(described: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the last attempt of each of its runs."""
+    last = {job["repeat"]: job for job in sorted(attempts(described), key=lambda job: job["attempt"])}
+    return [last[repeat] for repeat in sorted(last)]
+
+
+def failed(described: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the attempts that were followed by another one."""
+    last = counting(described)
+    return [job for job in attempts(described) if job not in last]
+
+
+def ran_on(described: dict[str, Any]) -> str:
+    """Return the nodes of the runs that count, folded; empty where none is known."""
+    return wording.folded({node for job in counting(described) for node in job["nodes"]})
+
+
+def finding(described: dict[str, Any]) -> str:
+    """Return what the runs tell of their nodes, where that is more than where they ran."""
+    told = str(described.get("nodes", ""))
+    return "" if told == ran_on(described) else told
+
+
+def properties(described: dict[str, Any]) -> dict[str, str]:
+    """Return what stands for the jobs in JUnit reports; nothing where none was launched."""
+    runs = counting(described)
+    if not runs:
+        return {}
+    judged = (described.get("run") or {}).get("job_id") or runs[-1]["job_id"]
+    lost = "; ".join(_job(job) for job in failed(described))
+    counts = str(len(attempts(described))), str(len(runs))
+    values = dict(zip(PROPERTIES, (judged, ran_on(described), *counts, lost), strict=True))
+    return {name: value for name, value in values.items() if value}
+
+
+def brief(described: dict[str, Any]) -> str:
+    """Return where an item ran, how often, and which attempts failed: `on n[3-4], 2 attempts: job 12 on n1: FAILED`."""
+    where, runs, lost = ran_on(described), len(counting(described)), failed(described)
+    told = [f"on {where}"] if where else []
+    told += [f"{runs} runs"] if runs > 1 else []
+    told += [f"{runs + len(lost)} attempts: {'; '.join(map(_job, lost))}"] if lost else []
+    return ", ".join(told)
+
+
+def line(described: dict[str, Any], job: dict[str, Any]) -> str:
+    """Return one job: `attempt 1 of 2: job 12 on n1: NODE_FAIL, retried`, `run 2 of 3: job 14 on n[3-4]: 10.05 s`."""
+    alike = [other for other in described["jobs"] if other["purpose"] == job["purpose"]]
+    runs = len({other["repeat"] for other in alike})
+    tried = [other["attempt"] for other in alike if other["repeat"] == job["repeat"]]
+    which = [] if job["purpose"] == MEASURE else [job["purpose"]]
+    which += [f"run {job['repeat']} of {runs}"] if runs > 1 else []
+    which += [f"attempt {job['attempt']} of {len(tried)}"] if len(tried) > 1 else []
+    retried = ", retried" if job["attempt"] < max(tried) else ""
+    return ": ".join(filter(None, (", ".join(which), f"{_job(job)}{retried}")))
+
+
+def files(described: dict[str, Any]) -> Sequence[str]:
+    """Return the files that the jobs left, such as profiles, each once."""
+    return list(dict.fromkeys(file for job in described.get("jobs", ()) for file in job["files"]))
+
+
+def _job(job: dict[str, Any]) -> str:
+    name = f"job {job['job_id']}" if job["job_id"] else "a job that was not submitted"
+    where = f" on {wording.folded(job['nodes'])}" if job["nodes"] else ""
+    measured = wording.seconds(job["step_seconds"]) if job["step_seconds"] is not None else job["state"]
+    ended = " ".join(filter(None, (measured, f"({job['text']})" if job["text"] else "")))
+    return f"{name}{where}: {ended}" if ended else f"{name}{where}"

@@ -1,0 +1,282 @@
+"""What follows when a launched job has ended: start it again, repeat the run, or give the verdict."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_llmbench import wording
+from pytest_llmbench.batch import Result
+from pytest_llmbench.jobs import Blame, Job, JobEnd, JobSpec, Launched, Phase, Purpose
+from pytest_llmbench.models import JUDGED, Case, Judgement, Key, Reason, Run, Verdict
+
+if TYPE_CHECKING:
+    from pytest_llmbench.launch.engine import Next
+    from pytest_llmbench.launch_settings import LaunchSettings
+
+GREEN = (Verdict.PASS, Verdict.IMPROVEMENT)
+
+REASONS = {
+    "TIMEOUT": Reason.INCOMPLETE,
+    "COMPLETED": Reason.FAILED_STEP,
+    "CANCELLED": Reason.CANCELLED,
+}
+"""Why a run is invalid by the state in which its job ended; job-failed for every other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judges:
+    """What the sequence asks for: `find` the run of a job (None: no log), `judge` the runs of a configuration, newest
+    first, `invalid` for what could not be judged, `nodes` for what the nodes of its runs tell, with those to avoid,
+    `files` that a job leaves besides its log, `ending` for whose failure its log says the end was, in words."""
+
+    find: Callable[[Job], Run | None]
+    judge: Callable[[Key, Sequence[Run]], Result]
+    invalid: Callable[[Key, Reason, str, Run | None], Judgement]
+    nodes: Callable[[Result, Mapping[str, tuple[str, ...]]], tuple[str, tuple[str, ...]]]
+    files: Callable[[Job], tuple[Path, ...]]
+    ending: Callable[[Job, Run], tuple[Blame, str]]
+
+
+@dataclass(slots=True)
+class Course:
+    """What has become of one configuration so far: jobs in the order in which they ended, runs and failures by repeat,
+    and the repeats that have not ended."""
+
+    spec: JobSpec
+    waiting: set[int]
+    jobs: list[tuple[Job, JobEnd]] = field(default_factory=list)
+    runs: dict[int, Run] = field(default_factory=dict)
+    nodes: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    failures: dict[int, Judgement] = field(default_factory=dict)
+    files: list[Path] = field(default_factory=list)
+    seconds: dict[int, float] = field(default_factory=dict)
+    told: str = ""
+    profiled: bool = False
+    result: Result | None = None
+
+
+class Sequences:
+    """The courses of all launched configurations. `finished` is called once for each job that ended, in any order; it
+    returns the jobs that follow. A failed verdict is never retried: it is repeated, and every run counts."""
+
+    def __init__(
+        self,
+        specs: Sequence[JobSpec],
+        judges: Judges,
+        settings: LaunchSettings,
+        *,
+        affordable: Callable[[float], bool],
+        profile: Callable[[JobSpec], JobSpec],
+        always: bool = False,
+    ) -> None:
+        """Take the jobs that start, what judges them, whether GPU-hours are left, and how to profile a configuration;
+        with `always` a run is repeated whatever it says, as recording needs it."""
+        self.courses = {spec.case_id: Course(spec, {1}) for spec in specs}
+        self._always = always
+        self._judges = judges
+        self._settings = settings
+        self._affordable = affordable
+        self._profile = profile
+
+    def finished(self, job: Job, end: JobEnd) -> list[Next]:
+        """Take a job that ended, and return what has to be started now."""
+        course = self.courses.get(job.spec.case_id)
+        if course is None:
+            return []
+        run = self._judges.find(job) if job.job_id else None
+        end = self._explained(job, end, run)
+        course.jobs.append((job, end))
+        course.files += self._judges.files(job)
+        if job.spec.purpose is not course.spec.purpose:  # the profile of a configuration that regressed
+            return []
+        again = self._again(job, end)
+        if again is not None:
+            return [again]
+        self._taken(course, job, end, run)
+        return [] if course.waiting else self._decided(course)
+
+    def _explained(self, job: Job, end: JobEnd, run: Run | None) -> JobEnd:
+        """Return how a job ended with what its log says of it; a cause of the infrastructure there is one."""
+        if run is None or end.blame is Blame.NONE:
+            return end
+        blame, text = self._judges.ending(job, run)
+        blame = blame if end.blame is Blame.RUN and blame is Blame.INFRASTRUCTURE else end.blame
+        return dataclasses.replace(end, blame=blame, text="; ".join(filter(None, [end.text, text])))
+
+    def _again(self, job: Job, end: JobEnd) -> Next | None:
+        """Return the same job once more, on other nodes, where the infrastructure failed."""
+        from pytest_llmbench.launch.engine import Next
+        from pytest_llmbench.launch.submissions import may_run
+
+        if may_run(job):
+            return None
+        own = self.courses[job.spec.case_id].spec.exclude
+        if job.problem and job.spec.exclude != own:  # the cluster has no other nodes
+            return Next(dataclasses.replace(job.spec, exclude=own), job.attempt + 1, job.repeat)
+        if end.blame is not Blame.INFRASTRUCTURE or job.attempt > self._settings.retries or self._settings.collect:
+            return None
+        return Next(_avoiding(job.spec, _nodes(job)), job.attempt + 1, job.repeat)
+
+    def _own(self, job: Job) -> tuple[str, ...]:
+        """Return the nodes that a configuration was to avoid from the start."""
+        return (
+            ()
+            if job.spec.exclude == self.courses[job.spec.case_id].spec.exclude
+            else self.courses[job.spec.case_id].spec.exclude
+        )
+
+    def _taken(self, course: Course, job: Job, end: JobEnd, run: Run | None) -> None:
+        key = job.spec.key
+        course.waiting.discard(job.repeat)
+        problem = self._problem(job, end, run)
+        if problem is not None or run is None:
+            reason, text = problem or (Reason.LOG_MISSING, "no log")
+            course.failures[job.repeat] = self._judges.invalid(key, reason, text, run)
+            return
+        course.runs[job.repeat] = _dated(run, job)
+        course.nodes[run.id] = _nodes(job)
+
+    def _problem(self, job: Job, end: JobEnd, run: Run | None) -> tuple[Reason, str] | None:
+        """Return why a job has no run that could be judged."""
+        if job.problem:
+            return Reason.NOT_SUBMITTED, job.problem
+        if end.blame is not Blame.NONE and not _purged(job):
+            reason = REASONS.get(job.status.state if job.status else "", Reason.JOB_FAILED)
+            started = job.status is not None and job.status.started is not None
+            return (Reason.NEVER_STARTED if reason is Reason.CANCELLED and not started else reason), end.text
+        if run is None:
+            reason = Reason.JOB_LOST if _purged(job) else Reason.LOG_MISSING
+            places = wording.listed([str(place) for place in (job.log_folder, *job.spec.log_folders) if place])
+            return reason, f"job {job.job_id} left no log of its own under {places or job.spec.directory}"
+        key = run.identity.key
+        if key != job.spec.key:
+            found = key.id if key else run.identity.because
+            return Reason.WRONG_CONFIGURATION, f"launched as {job.spec.case_id}, but its log says: {found}"
+        return None
+
+    def _decided(self, course: Course) -> list[Next]:
+        """Return the repeats that a verdict needs; without any, keep the verdict."""
+        key = course.spec.key
+        if not course.runs or course.spec.purpose is not Purpose.MEASURE:
+            judgement = next(iter(course.failures.values()), None)
+            course.result = self._done(course) if judgement is None else Result(Case(key.id, key), judgement)
+            return []
+        runs = [course.runs[repeat] for repeat in sorted(course.runs, reverse=True)]
+        result = self._judges.judge(key, runs)
+        more = self._repeats(course, result)
+        if more:
+            return more
+        course.told, exclude = self._judges.nodes(result, course.nodes)
+        course.result = _with_failures(result, course.failures)
+        return self._profiling(course, exclude)
+
+    def _done(self, course: Course) -> Result:
+        """Return the result of a job that was not to be judged: it did what it was for, or it is invalid."""
+        key, run = course.spec.key, next(iter(course.runs.values()))
+        proof = _proof(course.spec.purpose, course.files, run)
+        reason = Reason.PURPOSE_DONE if proof else Reason.INCOMPLETE
+        text = f"{course.spec.purpose}: {proof or 'the job ended well, but left no sign of it'}; not judged for speed"
+        judgement = self._judges.invalid(key, reason, text, run)
+        return Result(Case(key.id, key), judgement, done=text if proof else "")
+
+    def _repeats(self, course: Course, result: Result) -> list[Next]:
+        from pytest_llmbench.launch.engine import Next
+
+        done, verdict = len(course.runs) + len(course.failures), result.judgement.verdict
+        wanted = range(done + 1, self._settings.repeats + 1) if done == 1 else ()
+        settled = verdict in GREEN or verdict not in JUDGED
+        if (settled and not self._always) or course.failures or self._settings.collect or not wanted:
+            return []
+        if not self._affordable(course.spec.gpu_hours * len(wanted)):
+            course.told = "not repeated: the limit of GPU-hours is reached"
+            return []
+        used = [node for nodes in course.nodes.values() for node in nodes]
+        course.waiting = set(wanted)
+        spec = course.spec if self._always else _avoiding(course.spec, used)
+        return [Next(spec, 1, repeat) for repeat in wanted]
+
+    def _profiling(self, course: Course, exclude: Sequence[str]) -> list[Next]:
+        from pytest_llmbench.launch.engine import Next
+
+        regressed = course.result is not None and course.result.judgement.verdict is Verdict.REGRESSION
+        if not regressed or course.profiled or not self._settings.profile_on_regression or self._settings.collect:
+            return []
+        course.profiled = True
+        spec = self._profile(course.spec)
+        return [Next(spec, 1, 1)] if self._affordable(spec.gpu_hours) else []
+
+    def results(self) -> dict[Key, Result]:
+        """Return the verdicts with the jobs behind them; a course that was cut short has none."""
+        return {course.spec.key: self._result(course) for course in self.courses.values() if course.result is not None}
+
+    def _result(self, course: Course) -> Result:
+        result = course.result
+        if result is None:
+            raise ValueError(f"{course.spec.case_id} has not ended")
+        jobs = tuple(_launched(course, job, end, result) for job, end in course.jobs)
+        where = course.told or wording.folded([node for nodes in course.nodes.values() for node in nodes])
+        return dataclasses.replace(result, jobs=jobs, nodes=where)
+
+
+def _proof(purpose: Purpose, files: Sequence[Path], run: Run) -> str:
+    """Return what shows that a job did what it was for: its files, or a line of its log; empty where nothing does."""
+    logs = [attempt.log for attempt in run.attempts]
+    if purpose is Purpose.LOAD_CHECKPOINT:
+        line = max(log.checkpoint_load_line for log in logs)
+        return f"the log says so in line {line}" if line else ""
+    if purpose is Purpose.NCCL_TRACE:
+        line = max(log.nccl_line for log in logs)
+        return f"the trace begins in line {line} of the log" if line else ""
+    return wording.listed([str(path) for path in files])
+
+
+def _purged(job: Job) -> bool:
+    """Whether the record of a job is gone, which does not mean that the job failed: its log tells."""
+    return job.status is not None and job.status.phase is Phase.UNKNOWN
+
+
+def _nodes(job: Job) -> tuple[str, ...]:
+    return job.status.nodes if job.status else ()
+
+
+def _avoiding(spec: JobSpec, nodes: Sequence[str]) -> JobSpec:
+    return dataclasses.replace(spec, exclude=tuple(dict.fromkeys((*spec.exclude, *nodes))))
+
+
+def _dated(run: Run, job: Job) -> Run:
+    """Return a run that started when its job did, so that the order of repeats is certain."""
+    started = job.status.started if job.status else None
+    if started is None:
+        return run
+    return dataclasses.replace(run, started=started, started_from=f"job {job.job_id}")
+
+
+def _with_failures(result: Result, failures: Mapping[int, Judgement]) -> Result:
+    """Return a result that is not green where a repeat failed: what failed counts, too."""
+    if not failures or result.judgement.verdict not in GREEN:
+        return result
+    first = failures[min(failures)]
+    text = f"{first.text}; {result.judgement.text} without it"
+    judgement = dataclasses.replace(result.judgement, verdict=Verdict.INVALID, reason=first.reason, text=text)
+    return dataclasses.replace(result, judgement=judgement)
+
+
+def _launched(course: Course, job: Job, end: JobEnd, result: Result) -> Launched:
+    judgement = result.judgement
+    measured = (judgement.measurement, *judgement.repeats)
+    seconds = {one.run.found.job_id: one.statistic_seconds for one in measured if one is not None}
+    return Launched(
+        job_id=job.job_id,
+        purpose=job.spec.purpose,
+        attempt=job.attempt,
+        repeat=job.repeat,
+        state=job.status.state if job.status else "",
+        nodes=_nodes(job),
+        step_seconds=seconds.get(job.job_id),
+        text=job.problem or end.text,
+        files=tuple(course.files) if job.spec.purpose is not Purpose.MEASURE else (),
+    )

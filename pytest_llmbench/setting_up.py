@@ -1,0 +1,122 @@
+"""`llmbench setup`: run a recipe's own setup step and say what comes next."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_llmbench.errors import LaunchError, did_you_mean
+from pytest_llmbench.jobs import Cluster, LaunchFacts
+
+if TYPE_CHECKING:
+    from pytest_llmbench.launch.setup import SetupStep
+    from pytest_llmbench.launch.slurm import Slurm
+    from pytest_llmbench.models import Recipe
+
+HOURS = 4.0
+"""A setup step that takes longer is ended: importing an image takes up to an hour."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is set up, and how: the options of the command."""
+
+    recipe: str
+    release: str = ""
+    cluster: Path | None = None
+    folder: Path | None = None
+    dry_run: bool = False
+
+
+def set_up(
+    asked: Asked, recipes: Sequence[Recipe], directory: Path, caller: Mapping[str, str], tell: Callable[[str], None]
+) -> tuple[str, bool]:
+    """Run the setup step of a recipe; return what to say at the end, and whether it went well.
+
+    Raises LaunchError where it cannot even begin: an unknown recipe, no folder, something missing.
+    """
+    from pytest_llmbench.launch.setup import problems_of, setup_step
+
+    cluster = _cluster(asked.cluster, directory)
+    facts = chosen(asked.recipe, asked.release, recipes, cluster)
+    step = setup_step(facts, cluster, caller, directory / asked.folder if asked.folder else None)
+    problems = problems_of(step)
+    if asked.dry_run:
+        return "\n".join(filter(None, [shown(step), problems])), not problems
+    if problems:
+        raise LaunchError(problems)
+    return _run(step, directory, tell)
+
+
+def _run(step: SetupStep, directory: Path, tell: Callable[[str], None]) -> tuple[str, bool]:
+    from pytest_llmbench.launch.setup_run import World, run_setup
+
+    def now() -> datetime:
+        return datetime.now(UTC)
+
+    facts = step.facts
+    name = f"{facts.recipe}-{facts.release}-{now():%Y%m%d-%H%M%S}.log"
+    log = directory / ".llmbench" / "setup" / name
+    world = World(tell, now, time.sleep, log, HOURS * 3600, _slurm(step) if step.submits else None)
+    tell(shown(step))
+    if problem := run_setup(step, world):
+        return problem, False
+    return (
+        f"{facts.recipe} {facts.release} is set up. Next: pytest -k {facts.recipe} --llmb-launch --llmb-dry-run",
+        True,
+    )
+
+
+def _slurm(step: SetupStep) -> Slurm:
+    from pytest_llmbench.launch.runner import run
+    from pytest_llmbench.launch.slurm import Slurm
+
+    return Slurm(run, dict(step.environment))
+
+
+def shown(step: SetupStep) -> str:
+    """Return the command and the folder of a step as a shell takes them."""
+    from pytest_llmbench.launch.plan import command_line
+
+    environment = dict(step.environment)
+    stages = [f"{name}={environment[name]}" for name in ("STAGE_PATH", "LLMB_INSTALL") if environment.get(name)]
+    return "\n".join([*stages, f"cd {step.directory}", command_line(step.planned.spec)])
+
+
+def chosen(name: str, release: str, recipes: Sequence[Recipe], cluster: Cluster) -> LaunchFacts:
+    """Return how the named recipe is launched, in the only release or the one that is installed or asked for."""
+    from pytest_llmbench.launch.facts import facts_of
+
+    found = [facts for recipe in recipes if (facts := facts_of(recipe)) is not None and facts.setup]
+    names = sorted({facts.recipe for facts in found})
+    if name not in names:
+        raise LaunchError(f"no recipe {name!r} with a setup step{did_you_mean(name, names)}: expected {_any(names)}")
+    own = {facts.release: facts for facts in found if facts.recipe == name}
+    if release and release not in own:
+        raise LaunchError(f"--release {release}: {name} has {_any(list(own))}{did_you_mean(release, own)}")
+    installed = {one.release for one in cluster.installed if one.recipe == name} & own.keys()
+    fitting = [release] if release else sorted(installed if len(installed) == 1 else own)
+    if len(fitting) > 1:
+        raise LaunchError(f"{name} has several releases: give --release, one of {', '.join(fitting)}")
+    return own[fitting[0]]
+
+
+def _any(names: Sequence[str]) -> str:
+    return " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
+def _cluster(path: Path | None, directory: Path) -> Cluster:
+    path = directory / (path or "cluster.yaml")
+    if not path.exists():
+        if path != directory / "cluster.yaml":
+            raise LaunchError(f"--cluster {path}: no such file")
+        return Cluster()
+    from pytest_llmbench.launch.cluster import read_cluster, read_llmb_run
+
+    if path.is_dir() or path.name == "cluster_config.yaml":
+        return read_llmb_run(path)
+    return read_cluster(path)

@@ -1,0 +1,122 @@
+"""A small recipe whose jobs do what their size says: real jobs of a real launcher, without any training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+STEP = 1.0
+"""The published step time of every configuration, in seconds."""
+
+WELL = "steps 1.0"
+"""The shell function that prints a complete run with steps of this many seconds."""
+
+HEAD = """#!/bin/bash
+{directives}# launch.sh of a recipe that trains nothing
+set -eu
+if [ -n "${SLURM_JOB_ID:-}" ]; then
+    folder="$STAGE_PATH/results/24.11/$DTYPE/$MODEL_SIZE/$JOB_TOTAL_GPUS"
+    mkdir -p "$folder"
+    # like the recipes' own, the log of a requeued job goes on in the same file
+    exec >>"$folder/log-nemo_fake_${MODEL_SIZE}_${JOB_TOTAL_GPUS}_${SLURM_JOB_ID}.out" 2>&1
+fi
+step() {  # step NUMBER SECONDS
+    echo "Training epoch 0, iteration $1/49 | lr: 1e-05 | global_batch_size: 128 | global_step: $1 |" \\
+        "reduced_train_loss: 11.9 | train_step_timing in s: $2 | consumed_samples: $((($1 + 1) * 128))"
+}
+steps() {  # steps SECONDS [FIRST [LAST]]
+    local number
+    for number in $(seq "${2:-0}" "${3:-49}"); do step "$number" "$1"; done
+    [ "${3:-49}" != 49 ] || echo '`Trainer.fit` stopped: `max_steps=50` reached.'
+}
+case "$MODEL_SIZE" in
+"""
+
+ROW = (
+    "  - {{size: {size}, gpu: h100, dtype: bf16, gpus: {gpus}, table: A table, sequence_length: 4096, layers: 2,\n"
+    '     mbs: 1, gbs: 128, cells: {{step_time: "1.00"}}}}\n'
+)
+BASELINES = """schema: 1
+kind: published
+recipe: fake
+release: "24.11"
+title: A recipe that trains nothing
+framework: NeMo
+dialect: nemo2
+names: [fake, nemo_fake]
+layout: results
+source: {{document: A document}}
+timed: mean
+window: {{statistic: mean, first: 11, last: 44}}
+steps: 50
+peak_tflops: {{h100: {{bf16: "989"}}}}
+models:
+{models}
+launch:
+  kind: {kind}
+  gsw_version: "24.11"
+  commands:
+    sbatch: {{command: "sbatch -A {{account}} -p {{partition}} -N {{nodes}} ./launch.sh", fixed: {fixed}}}
+    script: {{command: ./submit.sh, fixed: {fixed}}}
+    local: {{command: ./launch.sh, fixed: {fixed}}}
+  environment:
+    required: {{STAGE_PATH: where the results go}}
+  gpus_per_node: {{h100: 8}}
+  log: "results/{{gsw_version}}/{{dtype}}/{{size}}/{{gpus}}/log-nemo_fake_{{size}}_{{gpus}}_{{job}}.out"
+configurations:
+{rows}"""
+MODEL = (
+    "  {size}: {{formula: llama, hidden_size: 64, attention_heads: 4, query_groups: 4, ffn_size: 128,"
+    " vocabulary_size: 256}}"
+)
+FIXED = '{DTYPE: "{dtype}", MODEL_SIZE: "{size}", JOB_TOTAL_GPUS: "{gpus}"}'
+SUBMIT = """#!/bin/bash
+# submits by itself, as NeMo-Run's recipes do
+set -eu
+job=$(sbatch --parsable --gres=gpu:8 -N $((JOB_TOTAL_GPUS / 8)) ./launch.sh)
+printf 'Task 0: train\\n- Status: SUBMITTED\\n- Executor: SlurmExecutor on @localhost\\n- Job id: %s\\n' "$job"
+printf -- '- Local Directory: %s\\n' "$STAGE_PATH/results/24.11/$DTYPE/$MODEL_SIZE/$JOB_TOTAL_GPUS"
+"""
+CLUSTER = """schema: 1
+name: test
+gpu: h100
+gpus_per_node: 8
+largest: 1024
+gpu_hours: 1000
+gres: gpu:8
+environment: {{STAGE_PATH: "{stage}"}}
+installed:
+  fake-24.11: {{folder: "{folder}"}}
+"""
+
+
+def write_recipe(
+    folder: Path,
+    behaviours: Mapping[str, str],
+    *,
+    kind: str = "sbatch",
+    gpus: int = 8,
+    cluster: str = "",
+    directives: str = "",
+) -> None:
+    """Write baselines/fake.yaml, recipe/launch.sh, cluster.yaml and an ini file below a folder.
+
+    `behaviours` are shell commands by model size: what a job of that size does. `directives` are lines of #SBATCH.
+    """
+    recipe, stage = folder / "recipe", folder / "stage"
+    for one in (recipe, stage, folder / "baselines"):
+        one.mkdir(parents=True, exist_ok=True)
+    cases = "".join(f"    {size})\n{commands}\n    ;;\n" for size, commands in behaviours.items())
+    _program(recipe / "launch.sh", f"{HEAD}{cases}esac\n".replace("{directives}", directives))
+    _program(recipe / "submit.sh", SUBMIT)
+    rows = "".join(ROW.format(size=size, gpus=gpus) for size in behaviours)
+    models = "\n".join(MODEL.format(size=size) for size in behaviours)
+    text = BASELINES.format(models=models, rows=rows, kind=kind, fixed=FIXED)
+    (folder / "baselines" / "fake.yaml").write_text(text)
+    (folder / "cluster.yaml").write_text(CLUSTER.format(stage=stage, folder=recipe) + cluster)
+    (folder / "pytest.ini").write_text("[pytest]\nllmb_baselines = baselines\n")
+
+
+def _program(path: Path, text: str) -> None:
+    path.write_text(text)
+    path.chmod(0o755)

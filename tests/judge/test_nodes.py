@@ -1,0 +1,122 @@
+"""Which nodes are slow: named only where runs on other nodes show it."""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+
+import pytest
+from builders import HISTORY, NOW, evidence, measurement, run
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_llmbench.judge.decide import judge
+from pytest_llmbench.judge.nodes import NodeFinding, RunOnNodes, exclude_option, judged_nodes, slow_nodes
+
+SIGMA = 0.01
+BOUND = 10.5
+AT_LIMIT = 10.0 * math.exp(3 * math.sqrt(2) * SIGMA)
+
+
+def on(*runs: tuple[float, str]) -> list[RunOnNodes]:
+    return [(f"run-{number}", seconds, tuple(nodes.split())) for number, (seconds, nodes) in enumerate(runs)]
+
+
+SOFTWARE = "the software, or the whole cluster"
+
+
+@pytest.mark.parametrize(
+    ("runs", "text", "exclude"),
+    [
+        (
+            [(10.9, "n1 n2"), (10.0, "n3 n4")],
+            "the nodes n[1-2] are slow (10.90 s there, 10.00 s on n[3-4]): --exclude=n1,n2",
+            "n1 n2",
+        ),
+        (
+            [(10.9, "n1 n2"), (10.0, "n2 n3")],
+            "the node n1 is slow (10.90 s there, 10.00 s on n[2-3]): --exclude=n1",
+            "n1",
+        ),
+        (
+            [(10.9, "n1 n2"), (10.0, "n3 n4"), (10.05, "n4 n5")],
+            "the nodes n[1-2] are slow (10.90 s there, 10.00 s, 10.05 s on n[3-5]): --exclude=n1,n2",
+            "n1 n2",
+        ),
+        (
+            [(12.0, "n1 n2"), (11.0, "n3 n4")],
+            "the nodes n[1-2] are slow (12.00 s there, 11.00 s on n[3-4]): --exclude=n1,n2; the others are slow as "
+            f"well: {SOFTWARE}",
+            "n1 n2",
+        ),
+        (
+            [(10.9, "n1 n2"), (10.8, "n3 n4")],
+            f"slow on different nodes (10.90 s on n[1-2]; 10.80 s on n[3-4]): {SOFTWARE}",
+            "",
+        ),
+        (
+            [(10.9, "n1 n2"), (10.8, "n2 n3")],
+            "slow each time, each time with n2: the nodes or the software, no telling",
+            "",
+        ),
+        (
+            [(10.9, "n1 n2"), (10.8, "n1 n2")],
+            "slow each time, each time with n[1-2]: the nodes or the software, no telling",
+            "",
+        ),
+        (
+            [(10.9, "n1 n2"), (10.0, "n1 n2")],
+            "slow and fast on the same nodes (10.90 s, 10.00 s): not the nodes alone",
+            "",
+        ),
+        ([(10.9, "n1 n2"), (10.0, "")], "", ""),
+        ([(10.9, ""), (10.0, "n3 n4")], "", ""),
+        ([(10.9, "n1"), (10.8, "n2"), (10.0, "")], "", ""),
+        ([(10.9, "n1 n2")], "", ""),
+        ([(10.9, "n1 n2"), (math.nan, "n3 n4")], "", ""),
+        ([(10.0, "n1 n2"), (10.1, "n3 n4")], "", ""),
+        ([(AT_LIMIT * 0.9999, "n1 n2"), (10.0, "n3 n4")], "", ""),
+        ([(11.0, "n1"), (10.3, "n2"), (10.0, "n3")], "the node n1 is slow (11.00 s there, ", "n1"),
+        ([(10.6, "n1"), (10.3, "n2"), (10.0, "n3")], "", ""),
+        ([], "", ""),
+    ],
+)
+def test_what_runs_say_of_their_nodes(runs: list[tuple[float, str]], text: str, exclude: str) -> None:
+    finding = slow_nodes(on(*runs), SIGMA, BOUND)
+    assert finding.text == text or (text.endswith(", ") and finding.text.startswith(text))
+    assert finding.exclude == tuple(exclude.split())
+
+
+@pytest.mark.parametrize("sigma", [0.0, math.nan, math.inf])
+def test_without_a_known_noise_nothing_is_said(sigma: float) -> None:
+    assert slow_nodes(on((10.9, "n1 n2"), (10.0, "n3 n4")), sigma, BOUND) == NodeFinding()
+
+
+nodes = st.sets(st.sampled_from([f"n{number}" for number in range(6)]), max_size=4)
+
+
+@given(st.lists(st.tuples(st.floats(9.0, 13.0), nodes), max_size=5))
+def test_a_node_of_a_fast_run_is_never_named_and_the_order_does_not_matter(drawn: list[tuple[float, set[str]]]) -> None:
+    runs = on(*((seconds, " ".join(sorted(names))) for seconds, names in drawn))
+    finding = slow_nodes(runs, SIGMA, BOUND)
+    assert slow_nodes(runs[::-1], SIGMA, BOUND).exclude == finding.exclude
+    known = [one for one in runs if one[2]]
+    for _, seconds, names in known:
+        if seconds <= min(other for _, other, _ in known) * AT_LIMIT / 10:
+            assert not set(names) & set(finding.exclude)
+
+
+def test_many_nodes_are_folded_and_quoted() -> None:
+    assert exclude_option([f"node{number:03}" for number in range(1, 65)]) == "--exclude='node[001-064]'"
+
+
+def test_the_noise_is_that_of_other_runs() -> None:
+    """The spread between slow and fast nodes would hide them if it told the noise."""
+    runs = [
+        measurement(7.325 * factor, run=run(id=name, launch="l", started=NOW - timedelta(hours=hour)))
+        for hour, (factor, name) in enumerate([(1.0, "c"), (1.0, "b"), (1.1, "a")])
+    ]
+    found = evidence(*runs, *HISTORY)
+    finding = judged_nodes(judge(found), found, {"a": ("n1",), "b": ("n2",), "c": ("n3",)})
+    assert finding.exclude == ("n1",)
+    assert judged_nodes(judge(evidence()), evidence(), {}) == NodeFinding()

@@ -1,0 +1,51 @@
+"""The shipped recipes with their launch facts, for tests of launching."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from pytest_llmbench.baseline.locate import shipped_baselines
+from pytest_llmbench.baseline.read import read_recipe
+from pytest_llmbench.jobs import Cluster, JobSpec, LaunchFacts
+from pytest_llmbench.launch.environment import job_spec
+from pytest_llmbench.launch.facts import facts_of
+from pytest_llmbench.models import Baseline, Recipe
+
+CALLER = {
+    "PATH": "/usr/bin:/bin",
+    "HOME": "/home/user",
+    "STAGE_PATH": "/lustre/stage",
+    "LLMB_INSTALL": "/lustre/llmb",
+    "LLMB_REPO": "/lustre/recipes",
+    "HF_TOKEN": "hf_very_secret",
+    "DTYPE": "fp32",
+    "LD_PRELOAD": "/home/user/mine.so",
+    "SLURM_JOB_ID": "99",
+}
+"""A shell in which somebody worked before: some of it is meant for the jobs, most of it is not."""
+
+CLUSTER = Cluster(gpu="h100", account="acct", partition="batch", gres="gpu:8")
+
+
+@cache
+def recipe(name: str) -> Recipe:
+    """The recipe of `grok1/25.05`."""
+    return read_recipe(shipped_baselines() / f"{name}.yaml")
+
+
+def facts(name: str) -> LaunchFacts:
+    """How it is launched."""
+    found = facts_of(recipe(name))
+    assert found is not None
+    return found
+
+
+def baseline(name: str, ending: str) -> Baseline:
+    """The baseline whose id ends so."""
+    return next(one for one in recipe(name).baselines if one.key.id.endswith(ending))
+
+
+def spec(name: str, ending: str, cluster: Cluster = CLUSTER, **changes: Any) -> JobSpec:
+    """The job of a shipped configuration."""
+    return job_spec(baseline(name, ending), facts(name), cluster, **{"caller": CALLER, **changes})

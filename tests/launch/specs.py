@@ -1,0 +1,71 @@
+"""Jobs for tests of launching."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from pytest_llmbench.jobs import Job, JobSpec, JobStatus, Phase, Purpose
+from pytest_llmbench.models import Key
+
+KEY = Key("grok1", "314b", "25.05", "gb200", "bf16", 128)
+START = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)
+
+
+def job_spec(folder: Path, **changes: Any) -> JobSpec:
+    """A job that does nothing, on this machine, in `folder`."""
+    spec = JobSpec(
+        case_id=KEY.id,
+        key=KEY,
+        purpose=Purpose.MEASURE,
+        via="local",
+        command=("true",),
+        directory=folder,
+        environment=(("PATH", "/usr/bin:/bin"),),
+        secrets=(),
+        nodes=1,
+        gpus=1,
+        gpu_hours=0.1,
+    )
+    return replace(spec, **changes)
+
+
+def job(folder: Path, number: int = 1, **changes: Any) -> Job:
+    """A job of the journal."""
+    made = Job(number=number, token=f"token{number}", spec=job_spec(folder), folder=folder, job_id=str(4710 + number))
+    return replace(made, **changes)
+
+
+def waiting(reason: str = "Resources", **more: Any) -> JobStatus:
+    """What is known of a pending job."""
+    return JobStatus(Phase.WAITING, "PENDING", reason=reason, **more)
+
+
+def running(*nodes: str, **more: Any) -> JobStatus:
+    """What is known of a running job."""
+    return JobStatus(Phase.RUNNING, "RUNNING", nodes=nodes or ("n1",), **more)
+
+
+def ended(state: str = "COMPLETED", exit_code: str = "0:0", **more: Any) -> JobStatus:
+    """What is known of a job that ended."""
+    return JobStatus(Phase.ENDED, state, nodes=("n1",), exit_code=exit_code, **more)
+
+
+class Clock:
+    """A clock that only sleeping moves."""
+
+    def __init__(self, start: datetime = START) -> None:
+        self.time = start
+        self.slept: list[float] = []
+
+    def now(self) -> datetime:
+        """The time."""
+        return self.time
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        assert seconds >= 0
+        self.slept.append(seconds)
+        self.time += timedelta(seconds=seconds)

@@ -1,0 +1,108 @@
+"""A job that is to be submitted, with everything that it needs on disk: each test takes one thing away."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pytest_llmbench.jobs import Checkpointing, Command, JobSpec, LaunchFacts, Profiling, Purpose
+from pytest_llmbench.launch.check_files import Machine
+from pytest_llmbench.launch.problems import Planned
+from pytest_llmbench.launch.runner import Done
+from pytest_llmbench.models import Key
+
+FACTS = LaunchFacts(
+    recipe="llama3.1",
+    release="25.04",
+    kind="script",
+    commands=(Command("script", "script", "./launch.sh"),),
+    gpus_per_node=(("h100", 8),),
+    required=(("STAGE_PATH", "folder of the image and the results"), ("HF_TOKEN", "access token")),
+    optional=(("SBATCH_GPUS_PER_NODE", "all GPUs of a node"),),
+    forbidden=(("LLMB_INSTALL", "of later releases"),),
+    image="nemo.sqsh",
+    needs_token=True,
+    python="3.10.12 or newer",
+    virtual_environment=True,
+    profiling=Profiling(
+        enable=(("ENABLE_PROFILE", "true"),),
+        start="PROFILE_START_STEP",
+        stop="PROFILE_STOP_STEP",
+        default_start=20,
+        default_stop=25,
+    ),
+    nccl_trace=(("ENABLE_NCCLTRACE", "true"),),
+    checkpoint=Checkpointing(
+        save=(("ENABLE_CHECKPOINT", "true"),),
+        load=(("LOAD_CHECKPOINT_PATH", "{checkpoint}"),),
+        size_bytes=(("8b", 105 * 10**9),),
+        save_gpus=(("8b", (16, 128)),),
+        load_gpus=(("8b", (16, None)),),
+    ),
+)
+
+
+def program(path: Path, text: str = "#!/bin/sh\n") -> Path:
+    """Write a file that can be executed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def planned(folder: Path, gpus: int = 16, facts: LaunchFacts = FACTS, **fields: Any) -> Planned:
+    """Return a job for which everything is there; `environment` is added to its own."""
+    recipe, stage, virtual = folder / "recipe", folder / "stage", folder / "venv"
+    for path in (recipe, stage):
+        path.mkdir(exist_ok=True)
+    program(recipe / "launch.sh")
+    for name in ("sbatch", "llmb-run", "bash"):
+        program(folder / "bin" / name)
+    program(virtual / "bin" / "python")
+    (stage / "nemo.sqsh").write_text("image")
+    key = Key("llama3.1", "8b", "25.04", "h100", "bf16", gpus)
+    environment = {
+        "PATH": f"{virtual}/bin{os.pathsep}{folder}/bin",
+        "STAGE_PATH": str(stage),
+        "HF_TOKEN": "hf_secretvalue",
+        "VIRTUAL_ENV": str(virtual),
+        "SBATCH_GPUS_PER_NODE": "8",
+        **fields.pop("environment", {}),
+    }
+    spec = JobSpec(
+        case_id=key.id,
+        key=key,
+        purpose=Purpose.MEASURE,
+        via="script",
+        command=("./launch.sh",),
+        directory=recipe,
+        environment=tuple((name, value) for name, value in environment.items() if value is not None),
+        secrets=("HF_TOKEN",),
+        nodes=gpus // 8,
+        gpus=gpus,
+        gpu_hours=gpus * 2 / 10,
+    )
+    return Planned(replace(spec, **fields), facts)
+
+
+class Python:
+    """A runner that says a version of Python, and counts how often it was asked."""
+
+    def __init__(self, version: str = "Python 3.12.3\n") -> None:
+        self.version = version
+        self.asked: list[tuple[str, ...]] = []
+
+    def __call__(
+        self, arguments: Sequence[str], *, timeout: float, environment: Mapping[str, str] | None = None
+    ) -> Done:
+        """Return the version, whatever is asked."""
+        self.asked.append(tuple(arguments))
+        return Done(0, self.version, "")
+
+
+def machine(version: str = "Python 3.12.3\n", free: int = 10**15) -> Machine:
+    """Return a machine with this Python and this many free bytes."""
+    return Machine(run=Python(version), free_bytes=lambda folder: free)

@@ -1,0 +1,231 @@
+"""Launching on this machine, without Slurm: what is started, what never is, and what is said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fake_recipe import WELL, write_recipe
+from sessions import Judge, Judged
+
+COUNTED = f"echo ran >> $STAGE_PATH/ran; {WELL}"
+"""A job that leaves a line for each time that it ran."""
+
+Launch = Callable[..., Judged]
+
+
+@pytest.fixture
+def launch(pytester: pytest.Pytester, judged: Judge) -> Launch:
+    """Write a recipe of these behaviours by size, and run pytest with these arguments."""
+
+    def run(*arguments: str, **behaviours: str) -> Judged:
+        if behaviours:
+            write_recipe(pytester.path, behaviours, kind="local")
+        return judged(*arguments)
+
+    return run
+
+
+@pytest.fixture
+def ran(pytester: pytest.Pytester) -> Callable[[], int]:
+    """How many jobs have run."""
+    file = pytester.path / "stage" / "ran"
+    return lambda: len(file.read_text().splitlines()) if file.exists() else 0
+
+
+def test_a_configuration_is_launched_and_judged_on_its_own_log(launch: Launch, ran: Callable[[], int]) -> None:
+    told = launch("--llmb-launch", "-k", "fake", ok=COUNTED)
+    assert told.verdicts == {"fake_ok-24.11-h100-bf16-8": "PASS"}
+    assert ran() == 1
+    assert told.ret == pytest.ExitCode.OK
+
+
+def test_a_slow_one_runs_three_times_and_fails(launch: Launch, ran: Callable[[], int]) -> None:
+    told = launch("--llmb-launch", "-k", "fake", slow=COUNTED.replace("1.0", "1.2"))
+    assert told.verdicts == {"fake_slow-24.11-h100-bf16-8": "REGRESSION"}
+    assert ran() == 3
+    assert [job["repeat"] for job in told.described["fake_slow-24.11-h100-bf16-8"]["jobs"]] == [1, 2, 3]
+
+
+def test_repeats_can_be_left_out(launch: Launch, ran: Callable[[], int]) -> None:
+    launch("--llmb-launch", "--llmb-repeats=1", "-k", "fake", slow=COUNTED.replace("1.0", "1.2"))
+    assert ran() == 1
+
+
+def test_a_job_that_fails_is_explained_and_not_retried(launch: Launch, ran: Callable[[], int]) -> None:
+    commands = "echo ran >> $STAGE_PATH/ran; steps 1.0 0 20; echo 'no such image' >&2; exit 3"
+    told = launch("--llmb-launch", "-k", "fake", bad=commands)
+    assert told.verdicts == {"fake_bad-24.11-h100-bf16-8": "INVALID"}
+    assert "no such image" in told.described["fake_bad-24.11-h100-bf16-8"]["text"]
+    assert ran() == 1
+    assert told.ret == pytest.ExitCode.TESTS_FAILED
+
+
+def test_a_job_that_ends_well_without_a_complete_run_is_invalid(launch: Launch) -> None:
+    told = launch("--llmb-launch", "-k", "fake", half="steps 1.0 0 20")
+    assert told.verdicts == {"fake_half-24.11-h100-bf16-8": "INVALID"}
+
+
+def test_exactly_what_is_selected_is_launched(launch: Launch, pytester: pytest.Pytester) -> None:
+    each = {size: f"touch $STAGE_PATH/{size}; {WELL}" for size in ("one", "two", "three")}
+    told = launch("--llmb-launch", "-k", "fake_one or fake_two", "--deselect", DESELECTED, **each)
+    assert set(told.verdicts) == {"fake_one-24.11-h100-bf16-8"}
+    assert {path.name for path in (pytester.path / "stage").iterdir()} == {"one"}
+
+
+DESELECTED = "pytest_llmbench/suite/test_performance.py::test_performance[fake_two-24.11-h100-bf16-8]"
+
+
+def test_a_user_s_own_test_launches_what_it_asks_for(
+    launch: Launch, ran: Callable[[], int], pytester: pytest.Pytester
+) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+
+        def test_mine(llmb_measurement):
+            assert llmb_measurement.metric("step_time_seconds").value < 2
+
+        @pytest.mark.skip(reason="not tonight")
+        def test_skipped(llmb_verdict):
+            pass
+        """
+    )
+    assert (
+        launch(
+            "--llmb-launch", "-k", "fake and skipped", "test_a_user_s_own_test_launches_what_it_asks_for.py", ok=COUNTED
+        ).ret
+        != pytest.ExitCode.OK
+    )
+    assert ran() == 0
+    told = launch("--llmb-launch", "-k", "fake", "test_a_user_s_own_test_launches_what_it_asks_for.py")
+    assert told.verdicts == {"fake_ok-24.11-h100-bf16-8": "PASS"}
+    assert ran() == 1
+
+
+@pytest.mark.parametrize("option", ["--collect-only", "--setup-plan", "--setup-only", "--fixtures", "--llmb-dry-run"])
+def test_a_session_that_only_tells_something_launches_nothing(
+    launch: Launch, ran: Callable[[], int], option: str
+) -> None:
+    launch("--llmb-launch", "-k", "fake", option, ok=COUNTED)
+    assert ran() == 0
+
+
+def test_nothing_is_launched_after_a_collection_error(
+    launch: Launch, ran: Callable[[], int], pytester: pytest.Pytester
+) -> None:
+    good = pytester.makepyfile(test_good="def test_good(llmb_verdict):\n    assert not llmb_verdict.failed\n")
+    broken = pytester.makepyfile(test_broken="import nothing_of_this_name\n")
+    for more in ((), ("--continue-on-collection-errors",)):
+        told = launch("--llmb-launch", "-k", "fake or broken", str(good), str(broken), *more, ok=COUNTED)
+        assert told.ret != pytest.ExitCode.OK
+    assert ran() == 0
+
+
+def test_last_failed_launches_what_failed_and_nothing_without_failures(
+    pytester: pytest.Pytester, ran: Callable[[], int]
+) -> None:
+    """pytest runs everything where it knows no failure; a launch must not."""
+    write_recipe(pytester.path, {"ok": COUNTED, "bad": "exit 1"}, kind="local")
+    refused = pytester.runpytest("--llmb-launch", "-k", "fake", "--lf")
+    assert refused.ret == pytest.ExitCode.USAGE_ERROR
+    refused.stderr.fnmatch_lines(["*--lf: none of the selected items is known to have failed*"])
+    assert ran() == 0
+    pytester.runpytest("--llmb-launch", "-k", "fake").assert_outcomes(passed=1, failed=1)
+    assert ran() == 1
+    again = pytester.runpytest("--llmb-launch", "-k", "fake", "--lf")
+    again.assert_outcomes(failed=1, deselected=83)
+    assert ran() == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--llmb-launch", "-n2"], "a launch runs in one process"),
+        (["--llmb-gpu-hours=5", "--llmb-logs=."], "--llmb-gpu-hours has nothing to launch: add --llmb-launch"),
+        (["--llmb-repeats=3"], "--llmb-repeats has no runs to work on: add --llmb-logs=PATH, or --llmb-launch"),
+        (["--llmb-launch", "--llmb-repeats=4"], "--llmb-repeats=4: expected a whole number from 1 to 3"),
+        (["--llmb-launch", "--llmb-retries=-1"], "--llmb-retries=-1: expected a whole number from 0 to 10"),
+        (["--llmb-launch", "--llmb-gpu-hours=lots"], "--llmb-gpu-hours=lots: expected a number of GPU-hours"),
+        (["--llmb-launch", "--llmb-cluster=clutser.yaml"], "(did you mean 'cluster.yaml'?)"),
+        (["--llmb-launch", "--llmb-recipe=fake"], "--llmb-recipe=fake: expected NAME=DIR"),
+        (["--llmb-launch", "--llmb-profile", "--llmb-nccl-trace"], "exclude each other"),
+        (["--llmb-collect", "--llmb-resume"], "--llmb-collect and --llmb-resume exclude each other"),
+        (["--llmb-launch", "--llmb-session=x"], "--llmb-session is for --llmb-resume and --llmb-collect"),
+        (["--llmb-launch", "--llmb-selftest"], "--llmb-selftest with a launch"),
+        (["--llmb-launch", "--llmb-runs=each"], "--llmb-runs=each with a launch"),
+        (["--llmb-resume"], "there is no session to resume"),
+    ],
+)
+def test_what_cannot_be_is_a_usage_error_before_anything_is_started(
+    pytester: pytest.Pytester, ran: Callable[[], int], arguments: list[str], told: str
+) -> None:
+    write_recipe(pytester.path, {"ok": COUNTED}, kind="local")
+    result = pytester.runpytest("-k", "fake", *arguments)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert told in result.stderr.str()
+    assert ran() == 0
+
+
+def test_gpu_hours_beyond_the_limit_are_refused_with_the_total(
+    pytester: pytest.Pytester, ran: Callable[[], int]
+) -> None:
+    write_recipe(pytester.path, {"ok": COUNTED}, kind="local", gpus=1024)
+    cluster = pytester.path / "cluster.yaml"
+    cluster.write_text(cluster.read_text().replace("gpu_hours: 1000\n", "gpu_hours: 10\n"))
+    result = pytester.runpytest("-k", "fake", "--llmb-launch")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert "14.2" in result.stderr.str()  # 50 steps of a second on 1024 GPUs
+    assert ran() == 0
+    pytester.runpytest("-k", "fake", "--llmb-launch", "--llmb-gpu-hours=20").assert_outcomes(passed=1)
+    assert ran() == 1
+
+
+def test_what_is_not_on_this_cluster_is_skipped_before_anything_is_checked(launch: Launch) -> None:
+    told = launch("--llmb-launch", "-k", "fake or grok1", ok=COUNTED)
+    assert told.statuses.pop("fake_ok-24.11-h100-bf16-8") == "passed"
+    assert len(told.statuses) == 26
+    assert set(told.statuses.values()) == {"skipped"}
+    assert {one["reason"] for one in told.reports} == {"within-tolerance", "not-on-cluster"}
+
+
+def test_where_nothing_fits_it_is_said_why(pytester: pytest.Pytester) -> None:
+    result = pytester.runpytest("-k", "grok1", "--llmb-launch")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert "none of the 26 selected configurations" in result.stderr.str()
+    assert "cluster.yaml" in result.stderr.str()
+
+
+def test_secrets_are_nowhere(pytester: pytest.Pytester) -> None:
+    write_recipe(
+        pytester.path,
+        {"ok": 'echo "the token is $HF_TOKEN"; exit 1'},
+        kind="local",
+        cluster="secrets: [PLAIN]\n",
+    )
+    cluster = pytester.path / "cluster.yaml"
+    cluster.write_text(
+        cluster.read_text().replace("environment: {", 'environment: {HF_TOKEN: "hf_53cr3t", PLAIN: "pl41n", ')
+    )
+    told = [
+        pytester.runpytest("-k", "fake", "--llmb-launch", option).stdout.str() for option in ("--llmb-dry-run", "-v")
+    ]
+    reports = ("--junitxml=one.xml", "--llmb-junit=two.xml")
+    told.append(pytester.runpytest("-k", "fake", "--llmb-launch", *reports).stdout.str())
+    told += [(pytester.path / name).read_text() for name in ("one.xml", "two.xml")]
+    for text in told:
+        assert "hf_53cr3t" not in text
+        assert "pl41n" not in text
+    database = b"".join(path.read_bytes() for path in (pytester.path / ".llmbench").glob("launch.db*"))
+    assert database
+    assert b"hf_53cr3t" not in database
+
+
+def test_a_launched_run_is_recorded_as_a_baseline(pytester: pytest.Pytester, ran: Callable[[], int]) -> None:
+    write_recipe(pytester.path, {"ok": COUNTED}, kind="local")
+    result = pytester.runpytest("-k", "fake", "--llmb-launch", "--llmb-record=mine")
+    assert result.ret == pytest.ExitCode.OK
+    assert ran() == 3
+    [file] = Path(pytester.path, "mine").rglob("*.yaml")
+    assert "runs: 3" in file.read_text()

@@ -1,0 +1,299 @@
+"""Whole sessions on a real Slurm: after each, no job is left that should not be, none was submitted twice, and the
+verdicts are right."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from clusters import Cluster
+from fake_recipe import WELL, write_recipe
+
+WAIT = "while [ ! -e $STAGE_PATH/go ]; do sleep 0.1; done"
+"""A job that runs until the test lets it go on."""
+
+COUNTED = "echo $SLURM_JOB_ID >> $STAGE_PATH/started"
+
+
+class Gate:
+    """Sessions of pytest in one folder, each a process of its own."""
+
+    def __init__(self, folder: Path, cluster: Cluster) -> None:
+        self.folder = folder
+        self.cluster = cluster
+        self.started: list[subprocess.Popen[bytes]] = []
+
+    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        """Start pytest; what it prints goes to out.txt."""
+        command = [sys.executable, "-Im", "pytest", "-p", "no:cacheprovider", "-k", "fake", *arguments]
+        environment = {**os.environ, **self.cluster.environment, "COLUMNS": "80"}
+        with (self.folder / "out.txt").open("ab") as output:
+            process = subprocess.Popen(
+                command, cwd=self.folder, env=environment, stdout=output, stderr=output, start_new_session=True
+            )
+        self.started.append(process)
+        return process
+
+    def run(self, *arguments: str) -> int:
+        """Run pytest to its end and return its exit code."""
+        return self.start(*arguments).wait(timeout=90)
+
+    @property
+    def output(self) -> str:
+        return (self.folder / "out.txt").read_text(errors="replace")
+
+    @property
+    def outcomes(self) -> dict[str, str]:
+        """Return verdict and reason by size, from the JUnit report."""
+        cases = ElementTree.parse(self.folder / "junit.xml").iter("testcase")  # noqa: S314 (our own file)
+        found = {}
+        for case in cases:
+            told = {one.get("name"): one.get("value") for one in case.iter("property")}
+            found[str(case.get("name")).partition("fake_")[2].partition("-")[0]] = f"{told['verdict']} {told['reason']}"
+        return found
+
+    def go(self) -> None:
+        """Let waiting jobs go on."""
+        (self.folder / "stage" / "go").touch()
+
+    def submitted(self) -> list[str]:
+        """Return the ids of all jobs that were ever started, sorted."""
+        file = self.folder / "stage" / "started"
+        return sorted(file.read_text().split()) if file.exists() else []
+
+    def wait_for(self, true: Callable[[], object], seconds: float = 30.0) -> None:
+        """Wait until something is true."""
+        end = time.monotonic() + seconds
+        while not true():
+            assert time.monotonic() < end, self.output
+            time.sleep(0.1)
+
+    def end(self) -> None:
+        """Leave no process behind."""
+        for process in self.started:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+
+@pytest.fixture
+def gate(tmp_path: Path, cluster: Cluster) -> Iterator[Gate]:
+    gate = Gate(tmp_path, cluster)
+    yield gate
+    gate.end()
+
+
+LAUNCH = ("--llmb-launch", "--junitxml=junit.xml")
+
+
+def test_every_way_to_end_has_its_verdict(gate: Gate) -> None:
+    behaviours = {
+        "ok": WELL,
+        "exit1": "steps 1.0 0 20; echo 'RuntimeError: no such layer'; exit 1",
+        "segv": "steps 1.0 0 20; kill -SEGV $$",
+        "step": f"srun --ntasks=1 false || true; {WELL}",
+        "half": "steps 1.0 0 20",
+        "nolog": "rm -rf $STAGE_PATH/results/24.11/$DTYPE/$MODEL_SIZE",
+    }
+    write_recipe(gate.folder, behaviours)
+    assert gate.run(*LAUNCH) == 1, gate.output
+    assert gate.outcomes == {
+        "ok": "PASS within-tolerance",
+        "exit1": "INVALID job-failed",
+        "segv": "INVALID job-failed",
+        "step": "INVALID failed-step",
+        "half": "INVALID incomplete",
+        "nolog": "INVALID log-missing",
+    }, gate.output
+    assert "no such layer" in gate.output
+
+
+def test_a_slow_configuration_runs_three_times_and_says_where(gate: Gate) -> None:
+    write_recipe(gate.folder, {"slow": f"{COUNTED}; steps 1.2"})
+    assert gate.run(*LAUNCH) == 1
+    assert gate.outcomes == {"slow": "REGRESSION slower-than-bound"}, gate.output
+    assert len(gate.submitted()) == 3
+
+
+def test_a_slow_node_is_told_from_slow_software(gate: Gate) -> None:
+    slow = "if [ $SLURM_JOB_NODELIST = n1 ]; then steps 1.3; else steps 1.0; fi"
+    write_recipe(gate.folder, {"node": slow})
+    assert gate.run(*LAUNCH) == 1
+    assert "--exclude=n1" in gate.output
+
+
+def test_script_recipes_submit_by_themselves(gate: Gate) -> None:
+    write_recipe(gate.folder, {"ok": f"{COUNTED}; {WELL}"}, kind="script")
+    assert gate.run(*LAUNCH) == 0, gate.output
+    assert gate.outcomes == {"ok": "PASS within-tolerance"}
+    assert len(gate.submitted()) == 1
+
+
+def running(gate: Gate) -> str:
+    """Wait until the only job runs, and return its id."""
+    gate.wait_for(gate.submitted)
+    return gate.submitted()[0]
+
+
+def test_the_time_limit(gate: Gate) -> None:
+    write_recipe(gate.folder, {"long": f"{COUNTED}; steps 1.0 0 20; sleep 60"})
+    process = gate.start(*LAUNCH)
+    gate.cluster.run("scontrol", "update", f"JobId={running(gate)}", "EndTime=now+2seconds")
+    assert process.wait(timeout=60) == 1
+    assert gate.outcomes == {"long": "INVALID incomplete"}, gate.output
+    assert "time limit" in gate.output.lower()
+
+
+def test_cancelled_from_outside(gate: Gate) -> None:
+    write_recipe(gate.folder, {"long": f"{COUNTED}; steps 1.0 0 20; sleep 60"})
+    process = gate.start(*LAUNCH)
+    gate.cluster.run("scancel", running(gate))
+    assert process.wait(timeout=60) == 1
+    assert gate.outcomes == {"long": "INVALID cancelled"}, gate.output
+    assert len(gate.submitted()) == 1
+
+
+def test_a_requeued_job_is_waited_for(gate: Gate) -> None:
+    commands = f"{COUNTED}; if [ ${{SLURM_RESTART_COUNT:-0}} = 0 ]; then steps 1.0 0 20; sleep 60; fi; {WELL}"
+    write_recipe(gate.folder, {"again": commands})
+    process = gate.start(*LAUNCH)
+    job = running(gate)
+    time.sleep(1)
+    gate.cluster.run("scontrol", "requeue", job)
+    gate.wait_for(lambda: gate.cluster.state(job) == "PENDING")
+    gate.cluster.ask("scontrol", "update", f"JobId={job}", "StartTime=now")  # Slurm holds it back for two minutes
+    gate.cluster.ask("scontrol", "release", job)
+    assert process.wait(timeout=170) == 0, gate.output
+    assert gate.outcomes == {"again": "PASS within-tolerance"}
+    assert gate.submitted() == [job, job]
+
+
+def test_pending_for_resources_is_waited_for(gate: Gate) -> None:
+    write_recipe(gate.folder, {"ok": WELL})
+    blocker = gate.cluster.submit("sleep 300", "-N4", "--exclusive")
+    gate.cluster.wait(blocker, "RUNNING")
+    process = gate.start(*LAUNCH)
+    gate.wait_for(lambda: "pending" in gate.output and ("Resources" in gate.output or "Priority" in gate.output))
+    gate.cluster.run("scancel", blocker)
+    assert process.wait(timeout=60) == 0, gate.output
+    assert gate.outcomes == {"ok": "PASS within-tolerance"}
+
+
+def test_pending_for_ever_is_cancelled_and_said(gate: Gate) -> None:
+    failed = gate.cluster.submit("exit 1")
+    gate.cluster.wait(failed, "FAILED")
+    write_recipe(gate.folder, {"ok": WELL}, directives=f"#SBATCH --dependency=afterok:{failed}\n")
+    assert gate.run(*LAUNCH) == 1
+    assert gate.outcomes == {"ok": "INVALID never-started"}, gate.output
+    assert "DependencyNeverSatisfied" in gate.output
+
+
+def test_a_controller_that_is_away_for_a_while_is_waited_for(gate: Gate) -> None:
+    write_recipe(gate.folder, {"ok": f"{COUNTED}; {WAIT}; {WELL}"})
+    process = gate.start(*LAUNCH)
+    running(gate)
+    gate.cluster.stop_controller()
+    try:
+        gate.wait_for(lambda: "does not answer" in gate.output or "not answer" in gate.output, 60)
+        gate.go()
+    finally:
+        gate.cluster.start_controller()
+    assert process.wait(timeout=90) == 0, gate.output
+    assert gate.outcomes == {"ok": "PASS within-tolerance"}
+    assert len(gate.submitted()) == 1
+
+
+def test_a_killed_session_is_resumed_and_submits_nothing_twice(gate: Gate) -> None:
+    write_recipe(gate.folder, {"one": f"{COUNTED}; {WAIT}; {WELL}", "two": f"{COUNTED}; {WAIT}; {WELL}"})
+    process = gate.start(*LAUNCH)
+    gate.wait_for(lambda: len(gate.submitted()) == 2)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    gate.go()
+    assert gate.run("--llmb-resume", "--junitxml=junit.xml") == 0, gate.output
+    assert gate.outcomes == {"one": "PASS within-tolerance", "two": "PASS within-tolerance"}
+    assert len(gate.submitted()) == 2
+
+
+@pytest.mark.parametrize("delay", [0.3, 0.6, 0.9, 1.2])
+def test_killed_at_any_moment_nothing_is_submitted_twice(gate: Gate, delay: float) -> None:
+    sizes = [f"s{number}" for number in range(8)]
+    write_recipe(gate.folder, dict.fromkeys(sizes, f"{COUNTED}; {WELL}"))
+    process = gate.start(*LAUNCH)
+    gate.wait_for((gate.folder / ".llmbench" / "launch.db").exists)
+    time.sleep(delay / 2)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert gate.run("--llmb-resume", "--junitxml=junit.xml") == 0, gate.output
+    assert gate.outcomes == dict.fromkeys(sizes, "PASS within-tolerance")
+    assert len(gate.submitted()) == len(sizes)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_stopping_a_session_cancels_exactly_its_own_jobs(gate: Gate, number: signal.Signals) -> None:
+    other = gate.cluster.submit("sleep 300")
+    write_recipe(gate.folder, {"one": f"{COUNTED}; sleep 300", "two": f"{COUNTED}; sleep 300"})
+    process = gate.start(*LAUNCH)
+    gate.wait_for(lambda: len(gate.submitted()) == 2)
+    process.send_signal(number)
+    assert process.wait(timeout=60) == 2, gate.output
+    assert gate.cluster.jobs() == [other]
+    assert "2 jobs cancelled" in gate.output
+    gate.cluster.run("scancel", other)
+    gate.wait_for(lambda: not gate.cluster.jobs())
+
+
+def test_jobs_can_be_left_running_and_are_found_again(gate: Gate) -> None:
+    write_recipe(gate.folder, {"one": f"{COUNTED}; {WAIT}; {WELL}"})
+    process = gate.start(*LAUNCH, "--llmb-keep-jobs")
+    job = running(gate)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=60) == 2
+    assert gate.cluster.jobs() == [job]
+    gate.go()
+    assert gate.run("--llmb-resume", "--junitxml=junit.xml") == 0, gate.output
+    assert gate.outcomes == {"one": "PASS within-tolerance"}
+    assert gate.submitted() == [job]
+
+
+def test_the_night_in_two_halves(gate: Gate) -> None:
+    write_recipe(gate.folder, {"one": f"{COUNTED}; {WELL}", "slow": f"{COUNTED}; steps 1.2"})
+    assert gate.run("--llmb-submit-only") == 0, gate.output
+    gate.wait_for(lambda: len(gate.submitted()) == 2)
+    assert gate.run("--llmb-collect", "--junitxml=junit.xml") == 1, gate.output
+    assert gate.outcomes == {"one": "PASS within-tolerance", "slow": "REGRESSION slower-than-bound"}
+    assert len(gate.submitted()) == 2  # collecting starts nothing
+
+
+def test_two_sessions_in_one_folder_do_not_mix(gate: Gate) -> None:
+    write_recipe(gate.folder, {"one": f"{COUNTED}; {WAIT}; {WELL}"})
+    first = gate.start("--llmb-launch", "--junitxml=first.xml")
+    gate.wait_for(lambda: len(gate.submitted()) == 1)
+    second = gate.start("--llmb-launch", "--junitxml=second.xml")
+    gate.wait_for(lambda: len(gate.submitted()) == 2)
+    assert gate.run("--llmb-resume") == 4  # both are alive
+    first.send_signal(signal.SIGTERM)
+    assert first.wait(timeout=60) == 2
+    assert len(gate.cluster.jobs()) == 1
+    gate.go()
+    assert second.wait(timeout=60) == 0, gate.output
+
+
+def test_a_hostile_value_is_data(gate: Gate) -> None:
+    hostile = """a b"c'd; touch $STAGE_PATH/hurt $(touch $STAGE_PATH/hurt) `touch $STAGE_PATH/hurt`\\nnext"""
+    write_recipe(gate.folder, {"ok": f'printf %s "$MINE" > $STAGE_PATH/value; {WELL}'})
+    cluster = gate.folder / "cluster.yaml"
+    escaped = hostile.replace("\\n", "\n").replace("\n", "\\n").replace('"', '\\"')
+    cluster.write_text(cluster.read_text().replace("environment: {", f'environment: {{MINE: "{escaped}", '))
+    assert gate.run(*LAUNCH) == 0, gate.output
+    stage = gate.folder / "stage"
+    assert not (stage / "hurt").exists()
+    assert (stage / "value").read_text().startswith("a b\"c'd; touch $")
+    assert (stage / "value").read_text().endswith("\nnext")

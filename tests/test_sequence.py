@@ -1,0 +1,271 @@
+"""What follows when a launched job has ended, as a table: nothing is retried until green, and every run counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import BASELINE, KEY, NOW, measurement, run
+
+from pytest_llmbench.batch import Result
+from pytest_llmbench.jobs import Blame, Job, JobEnd, JobSpec, JobStatus, Phase, Purpose
+from pytest_llmbench.launch.submissions import MAYBE
+from pytest_llmbench.launch_settings import LaunchSettings
+from pytest_llmbench.models import Case, Judgement, Key, Reason, Run, Tolerance, Verdict
+from pytest_llmbench.sequence import Judges, Sequences
+
+SPEC = JobSpec(
+    case_id=KEY.id,
+    key=KEY,
+    purpose=Purpose.MEASURE,
+    via="sbatch",
+    command=("sbatch", "-N", "2", "./launch.sh"),
+    directory=Path("/recipe"),
+    environment=(),
+    secrets=(),
+    nodes=2,
+    gpus=8,
+    gpu_hours=10.0,
+)
+WELL = JobEnd(Blame.NONE)
+BROKEN = JobEnd(Blame.INFRASTRUCTURE, "node n1 failed")
+CRASHED = JobEnd(Blame.RUN, "exit code 1")
+
+
+def judgement(verdict: Verdict, reason: Reason = Reason.CANNOT_TELL, **fields: Any) -> Judgement:
+    return Judgement(verdict, reason, "as told", BASELINE, 7.7, Tolerance(0.05), **fields)
+
+
+class Course:
+    """A configuration whose verdicts, look by look, are given; remembers how many runs each look judged."""
+
+    def __init__(self, *verdicts: Verdict, budget: float = 1e9, always: bool = False, **settings: Any) -> None:
+        self.verdicts = list(verdicts)
+        self.looks: list[int] = []
+        self.left = budget
+        self.found: Callable[[Job], Run | None] = lambda job: run(id=f"run-{job.job_id}", job_id=job.job_id)
+        judges = Judges(
+            find=self.find,
+            judge=self.judge,
+            invalid=lambda _key, reason, text, _run: replace(judgement(Verdict.INVALID, reason), text=text),
+            nodes=self.nodes,
+            files=lambda _job: (),
+            ending=lambda _job, _run: (Blame.NONE, ""),
+        )
+        self.sequences = Sequences(
+            [SPEC],
+            judges,
+            LaunchSettings(**settings),
+            affordable=self.affordable,
+            profile=lambda spec: replace(spec, purpose=Purpose.PROFILE),
+            always=always,
+        )
+        self.count = 0
+
+    def find(self, job: Job) -> Run | None:
+        return self.found(job)
+
+    def judge(self, key: Key, runs: Sequence[Run]) -> Result:
+        self.looks.append(len(runs))
+        verdict = self.verdicts[min(len(self.looks), len(self.verdicts)) - 1]
+        newest = measurement(run=runs[0])
+        repeats = tuple(measurement(run=one) for one in runs[1:])
+        return Result(Case(key.id, key), judgement(verdict, measurement=newest, repeats=repeats))
+
+    def nodes(self, _result: Result, _nodes: Mapping[str, tuple[str, ...]]) -> tuple[str, tuple[str, ...]]:
+        return "", ()
+
+    def affordable(self, hours: float) -> bool:
+        self.left -= hours
+        return self.left >= 0
+
+    def end(self, end: JobEnd = WELL, *, spec: JobSpec = SPEC, **fields: Any) -> list[Any]:
+        """Let a job end on nodes of its own, and return what follows."""
+        self.count += 1
+        status = JobStatus(Phase.ENDED, "COMPLETED", nodes=(f"n{self.count}",), started=NOW)
+        made: dict[str, Any] = {"job_id": str(self.count), "status": status, **fields}
+        return self.sequences.finished(Job(self.count, "token", spec, Path("/jobs"), **made), end)
+
+    @property
+    def result(self) -> Result:
+        return self.sequences.results()[KEY]
+
+
+@pytest.mark.parametrize("verdict", [Verdict.PASS, Verdict.IMPROVEMENT])
+def test_a_run_that_passes_is_enough(verdict: Verdict) -> None:
+    course = Course(verdict)
+    assert course.end() == []
+    assert course.result.judgement.verdict is verdict
+
+
+@pytest.mark.parametrize("verdict", [Verdict.REGRESSION, Verdict.INCONCLUSIVE])
+def test_a_run_that_does_not_pass_is_repeated_twice_on_other_nodes_and_all_three_are_judged(verdict: Verdict) -> None:
+    course = Course(verdict, Verdict.REGRESSION)
+    more = course.end()
+    assert [(one.attempt, one.repeat, one.spec.exclude) for one in more] == [(1, 2, ("n1",)), (1, 3, ("n1",))]
+    assert course.end(repeat=3) == []
+    assert course.end(repeat=2) == []
+    assert course.looks == [1, 3]
+    assert course.result.judgement.verdict is Verdict.REGRESSION
+    assert [job.repeat for job in course.result.jobs] == [1, 3, 2]
+
+
+def test_after_the_second_look_nothing_is_started_whatever_it_says() -> None:
+    course = Course(Verdict.INCONCLUSIVE)
+    course.end()
+    assert course.end(repeat=2) == course.end(repeat=3) == []
+    assert course.result.judgement.verdict is Verdict.INCONCLUSIVE
+
+
+def test_repeats_are_limited_by_the_option_and_by_gpu_hours() -> None:
+    assert Course(Verdict.REGRESSION, repeats=1).end() == []
+    assert len(Course(Verdict.REGRESSION, repeats=2).end()) == 1
+    poor = Course(Verdict.REGRESSION, budget=19.0)
+    assert poor.end() == []
+    assert poor.result.judgement.verdict is Verdict.REGRESSION
+
+
+def test_what_only_collects_starts_nothing() -> None:
+    course = Course(Verdict.REGRESSION, collect=True)
+    assert course.end() == []
+    assert Course(Verdict.PASS, collect=True).end(BROKEN) == []
+
+
+def test_a_failure_of_the_infrastructure_is_retried_on_other_nodes_and_counted() -> None:
+    course = Course(Verdict.PASS, retries=1)
+    [again] = course.end(BROKEN)
+    assert (again.attempt, again.repeat, again.spec.exclude) == (2, 1, ("n1",))
+    assert course.end(WELL, spec=again.spec, attempt=2) == []
+    assert course.result.judgement.verdict is Verdict.PASS
+    assert [(job.attempt, job.text) for job in course.result.jobs] == [(1, "node n1 failed"), (2, "")]
+
+
+def test_retries_end() -> None:
+    course = Course(Verdict.PASS, retries=1)
+    course.end(BROKEN)
+    assert course.end(BROKEN, attempt=2) == []
+    assert course.result.judgement.verdict is Verdict.INVALID
+    assert course.result.judgement.text == "node n1 failed"
+    assert Course(Verdict.PASS, retries=0).end(BROKEN) == []
+
+
+def test_a_failure_of_the_run_is_not_retried() -> None:
+    course = Course(Verdict.PASS)
+    assert course.end(CRASHED) == []
+    assert (course.result.judgement.verdict, course.looks) == (Verdict.INVALID, [])
+
+
+def test_a_cause_of_the_infrastructure_that_only_the_log_tells_is_retried() -> None:
+    course = Course(Verdict.PASS)
+    course.sequences._judges = replace(
+        course.sequences._judges, ending=lambda _job, _run: (Blame.INFRASTRUCTURE, "NCCL timed out (x.out:7)")
+    )
+    [again] = course.end(CRASHED)
+    assert again.attempt == 2
+    assert course.sequences.courses[KEY.id].jobs[0][1].text == "exit code 1; NCCL timed out (x.out:7)"
+
+
+@pytest.mark.parametrize("verdict", [Verdict.PASS, Verdict.IMPROVEMENT])
+def test_a_repeat_that_failed_is_not_left_out_of_a_green_verdict(verdict: Verdict) -> None:
+    """One slow run, one that crashed and one fast run are no PASS."""
+    course = Course(Verdict.REGRESSION, verdict)
+    course.end()
+    course.end(CRASHED, repeat=2)
+    course.end(repeat=3)
+    assert course.result.judgement.verdict is Verdict.INVALID
+    assert course.result.judgement.text.startswith("exit code 1; ")
+
+
+def test_a_verdict_waits_for_the_retry_of_a_repeat() -> None:
+    course = Course(Verdict.REGRESSION, Verdict.REGRESSION)
+    course.end()
+    [again] = course.end(BROKEN, repeat=2)
+    assert course.end(repeat=3) == []
+    assert course.looks == [1]
+    assert course.end(spec=again.spec, repeat=2, attempt=2) == []
+    assert course.looks == [1, 3]
+
+
+def test_without_other_nodes_a_repeat_runs_where_it_can() -> None:
+    course = Course(Verdict.REGRESSION)
+    [second, _] = course.end()
+    [again] = course.end(CRASHED, spec=second.spec, repeat=2, problem="no such nodes", job_id="", status=None)
+    assert (again.spec.exclude, again.repeat, again.attempt) == ((), 2, 2)
+
+
+def test_a_job_that_may_run_is_never_submitted_again() -> None:
+    course = Course(Verdict.REGRESSION)
+    [second, _] = course.end()
+    maybe = f"{MAYBE}nothing tells"
+    assert course.end(CRASHED, spec=second.spec, repeat=2, problem=maybe, job_id="", status=None) == []
+
+
+def test_a_job_that_was_not_submitted_is_invalid_and_says_why() -> None:
+    course = Course(Verdict.PASS)
+    assert course.end(CRASHED, problem="invalid account", job_id="", status=None) == []
+    assert course.result.judgement.reason is Reason.NOT_SUBMITTED
+    assert course.result.judgement.text == "invalid account"
+
+
+def test_a_job_without_a_log_of_its_own_is_invalid() -> None:
+    course = Course(Verdict.PASS)
+    course.found = lambda _job: None
+    assert course.end() == []
+    assert course.result.judgement.reason is Reason.LOG_MISSING
+
+
+def test_a_run_of_another_configuration_is_invalid() -> None:
+    course = Course(Verdict.PASS)
+    course.found = lambda _job: run(key=replace(KEY, gpus=256))
+    course.end()
+    assert course.result.judgement.reason is Reason.WRONG_CONFIGURATION
+    assert "gb200-bf16-256" in course.result.judgement.text
+
+
+def test_a_record_that_was_purged_does_not_mean_that_the_job_failed() -> None:
+    course = Course(Verdict.PASS)
+    gone = JobStatus(Phase.UNKNOWN, "")
+    assert course.end(JobEnd(Blame.RUN, "its record was purged"), status=gone) == []
+    assert course.result.judgement.verdict is Verdict.PASS
+    lost = Course(Verdict.PASS)
+    lost.found = lambda _job: None
+    lost.end(JobEnd(Blame.RUN, "its record was purged"), status=gone)
+    assert lost.result.judgement.reason is Reason.JOB_LOST
+
+
+def test_cancelled_before_it_started_is_told_from_cancelled_while_it_ran() -> None:
+    for started, reason in ((None, Reason.NEVER_STARTED), (NOW, Reason.CANCELLED)):
+        course = Course(Verdict.PASS)
+        status = JobStatus(Phase.ENDED, "CANCELLED", started=started)
+        course.end(JobEnd(Blame.CANCELLED, "cancelled by 0"), status=status)
+        assert course.result.judgement.reason is reason
+
+
+def test_a_regression_is_profiled_once_where_that_was_asked_for() -> None:
+    course = Course(Verdict.REGRESSION, repeats=1, profile_on_regression=True)
+    [profile] = course.end()
+    assert profile.spec.purpose is Purpose.PROFILE
+    assert course.end(CRASHED, spec=profile.spec) == []
+    assert course.result.judgement.verdict is Verdict.REGRESSION
+    assert [job.purpose for job in course.result.jobs] == [Purpose.MEASURE, Purpose.PROFILE]
+    assert Course(Verdict.PASS, profile_on_regression=True).end() == []
+
+
+@pytest.mark.parametrize("verdict", [Verdict.PASS, Verdict.INVALID])
+def test_recording_repeats_every_run_whatever_it_says_and_where_it_likes(verdict: Verdict) -> None:
+    """Without a baseline the verdict on a good run is INVALID."""
+    course = Course(verdict, always=True)
+    assert [(one.repeat, one.spec.exclude) for one in course.end()] == [(2, ()), (3, ())]
+    assert course.end(repeat=2) == []
+    assert not course.sequences.results()
+    course.end(repeat=3)
+    assert course.looks == [1, 3]
+
+
+def test_a_job_of_another_session_or_configuration_changes_nothing() -> None:
+    course = Course(Verdict.PASS)
+    assert course.end(spec=replace(SPEC, case_id="other")) == []
+    assert not course.sequences.results()

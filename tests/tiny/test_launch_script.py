@@ -1,0 +1,119 @@
+"""launch.sh refuses what it cannot do, and hands on what it was told as data."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+DEFAULTS = ["--size", "15m", "--dtype", "fp32", "--gpu", "cpu", "--steps", "50"]
+
+Done = subprocess.CompletedProcess[str]
+
+
+def program(path: Path) -> Path:
+    """Write a program that prints its arguments, one a line."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def python(tmp_path: Path) -> Path:
+    """A Python that prints its arguments; its path has a space and what a shell would run."""
+    return program(tmp_path / "a $(touch ran) folder" / "python")
+
+
+def launch(script: Path, python: Path, **variables: str) -> Done:
+    """Run launch.sh with nothing but these variables, in the folder of the fake Python."""
+    environment = {"PATH": os.environ["PATH"], "PYTHON": str(python), **variables}
+    return subprocess.run(
+        [script], env=environment, cwd=python.parent, capture_output=True, text=True, timeout=30, check=False
+    )
+
+
+def arguments(done: Done, recipe: Path) -> list[str]:
+    """Return what train.py was given."""
+    assert done.returncode == 0, done.stderr
+    flag, script, *given = done.stdout.splitlines()
+    assert (flag, script) == ("-u", str(recipe / "train.py"))
+    return given
+
+
+def test_nothing_is_required(recipe: Path, python: Path) -> None:
+    assert arguments(launch(recipe / "launch.sh", python), recipe) == DEFAULTS
+
+
+def test_every_variable_is_handed_on(recipe: Path, python: Path) -> None:
+    said = {"MODEL_SIZE": "1b", "DTYPE": "bf16", "GPU_TYPE": "h100", "JOB_TOTAL_GPUS": "1", "MAX_STEPS": "7"}
+    given = arguments(launch(recipe / "launch.sh", python, **said), recipe)
+    assert given == ["--size", "1b", "--dtype", "bf16", "--gpu", "h100", "--steps", "7"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("MODEL_SIZE", "7b", "expected one of: 15m 1b"),
+        ("MODEL_SIZE", "$(touch ran)", "expected one of: 15m 1b"),
+        ("MODEL_SIZE", "1?", "expected one of: 15m 1b"),
+        ("DTYPE", "fp8", "expected one of: fp32 bf16"),
+        ("DTYPE", "../bf16", "expected one of: fp32 bf16"),
+        ("GPU_TYPE", "h100; touch ran", "expected cpu or a GPU's name such as h100"),
+        ("GPU_TYPE", "-x", "expected cpu or a GPU's name such as h100"),
+        ("JOB_TOTAL_GPUS", "8", "expected 1, this recipe trains on one GPU or the CPU"),
+        ("MAX_STEPS", "0", "expected a whole number from 1"),
+        ("MAX_STEPS", "x[$(touch ran)]", "expected a whole number from 1"),
+        ("PYTHON", "no-such-python", "no such program, expected a Python that has PyTorch"),
+    ],
+)
+def test_what_it_cannot_do_is_refused(recipe: Path, python: Path, name: str, value: str, expected: str) -> None:
+    done = launch(recipe / "launch.sh", python, **{name: value})
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"launch.sh: {name}={value}: {expected}\n"
+    assert not list(python.parent.glob("ran"))
+
+
+def test_a_missing_pytorch_names_the_extra_and_the_interpreter(recipe: Path, tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('not here')")
+    interpreter = shutil.which("python3") or ""
+    done = launch(recipe / "launch.sh", Path(interpreter), PYTHONPATH=str(tmp_path))
+    assert done.returncode == 1
+    assert "cannot import PyTorch (not here): pip install 'pytest-llmbench[tiny]', or set PYTHON" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.fixture
+def spooled(recipe: Path, tmp_path: Path) -> Path:
+    """What Slurm runs: a copy of launch.sh in a folder of its own."""
+    script = tmp_path / "spool" / "slurm_script"
+    script.parent.mkdir()
+    return Path(shutil.copy(recipe / "launch.sh", script))
+
+
+def test_a_slurm_job_leaves_its_log_below_the_stage_path(
+    recipe: Path, python: Path, spooled: Path, tmp_path: Path
+) -> None:
+    program(tmp_path / "bin" / "srun")
+    stage = tmp_path / "stage $(touch ran)"
+    path = f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    job = {"SLURM_JOB_ID": "12", "SLURM_SUBMIT_DIR": str(recipe), "SLURM_RESTART_COUNT": "1"}
+    done = launch(spooled, python, PATH=path, STAGE_PATH=str(stage), **job)
+    log = stage / "results" / "1.0" / "fp32" / "15m" / "1" / "log-tiny_llama_15m_1_12_1.out"
+    assert done.returncode == 0, done.stderr
+    printed = done.stdout.splitlines()
+    assert printed[0] == f"log: {log}"
+    assert f"--output={log}" in printed
+    assert printed[-len(DEFAULTS) - 3 :] == [str(python), "-u", str(recipe / "train.py"), *DEFAULTS]
+    assert log.parent.is_dir()
+    assert not list(tmp_path.rglob("ran"))
+
+
+def test_a_job_that_was_submitted_elsewhere_says_where_to_submit_it(python: Path, spooled: Path) -> None:
+    done = launch(spooled, python, SLURM_JOB_ID="12", SLURM_SUBMIT_DIR=str(python.parent))
+    assert (done.returncode, done.stdout) == (2, "")
+    expected = f"launch.sh: no train.py in {python.parent}: run sbatch in the folder of launch.sh\n"
+    assert done.stderr == expected

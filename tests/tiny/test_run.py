@@ -1,0 +1,90 @@
+"""A real run of 50 steps: its log is read, recorded and judged like any other."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pytest_llmbench.baseline.read import read_recipe
+from pytest_llmbench.measure import derive
+from pytest_llmbench.parse.read import read_log
+
+IDENTIFIER = "tiny_llama_15m-1.0-cpu-fp32-1"
+
+
+def test_the_log_is_read(log: Path) -> None:
+    found = read_log(log)
+    assert (found.dialect, found.dropped, found.ending) == ("nemo2", (), None)
+    (segment,) = found.segments
+    assert (len(segment.steps), segment.total_steps, segment.finished) == (50, 50, True)
+    assert segment.steps.index.tolist() == list(range(50))
+    assert found.started is not None
+
+
+def test_it_learns(log: Path) -> None:
+    loss = read_log(log).segments[0].steps.loss
+    assert np.isfinite(loss).all()
+    assert loss[0] == pytest.approx(np.log(8192), abs=0.2)
+    assert loss[-10:].mean() < loss[0] - 1
+
+
+def test_what_it_logs_is_the_work_of_its_baseline(log: Path, recipe: Path) -> None:
+    (baseline,) = (each for each in read_recipe(recipe / "tiny_llama.yaml").baselines if each.key.id == IDENTIFIER)
+    steps = read_log(log).segments[0].steps
+    assert (steps.global_batch_size == baseline.configuration.global_batch_size).all()
+    assert (steps.peak_memory_bytes > 0).all()
+    work = steps.tflops_per_gpu * steps.seconds
+    assert work == pytest.approx(derive.tflops_per_gpu(baseline.configuration, 1.0), rel=2e-3)
+
+
+def session(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run pytest in an empty folder."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    command = [sys.executable, "-Im", "pytest", "-p", "no:cacheprovider", "-q", *arguments]
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=110, check=False
+    )
+
+
+def test_recorded_and_judged(log: Path, recipe: Path, tmp_path: Path) -> None:
+    """Without a recording nothing passes; with one the same run does, and a run twice as slow does not."""
+    recipes = tmp_path / "recipes"
+    recipes.mkdir()
+    shutil.copy(recipe / "tiny_llama.yaml", recipes)
+    baselines = f"--llmb-baselines={recipes}"
+    usual, slow = (f"--llmb-logs={retimed(log, tmp_path / str(seconds), seconds)}" for seconds in (0.2, 0.4))
+    before = session(tmp_path, usual, baselines)
+    assert before.returncode == 1, before.stdout
+    recording = session(tmp_path, usual, baselines, f"--llmb-record={recipes / 'recorded'}")
+    assert recording.returncode == 0, recording.stdout + recording.stderr
+    same = session(tmp_path, usual, baselines, "-rA")
+    assert same.returncode == 0, same.stdout + same.stderr
+    assert IDENTIFIER in same.stdout
+    worse = session(tmp_path, slow, baselines)
+    assert worse.returncode == 1
+    assert "REGRESSION" in worse.stdout
+
+
+def retimed(log: Path, folder: Path, seconds: float) -> Path:
+    """Write the log with step times around `seconds` and the same work, whatever else ran on this machine."""
+    copy = folder.joinpath(*log.parts[-6:])
+    copy.parent.mkdir(parents=True)
+    lines = log.read_text().splitlines()
+    copy.write_text("".join(f"{with_time(line, seconds + number % 5 / 1000)}\n" for number, line in enumerate(lines)))
+    return folder
+
+
+def with_time(line: str, seconds: float) -> str:
+    """Return the line of a step as if it had taken so long; any other line as it is."""
+    found = re.search(r"(train_step_timing in s: )(\S+)( \| TFLOPS_per_GPU: )(\S+)", line)
+    if not found:
+        return line
+    tflops = float(found[4]) * float(found[2]) / seconds
+    return line.replace(found[0], f"{found[1]}{seconds:.4}{found[3]}{tflops:.4}")
