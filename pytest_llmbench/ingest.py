@@ -89,7 +89,7 @@ def ingest_job(places: Sequence[Path], job_id: str, key: Key, catalogue: Catalog
     best: Run | None = None
     for place in (place for place in places if place.exists()):
         for found in find_runs([place]).runs:
-            if _job_of(found, key.gpus) != job_id:
+            if found.job_id != job_id or not found.attempts:
                 continue
             attempts = tuple(Attempt(files, _parsed(files)) for files in found.attempts)
             run = _identified(found, attempts, settings, catalogue, now)
@@ -97,17 +97,6 @@ def ingest_job(places: Sequence[Path], job_id: str, key: Key, catalogue: Catalog
         if best is not None and _steps(best):
             break
     return _known_as(best, key) if best is not None else None
-
-
-def _job_of(found: FoundRun, gpus: int) -> str:
-    """Return the job id of files whose number of GPUs is known; empty for metadata alone.
-
-    Behind a size that does not look like one, `_8_1` of `log-mine_small_8_1.out` reads as job 8, restarted once.
-    """
-    if not found.attempts:
-        return ""
-    numbers = re.search(r"_([0-9]+)_([0-9]+)\.[a-z]+$", found.attempts[-1].log.name)
-    return numbers[2] if numbers and numbers[1] == str(gpus) else found.job_id
 
 
 def _known_as(run: Run, key: Key) -> Run:

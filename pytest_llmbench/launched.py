@@ -58,7 +58,8 @@ class LaunchedRuns:
         if run is None:
             return None
         launch = f"{self.session} {job.spec.case_id}"
-        return dataclasses.replace(run, found=dataclasses.replace(run.found, launch=launch))
+        found = dataclasses.replace(run.found, launch=launch, modified=None)  # no file is written any more
+        return dataclasses.replace(run, found=found)
 
     def last_step(self, job: Job) -> tuple[int, int | None, float] | None:
         """Return the last step in the log of a running job, its total and its seconds."""

@@ -155,7 +155,8 @@ class Launching:
             return
         follow = engine.resume if self.launch.goes_on else engine.run
         follow(specs, sequences.finished)
-        journal.finish(self.host.now())
+        if not journal.finish(self.host.now()):
+            self.host.tell(f"llmbench: session {self.session} stays open: --llmb-resume goes on with it")
 
     def _stopped(self, engine: Engine, journal: Journal) -> str:
         """Cancel the jobs of this session, or leave them, and say so."""
@@ -165,6 +166,7 @@ class Launching:
         before = sum(bool(job.job_id) for job in journal.live())
         self.host.tell("llmbench: stopped; cancelling the jobs of this session ...")
         left = engine.cancel()
+        journal.finish(self.host.now())
         if left:
             return f"these jobs could not be cancelled: {' '.join(left)}; try: scancel {' '.join(left)}"
         return f"{wording.counted(before, 'job')} cancelled"

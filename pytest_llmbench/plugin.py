@@ -161,17 +161,18 @@ def _launch(session: pytest.Session) -> bool:
     config = session.config
     _refuse_all_failed(session)
     reporter = config.pluginmanager.get_plugin("terminalreporter")
-    tell = reporter.write_line if reporter is not None else _say_nothing
+
+    def tell(line: str) -> None:
+        if reporter is not None:
+            reporter.write_line(line)
+            reporter.flush()  # a CI log is no terminal: lines would stay in the buffer for hours
+
     tell("")
     try:
         ends: bool = checked(lambda: config.stash[SESSION].launch(list(_selected(session.items)), tell))
     except Interrupted as error:
         pytest.exit(str(error), returncode=pytest.ExitCode.INTERRUPTED)
     return ends
-
-
-def _say_nothing(_: str) -> None:
-    """Stand in for a terminal that there is none of."""
 
 
 def _refuse_all_failed(session: pytest.Session) -> None:

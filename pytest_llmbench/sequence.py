@@ -146,8 +146,8 @@ class Sequences:
             return Reason.NOT_SUBMITTED, job.problem
         if end.blame is not Blame.NONE and not _purged(job):
             reason = REASONS.get(job.status.state if job.status else "", Reason.JOB_FAILED)
-            started = job.status is not None and job.status.started is not None
-            return (Reason.NEVER_STARTED if reason is Reason.CANCELLED and not started else reason), end.text
+            never = reason is Reason.CANCELLED and not _nodes(job)  # sacct gives it a start all the same
+            return (Reason.NEVER_STARTED if never else reason), end.text
         if run is None:
             reason = Reason.JOB_LOST if _purged(job) else Reason.LOG_MISSING
             places = wording.listed([str(place) for place in (job.log_folder, *job.spec.log_folders) if place])
@@ -218,8 +218,7 @@ class Sequences:
         if result is None:
             raise ValueError(f"{course.spec.case_id} has not ended")
         jobs = tuple(_launched(course, job, end, result) for job, end in course.jobs)
-        where = course.told or wording.folded([node for nodes in course.nodes.values() for node in nodes])
-        return dataclasses.replace(result, jobs=jobs, nodes=where)
+        return dataclasses.replace(result, jobs=jobs, nodes=course.told)
 
 
 def _proof(purpose: Purpose, files: Sequence[Path], run: Run) -> str:

@@ -117,9 +117,7 @@ def missing() -> str:
     """Return which programs of a cluster are not installed here, empty where it can be started."""
     path = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/sbin"))
     absent = [name for name in PROGRAMS if not shutil.which(name, path=path)]
-    return f"needs a Slurm to start, and {', '.join(absent)} is not installed: tests/slurm/cluster install" * bool(
-        absent
-    )
+    return f"needs Slurm, but {', '.join(absent)} is not installed: tests/slurm/cluster install" * bool(absent)
 
 
 def _claimed_ports() -> tuple[int, socket.socket]:

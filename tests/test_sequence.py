@@ -237,9 +237,9 @@ def test_a_record_that_was_purged_does_not_mean_that_the_job_failed() -> None:
 
 
 def test_cancelled_before_it_started_is_told_from_cancelled_while_it_ran() -> None:
-    for started, reason in ((None, Reason.NEVER_STARTED), (NOW, Reason.CANCELLED)):
+    for nodes, reason in (((), Reason.NEVER_STARTED), (("n1",), Reason.CANCELLED)):
         course = Course(Verdict.PASS)
-        status = JobStatus(Phase.ENDED, "CANCELLED", started=started)
+        status = JobStatus(Phase.ENDED, "CANCELLED", nodes=nodes, started=NOW)
         course.end(JobEnd(Blame.CANCELLED, "cancelled by 0"), status=status)
         assert course.result.judgement.reason is reason
 

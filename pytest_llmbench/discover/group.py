@@ -127,7 +127,7 @@ def _draft(file: str, folder: Folder, metadata: Collection[str]) -> tuple[Draft,
         return Draft(parts[-3] if len(parts) > 3 and parts[-4] == "nemo_run" else "", stem), 0
     if slurm := _SLURM.fullmatch(file):
         return Draft(slurm[1], stem), 0
-    name = names.log_name(stem)
+    name = names.log_name(stem, folder.path.name)
     job = name.job or next((known for known in metadata if re.search(rf"(?:^|[-_.]){re.escape(known)}$", stem)), "")
     return Draft(job, name.base + suffix, name.said, launched=stem.lower().startswith("log-")), name.attempt
 

@@ -82,8 +82,11 @@ def workload(name: str) -> Said:
     return (*_task(found["type"]), ("recipe", found["recipe"])) if found else ()
 
 
-def log_name(stem: str) -> LogName:
-    """Read the name of a log without its `.out`."""
+def log_name(stem: str, folder: str = "") -> LogName:
+    """Read the name of a log without its `.out`; a folder that is called by a number says that of the GPUs.
+
+    Behind a size that does not look like one, `log-mine_small_8_1` in the folder `8` is of job 1, not of job 8.
+    """
     launched = stem.lower().startswith("log-")
     name = stem[4:] if launched else stem
     for part in _possible_experiments(name):
@@ -97,6 +100,8 @@ def log_name(stem: str) -> LogName:
         job, attempt = older["job"] or "", older["attempt"] or ""
         return LogName(_without(stem, job, attempt), said, job, int(attempt or 0))
     numbered = _JOB_AND_ATTEMPT.fullmatch(stem) if launched else None
+    if numbered and numbered["attempt"] and numbered["job"] == folder:
+        return LogName(f"{numbered['base']}_{folder}", (), numbered["attempt"], 0)
     if numbered:
         return LogName(numbered["base"], (), numbered["job"], int(numbered["attempt"] or 0))
     return LogName(stem)

@@ -55,7 +55,6 @@ _NEVER = (
     ("(AccountNotAllowed|InvalidAccount)", "its account cannot be used: see `sacctmgr show associations user=$USER`"),
     ("(QOSNotAllowed|InvalidQOS)", "its QOS cannot be used: see `sacctmgr show associations user=$USER`"),
     ("(RequiresReservation|ReqResv|ReservationDeleted)", "it needs a reservation that is not there: --reservation"),
-    ("(JobHeldUser|JobHeldAdmin)", "it is held: `scontrol release` it, or ask who held it"),
     (
         "(JobHoldMaxRequeue|RequeueExitHold|launch.failed.requeued.held)",
         "it failed to start and is held: see `scontrol show job`",
@@ -99,7 +98,8 @@ def end_of(status: JobStatus) -> JobEnd:
 def never_starts(status: JobStatus) -> str:
     """Return why a waiting job will never start by itself and what to do, or nothing if it may.
 
-    Reasons that others can clear (resources, priority, running jobs of the account, nodes down) are not among them.
+    Reasons that others can clear (resources, priority, running jobs of the account, nodes down, a job that somebody
+    holds) are not among them.
     """
     if status.phase is not Phase.WAITING:
         return ""

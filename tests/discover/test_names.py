@@ -155,3 +155,10 @@ def test_a_workload_says_task_and_recipe(name: str, expected: tuple[tuple[str, s
 )
 def test_names_that_exclude_a_run(name: str, profiled: bool, traced: bool) -> None:
     assert (is_profiled(name), is_traced(name)) == (profiled, traced)
+
+
+def test_the_folder_tells_the_gpus_from_the_job() -> None:
+    """`results/.../<size>/<gpus>/log-<recipe>_<size>_<gpus>_<job>.out`, of a size that looks like none."""
+    assert (log_name("log-mine_small_8_1", "8").job, log_name("log-mine_small_8_1", "8").attempt) == ("1", 0)
+    assert (log_name("log-mine_small_8_1", "16").job, log_name("log-mine_small_8_1", "16").attempt) == ("8", 1)
+    assert log_name("log-mine_small_8_1", "8").base == log_name("log-mine_small_8_2", "8").base

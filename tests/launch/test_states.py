@@ -97,7 +97,7 @@ def test_a_refused_submission_is_recorded_as_failed(status: JobStatus) -> None:
     "reason",
     [
         *("DependencyNeverSatisfied", "PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints", "InvalidAccount"),
-        *("AccountNotAllowed", "InvalidQOS", "QOSNotAllowed", "JobHeldUser", "JobHeldAdmin", "JobHoldMaxRequeue"),
+        *("AccountNotAllowed", "InvalidQOS", "QOSNotAllowed", "JobHoldMaxRequeue"),
         *("AssocMaxNodePerJobLimit", "AssocMaxWallDurationPerJobLimit", "AssocMaxGRESPerJob", "QOSMaxGRESPerNode"),
         *("QOSMaxGRESMinutesPerJob", "QOSMaxWallDurationPerJobLimit", "QOSMinGRES", "QOSMinCpuNotSatisfied"),
         *("AssocGrpGRESMinutes", "AssocGrpCPUMinutesLimit", "QOSGrpBillingMinutes", "QOSTimeLimit"),
@@ -113,7 +113,19 @@ def test_reasons_that_never_clear(reason: str) -> None:
 @pytest.mark.parametrize(
     "reason",
     [
-        *("", "Resources", "Priority", "Dependency", "BeginTime", "Reservation", "Licenses", "Cleaning", "Prolog"),
+        *(
+            "",
+            "Resources",
+            "Priority",
+            "JobHeldUser",
+            "JobHeldAdmin",
+            "Dependency",
+            "BeginTime",
+            "Reservation",
+            "Licenses",
+            "Cleaning",
+            "Prolog",
+        ),
         *("ReqNodeNotAvail, UnavailableNodes:n1", "NodeDown", "PartitionDown", "PartitionInactive", "None"),
         *("AssocGrpGRES", "AssocGrpNodeLimit", "AssocGrpGRESRunMinutes", "AssocGrpCPURunMinutesLimit", "QOSGrpGRES"),
         *("AssocMaxJobsLimit", "QOSMaxJobsPerUserLimit", "QOSMaxGRESPerUser", "MaxGRESPerAccount", "QOSGrpWallLimit"),

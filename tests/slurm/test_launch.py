@@ -110,7 +110,7 @@ def test_every_way_to_end_has_its_verdict(gate: Gate) -> None:
         "segv": "INVALID job-failed",
         "step": "INVALID failed-step",
         "half": "INVALID incomplete",
-        "nolog": "INVALID log-missing",
+        "nolog": "INVALID no-steps",
     }, gate.output
     assert "no such layer" in gate.output
 

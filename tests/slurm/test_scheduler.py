@@ -123,7 +123,6 @@ def test_a_requeued_job(cluster: Cluster) -> None:
     [
         (["-N5"], "PartitionNodeLimit"),
         (["--partition=short", "--time=20"], "PartitionTimeLimit"),
-        (["--hold"], "JobHeldUser"),
     ],
 )
 def test_jobs_that_never_start(cluster: Cluster, options: list[str], reason: str) -> None:
