@@ -201,13 +201,13 @@ def test_where_the_image_is_fetched_separately_the_command_is_shown(tmp_path: Pa
 
 
 def running(folder: Path) -> bool:
-    """Whether the child that the step left in the background still runs."""
-    number = int((folder / "stage/pid").read_text())
-    try:
-        state = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
+    """Whether the child that the step left in the background still runs; a signal takes a moment to arrive."""
+    file = Path(f"/proc/{(folder / 'stage/pid').read_text().strip()}/stat")
+    for _ in range(50):
+        if not file.exists() or file.read_text().rpartition(")")[2].split()[0] == "Z":
+            return False
+        time.sleep(0.1)
+    return True
 
 
 HANGS = "sleep 60 & echo $! > $STAGE_PATH/pid; echo started; wait"
