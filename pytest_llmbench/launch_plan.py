@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pytest_llmbench import wording
 from pytest_llmbench.catalogue import Catalogue
 from pytest_llmbench.errors import LaunchError
-from pytest_llmbench.jobs import Cluster, Installed, LaunchFacts, Purpose
+from pytest_llmbench.jobs import Cluster, Installed, JobSpec, LaunchFacts, Purpose
 from pytest_llmbench.launch_settings import LaunchSettings
 from pytest_llmbench.models import Key
 
@@ -88,7 +88,7 @@ class Planner:
 
     def plan(self, selected: Sequence[Key]) -> Plan:
         """Return the jobs of the selected configurations that this cluster can run; raises LaunchError if none."""
-        from pytest_llmbench.launch.fit import DEFAULT_HOURS, refuse_hours, unfit
+        from pytest_llmbench.launch.fit import refuse_hours, unfit
 
         skipped: dict[Key, str] = {}
         jobs: list[Planned] = []
@@ -102,11 +102,26 @@ class Planner:
                 jobs.append(self.planned(key, self.launch.purpose))
         if not jobs:
             raise LaunchError(_nothing_fits(skipped, self.cluster))
-        limit = self.cluster.gpu_hours or DEFAULT_HOURS
         by_case = {one.spec.case_id: one.spec.gpu_hours for one in jobs}
-        if not self.launch.goes_on and not self.launch.dry_run:
+        if not self.launch.dry_run:
             refuse_hours(by_case, self.cluster.gpu_hours)
-        return Plan(tuple(jobs), skipped, sum(by_case.values()), limit)
+        return Plan(tuple(jobs), skipped, sum(by_case.values()), self.limit)
+
+    @property
+    def limit(self) -> float:
+        """The GPU-hours that one session may use."""
+        from pytest_llmbench.launch.fit import DEFAULT_HOURS
+
+        return self.cluster.gpu_hours or DEFAULT_HOURS
+
+    def known(self, spec: JobSpec) -> Planned:
+        """Return a job that was submitted before; LaunchError where no baseline file has its recipe any more."""
+        from pytest_llmbench.launch.preflight import Planned
+
+        facts = self.facts.get((spec.key.recipe, spec.key.release))
+        if facts is None:
+            raise LaunchError(f"{spec.case_id}: no baseline file says how it is launched (any more): --llmb-baselines")
+        return Planned(spec, facts)
 
     def planned(self, key: Key, purpose: Purpose) -> Planned:
         """Return the job of a configuration; raises LaunchError for a purpose that its recipe does not have."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -60,6 +60,15 @@ class LaunchSettings:
         """Whether it goes on with an earlier session."""
         return self.collect or self.resume
 
+    def to_note(self) -> dict[str, Any]:
+        """Return what a session that goes on with this one has to know of it."""
+        return {name: getattr(self, name) for name in _KEPT}
+
+    def as_begun(self, noted: Mapping[str, Any]) -> LaunchSettings:
+        """Return these settings with what was noted of the session that they go on with."""
+        kept = {name: noted[name] for name in _KEPT if name in noted}
+        return replace(self, **kept | {"purpose": Purpose(noted.get("purpose", self.purpose))})
+
     def told(self, directory: Path) -> Iterator[str]:
         """Yield what a session says of its launch before it starts."""
         cluster = wording.place(self.cluster, directory) if self.cluster else "this machine"
@@ -94,6 +103,9 @@ def resolve_launch(values: Mapping[str, Any], directory: Path) -> LaunchSettings
     _refuse_contradictions(settings)
     return settings
 
+
+_KEPT = ("purpose", "profile", "checkpoint", "repeats", "retries", "launcher", "profile_on_regression")
+"""What a session does to its end, whatever the options of the one that goes on with it."""
 
 _FLAGS = ("keep_jobs", "dry_run", "submit_only", "collect", "resume", "profile_on_regression")
 

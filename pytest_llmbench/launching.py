@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import closing, contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 LEVEL = 0.05
 """The probability of a wrong PASS at the bound; the two looks of a sequence share it."""
 
+
+PLAN = "plan"
+"""The note of the journal with what a session set out to do."""
 
 ALL_JOBS = 1_000_000
 """Without --llmb-max-jobs all are submitted up front."""
@@ -76,18 +80,46 @@ class Launching:
 
         Raises LaunchError for what is in the way (nothing is submitted then), Interrupted when somebody stops it.
         """
+        if self.launch.dry_run:
+            return self._tell_plan(self.planner.plan(selected))
+        if self.launch.goes_on:
+            with self._resumed() as journal:
+                self._follow(self._planned_before(journal, selected), journal)
+        else:
+            plan = self._checked(selected)
+            with self._begun(plan) as journal:
+                self._follow(plan, journal)
+        return self.launch.submit_only
+
+    def _checked(self, selected: Sequence[Key]) -> Plan:
+        """Return the plan of a new session; LaunchError for what is in its way."""
         from pytest_llmbench.launch.preflight import told
 
         plan = self.planner.plan(selected)
-        if self.launch.dry_run:
-            return self._tell_plan(plan)
-        if not self.launch.goes_on:
-            problems = self.planner.problems(plan)
-            if problems:
-                raise LaunchError(told(problems))
-        with self._journal() as journal:
-            self._follow(plan, journal)
-        return self.launch.submit_only
+        problems = self.planner.problems(plan)
+        if problems:
+            raise LaunchError(told(problems))
+        return plan
+
+    def _planned_before(self, journal: Journal, selected: Sequence[Key]) -> Plan:
+        """Return what of an earlier session's plan is selected. What is only collected needs no more than its journal:
+        no token, no recipe. Another selection, or a forgotten option, never adds a job to a session."""
+        noted = json.loads(journal.noted(PLAN) or "{}")
+        self.launch = self.planner.launch = self.launch.as_begun(noted)
+        cases = set(noted.get("cases", ()))
+        before = {job.spec.case_id: job.spec for job in reversed(journal.jobs())}
+        jobs, skipped = [], {}
+        for key in selected:
+            if key.id not in (before if self.launch.collect else cases):
+                skipped[key] = "not part of the session that goes on"
+            elif self.launch.collect:
+                jobs.append(self.planner.known(before[key.id]))
+            else:
+                jobs.append(self.planner.planned(key, self.launch.purpose))
+        if not jobs:
+            raise LaunchError(f"session {self.session} has none of the selected configurations: it has {_named(cases)}")
+        hours = sum(one.spec.gpu_hours for one in jobs)
+        return Plan(tuple(jobs), skipped, hours, 0.0 if self.launch.collect else self.planner.limit)
 
     def _tell_plan(self, plan: Plan) -> bool:
         from pytest_llmbench.launch import plan as text
@@ -104,20 +136,24 @@ class Launching:
             self.host.tell(f"not launched: {wording.counted(count, 'configuration')}: {why}")
 
     @contextmanager
-    def _journal(self) -> Iterator[Journal]:
+    def _begun(self, plan: Plan) -> Iterator[Journal]:
         from pytest_llmbench.launch.journal import Journal
 
-        journal = Journal(self.host.folder)
-        try:
-            if self.launch.goes_on:
-                self.session = journal.resume(self.launch.session)
-                self.host.tell(f"llmbench: going on with session {self.session}")
-            else:
-                self._warn_of(journal)
-                self.session = journal.begin("llmbench", self.host.now())
+        with closing(Journal(self.host.folder)) as journal:
+            self._warn_of(journal)
+            self.session = journal.begin("llmbench", self.host.now())
+            cases = [one.spec.case_id for one in plan.jobs]
+            journal.note(PLAN, json.dumps({"cases": cases, **self.launch.to_note()}))
             yield journal
-        finally:
-            journal.close()
+
+    @contextmanager
+    def _resumed(self) -> Iterator[Journal]:
+        from pytest_llmbench.launch.journal import Journal
+
+        with closing(Journal(self.host.folder)) as journal:
+            self.session = journal.resume(self.launch.session)
+            self.host.tell(f"llmbench: going on with session {self.session}")
+            yield journal
 
     def _warn_of(self, journal: Journal) -> None:
         for past in journal.unfinished():
@@ -204,7 +240,8 @@ class Launching:
     def _judged(self, plan: Plan, sequences: Sequences, runs: LaunchedRuns) -> Batch:
         results = dict(self.batch.results)
         for key, why in plan.skipped.items():
-            results[key.id] = _missing(key, Reason.NOT_ON_CLUSTER, why, self.settings, self.catalogue)
+            reason = Reason.NOT_LAUNCHED if self.launch.goes_on else Reason.NOT_ON_CLUSTER
+            results[key.id] = _missing(key, reason, why, self.settings, self.catalogue)
         results |= {key.id: result for key, result in sequences.results().items()}
         of_key = {course.spec.key: list(course.runs.values()) for course in sequences.courses.values()}
         return dataclasses.replace(
@@ -213,6 +250,10 @@ class Launching:
             runs_found=sum(map(len, of_key.values())),
             measurements={key: runs.measured(key, found)[0] for key, found in of_key.items()},
         )
+
+
+def _named(cases: Collection[str]) -> str:
+    return wording.listed(sorted(cases)) or "no job"
 
 
 @contextmanager

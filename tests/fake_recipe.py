@@ -63,8 +63,26 @@ launch:
     required: {{STAGE_PATH: where the results go}}
   gpus_per_node: {{h100: 8}}
   log: "results/{{gsw_version}}/{{dtype}}/{{size}}/{{gpus}}/log-nemo_fake_{{size}}_{{gpus}}_{{job}}.out"
-configurations:
+{purposes}configurations:
 {rows}"""
+PURPOSES = """\
+  profiling:
+    enable: {ENABLE_PROFILE: "true"}
+    start: PROFILE_START_STEP
+    stop: PROFILE_STOP_STEP
+    ranks: PROFILE_RANKS
+    gpu_metrics: PROFILE_GPU_METRICS
+    cpu: PROFILE_CPU
+    default_start: 20
+    default_stop: 30
+  nccl_trace: {ENABLE_NCCL_TRACE: "true"}
+  checkpoint:
+    save: {ENABLE_CHECKPOINT: "true"}
+    load: {LOAD_CHECKPOINT_PATH: "{checkpoint}"}
+    disk_gb: {ok: 1}
+    save_gpus: {ok: [8, 16]}
+    load_gpus: {ok: [8]}
+"""
 MODEL = (
     "  {size}: {{formula: llama, hidden_size: 64, attention_heads: 4, query_groups: 4, ffn_size: 128,"
     " vocabulary_size: 256}}"
@@ -98,10 +116,12 @@ def write_recipe(
     gpus: int = 8,
     cluster: str = "",
     directives: str = "",
+    purposes: str = "",
 ) -> None:
     """Write baselines/fake.yaml, recipe/launch.sh, cluster.yaml and an ini file below a folder.
 
-    `behaviours` are shell commands by model size: what a job of that size does. `directives` are lines of #SBATCH.
+    `behaviours` are shell commands by model size: what a job of that size does. `directives` are lines of #SBATCH,
+    `purposes` what the document says of profiles, traces and checkpoints.
     """
     recipe, stage = folder / "recipe", folder / "stage"
     for one in (recipe, stage, folder / "baselines"):
@@ -111,7 +131,7 @@ def write_recipe(
     _program(recipe / "submit.sh", SUBMIT)
     rows = "".join(ROW.format(size=size, gpus=gpus) for size in behaviours)
     models = "\n".join(MODEL.format(size=size) for size in behaviours)
-    text = BASELINES.format(models=models, rows=rows, kind=kind, fixed=FIXED)
+    text = BASELINES.format(models=models, rows=rows, kind=kind, fixed=FIXED, purposes=purposes)
     (folder / "baselines" / "fake.yaml").write_text(text)
     (folder / "cluster.yaml").write_text(CLUSTER.format(stage=stage, folder=recipe) + cluster)
     (folder / "pytest.ini").write_text("[pytest]\nllmb_baselines = baselines\n")

@@ -175,6 +175,24 @@ def test_a_requeued_job_is_waited_for(gate: Gate) -> None:
     assert gate.submitted() == [job, job]
 
 
+def test_a_job_that_lost_its_node_is_retried_on_another_and_both_are_told(gate: Gate) -> None:
+    write_recipe(
+        gate.folder,
+        {"ok": f"{COUNTED}; [ $SLURM_JOB_NODELIST != n1 ] || sleep 300; {WELL}"},
+        directives="#SBATCH --no-requeue\n",
+    )
+    process = gate.start(*LAUNCH)
+    first = running(gate)
+    gate.cluster.run("scontrol", "update", "NodeName=n1", "State=DOWN", "Reason=test")
+    try:
+        assert process.wait(timeout=90) == 0, gate.output
+    finally:
+        gate.cluster.ask("scontrol", "update", "NodeName=n1", "State=RESUME")  # it may be back already
+    assert gate.outcomes == {"ok": "PASS within-tolerance"}
+    assert len(gate.submitted()) == 2
+    assert f"2 attempts: job {first} on n1: NODE_FAIL" in " ".join(gate.output.split())
+
+
 def test_pending_for_resources_is_waited_for(gate: Gate) -> None:
     write_recipe(gate.folder, {"ok": WELL})
     blocker = gate.cluster.submit("sleep 300", "-N4", "--exclusive")
@@ -297,3 +315,20 @@ def test_a_hostile_value_is_data(gate: Gate) -> None:
     assert not (stage / "hurt").exists()
     assert (stage / "value").read_text().startswith("a b\"c'd; touch $")
     assert (stage / "value").read_text().endswith("\nnext")
+
+
+def test_a_resumed_session_does_what_it_set_out_to_do(gate: Gate) -> None:
+    """Neither a wider selection nor a forgotten option adds a job; collecting needs no secret."""
+    write_recipe(gate.folder, {"one": f"{COUNTED}; {WAIT}; {WELL}", "two": f"{COUNTED}; {WELL}"})
+    cluster = gate.folder / "cluster.yaml"
+    cluster.write_text(cluster.read_text().replace("environment: {", 'environment: {MINE: "${SECRET_OF_MINE}", '))
+    os.environ["SECRET_OF_MINE"] = "s3cr3t"
+    try:
+        assert gate.run("--llmb-submit-only", "-k", "fake_one", "--llmb-repeats=1") == 0, gate.output
+    finally:
+        del os.environ["SECRET_OF_MINE"]
+    gate.go()
+    assert gate.run("--llmb-collect", "--junitxml=junit.xml") == 0, gate.output
+    assert gate.outcomes == {"one": "PASS within-tolerance", "two": "MISSING not-launched"}
+    assert len(gate.submitted()) == 1
+    assert "s3cr3t" not in gate.output
