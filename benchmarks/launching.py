@@ -85,7 +85,7 @@ class Session:
     def __init__(self, folder: Path, cluster: Cluster, jobs: int) -> None:
         self.folder, self.cluster, self.jobs = folder, cluster, jobs
         self.peak = 0.0
-        write_recipe(folder, {f"s{number:03d}": JOB for number in range(jobs)})
+        write_recipe(folder, {f"{number}b": JOB for number in range(1, jobs + 1)})
         file = folder / "cluster.yaml"
         file.write_text(file.read_text().replace("gres: gpu:8", "gres: gpu:1"))  # so that eight of them fit on a node
         self._wrap()
@@ -228,7 +228,7 @@ def waiting(session: Session, before: Usage, lines: int) -> Waiting:
 def plain_submissions(session: Session) -> float:
     """Return the seconds of as many plain submissions of the same job, one after another; they are cancelled."""
     recipe = session.folder / "recipe"
-    environment = {"STAGE_PATH": str(session.folder / "plain"), "DTYPE": "bf16", "MODEL_SIZE": "s000"}
+    environment = {"STAGE_PATH": str(session.folder / "plain"), "DTYPE": "bf16", "MODEL_SIZE": "1b"}
     options = ("--hold", "--gres=gpu:1", "-N", "1", f"--output={session.folder}/plain-%j")
     begin = time.monotonic()
     submitted = [

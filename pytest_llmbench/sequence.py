@@ -119,6 +119,8 @@ class Sequences:
             return Next(dataclasses.replace(job.spec, exclude=own), job.attempt + 1, job.repeat)
         if end.blame is not Blame.INFRASTRUCTURE or job.attempt > self._settings.retries or self._settings.collect:
             return None
+        if not self._affordable(job.spec.gpu_hours):
+            return None
         return Next(_avoiding(job.spec, _nodes(job)), job.attempt + 1, job.repeat)
 
     def _own(self, job: Job) -> tuple[str, ...]:

@@ -150,6 +150,7 @@ def test_retries_end() -> None:
     assert course.result.judgement.verdict is Verdict.INVALID
     assert course.result.judgement.text == "node n1 failed"
     assert Course(Verdict.PASS, retries=0).end(BROKEN) == []
+    assert Course(Verdict.PASS, budget=9.0).end(BROKEN) == []
 
 
 def test_a_failure_of_the_run_is_not_retried() -> None:

@@ -17,6 +17,7 @@ from pytest_llmbench.launch.encoding import encode_spec
 from pytest_llmbench.launch.entries import Entry
 from pytest_llmbench.launch.process import Process
 from pytest_llmbench.launch.redaction import redacted, secret_values
+from pytest_llmbench.launch.states import lasting
 
 LONGEST_CASE = 200
 """Bytes of a case id, so that the name of a job's folder stays below the 255 of most file systems."""
@@ -130,7 +131,7 @@ class Journal:
         entry = self._entry(number)
         if entry.over or entry.job.status == status:
             return entry.job
-        changed = entry.job.status is None or _lasting(entry.job.status) != _lasting(status)
+        changed = entry.job.status is None or lasting(entry.job.status) != lasting(status)
         entry = replace(entry, job=replace(entry.job, status=status))
         if changed:
             return self._store(entry)
@@ -219,10 +220,6 @@ class Journal:
 def _identified(job: Job, job_id: str) -> tuple[bool, str]:
     """What no two jobs share: the numbers of local jobs have nothing to do with those of Slurm."""
     return job.spec.via == "local", job_id
-
-
-def _lasting(status: JobStatus) -> JobStatus:
-    return replace(status, elapsed_seconds=None)
 
 
 def _check_case(case_id: str) -> None:

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from pytest_llmbench.errors import LaunchError
 from pytest_llmbench.jobs import Blame, Job, JobEnd, JobStatus, Phase
 from pytest_llmbench.launch.progress import duration
-from pytest_llmbench.launch.states import end_of, never_starts
+from pytest_llmbench.launch.states import end_of, lasting, never_starts
 
 OWN = "pytest: "
 """A status with such a reason was ended by us; it is kept with the job, so that a resumed session says the same."""
@@ -165,10 +165,15 @@ def end_of_job(job: Job) -> JobEnd:
 
 
 def differs(old: JobStatus | None, new: JobStatus | None) -> bool:
-    """Whether something changed that is worth keeping: running for longer is not."""
+    """Whether something changed that is worth keeping."""
     if old is None or new is None:
         return new is not old
-    return replace(old, elapsed_seconds=None) != replace(new, elapsed_seconds=None)
+    return lasting(old) != lasting(new)
+
+
+def moved_on(old: JobStatus | None, new: JobStatus | None) -> bool:
+    """Whether a job came to another state, so that more may happen soon; to wait for another reason is none."""
+    return (old and (old.phase, old.state)) != (new and (new.phase, new.state))
 
 
 def _explained(status: JobStatus, doomed: str) -> JobStatus:
