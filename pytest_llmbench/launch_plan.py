@@ -132,7 +132,8 @@ class Planner:
         baseline, facts = self.catalogue.baselines[key][0], self.facts[key.recipe, key.release]
         asked = self.launch if purpose is self.launch.purpose else LaunchSettings()
         checkpoint = self.host.folder.parent / asked.checkpoint if asked.checkpoint else None
-        options = PurposeOptions(parse_profile(asked.profile), checkpoint)
+        profile = parse_profile(asked.profile) if purpose is Purpose.PROFILE else None
+        options = PurposeOptions(profile, checkpoint)
         spec = job_spec(
             baseline,
             facts,

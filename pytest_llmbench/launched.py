@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from pytest_llmbench.pipeline import Measured
 
 
+STAGES = ("LLMB_WORKLOAD", "STAGE_PATH")
+"""The variables that name the folder of a recipe's results."""
+
+
 def unjudged(verdict: Verdict, reason: Reason, text: str, baseline: Baseline, settings: Settings) -> Judgement:
     """Return a judgement that compares nothing."""
     tolerance = tolerance_of(settings, baseline)
@@ -134,9 +138,17 @@ def _files(job: Job, facts: LaunchFacts) -> tuple[Path, ...]:
     if job.spec.purpose is Purpose.MEASURE or not job.job_id:
         return ()
     began = job.status.submitted.timestamp() if job.status and job.status.submitted else None
-    folders = [folder for folder in (job.log_folder, *job.spec.log_folders) if folder is not None and folder.is_dir()]
+    folders = dict.fromkeys(filter(None, (job.log_folder, *job.spec.log_folders, *_own_folders(job))))
     found = (outputs(folder, job.spec.purpose, facts, job.job_id, began) for folder in folders)
     return tuple(dict.fromkeys(path for paths in found for path in paths))
+
+
+def _own_folders(job: Job) -> tuple[Path, ...]:
+    """Return where a job on this machine may leave files: nothing says where its log would lie in a cluster."""
+    if job.spec.via != "local":
+        return ()
+    stages = (Path(value) for name, value in job.spec.environment if name in STAGES and value)
+    return (*stages, job.spec.directory)
 
 
 def _places(job: Job) -> list[Path]:

@@ -73,6 +73,7 @@ class Launching:
         self.batch = unlaunched(settings, catalogue)
         self.session = ""
         self.problems = False
+        self._cases: Collection[str] = ()
         self._hours = 0.0
 
     def run(self, selected: Sequence[Key]) -> bool:
@@ -106,7 +107,7 @@ class Launching:
         no token, no recipe. Another selection, or a forgotten option, never adds a job to a session."""
         noted = json.loads(journal.noted(PLAN) or "{}")
         self.launch = self.planner.launch = self.launch.as_begun(noted)
-        cases = set(noted.get("cases", ()))
+        self._cases = cases = set(noted.get("cases", ()))
         before = {job.spec.case_id: job.spec for job in reversed(journal.jobs())}
         jobs, skipped = [], {}
         for key in selected:
@@ -141,9 +142,9 @@ class Launching:
 
         with closing(Journal(self.host.folder)) as journal:
             self._warn_of(journal)
-            self.session = journal.begin("llmbench", self.host.now())
-            cases = [one.spec.case_id for one in plan.jobs]
-            journal.note(PLAN, json.dumps({"cases": cases, **self.launch.to_note()}))
+            self._cases = {one.spec.case_id for one in plan.jobs}
+            noted = {"cases": [one.spec.case_id for one in plan.jobs], **self.launch.to_note()}
+            self.session = journal.begin("llmbench", self.host.now(), {PLAN: json.dumps(noted)})
             yield journal
 
     @contextmanager
@@ -178,12 +179,15 @@ class Launching:
                 self._drive(engine, plan, journal, sequences)
             except KeyboardInterrupt:
                 raise Interrupted(self._stopped(engine, journal)) from None
+            except Exception:
+                self._tell_left(journal)
+                raise
         self.batch = self._judged(plan, sequences, runs)
 
     def _drive(self, engine: Engine, plan: Plan, journal: Journal, sequences: Sequences) -> None:
         specs = [one.spec for one in plan.jobs]
         if self.launch.submit_only:
-            left = engine.submit_only(specs)
+            left = engine.submit_only(specs, goes_on=self.launch.goes_on)
             self.problems = bool(left) or any(job.problem for job in journal.jobs())
             for spec in left:
                 self.host.tell(f"not submitted, for want of room: {spec.case_id}")
@@ -191,7 +195,8 @@ class Launching:
             return
         follow = engine.resume if self.launch.goes_on else engine.run
         follow(specs, sequences.finished)
-        if not journal.finish(self.host.now()):
+        judged = {key.id for key in sequences.results()}
+        if self._cases - judged or not journal.finish(self.host.now()):
             self.host.tell(f"llmbench: session {self.session} stays open: --llmb-resume goes on with it")
 
     def _stopped(self, engine: Engine, journal: Journal) -> str:
@@ -200,12 +205,24 @@ class Launching:
             ids = [job.job_id for job in journal.live() if job.job_id]
             return f"{wording.counted(len(ids), 'job')} left running: --llmb-resume goes on with {self.session}"
         before = sum(bool(job.job_id) for job in journal.live())
-        self.host.tell("llmbench: stopped; cancelling the jobs of this session ...")
-        left = engine.cancel()
-        journal.finish(self.host.now())
+        try:
+            self.host.tell("llmbench: stopped; cancelling the jobs of this session ...")
+            left = engine.cancel()
+            if not left:
+                journal.finish(self.host.now())
+        except KeyboardInterrupt:
+            return f"stopped while cancelling; {_still_there(journal)}"
+        except LaunchError as error:
+            return f"{error}\n{_still_there(journal)}"
         if left:
-            return f"these jobs could not be cancelled: {' '.join(left)}; try: scancel {' '.join(left)}"
+            return f"could not be cancelled: {wording.listed(left)}; {_still_there(journal)}"
         return f"{wording.counted(before, 'job')} cancelled"
+
+    def _tell_left(self, journal: Journal) -> None:
+        """Say which jobs go on where a session ends in an error; without a terminal there is nobody to tell."""
+        with suppress(OSError):
+            if journal.live():
+                self.host.tell(f"llmbench: session {self.session}: {_still_there(journal)}")
 
     def _engine(self, journal: Journal, runs: LaunchedRuns) -> Engine:
         from pytest_llmbench.launch.engine import Engine
@@ -252,19 +269,39 @@ class Launching:
         )
 
 
+def _still_there(journal: Journal) -> str:
+    """Say which jobs of a session may run on, and how to end them."""
+    live = journal.live()
+    slurm = [job.job_id for job in live if job.job_id and job.spec.via != "local"]
+    here = [f"{job.spec.case_id} on this machine" for job in live if job.job_id and job.spec.via == "local"]
+    unknown = [f"{job.spec.case_id} was perhaps being submitted" for job in live if not job.job_id]
+    ends = f"`scancel {' '.join(slurm)}` ends them, " if slurm else ""
+    named = wording.listed([*(f"job {job_id}" for job_id in slurm), *here, *unknown], 20) or "no job"
+    return f"may still run: {named}; {ends}--llmb-resume goes on with them"
+
+
 def _named(cases: Collection[str]) -> str:
     return wording.listed(sorted(cases)) or "no job"
 
 
 @contextmanager
 def _stoppable() -> Iterator[None]:
-    """Let SIGTERM stop the session as Ctrl-C does: the jobs are cancelled then."""
+    """Let SIGTERM stop the session as Ctrl-C does: the jobs are cancelled then. A signal that follows at once is the
+    same one: timeout(1) sends it to the process and to its group, and it must not stop the cancelling."""
+    stopped = -AT_ONCE_SECONDS
 
     def stop(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+        nonlocal stopped
+        if time.monotonic() - stopped >= AT_ONCE_SECONDS:
+            stopped = time.monotonic()
+            raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, stop)
+    handled = [signal.SIGTERM]
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where it is ignored, as in the background
+        handled.append(signal.SIGINT)
+    before = {number: signal.signal(number, stop) for number in handled}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -75,6 +75,7 @@ class Reason(StrEnum):
     JOB_LOST = "job-lost"
     LOG_MISSING = "log-missing"
     PURPOSE_DONE = "not-judged"
+    PURPOSE_MISSED = "nothing-left"
 
 
 # --- configurations and baselines -------------------------------------------------------------------------

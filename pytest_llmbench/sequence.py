@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pytest_llmbench import wording
 from pytest_llmbench.batch import Result
+from pytest_llmbench.errors import LaunchError
 from pytest_llmbench.jobs import Blame, Job, JobEnd, JobSpec, Launched, Phase, Purpose
 from pytest_llmbench.models import JUDGED, Case, Judgement, Key, Reason, Run, Verdict
 
@@ -105,7 +106,7 @@ class Sequences:
             return end
         blame, text = self._judges.ending(job, run)
         blame = blame if end.blame is Blame.RUN and blame is Blame.INFRASTRUCTURE else end.blame
-        return dataclasses.replace(end, blame=blame, text="; ".join(filter(None, [end.text, text])))
+        return dataclasses.replace(end, blame=blame, text=_joined(end.text, text))
 
     def _again(self, job: Job, end: JobEnd) -> Next | None:
         """Return the same job once more, on other nodes, where the infrastructure failed."""
@@ -145,7 +146,7 @@ class Sequences:
     def _problem(self, job: Job, end: JobEnd, run: Run | None) -> tuple[Reason, str] | None:
         """Return why a job has no run that could be judged."""
         if job.problem:
-            return Reason.NOT_SUBMITTED, job.problem
+            return Reason.NOT_SUBMITTED, job.problem.replace(f"{job.spec.case_id}: ", "", 1)
         if end.blame is not Blame.NONE and not _purged(job):
             reason = REASONS.get(job.status.state if job.status else "", Reason.JOB_FAILED)
             never = reason is Reason.CANCELLED and not _nodes(job)  # sacct gives it a start all the same
@@ -172,15 +173,17 @@ class Sequences:
         more = self._repeats(course, result)
         if more:
             return more
-        course.told, exclude = self._judges.nodes(result, course.nodes)
+        course.told = _joined(course.told, self._judges.nodes(result, course.nodes)[0])
         course.result = _with_failures(result, course.failures)
-        return self._profiling(course, exclude)
+        return self._profiling(course)
 
     def _done(self, course: Course) -> Result:
         """Return the result of a job that was not to be judged: it did what it was for, or it is invalid."""
         key, run = course.spec.key, next(iter(course.runs.values()))
         proof = _proof(course.spec.purpose, course.files, run)
-        reason = Reason.PURPOSE_DONE if proof else Reason.INCOMPLETE
+        if proof and not course.files:
+            course.files += [attempt.files.log for attempt in run.attempts]  # the log is what was asked for
+        reason = Reason.PURPOSE_DONE if proof else Reason.PURPOSE_MISSED
         text = f"{course.spec.purpose}: {proof or 'the job ended well, but left no sign of it'}; not judged for speed"
         judgement = self._judges.invalid(key, reason, text, run)
         return Result(Case(key.id, key), judgement, done=text if proof else "")
@@ -201,15 +204,22 @@ class Sequences:
         spec = course.spec if self._always else _avoiding(course.spec, used)
         return [Next(spec, 1, repeat) for repeat in wanted]
 
-    def _profiling(self, course: Course, exclude: Sequence[str]) -> list[Next]:
+    def _profiling(self, course: Course) -> list[Next]:
         from pytest_llmbench.launch.engine import Next
 
         regressed = course.result is not None and course.result.judgement.verdict is Verdict.REGRESSION
         if not regressed or course.profiled or not self._settings.profile_on_regression or self._settings.collect:
             return []
         course.profiled = True
-        spec = self._profile(course.spec)
-        return [Next(spec, 1, 1)] if self._affordable(spec.gpu_hours) else []
+        try:
+            spec = self._profile(course.spec)
+        except LaunchError as error:  # its document has no profiles; the verdict stands all the same
+            course.told = _joined(course.told, f"not profiled: {error}")
+            return []
+        if self._affordable(spec.gpu_hours):
+            return [Next(spec, 1, 1)]
+        course.told = _joined(course.told, "not profiled: the limit of GPU-hours is reached")
+        return []
 
     def results(self) -> dict[Key, Result]:
         """Return the verdicts with the jobs behind them; a course that was cut short has none."""
@@ -232,7 +242,11 @@ def _proof(purpose: Purpose, files: Sequence[Path], run: Run) -> str:
     if purpose is Purpose.NCCL_TRACE:
         line = max(log.nccl_line for log in logs)
         return f"the trace begins in line {line} of the log" if line else ""
-    return wording.listed([str(path) for path in files])
+    return wording.counted(len(files), "file") if files else ""
+
+
+def _joined(*texts: str) -> str:
+    return "; ".join(filter(None, texts))
 
 
 def _purged(job: Job) -> bool:

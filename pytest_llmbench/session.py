@@ -115,6 +115,7 @@ class Session:
         """Decide what becomes of the selected items (ids), or record baselines from them."""
         from pytest_llmbench.recording import record
         from pytest_llmbench.report.explain import explain
+        from pytest_llmbench.report.jobs import files
         from pytest_llmbench.settling import settle
 
         if self.settings.record is None:
@@ -126,7 +127,8 @@ class Session:
         self._context = next((outcome.context for outcome in outcomes if outcome.context), "")
         for outcome in outcomes:
             told = self._told(outcome)
-            one_line = f"{told['verdict']} ({told['reason']}): {told['text']}"
+            named = ": ".join(filter(None, (told["text"], wording.listed(files(told)))))
+            one_line = f"{told['verdict']} ({told['reason']}): {named}"
             message = one_line if outcome.skipped else explain(told, short=self._short)
             self._settled[outcome.case.id] = replace(outcome, message=message), told
 

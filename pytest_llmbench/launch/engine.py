@@ -16,7 +16,7 @@ from pytest_llmbench.launch.progress import Progress, summary
 from pytest_llmbench.launch.redaction import MASK, secret_values
 from pytest_llmbench.launch.slurm import SlurmAway
 from pytest_llmbench.launch.submissions import MAYBE, Submission, SubmitError
-from pytest_llmbench.launch.watch import Absence, Limits, Watch, differs, end_of_job
+from pytest_llmbench.launch.watch import Absence, Limits, Watch, differs, end_of_job, moved_on
 
 if TYPE_CHECKING:
     from pytest_llmbench.launch.journal import Journal
@@ -25,6 +25,9 @@ RECOVER_SECONDS = 20.0
 """How long a submission that is under way may take to end when everything is cancelled."""
 
 NOT_REACHED = "its submission did not reach Slurm"
+
+PAUSES = 10
+"""How many times as long as a poll took the pause after it is at least: a slow Slurm is asked rarely."""
 
 Finished = Callable[[Job, JobEnd], Sequence["Next"]]
 """Gets every job that ended or could not be submitted; returns the jobs that follow from it."""
@@ -94,6 +97,30 @@ class Engine:
         again, live ones followed, and submitted is only what certainly was not. `specs` hold the secrets that the
         journal does not, and configurations that the session had not come to."""
         self._finished = finished
+        ended = self._take_up(specs)
+        for job in ended:
+            self._enqueue(finished(job, end_of_job(job)))
+        self._enqueue(Next(spec) for spec in specs)
+        self._follow()
+
+    def submit_only(self, specs: Sequence[JobSpec], *, goes_on: bool = False) -> tuple[JobSpec, ...]:
+        """Submit jobs and return those for which there was no room (`max_jobs`, or local jobs, which take turns).
+
+        `goes_on`: the journal has resumed a session, and what it submitted is not submitted again.
+        """
+        if goes_on:
+            self._take_up(specs)
+        self._enqueue(Next(spec) for spec in specs)
+        while self._queue or self._intended:
+            if self._submit_next():
+                continue
+            if not self._intended:
+                break
+            self._rest()
+        return tuple(each.spec for each in self._queue)
+
+    def _take_up(self, specs: Sequence[JobSpec]) -> list[Job]:
+        """Take up the jobs of a resumed session, and return those that are over."""
         for spec in specs:
             self._journal.hide(secret_values(spec))
         self._specs = {spec.case_id: spec for spec in specs}
@@ -108,22 +135,7 @@ class Engine:
             elif job.number in live:
                 self._intended.append(job)
         self._say(f"resumed: {summary(jobs)}")
-        for job in jobs:
-            if job.number not in live:
-                self._enqueue(finished(job, end_of_job(job)))
-        self._enqueue(Next(spec) for spec in specs)
-        self._follow()
-
-    def submit_only(self, specs: Sequence[JobSpec]) -> tuple[JobSpec, ...]:
-        """Submit jobs and return those for which there was no room (`max_jobs`, or local jobs, which take turns)."""
-        self._enqueue(Next(spec) for spec in specs)
-        while self._queue or self._intended:
-            if self._submit_next():
-                continue
-            if not self._intended:
-                break
-            self._rest()
-        return tuple(each.spec for each in self._queue)
+        return [job for job in jobs if job.number not in live]
 
     def cancel(self) -> tuple[str, ...]:
         """Cancel every job of this session that has not ended, and wait until they are gone, at most 30 s.
@@ -254,34 +266,37 @@ class Engine:
 
     def _poll(self) -> None:
         """Ask once for all jobs, and take what is said."""
-        changed = False
+        changed, taken = False, 0.0
         for scheduler, jobs in by_scheduler(self._live.values(), self._launchers).items():
+            begun = self._now()
             try:
                 statuses = scheduler.poll(jobs)
             except SlurmAway as error:
                 self._missed(jobs[0], error)
                 continue
+            taken += (self._now() - begun).total_seconds()
             self._answered(jobs[0])
             steps = [self._take(job, statuses.get(job.number)) for job in jobs]
             changed |= any(moved for moved, _ in steps)
             self._cancel_some(scheduler, [job for _, job in steps if job])
-        self._pause = self._limits.first_poll if changed else min(self._pause * 1.5, self._limits.longest_poll)
         self._polled = self._now()
+        pause = self._limits.first_poll if changed else self._pause * 1.5
+        self._pause = min(max(pause, PAUSES * taken), self._limits.longest_poll)
         waiting = len(self._queue) + len(self._intended)
         self._progress.update(list(self._jobs.values()), waiting, self._now())
 
     def _take(self, job: Job, status: JobStatus | None) -> tuple[bool, Job | None]:
-        """Take what a poll says of a job: whether something changed, and the job if it is to be cancelled."""
+        """Take what a poll says of a job: whether it moved on, and the job if it is to be cancelled."""
         now = self._now()
         step = self._watch.step(job, status, now)
-        moved = differs(job.status, step.status)
-        started = moved and _runs(step.status) and not _runs(job.status)
+        moved = moved_on(job.status, step.status)
+        started = _runs(step.status) and not _runs(job.status)
         if step.ended and step.status:
             text = end_of_job(replace(job, status=step.status)).text
             del self._live[job.number]
             self._hand_on(replace(self._journal.ended(job.number, step.status, text, now), spec=job.spec))
             return True, None
-        if moved and step.status:
+        if differs(job.status, step.status) and step.status:
             job = replace(self._journal.seen(job.number, step.status), spec=job.spec)
             self._jobs[job.number] = self._live[job.number] = job
         if started:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -41,11 +41,13 @@ class Journal:
 
     # --- sessions -----------------------------------------------------------------------------------------
 
-    def begin(self, label: str, now: datetime) -> str:
-        """Start a session and return its id, such as 20261121-0545-3f9a."""
+    def begin(self, label: str, now: datetime, notes: Mapping[str, str] | None = None) -> str:
+        """Start a session, which has these notes from its first moment on; return its id, as 20261121-0545-3f9a."""
         self._check_free()
         with database.transaction(self._database):
             session, self._lock = sessions.begin(self._database, self.folder, redacted(label, self._hidden), now)
+            for name, value in (notes or {}).items():
+                self._keep(session, name, value)
         self.session = session
         return session
 
@@ -171,9 +173,8 @@ class Journal:
     def note(self, name: str, value: str) -> None:
         """Keep a value with the session."""
         self._check_session()
-        row = (self.session, name, redacted(value, self._hidden))
         with database.transaction(self._database):
-            self._database.execute("INSERT OR REPLACE INTO note (session, name, value) VALUES (?, ?, ?)", row)
+            self._keep(self.session, name, value)
 
     def noted(self, name: str) -> str:
         """Return the value of a note, empty for none."""
@@ -187,6 +188,10 @@ class Journal:
         self._hidden.update(values)
 
     # --- inside -------------------------------------------------------------------------------------------
+
+    def _keep(self, session: str, name: str, value: str) -> None:
+        row = (session, name, redacted(value, self._hidden))
+        self._database.execute("INSERT OR REPLACE INTO note (session, name, value) VALUES (?, ?, ?)", row)
 
     def _store(self, entry: Entry, submitted: datetime | None = None, over: datetime | None = None) -> Job:
         self._entries[entry.job.number] = entry

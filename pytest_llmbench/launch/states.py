@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+from dataclasses import replace
 
 from pytest_llmbench.jobs import Blame, JobEnd, JobStatus, Phase
 
@@ -73,6 +74,13 @@ def phase_of(state: str) -> Phase:
     PREEMPTED and REQUEUED wait: such a job comes back, unless slurmctld itself says that it ended so.
     """
     return _PHASES.get(state, Phase.UNKNOWN)
+
+
+def lasting(status: JobStatus) -> JobStatus:
+    """Return what of a status is worth keeping: not for how long a job runs, nor when a waiting one may start, which
+    Slurm computes anew all the time."""
+    started = None if status.phase is Phase.WAITING else status.started
+    return replace(status, elapsed_seconds=None, started=started)
 
 
 def end_of(status: JobStatus) -> JobEnd:

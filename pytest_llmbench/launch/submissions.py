@@ -136,12 +136,12 @@ def refusal(job: Job, code: int | None, text: str, output: Path) -> str:
     """Say why a submission failed: its own last words, where they lie, and what to do. `text` holds no secret."""
     lines = [printable(line.strip()) for line in plain(text).splitlines() if line.strip()]
     ended = "did not end in time" if code is None else f"ended with exit code {code} and no job id"
-    said = "\n".join(f"    {line}" for line in lines[-WORDS:]) or "    (nothing)"
+    said = " | ".join(lines[-WORDS:]) or "(nothing)"
     if unknown_secrets(job):
-        said = "    (not shown: it may hold secrets that this session does not know)"
+        said = "(not shown: it may hold secrets that this session does not know)"
     return (
-        f"{job.spec.case_id}: the submission {ended}. It said:\n{said}\n"
-        f"  command: {job.spec.command[0]} in {job.spec.directory}; all of its output: {output}\n  {remedy(text)}"
+        f"{job.spec.case_id}: the submission {ended}: {remedy(text)}. It said: {said} (all of its output: {output}; "
+        f"command: {job.spec.command[0]} in {job.spec.directory})"
     )
 
 

@@ -72,6 +72,7 @@ ADVICE = {
     "cancelled": "run it again",
     "job-lost": "look for the job with sacct, and for its log, before it is run again",
     "log-missing": "look into the folder of the job: its log may have another name or place",
+    "nothing-left": "look in its log whether it did what it was for, and at its variables with --llmb-dry-run",
     "not-judged": "nothing: such a run is not judged for speed; look at its files",
     "unreadable": "make it readable, move it elsewhere, or allow it with --llmb-unmatched=list",
 }
@@ -108,7 +109,7 @@ def where(described: dict[str, Any]) -> str:
 
 def _table(described: dict[str, Any]) -> Iterator[str]:
     metrics, expected = described.get("metrics", {}), described.get("expected_metrics", {})
-    if described.get("problems") or described.get("verdict") in ("NOT_COMPARABLE", "MISSING"):
+    if described.get("problems") or described.get("verdict") in ("INVALID", "NOT_COMPARABLE", "MISSING"):
         return  # a step time that means nothing is not shown beside one that does
     rows = [(label, metrics[name]["value"], expected.get(name), form) for label, name, form in ROWS if name in metrics]
     if rows:

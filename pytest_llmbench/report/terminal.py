@@ -42,6 +42,9 @@ ABSENT = {"not-on-cluster": "not on this cluster", "not-launched": "not launched
 
 INDENT = " " * 17
 
+MOST_FILES = 5
+"""Of the files that the jobs of a configuration left; reports name all."""
+
 NOTEWORTHY = (
     "not-comparable",
     "repeats",
@@ -149,6 +152,8 @@ def _lines(one: dict[str, Any]) -> Iterator[str]:
     told = [_clipped(remark, 120) for remark in (remarks if one["verdict"] in JUDGED else [one["text"]])]
     for remark in filter(None, (*told, jobs.brief(one), jobs.finding(one))):
         yield from textwrap.wrap(remark, 79, initial_indent=INDENT, subsequent_indent=INDENT, break_on_hyphens=False)
+    for file in jobs.files(one)[:MOST_FILES]:  # whole, to be copied
+        yield f"{INDENT}{file}"
 
 
 def _clipped(text: str, width: int) -> str:

@@ -54,6 +54,7 @@ class World:
     cannot_cancel: bool = False
     uncertain: bool = False
     at_most: int = 0
+    takes: float = 0.0
     __hash__ = object.__hash__
 
     @property
@@ -99,6 +100,7 @@ class World:
     def poll(self, jobs: Sequence[Job]) -> Mapping[int, JobStatus]:
         self.check()
         self.polls.append((self.age, len(jobs)))
+        self.clock.sleep(self.takes)
         self.at_most = max(self.at_most, len(jobs))
         return {job.number: status for job in jobs if (status := self.status(job.job_id))}
 
@@ -233,6 +235,23 @@ def test_the_number_of_polls_does_not_depend_on_the_number_of_jobs(tmp_path: Pat
         polls.append(len(session.world.polls))
         session.journal.close()
     assert polls[1] < polls[0] + 40, "while the others are submitted, about one poll a second"
+
+
+def test_a_slurm_that_answers_slowly_is_asked_rarely(session: Session) -> None:
+    session.world.takes = 2.0
+    session.run("a")
+    times = [age for age, _ in session.world.polls]
+    assert min(later - earlier for earlier, later in pairwise(times)) >= 20
+
+
+def test_another_guess_of_when_a_job_may_start_is_no_change(session: Session) -> None:
+    def waits(age: float) -> JobStatus | None:
+        guess = START + timedelta(seconds=age + 3600)
+        return waiting(started=guess, reason="Priority" if age % 2 < 1 else "Resources") if age < 3000 else ended()
+
+    session.world.lives["a"] = waits
+    session.run("a")
+    assert len(session.world.polls) < 120
 
 
 def test_what_follows_from_a_job_is_submitted_too(session: Session) -> None:

@@ -250,15 +250,16 @@ def test_a_job_whose_id_was_never_read_is_found_by_its_token(session: Session) -
     assert [job.job_id] == session.submissions()
 
 
-def test_200_jobs_cost_few_commands_and_little_cpu(session: Session) -> None:
-    """Slurm's answers for 200 jobs that pend, as often as a session asks: polls a minute, and our share of a core."""
+def ten_minutes(session: Session, number: int) -> float:
+    """Ask Slurm for so many pending jobs as often as a session does that waits for ten minutes; return its CPU seconds.
+    `session.commands` are then those of these ten minutes."""
     blocker = session.cluster.submit("sleep 600", "-N4", "--exclusive")
-    session.make(Limits(max_jobs=500, longest_poll=30.0))
-    session.engine.submit_only([session.spec(f"c{number}", "true") for number in range(200)])
+    session.make(Limits(max_jobs=500))
+    session.engine.submit_only([session.spec(f"c{each}of{number}", "true") for each in range(number)])
     jobs = session.journal.live()
-    assert len(jobs) == 200
+    assert len(jobs) == number
     session.commands.clear()
-    slept = [0.0]
+    slept, clock = [0.0], time.time()
 
     class Enough(BaseException):
         """Stands in for somebody who stops the session."""
@@ -268,19 +269,33 @@ def test_200_jobs_cost_few_commands_and_little_cpu(session: Session) -> None:
         if slept[0] > 600:
             raise Enough
 
-    clock = time.time()
-    engine = session.make(Limits(max_jobs=500, longest_poll=30.0))
+    engine = session.make(Limits(max_jobs=500))
     engine._sleep = sleep
     engine._now = lambda: datetime.fromtimestamp(clock + slept[0], UTC)
     engine._live = {job.number: job for job in jobs}
     begun = time.process_time()
     with pytest.raises(Enough):
         engine._follow()
-    cpu = time.process_time() - begun
-    session.engine = session.make()
-    assert session.engine.cancel() == ()
+    cpu, commands = time.process_time() - begun, session.commands.copy()
+    assert session.make().cancel() == ()
     session.cluster.run("scancel", blocker)
     session.cluster.wait(blocker, "CANCELLED")
+    assert not [job for job in session.journal.jobs() if job.status and job.status.phase is not Phase.ENDED]
+    session.commands = commands
+    return cpu
+
+
+def test_200_jobs_cost_few_commands_and_little_cpu(session: Session) -> None:
+    cpu = ten_minutes(session, 200)
     assert len(session.commands) < 100, "in 10 minutes"
     assert cpu / 600 < 0.05
-    assert not [job for job in session.journal.jobs() if job.status and job.status.phase is not Phase.ENDED]
+
+
+def test_40_jobs_take_the_commands_of_4(session: Session) -> None:
+    ten_minutes(session, 4)
+    of_few = session.commands
+    ten_minutes(session, 40)
+    assert {name: of_few.count(name) for name in set(of_few)} == {
+        name: session.commands.count(name) for name in set(session.commands)
+    }
+    assert set(of_few) == {"sacct", "squeue"}
