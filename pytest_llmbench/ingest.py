@@ -77,8 +77,12 @@ def ingest(settings: Settings, catalogue: Catalogue, now: datetime) -> Ingested:
     return Ingested(tuple(kept), tuple(unreadable), tuple(ignored))
 
 
-def ingest_job(places: Sequence[Path], job_id: str, key: Key, catalogue: Catalogue, now: datetime) -> Run | None:
+def ingest_job(
+    places: Sequence[Path], job_id: str, key: Key, catalogue: Catalogue, now: datetime, *, since: datetime | None = None
+) -> Run | None:
     """Return the run that one job left under these files and folders, None where there is no log of that job id.
+
+    What was last written before `since` is of an earlier job: a Slurm that was set up anew begins with job id 1 again.
 
     A later place is looked at only while no earlier one holds a step of that job. What its log does
     not tell, its launch does: it is a run of `key` unless something in it says otherwise.
@@ -89,7 +93,8 @@ def ingest_job(places: Sequence[Path], job_id: str, key: Key, catalogue: Catalog
     best: Run | None = None
     for place in (place for place in places if place.exists()):
         for found in find_runs([place]).runs:
-            if found.job_id != job_id or not found.attempts:
+            earlier = since is not None and found.modified is not None and found.modified < since
+            if found.job_id != job_id or not found.attempts or earlier:
                 continue
             attempts = tuple(Attempt(files, _parsed(files)) for files in found.attempts)
             run = _identified(found, attempts, settings, catalogue, now)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -63,7 +64,7 @@ class Planner:
 
         path, launch = self.launch.cluster, self.launch
         if path is None:
-            cluster = this_machine(self.host.run)
+            cluster = self._described(this_machine(self.host.run))
         elif path.is_dir() or path.name == "cluster_config.yaml":
             cluster = read_llmb_run(path)
         else:
@@ -78,6 +79,12 @@ class Planner:
             installed=(*given, *cluster.installed),
         )
 
+    def _described(self, machine: Cluster) -> Cluster:
+        """Return this machine, or a cluster of which only the options tell: another GPU type, more than it has."""
+        launch = self.launch
+        larger = max(launch.largest, launch.gpus_per_node) > machine.largest
+        return Cluster(gpu=machine.gpu) if larger or self.gpu not in ("", machine.gpu) else machine
+
     @cached_property
     def facts(self) -> Mapping[tuple[str, str], LaunchFacts]:
         """How each recipe in each release is launched."""
@@ -90,6 +97,10 @@ class Planner:
         """Return the jobs of the selected configurations that this cluster can run; raises LaunchError if none."""
         from pytest_llmbench.launch.fit import refuse_hours, unfit
 
+        if not selected:
+            raise LaunchError(
+                "nothing was launched: no configuration is selected; `llmbench baselines list` has them all"
+            )
         skipped: dict[Key, str] = {}
         jobs: list[Planned] = []
         for key in selected:
@@ -169,14 +180,20 @@ def _nothing_fits(skipped: Mapping[Key, str], cluster: Cluster) -> str:
     by_reason: dict[str, list[str]] = {}
     for key, why in skipped.items():
         by_reason.setdefault(why, []).append(key.id)
-    told = [f"  {wording.counted(len(ids), 'configuration')}: {why}" for why, ids in by_reason.items()]
-    where = f"the cluster of {cluster.source.name}" if cluster.source else "this machine, as no cluster is described"
-    head = (
-        f"nothing was launched: {where}, can run none of the {wording.counted(len(skipped), 'selected configuration')}:"
-    )
+    where = cluster.source.name if cluster.source else "this machine"
+    none = "the selected configuration does not fit"
+    if len(skipped) > 1:
+        none = f"none of the {len(skipped)} selected configurations fits"
+    lines = [f"nothing was launched: {none} {where}:"]
+    lines += [f"  {wording.counted(len(ids), 'configuration')}: {why}" for why, ids in by_reason.items()]
     hint = (
-        "describe the cluster in cluster.yaml (docs/cluster.md), or give llmb-run's folder with --llmb-cluster=DIR"
+        "describe the cluster in cluster.yaml (docs/cluster.md), or with --llmb-gpu, --llmb-max-gpus and "
+        "--llmb-recipe, or give llmb-run's folder with --llmb-cluster=DIR"
         if cluster.source is None
         else f"see {cluster.source}"
     )
-    return "\n".join([head, *told, hint])
+    return "\n".join(_filled(line) for line in (*lines, hint))
+
+
+def _filled(line: str) -> str:
+    return textwrap.fill(line, 79, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)

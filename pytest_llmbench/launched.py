@@ -43,6 +43,7 @@ class LaunchedRuns:
         self.level = level
         self.now = now
         self._evidence: dict[Key, Sequence[Evidence]] = {}
+        self._logs: dict[tuple[int, int], Path] = {}
 
     def judges(self, facts: Mapping[str, LaunchFacts]) -> Judges:
         """Return what decides the course of a launch; `facts` by configuration id."""
@@ -57,8 +58,10 @@ class LaunchedRuns:
     def _find(self, job: Job) -> Run | None:
         """Return the run of a job: that of its own job id, and of no other."""
         from pytest_llmbench.ingest import ingest_job
+        from pytest_llmbench.launch.launchers import submitted_after
 
-        run = ingest_job(_places(job), job.job_id, job.spec.key, self.catalogue, self.now())
+        since = submitted_after(job)
+        run = ingest_job(_places(job), job.job_id, job.spec.key, self.catalogue, self.now(), since=since)
         if run is None:
             return None
         launch = f"{self.session} {job.spec.case_id}"
@@ -67,12 +70,14 @@ class LaunchedRuns:
 
     def last_step(self, job: Job) -> tuple[int, int | None, float] | None:
         """Return the last step in the log of a running job, its total and its seconds."""
-        from pytest_llmbench.discover.find import find_runs
         from pytest_llmbench.parse.tail import last_step
 
-        runs = find_runs([place for place in _places(job) if place.exists()]).runs
-        logs = [one.attempts[-1].log for one in runs if one.job_id == job.job_id and one.attempts]
-        return last_step(logs[-1]) if logs else None
+        start = job.number, job.status.restarts if job.status else 0
+        log = self._logs.get(start) or _log(job)
+        step = last_step(log) if log else None
+        if log and step:
+            self._logs[start] = log  # its folder may hold the runs of months: it is not searched for every line
+        return step
 
     @cached_property
     def _history(self) -> Measured:
@@ -91,7 +96,8 @@ class LaunchedRuns:
         from pytest_llmbench.settling import decided, status_of
 
         now = self.now()
-        measured = {**self._history, key: self.measured(key, runs)}
+        told = {other: of_key for other, of_key in self._history.items() if any(of_key)}  # the noise of all is theirs
+        measured = {**told, key: self.measured(key, runs)}
         evidence = [
             dataclasses.replace(one, level=self.level)
             for one in evidence_of(measured, self.settings, self.catalogue, now)[key]
@@ -149,6 +155,15 @@ def _own_folders(job: Job) -> tuple[Path, ...]:
         return ()
     stages = (Path(value) for name, value in job.spec.environment if name in STAGES and value)
     return (*stages, job.spec.directory)
+
+
+def _log(job: Job) -> Path | None:
+    """Return the log of a job's latest attempt, None while there is none."""
+    from pytest_llmbench.discover.find import find_runs
+
+    runs = find_runs([place for place in _places(job) if place.exists()]).runs
+    logs = [one.attempts[-1].log for one in runs if one.job_id == job.job_id and one.attempts]
+    return logs[-1] if logs else None
 
 
 def _places(job: Job) -> list[Path]:

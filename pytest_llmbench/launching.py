@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import signal
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,12 @@ PLAN = "plan"
 
 ALL_JOBS = 1_000_000
 """Without --llmb-max-jobs all are submitted up front."""
+
+AT_ONCE_SECONDS = 1.0
+"""Signals that come so soon after one another are one."""
+
+
+NEVER_SUBMITTED = "not submitted before the session was interrupted: --llmb-resume submits it"
 
 
 class Interrupted(Exception):  # noqa: N818 (no error: somebody stopped the session)
@@ -73,7 +80,7 @@ class Launching:
         self.batch = unlaunched(settings, catalogue)
         self.session = ""
         self.problems = False
-        self._cases: Collection[str] = ()
+        self._cases: set[str] = set()
         self._hours = 0.0
 
     def run(self, selected: Sequence[Key]) -> bool:
@@ -260,6 +267,11 @@ class Launching:
             reason = Reason.NOT_LAUNCHED if self.launch.goes_on else Reason.NOT_ON_CLUSTER
             results[key.id] = _missing(key, reason, why, self.settings, self.catalogue)
         results |= {key.id: result for key, result in sequences.results().items()}
+        judged = {key.id for key in sequences.results()}
+        for result in [results[case] for case in sorted(self._cases) if case in results and case not in judged]:
+            baseline = self.catalogue.baselines[result.case.key][0]
+            never = unjudged(Verdict.INVALID, Reason.NOT_SUBMITTED, NEVER_SUBMITTED, baseline, self.settings)
+            results[result.case.id] = Result(result.case, never)
         of_key = {course.spec.key: list(course.runs.values()) for course in sequences.courses.values()}
         return dataclasses.replace(
             self.batch,

@@ -102,11 +102,11 @@ def _refuse_misuse(config: pytest.Config) -> None:
                 "and looks for the project's ini file there"
             )
     given = [argument.partition("=")[0] for argument in typed if argument.startswith("--llmb-")]
-    if given and not judging(config):
-        raise pytest.UsageError(f"{given[0]} has no runs to work on: add --llmb-logs=PATH, or --llmb-launch")
     idle = {option.flag for option in LAUNCH_OPTIONS} & set(given)
     if idle and not launching(config):
         raise pytest.UsageError(f"{min(idle)} has nothing to launch: add --llmb-launch")
+    if given and not judging(config):
+        raise pytest.UsageError(f"{given[0]} has no runs to work on: add --llmb-logs=PATH, or --llmb-launch")
     if launching(config) and _distributed(config):
         raise pytest.UsageError("a launch runs in one process: leave out -n, or add -n0 (jobs run side by side anyway)")
     if 0 < len(wanted_ids(config)) < len(config.getoption("file_or_dir", None) or []):
@@ -211,10 +211,21 @@ def _overruled(described: dict[str, Any], report: pytest.TestReport) -> dict[str
 
 
 def _selected(items: Sequence[pytest.Item]) -> Iterator[str]:
-    """Yield the ids of the configurations that the items are about, each once; a test marked `skip` asks for none."""
-    specs = (getattr(item, "callspec", None) for item in items if item.get_closest_marker("skip") is None)
+    """Yield the ids of the configurations that the items are about, each once; a test that a mark keeps from running
+    asks for none."""
+    specs = (getattr(item, "callspec", None) for item in items if not _kept_from_running(item))
     cases = (spec.params.get("llmb_case") for spec in specs if spec is not None)
     yield from dict.fromkeys(case.id for case in cases if case is not None)
+
+
+def _kept_from_running(item: pytest.Item) -> bool:
+    """Whether a mark says now that a test will not run. A condition that is text is only known when its turn comes."""
+    conditions = [
+        all(mark.args) if mark.name == "skipif" else mark.kwargs.get("run") is False and all(mark.args)
+        for mark in item.iter_markers()
+        if mark.name in ("skipif", "xfail") and not any(isinstance(one, str) for one in mark.args)
+    ]
+    return item.get_closest_marker("skip") is not None or any(conditions)
 
 
 # --- end of a session -------------------------------------------------------------------------------------

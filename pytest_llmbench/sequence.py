@@ -242,7 +242,8 @@ def _proof(purpose: Purpose, files: Sequence[Path], run: Run) -> str:
     if purpose is Purpose.NCCL_TRACE:
         line = max(log.nccl_line for log in logs)
         return f"the trace begins in line {line} of the log" if line else ""
-    return wording.counted(len(files), "file") if files else ""
+    noun = "checkpoint" if purpose is Purpose.SAVE_CHECKPOINT else "file"
+    return f"left {wording.counted(len(files), noun)}" if files else ""
 
 
 def _joined(*texts: str) -> str:

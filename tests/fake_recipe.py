@@ -79,10 +79,31 @@ PURPOSES = """\
   checkpoint:
     save: {ENABLE_CHECKPOINT: "true"}
     load: {LOAD_CHECKPOINT_PATH: "{checkpoint}"}
-    disk_gb: {ok: 1}
-    save_gpus: {ok: [8, 16]}
-    load_gpus: {ok: [8]}
+    disk_gb: {8b: 1}
+    save_gpus: {8b: [8, 16]}
+    load_gpus: {8b: [8]}
 """
+"""What the document of this recipe says of profiles, traces and checkpoints, for a model of size 8b."""
+
+PURPOSED = r"""
+env | grep -E '^(ENABLE|PROFILE|LOAD)_' >$STAGE_PATH/variables || true
+folder=$STAGE_PATH/results/24.11/$DTYPE/$MODEL_SIZE/$JOB_TOTAL_GPUS
+mkdir -p $folder
+[ -z "${ENABLE_PROFILE:-}" ] ||
+    touch $folder/nemo-$MODEL_SIZE-${DTYPE}_${JOB_TOTAL_GPUS}g_${SLURM_JOB_ID:-}_0_0.nsys-rep
+[ -z "${ENABLE_NCCL_TRACE:-}" ] || echo 'n1:1:2 [0] NCCL INFO AllReduce: opCount 0 sendbuff 0x7f recvbuff 0x7f count 1'
+if [ -n "${ENABLE_CHECKPOINT:-}" ]; then
+    mkdir -p $folder/checkpoints/x/weights
+    touch $folder/checkpoints/x/weights/__0_0.distcp
+fi
+if [ -n "${LOAD_CHECKPOINT_PATH:-}" ]; then
+    echo "[NeMo I] Global Checkpoint Load : Rank : 0 : Time spent in load_checkpoint: 9.712s"
+    step 50 1.0
+    exit
+fi
+"""
+"""A job that does what the variables of its purpose say, and then what follows."""
+
 MODEL = (
     "  {size}: {{formula: llama, hidden_size: 64, attention_heads: 4, query_groups: 4, ffn_size: 128,"
     " vocabulary_size: 256}}"
@@ -127,8 +148,8 @@ def write_recipe(
     for one in (recipe, stage, folder / "baselines"):
         one.mkdir(parents=True, exist_ok=True)
     cases = "".join(f"    {size})\n{commands}\n    ;;\n" for size, commands in behaviours.items())
-    _program(recipe / "launch.sh", f"{HEAD}{cases}esac\n".replace("{directives}", directives))
-    _program(recipe / "submit.sh", SUBMIT)
+    program(recipe / "launch.sh", f"{HEAD}{cases}esac\n".replace("{directives}", directives))
+    program(recipe / "submit.sh", SUBMIT)
     rows = "".join(ROW.format(size=size, gpus=gpus) for size in behaviours)
     models = "\n".join(MODEL.format(size=size) for size in behaviours)
     text = BASELINES.format(models=models, rows=rows, kind=kind, fixed=FIXED, purposes=purposes)
@@ -137,6 +158,7 @@ def write_recipe(
     (folder / "pytest.ini").write_text("[pytest]\nllmb_baselines = baselines\n")
 
 
-def _program(path: Path, text: str) -> None:
+def program(path: Path, text: str) -> None:
+    """Write a file that can be executed."""
     path.write_text(text)
     path.chmod(0o755)

@@ -41,6 +41,12 @@ def stages(planned: Planned) -> dict[str, Path]:
     return {name: Path(environment[name]) for name in STAGES if environment.get(name)}
 
 
+def documented_stages(planned: Planned) -> dict[str, Path]:
+    """Return the stage folders that the recipe's document names: one cluster file may hold those of other recipes."""
+    names = {name for name, _ in (*planned.facts.required, *planned.facts.optional)}
+    return {name: folder for name, folder in stages(planned).items() if name in names}
+
+
 def setup_command(planned: Planned) -> str:
     """Return the command that sets a recipe up."""
     return f"llmbench setup {planned.facts.recipe} --release {planned.facts.release}"
@@ -60,15 +66,15 @@ def script_of(planned: Planned) -> Path | None:
 def check_script(planned: Planned, machine: Machine) -> Iterator[Finding]:
     """Yield what is wrong with the folder of a job and with its script."""
     directory, script = planned.spec.directory, script_of(planned)
-    where = f"`folder` of {planned.facts.recipe}-{planned.facts.release} under `installed:` in the cluster file"
+    where = f"set {_folder_of(planned)}"
     if unset := re.match(r"\$\{?(\w+)", str(directory)):
         if unset[1] not in missing(planned.spec, planned.facts):  # else it is told as a variable
-            yield Finding(f"the recipe's folder is {directory}, and {unset[1]} is not set", f"set {where}")
+            yield Finding(f"the recipe's folder is {directory}, and {unset[1]} is not set", where)
     elif not directory.is_dir():
-        yield Finding(f"there is no folder {directory}", f"create it, or set {where}")
+        if directory not in documented_stages(planned).values():  # else it is told as a variable
+            yield Finding(f"there is no folder {directory}", f"create it, or {where}")
     elif script and not script.is_file():
-        remedy = f"set {where}; `{setup_command(planned)}` copies it where the recipe needs that"
-        yield Finding(f"there is no {script.name} in {script.parent}", remedy)
+        yield _no_script(planned, script)
     elif script and script == directory / planned.spec.command[0] and not machine.may(script, os.X_OK):
         yield Finding(f"{script} cannot be executed", f"chmod +x {script}")
     elif script and not machine.may(script, os.R_OK):
@@ -81,9 +87,26 @@ def check_script(planned: Planned, machine: Machine) -> Iterator[Finding]:
         yield Finding(what, "run the installer of the recipes, or set LLMB_INSTALL to where it put them")
 
 
+def _folder_of(planned: Planned) -> str:
+    name = f"{planned.facts.recipe}-{planned.facts.release}"
+    return f"`folder` of {name} under `installed:` in the cluster file, or give --llmb-recipe={name}=DIR"
+
+
+def _no_script(planned: Planned, script: Path) -> Finding:
+    """Return that a script is not where it is looked for: where nothing says it, that is beside the baseline file."""
+    facts, directory = planned.facts, planned.spec.directory
+    if facts.file and directory == facts.file.absolute().parent:
+        return Finding(
+            f"nothing says where {facts.recipe} {facts.release} is: no folder with its {script.name}",
+            f"set {_folder_of(planned)}",
+        )
+    setup = f"run `{setup_command(planned)}`, or " if directory in documented_stages(planned).values() else ""
+    return Finding(f"there is no {script.name} in {script.parent}", f"{setup}set {_folder_of(planned)}")
+
+
 def check_stage(planned: Planned, machine: Machine) -> Iterator[Finding]:
     """Yield what is wrong with the stage folders of a job."""
-    for name, folder in stages(planned).items():
+    for name, folder in documented_stages(planned).items():
         if not folder.is_absolute():
             yield Finding(f"{name} is {str(folder)!r}, which is another folder on another node", "give its full path")
         elif not folder.is_dir():

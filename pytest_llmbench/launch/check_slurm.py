@@ -118,7 +118,11 @@ def _against(planned: Planned, partition: Partition) -> Iterator[Finding]:
 
 
 def _has_to_ask(planned: Planned) -> bool:
-    """sbatch is told; a script that submits by itself takes SBATCH_GPUS_PER_NODE where its document says so."""
+    """sbatch is told; a script that submits by itself takes SBATCH_GPUS_PER_NODE where its document says so.
+
+    What runs on a CPU needs none."""
+    if planned.spec.key.gpu == "cpu":
+        return False
     documented = {name for name, _ in (*planned.facts.required, *planned.facts.optional)}
     return planned.spec.via == "sbatch" or (planned.spec.via == "script" and "SBATCH_GPUS_PER_NODE" in documented)
 

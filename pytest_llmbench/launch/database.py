@@ -71,7 +71,10 @@ def opened(folder: Path) -> sqlite3.Connection:
 
 @contextmanager
 def transaction(database: sqlite3.Connection) -> Iterator[None]:
-    """Do all or nothing, while no other process begins, resumes or writes."""
+    """Do all or nothing, while no other process begins, resumes or writes. One inside another is a part of it."""
+    if database.in_transaction:
+        yield
+        return
     file = Path(database.execute("PRAGMA database_list").fetchone()[2])
     with explained(file), database:
         database.execute("BEGIN IMMEDIATE")

@@ -151,7 +151,11 @@ class Engine:
                 going += [caught] if caught else []
             except LaunchError as error:
                 self._say(str(error))
-                doubtful.append(job.spec.case_id)
+                known = next(one for one in self._journal.jobs() if one.number == job.number)
+                if known.job_id:  # it was found, and only could not be written down
+                    going.append(known)
+                else:
+                    doubtful.append(job.spec.case_id)
         left = cancelled(going, self._launchers, self._journal, now=self._now, sleep=self._sleep, tell=self._say)
         self._live.clear()
         return (*doubtful, *left)
@@ -276,7 +280,10 @@ class Engine:
                 continue
             taken += (self._now() - begun).total_seconds()
             self._answered(jobs[0])
-            steps = [self._take(job, statuses.get(job.number)) for job in jobs]
+            with self._journal.together():  # on many disks each write takes as long as the poll
+                steps = [self._take(job, statuses.get(job.number)) for job in jobs]
+            for job in (job for job in jobs if job.number not in self._live):
+                self._hand_on(self._jobs[job.number])
             changed |= any(moved for moved, _ in steps)
             self._cancel_some(scheduler, [job for _, job in steps if job])
         self._polled = self._now()
@@ -294,7 +301,7 @@ class Engine:
         if step.ended and step.status:
             text = end_of_job(replace(job, status=step.status)).text
             del self._live[job.number]
-            self._hand_on(replace(self._journal.ended(job.number, step.status, text, now), spec=job.spec))
+            self._jobs[job.number] = replace(self._journal.ended(job.number, step.status, text, now), spec=job.spec)
             return True, None
         if differs(job.status, step.status) and step.status:
             job = replace(self._journal.seen(job.number, step.status), spec=job.spec)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pytest_llmbench.errors import LaunchError, did_you_mean
 from pytest_llmbench.jobs import Cluster, Command, Installed, LaunchFacts
 from pytest_llmbench.models import Baseline, Configuration, Key
-from pytest_llmbench.wording import listed
+from pytest_llmbench.wording import counted, listed
 
 DEFAULT_HOURS = 50.0
 SHOWN = 5
@@ -38,7 +38,7 @@ def _wrong_type(key: Key, cluster: Cluster) -> str:
 def _too_large(key: Key, cluster: Cluster) -> str:
     if not cluster.largest or key.gpus <= cluster.largest:
         return ""
-    return f"larger than {cluster.largest} GPUs, the largest job of this cluster"
+    return f"larger than {counted(cluster.largest, 'GPU')}, the largest job of this cluster"
 
 
 def _not_installed(key: Key, cluster: Cluster) -> str:
@@ -130,15 +130,22 @@ def refuse_hours(by_case: Mapping[str, float], limit: float | None, default: flo
     more = len(largest) - SHOWN
     rest = [f"  {sum(hours for _, hours in largest[SHOWN:]):>9,.1f}  {more} more"] if more > 0 else []
     said = "what is used without being asked for" if limit is None else "the limit that is set"
-    needed = math.ceil(total) if math.isfinite(total) else "N"
     raise LaunchError(
         "\n".join(
             [
                 f"the steps of {len(by_case)} jobs take {total:,.1f} GPU-hours, and {allowed:,.10g} is {said}:",
                 *lines,
                 *rest,
-                f"select fewer with -k or -m, or allow them: --llmb-gpu-hours={needed}, or `gpu_hours: {needed}` in "
-                "the cluster file; --llmb-dry-run shows what would be submitted",
+                f"{allow(total)}; --llmb-dry-run shows what would be submitted",
             ]
         )
+    )
+
+
+def allow(hours: float) -> str:
+    """Return what to do where so many GPU-hours are more than allowed."""
+    needed = math.ceil(hours) if math.isfinite(hours) else "N"
+    return (
+        f"select fewer with -k or -m, or allow them: --llmb-gpu-hours={needed}, or `gpu_hours: {needed}` in the "
+        "cluster file"
     )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import secrets
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -26,9 +27,9 @@ LONGEST_CASE = 200
 class Journal:
     """The journal in `folder` (`.llmbench`), and one session in it, that of `begin` or `resume`, locked while open.
 
-    Every change is on disk when its method returns. LaunchError from any method: the file or disk is at fault, or the
-    change contradicts what is known. What cannot be written is kept in memory all the same: a submitted job whose
-    number did not reach the disk must still be found by whoever cancels.
+    Every change is on disk when its method (or `together`) returns. LaunchError from any method: the file or disk is at
+    fault, or the change contradicts what is known. What cannot be written is kept in memory all the same: a submitted
+    job whose number did not reach the disk must still be found by whoever cancels.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -167,6 +168,12 @@ class Journal:
     def live(self) -> tuple[Job, ...]:
         """Return the jobs that have neither ended nor failed to be submitted."""
         return tuple(job for job in self.jobs() if not self._entries[job.number].over)
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Write what changes in it at its end, all or nothing: a write for many jobs takes no longer than for one."""
+        with database.transaction(self._database):
+            yield
 
     # --- notes --------------------------------------------------------------------------------------------
 

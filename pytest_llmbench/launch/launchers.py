@@ -30,6 +30,8 @@ SUBMIT_SECONDS = 600.0
 OUTPUT = "submit.out"
 EXIT = "submit.exit"
 GRACE_SECONDS = 5.0
+KILLED = 128
+"""A shell's exit code above this is a signal: what the command had done by then, nothing tells."""
 CLOCKS_DIFFER = timedelta(hours=1)
 """How far the clocks of Slurm and of the file system are trusted to differ."""
 
@@ -168,7 +170,7 @@ class SlurmLauncher:
             if self.marked and code and not doubtful:  # and Slurm knows no job with this token
                 raise NotReachedError(submissions.refusal(job, code, text, output))
             doubtful = True
-        if code is None or doubtful:
+        if code is None or doubtful or code > KILLED or (code == 0 and not submissions.refused(text)):
             raise SubmitError(submissions.doubt(job, output, marked=self.marked), uncertain=True)
         raise SubmitError(submissions.refusal(job, code, text, output))
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
+from textwrap import fill
 
 from pytest_llmbench.jobs import JobSpec, Purpose
+from pytest_llmbench.launch.fit import allow
 from pytest_llmbench.launch.problems import Planned, Problem, told
 from pytest_llmbench.launch.redaction import redacted, shown
 from pytest_llmbench.wording import counted
@@ -35,21 +37,26 @@ def budget(planned: Sequence[Planned], limit: float | None = None, repeats: int 
     lines = []
     for recipe, release in recipes if len(recipes) > 1 else ():
         own = [job.spec for job in planned if (job.facts.recipe, job.facts.release) == (recipe, release)]
-        lines.append(f"{recipe} {release}: {counted(len(own), 'job')}, {_hours(own)}")
+        lines.append(f"{recipe} {release}: {_hours(own)}")
     specs = [job.spec for job in planned]
-    most = f" of {limit:,.10g} allowed" if limit is not None else ""
-    lines.append(f"{counted(len(specs), 'job')}, {_hours(specs)}{most}")
+    most = f"; {limit:,.10g} are allowed" if limit is not None else ""
+    lines.append(f"{_hours(specs)}{most}")
+    hours = sum(spec.gpu_hours for spec in specs)
+    if limit is not None and hours > limit:
+        lines.append(fill(f"more than allowed: {allow(hours)}", WIDTH, break_on_hyphens=False))
     measured = [spec for spec in specs if spec.purpose is Purpose.MEASURE and spec.gpu_hours]
     if repeats > 1 and measured:
-        total = sum(spec.gpu_hours for spec in specs) + (repeats - 1) * sum(spec.gpu_hours for spec in measured)
+        total = hours + (repeats - 1) * sum(spec.gpu_hours for spec in measured)
         lines.append(f"at most {total:,.1f} GPU-hours if every configuration needs {repeats} runs")
     return lines
 
 
 def _hours(specs: Sequence[JobSpec]) -> str:
-    unknown = sum(not spec.gpu_hours for spec in specs)
-    rest = f" and {counted(unknown, 'job')} whose duration nothing says" if unknown else ""
-    return f"{sum(spec.gpu_hours for spec in specs):,.1f} GPU-hours of steps{rest}"
+    unknown, jobs = sum(not spec.gpu_hours for spec in specs), counted(len(specs), "job")
+    if unknown and unknown == len(specs):
+        return f"{jobs} whose duration nothing says yet"
+    rest = f" and {counted(unknown, 'job')} whose duration nothing says yet" if unknown else ""
+    return f"{jobs}, {sum(spec.gpu_hours for spec in specs):,.1f} GPU-hours of steps{rest}"
 
 
 def _job(spec: JobSpec, environment: dict[str, str], before: dict[str, str] | None) -> str:

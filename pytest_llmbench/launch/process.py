@@ -208,7 +208,7 @@ def exit_code(exit_file: Path) -> int | None:
 
 def wait(process: Process, exit_file: Path, timeout: float, sleep: Callable[[float], object]) -> int | None:
     """Return the exit code once the command has ended, None after `timeout` seconds or where it left none."""
-    waited, pause = 0.0, 0.02
+    waited, pause = 0.0, 0.002  # a submission takes some milliseconds, or minutes
     while waited < timeout and alive(process):
         pause = min(pause * 1.5, 1.0, timeout - waited)
         sleep(pause)

@@ -30,6 +30,8 @@ _LLMB_RUN = (
     re.compile(r"\b(?:SUBMITTED|LAUNCHED):.*?\sjobid=(\S+)(?:\s+workdir=(.+))?"),
 )
 
+_LLMB_RUN_FAILED = r"\bERROR: .*(?:launch failed with return code|venv error:|venv_(?:path|type) not found)"
+
 REMEDIES = (
     (
         r"GPUs not found|without GPU resources",
@@ -134,15 +136,18 @@ def the_one(found: Sequence[Submission], job: Job, output: Path) -> Submission |
 
 def refusal(job: Job, code: int | None, text: str, output: Path) -> str:
     """Say why a submission failed: its own last words, where they lie, and what to do. `text` holds no secret."""
-    lines = [printable(line.strip()) for line in plain(text).splitlines() if line.strip()]
     ended = "did not end in time" if code is None else f"ended with exit code {code} and no job id"
-    said = " | ".join(lines[-WORDS:]) or "(nothing)"
-    if unknown_secrets(job):
-        said = "(not shown: it may hold secrets that this session does not know)"
     return (
-        f"{job.spec.case_id}: the submission {ended}: {remedy(text)}. It said: {said} (all of its output: {output}; "
-        f"command: {job.spec.command[0]} in {job.spec.directory})"
+        f"{job.spec.case_id}: the submission {ended}: {remedy(text)}. It said: {_last_words(job, text)} (all of its "
+        f"output: {output}; command: {job.spec.command[0]} in {job.spec.directory})"
     )
+
+
+def _last_words(job: Job, text: str) -> str:
+    lines = [printable(line.strip()) for line in plain(text).splitlines() if line.strip()]
+    if unknown_secrets(job):
+        return "(not shown: it may hold secrets that this session does not know)"
+    return " | ".join(lines[-WORDS:]) or "(nothing)"
 
 
 def remedy(text: str) -> str:
@@ -153,7 +158,13 @@ def remedy(text: str) -> str:
     )
 
 
-def doubt(job: Job, output: Path, *, marked: bool = False) -> str:
+def refused(text: str) -> bool:
+    """Whether an output holds an error that is known: a command can end well although nothing was submitted, as llmb-run
+    of 25.05 does."""
+    return any(re.search(pattern, text) for pattern in (_LLMB_RUN_FAILED, *(pattern for pattern, _ in REMEDIES)))
+
+
+def doubt(job: Job, output: Path, *, marked: bool = False, text: str = "") -> str:
     """Say that nothing tells whether a job was submitted, and how to find out."""
     look = "squeue --me -t all -o '%i %T %j %k'" if marked else "squeue --me -t all -o '%i %T %j %V'"
     sign = f" (its comment would be llmb:{job.token})" if marked else ""

@@ -109,7 +109,8 @@ def where(described: dict[str, Any]) -> str:
 
 def _table(described: dict[str, Any]) -> Iterator[str]:
     metrics, expected = described.get("metrics", {}), described.get("expected_metrics", {})
-    if described.get("problems") or described.get("verdict") in ("INVALID", "NOT_COMPARABLE", "MISSING"):
+    unjudged = described.get("verdict") in ("NOT_COMPARABLE", "MISSING") or described["reason"] == "nothing-left"
+    if described.get("problems") or unjudged:
         return  # a step time that means nothing is not shown beside one that does
     rows = [(label, metrics[name]["value"], expected.get(name), form) for label, name, form in ROWS if name in metrics]
     if rows:

@@ -241,6 +241,38 @@ def test_polls_that_say_nothing_new_are_not_written(journal: Journal, monkeypatc
     again.close()
 
 
+def test_a_later_guess_of_when_a_job_may_start_is_not_written(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number = journal.intend(SPEC, NOW).number
+    waiting = JobStatus(Phase.WAITING, "PENDING", reason="Priority", started=NOW)
+    journal.seen(number, waiting)
+    with monkeypatch.context() as patch:
+        patch.setattr(database, "transaction", None)
+        assert journal.seen(number, replace(waiting, started=None)).status == replace(waiting, started=None)
+
+
+def test_what_one_poll_says_is_written_together_or_not_at_all(journal: Journal) -> None:
+    numbers = [journal.intend(SPEC, NOW).number for _ in range(3)]
+    commits: list[str] = []
+    journal._database.set_trace_callback(lambda said: commits.append(said) if said == "COMMIT" else None)
+    with journal.together():
+        for number in numbers:
+            journal.seen(number, RUNNING)
+    assert len(commits) == 1
+
+    def stopped() -> None:
+        with journal.together():
+            journal.ended(numbers[0], DONE, "", NOW)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stopped()
+    again = reopened(journal)
+    assert [job.status for job in again.jobs()] == [RUNNING] * 3
+    again.close()
+
+
 def test_sessions_see_only_their_own_jobs_and_numbers_are_unique(journal: Journal, folder: Path) -> None:
     other = Journal(folder)
     other.begin("other", NOW)

@@ -43,7 +43,7 @@ def test_golden_plan(tmp_path: Path) -> None:
         "    A=z\n"
         "    without B\n"
         "\n"
-        "2 jobs, 4.8 GPU-hours of steps of 50 allowed\n"
+        "2 jobs, 4.8 GPU-hours of steps; 50 are allowed\n"
         "at most 14.4 GPU-hours if every configuration needs 3 runs\n"
         "Nothing was submitted.\n"
         "\n"
@@ -98,10 +98,17 @@ def test_the_budget_counts_by_recipe_and_says_what_is_unknown(tmp_path: Path) ->
     other = replace(one, facts=replace(one.facts, release="25.05"), spec=replace(one.spec, gpu_hours=0.0))
     assert budget([one, other]) == [
         "llama3.1 25.04: 1 job, 1.6 GPU-hours of steps",
-        "llama3.1 25.05: 1 job, 0.0 GPU-hours of steps and 1 job whose duration nothing says",
-        "2 jobs, 1.6 GPU-hours of steps and 1 job whose duration nothing says",
+        "llama3.1 25.05: 1 job whose duration nothing says yet",
+        "2 jobs, 1.6 GPU-hours of steps and 1 job whose duration nothing says yet",
     ]
     assert budget([]) == ["0 jobs, 0.0 GPU-hours of steps"]
+
+
+def test_more_than_is_allowed_says_what_to_do(tmp_path: Path) -> None:
+    told = " ".join(budget([planned(tmp_path, 8)], limit=1)).split()
+    expected = "more than allowed: select fewer with -k or -m, or allow them: --llmb-gpu-hours=2, or `gpu_hours: 2`"
+    assert expected in " ".join(told)
+    assert "more than allowed" not in " ".join(budget([planned(tmp_path, 8)], limit=2))
 
 
 def test_repeats_are_counted_for_what_is_measured_only(tmp_path: Path) -> None:

@@ -220,6 +220,35 @@ def test_llmb_run_brings_its_own_python_and_needs_its_configuration(tmp_path: Pa
     assert found(job) == []
 
 
+# --- folders ----------------------------------------------------------------------------------------------
+
+
+def test_the_stage_folder_of_other_recipes_is_none_of_this_ones_business(tmp_path: Path) -> None:
+    facts = replace(FACTS, forbidden=())
+    assert found(planned(tmp_path, facts=facts, environment={"LLMB_INSTALL": "/nowhere"})) == []
+
+
+def test_a_recipe_in_a_stage_folder_that_is_not_there_is_one_problem(tmp_path: Path) -> None:
+    job = planned(tmp_path)
+    shutil.rmtree(tmp_path / "stage")
+    (line,) = found(replace(job, spec=replace(job.spec, directory=tmp_path / "stage")))
+    assert "STAGE_PATH=" in line
+
+
+def test_a_script_that_setup_copies_into_the_stage_folder_is_missed_with_that_advice(tmp_path: Path) -> None:
+    job = planned(tmp_path)
+    (line,) = found(replace(job, spec=replace(job.spec, directory=tmp_path / "stage")))
+    assert "| run `llmbench setup llama3.1 --release 25.04`, or set `folder` of llama3.1-25.04" in line
+
+
+def test_a_recipe_of_which_nothing_says_where_it_is_names_no_folder_of_ours(tmp_path: Path) -> None:
+    job = planned(tmp_path, facts=replace(FACTS, file=tmp_path / "recipe" / "25.04.yaml"))
+    (tmp_path / "recipe" / "launch.sh").unlink()
+    (line,) = found(job)
+    assert line.startswith("nothing says where llama3.1 25.04 is: no folder with its launch.sh | set `folder`")
+    assert "--llmb-recipe=llama3.1-25.04=DIR" in line
+
+
 # --- Slurm ------------------------------------------------------------------------------------------------
 
 
@@ -251,6 +280,11 @@ def test_a_job_that_asks_for_no_gpus_is_told_to_set_gres(options: tuple[str, ...
     """An exclusive job has them, but its steps do not: seen on Slurm 22.05."""
     (line,) = found(sbatch(tmp_path, *options))
     assert "set `gres: gpu:8` in the cluster file; 'GPUs not found' and 'without GPU resources'" in line
+
+
+def test_a_job_for_the_cpu_has_to_ask_for_no_gpus(tmp_path: Path) -> None:
+    job = sbatch(tmp_path)
+    assert found(replace(job, spec=replace(job.spec, key=replace(job.spec.key, gpu="cpu")))) == []
 
 
 def test_only_options_of_sbatch_itself_count(tmp_path: Path) -> None:
@@ -377,7 +411,7 @@ def test_the_text_fits_and_holds_no_secret(tmp_path: Path) -> None:
     job = planned(tmp_path, environment={"SBATCH_PARTITION": "nowhere", "LLMB_INSTALL": "x"})
     shutil.rmtree(tmp_path / "stage")
     text = told(preflight([job], CLUSTER, FakeSlurm(), machine()))
-    assert text.startswith("4 problems to solve first:\n 1. LLMB_INSTALL must not be set")
+    assert text.startswith("3 problems to solve first:\n 1. LLMB_INSTALL must not be set")
     assert "hf_secretvalue" not in text
     long = [line for line in text.splitlines() if len(line) > 79]
     assert all(str(tmp_path) in line for line in long)

@@ -158,7 +158,7 @@ def test_a_refusal_shows_the_last_lines_only_and_nothing_that_a_terminal_would_a
     assert "line 99" in told
     assert "line 90" not in told
     assert "did not end in time" in told
-    assert all(line.isprintable() for line in told.splitlines())
+    assert told.isprintable()  # and one line, as reports show it
 
 
 def test_what_an_earlier_session_printed_is_not_shown_where_its_secrets_are_unknown() -> None:

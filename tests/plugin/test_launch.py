@@ -144,7 +144,7 @@ def test_last_failed_launches_what_failed_and_nothing_without_failures(
     [
         (["--llmb-launch", "-n2"], "a launch runs in one process"),
         (["--llmb-gpu-hours=5", "--llmb-logs=."], "--llmb-gpu-hours has nothing to launch: add --llmb-launch"),
-        (["--llmb-repeats=3"], "--llmb-repeats has no runs to work on: add --llmb-logs=PATH, or --llmb-launch"),
+        (["--llmb-repeats=3"], "--llmb-repeats has nothing to launch: add --llmb-launch"),
         (["--llmb-launch", "--llmb-repeats=4"], "--llmb-repeats=4: expected a whole number from 1 to 3"),
         (["--llmb-launch", "--llmb-retries=-1"], "--llmb-retries=-1: expected a whole number from 0 to 10"),
         (["--llmb-launch", "--llmb-gpu-hours=lots"], "--llmb-gpu-hours=lots: expected a number of GPU-hours"),
@@ -193,8 +193,20 @@ def test_what_is_not_on_this_cluster_is_skipped_before_anything_is_checked(launc
 def test_where_nothing_fits_it_is_said_why(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest("-k", "grok1", "--llmb-launch")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert "none of the 26 selected configurations" in result.stderr.str()
+    assert "none of the 26 selected configurations fits this machine" in result.stderr.str()
     assert "cluster.yaml" in result.stderr.str()
+
+
+def test_where_nothing_is_selected_it_is_said(pytester: pytest.Pytester) -> None:
+    result = pytester.runpytest("-k", "grook", "--llmb-launch")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert "nothing was launched: no configuration is selected" in result.stderr.str()
+
+
+@pytest.mark.parametrize("options", [["--llmb-gpu=h100"], ["--llmb-gpu=h100", "--llmb-max-gpus=512"]])
+def test_options_describe_a_cluster_that_is_not_this_machine(pytester: pytest.Pytester, options: list[str]) -> None:
+    result = pytester.runpytest("-k", "grok1_314b-24.11-h100-bf16-512", "--llmb-dry-run", *options)
+    result.stdout.fnmatch_lines(["*64 nodes, 512 GPUs*"])
 
 
 def test_secrets_are_nowhere(pytester: pytest.Pytester) -> None:

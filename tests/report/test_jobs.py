@@ -129,7 +129,10 @@ def test_the_text_of_a_launched_item_fits_eighty_columns() -> None:
         ((), []),
         (ONE, ["on n[1-4]"]),
         (RETRIED, ["on n[3-4], 2 attempts: job 12 on n[1-2]: NODE_FAIL (a node failed)"]),
-        (SEQUENCE, ["on n[1,3-6], 3 runs, 4 attempts: job 12 on n[1-2]: NODE_FAIL"]),
+        (
+            SEQUENCE,
+            ["on n[1,3-6], 3 runs, 4 attempts: job 12 on n[1-2]: NODE_FAIL 16/a.nsys-rep /other/b.nsys-rep"],
+        ),
         ((job("7", step_seconds=7.3),), []),
     ],
 )

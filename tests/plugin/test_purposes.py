@@ -1,0 +1,295 @@
+"""Profiles, traces and checkpoints from the command line to the reports: what they are for is done, or the item fails;
+nothing of them is ever judged for speed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from fake_recipe import PURPOSED, PURPOSES, WELL, write_recipe
+from sessions import Judge, Judged
+
+CONFIGURATION = "fake_8b-24.11-h100-bf16-8"
+HERE = "stage/results/24.11/bf16/8b/8"
+REPORT = f"{HERE}/nemo-8b-bf16_8g__0_0.nsys-rep"
+WEIGHTS = f"{HERE}/checkpoints/x/weights"
+
+Launch = Callable[..., Judged]
+
+
+@pytest.fixture
+def launch(pytester: pytest.Pytester, judged: Judge) -> Launch:
+    """Write a recipe of this behaviour, and launch it on this machine with these arguments."""
+
+    def run(*arguments: str, behaviour: str = PURPOSED + WELL, purposes: str = PURPOSES) -> Judged:
+        write_recipe(pytester.path, {"8b": behaviour}, kind="local", purposes=purposes)
+        return judged("-k", "fake", "--llmb-launch", *arguments)
+
+    return run
+
+
+def variables(folder: Path) -> set[str]:
+    """Return what the last job was told to do."""
+    return set((folder / "stage" / "variables").read_text().splitlines())
+
+
+def checkpoint(folder: Path) -> Path:
+    """Write a checkpoint below the stage folder."""
+    weights = folder / WEIGHTS
+    weights.mkdir(parents=True)
+    (weights / "__0_0.distcp").touch()
+    return weights.parent
+
+
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [
+        ("--llmb-profile", {"ENABLE_PROFILE=true"}),
+        ("--llmb-profile=start:5", {"ENABLE_PROFILE=true", "PROFILE_START_STEP=5"}),
+        (
+            "--llmb-profile=start:20,stop:30,ranks:0+1,gpu_metrics,cpu",
+            {
+                "ENABLE_PROFILE=true",
+                "PROFILE_START_STEP=20",
+                "PROFILE_STOP_STEP=30",
+                "PROFILE_RANKS=0,1",
+                "PROFILE_GPU_METRICS=true",
+                "PROFILE_CPU=true",
+            },
+        ),
+        ("--llmb-nccl-trace", {"ENABLE_NCCL_TRACE=true"}),
+        ("--llmb-save-checkpoint", {"ENABLE_CHECKPOINT=true"}),
+    ],
+)
+def test_a_job_that_did_what_it_was_for_is_skipped(
+    launch: Launch, pytester: pytest.Pytester, option: str, told: set[str]
+) -> None:
+    found = launch(option)
+    assert found.verdicts == {CONFIGURATION: "NOT_COMPARABLE"}
+    assert found.statuses == {CONFIGURATION: "skipped"}
+    assert found.described[CONFIGURATION]["reason"] == "not-judged"
+    assert found.ret == pytest.ExitCode.OK
+    assert variables(pytester.path) == told
+
+
+@pytest.mark.parametrize(("option", "file"), [("--llmb-profile", REPORT), ("--llmb-save-checkpoint", WEIGHTS)])
+def test_its_files_are_named_everywhere(pytester: pytest.Pytester, option: str, file: str) -> None:
+    write_recipe(pytester.path, {"8b": PURPOSED + WELL}, kind="local", purposes=PURPOSES)
+    result = pytester.runpytest("-k", "fake", "--llmb-launch", option, "--junitxml=one.xml", "--llmb-junit=two.xml")
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines([f"*{file}"])
+    for name in ("one.xml", "two.xml"):
+        text = ElementTree.tostring(ElementTree.parse(pytester.path / name).getroot(), "unicode")  # noqa: S314 (our own)
+        assert file in text
+
+
+def test_a_traced_run_names_its_log(launch: Launch) -> None:
+    told = launch("--llmb-nccl-trace").described[CONFIGURATION]
+    assert "the trace begins in line 1 of the log" in told["text"]
+    assert told["jobs"][0]["files"] == [told["log"]]
+
+
+@pytest.mark.parametrize("option", ["--llmb-profile", "--llmb-nccl-trace", "--llmb-save-checkpoint"])
+def test_a_job_that_left_nothing_fails_however_fast_it_was(launch: Launch, option: str) -> None:
+    told = launch(option, behaviour=WELL)
+    assert told.verdicts == {CONFIGURATION: "INVALID"}
+    assert told.described[CONFIGURATION]["reason"] == "nothing-left"
+    assert told.ret == pytest.ExitCode.TESTS_FAILED
+    assert "+0.0 %" not in told.messages[CONFIGURATION]
+    assert "measured" not in told.messages[CONFIGURATION]  # no step time beside the documented one
+
+
+@pytest.mark.parametrize("seconds", ["0.5", "3.0"])
+def test_the_speed_of_a_profiled_run_does_not_matter(launch: Launch, seconds: str) -> None:
+    told = launch("--llmb-profile", behaviour=f"{PURPOSED}steps {seconds}")
+    assert told.verdicts == {CONFIGURATION: "NOT_COMPARABLE"}
+    assert len(told.described[CONFIGURATION]["jobs"]) == 1  # nor is it repeated
+
+
+def test_a_profile_may_end_the_run_early(launch: Launch) -> None:
+    told = launch("--llmb-profile", behaviour=f"{PURPOSED}steps 1.0 0 25")
+    assert told.statuses == {CONFIGURATION: "skipped"}
+
+
+def test_a_profiled_job_that_failed_is_a_failure(launch: Launch) -> None:
+    told = launch("--llmb-profile", behaviour=f"{PURPOSED}steps 1.0 0 20; echo 'no such image' >&2; exit 3")
+    assert told.verdicts == {CONFIGURATION: "INVALID"}
+    assert told.described[CONFIGURATION]["reason"] == "job-failed"
+    assert "no such image" in told.described[CONFIGURATION]["text"]
+
+
+def test_a_profile_of_an_earlier_job_is_none_of_this_one(launch: Launch, pytester: pytest.Pytester) -> None:
+    assert launch("--llmb-profile").statuses == {CONFIGURATION: "skipped"}
+    assert (pytester.path / REPORT).exists()
+    assert launch("--llmb-profile", behaviour=WELL).statuses == {CONFIGURATION: "failed"}
+
+
+def test_a_checkpoint_is_loaded_from_the_parent_of_its_weights(launch: Launch, pytester: pytest.Pytester) -> None:
+    folder = checkpoint(pytester.path)
+    told = launch(f"--llmb-load-checkpoint={folder.relative_to(pytester.path)}")
+    assert told.statuses == {CONFIGURATION: "skipped"}
+    assert told.ret == pytest.ExitCode.OK
+    assert variables(pytester.path) == {f"LOAD_CHECKPOINT_PATH={folder}"}
+    assert "the log says so in line 1" in told.described[CONFIGURATION]["text"]
+
+
+def test_a_checkpoint_that_the_job_did_not_load_fails(launch: Launch, pytester: pytest.Pytester) -> None:
+    told = launch(f"--llmb-load-checkpoint={checkpoint(pytester.path)}", behaviour=WELL)
+    assert told.described[CONFIGURATION]["reason"] == "nothing-left"
+    assert told.statuses == {CONFIGURATION: "failed"}
+
+
+def refused(pytester: pytest.Pytester, *arguments: str, gpus: int = 8, purposes: str = PURPOSES) -> str:
+    """Return why nothing was launched."""
+    behaviour = "touch $STAGE_PATH/ran"
+    write_recipe(pytester.path, {"8b": behaviour}, kind="local", gpus=gpus, purposes=purposes)
+    result = pytester.runpytest("-k", "fake", "--llmb-launch", *arguments)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert not (pytester.path / "stage" / "ran").exists()
+    return " ".join(result.stderr.str().split())
+
+
+@pytest.mark.parametrize(
+    ("place", "expected"),
+    [
+        (WEIGHTS, "give the one above"),
+        (HERE, "did you mean"),
+        ("stage/nowhere", "no such folder"),
+        ("other", "it has to lie below"),
+    ],
+)
+def test_what_cannot_be_loaded_is_refused_before_anything_is_launched(
+    pytester: pytest.Pytester, place: str, expected: str
+) -> None:
+    folder = checkpoint(pytester.path)
+    (pytester.path / "other").symlink_to(pytester.mkdir("elsewhere"))
+    (pytester.path / "elsewhere" / "weights").mkdir()
+    (pytester.path / "elsewhere" / "weights" / "__0_0.distcp").touch()
+    assert folder.exists()
+    assert expected in refused(pytester, f"--llmb-load-checkpoint={place}")
+
+
+@pytest.mark.parametrize(
+    ("option", "gpus", "expected"),
+    [
+        ("--llmb-save-checkpoint", 32, "documented for 8b on 8 to 16 GPUs, not on 32"),
+        ("--llmb-profile=ranks:8", 8, "there is no rank 8 among 8 GPUs: 0 to 7"),
+        ("--llmb-profile=start:30", 8, "stop has to be larger than start"),
+        ("--llmb-profile=strat:30", 8, "did you mean 'start'?"),
+    ],
+)
+def test_what_the_document_does_not_have_is_refused(
+    pytester: pytest.Pytester, option: str, gpus: int, expected: str
+) -> None:
+    assert expected in refused(pytester, option, gpus=gpus)
+
+
+@pytest.mark.parametrize("option", ["--llmb-profile", "--llmb-nccl-trace", "--llmb-save-checkpoint"])
+def test_a_document_without_any_of_it_refuses_it(pytester: pytest.Pytester, option: str) -> None:
+    assert f"leave {option} out" in refused(pytester, option, purposes="")
+
+
+# --- profiles of what regressed -----------------------------------------------------------------------------
+
+
+def test_a_configuration_that_regressed_is_profiled_once(launch: Launch, pytester: pytest.Pytester) -> None:
+    told = launch("--llmb-profile-on-regression", behaviour=f"{PURPOSED}steps 1.2")
+    assert told.verdicts == {CONFIGURATION: "REGRESSION"}
+    jobs = told.described[CONFIGURATION]["jobs"]
+    assert [job["purpose"] for job in jobs] == ["measure"] * 3 + ["profile"]
+    assert jobs[-1]["files"] == [REPORT]
+    assert REPORT in told.messages[CONFIGURATION]
+    assert told.ret == pytest.ExitCode.TESTS_FAILED
+    assert variables(pytester.path) == {"ENABLE_PROFILE=true"}
+
+
+def test_a_configuration_that_passed_is_not_profiled(launch: Launch) -> None:
+    told = launch("--llmb-profile-on-regression")
+    assert told.verdicts == {CONFIGURATION: "PASS"}
+    assert [job["purpose"] for job in told.described[CONFIGURATION]["jobs"]] == ["measure"]
+
+
+def test_a_regression_stands_where_no_profile_can_be_made(launch: Launch) -> None:
+    told = launch("--llmb-profile-on-regression", behaviour="steps 1.2", purposes="")
+    assert told.verdicts == {CONFIGURATION: "REGRESSION"}
+    assert "not profiled: fake 24.11 documents no profiling" in " ".join(told.messages[CONFIGURATION].split())
+
+
+# --- afterwards ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("option", ["--llmb-profile", "--llmb-nccl-trace", "--llmb-load-checkpoint"])
+def test_later_such_a_run_is_not_judged_for_its_speed(
+    launch: Launch, pytester: pytest.Pytester, judged: Judge, option: str
+) -> None:
+    value = f"={checkpoint(pytester.path)}" if option == "--llmb-load-checkpoint" else ""
+    launch(f"{option}{value}", behaviour=f"{PURPOSED}steps 1.3")
+    told = judged("-k", "fake", "--llmb-logs=.llmbench/jobs")
+    assert told.statuses == {CONFIGURATION: "failed"}  # nothing was judged
+    assert told.described[CONFIGURATION]["reason"] == "only-not-comparable"
+
+
+# --- the documents ------------------------------------------------------------------------------------------
+
+ALL = "--llmb-profile=start:20,stop:30"
+CLUSTER = """schema: 1
+gpu: h100
+largest: 4096
+gpu_hours: 1000000
+account: research
+partition: batch
+environment: {{STAGE_PATH: "{0}", LLMB_INSTALL: "{0}", LLMB_REPO: "{0}", HF_TOKEN: hf_secret}}
+"""
+
+DOCUMENTED = {
+    "grok1-25.05 profile": ("grok1 and 25.05 and fp8", "--llmb-profile", {"ENABLE_PROFILE=true"}),
+    "grok1-25.05 steps": (
+        "grok1 and 25.05 and fp8",
+        ALL,
+        {"ENABLE_PROFILE=true", "PROFILE_START_STEP=20", "PROFILE_STOP_STEP=30"},
+    ),
+    "grok1-25.05 trace": ("grok1 and 25.05 and fp8", "--llmb-nccl-trace", {"ENABLE_NCCLTRACE=true"}),
+    "llama3.1 profile": ("llama3 and 8b and bf16-16", "--llmb-profile", {"ENABLE_PROFILE=true"}),
+    "llama3.1 steps": (
+        "llama3 and 8b and bf16-16",
+        ALL,
+        {"ENABLE_PROFILE=true", "PROFILE_START_STEP=20", "PROFILE_STOP_STEP=30"},
+    ),
+    "llama3.1 trace": ("llama3 and 8b and bf16-16", "--llmb-nccl-trace", {"ENABLE_NCCLTRACE=true"}),
+    "llama3.1 save": ("llama3 and 8b and bf16-16", "--llmb-save-checkpoint", {"ENABLE_CHECKPOINT=true"}),
+    "nemotron4 profile": ("nemotron4 and fp8 and 128", "--llmb-profile", {"ENABLE_PROFILE=true"}),
+    "nemotron4 all": (
+        "nemotron4 and fp8 and 128",
+        f"{ALL},ranks:0+7,gpu_metrics,cpu",
+        {
+            "ENABLE_PROFILE=true",
+            "RUN_CONF_PROFILE_START_STEP=20",
+            "RUN_CONF_PROFILE_STOP_STEP=30",
+            "RUN_CONF_PROFILE_RANKS=0,7",
+            "RUN_CONF_PROFILE_GPU_METRICS=true",
+            "RUN_CONF_PROFILE_CPU=true",
+        },
+    ),
+    "nemotron4 trace": ("nemotron4 and fp8 and 128", "--llmb-nccl-trace", {"ENABLE_NCCL_TRACE=true"}),
+}
+
+
+@pytest.mark.parametrize("name", DOCUMENTED)
+def test_the_variables_are_those_of_the_document(pytester: pytest.Pytester, name: str) -> None:
+    selection, option, expected = DOCUMENTED[name]
+    (pytester.path / "cluster.yaml").write_text(CLUSTER.format(pytester.path))
+    result = pytester.runpytest("-k", selection, "--llmb-launch", "--llmb-dry-run", option)
+    switches = ("ENABLE_", "PROFILE_", "RUN_CONF_PROFILE_", "LOAD_")
+    lines = [line.strip() for line in result.stdout.lines]
+    assert {line for line in lines if line.startswith(switches)} == expected
+
+
+@pytest.mark.parametrize("selection", ["grok1 and 24.11 and fp8", "maxtext_llama2"])
+@pytest.mark.parametrize("option", ["--llmb-profile", "--llmb-nccl-trace", "--llmb-save-checkpoint"])
+def test_two_documents_have_none_of_it(pytester: pytest.Pytester, selection: str, option: str) -> None:
+    (pytester.path / "cluster.yaml").write_text(CLUSTER.format(pytester.path))
+    result = pytester.runpytest("-k", selection, "--llmb-launch", "--llmb-dry-run", option)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert f"leave {option} out" in " ".join(result.stderr.str().split())

@@ -1,0 +1,172 @@
+"""Recipes that submit by themselves: what NeMo-Run and llmb-run print is read, and the job followed and judged on its
+own log. Both are stand-ins that print the lines of the real ones; the jobs are real."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from clusters import Cluster
+from fake_recipe import PURPOSES, WELL, program, write_recipe
+
+BLOCK = """#!/bin/bash
+# as NeMo-Run's experiments are reported: its own names of tasks, a time in brackets, the folder wrapped at 80 columns
+set -eu
+if [ "$MODEL_SIZE" = refused ]; then
+    echo 'sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified' >&2
+    exit 1
+fi
+folder="$STAGE_PATH/experiments/pretrain_fake_${MODEL_SIZE}_${DTYPE}_$JOB_TOTAL_GPUS/$(printf 'd%.0s' {1..90})/train"
+mkdir -p "$folder"
+job=$(sbatch --parsable --gres=gpu:8 -N 1 --output="$folder/sbatch_%j.out" ./launch.sh)
+ln -s "$STAGE_PATH/results/24.11/$DTYPE/$MODEL_SIZE/$JOB_TOTAL_GPUS/log-nemo_fake_${MODEL_SIZE}_8_$job.out" "$folder/"
+cat <<END
+────────── Entering Experiment train with id: train_1795213664566197936 ────────
+[03:00:01] INFO     Launching job train for experiment train
+
+Experiment Status for train_1795213664566197936
+
+Task 0: train
+- Status: SUBMITTED
+- Executor: SlurmExecutor on @localhost
+- Job id: $job
+$(fold -w 80 <<<"- Local Directory: $folder")
+
+# The experiment was run with the following tasks: ['train']
+# You can inspect and reconstruct this experiment at a later point in time using:
+experiment = run.Experiment.from_id("train_1795213664566197936")
+experiment.status() # Gets the overall status
+experiment.cancel("train") # Cancels the task by name
+END
+"""
+
+LLMB_RUN = """#!/bin/bash
+# llmb-run SUBCOMMAND -w WORKLOAD -s SIZE --dtype DTYPE --scale GPUS, as of 25.05 (single) and as of 26.06 (submit)
+set -eu
+export MODEL_SIZE=$5 DTYPE=$7 JOB_TOTAL_GPUS=$9 STAGE_PATH=$LLMB_INSTALL
+told() { printf '%s%-30s %-12s %-12s %-15s %s\\n' "$1" "$2" "dtype=$DTYPE" "scale=$JOB_TOTAL_GPUS" profile=False "$3"; }
+if [ "$MODEL_SIZE" = refused ]; then
+    told 'ERROR: ERROR: ' "$3_$MODEL_SIZE" 'launch failed with return code 1'
+    [ "$1" = submit ] && exit 2 || exit 0
+fi
+experiment=pretrain_fake_${MODEL_SIZE}_${DTYPE}_$JOB_TOTAL_GPUS
+folder=$LLMB_INSTALL/workloads/$3/experiments/$experiment/${experiment}_1795213664/$experiment
+mkdir -p "$folder"
+export FOLDER=$folder
+job=$(sbatch --parsable --gres=gpu:8 --output="$folder/log-acct.${experiment}_%j_0.out" "$LLMB_INSTALL/job.sh")
+if [ "$1" = single ]; then
+    told 'LAUNCHED: ' "$3_$MODEL_SIZE" "jobid=$job"
+    echo "JobID: $job, Workdir: $folder"
+else
+    told 'SUBMITTED: ' "$3_$MODEL_SIZE" "proxy=False  jobid=$job workdir=$folder"
+fi
+"""
+
+OLD = """launcher: {{llmb_repo: "{0}", llmb_install: "{0}", gpu_type: h100}}
+slurm: {{gpu_partition: batch, gpu_gres: 8}}
+"""
+NEW = """schema_version: 2
+llmb_repo: "{0}"
+llmb_install: "{0}"
+gpu_type: h100
+slurm: {{gpu: {{partition: batch, gres: 8}}}}
+"""
+WORKLOADS = "environment: {HF_TOKEN: hf_53cr3t}\nworkloads: {installed: [pretrain_fake]}\n"
+
+
+def run(folder: Path, cluster: Cluster, *arguments: str) -> tuple[int, str]:
+    """Run pytest in a folder, with the programs of its `bin`; return its exit code and what it printed."""
+    path = os.pathsep.join((str(folder / "bin"), os.environ["PATH"]))
+    command = [sys.executable, "-Im", "pytest", "-p", "no:cacheprovider", "-k", "fake", "--llmb-launch", *arguments]
+    environment = {**os.environ, **cluster.environment, "PATH": path, "COLUMNS": "80"}
+    done = subprocess.run(
+        [*command, "--junitxml=junit.xml"],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def outcomes(folder: Path) -> dict[str, str]:
+    """Return the reason by size, from the JUnit report."""
+    found = {}
+    for case in ElementTree.parse(folder / "junit.xml").iter("testcase"):  # noqa: S314 (our own file)
+        told: Mapping[str | None, str | None] = {one.get("name"): one.get("value") for one in case.iter("property")}
+        found[str(case.get("name")).partition("fake_")[2].partition("-")[0]] = str(told["reason"])
+    return found
+
+
+BEHAVIOURS = {"8b": WELL, "9b": "echo 'RuntimeError: no such layer'; exit 3", "refused": WELL}
+EXPECTED = {"8b": "within-tolerance", "9b": "job-failed", "refused": "not-submitted"}
+
+
+def test_the_block_of_nemo_run(tmp_path: Path, cluster: Cluster) -> None:
+    write_recipe(tmp_path, BEHAVIOURS, kind="script")
+    program(tmp_path / "recipe" / "submit.sh", BLOCK)
+    code, output = run(tmp_path, cluster)
+    assert code == 1
+    assert outcomes(tmp_path) == EXPECTED, output
+    assert "no such layer" in output
+    assert "Invalid account" in " ".join(output.split())
+    assert "\\n" not in output  # what the submission said is told in one line
+
+
+@pytest.mark.parametrize(("subcommand", "config"), [("single", OLD), ("submit", NEW)])
+def test_llmb_run(tmp_path: Path, cluster: Cluster, subcommand: str, config: str) -> None:
+    """Its submission failed is exit code 0 in the older one: nothing was submitted all the same."""
+    write_llmb_run(tmp_path, subcommand, config, BEHAVIOURS)
+    code, output = run(tmp_path, cluster, "--llmb-cluster=llmb")
+    assert code == 1
+    assert outcomes(tmp_path) == EXPECTED, output
+    assert f"exit code {2 if subcommand == 'submit' else 0} and no job id" in " ".join(output.split()), output
+    assert "53cr3t" not in output
+
+
+def test_llmb_run_profiles(tmp_path: Path, cluster: Cluster) -> None:
+    behaviour = f"[ -z $ENABLE_PROFILE ] || touch $FOLDER/profile_$SLURM_JOB_ID.nsys-rep; {WELL}"
+    write_llmb_run(tmp_path, "single", OLD, {"8b": behaviour})
+    code, output = run(tmp_path, cluster, "--llmb-cluster=llmb", "--llmb-profile")
+    assert code == 0, output
+    assert outcomes(tmp_path) == {"8b": "not-judged"}
+
+
+def test_a_dry_run_of_llmb_run_submits_nothing_and_shows_no_token(tmp_path: Path, cluster: Cluster) -> None:
+    write_llmb_run(tmp_path, "single", OLD, {"8b": WELL})
+    code, output = run(tmp_path, cluster, "--llmb-cluster=llmb", "--llmb-dry-run")
+    assert code == 0, output
+    assert "llmb-run single -w pretrain_fake -s 8b --dtype bf16 --scale 8" in output
+    assert "53cr3t" not in output
+    assert not (tmp_path / "llmb" / "workloads").exists()
+
+
+def test_llmb_run_that_is_not_there_is_told_before_anything_is_submitted(tmp_path: Path, cluster: Cluster) -> None:
+    write_llmb_run(tmp_path, "single", OLD, {"8b": WELL})
+    (tmp_path / "bin" / "llmb-run").unlink()
+    code, output = run(tmp_path, cluster, "--llmb-cluster=llmb")
+    assert code == 4
+    assert "llmb-run" in output
+
+
+def write_llmb_run(folder: Path, subcommand: str, config: str, behaviours: Mapping[str, str]) -> None:
+    """Write a recipe that is installed with llmb-run, below `llmb`."""
+    write_recipe(folder, behaviours, purposes=PURPOSES)
+    file, install = folder / "baselines" / "fake.yaml", folder / "llmb"
+    commands = f'    llmb-run: {{command: "llmb-run {subcommand} -w pretrain_fake -s {{size}} --dtype {{dtype}} --scale'
+    text = file.read_text().replace("  commands:\n", f'  commands:\n{commands} {{gpus}}", folder: $LLMB_INSTALL}}\n')
+    text = text.replace("STAGE_PATH: where the results go", "LLMB_INSTALL: where everything is")
+    file.write_text(text.replace('"24.11"', '"25.05"').replace("layout: results", "layout: workloads"))
+    install.mkdir()
+    (install / "cluster_config.yaml").write_text(config.format(install) + WORKLOADS)
+    (folder / "bin").mkdir()
+    program(folder / "bin" / "llmb-run", LLMB_RUN)
+    launch = (folder / "recipe" / "launch.sh").read_text()
+    program(install / "job.sh", launch.replace('    exec >>"$folder', '    : exec >>"$folder'))
