@@ -60,8 +60,11 @@ def path_of(flag: str, given: object, directory: Path) -> Path:
 def existing(flag: str, given: object, directory: Path) -> Path:
     """Return a path that exists; SettingsError names the part that does not, and the nearest name."""
     path = path_of(flag, given, directory)
-    if path.exists():
-        return path
+    try:
+        if path.exists():
+            return path
+    except PermissionError as error:
+        raise SettingsError(f"{flag}={given}: {error.filename}: {error.strerror}") from error
     if path.is_symlink():
         raise SettingsError(f"{flag}={given}: a broken link, to {os.readlink(path)}")
     parent = next(parent for parent in path.parents if parent.exists())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from pytest_llmbench import wording
 from pytest_llmbench.batch import Batch, Result
-from pytest_llmbench.models import Baseline, Key, Measurement, Outcome, Reason, Recording, Status, Verdict
+from pytest_llmbench.models import Baseline, Judgement, Key, Measurement, Outcome, Reason, Recording, Status, Verdict
 from pytest_llmbench.robust import trimmed_mean
 from pytest_llmbench.settings import Settings
 from pytest_llmbench.strays import unshadowed
@@ -55,8 +56,17 @@ def record(
         told = "" if failed or result.case.key not in recorded else _told(*recorded[result.case.key], changes)
         status = Status.FAILED if failed else Status.SKIPPED
         seconds = recorded[result.case.key][1].trimmed_mean_seconds if told else None
-        outcomes.append(Outcome(result.case, status, result.judgement, (), context, told, seconds))
+        judgement = _not_recorded(result.judgement, refused.get(result.case.key, ""))
+        outcomes.append(Outcome(result.case, status, judgement, (), context, told, seconds))
     return tuple(outcomes), tuple(path for path, _ in written)
+
+
+def _not_recorded(judgement: Judgement, why: str) -> Judgement:
+    """Return a judgement that does not ask for what was just tried: to record the run."""
+    if not why or judgement.reason is not Reason.NO_BASELINE:
+        return judgement
+    reason = Reason.REPEATS_DISAGREE if why == CONTRADICTORY else judgement.reason
+    return replace(judgement, reason=reason, text=judgement.text.partition("; ")[0])
 
 
 def _is_invalid(result: Result) -> bool:

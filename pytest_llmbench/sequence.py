@@ -272,8 +272,8 @@ def _dated(run: Run, job: Job) -> Run:
 
 
 def _with_failures(result: Result, failures: Mapping[int, Judgement]) -> Result:
-    """Return a result that is not green where a repeat failed: what failed counts, too."""
-    if not failures or result.judgement.verdict not in GREEN:
+    """Return a result that is red where a repeat failed: what failed counts, too. An inconclusive one can be green."""
+    if not failures or result.judgement.verdict in (Verdict.REGRESSION, Verdict.INVALID):
         return result
     first = failures[min(failures)]
     text = f"{first.text}; {result.judgement.text} without it"

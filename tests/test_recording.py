@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -15,7 +16,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from pytest_llmbench.baseline.read import read_recipe
-from pytest_llmbench.recording import recording_of
+from pytest_llmbench.models import Reason, Verdict
+from pytest_llmbench.recording import record, recording_of
 from pytest_llmbench.session import Session
 from pytest_llmbench.settings import Settings
 
@@ -55,6 +57,19 @@ def test_the_value_that_decides_is_the_one_that_is_told(tmp_path: Path) -> None:
     assert baseline.recording.mean_seconds > 8
     assert outcome.recorded.startswith("recorded 7.300 s (trimmed mean; the mean is 8.")
     assert outcome.skipped
+
+
+def test_a_refused_recording_does_not_advise_to_record(tmp_path: Path) -> None:
+    """Where there is no baseline yet, that is what the verdict says; here it was just tried."""
+    session = recorded(tmp_path, NOW - timedelta(hours=5), (7.3,) * 50, (9.0,) * 50)
+    result = session.batch.results[KEY.id]
+    text = "nothing to compare with yet: 7.3 s, 9 s measured; record it with --llmb-record=DIR"
+    judgement = replace(result.judgement, verdict=Verdict.INVALID, reason=Reason.NO_BASELINE, text=text)
+    batch = replace(session.batch, results={KEY.id: replace(result, judgement=judgement)})
+    (outcome,), _ = record(batch, [KEY.id], session.settings, NOW)
+    assert outcome.judgement.reason is Reason.REPEATS_DISAGREE
+    assert outcome.judgement.text == "nothing to compare with yet: 7.3 s, 9 s measured"
+    assert "its runs differ by more than 10 %" in outcome.context
 
 
 @pytest.mark.parametrize(

@@ -126,6 +126,7 @@ def test_repeats_are_limited_by_the_option_and_by_gpu_hours() -> None:
     poor = Course(Verdict.REGRESSION, budget=19.0)
     assert poor.end() == []
     assert poor.result.judgement.verdict is Verdict.REGRESSION
+    assert poor.result.nodes == "not repeated: the limit of GPU-hours is reached"
 
 
 def test_what_only_collects_starts_nothing() -> None:
@@ -253,6 +254,9 @@ def test_a_regression_is_profiled_once_where_that_was_asked_for() -> None:
     assert course.result.judgement.verdict is Verdict.REGRESSION
     assert [job.purpose for job in course.result.jobs] == [Purpose.MEASURE, Purpose.PROFILE]
     assert Course(Verdict.PASS, profile_on_regression=True).end() == []
+    poor = Course(Verdict.REGRESSION, budget=0.0, repeats=1, profile_on_regression=True)
+    assert poor.end() == []
+    assert poor.result.nodes == "not profiled: the limit of GPU-hours is reached"
 
 
 @pytest.mark.parametrize("verdict", [Verdict.PASS, Verdict.INVALID])

@@ -108,7 +108,10 @@ def check_stage(planned: Planned, machine: Machine) -> Iterator[Finding]:
     """Yield what is wrong with the stage folders of a job."""
     for name, folder in documented_stages(planned).items():
         if not folder.is_absolute():
-            yield Finding(f"{name} is {str(folder)!r}, which is another folder on another node", "give its full path")
+            yield Finding(
+                f"{name} is {str(folder)!r}, which is another folder on another node",
+                "give its full path; of variables ${NAME} is filled in",
+            )
         elif not folder.is_dir():
             yield Finding(f"{name}={folder}: no such folder", f"create it, or correct {name}")
         elif not machine.may(_results(planned, folder), os.W_OK | os.X_OK):
@@ -243,7 +246,7 @@ def check_room(jobs: Sequence[Planned], machine: Machine) -> Iterator[tuple[Plan
     """Yield the jobs whose checkpoints do not fit together on the disk of their stage folder."""
     for stage in {next(iter(stages(job).values()), None): None for job in jobs}:
         saving = [job for job in jobs if _saves(job) and next(iter(stages(job).values()), None) == stage]
-        if stage is None or not saving or not stage.is_dir():
+        if stage is None or not saving or not os.path.isdir(stage):  # is_dir raises without permission
             continue
         needed, free = sum(map(_checkpoint_bytes, saving)), machine.free_bytes(stage)
         if needed > free:

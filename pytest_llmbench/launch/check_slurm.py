@@ -186,7 +186,7 @@ def _option(words: Sequence[str], options: Sequence[str]) -> str:
 def directives(planned: Planned) -> list[str]:
     """Return the words of the #SBATCH lines of a job's script; nothing where it is not given to sbatch."""
     script = script_of(planned)
-    if planned.spec.via != "sbatch" or script is None or not script.is_file():
+    if planned.spec.via != "sbatch" or script is None:
         return []
     lines = _head(script).splitlines()
     return [word for line in lines if line.startswith("#SBATCH") for word in _words(line.removeprefix("#SBATCH"))]

@@ -237,7 +237,8 @@ class Engine:
         done = replace(self._journal.submitted(job.number, found.job_id, found.folder, self._now()), spec=job.spec)
         self._jobs[job.number] = self._live[job.number] = done
         self._progress.submitted(done, self._now())
-        self._pause = self._limits.first_poll
+        if not self._queue:  # where many are submitted one after another, each of them is no reason to ask for all
+            self._pause = self._limits.first_poll
         return done
 
     def _refused(self, job: Job, error: SubmitError) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from pytest_llmbench.errors import LaunchError
 from pytest_llmbench.jobs import Cluster, Installed, JobSpec, LaunchFacts, Pairs, Purpose
@@ -36,6 +35,9 @@ ACTIVE = ("VIRTUAL_ENV", "CONDA_PREFIX")
 
 WIDE = "400"
 """Launchers wrap what they print at the width of a terminal, in the middle of paths."""
+
+LONGEST = 131_072
+"""Bytes of one variable with its name and a NUL: Linux starts no process with a longer one (MAX_ARG_STRLEN)."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
@@ -177,7 +179,7 @@ def _activated(job: Draft, environment: Mapping[str, str]) -> dict[str, str]:
     if job.installed.virtual_environment is None:
         return {}
     folder = filled(str(job.installed.virtual_environment), job.caller, f"{source_of(job)}: virtual_environment")
-    name = "CONDA_PREFIX" if Path(folder, "conda-meta").is_dir() else "VIRTUAL_ENV"
+    name = "CONDA_PREFIX" if os.path.isdir(f"{folder}/conda-meta") else "VIRTUAL_ENV"  # False without permission
     return {name: folder, "PATH": os.pathsep.join(filter(None, (f"{folder}/bin", environment.get("PATH", ""))))}
 
 
@@ -198,3 +200,7 @@ def _check(job: Draft, environment: Mapping[str, str]) -> None:
             )
         if "\0" in value:
             raise LaunchError(f"{job.key.id}: the value of {name} holds a NUL, which no environment can carry")
+        if (size := len(os.fsencode(f"{name}={value}")) + 1) > LONGEST:
+            raise LaunchError(
+                f"{job.key.id}: {name} takes {size} bytes, and no process gets more than {LONGEST} in one"
+            )

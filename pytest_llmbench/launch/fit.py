@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from textwrap import fill
 
 from pytest_llmbench.errors import LaunchError, did_you_mean
 from pytest_llmbench.jobs import Cluster, Command, Installed, LaunchFacts
@@ -12,6 +13,7 @@ from pytest_llmbench.wording import counted, listed
 
 DEFAULT_HOURS = 50.0
 SHOWN = 5
+WIDTH = 79
 
 
 def unfit(configuration: Configuration, facts: LaunchFacts | None, cluster: Cluster, launcher: str = "") -> str:
@@ -45,8 +47,13 @@ def _not_installed(key: Key, cluster: Cluster) -> str:
     if not cluster.installed or installed_for(key, cluster) is not None:
         return ""
     names = sorted({_name(one) for one in cluster.installed})
-    name = f"{key.recipe}-{key.release}"
-    return f"{name} is not installed here: there is {listed(names)}{did_you_mean(name, names)}"
+    name, like = f"{key.recipe}-{key.release}", [_name(one) for one in cluster.installed if _alike(one, key)]
+    return f"{name} is not installed here: there is {listed(names)}{did_you_mean(name, like)}"
+
+
+def _alike(installed: Installed, key: Key) -> bool:
+    """Whether the recipe may be meant by its name: an equal release alone makes no two names similar."""
+    return bool(did_you_mean(key.recipe, [installed.recipe]))
 
 
 def installed_for(key: Key, cluster: Cluster) -> Installed | None:
@@ -129,14 +136,14 @@ def refuse_hours(by_case: Mapping[str, float], limit: float | None, default: flo
     lines = [f"  {hours:>9,.1f}  {case_id}" for case_id, hours in largest[:SHOWN]]
     more = len(largest) - SHOWN
     rest = [f"  {sum(hours for _, hours in largest[SHOWN:]):>9,.1f}  {more} more"] if more > 0 else []
-    said = "what is used without being asked for" if limit is None else "the limit that is set"
+    said = "without being told a session uses at most" if limit is None else "allowed are"
     raise LaunchError(
         "\n".join(
             [
-                f"the steps of {len(by_case)} jobs take {total:,.1f} GPU-hours, and {allowed:,.10g} is {said}:",
+                f"the steps of {counted(len(by_case), 'job')} take {total:,.1f} GPU-hours; {said} {allowed:,.10g}:",
                 *lines,
                 *rest,
-                f"{allow(total)}; --llmb-dry-run shows what would be submitted",
+                fill(f"{allow(total)}; --llmb-dry-run shows what would be submitted", WIDTH, break_on_hyphens=False),
             ]
         )
     )

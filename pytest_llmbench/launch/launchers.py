@@ -171,7 +171,7 @@ class SlurmLauncher:
                 raise NotReachedError(submissions.refusal(job, code, text, output))
             doubtful = True
         if code is None or doubtful or code > KILLED or (code == 0 and not submissions.refused(text)):
-            raise SubmitError(submissions.doubt(job, output, marked=self.marked), uncertain=True)
+            raise SubmitError(submissions.doubt(job, output, marked=self.marked, text=text), uncertain=True)
         raise SubmitError(submissions.refusal(job, code, text, output))
 
     def _read(self, job: Job, text: str) -> Sequence[Submission]:

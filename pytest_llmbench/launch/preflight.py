@@ -39,9 +39,19 @@ def _found(
     planned: Sequence[Planned], cluster: Cluster, slurm: Scheduler | None, machine: Machine
 ) -> Iterator[tuple[Planned, Finding]]:
     for check in CHECKS:
-        yield from ((job, finding) for job in planned for finding in check(job, machine))
+        yield from ((job, finding) for job in planned for finding in _allowed(check(job, machine)))
     yield from check_files.check_room(planned, machine)
     yield from check_slurm(planned, cluster, slurm)
+
+
+def _allowed(findings: Iterator[Finding]) -> Iterator[Finding]:
+    """Yield findings, and as one of them a folder that this user may not enter: whether a file is there raises then."""
+    try:
+        yield from findings
+    except PermissionError as error:
+        yield Finding(
+            f"{error.filename}: {error.strerror}", "ask the owner of its folder for the permission to enter it"
+        )
 
 
 def _remembering(machine: Machine) -> Machine:

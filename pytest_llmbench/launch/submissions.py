@@ -159,17 +159,18 @@ def remedy(text: str) -> str:
 
 
 def refused(text: str) -> bool:
-    """Whether an output holds an error that is known: a command can end well although nothing was submitted, as llmb-run
-    of 25.05 does."""
+    """Whether an output holds an error that is known: a command can end well although nothing was submitted, as
+    llmb-run of 25.05 does."""
     return any(re.search(pattern, text) for pattern in (_LLMB_RUN_FAILED, *(pattern for pattern, _ in REMEDIES)))
 
 
 def doubt(job: Job, output: Path, *, marked: bool = False, text: str = "") -> str:
-    """Say that nothing tells whether a job was submitted, and how to find out."""
+    """Say that nothing tells whether a job was submitted, what `text` says, and how to find out."""
     look = "squeue --me -t all -o '%i %T %j %k'" if marked else "squeue --me -t all -o '%i %T %j %V'"
     sign = f" (its comment would be llmb:{job.token})" if marked else ""
+    said = f"The submission said: {_last_words(job, text)}. " if text.strip() else ""
     return (
-        f"{job.spec.case_id}: nothing tells whether it was submitted, so it is not submitted again. See "
+        f"{job.spec.case_id}: nothing tells whether it was submitted, so it is not submitted again. {said}See "
         f"{shlex.quote(str(output))} and `{look}`{sign}; cancel it there if it runs, and start a new session for it"
     )
 

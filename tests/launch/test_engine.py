@@ -537,6 +537,12 @@ def test_submitting_alone_returns_at_once_and_another_session_collects(session: 
     assert states(session) == {"a": "COMPLETED", "b": "COMPLETED"}
 
 
+def test_submitting_alone_goes_on_with_what_is_left(session: Session) -> None:
+    session.engine.submit_only([session.spec("a")])
+    session.again().submit_only([session.spec("a"), session.spec("b")], goes_on=True)
+    assert session.world.cases == ["a", "b"]
+
+
 def test_submitting_alone_returns_what_found_no_room(session: Session) -> None:
     session.make(Limits(max_jobs=2))
     left = session.engine.submit_only([session.spec(case) for case in "abc"])

@@ -331,6 +331,9 @@ def test_what_no_process_can_have_is_refused_without_its_value() -> None:
     with pytest.raises(LaunchError, match="the value of HF_TOKEN holds a NUL") as caught:
         spec("llama3.1/25.04", "8b-25.04-h100-bf16-8", caller={**CALLER, "HF_TOKEN": "hf_secret\0"})
     assert "hf_secret" not in str(caught.value)
+    with pytest.raises(LaunchError, match="LONG takes 131073 bytes, and no process gets more than 131072 in one"):
+        spec("grok1/24.11", "fp8-8", replace(CLUSTER, environment=(("LONG", "é" + "x" * 131_065),)))
+    assert spec("grok1/24.11", "fp8-8", replace(CLUSTER, environment=(("LONG", "x" * 131_066),)))
     with pytest.raises(LaunchError, match="'A B' in cluster is no name of a variable"):
         spec("grok1/24.11", "fp8-8", replace(CLUSTER, environment=(("A B", "x"),)))
     with pytest.raises(LaunchError, match="its command holds a NUL"):

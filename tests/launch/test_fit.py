@@ -42,6 +42,12 @@ def reason(name: str, ending: str, cluster: Cluster, launcher: str = "") -> str:
             replace(H100, launcher="llmb-run"),
             "grok1 24.11 is not launched by 'llmb-run', but by sbatch",
         ),
+        (
+            "grok1/24.11",
+            "bf16-8",
+            replace(H100, installed=(Installed("llama3.1", "24.11"),)),
+            "grok1-24.11 is not installed here: there is llama3.1-24.11",
+        ),
         ("grok1/25.05", "h100-bf16-512", replace(H100, launcher="llmb-run"), ""),
         ("grok1/24.11", "bf16-64", replace(H100, gpus_per_node=12), "64 GPUs are no whole number of nodes with 12"),
         ("grok1/24.11", "bf16-64", replace(H100, gpus_per_node=4), ""),
@@ -108,7 +114,7 @@ def test_more_gpu_hours_than_nobody_asked_for_are_refused_with_the_largest() -> 
     with pytest.raises(LaunchError) as caught:
         refuse_hours(HOURS, None, 49.0)
     text = str(caught.value)
-    assert "the steps of 7 jobs take 50.0 GPU-hours, and 49 is what is used without being asked for" in text
+    assert "the steps of 7 jobs take 50.0 GPU-hours; without being told a session uses at most 49:" in text
     assert [line.split()[-1] for line in text.splitlines()[1:7]] == ["b", "a", "d", "c", "e", "more"]
     assert "5.5  2 more" in text
     assert "--llmb-gpu-hours=50" in text
@@ -116,9 +122,9 @@ def test_more_gpu_hours_than_nobody_asked_for_are_refused_with_the_largest() -> 
 
 def test_a_limit_counts_in_place_of_the_default() -> None:
     refuse_hours({"a": 500.0}, 500.0)
-    with pytest.raises(LaunchError, match="and 20 is the limit that is set"):
+    with pytest.raises(LaunchError, match="allowed are 20:"):
         refuse_hours(HOURS, 20.0)
-    with pytest.raises(LaunchError, match="and 0 is the limit"):
+    with pytest.raises(LaunchError, match="allowed are 0:"):
         refuse_hours({"a": 0.1}, 0.0)
 
 

@@ -185,6 +185,16 @@ def test_a_request_that_may_have_arrived_is_never_taken_for_refused(bench: Bench
     assert caught.value.uncertain
 
 
+@pytest.mark.parametrize("via", ["sbatch", "script", "llmb-run"])
+@pytest.mark.parametrize("text", ["echo submitted, probably", "kill -9 $$"])
+def test_a_submission_that_says_nothing_or_was_killed_is_not_taken_for_refused(
+    bench: Bench, text: str, via: str
+) -> None:
+    with pytest.raises(SubmitError, match="nothing tells") as caught:
+        bench.submit(bench.intend(text, via=via))
+    assert caught.value.uncertain
+
+
 def test_a_submission_that_does_not_end_is_stopped_and_not_taken_for_refused(bench: Bench) -> None:
     one = bench.intend("echo $$ > pid; sleep 60")
     begun = time.monotonic()

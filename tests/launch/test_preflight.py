@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Callable
@@ -233,6 +234,20 @@ def test_a_recipe_in_a_stage_folder_that_is_not_there_is_one_problem(tmp_path: P
     shutil.rmtree(tmp_path / "stage")
     (line,) = found(replace(job, spec=replace(job.spec, directory=tmp_path / "stage")))
     assert "STAGE_PATH=" in line
+
+
+def test_a_folder_that_may_not_be_entered_is_a_problem_and_no_crash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(path: Path) -> bool:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    job = planned(tmp_path)
+    monkeypatch.setattr(Path, "is_file", refused)
+    lines = found(job)
+    assert (
+        f"{tmp_path}/recipe/launch.sh: Permission denied | ask the owner of its folder for the permission" in lines[0]
+    )
 
 
 def test_a_script_that_setup_copies_into_the_stage_folder_is_missed_with_that_advice(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from pytest_llmbench.launch.submissions import (
     read_sbatch,
     read_script,
     refusal,
+    refused,
     remedy,
     the_one,
 )
@@ -168,6 +169,23 @@ def test_what_an_earlier_session_printed_is_not_shown_where_its_secrets_are_unkn
     assert "may hold secrets" in told
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("ERROR: ERROR: pretrain_x_8b  dtype=fp8  scale=8  profile=False  launch failed with return code 1\n", True),
+        ("ERROR: ERROR: pretrain_x_8b  dtype=fp8  venv error: Invalid virtual environment: python3 executable", True),
+        ("ERROR: venv_path not found in config for workload pretrain_x\n", True),
+        ("sbatch: error: Batch job submission failed: Invalid account\n", True),
+        ("ERROR: ERROR: pretrain_x_8b  output parsing failed: No Task headers found in output\n", False),
+        ("done\n", False),
+    ],
+)
+def test_an_error_that_is_known_is_a_refusal_also_where_the_command_ended_well(text: str, expected: bool) -> None:
+    assert refused(text) is expected
+
+
 def test_a_doubt_says_how_to_find_out() -> None:
+    assert "It said" not in doubt(job(Path("/scratch")), OUTPUT)
+    assert "said: line 1 | line 2. See" in doubt(job(Path("/scratch")), OUTPUT, text="line 1\nline 2\n")
     assert "squeue --me" in doubt(job(Path("/scratch")), OUTPUT)
     assert "llmb:token1" in doubt(job(Path("/scratch")), OUTPUT, marked=True)

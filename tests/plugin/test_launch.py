@@ -48,6 +48,14 @@ def test_a_slow_one_runs_three_times_and_fails(launch: Launch, ran: Callable[[],
     assert [job["repeat"] for job in told.described["fake_slow-24.11-h100-bf16-8"]["jobs"]] == [1, 2, 3]
 
 
+def test_a_repeat_that_fails_is_not_forgotten_where_the_others_are_within_the_bound(launch: Launch) -> None:
+    """With too little known, a run below the bound is green although it is inconclusive."""
+    commands = "echo ran >> $STAGE_PATH/ran; steps 1.045; [ $(wc -l < $STAGE_PATH/ran) != 2 ]"
+    told = launch("--llmb-launch", "-k", "fake", close=commands)
+    assert told.verdicts == {"fake_close-24.11-h100-bf16-8": "INVALID"}
+    assert told.ret == pytest.ExitCode.TESTS_FAILED
+
+
 def test_repeats_can_be_left_out(launch: Launch, ran: Callable[[], int]) -> None:
     launch("--llmb-launch", "--llmb-repeats=1", "-k", "fake", slow=COUNTED.replace("1.0", "1.2"))
     assert ran() == 1
@@ -102,6 +110,24 @@ def test_a_user_s_own_test_launches_what_it_asks_for(
     told = launch("--llmb-launch", "-k", "fake", "test_a_user_s_own_test_launches_what_it_asks_for.py")
     assert told.verdicts == {"fake_ok-24.11-h100-bf16-8": "PASS"}
     assert ran() == 1
+
+
+@pytest.mark.parametrize(
+    ("mark", "runs"),
+    [
+        ("skipif(True, reason='x')", 0),
+        ("skipif(False, reason='x')", 1),
+        ("xfail(run=False)", 0),
+        ("xfail(False, run=False, reason='x')", 1),
+    ],
+)
+def test_what_a_mark_keeps_from_running_is_not_launched(
+    launch: Launch, ran: Callable[[], int], pytester: pytest.Pytester, mark: str, runs: int
+) -> None:
+    body = "def test_mine(llmb_verdict):\n    assert not llmb_verdict.failed\n"
+    pytester.makepyfile(test_mine=f"import pytest\n@pytest.mark.{mark}\n{body}")
+    launch("--llmb-launch", "-k", "fake", "test_mine.py", ok=COUNTED)
+    assert ran() == runs
 
 
 @pytest.mark.parametrize("option", ["--collect-only", "--setup-plan", "--setup-only", "--fixtures", "--llmb-dry-run"])

@@ -332,3 +332,57 @@ def test_a_resumed_session_does_what_it_set_out_to_do(gate: Gate) -> None:
     assert gate.outcomes == {"one": "PASS within-tolerance", "two": "MISSING not-launched"}
     assert len(gate.submitted()) == 1
     assert "s3cr3t" not in gate.output
+
+
+def test_collecting_a_part_leaves_the_session_open_and_what_never_was_submitted_is_red(gate: Gate) -> None:
+    write_recipe(gate.folder, {"one": f"{COUNTED}; {WELL}", "bad": f"{COUNTED}; exit 1"})
+    assert gate.run("--llmb-submit-only", "--llmb-max-jobs=1") == 1, "there was no room for the other"
+    assert gate.run("--llmb-collect", "--junitxml=junit.xml") == 1, gate.output
+    assert "not-submitted" in str(gate.outcomes), gate.output
+    assert gate.run("--llmb-resume", "-k", "fake_one") == 0
+    assert "stays open" in gate.output
+    assert gate.run("--llmb-resume", "--junitxml=junit.xml") == 1, gate.output
+    assert gate.outcomes == {"one": "PASS within-tolerance", "bad": "INVALID job-failed"}
+    assert len(gate.submitted()) == 2
+
+
+def test_submitting_goes_on_without_submitting_anything_twice(gate: Gate) -> None:
+    sizes = [f"s{number}" for number in range(4)]
+    write_recipe(gate.folder, dict.fromkeys(sizes, f"{COUNTED}; {WELL}"))
+    process = gate.start("--llmb-submit-only")
+    gate.wait_for(gate.submitted)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    for _ in range(2):
+        assert gate.run("--llmb-resume", "--llmb-submit-only") == 0, gate.output
+    assert gate.run("--llmb-collect") == 0, gate.output
+    assert len(gate.submitted()) == len(sizes)
+
+
+def test_a_signal_that_comes_twice_stops_once(gate: Gate) -> None:
+    """timeout(1) sends it to the process and to its group."""
+    write_recipe(gate.folder, {"one": f"{COUNTED}; sleep 300", "two": f"{COUNTED}; sleep 300"})
+    process = gate.start(*LAUNCH)
+    gate.wait_for(lambda: len(gate.submitted()) == 2)
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=60) == 2
+    assert "2 jobs cancelled" in gate.output
+    gate.wait_for(lambda: not gate.cluster.jobs())
+
+
+def test_a_session_that_ends_in_an_error_names_the_jobs_that_go_on(gate: Gate) -> None:
+    write_recipe(gate.folder, {"one": f"{COUNTED}; {WAIT}; {WELL}"})
+    process = gate.start(*LAUNCH)
+    job = running(gate)
+    (gate.folder / ".llmbench" / "launch.db").write_bytes(b"no database" * 1000)
+    gate.go()
+    assert process.wait(timeout=60) == 4, gate.output
+    assert f"scancel {job}" in gate.output
+
+
+def test_an_older_log_with_the_same_job_id_is_not_judged(gate: Gate) -> None:
+    write_recipe(gate.folder, {"old": f"{WELL}; touch -d '2 days ago' $folder/log*"})
+    assert gate.run(*LAUNCH) == 1
+    assert gate.outcomes == {"old": "INVALID no-steps"}, gate.output
