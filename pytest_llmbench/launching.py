@@ -88,6 +88,8 @@ class Launching:
 
         Raises LaunchError for what is in the way (nothing is submitted then), Interrupted when somebody stops it.
         """
+        if not selected:  # every test is skipped
+            return False
         if self.launch.dry_run:
             return self._tell_plan(self.planner.plan(selected))
         if self.launch.goes_on:
@@ -159,7 +161,7 @@ class Launching:
         from pytest_llmbench.launch.journal import Journal
 
         with closing(Journal(self.host.folder)) as journal:
-            self.session = journal.resume(self.launch.session)
+            self.session = journal.resume(self.launch.session, finished=self.launch.collect)
             self.host.tell(f"llmbench: going on with session {self.session}")
             yield journal
 

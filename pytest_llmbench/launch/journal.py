@@ -52,14 +52,15 @@ class Journal:
         self.session = session
         return session
 
-    def resume(self, session: str = "") -> str:
-        """Go on with an unfinished session, the newest without a name, and return its id.
+    def resume(self, session: str = "", *, finished: bool = False) -> str:
+        """Go on with an unfinished session, the newest without a name, and return its id; with `finished` also with one
+        that is finished, if it is named.
 
         LaunchError: there is no such session, it is finished, or a process still has it.
         """
         self._check_free()
         with database.transaction(self._database):
-            chosen, self._lock = sessions.reopen(self._database, self.folder, session)
+            chosen, self._lock = sessions.reopen(self._database, self.folder, session, finished=finished)
             self._entries = entries.read(self._database, self.folder, chosen)
         self.session = chosen
         return chosen

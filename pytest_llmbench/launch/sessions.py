@@ -36,13 +36,15 @@ def begin(database: sqlite3.Connection, folder: Path, label: str, now: datetime)
     return session, _locked(folder, session)
 
 
-def reopen(database: sqlite3.Connection, folder: Path, session: str) -> tuple[str, int]:
-    """Return the id and the lock of an unfinished session, without a name of the newest; LaunchError if there is none,
-    or a process has it."""
-    there = [row[0] for row in database.execute("SELECT id FROM session WHERE finished IS NULL ORDER BY rowid DESC")]
-    if not there or session not in ("", *there):
+def reopen(database: sqlite3.Connection, folder: Path, session: str, *, finished: bool = False) -> tuple[str, int]:
+    """Return the id and the lock of an unfinished session, without a name of the newest; with `finished` one that is
+    named may be finished. LaunchError if there is none, or a process has it."""
+    rows = database.execute("SELECT id, finished IS NULL FROM session ORDER BY rowid DESC").fetchall()
+    there = [identifier for identifier, is_open in rows if is_open]
+    known = [identifier for identifier, is_open in rows if is_open or finished]
+    chosen = session or next(iter(there), "")
+    if not chosen or chosen not in known:
         raise LaunchError(_absent(database, folder, session, there))
-    chosen = session or there[0]
     return chosen, _locked(folder, chosen)
 
 

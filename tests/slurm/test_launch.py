@@ -290,6 +290,19 @@ def test_the_night_in_two_halves(gate: Gate) -> None:
     assert len(gate.submitted()) == 2  # collecting starts nothing
 
 
+def test_a_finished_session_is_judged_again_by_its_name_alone(gate: Gate) -> None:
+    """The report may be lost although the session is finished."""
+    write_recipe(gate.folder, {"one": f"{COUNTED}; {WELL}"})
+    assert gate.run(*LAUNCH) == 0, gate.output
+    [session] = [path.name for path in (gate.folder / ".llmbench" / "jobs").iterdir()]
+    (gate.folder / "junit.xml").unlink()
+    assert gate.run("--llmb-collect", "--junitxml=junit.xml") == 4
+    assert gate.run("--llmb-resume", f"--llmb-session={session}") == 4
+    assert gate.run("--llmb-collect", f"--llmb-session={session}", "--junitxml=junit.xml") == 0, gate.output
+    assert gate.outcomes == {"one": "PASS within-tolerance"}
+    assert len(gate.submitted()) == 1
+
+
 def test_two_sessions_in_one_folder_do_not_mix(gate: Gate) -> None:
     write_recipe(gate.folder, {"one": f"{COUNTED}; {WAIT}; {WELL}"})
     first = gate.start("--llmb-launch", "--junitxml=first.xml")

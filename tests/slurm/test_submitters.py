@@ -1,5 +1,8 @@
-"""Recipes that submit by themselves: what NeMo-Run and llmb-run print is read, and the job followed and judged on its
-own log. Both are stand-ins that print the lines of the real ones; the jobs are real."""
+"""Recipes that submit by themselves, and jobs that are not for their speed.
+
+What NeMo-Run and llmb-run print is read, and the job followed and judged on its own log. Both are stand-ins that print
+the lines of the real ones; the jobs are real.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from xml.etree import ElementTree
 
 import pytest
 from clusters import Cluster
-from fake_recipe import PURPOSES, WELL, program, write_recipe
+from fake_recipe import PURPOSED, PURPOSES, WELL, program, write_recipe
 
 BLOCK = """#!/bin/bash
 # as NeMo-Run's experiments are reported: its own names of tasks, a time in brackets, the folder wrapped at 80 columns
@@ -170,3 +173,12 @@ def write_llmb_run(folder: Path, subcommand: str, config: str, behaviours: Mappi
     program(folder / "bin" / "llmb-run", LLMB_RUN)
     launch = (folder / "recipe" / "launch.sh").read_text()
     program(install / "job.sh", launch.replace('    exec >>"$folder', '    : exec >>"$folder'))
+
+
+@pytest.mark.parametrize("option", ["--llmb-profile=start:20,stop:30", "--llmb-nccl-trace", "--llmb-save-checkpoint"])
+def test_a_job_of_slurm_that_did_what_it_was_for_is_skipped(tmp_path: Path, cluster: Cluster, option: str) -> None:
+    write_recipe(tmp_path, {"8b": PURPOSED + WELL}, purposes=PURPOSES)
+    code, output = run(tmp_path, cluster, option)
+    assert code == 0, output
+    assert outcomes(tmp_path) == {"8b": "not-judged"}, output
+    assert "stage/results/24.11/bf16/8b/8/" in output
