@@ -97,10 +97,6 @@ class Planner:
         """Return the jobs of the selected configurations that this cluster can run; raises LaunchError if none."""
         from pytest_llmbench.launch.fit import refuse_hours, unfit
 
-        if not selected:
-            raise LaunchError(
-                "nothing was launched: no configuration is selected; `llmbench baselines list` has them all"
-            )
         skipped: dict[Key, str] = {}
         jobs: list[Planned] = []
         for key in selected:

@@ -117,7 +117,8 @@ def _cluster(values: Mapping[str, Any], directory: Path) -> Path | None:
     if given:
         return existing("--llmb-cluster", given, directory)
     default = directory / "cluster.yaml"
-    return default if default.exists() else None
+    there = default.exists() or default.is_symlink()  # a link to nothing is a mistake, and told
+    return existing("--llmb-cluster", default, directory) if there else None
 
 
 def _recipe(given: object, directory: Path) -> tuple[str, Path]:

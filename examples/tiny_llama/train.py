@@ -15,9 +15,11 @@ try:
     from torch.nn import functional
 except ImportError as error:
     raise SystemExit(
-        f"tiny_llama: {sys.executable} cannot import PyTorch ({error}): pip install 'pytest-llmbench[tiny]', or set "
-        "PYTHON to an interpreter that has it"
+        f"tiny_llama: {sys.executable} cannot import PyTorch ({error}): pip install 'torch>=2.4', or set PYTHON to "
+        "an interpreter that has it"
     ) from error
+if not hasattr(functional, "rms_norm"):
+    raise SystemExit(f"tiny_llama: found PyTorch {torch.__version__}, expected 2.4 or newer: pip install 'torch>=2.4'")
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 SEED = 20_251_120

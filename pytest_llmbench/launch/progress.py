@@ -56,7 +56,8 @@ class Progress:
         elapsed = job.status.elapsed_seconds
         took = f" after {duration(elapsed)}" if elapsed is not None else ""
         state = job.status.state or "without a trace"
-        why = f": {end.text}" if end.text else ""
+        text = end.text.removeprefix(f"{state}: ")
+        why = f": {text}" if text else ""
         self.say(f"job {job.job_id} ended {state}{took}: {_named(job)}{why}", now)
 
     def say(self, text: str, now: datetime) -> None:

@@ -81,6 +81,8 @@ class Number:
         return number if self.low <= number <= self.high else _wrong(node, self._expected(), report)
 
     def _expected(self) -> str:
+        if self.low == self.high:
+            return f"{self.low:g}"
         return f"{'a whole number' if self.whole else 'a number'} from {self.low:g} to {self.high:.15g}"
 
 

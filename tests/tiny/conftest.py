@@ -27,7 +27,7 @@ def train() -> ModuleType:
     try:
         importlib.import_module("torch")
     except ImportError as error:
-        absent = f"needs PyTorch: pip install 'pytest-llmbench[tiny]' ({error})"
+        absent = f"needs PyTorch: pip install 'torch>=2.4' ({error})"
         if os.environ.get("LLMB_REQUIRE_TORCH"):
             pytest.fail(absent)
         pytest.skip(absent)
