@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import signal
-import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
-from types import FrameType
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 from pytest_llmbench import wording
@@ -23,6 +20,7 @@ from pytest_llmbench.launched import LaunchedRuns, unjudged
 from pytest_llmbench.models import Case, Key, Reason, Verdict
 from pytest_llmbench.sequence import Sequences
 from pytest_llmbench.settings import Settings
+from pytest_llmbench.stopping import Interrupted, stoppable, stopped, tell_left
 
 if TYPE_CHECKING:
     from pytest_llmbench.launch.engine import Engine
@@ -38,15 +36,7 @@ PLAN = "plan"
 ALL_JOBS = 1_000_000
 """Without --llmb-max-jobs all are submitted up front."""
 
-AT_ONCE_SECONDS = 1.0
-"""Signals that come so soon after one another are one."""
-
-
 NEVER_SUBMITTED = "not submitted before the session was interrupted: --llmb-resume submits it"
-
-
-class Interrupted(Exception):  # noqa: N818 (no error: somebody stopped the session)
-    """The session was stopped while it launched; the message says what became of its jobs."""
 
 
 def unlaunched(settings: Settings, catalogue: Catalogue) -> Batch:
@@ -183,13 +173,13 @@ class Launching:
             profile=lambda spec: self.planner.planned(spec.key, Purpose.PROFILE).spec,
             always=self.settings.record is not None,
         )
-        with _stoppable():
+        with stoppable():
             try:
                 self._drive(engine, plan, journal, sequences)
             except KeyboardInterrupt:
-                raise Interrupted(self._stopped(engine, journal)) from None
+                raise Interrupted(stopped(engine, journal, self.host, keep=self.launch.keep_jobs)) from None
             except Exception:
-                self._tell_left(journal)
+                tell_left(journal, self.host)
                 raise
         self.batch = self._judged(plan, sequences, runs)
 
@@ -207,31 +197,6 @@ class Launching:
         judged = {key.id for key in sequences.results()}
         if self._cases - judged or not journal.finish(self.host.now()):
             self.host.tell(f"llmbench: session {self.session} stays open: --llmb-resume goes on with it")
-
-    def _stopped(self, engine: Engine, journal: Journal) -> str:
-        """Cancel the jobs of this session, or leave them, and say so."""
-        if self.launch.keep_jobs:
-            ids = [job.job_id for job in journal.live() if job.job_id]
-            return f"{wording.counted(len(ids), 'job')} left running: --llmb-resume goes on with {self.session}"
-        before = sum(bool(job.job_id) for job in journal.live())
-        try:
-            self.host.tell("llmbench: stopped; cancelling the jobs of this session ...")
-            left = engine.cancel()
-            if not left:
-                journal.finish(self.host.now())
-        except KeyboardInterrupt:
-            return f"stopped while cancelling; {_still_there(journal)}"
-        except LaunchError as error:
-            return f"{error}\n{_still_there(journal)}"
-        if left:
-            return f"could not be cancelled: {wording.listed(left)}; {_still_there(journal)}"
-        return f"{wording.counted(before, 'job')} cancelled"
-
-    def _tell_left(self, journal: Journal) -> None:
-        """Say which jobs go on where a session ends in an error; without a terminal there is nobody to tell."""
-        with suppress(OSError):
-            if journal.live():
-                self.host.tell(f"llmbench: session {self.session}: {_still_there(journal)}")
 
     def _engine(self, journal: Journal, runs: LaunchedRuns) -> Engine:
         from pytest_llmbench.launch.engine import Engine
@@ -283,39 +248,5 @@ class Launching:
         )
 
 
-def _still_there(journal: Journal) -> str:
-    """Say which jobs of a session may run on, and how to end them."""
-    live = journal.live()
-    slurm = [job.job_id for job in live if job.job_id and job.spec.via != "local"]
-    here = [f"{job.spec.case_id} on this machine" for job in live if job.job_id and job.spec.via == "local"]
-    unknown = [f"{job.spec.case_id} was perhaps being submitted" for job in live if not job.job_id]
-    ends = f"`scancel {' '.join(slurm)}` ends them, " if slurm else ""
-    named = wording.listed([*(f"job {job_id}" for job_id in slurm), *here, *unknown], 20) or "no job"
-    return f"may still run: {named}; {ends}--llmb-resume goes on with them"
-
-
 def _named(cases: Collection[str]) -> str:
     return wording.listed(sorted(cases)) or "no job"
-
-
-@contextmanager
-def _stoppable() -> Iterator[None]:
-    """Let SIGTERM stop the session as Ctrl-C does: the jobs are cancelled then. A signal that follows at once is the
-    same one: timeout(1) sends it to the process and to its group, and it must not stop the cancelling."""
-    stopped = -AT_ONCE_SECONDS
-
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        nonlocal stopped
-        if time.monotonic() - stopped >= AT_ONCE_SECONDS:
-            stopped = time.monotonic()
-            raise KeyboardInterrupt
-
-    handled = [signal.SIGTERM]
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where it is ignored, as in the background
-        handled.append(signal.SIGINT)
-    before = {number: signal.signal(number, stop) for number in handled}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

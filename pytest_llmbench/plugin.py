@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections import ChainMap
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,11 +15,13 @@ import pytest
 from pytest_llmbench.options import LAUNCH_OPTIONS, OPTIONS, destination
 from pytest_llmbench.stash import (
     DESCRIBED,
+    INFORMATION,
     SESSION,
     checked,
     in_worker,
     judging,
     launching,
+    selected,
     session_of,
     suite_wanted,
     typed_judging,
@@ -142,47 +144,12 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     config = session.config
     if SESSION not in config.stash or config.getoption("collectonly"):
         return None
-    state = config.stash[SESSION]
-    if state.settings.launch is not None and _may_launch(session) and _launch(session):
+    from pytest_llmbench.launch_session import launched
+
+    if config.stash[SESSION].settings.launch is not None and launched(session):
         return True
-    checked(lambda: state.settle(list(_selected(session.items))))
+    checked(lambda: config.stash[SESSION].settle(list(selected(session.items))))
     return None
-
-
-def _may_launch(session: pytest.Session) -> bool:
-    """Whether a session does more than to tell something, and could collect everything."""
-    return not session.testsfailed and not any(session.config.getoption(name, None) for name in INFORMATION)
-
-
-def _launch(session: pytest.Session) -> bool:
-    """Launch what is selected; whether the session ends with that."""
-    from pytest_llmbench.launching import Interrupted
-
-    config = session.config
-    _refuse_all_failed(session)
-    reporter = config.pluginmanager.get_plugin("terminalreporter")
-
-    def tell(line: str) -> None:
-        if reporter is not None:
-            reporter.write_line(line)
-            reporter.flush()  # a CI log is no terminal: lines would stay in the buffer for hours
-
-    tell("")
-    try:
-        ends: bool = checked(lambda: config.stash[SESSION].launch(list(_selected(session.items)), tell))
-    except Interrupted as error:
-        pytest.exit(str(error), returncode=pytest.ExitCode.INTERRUPTED)
-    return ends
-
-
-def _refuse_all_failed(session: pytest.Session) -> None:
-    """Refuse --lf where no selected item is known to have failed: pytest would run all, and all would be launched."""
-    cache = getattr(session.config, "cache", None)
-    if not session.config.getoption("lf", False) or cache is None:
-        return
-    failed = cache.get("cache/lastfailed", {})
-    if not any(item.nodeid in failed for item in session.items):
-        raise pytest.UsageError("--lf: none of the selected items is known to have failed, so nothing is launched")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -210,24 +177,6 @@ def _overruled(described: dict[str, Any], report: pytest.TestReport) -> dict[str
     return {**described, **told}
 
 
-def _selected(items: Sequence[pytest.Item]) -> Iterator[str]:
-    """Yield the ids of the configurations that the items are about, each once; a test that a mark keeps from running
-    asks for none."""
-    specs = (getattr(item, "callspec", None) for item in items if not _kept_from_running(item))
-    cases = (spec.params.get("llmb_case") for spec in specs if spec is not None)
-    yield from dict.fromkeys(case.id for case in cases if case is not None)
-
-
-def _kept_from_running(item: pytest.Item) -> bool:
-    """Whether a mark says now that a test will not run. A condition that is text is only known when its turn comes."""
-    conditions = [
-        all(mark.args) if mark.name == "skipif" else mark.kwargs.get("run") is False and all(mark.args)
-        for mark in item.iter_markers()
-        if mark.name in ("skipif", "xfail") and not any(isinstance(one, str) for one in mark.args)
-    ]
-    return item.get_closest_marker("skip") is not None or any(conditions)
-
-
 # --- end of a session -------------------------------------------------------------------------------------
 
 
@@ -247,10 +196,6 @@ class Collector:
             self.session.used = True
         elif report.failed and report.when not in ("setup", "call", "teardown"):  # xdist's word of a crash has none
             self.session.described += self.session.crashed(report.nodeid, report.longreprtext)
-
-
-INFORMATION = ("collectonly", "setuponly", "setupplan", "showfixtures", "show_fixtures_per_test", "cacheshow")
-"""Options of pytest with which a session only tells something."""
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,10 @@ CASES = {
     "llmb_selftest": "test_selftest",
 }
 """The fixtures that have an item for each case, and the built-in test of each, in the order in which they run."""
+
+
+INFORMATION = ("collectonly", "setuponly", "setupplan", "showfixtures", "show_fixtures_per_test", "cacheshow")
+"""Options of pytest with which a session only tells something."""
 
 
 def session_of(config: pytest.Config) -> Session:
@@ -83,3 +88,21 @@ def typed_judging(config: pytest.Config) -> str:
     flags = ("--llmb-logs", *LAUNCHING)
     typed = (str(argument).partition("=")[0] for argument in config.invocation_params.args)
     return next((argument for argument in typed if argument in flags), "")
+
+
+def selected(items: Sequence[pytest.Item]) -> Iterator[str]:
+    """Yield the ids of the configurations that the items are about, each once; a test that a mark keeps from running
+    asks for none."""
+    specs = (getattr(item, "callspec", None) for item in items if not _kept_from_running(item))
+    cases = (spec.params.get("llmb_case") for spec in specs if spec is not None)
+    yield from dict.fromkeys(case.id for case in cases if case is not None)
+
+
+def _kept_from_running(item: pytest.Item) -> bool:
+    """Whether a mark says now that a test will not run. A condition that is text is only known when its turn comes."""
+    conditions = [
+        all(mark.args) if mark.name == "skipif" else mark.kwargs.get("run") is False and all(mark.args)
+        for mark in item.iter_markers()
+        if mark.name in ("skipif", "xfail") and not any(isinstance(one, str) for one in mark.args)
+    ]
+    return item.get_closest_marker("skip") is not None or any(conditions)
