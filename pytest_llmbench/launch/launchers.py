@@ -143,6 +143,8 @@ class SlurmLauncher:
         code = process.exit_code(job.folder / EXIT)
         if code is None:
             code = self._waited(job, begun, seconds)
+        if code == process.NEVER_RAN:
+            return None
         try:
             return self._concluded(job, code)
         except NotReachedError:

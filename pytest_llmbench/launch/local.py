@@ -33,6 +33,10 @@ _TELLING = ("ENABLE_PROFILE", "ENABLE_NCCLTRACE", "ENABLE_NCCL_TRACE", "LOAD_CHE
 """The variables that say that a run is not for comparison, as the recipe launcher records them."""
 
 
+JUST_KILLED_SECONDS = 0.5
+"""How long a wrapper may take to see that whoever started it is gone."""
+
+
 class LocalLauncher:
     """Runs commands on this machine; it is its own scheduler. The job id is the number in the journal."""
 
@@ -70,8 +74,10 @@ class LocalLauncher:
         begun = self._journal.process_of(job.number)
         if begun is None or not log_of(job).exists():
             return None
-        ended = process.exit_code(job.folder / EXIT) is not None or (job.folder / CANCELLED).exists()
-        if not ended and not process.alive(begun) and process.exit_code(job.folder / EXIT) is None:
+        code = process.wait(begun, job.folder / EXIT, JUST_KILLED_SECONDS, self._sleep)
+        if code == process.NEVER_RAN:
+            return None
+        if code is None and not (job.folder / CANCELLED).exists() and not process.alive(begun):
             raise SubmitError(doubt(job, log_of(job)), uncertain=True)
         return self._submission(job)
 

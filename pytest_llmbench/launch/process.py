@@ -18,16 +18,20 @@ from pytest_llmbench.launch.redaction import MASK
 MARK = "LLMBENCH_PROCESS"
 """The variable by which whatever a command started is known, also after it left the session of the command."""
 
+NEVER_RAN = -1
+"""The exit code of a command whose wrapper waited in vain: who started it died before it ran."""
+
 # $0 is the file for the exit code, $1 mv, $2 the folder, the rest the command. It waits for a line before it starts:
 # who started it writes the process down first, and if it dies before, nothing runs. Only MARK is assigned, because any
 # other name could be a variable of the job. The trap, which the command does not inherit, keeps the shell to its end.
 WRAPPER = f"""
 trap : HUP INT QUIT TERM
-read -r {MARK} || exit 125
+leave() {{ printf '%s\\n' "$3" >"$1.part" && "$2" -f -- "$1.part" "$1"; }}
+read -r {MARK} || {{ leave "$0" "$1" {NEVER_RAN}; exit 125; }}
 command_of() {{ shift 2; "$@"; }}
 cd -- "$2" && unset OLDPWD && command_of "$@" </dev/null
 set -- "$1" "$?"
-printf '%s\\n' "$2" >"$0.part" && "$1" -f -- "$0.part" "$0"
+leave "$0" "$1" "$2"
 exit "$2"
 """
 
@@ -83,6 +87,7 @@ def start(
         os.close(gate)  # end of file: the wrapper ends, and the command never runs
         os.waitpid(process.pid, 0)
         output.unlink()
+        exit_file.unlink(missing_ok=True)
         raise
     _let_go(process, gate)
     return process
@@ -192,7 +197,7 @@ def alive(process: Process) -> bool:
 
 
 def exit_code(exit_file: Path) -> int | None:
-    """Return the exit code (128 + the signal that ended the command), None while there is none.
+    """Return the exit code (128 + the signal that ended the command; NEVER_RAN), None while there is none.
 
     None of a process that is not alive: it was killed with its wrapper, or the machine went down, and how the command
     ended is not known.
@@ -203,7 +208,7 @@ def exit_code(exit_file: Path) -> int | None:
         return None
     except OSError as error:
         raise LaunchError(f"{exit_file} cannot be read: {error.strerror}") from None
-    return int(text) if re.fullmatch(r"[0-9]{1,3}", text) else None
+    return int(text) if re.fullmatch(rf"[0-9]{{1,3}}|{NEVER_RAN}", text) else None
 
 
 def wait(process: Process, exit_file: Path, timeout: float, sleep: Callable[[float], object]) -> int | None:

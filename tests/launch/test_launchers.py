@@ -19,6 +19,7 @@ from pytest_llmbench.discover.metadata import read_metadata
 from pytest_llmbench.discover.names import log_name
 from pytest_llmbench.errors import LaunchError
 from pytest_llmbench.jobs import Job, JobStatus, Phase, Purpose
+from pytest_llmbench.launch import process
 from pytest_llmbench.launch.journal import Journal
 from pytest_llmbench.launch.launchers import LAUNCHERS, Launcher, NotReachedError, Tools, assembled, launcher_of
 from pytest_llmbench.launch.local import LocalLauncher
@@ -241,6 +242,16 @@ def test_recovering_a_submission_reads_what_it_left(bench: Bench) -> None:
 
 def test_recovering_waits_for_a_submission_that_still_runs(bench: Bench) -> None:
     assert bench.recover(bench.interrupted("sleep 1; echo Submitted batch job 12")) == Submission("12")
+
+
+@pytest.mark.parametrize("via", ["sbatch", "script"])
+def test_a_submission_whose_command_never_ran_was_certainly_not_submitted(bench: Bench, via: str) -> None:
+    """pytest was killed between writing down the process and letting it go: the wrapper says so."""
+    one = bench.intend("true", via=via)
+    bench.journal.submitting(one.number, process.Process(1, "another start"))
+    (one.folder / "submit.out").touch()
+    (one.folder / "submit.exit").write_text(f"{process.NEVER_RAN}\n")
+    assert bench.recover(one) is None
 
 
 def test_recovering_what_was_killed_asks_slurm_and_else_cannot_know(bench: Bench) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from pytest_llmbench.errors import LaunchError
 from pytest_llmbench.launch import procfs
-from pytest_llmbench.launch.process import MARK, Process, alive, exit_code, start, stop, wait
+from pytest_llmbench.launch.process import MARK, NEVER_RAN, Process, alive, exit_code, start, stop, wait
 
 PATH = {"PATH": "/usr/bin:/bin"}
 
@@ -251,9 +251,9 @@ os.kill(os.getpid(), signal.SIGKILL)
 """  # noqa: E501
 
 
-@pytest.mark.parametrize(("when", "said", "code"), [("before", "", None), ("after", "done\n", 0)])
+@pytest.mark.parametrize(("when", "said", "code"), [("before", "", NEVER_RAN), ("after", "done\n", 0)])
 def test_a_killed_caller_leaves_its_command_running_or_never_started(
-    folder: Folder, when: str, said: str, code: int | None
+    folder: Folder, when: str, said: str, code: int
 ) -> None:
     command = [sys.executable, "-c", KILLED, str(folder.path), when]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
@@ -397,7 +397,7 @@ def test_what_does_not_end_is_named(folder: Folder, monkeypatch: pytest.MonkeyPa
             stop(process, 0, lambda seconds: None)
 
 
-@pytest.mark.parametrize("text", ["", "x\n", "-1\n", "99999\n"])
+@pytest.mark.parametrize("text", ["", "x\n", "-2\n", "99999\n"])
 def test_what_is_no_exit_code_is_none(folder: Folder, text: str) -> None:
     folder.exit_file.write_text(text)
     assert exit_code(folder.exit_file) is None

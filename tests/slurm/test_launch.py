@@ -168,6 +168,7 @@ def test_a_requeued_job_is_waited_for(gate: Gate) -> None:
     time.sleep(1)
     gate.cluster.run("scontrol", "requeue", job)
     gate.wait_for(lambda: gate.cluster.state(job) == "PENDING")
+    time.sleep(3)  # started again in the same moment, Slurm itself fails it
     gate.cluster.ask("scontrol", "update", f"JobId={job}", "StartTime=now")  # Slurm holds it back for two minutes
     gate.cluster.ask("scontrol", "release", job)
     assert process.wait(timeout=170) == 0, gate.output
