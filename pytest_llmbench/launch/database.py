@@ -24,7 +24,7 @@ CREATE TABLE job (
     spec TEXT NOT NULL, attempt INTEGER NOT NULL, repeat INTEGER NOT NULL,
     pid INTEGER, process_started TEXT, mark TEXT,
     job_id TEXT NOT NULL DEFAULT '', log_folder TEXT, status TEXT,
-    problem TEXT NOT NULL DEFAULT '', text TEXT, outcome TEXT NOT NULL DEFAULT '',
+    problem TEXT NOT NULL DEFAULT '', text TEXT,
     intended TEXT NOT NULL, submitted TEXT, over TEXT
 );
 CREATE INDEX job_of_session ON job (session);

@@ -21,7 +21,6 @@ class Entry:
     job: Job
     process: Process | None = None
     text: str | None = None
-    outcome: str = ""
 
     @property
     def over(self) -> bool:
@@ -44,7 +43,7 @@ def update(database: sqlite3.Connection, entry: Entry, submitted: str | None = N
     """Write an entry over its row, with the times that are given; False where there is no such row."""
     job, process = entry.job, entry.process
     statement = """UPDATE job SET pid = ?, process_started = ?, mark = ?, job_id = ?, log_folder = ?, status = ?,
-                   problem = ?, text = ?, outcome = ?, submitted = coalesce(submitted, ?), over = coalesce(over, ?)
+                   problem = ?, text = ?, submitted = coalesce(submitted, ?), over = coalesce(over, ?)
                    WHERE number = ?"""
     row = (
         *((process.pid, process.started, process.mark) if process else (None, None, None)),
@@ -53,7 +52,6 @@ def update(database: sqlite3.Connection, entry: Entry, submitted: str | None = N
         None if job.status is None else encode_status(job.status),
         job.problem,
         entry.text,
-        entry.outcome,
         submitted,
         over,
         job.number,
@@ -64,7 +62,7 @@ def update(database: sqlite3.Connection, entry: Entry, submitted: str | None = N
 def read(database: sqlite3.Connection, folder: Path, session: str) -> dict[int, Entry]:
     """Return the jobs of a session by number; LaunchError for a row that cannot be read."""
     query = """SELECT number, token, spec, attempt, repeat, pid, process_started, mark, job_id, log_folder, status,
-               problem, text, outcome FROM job WHERE session = ? ORDER BY number"""
+               problem, text FROM job WHERE session = ? ORDER BY number"""
     rows = database.execute(query, (session,)).fetchall()
     return {row[0]: _entry(row, folder, session) for row in rows}
 
@@ -84,7 +82,6 @@ def _entry(row: tuple[Any, ...], folder: Path, session: str) -> Entry:
         status,
         problem,
         text,
-        outcome,
     ) = row
     try:
         spec = decode_spec(spec_text)
@@ -106,4 +103,4 @@ def _entry(row: tuple[Any, ...], folder: Path, session: str) -> Entry:
         status=seen,
         problem=problem,
     )
-    return Entry(job, None if pid is None else Process(pid, started, mark), text, outcome)
+    return Entry(job, None if pid is None else Process(pid, started, mark), text)

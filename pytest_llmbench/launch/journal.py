@@ -150,14 +150,6 @@ class Journal:
         ended = replace(self._open(number), job=replace(entry.job, status=status), text=redacted(text, self._hidden))
         return self._store(ended, over=now)
 
-    def outcome(self, number: int, text: str) -> None:
-        """Write down what became of a job that is over."""
-        self._store(replace(self._entry(number), outcome=redacted(text, self._hidden)))
-
-    def outcome_of(self, number: int) -> str:
-        """Return what `outcome` was given, empty before."""
-        return self._entry(number).outcome
-
     def text_of(self, number: int) -> str:
         """Return the text that `ended` was given, empty before."""
         return self._entry(number).text or ""
@@ -177,12 +169,6 @@ class Journal:
             yield
 
     # --- notes --------------------------------------------------------------------------------------------
-
-    def note(self, name: str, value: str) -> None:
-        """Keep a value with the session."""
-        self._check_session()
-        with database.transaction(self._database):
-            self._keep(self.session, name, value)
 
     def noted(self, name: str) -> str:
         """Return the value of a note, empty for none."""

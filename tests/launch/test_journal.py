@@ -107,17 +107,12 @@ def test_everything_that_is_known_of_a_job_comes_back(journal: Journal) -> None:
     journal.failed(second, "no such partition", NOW)
     journal.submitted(third, "4712", None, NOW)
     journal.ended(third, DONE, "ended well", NOW)
-    journal.outcome(third, "judged")
-    journal.note("limit", "50")
-    journal.note("limit", "60")
     expected = tuple(replace(job, spec=HIDDEN) for job in journal.jobs())
     again = reopened(journal)
     assert again.jobs() == expected
     assert [job.number for job in again.live()] == [first]
     assert (again.process_of(first), again.process_of(third)) == (PROCESS, None)
     assert (again.text_of(first), again.text_of(third)) == ("", "ended well")
-    assert (again.outcome_of(first), again.outcome_of(third)) == ("", "judged")
-    assert (again.noted("limit"), again.noted("other")) == ("60", "")
     assert [job.status for job in again.jobs()] == [RUNNING, None, DONE]
     assert again.jobs()[1].problem == "no such partition"
     again.close()
@@ -131,12 +126,9 @@ def test_secrets_never_reach_the_disk_wherever_they_stand(journal: Journal) -> N
     )
     number = journal.intend(spec, NOW).number
     journal.intend(SPEC, NOW)
-    journal.note("note", f"said {TOKEN}")
     journal.failed(number, f"said {TOKEN}", NOW)
-    journal.outcome(number, f"said {TOKEN}")
-    journal.ended(2, DONE, f"said {TOKEN}", NOW)
     journal.hide(["later-secret"])
-    journal.outcome(2, "later-secret")
+    journal.ended(2, DONE, f"said {TOKEN} and later-secret", NOW)
     assert journal.jobs()[0].spec == spec  # in memory they are needed
     assert journal.jobs()[0].problem == "said ***"
     written = b"".join(path.read_bytes() for path in journal.folder.rglob("*") if path.is_file())
@@ -275,7 +267,8 @@ def test_what_one_poll_says_is_written_together_or_not_at_all(journal: Journal) 
 
 def test_sessions_see_only_their_own_jobs_and_numbers_are_unique(journal: Journal, folder: Path) -> None:
     other = Journal(folder)
-    other.begin("other", NOW)
+    other.begin("other", NOW, {"name": "theirs"})
+    assert (journal.noted("name"), other.noted("name")) == ("", "theirs")
     numbers = [each.intend(SPEC, NOW).number for each in (journal, other, journal, other)]
     assert len(set(numbers)) == 4
     assert [job.number for job in journal.jobs()] == [numbers[0], numbers[2]]
@@ -283,8 +276,6 @@ def test_sessions_see_only_their_own_jobs_and_numbers_are_unique(journal: Journa
     assert journal.jobs()[0].folder.parent != other.jobs()[0].folder.parent
     with pytest.raises(LaunchError, match="no job number"):
         journal.submitted(numbers[1], "1", None, NOW)
-    other.note("name", "theirs")
-    assert journal.noted("name") == ""
     other.close()
 
 
@@ -332,7 +323,6 @@ def test_without_a_session_there_is_nothing_to_resume_or_write(folder: Path) -> 
     refused(
         "no session was begun",
         lambda: journal.intend(SPEC, NOW),
-        lambda: journal.note("a", "b"),
         lambda: journal.finish(NOW),
     )
     journal.close()
@@ -562,7 +552,6 @@ CHANGES: dict[str, Callable[[Journal, int, int], Any]] = {
     "failed": lambda journal, number, value: journal.failed(number, f"problem {value}", NOW),
     "seen": lambda journal, number, value: journal.seen(number, replace(RUNNING, restarts=value)),
     "ended": lambda journal, number, value: journal.ended(number, replace(DONE, restarts=value), str(value), NOW),
-    "outcome": lambda journal, number, value: journal.outcome(number, str(value)),
 }
 STEPS = st.lists(st.tuples(st.sampled_from(sorted(CHANGES)), st.integers(1, 3), st.integers(0, 2)), max_size=15)
 
