@@ -54,7 +54,6 @@ class Course:
     nodes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     failures: dict[int, Judgement] = field(default_factory=dict)
     files: list[Path] = field(default_factory=list)
-    seconds: dict[int, float] = field(default_factory=dict)
     told: str = ""
     profiled: bool = False
     result: Result | None = None
@@ -123,14 +122,6 @@ class Sequences:
         if not self._affordable(job.spec.gpu_hours):
             return None
         return Next(_avoiding(job.spec, _nodes(job)), job.attempt + 1, job.repeat)
-
-    def _own(self, job: Job) -> tuple[str, ...]:
-        """Return the nodes that a configuration was to avoid from the start."""
-        return (
-            ()
-            if job.spec.exclude == self.courses[job.spec.case_id].spec.exclude
-            else self.courses[job.spec.case_id].spec.exclude
-        )
 
     def _taken(self, course: Course, job: Job, end: JobEnd, run: Run | None) -> None:
         key = job.spec.key
