@@ -102,7 +102,6 @@ class LaunchFacts:
     required: Pairs = ()
     optional: Pairs = ()
     forbidden: Pairs = ()
-    sbatch_options: Pairs = ()
     log: str = ""
     setup: str = ""
     image: str = ""

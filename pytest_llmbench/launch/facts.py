@@ -28,7 +28,6 @@ def facts_of(recipe: Recipe) -> LaunchFacts | None:
         required=_pairs(environment, "required"),
         optional=_pairs(environment, "optional"),
         forbidden=_pairs(environment, "forbidden"),
-        sbatch_options=_pairs(launch, "sbatch_options"),
         log=_text(launch, "log"),
         setup=_text(launch, "setup"),
         image=_text(image, "file"),
