@@ -1,0 +1,26 @@
+"""MFU of the small Llama: its own FLOPs against the peak of an H100, and none on a CPU, which has no stated peak."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from pytest_llmbench.baseline.read import read_recipe
+from pytest_llmbench.measure.derive import model_flops_utilization
+
+
+def test_mfu_on_an_h100_is_against_989_tflops(recipe: Path) -> None:
+    by_id = {baseline.key.id: baseline for baseline in read_recipe(recipe / "tiny_llama.yaml").baselines}
+    gpu, cpu = by_id["tiny_llama_1b-1.0-h100-bf16-1"], by_id["tiny_llama_15m-1.0-cpu-fp32-1"]
+    size = gpu.configuration.architecture
+    heads = (size.query_groups or 0) / (size.attention_heads or 1)
+    attention = 12 * size.layers * size.hidden_size**2 * (1 + heads + size.sequence_length / size.hidden_size)
+    mlp = 18 * size.layers * (size.ffn_size or 0) * size.hidden_size
+    flops = size.sequence_length * (attention + mlp + 6 * size.vocabulary_size * size.hidden_size)
+    step = gpu.configuration.global_batch_size * flops
+    found = model_flops_utilization(gpu.configuration, 1.2, gpu.peak_tflops)
+    assert found == pytest.approx(step / 1.2 / 989e12)
+    assert 0.3 < found < 0.6
+    assert math.isnan(cpu.peak_tflops)
