@@ -184,10 +184,12 @@ class Launching:
         self.batch = self._judged(plan, sequences, runs)
 
     def _drive(self, engine: Engine, plan: Plan, journal: Journal, sequences: Sequences) -> None:
+        from pytest_llmbench.launch.submissions import superseded
+
         specs = [one.spec for one in plan.jobs]
         if self.launch.submit_only:
             left = engine.submit_only(specs, goes_on=self.launch.goes_on)
-            self.problems = bool(left) or any(job.problem for job in journal.jobs())
+            self.problems = bool(left) or any(job.problem and not superseded(job) for job in journal.jobs())
             for spec in left:
                 self.host.tell(f"not submitted, for want of room: {spec.case_id}")
             self.host.tell(f"llmbench: submitted; pytest --llmb-collect follows and judges session {self.session}")

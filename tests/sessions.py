@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,3 +32,11 @@ Judge = Callable[..., Judged]
 
 Write = Callable[..., Path]
 """Write a run of a configuration (id, options of the generator) and return the folder of all of them."""
+
+
+def until(condition: Callable[[], object], seconds: float = 20) -> None:
+    """Wait until something is true."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.01)

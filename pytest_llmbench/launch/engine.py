@@ -15,7 +15,7 @@ from pytest_llmbench.launch.launchers import Launcher, Scheduler, by_scheduler, 
 from pytest_llmbench.launch.progress import Progress, summary
 from pytest_llmbench.launch.redaction import MASK, secret_values
 from pytest_llmbench.launch.slurm import SlurmAway
-from pytest_llmbench.launch.submissions import MAYBE, Submission, SubmitError
+from pytest_llmbench.launch.submissions import MAYBE, SUPERSEDED, Submission, SubmitError, superseded
 from pytest_llmbench.launch.watch import Absence, Limits, Watch, differs, end_of_job, moved_on
 
 if TYPE_CHECKING:
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 RECOVER_SECONDS = 20.0
 """How long a submission that is under way may take to end when everything is cancelled."""
-
-NOT_REACHED = "its submission did not reach Slurm"
 
 PAUSES = 10
 """How many times as long as a poll took the pause after it is at least: a slow Slurm is asked rarely."""
@@ -125,7 +123,7 @@ class Engine:
             self._journal.hide(secret_values(spec))
         self._specs = {spec.case_id: spec for spec in specs}
         live = {job.number for job in self._journal.live()}
-        jobs = [self._restored(job) for job in self._journal.jobs() if job.problem != NOT_REACHED]
+        jobs = [self._restored(job) for job in self._journal.jobs() if not superseded(job)]
         self._known = {Next(job.spec, job.attempt, job.repeat).identity for job in jobs}
         self._resumed = frozenset(self._known)
         self._jobs = {job.number: job for job in jobs}
@@ -221,14 +219,12 @@ class Engine:
                 self._submitted(job, found)
             elif self._follow_only:
                 self._say(f"{job.spec.case_id} was not submitted; --llmb-resume submits it")
-            elif self._journal.process_of(job.number) is None:
-                self._submit(job, job.spec)
             else:
                 self._submit_again(job)
 
     def _submit_again(self, job: Job) -> None:
-        """Submit a job anew of which a submission did not reach Slurm; the journal keeps both."""
-        self._journal.failed(job.number, NOT_REACHED, self._now())
+        """Submit a job anew, in a folder of its own, of which a submission came to nothing; the journal keeps both."""
+        self._journal.failed(job.number, SUPERSEDED, self._now())
         del self._jobs[job.number]
         self._submit(self._journal.intend(job.spec, self._now(), job.attempt, job.repeat), job.spec)
 

@@ -64,6 +64,9 @@ DOUBTFUL = re.compile(r"Socket timed out|[Zz]ero [Bb]ytes were transmitted|timed
 MAYBE = "it may have been submitted: "
 """How the problem of a job begins of which nothing tells; see `may_run`."""
 
+SUPERSEDED = "its submission came to nothing, and another job took its place"
+"""The problem of a job that was submitted anew under another number; see `superseded`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Submission:
@@ -84,6 +87,11 @@ class SubmitError(LaunchError):
 def may_run(job: Job) -> bool:
     """Whether a job that counts as not submitted may run all the same: it must not be submitted again."""
     return job.problem.startswith(MAYBE)
+
+
+def superseded(job: Job) -> bool:
+    """Whether another job of the session has taken the place of this one."""
+    return job.problem == SUPERSEDED
 
 
 def read_sbatch(text: str) -> list[Submission]:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sessions import until
 
 from pytest_llmbench.errors import LaunchError
 from pytest_llmbench.launch import procfs
@@ -62,13 +63,6 @@ def folder(tmp_path: Path) -> Iterator[Folder]:
     yield made
     for process in made.started:
         stop(process, 0, time.sleep)
-
-
-def until(condition: Callable[[], bool], seconds: float = 20) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.01)
 
 
 def gone(pid: int) -> bool:

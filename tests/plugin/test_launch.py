@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from fake_recipe import WELL, write_recipe
-from sessions import Judge, Judged
+from sessions import Judge, Judged, until
 
 COUNTED = f"echo ran >> $STAGE_PATH/ran; {WELL}"
 """A job that leaves a line for each time that it ran."""
@@ -73,6 +74,33 @@ def test_a_job_that_fails_is_explained_and_not_retried(launch: Launch, ran: Call
 def test_a_job_that_ends_well_without_a_complete_run_is_invalid(launch: Launch) -> None:
     told = launch("--llmb-launch", "-k", "fake", half="steps 1.0 0 20")
     assert told.verdicts == {"fake_half-24.11-h100-bf16-8": "INVALID"}
+
+
+KILLED = """
+import os, signal
+import pytest
+from pytest_llmbench.launch.journal import Journal
+
+@pytest.hookimpl
+def pytest_configure(config):
+    def killed(self, number, process):
+        os.kill(os.getpid(), signal.SIGKILL)
+    if not config.getoption("llmb_resume"):
+        Journal.submitting = killed
+"""
+
+
+def test_a_session_killed_as_a_command_waited_to_start_is_resumed(
+    launch: Launch, ran: Callable[[], int], pytester: pytest.Pytester
+) -> None:
+    pytester.makeconftest(KILLED)
+    write_recipe(pytester.path, {"ok": COUNTED}, kind="local")
+    assert pytester.runpytest_subprocess("-k", "fake", "--llmb-launch").ret == -signal.SIGKILL
+    left = pytester.path / ".llmbench" / "jobs"
+    until(lambda: list(left.rglob("job.exit")))
+    told = launch("--llmb-resume", "-k", "fake")
+    assert told.verdicts == {"fake_ok-24.11-h100-bf16-8": "PASS"}
+    assert ran() == 1
 
 
 def test_exactly_what_is_selected_is_launched(launch: Launch, pytester: pytest.Pytester) -> None:
