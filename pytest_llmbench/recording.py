@@ -15,14 +15,14 @@ from pytest_llmbench.models import Baseline, Judgement, Key, Measurement, Outcom
 from pytest_llmbench.robust import trimmed_mean
 from pytest_llmbench.settings import Settings
 from pytest_llmbench.strays import unshadowed
+from pytest_llmbench.tolerance import TIME, slot
 
 LARGEST_SPREAD = 0.1
-"""Runs further apart than this are not of one state: their mean is the baseline of none."""
+"""Runs further apart than this, or than what the baseline's file tolerates if that is more, are not of one state."""
 
 CONTRADICTORY = (
-    "not recorded: its runs differ by more than 10 %; record those of one state (--llmb-since, --llmb-max-age)"
+    "not recorded: its runs differ by more than {:.3g} %; record those of one state (--llmb-since, --llmb-max-age)"
 )
-
 
 STALLED = "not recorded: a few slow steps take more than a fifth of a run's time; look at its log, record another run"
 
@@ -65,7 +65,7 @@ def _not_recorded(judgement: Judgement, why: str) -> Judgement:
     """Return a judgement that does not ask for what was just tried: to record the run."""
     if not why or judgement.reason is not Reason.NO_BASELINE:
         return judgement
-    reason = Reason.REPEATS_DISAGREE if why == CONTRADICTORY else judgement.reason
+    reason = judgement.reason if why == STALLED else Reason.REPEATS_DISAGREE
     return replace(judgement, reason=reason, text=judgement.text.partition("; ")[0])
 
 
@@ -80,8 +80,10 @@ def _refused(runs: Sequence[Measurement]) -> str:
     from pytest_llmbench.judge.agreement import STALLS
 
     trimmed = [trimmed_mean(np.array(run.window_seconds)) for run in runs]
-    if max(trimmed) > min(trimmed) * (1 + LARGEST_SPREAD):
-        return CONTRADICTORY
+    tolerated = (one.fraction for one in runs[0].baseline.tolerances if slot(one) == TIME)
+    spread = max((LARGEST_SPREAD, *tolerated))
+    if max(trimmed) > min(trimmed) * (1 + spread):
+        return CONTRADICTORY.format(spread * 100)
     stalled = any(np.mean(run.window_seconds) > one * STALLS for run, one in zip(runs, trimmed, strict=True))
     return STALLED if stalled else ""
 

@@ -20,6 +20,7 @@ from pytest_llmbench.models import Reason, Verdict
 from pytest_llmbench.recording import record, recording_of
 from pytest_llmbench.session import Session
 from pytest_llmbench.settings import Settings
+from pytest_llmbench.tolerance import parse_tolerances
 
 STALLED = tuple(14.6 if step % 6 == 0 else 7.3 for step in range(50))
 """A sixth of the steps takes twice as long."""
@@ -70,6 +71,21 @@ def test_a_refused_recording_does_not_advise_to_record(tmp_path: Path) -> None:
     assert outcome.judgement.reason is Reason.REPEATS_DISAGREE
     assert outcome.judgement.text == "nothing to compare with yet: 7.3 s, 9 s measured"
     assert "its runs differ by more than 10 %" in outcome.context
+
+
+@pytest.mark.parametrize(("tolerance", "recorded_files"), [("perf:30%", 1), ("20%", 0)])
+def test_what_a_file_tolerates_may_lie_between_the_runs_that_it_records(
+    tmp_path: Path, tolerance: str, recorded_files: int
+) -> None:
+    session = recorded(tmp_path, NOW - timedelta(hours=5), (7.3,) * 50, (9.0,) * 50)
+    tolerant = parse_tolerances(tolerance, "a file")
+    runs = tuple(
+        replace(run, baseline=replace(run.baseline, tolerances=tolerant)) for run in session.batch.measurements[KEY]
+    )
+    batch = replace(session.batch, measurements={KEY: runs})
+    (outcome,), files = record(batch, [KEY.id], session.settings, NOW)
+    assert len(files) == recorded_files
+    assert ("differ by more than 20 %" in outcome.context) == (not recorded_files)
 
 
 @pytest.mark.parametrize(
