@@ -78,7 +78,7 @@ def test_what_a_file_tolerates_may_lie_between_the_runs_that_it_records(
     tmp_path: Path, tolerance: str, recorded_files: int
 ) -> None:
     session = recorded(tmp_path, NOW - timedelta(hours=5), (7.3,) * 50, (9.0,) * 50)
-    tolerant = parse_tolerances(tolerance, "a file")
+    tolerant = parse_tolerances(tolerance, "baseline file")
     runs = tuple(
         replace(run, baseline=replace(run.baseline, tolerances=tolerant)) for run in session.batch.measurements[KEY]
     )
