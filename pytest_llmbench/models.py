@@ -275,6 +275,8 @@ class Steps:
     index: the log's own step numbers. seconds: step time as printed, so also NaN, infinite, zero or negative.
     resolution_seconds: one unit in the last significant
     place that was printed (0.1 for NeMo 1's `24.00`, 0 where nothing was rounded). line: 1-based line in the log.
+    mean_of: how many steps `seconds` is the mean of, up to and with this one, where a log prints only every n-th step;
+    1 where it is the time of that step alone. asynchronous: the time is that of dispatching the step only.
     loss, grad_norm, tflops_per_gpu, tokens_per_second_per_gpu, global_batch_size, peak_memory_bytes: NaN where the
     log does not print them; `has_loss` and `has_grad_norm` tell a printed NaN from a missing field.
     """
@@ -283,6 +285,8 @@ class Steps:
     seconds: Floats
     resolution_seconds: Floats
     line: Integers
+    mean_of: Integers
+    asynchronous: Flags
     loss: Floats
     has_loss: Flags
     grad_norm: Floats
@@ -308,7 +312,8 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """The part of a log that is one attempt. `total_steps` is the log's own total, `finished` its end marker."""
+    """The part of a log that is one attempt. `total_steps` is the log's own total, `finished` its end marker,
+    `first_step` the number that its dialect gives to the first step of a run."""
 
     steps: Steps
     first_line: int
@@ -316,6 +321,7 @@ class Segment:
     rank: str = ""
     total_steps: int | None = None
     finished: bool = False
+    first_step: int = 0
 
 
 @dataclass(frozen=True, slots=True)

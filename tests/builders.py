@@ -79,6 +79,8 @@ def steps(seconds: Sequence[float] | float = 7.325, first: int = 0, **columns: A
         "seconds": values,
         "resolution_seconds": np.full(count, 0.001),
         "line": index + 100,
+        "mean_of": np.ones(count, dtype=np.int64),
+        "asynchronous": np.zeros(count, dtype=bool),
         "loss": np.full(count, 12.0),
         "has_loss": np.ones(count, dtype=bool),
         "grad_norm": absent,

@@ -16,7 +16,7 @@ import pytest_llmbench
 
 PACKAGE = Path(pytest_llmbench.__file__).parent
 STAGES = {"baseline", "discover", "parse", "measure", "judge", "report", "launch"}
-SHARED = {"models", "errors", "wording", "tolerance", "robust", "quantities", "jobs", "yamlfile"}
+SHARED = {"models", "errors", "wording", "tolerance", "robust", "quantities", "jobs", "yamlfile", "dialects"}
 KNOW_PYTEST = {"plugin.py", "stash.py", "collection.py", "launch_session.py", "fixtures.py", "suite"}
 HEAVY = {"yaml", "numpy", "pandas", "scipy", "junit_xml", "jinja2", "multiprocessing"}
 

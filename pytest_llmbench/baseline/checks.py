@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from pytest_llmbench.baseline.build import key_of
-from pytest_llmbench.baseline.fields import FIRST_STEP, FORMULA_NEEDS, LAUNCHERS
+from pytest_llmbench.baseline.fields import FORMULA_NEEDS, LAUNCHERS
+from pytest_llmbench.dialects import FIRST_STEP
 from pytest_llmbench.errors import did_you_mean
 from pytest_llmbench.yamlfile.schema import Entry, Report
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
+from pytest_llmbench.dialects import FIRST_STEP
 from pytest_llmbench.tolerance import parse_tolerances
 from pytest_llmbench.yamlfile.schema import Converted, Entry, Fields, Flag, Items, Names, Number, Spec, Text
 
@@ -17,9 +18,6 @@ KINDS = ("published", "recorded", "recipe")
 
 LAUNCHERS = ("sbatch", "script", "llmb-run", "local")
 """How a command can be launched; a command of one of these names needs no `via`."""
-
-FIRST_STEP = {"nemo1": 0, "nemo2": 0, "maxtext": 0}
-"""The dialects, with the number that each gives to its first step."""
 
 FORMULA_NEEDS: dict[str, tuple[str, ...]] = {
     "grok": ("attention_heads", "query_groups", "ffn_size", "top_k"),

@@ -61,7 +61,7 @@ def is_finished(segment: Segment, steps: int) -> bool:
     """Whether the segment reached its end: by the log's own total or end marker, else by the baseline's `steps`."""
     if segment.finished or not len(segment.steps):
         return segment.finished
-    return segment.total_steps is None and int(segment.steps.index[-1]) + 1 >= steps
+    return segment.total_steps is None and int(segment.steps.index[-1]) + 1 - segment.first_step >= steps
 
 
 def missing_steps(steps: Steps, window: Window) -> tuple[int, ...]:

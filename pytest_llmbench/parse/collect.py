@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from pytest_llmbench.dialects import FIRST_STEP
 from pytest_llmbench.models import ParsedLog
 from pytest_llmbench.parse import facts
-from pytest_llmbench.parse.dialects import DIALECTS, Dialect, load_reader, load_settler
+from pytest_llmbench.parse.dialects import DIALECTS, Dialect, load_joiner, load_reader, load_settler
 from pytest_llmbench.parse.dropped import OTHER_DIALECT, TORN, Tally, printable
 from pytest_llmbench.parse.endings import NEEDLES as ENDING_NEEDLES
 from pytest_llmbench.parse.endings import Endings, decisive_line
@@ -61,7 +62,8 @@ class Found:
             ends=[mark.offset for mark in marks if mark.needle in dialect.ends],
             totals=[(mark.offset, mark.total) for mark in starts if mark.total is not None],
         )
-        self.segments = segments(self.records, places, load_settler(self.name), self.tally)
+        records = load_joiner(self.name)(self.records, self.tally)
+        self.segments = segments(records, places, load_settler(self.name), self.tally, FIRST_STEP[self.name])
         return sum(len(segment.steps) for segment in self.segments)
 
 

@@ -22,6 +22,8 @@ def columns(records: Iterable[StepRecord]) -> Steps:
         seconds=_floats(row.seconds for row in rows),
         resolution_seconds=_floats(row.resolution for row in rows),
         line=np.array([row.origin.line for row in rows], dtype=np.int64),
+        mean_of=np.array([row.mean_of for row in rows], dtype=np.int64),
+        asynchronous=np.array([row.asynchronous for row in rows], dtype=np.bool_),
         loss=_floats(NAN if row.loss is None else row.loss for row in rows),
         has_loss=np.array([row.loss is not None for row in rows], dtype=np.bool_),
         grad_norm=_floats(NAN if row.grad_norm is None else row.grad_norm for row in rows),

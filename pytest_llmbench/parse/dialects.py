@@ -12,6 +12,7 @@ from pytest_llmbench.parse.records import Origin, StepRecord, Torn
 
 Reader = Callable[[bytes, int, int, Origin], StepRecord | Torn | None]
 Settler = Callable[[Sequence[StepRecord], Tally], list[StepRecord]]
+Joiner = Callable[[Sequence[StepRecord], Tally], list[StepRecord]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +21,9 @@ class Dialect:
 
     needles: a record begins with one of them. reader: "module:function" that reads the record, loaded on use.
     starts: printed when a process starts, so that later steps are of another attempt. ends: printed after the last
-    step. total: a regular expression for the number of steps that a start says. settler: "module:function" that makes
-    steps certain which only the neighbours tell.
+    step. total: a regular expression for the number of steps that a start says. joiner: "module:function" that makes
+    one of several records of a step, in the order of the log, before ranks are told apart. settler: "module:function"
+    that makes steps of one rank certain which only the neighbours tell.
     """
 
     needles: tuple[bytes, ...]
@@ -29,6 +31,7 @@ class Dialect:
     starts: tuple[bytes, ...] = ()
     ends: tuple[bytes, ...] = ()
     total: bytes = rb"(?!)"
+    joiner: str = ""
     settler: str = ""
 
 
@@ -55,12 +58,38 @@ DIALECTS = {
         starts=(b"Config param steps: ",),
         total=rb"Config param steps: (\d{1,15})[ \t]*[\r\n]",
     ),
+    "megatron": Dialect(
+        needles=(b"elapsed time per iteration", b"Step Time : "),
+        reader="pytest_llmbench.parse.megatron:read_step",
+        joiner="pytest_llmbench.parse.megatron:join",
+        settler="pytest_llmbench.parse.megatron:settle",
+    ),
+    "torchtitan": Dialect(
+        needles=(b"tps: ",),
+        reader="pytest_llmbench.parse.torchtitan:read_step",
+        settler="pytest_llmbench.parse.torchtitan:settle",
+    ),
+    "paxml": Dialect(
+        needles=(b"train_step() took ",),
+        reader="pytest_llmbench.parse.paxml:read_step",
+        settler="pytest_llmbench.parse.paxml:settle",
+    ),
+    "huggingface": Dialect(
+        needles=(b"'train_runtime': ", b'"train_runtime": '),
+        reader="pytest_llmbench.parse.huggingface:read_step",
+    ),
 }
 
 
 def load_reader(name: str) -> Reader:
     """Return the function that reads a record of a dialect."""
     return cast(Reader, _load(DIALECTS[name].reader))
+
+
+def load_joiner(name: str) -> Joiner:
+    """Return the function that puts records of one step together."""
+    joiner = DIALECTS[name].joiner
+    return cast(Joiner, _load(joiner)) if joiner else _settled
 
 
 def load_settler(name: str) -> Settler:

@@ -26,7 +26,8 @@ class StepRecord(NamedTuple):
     """What one record says of one step; None or NaN where it says nothing.
 
     seconds, resolution: as in `models.Steps`, impossible times as they are printed. total: the number of steps of the
-    run. batch: samples in a step, of all ranks. memory: bytes. precise: printed in full, to be preferred. bar: epoch
+    run. batch: samples in a step, of all ranks. memory: bytes. precise: printed in full, to be preferred. mean_of,
+    asynchronous: as in `models.Steps`. stamp: the time stamp of the line, in seconds since any fixed moment. bar: epoch
     and 1-based count of a progress bar whose step number is not certain yet.
     """
 
@@ -42,6 +43,9 @@ class StepRecord(NamedTuple):
     batch: float = NAN
     memory: float = NAN
     precise: bool = False
+    mean_of: int = 1
+    asynchronous: bool = False
+    stamp: float = NAN
     bar: tuple[int, int] | None = None
     rounded: bool = False
 

@@ -54,8 +54,12 @@ class Attempt:
         return sum(record.possible for record in self.kept.values())
 
 
-def segments(records: Iterable[StepRecord], marks: Marks, settle: Settler, tally: Tally) -> tuple[Segment, ...]:
+def segments(
+    records: Iterable[StepRecord], marks: Marks, settle: Settler, tally: Tally, first_step: int = 0
+) -> tuple[Segment, ...]:
     """Return the attempts in a log, in its order; what is left out is counted in `tally`.
+
+    `first_step` is the number that the dialect gives to the first step of a run.
 
     `records` stand in the order of the log. Ranks are told apart first, so that their interleaved lines are no
     restarts; where several printed the same attempt, the one with most possible steps is kept, then the lowest.
@@ -63,7 +67,8 @@ def segments(records: Iterable[StepRecord], marks: Marks, settle: Settler, tally
     ranks = [settle(rank, tally) for rank in by_rank(records)]
     attempts = one_rank_each((attempt for rank in ranks for attempt in split(rank, marks, tally)), tally)
     limits = [attempt.begin for attempt in attempts[1:]]
-    return tuple(_segment(attempt, marks, limit) for attempt, limit in zip(attempts, [*limits, None], strict=False))
+    pairs = zip(attempts, [*limits, None], strict=False)
+    return tuple(_segment(attempt, marks, limit, first_step) for attempt, limit in pairs)
 
 
 def by_rank(records: Iterable[StepRecord]) -> list[list[StepRecord]]:
@@ -158,7 +163,7 @@ def _admit(attempt: Attempt, record: StepRecord, tally: Tally) -> None:
     attempt.kept[record.step] = decided(old, record)
 
 
-def _segment(attempt: Attempt, marks: Marks, limit: int | None) -> Segment:
+def _segment(attempt: Attempt, marks: Marks, limit: int | None, first_step: int) -> Segment:
     """Return an attempt as a segment; `limit` is where the next one begins."""
     said = [steps for place, steps in marks.totals if place < attempt.begin]
     total = attempt.total or (said[-1] if said else None)
@@ -168,7 +173,8 @@ def _segment(attempt: Attempt, marks: Marks, limit: int | None) -> Segment:
         attempt.last.origin.line,
         attempt.rank,
         total,
-        finished=_has_end(attempt, marks, limit) or (total is not None and attempt.top + 1 >= total),
+        finished=_has_end(attempt, marks, limit) or (total is not None and attempt.top + 1 - first_step >= total),
+        first_step=first_step,
     )
 
 

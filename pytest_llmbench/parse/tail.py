@@ -34,7 +34,7 @@ def last_step(path: Path) -> LastStep | None:
     possible = recent[np.isfinite(recent) & (recent > 0)]
     if not len(possible):
         return None
-    done = int(steps.index[-1]) + 1
+    done = int(steps.index[-1]) + 1 - segments[-1].first_step
     total = segments[-1].total_steps
     return LastStep(done, total if total is None or total >= done else None, float(np.median(possible)))
 
