@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from pytest_llmbench import wording
 from pytest_llmbench.errors import SettingsError, did_you_mean
-from pytest_llmbench.models import Baseline, Key, Recipe, Tolerance
+from pytest_llmbench.models import Baseline, Key, Recipe, RegexDialect, Tolerance
 from pytest_llmbench.settings import DEFAULT_TOLERANCE, Settings
 from pytest_llmbench.tolerance import merged
 
@@ -20,6 +20,11 @@ class Catalogue:
 
     recipes: tuple[Recipe, ...]
     baselines: Mapping[Key, tuple[Baseline, ...]]
+
+    @property
+    def definitions(self) -> tuple[RegexDialect, ...]:
+        """The dialects that baseline files define, each once, in the order of their paths."""
+        return tuple(dict.fromkeys(recipe.log for recipe in self.recipes if recipe.log))
 
     def describe(self) -> str:
         """Return `82 configurations in 5 files`, with the number of recorded ones."""

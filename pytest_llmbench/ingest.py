@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytest_llmbench.catalogue import Catalogue
 from pytest_llmbench.errors import LogError
@@ -27,11 +28,11 @@ from pytest_llmbench.models import (
 )
 from pytest_llmbench.settings import Settings
 
+if TYPE_CHECKING:
+    from pytest_llmbench.reading import Reading
+
 UNREADABLE = "unreadable"
 """The code of the ending of a log that could not be opened."""
-
-COMPRESSED = "compressed"
-"""The code of the ending of a log that has to be unpacked first."""
 
 FILE_TIME = "the time of the file"
 
@@ -57,22 +58,27 @@ class Ingested:
 def ingest(settings: Settings, catalogue: Catalogue, now: datetime) -> Ingested:
     """Find, read and identify everything under the given paths; copies of one run count once."""
     from pytest_llmbench.discover.find import find_runs
+    from pytest_llmbench.files.stores import Stores
+    from pytest_llmbench.reading import Reading
 
-    discovery = find_runs(settings.logs)
+    stores = Stores()
+    discovery = find_runs(settings.logs, stores)
+    reading = Reading(stores, discovery.runs, catalogue.definitions)
     ignored = [f"{path.name}: {why}" for path, why in discovery.ignored if path.name != "nsys_profile"]
     runs = []
     for found in discovery.runs:
-        attempts = tuple(Attempt(files, _parsed(files)) for files in found.attempts)
+        attempts = tuple(Attempt(files, _parsed(files, reading)) for files in found.attempts)
         launched = found.started or found.dated or found.modified
         if not attempts and (launched is None or now - launched > LONGEST_QUEUE):
             ignored.append(f"{found.id}: only the metadata is left of this job")
         elif _is_run(found, attempts):
-            runs.append(_identified(found, attempts, settings, catalogue, now))
+            runs.append(_read_as_known(_identified(found, attempts, settings, catalogue, now), catalogue))
         else:
             ignored.append(f"{found.id}: no training step in it, and not the name of a launched job")
-    kept, copies = _without_copies(sorted(runs, key=lambda run: _recency(run, now), reverse=True))
+    own, attached = _without_attached(runs)
+    kept, copies = _without_copies(sorted(own, key=lambda run: _recency(run, now), reverse=True))
     kept.sort(key=lambda run: _recency(run, now), reverse=True)
-    ignored += [f"{copy.id}: a copy of {original.id}" for copy, original in copies]
+    ignored += [f"{copy.id}: a copy of {original.id}" for copy, original in (*attached, *copies)]
     unreadable = (Stray(f"unreadable-{path.name}", Reason.UNREADABLE, why, path) for path, why in discovery.unreadable)
     return Ingested(tuple(kept), tuple(unreadable), tuple(ignored))
 
@@ -88,7 +94,10 @@ def ingest_job(
     not tell, its launch does: it is a run of `key` unless something in it says otherwise.
     """
     from pytest_llmbench.discover.find import find_runs
+    from pytest_llmbench.files.stores import Stores
+    from pytest_llmbench.reading import Reading
 
+    reading = Reading(Stores(), (), catalogue.definitions)
     settings = Settings(release=key.release, gpu=key.gpu)
     best: Run | None = None
     for place in (place for place in places if place.exists()):
@@ -96,12 +105,12 @@ def ingest_job(
             earlier = since is not None and found.modified is not None and found.modified < since
             if found.job_id != job_id or not found.attempts or earlier:
                 continue
-            attempts = tuple(Attempt(files, _parsed(files)) for files in found.attempts)
+            attempts = tuple(Attempt(files, _parsed(files, reading)) for files in found.attempts)
             run = _identified(found, attempts, settings, catalogue, now)
             best = run if best is None or _steps(run) > _steps(best) else best
         if best is not None and _steps(best):
             break
-    return _known_as(best, key) if best is not None else None
+    return _read_as_known(_known_as(best, key), catalogue) if best is not None else None
 
 
 def _known_as(run: Run, key: Key) -> Run:
@@ -111,18 +120,25 @@ def _known_as(run: Run, key: Key) -> Run:
     return dataclasses.replace(run, identity=Identity(key, "it was launched as such")) if untold and fits else run
 
 
-def _parsed(files: AttemptFiles) -> ParsedLog:
-    from pytest_llmbench.parse.read import read_ending, read_log
+def _read_as_known(run: Run, catalogue: Catalogue) -> Run:
+    """Return a run with its logs as the dialect of its configuration reads them."""
+    if run.identity.key is None:
+        return run
+    dialects = [baseline.dialect for baseline in catalogue.baselines[run.identity.key]]
+    attempts = (dataclasses.replace(one, log=one.log.read_as(*dialects)) for one in run.attempts)
+    return dataclasses.replace(run, attempts=tuple(attempts))
+
+
+def _parsed(files: AttemptFiles, reading: Reading) -> ParsedLog:
+    from pytest_llmbench.parse.endings import combined
 
     try:
-        log = read_log(files.log)
-        ending = read_ending(files.err) if files.err and log.ending is None else None
+        log = reading.log(files.log)
+        said = reading.ending(files.err) if files.err else None
     except LogError as error:
         return ParsedLog(dialect=None, segments=(), ending=Ending(UNREADABLE, str(error), 0))
-    if ending is None or files.err is None:
-        return log
-    told = dataclasses.replace(ending, text=f"{ending.text} ({files.err.name}:{ending.line})", line=0)
-    return dataclasses.replace(log, ending=told)
+    readings = tuple(dataclasses.replace(one, ending=combined(one.ending, said)) for one in log.readings)
+    return dataclasses.replace(log, ending=combined(log.ending, said), readings=readings)
 
 
 def _is_run(found: FoundRun, attempts: Sequence[Attempt]) -> bool:
@@ -139,12 +155,15 @@ def _identified(
     found: FoundRun, attempts: tuple[Attempt, ...], settings: Settings, catalogue: Catalogue, now: datetime
 ) -> Run:
     from pytest_llmbench.discover.identify import identify
+    from pytest_llmbench.discover.shards import shards_of
     from pytest_llmbench.measure.derive import tflops_per_gpu
 
     def expected_tflops(baseline: Baseline, step_seconds: float) -> float:
         return tflops_per_gpu(baseline.configuration, step_seconds) * (baseline.logged_tflops_factor or 1.0)
 
     logs = [attempt.log for attempt in attempts]
+    if any(log.checkpoints.save_line for log in logs) and found.layout != "results":  # one folder for many jobs
+        found = dataclasses.replace(found, shards=shards_of(found.folder))
     identity = identify(
         found,
         logs,
@@ -183,11 +202,42 @@ def _recency(run: Run, now: datetime) -> tuple[datetime, tuple[int, str], dateti
     return run.started or now + CLOCK_SKEW, number, run.found.modified or now, run.id
 
 
+def _without_attached(runs: Sequence[Run]) -> tuple[list[Run], list[tuple[Run, Run]]]:
+    """Return runs without those that a launcher wrote along, and these with the ones that they repeat.
+
+    That is a log of any other name beside the log of a launcher, with the same steps and times from the first on, and
+    of the same job where its name says one.
+    """
+    logs: dict[Path, list[Run]] = defaultdict(list)
+    for run in runs:
+        if _is_launched(run):
+            logs[run.found.folder].append(run)
+    kept: list[Run] = []
+    copies: list[tuple[Run, Run]] = []
+    for run in runs:
+        beside = () if _is_launched(run) else logs[run.found.folder]
+        original = next((other for other in beside if _is_written_along(run, other)), None)
+        if original is None:
+            kept.append(run)
+        else:
+            copies.append((run, original))
+    return kept, copies
+
+
+def _is_launched(run: Run) -> bool:
+    return any(LAUNCHED.match(attempt.files.log.name) for attempt in run.attempts)
+
+
+def _is_written_along(run: Run, other: Run) -> bool:
+    part, whole = _timings(run), _timings(other)
+    return bool(part) and run.found.job_id in ("", other.found.job_id) and part == whole[: len(part)]
+
+
 def _without_copies(runs: Sequence[Run]) -> tuple[list[Run], list[tuple[Run, Run]]]:
     """Return runs with one of each group of copies, and the copies with the one that was kept.
 
-    Copies are runs of one configuration and job with equal logs; with an equal start and the beginning of another's
-    steps, as a copy has that was taken while the job ran; and compressed ones of a job whose log can be read.
+    Copies are runs of one configuration and job with equal logs, compressed or not; and with an equal start and the
+    beginning of another's steps, as a copy has that was taken while the job ran.
     """
     groups: dict[object, list[Run]] = defaultdict(list)
     for run in runs:
@@ -238,10 +288,8 @@ def _is_part(run: Run, other: Run) -> bool:
     if not run.found.job_id or run.found.folder == other.found.folder:
         return False
     near = run.started and other.started and abs(run.started - other.started) <= LONGEST_QUEUE
-    packed = all(attempt.log.ending and attempt.log.ending.code == COMPRESSED for attempt in run.attempts)
     if not _steps(run):  # without an attempt only its metadata stands here, and its log elsewhere
-        same_time = run.started == other.started or run.started_from == FILE_TIME or not run.attempts
-        return bool(packed and near and same_time and _steps(other))
+        return bool(not run.attempts and near and _steps(other))
     part, whole = _timings(run), _timings(other)
     return run.started == other.started and part == whole[: len(part)]
 

@@ -9,10 +9,23 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_llmbench import wording
 from pytest_llmbench.batch import Result
 from pytest_llmbench.catalogue import Catalogue, tolerance_of
 from pytest_llmbench.jobs import Blame, Job, LaunchFacts, Purpose
-from pytest_llmbench.models import Baseline, Case, Evidence, Judgement, Key, Measurement, Reason, Run, Status, Verdict
+from pytest_llmbench.models import (
+    Baseline,
+    Case,
+    Evidence,
+    Judgement,
+    Key,
+    Measurement,
+    Reason,
+    RegexDialect,
+    Run,
+    Status,
+    Verdict,
+)
 from pytest_llmbench.sequence import Judges
 from pytest_llmbench.settings import Settings
 
@@ -74,10 +87,13 @@ class LaunchedRuns:
 
         start = job.number, job.status.restarts if job.status else 0
         log = self._logs.get(start) or _log(job)
-        step = last_step(log) if log else None
+        step = last_step(log, self._definitions(job)) if log else None
         if log and step:
             self._logs[start] = log  # its folder may hold the runs of months: it is not searched for every line
         return step
+
+    def _definitions(self, job: Job) -> tuple[RegexDialect, ...]:
+        return tuple(one.log for one in self.catalogue.baselines[job.spec.key] if one.log)
 
     @cached_property
     def _history(self) -> Measured:
@@ -120,13 +136,18 @@ class LaunchedRuns:
         )
 
     def _invalid(self, key: Key, reason: Reason, text: str, run: Run | None) -> Judgement:
+        """Return what is said of a job that was not judged; one that did what it was for is held to its budgets."""
+        from pytest_llmbench.judge.budgets import held
         from pytest_llmbench.measure.measurement import measure
 
-        baseline = self.catalogue.baselines[key][0]
-        verdict = Verdict.NOT_COMPARABLE if reason is Reason.PURPOSE_DONE else Verdict.INVALID
+        baselines = self.catalogue.baselines[key]
+        done = reason is Reason.PURPOSE_DONE
+        baseline = next((one for one in baselines if one.budgets), baselines[0]) if done else baselines[0]
+        verdict = Verdict.NOT_COMPARABLE if done else Verdict.INVALID
         judgement = unjudged(verdict, reason, text, baseline, self.settings)
         measurement = measure(run, baseline, self.now()) if run is not None and run.attempts else None
-        return dataclasses.replace(judgement, measurement=measurement)
+        judgement = dataclasses.replace(judgement, measurement=measurement)
+        return held(judgement, [measurement]) if done and measurement is not None else judgement
 
     def _nodes(self, result: Result, nodes: Mapping[str, tuple[str, ...]]) -> tuple[str, tuple[str, ...]]:
         """Return what the runs behind a verdict tell of their nodes, and which of them to avoid."""
@@ -182,13 +203,12 @@ def _ending(job: Job, run: Run) -> tuple[Blame, str]:
 
 def _told_by_log(run: Run) -> tuple[Blame, str]:
     from pytest_llmbench.launch.states import blame_of
-    from pytest_llmbench.parse.last_words import exception, last_line
+    from pytest_llmbench.parse.last_words import last_line
 
     attempt = run.attempts[-1]
     log, ending = attempt.files.log, attempt.log.ending
     if ending is None:
         last = last_line(log)
         return Blame.NONE, f"the last line of {log.name}: {last}" if last else f"{log.name} is empty"
-    raised = exception(log, ending.line) if ending.code == "traceback" else None
-    text, line = raised or (ending.text, ending.line)
-    return blame_of(ending.code), f"{text} ({log.name}:{line})" if line else text
+    blame = Blame.RUN if ending.went_on else blame_of(ending.code)
+    return blame, wording.ended(ending, log.name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -52,6 +52,7 @@ class Reason(StrEnum):
     NO_STEPS = "no-steps"
     WINDOW_INCOMPLETE = "window-incomplete"
     IMPOSSIBLE_SAMPLE = "impossible-sample"
+    ASYNCHRONOUS_DISPATCH = "asynchronous-dispatch"
     WRONG_CONFIGURATION = "wrong-configuration"
     PROFILED = "profiled"
     TRACED = "traced"
@@ -74,6 +75,8 @@ class Reason(StrEnum):
     CANCELLED = "cancelled"
     JOB_LOST = "job-lost"
     LOG_MISSING = "log-missing"
+    OVER_BUDGET = "over-budget"
+    BUDGET_UNKNOWN = "budget-unknown"
     PURPOSE_DONE = "not-judged"
     PURPOSE_MISSED = "nothing-left"
 
@@ -183,6 +186,34 @@ class Tolerance:
 
 
 @dataclass(frozen=True, slots=True)
+class Budget:
+    """The largest value of a metric that a run may have, in the metric's unit; `place` is where it was written."""
+
+    metric: str
+    largest: float
+    place: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class RegexDialect:
+    """How a baseline file says that its framework writes a step; every text as in the file, empty where it says none.
+
+    name: as in `dialects.regex_name`. find: stands in the line of every step. pattern: its groups are those of
+    `patterns.GROUPS`. unit: of the group `seconds`, see `patterns.UNITS`. averages: "interval" where the time is the
+    mean since the line before, else "single". start, end: lines that hold them begin a process, and end its training.
+    """
+
+    name: str
+    find: str
+    pattern: str
+    unit: str = "s"
+    first_step: int = 0
+    averages: str = "single"
+    start: str = ""
+    end: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
     """Where a number was read."""
 
@@ -211,7 +242,8 @@ class Baseline:
 
     `kind` is published, recorded, or recipe: a configuration that has no value yet, whose `step_seconds` is NaN.
     `resolution_seconds` is one unit in the last place that its table prints of a step time, 0 where nothing is rounded;
-    `tolerances` are those of its file and row, each metric once.
+    `tolerances` and `budgets` are those of its file and row, each metric once. `log` is the dialect that the file
+    defines, None for a built-in one.
     """
 
     configuration: Configuration
@@ -228,6 +260,8 @@ class Baseline:
     logged_tflops_factor: float | None = None
     recording: Recording | None = None
     resolution_seconds: float = 0.0
+    budgets: tuple[Budget, ...] = ()
+    log: RegexDialect | None = None
 
     @property
     def key(self) -> Key:
@@ -263,6 +297,7 @@ class Recipe:
     errata: tuple[Erratum, ...]
     launch: tuple[tuple[str, object], ...]
     path: Path
+    log: RegexDialect | None = None
 
 
 # --- logs -------------------------------------------------------------------------------------------------
@@ -326,17 +361,65 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a log says it ended: a short code ("time-limit", "traceback", ...), in words, with the line."""
+    """How a log says it ended: a short code ("time-limit", "traceback", ...), the text that says so, and its line.
+
+    file: the name of the file of that line where it is not the log itself. rank: which process wrote it, in words.
+    beside: what else happened, before it or because of it. went_on: steps follow, so it may be no more than a warning.
+    """
 
     code: str
     text: str
     line: int
+    file: str = ""
+    rank: str = ""
+    beside: Ending | None = None
+    went_on: bool = False
+
+
+SAVE, LOAD = "save", "load"
+"""What is done with a checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRecord:
+    """One line that says that a checkpoint was saved or loaded, and perhaps how long that took.
+
+    `part` is the 1-based number of the segment that it belongs to, 0 where it is none's. `dispatched`: the time may be
+    that of handing a save over only, while training went on. `torn`: the line has a time that cannot be read.
+    """
+
+    action: str
+    line: int
+    seconds: float | None = None
+    rank: str = ""
+    part: int = 0
+    dispatched: bool = False
+    torn: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoints:
+    """What a log says of checkpoints, in its order; `unread` counts the records beyond those that are kept."""
+
+    records: tuple[CheckpointRecord, ...] = ()
+    unread: int = 0
+
+    @property
+    def load_line(self) -> int:
+        """The first line that says that a checkpoint was loaded, 0 for none."""
+        return next((one.line for one in self.records if one.action == LOAD), 0)
+
+    @property
+    def save_line(self) -> int:
+        """The first line that says that a checkpoint was saved, 0 for none."""
+        return next((one.line for one in self.records if one.action == SAVE), 0)
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedLog:
     """What one log says. Lines are 1-based, 0 where there is none; between the first and the last NCCL line (not always
-    the very last) every part is traced."""
+    the very last) every part is traced. `readings` is the log as other dialects read it, where baseline files define
+    some: which one counts is known when the run is."""
 
     dialect: str | None
     segments: tuple[Segment, ...]
@@ -345,13 +428,22 @@ class ParsedLog:
     started: datetime | None = None
     nccl_line: int = 0
     nccl_last_line: int = 0
-    checkpoint_load_line: int = 0
-    checkpoint_save_line: int = 0
-    checkpoint_load_seconds: float | None = None
-    checkpoint_save_seconds: float | None = None
+    checkpoints: Checkpoints = Checkpoints()
     sha256: str = ""
     size_bytes: int = 0
     lines: int = 0
+    readings: tuple[ParsedLog, ...] = ()
+
+    @property
+    def dialects(self) -> frozenset[str]:
+        """Every dialect in which it has steps."""
+        return frozenset(one.dialect for one in (self, *self.readings) if one.dialect)
+
+    def read_as(self, *dialects: str) -> ParsedLog:
+        """Return the log as the first of these dialects reads it, as it is where none of them does."""
+        by_name = {one.dialect: one for one in (self, *self.readings)}
+        read = next((by_name[name] for name in dialects if name in by_name), self)
+        return replace(read, sha256=self.sha256, size_bytes=self.size_bytes, readings=())
 
 
 # --- runs -------------------------------------------------------------------------------------------------
@@ -376,6 +468,16 @@ class AttemptFiles:
 
 
 @dataclass(frozen=True, slots=True)
+class Shards:
+    """How many *.distcp files stand below a folder of a run, which is relative to that of its log; with `partial` there
+    may be more."""
+
+    folder: str
+    count: int
+    partial: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class FoundRun:
     """Files on disk that are one execution, and what their names and metadata say.
 
@@ -383,6 +485,9 @@ class FoundRun:
     what only a folder above or a bare day says. `excluded` is positive evidence that the run is not comparable. `build`
     is what its metadata says of container, commit and framework: equal texts are one build, empty is unknown. `launch`
     is the launch that started it, one text for the runs that count for one verdict; empty for a run found on disk.
+    `launcher` is what started it (sbatch, nemo-run, configured-sbatch, ...), empty where nothing tells. `saves` is
+    positive evidence that it was to save a checkpoint, and `shards` what of one is on disk, None where nothing was
+    looked at.
     """
 
     id: str
@@ -401,6 +506,9 @@ class FoundRun:
     excluded_because: str = ""
     build: str = ""
     launch: str = ""
+    launcher: str = ""
+    saves: str = ""
+    shards: Shards | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -482,13 +590,35 @@ class Problem:
     line: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Try:
+    """One of the attempts that the logs of a run tell of, numbered from 1: a part of a log, or a log without any step.
+
+    `line` is its first one (0: none), `first_step` and `last_step` are the log's own numbers, None without steps;
+    `ended` says how it ended in words, `finished` whether it reached its last step. `starts_over`: it began anew after
+    one that had finished, so it is another run and no restart. `judged`: the one that counts.
+    """
+
+    number: int
+    log: Path
+    line: int
+    first_step: int | None
+    last_step: int | None
+    finished: bool
+    ended: str
+    starts_over: bool = False
+    judged: bool = False
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Measurement:
     """What one run measured against one baseline's window. `problems` is empty for a valid run; `statistic_seconds` is
     None where the window could not be measured; `window_seconds` are the step times in the window, with their numbers
-    and log lines beside them; `moving_mean` is the number of steps that each of them is a mean of (1: itself);
+    and log lines beside them; `mean_of` says of each how many steps, up to its number, it is the mean of, and is empty
+    where all are single steps; `moving_mean` is the number of steps that each of them is a moving mean of (1: itself);
     `resolution_seconds` one unit in the last place of most of them; `expected` are the metrics at the baseline's
-    step time."""
+    step time; `checkpoints` is what the log says of them in the part that was measured; `tries` are all attempts that
+    the logs of the run tell of."""
 
     run: Run
     baseline: Baseline
@@ -501,12 +631,15 @@ class Measurement:
     metrics: tuple[Metric, ...]
     window_steps: tuple[int, ...] = ()
     window_lines: tuple[int, ...] = ()
+    mean_of: tuple[int, ...] = ()
     moving_mean: int = 1
     resolution_seconds: float = 0.0
     expected: tuple[Metric, ...] = ()
     problems: tuple[Problem, ...] = ()
     notes: tuple[Note, ...] = ()
     excluded: Problem | None = None
+    checkpoints: Checkpoints = Checkpoints()
+    tries: tuple[Try, ...] = ()
 
     @property
     def valid(self) -> bool:

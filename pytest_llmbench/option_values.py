@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -71,6 +72,18 @@ def existing(flag: str, given: object, directory: Path) -> Path:
     missing = path.relative_to(parent).parts[0]
     names = [entry.name for entry in parent.iterdir()] if parent.is_dir() else []
     raise SettingsError(f"{flag}={given} does not exist: {parent} has no {missing!r}{did_you_mean(missing, names)}")
+
+
+def readable(flag: str, given: object, directory: Path) -> Path:
+    """Return where logs are read from: a path that exists, a URL as a path, or `<stdin>` for `-`.
+
+    SettingsError for what cannot be read as such: no package for a protocol, a standard input that nothing is piped to.
+    """
+    from pytest_llmbench.files import remote, standard_input
+
+    if str(given).strip() == "-":
+        return standard_input.checked(flag, sys.stdin)
+    return remote.checked_url(flag, str(given)) if remote.is_url(str(given)) else existing(flag, given, directory)
 
 
 def folder(flag: str, given: object, directory: Path) -> Path:

@@ -30,7 +30,8 @@ JUDGING_OPTIONS = (
     Option(
         "--llmb-logs",
         "PATH",
-        "Judge the runs under this file or folder; may be repeated (default: none).",
+        "Judge the runs under this file, folder, archive or URL, or in standard input (-); may be repeated "
+        "(default: none).",
         repeats=True,
     ),
     Option(

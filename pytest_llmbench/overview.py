@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from pytest_llmbench.measure.window import Choice
-    from pytest_llmbench.models import Floats
+    from pytest_llmbench.models import Floats, Integers
 
 DEFAULT_WINDOW = Window(11, 44)
 DEFAULT_STEPS = 50
@@ -25,6 +25,7 @@ DEFAULT_STEPS = 50
 COLUMNS = (
     "run",
     "job_id",
+    "launcher",
     "configuration",
     "started",
     "status",
@@ -43,6 +44,7 @@ class Row:
 
     run: str
     job_id: str
+    launcher: str
     configuration: str
     started: datetime | None
     status: str
@@ -58,7 +60,8 @@ def rows(settings: Settings, catalogue: Catalogue, window: Window | None, now: d
     """Return a row for each run under the given paths, newest first; `window` None takes the baseline's."""
     found = ingest(settings, catalogue, now)
     lost = (
-        Row(one.id, "", "", None, f"Unreadable: {one.text}", 0, None, None, None, None, "") for one in found.unreadable
+        Row(one.id, "", "", "", None, f"Unreadable: {one.text}", 0, None, None, None, None, "")
+        for one in found.unreadable
     )
     return (*(_row(run, catalogue, window) for run in found.runs), *lost)
 
@@ -106,12 +109,16 @@ def _row(run: Run, catalogue: Catalogue, window: Window | None) -> Row:
     total = baseline.steps if baseline else DEFAULT_STEPS
     choice = choose_segment(run.attempts, counted, total)
     log = choice.attempt.files.log if choice else run.attempts[-1].files.log if run.attempts else run.found.folder
-    head = (run.id, run.found.job_id, key.id if key else "", run.started, _status(run, choice, counted, total))
+    found = run.found
+    status = _status(run, choice, counted, total)
+    head = (run.id, found.job_id, found.launcher, key.id if key else "", run.started, status)
     if choice is None:
         return Row(*head, 0, None, None, None, None, str(log))
     steps = choice.segment.steps
-    mask = in_window(steps, counted)
-    return Row(*head, len(steps), *_mean(steps.seconds[mask]), *_mean(steps.tflops_per_gpu[mask]), str(log))
+    mask = in_window(steps, counted) & ~steps.asynchronous
+    weights = steps.mean_of[mask]
+    times, tflops = _mean(steps.seconds[mask], weights), _mean(steps.tflops_per_gpu[mask], weights)
+    return Row(*head, len(steps), *times, *tflops, str(log))
 
 
 def _status(run: Run, choice: Choice | None, window: Window, total: int) -> str:
@@ -130,11 +137,13 @@ def _status(run: Run, choice: Choice | None, window: Window, total: int) -> str:
     return "Success" if complete else "Incomplete"
 
 
-def _mean(values: Floats) -> tuple[float | None, float | None]:
+def _mean(values: Floats, weights: Integers) -> tuple[float | None, float | None]:
     """Return mean and standard deviation of the values that are possible, None without any."""
     import numpy as np
 
     from pytest_llmbench.measure.metrics import spread
+    from pytest_llmbench.robust import mean
 
-    present = values[np.isfinite(values) & (values > 0)]
-    return (float(np.mean(present)), spread(present)) if len(present) else (None, None)
+    known = np.isfinite(values) & (values > 0)
+    present = values[known]
+    return (mean(present, weights[known].tolist()), spread(present)) if len(present) else (None, None)

@@ -109,6 +109,8 @@ def _refuse_misuse(config: pytest.Config) -> None:
         raise pytest.UsageError(f"{min(idle)} has nothing to launch: add --llmb-launch")
     if given and not judging(config):
         raise pytest.UsageError(f"{given[0]} has no runs to work on: add --llmb-logs=PATH, or --llmb-launch")
+    if "-" in (config.getoption("llmb_logs") or ()) and config.getoption("capture") != "no":
+        raise pytest.UsageError("--llmb-logs=- reads standard input, which pytest takes away from tests: add -s")
     if launching(config) and _distributed(config):
         raise pytest.UsageError("a launch runs in one process: leave out -n, or add -n0 (jobs run side by side anyway)")
     if 0 < len(wanted_ids(config)) < len(config.getoption("file_or_dir", None) or []):

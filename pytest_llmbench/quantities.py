@@ -30,5 +30,10 @@ METRICS = {
     "weak_scaling_efficiency": Definition("", larger_is_better=True),
     "peak_memory_bytes": Definition("bytes", larger_is_better=None),
     "checkpoint_save_seconds": Definition("s", larger_is_better=False),
+    "checkpoint_save_dispatch_seconds": Definition("s", larger_is_better=False),
     "checkpoint_load_seconds": Definition("s", larger_is_better=False),
+    "checkpoint_saves": Definition("", larger_is_better=None),
 }
+
+BUDGETED = ("checkpoint_save_seconds", "checkpoint_save_dispatch_seconds", "checkpoint_load_seconds")
+"""Metrics of which a baseline file can say the largest value."""

@@ -12,7 +12,7 @@ import numpy as np
 from pytest_llmbench import wording
 from pytest_llmbench.batch import Batch, Result
 from pytest_llmbench.models import Baseline, Judgement, Key, Measurement, Outcome, Reason, Recording, Status, Verdict
-from pytest_llmbench.robust import trimmed_mean
+from pytest_llmbench.robust import mean, trimmed_mean
 from pytest_llmbench.settings import Settings
 from pytest_llmbench.strays import unshadowed
 from pytest_llmbench.tolerance import TIME, slot
@@ -79,12 +79,13 @@ def _refused(runs: Sequence[Measurement]) -> str:
     """Return why runs are the baseline of nothing; empty where they are."""
     from pytest_llmbench.judge.agreement import STALLS
 
-    trimmed = [trimmed_mean(np.array(run.window_seconds)) for run in runs]
+    trimmed = [trimmed_mean(np.array(run.window_seconds), run.mean_of) for run in runs]
     tolerated = (one.fraction for one in runs[0].baseline.tolerances if slot(one) == TIME)
     spread = max((LARGEST_SPREAD, *tolerated))
     if max(trimmed) > min(trimmed) * (1 + spread):
         return CONTRADICTORY.format(spread * 100)
-    stalled = any(np.mean(run.window_seconds) > one * STALLS for run, one in zip(runs, trimmed, strict=True))
+    means = [mean(np.array(run.window_seconds), run.mean_of) for run in runs]
+    stalled = any(whole > one * STALLS for whole, one in zip(means, trimmed, strict=True))
     return STALLED if stalled else ""
 
 
@@ -106,11 +107,12 @@ def _recordable(
 def recording_of(runs: Sequence[Measurement], now: datetime) -> Recording:
     """Return what valid runs of one configuration measured: means over runs, and the spread within a run, pooled."""
     windows = [np.array(run.window_seconds) for run in runs]
-    trimmed = [trimmed_mean(window) for window in windows]
+    steps = [run.mean_of for run in runs]
+    trimmed = [trimmed_mean(*one) for one in zip(windows, steps, strict=True)]
     return Recording(
         date=now.date().isoformat(),
         runs=len(runs),
-        mean_seconds=float(np.mean([window.mean() for window in windows])),
+        mean_seconds=float(np.mean([mean(*one) for one in zip(windows, steps, strict=True)])),
         trimmed_mean_seconds=float(np.mean(trimmed)),
         standard_deviation_seconds=float(np.sqrt(np.mean([np.var(one, ddof=min(1, len(one) - 1)) for one in windows]))),
         run_seconds=tuple(trimmed),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,10 +17,34 @@ NORMAL = 1.4826
 """The standard deviation of normal values over their median absolute deviation."""
 
 
-def trimmed_mean(values: Floats) -> float:
-    """Return the 20 % trimmed mean of values of shape (n,), n > 0; as scipy.stats.trim_mean(values, 0.2)."""
+def mean(values: Floats, weights: Sequence[int] = ()) -> float:
+    """Return the mean of values of shape (n,), n > 0, each as often as its weight says; without weights once."""
+    return float(np.average(values, weights=np.array(weights, dtype=float)) if _differ(weights) else np.mean(values))
+
+
+def trimmed_mean(values: Floats, weights: Sequence[int] = ()) -> float:
+    """Return the 20 % trimmed mean of values of shape (n,), n > 0; as scipy.stats.trim_mean(values, 0.2).
+
+    With weights that differ it is that of the values repeated so often; equal ones change nothing.
+    """
+    if _differ(weights):
+        return _repeated(values, np.array(weights, dtype=float))
     cut = int(TRIMMED * len(values))
     return float(np.mean(np.sort(values)[cut : len(values) - cut]))
+
+
+def _differ(weights: Sequence[int]) -> bool:
+    return bool(len(weights)) and min(weights) != max(weights)
+
+
+def _repeated(values: Floats, weights: Floats) -> float:
+    """Return the trimmed mean of repeated values without repeating them: a log may claim a mean of any number."""
+    order = np.argsort(values, kind="stable")
+    ends = np.cumsum(weights[order])
+    cut = int(TRIMMED * ends[-1])
+    kept = np.clip(ends, cut, ends[-1] - cut)
+    parts = np.diff(kept, prepend=cut)
+    return float(values[order] @ parts / parts.sum())
 
 
 def winsorised(values: Floats) -> Floats:

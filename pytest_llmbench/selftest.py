@@ -167,8 +167,11 @@ def truncated(segment: Segment, measurement: Measurement) -> Segment:
     return replace(segment, steps=kept, finished=False)
 
 
-def read_as_milliseconds(segment: Segment, _: Measurement) -> Segment:
-    """The step times are in another unit than is believed."""
+def read_as_milliseconds(segment: Segment, measurement: Measurement) -> Segment | None:
+    """The step times are in another unit than is believed; tokens/s, of which missing ones follow, are in no unit."""
+    counted = np.isin(segment.steps.index, measurement.window_steps)
+    if np.isnan(segment.steps.seconds[counted]).all():
+        return None
     return _with(segment, seconds=segment.steps.seconds / 1000)
 
 

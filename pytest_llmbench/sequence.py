@@ -176,6 +176,9 @@ class Sequences:
             course.files += [attempt.files.log for attempt in run.attempts]  # the log is what was asked for
         reason = Reason.PURPOSE_DONE if proof else Reason.PURPOSE_MISSED
         text = f"{course.spec.purpose}: {proof or 'the job ended well, but left no sign of it'}; not judged for speed"
+        if course.spec.purpose is Purpose.SAVE_CHECKPOINT:
+            found = dataclasses.replace(run.found, saves="it was launched to save one")
+            run = dataclasses.replace(run, found=found)
         judgement = self._judges.invalid(key, reason, text, run)
         return Result(Case(key.id, key), judgement, done=text if proof else "")
 
@@ -184,7 +187,7 @@ class Sequences:
 
         done, verdict = len(course.runs) + len(course.failures), result.judgement.verdict
         wanted = range(done + 1, self._settings.repeats + 1) if done == 1 else ()
-        settled = verdict in GREEN or verdict not in JUDGED
+        settled = verdict in GREEN or verdict not in JUDGED or _over_budget(result)  # no repeat undoes that
         if (settled and not self._always) or course.failures or self._settings.collect or not wanted:
             return []
         if not self._affordable(course.spec.gpu_hours * len(wanted)):
@@ -198,7 +201,8 @@ class Sequences:
     def _profiling(self, course: Course) -> list[Next]:
         from pytest_llmbench.launch.engine import Next
 
-        regressed = course.result is not None and course.result.judgement.verdict is Verdict.REGRESSION
+        result = course.result
+        regressed = result is not None and result.judgement.verdict is Verdict.REGRESSION and not _over_budget(result)
         if not regressed or course.profiled or not self._settings.profile_on_regression or self._settings.collect:
             return []
         course.profiled = True
@@ -228,13 +232,18 @@ def _proof(purpose: Purpose, files: Sequence[Path], run: Run) -> str:
     """Return what shows that a job did what it was for: its files, or a line of its log; empty where nothing does."""
     logs = [attempt.log for attempt in run.attempts]
     if purpose is Purpose.LOAD_CHECKPOINT:
-        line = max(log.checkpoint_load_line for log in logs)
+        line = max(log.checkpoints.load_line for log in logs)
         return f"the log says so in line {line}" if line else ""
     if purpose is Purpose.NCCL_TRACE:
         line = max(log.nccl_line for log in logs)
         return f"the trace begins in line {line} of the log" if line else ""
     noun = "checkpoint" if purpose is Purpose.SAVE_CHECKPOINT else "file"
     return f"left {wording.counted(len(files), noun)}" if files else ""
+
+
+def _over_budget(result: Result) -> bool:
+    """Whether a checkpoint took too long, of which neither a repeat nor a profile of the steps tells more."""
+    return result.judgement.reason is Reason.OVER_BUDGET
 
 
 def _joined(*texts: str) -> str:

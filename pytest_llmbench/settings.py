@@ -14,7 +14,7 @@ from typing import Any
 from pytest_llmbench.errors import SettingsError
 from pytest_llmbench.launch_settings import LaunchSettings, resolve_launch
 from pytest_llmbench.models import Tolerance
-from pytest_llmbench.option_values import chosen, converted, existing, folder, output, parse_age, text, value
+from pytest_llmbench.option_values import chosen, converted, folder, output, parse_age, readable, text, value
 from pytest_llmbench.tolerance import merged, parse_fraction, parse_tolerances
 
 _PERCENT = partial(parse_fraction, expected="a percentage such as 1% or 0.5%")
@@ -66,7 +66,7 @@ def resolve(values: Mapping[str, Any], directory: Path) -> Settings:
     """
     typed, ini = _layers(values)
     settings = Settings(
-        logs=tuple(existing("--llmb-logs", one, directory) for one in values.get("llmb_logs") or ()),
+        logs=tuple(readable("--llmb-logs", one, directory) for one in values.get("llmb_logs") or ()),
         baselines=tuple(folder("--llmb-baselines", one, directory) for one in values.get("llmb_baselines") or ()),
         tolerances=_tolerances(typed, ini),
         require=tuple(_patterns(values.get("llmb_require") or (), directory)),

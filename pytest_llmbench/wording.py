@@ -7,10 +7,58 @@ import re
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from pytest_llmbench.files.remote import is_remote, url_of
+
+if TYPE_CHECKING:
+    from pytest_llmbench.models import Ending
 
 MANIFOLD = 10
 """From here on a ratio reads better than a percentage."""
+
+
+ENDINGS = {
+    "time-limit": "it reached its time limit",
+    "node-failure": "a node failed under it",
+    "gpu-failure": "a GPU failed under it",
+    "out-of-memory": "a node ran out of host memory",
+    "gpu-out-of-memory": "a GPU ran out of memory",
+    "diverged": "it stopped itself, as its loss or a gradient was no number",
+    "preempted": "it was preempted",
+    "requeued": "it was put back into the queue",
+    "cancelled": "it was cancelled by hand (scancel)",
+    "segfault": "a process crashed",
+    "traceback": "a process died of an exception",
+    "nccl-timeout": "NCCL gave up waiting for a collective operation",
+    "aftermath": "a process ended because of another one, of whose end nothing is said",
+    "task-failure": "a task of it failed",
+    "step-cancelled": "its step was cancelled, by hand (scancel) unless it failed without a word",
+}
+"""How a log ended, by the code of `models.Ending`; the text of another code says all by itself."""
+
+
+def ended(ending: Ending, log: str) -> str:
+    """Return how a run ended, in words, with the text that says so and its place; `log` is the name of the log.
+
+    `it reached its time limit: error: *** STEP 7.2 ON n1 CANCELLED ... (x_7.err:559); before that ...`
+    """
+    if ending.code not in ENDINGS:
+        return ending.text
+    doubt = "; steps follow it, so it may not be the cause" if ending.went_on else ""
+    other = ending.beside
+    return _ended(ending, log) + doubt + (f"; {_when(other, ending)} {_ended(other, log)}" if other else "")
+
+
+def _ended(ending: Ending, log: str) -> str:
+    place = ", ".join(filter(None, (f"{ending.file or log}:{ending.line}", ending.rank)))
+    return f"{ENDINGS[ending.code]}: {ending.text} ({place})"
+
+
+def _when(other: Ending, ending: Ending) -> str:
+    if other.file != ending.file:
+        return "also,"
+    return "before that" if other.line < ending.line else "after that"
 
 
 def age(elapsed: timedelta) -> str:
@@ -62,6 +110,12 @@ def counted(number: int, noun: str, plural: str = "") -> str:
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
 
+def ordinal(number: int) -> str:
+    """Return `1st`, `2nd`, `3rd`, `11th`."""
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
+
+
 def folded(nodes: Iterable[str]) -> str:
     """Return names of nodes as Slurm writes them: `n[1-4,7]` for n1 n2 n3 n4 n7, `a1,rack2-n[08-10]`."""
     numbers: dict[tuple[str, str], set[str]] = {}
@@ -88,8 +142,9 @@ def _group(head: str, numbers: Iterable[str], tail: str) -> str:
 
 def place(path: Path, directory: Path) -> str:
     """Return a path as a reader would type it from `directory`; bytes that are no text are escaped."""
-    shown = str(path.relative_to(directory)) if path.is_relative_to(directory) else str(path)
-    return printable(shown)
+    if is_remote(path):
+        return printable(url_of(path))
+    return printable(str(path.relative_to(directory)) if path.is_relative_to(directory) else str(path))
 
 
 def printable(text: str) -> str:

@@ -116,7 +116,8 @@ def run(
     """Return a run with an attempt for each log, or one complete attempt."""
     logs = logs or (log(segment()),)
     files = tuple(AttemptFiles(number, Path(f"/runs/log-x_1_{number}.out")) for number in range(len(logs)))
-    fields = {"id": "x_1", "folder": Path("/runs"), "attempts": files, "clues": (), "job_id": "1", **found}
+    fields: dict[str, Any] = {"id": "x_1", "folder": Path("/runs"), "attempts": files, "clues": (), "job_id": "1"}
+    fields |= {"launcher": "sbatch", **found}
     attempts = tuple(Attempt(one, content) for one, content in zip(files, logs, strict=True))
     return Run(FoundRun(**fields), attempts, Identity(key, "by name"), started, "folder name")
 
@@ -170,3 +171,9 @@ def evidence(*measurements: Measurement, tolerance: float = 0.05, **fields: Any)
 def at(baseline: Baseline, **changes: Any) -> Baseline:
     """Return a changed copy of a baseline."""
     return replace(baseline, **changes)
+
+
+def means_of(count: int, seconds: Sequence[float], first: int = 1, **columns: Any) -> Steps:
+    """Return columns of a log that prints every `count`-th step: each time is the mean of so many, up to its step."""
+    index = first - 1 + count * np.arange(1, len(seconds) + 1)
+    return steps(seconds, **{"index": index, "line": index + 100, "mean_of": np.full(len(seconds), count), **columns})

@@ -16,9 +16,21 @@ import pytest_llmbench
 
 PACKAGE = Path(pytest_llmbench.__file__).parent
 STAGES = {"baseline", "discover", "parse", "measure", "judge", "report", "launch"}
-SHARED = {"models", "errors", "wording", "tolerance", "robust", "quantities", "jobs", "yamlfile", "dialects"}
+SHARED = {
+    "models",
+    "errors",
+    "wording",
+    "tolerance",
+    "robust",
+    "quantities",
+    "jobs",
+    "yamlfile",
+    "dialects",
+    "patterns",
+    "files",
+}
 KNOW_PYTEST = {"plugin.py", "stash.py", "collection.py", "launch_session.py", "fixtures.py", "suite"}
-HEAVY = {"yaml", "numpy", "pandas", "scipy", "junit_xml", "jinja2", "multiprocessing"}
+HEAVY = {"yaml", "numpy", "pandas", "scipy", "junit_xml", "jinja2", "multiprocessing", "zstandard", "fsspec", "re2"}
 
 
 def imports(path: Path) -> Iterator[str]:

@@ -38,6 +38,9 @@ def test_each_run_is_a_line_with_status_mean_and_deviation(capsys: pytest.Captur
     assert {job: found[job]["status"] for job in expected} == expected
     clean = found["1640021"]
     assert clean["configuration"] == "grok1_314b-25.05-gb200-bf16-128"
+    assert {found[job]["launcher"] for job in ("1640021", "1388120", "2210007")} == {
+        *("nemo-run", "sbatch", "configured-sbatch"),
+    }
     assert float(clean["time_mean_s"]) == pytest.approx(7.325, rel=1e-4)
     assert 0 < float(clean["time_std_s"]) < 0.1
     assert float(clean["tflops_per_gpu_mean"]) == pytest.approx(1202.3, abs=0.5)

@@ -38,6 +38,13 @@ def test_a_recording_is_the_mean_over_runs_of_their_means_and_trimmed_means(foun
     assert (recording.date, recording.runs) == (NOW.date().isoformat(), len(found))
 
 
+def test_a_recording_of_means_over_several_steps_weighs_them_by_their_steps() -> None:
+    one = measurement(1.0, window_seconds=(8.0, 6.0, 7.0), mean_of=(10, 30, 20))
+    recording = recording_of([one], NOW)
+    assert recording.mean_seconds == pytest.approx((80 + 180 + 140) / 60)
+    assert recording.run_seconds == pytest.approx((stats.trim_mean([8.0] * 10 + [6.0] * 30 + [7.0] * 20, 0.2),))
+
+
 def recorded(folder: Path, start: datetime, *runs: tuple[float, ...]) -> Session:
     """Return a session that recorded one stalling run, or these."""
     for number, seconds in enumerate(runs or (STALLED,)):

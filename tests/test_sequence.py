@@ -45,6 +45,7 @@ class Course:
     def __init__(self, *verdicts: Verdict, budget: float = 1e9, always: bool = False, **settings: Any) -> None:
         self.verdicts = list(verdicts)
         self.looks: list[int] = []
+        self.reason = Reason.CANNOT_TELL
         self.left = budget
         self.found: Callable[[Job], Run | None] = lambda job: run(id=f"run-{job.job_id}", job_id=job.job_id)
         judges = Judges(
@@ -73,7 +74,7 @@ class Course:
         verdict = self.verdicts[min(len(self.looks), len(self.verdicts)) - 1]
         newest = measurement(run=runs[0])
         repeats = tuple(measurement(run=one) for one in runs[1:])
-        return Result(Case(key.id, key), judgement(verdict, measurement=newest, repeats=repeats))
+        return Result(Case(key.id, key), judgement(verdict, self.reason, measurement=newest, repeats=repeats))
 
     def nodes(self, _result: Result, _nodes: Mapping[str, tuple[str, ...]]) -> tuple[str, tuple[str, ...]]:
         return "", ()
@@ -111,6 +112,13 @@ def test_a_run_that_does_not_pass_is_repeated_twice_on_other_nodes_and_all_three
     assert course.looks == [1, 3]
     assert course.result.judgement.verdict is Verdict.REGRESSION
     assert [job.repeat for job in course.result.jobs] == [1, 3, 2]
+
+
+def test_a_run_over_the_budget_of_its_checkpoints_is_neither_repeated_nor_profiled() -> None:
+    course = Course(Verdict.REGRESSION, profile_on_regression=True)
+    course.reason = Reason.OVER_BUDGET
+    assert course.end() == []
+    assert course.result.judgement.verdict is Verdict.REGRESSION
 
 
 def test_after_the_second_look_nothing_is_started_whatever_it_says() -> None:

@@ -76,6 +76,66 @@ def maxtext_line(
     )
 
 
+def megatron_line(
+    moment: datetime, step: int, total: int, seconds: float, *, batch: int, tflops: float | None, loss: float | None
+) -> str:
+    """Return one Megatron-LM line of step `step` (from 1) of `total`; a release without a throughput has none."""
+    fields = [
+        f" [{moment:%Y-%m-%d %H:%M:%S.%f}] iteration {step:8d}/{total:8d}",
+        f"consumed samples: {step * batch:12d}",
+        f"elapsed time per iteration (ms): {seconds * 1000:.1f}",
+        *([] if tflops is None else [f"throughput per GPU (TFLOP/s/GPU): {tflops:.1f}"]),
+        "learning rate: 3.000000E-05",
+        f"global batch size: {batch:5d}",
+        *([] if loss is None else [f"lm loss: {loss:.6E}"]),
+        "loss scale: 1.0",
+        "grad norm: 10.275",
+        f"number of skipped iterations: {0:3d}",
+        f"number of nan iterations: {0:3d} |",
+    ]
+    return " | ".join(fields)
+
+
+def step_time_line(seconds: float, tflops: float) -> str:
+    """Return Megatron-Bridge's second line of a step, which does not say of which."""
+    return f"Step Time : {seconds:.2f}s GPU utilization: {tflops:.1f}MODEL_TFLOP/s/GPU"
+
+
+def torchtitan_line(
+    moment: datetime, step: int, *, loss: float, tokens_per_second: float, tflops: float, colours: bool = True
+) -> str:
+    """Return one torchtitan line of step `step` (from 1): no seconds, but a time; tokens/s and TFLOP/s are of a GPU."""
+    parts = {
+        "\x1b[31m": f"step: {step:2}  ",
+        "\x1b[32m": f"loss: {loss:8.5f}  ",
+        "\x1b[38;2;180;60;0m": "grad_norm:  2.4949  ",
+        "\x1b[38;2;54;234;195m": "memory: 28.18GiB(89.87%)  ",
+        "\x1b[34m": f"tps: {round(tokens_per_second):,}  ",
+        "\x1b[36m": f"tflops: {tflops:,.2f}  ",
+        "\x1b[35m": "mfu: 4.11%",
+        "\x1b[39m": "",
+    }
+    text = "".join(f"{colour if colours else ''}{part}" for colour, part in parts.items())
+    return f"[titan] {moment:%Y-%m-%d %H:%M:%S},{moment.microsecond // 1000:03d} - root - INFO - {text}"
+
+
+def paxml_line(seconds: float) -> str:
+    """Return PaxML's line of a step, which does not say of which."""
+    return f"[PAX STATUS]: train_step() took {seconds:.2f} seconds."
+
+
+def huggingface_summary(runtime: float, samples_per_second: float, steps_per_second: float, loss: float) -> str:
+    """Return what a Hugging Face trainer prints at its end: of the whole run, nothing of a step."""
+    values = {
+        "train_runtime": round(runtime, 4),
+        "train_samples_per_second": round(samples_per_second, 3),
+        "train_steps_per_second": round(steps_per_second, 3),
+        "train_loss": loss,
+        "epoch": 1.0,
+    }
+    return str(values)
+
+
 def nemo_info(moment: datetime, text: str, where: str = "nemo_logging:393") -> str:
     """Return a line of NeMo's own logger."""
     return f"[NeMo I {moment:%Y-%m-%d %H:%M:%S} {where}] {text}"

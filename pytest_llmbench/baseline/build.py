@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.baseline.fields import GROUPS, NO_PEAK
+from pytest_llmbench.dialects import REGEX, regex_name
 from pytest_llmbench.models import (
     Architecture,
     Baseline,
+    Budget,
     Configuration,
     Erratum,
     Key,
     Parallelism,
     Recipe,
     Recording,
+    RegexDialect,
     Source,
     Tolerance,
     Window,
@@ -39,13 +42,15 @@ class Model:
 class RecipeFile:
     """A recipe with what only lint and recording need.
 
-    `dp_excludes_ep`: the DP column counts copies of all the experts. `tolerances` stand for the whole file.
+    `dp_excludes_ep`: the DP column counts copies of all the experts. `tolerances` and `budgets` stand for the whole
+    file.
     """
 
     recipe: Recipe
     models: tuple[tuple[str, Model], ...]
     dp_excludes_ep: bool
     tolerances: tuple[Tolerance, ...] = ()
+    budgets: tuple[Budget, ...] = ()
 
 
 def recipe_file(path: Path, kind: str, entry: Entry) -> RecipeFile:
@@ -57,16 +62,30 @@ def recipe_file(path: Path, kind: str, entry: Entry) -> RecipeFile:
         kind=kind,
         title=entry.get("title", ""),
         framework=entry.get("framework", ""),
-        dialect=entry["dialect"],
+        dialect=_dialect(entry),
         names=entry.get("names", (entry["recipe"],)),
         layout=entry.get("layout", ""),
         baselines=tuple(_baseline(path, kind, entry, row, resolutions) for row in entry["configurations"]),
         errata=tuple(_errata(entry)),
         launch=_plain(launch) if launch else (),
         path=path,
+        log=_log(entry),
     )
     models = tuple((size, _model(model)) for size, model in entry["models"].values.items())
-    return RecipeFile(recipe, models, bool(entry.get("dp_excludes_ep")), entry.get("tolerance", ()))
+    budgets = merged_budgets(_budgets(path, entry))
+    return RecipeFile(recipe, models, bool(entry.get("dp_excludes_ep")), entry.get("tolerance", ()), budgets)
+
+
+def merged_budgets(*layers: Iterable[Budget]) -> tuple[Budget, ...]:
+    """Return one budget for each metric, that of the last layer which has one, sorted by metric."""
+    by_metric = {budget.metric: budget for layer in layers for budget in layer}
+    return tuple(by_metric[metric] for metric in sorted(by_metric))
+
+
+def _budgets(path: Path, entry: Entry) -> Iterator[Budget]:
+    stated = entry.get("budgets")
+    for metric, largest in stated.values.items() if stated else ():
+        yield Budget(metric, float(largest), f"{path.name}:{stated.lines[metric]}")
 
 
 def _model(model: Entry) -> Model:
@@ -98,14 +117,26 @@ def _baseline(path: Path, kind: str, entry: Entry, row: Entry, resolutions: Mapp
         window=window,
         timed=entry["timed"],
         steps=entry["steps"],
-        dialect=entry["dialect"],
+        dialect=_dialect(entry),
         peak_tflops=_peak(entry["peak_tflops"][row["gpu"]][row["dtype"]]),
         source=Source(entry["source"]["document"], row.get("table", ""), str(path), row.line),
         tolerances=merged(entry.get("tolerance", ()), row.get("tolerance", ())),
         logged_tflops_factor=entry.get("logged_tflops_factor"),
         recording=recording,
         resolution_seconds=resolutions.get(row.get("table", ""), 0.0),
+        budgets=merged_budgets(_budgets(path, entry), _budgets(path, row)),
+        log=_log(entry),
     )
+
+
+def _dialect(entry: Entry) -> str:
+    """Return the name of the dialect, that of the file's own where it defines one."""
+    return regex_name(entry["recipe"], entry["release"]) if entry["dialect"] == REGEX else str(entry["dialect"])
+
+
+def _log(entry: Entry) -> RegexDialect | None:
+    log = entry.get("log")
+    return RegexDialect(_dialect(entry), **log.values) if log else None
 
 
 def _peak(text: str) -> float:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pytest_llmbench.baseline.build import key_of
 from pytest_llmbench.baseline.fields import FORMULA_NEEDS, LAUNCHERS
-from pytest_llmbench.dialects import FIRST_STEP
+from pytest_llmbench.dialects import FIRST_STEP, REGEX
 from pytest_llmbench.errors import did_you_mean
+from pytest_llmbench.patterns import GROUPS, REQUIRED, compiled, named_groups
 from pytest_llmbench.yamlfile.schema import Entry, Report
 
 
 def check_file(entry: Entry, report: Report) -> None:
     """Report every configuration, window, erratum and launch command that the rest of the file contradicts."""
+    _check_log(entry, report)
     _check_window(entry, report)
     _check_models(entry, report)
     ids: dict[str, int] = {}
@@ -31,6 +33,45 @@ def check_file(entry: Entry, report: Report) -> None:
         _check_checkpoint(launch.get("checkpoint"), entry["models"].values, report)
 
 
+def _first_step(entry: Entry) -> int:
+    log = entry.get("log")
+    return FIRST_STEP[entry["dialect"]] if entry["dialect"] != REGEX else log.get("first_step", 0) if log else 0
+
+
+def _check_log(entry: Entry, report: Report) -> None:
+    """Report a definition without its dialect, the dialect without its definition, and a pattern that reads nothing."""
+    log, line = entry.get("log"), entry.lines["dialect"]
+    if entry["dialect"] != REGEX:
+        if log is not None:
+            found = f"found the definition of a dialect beside dialect: {entry['dialect']}"
+            report(entry.lines["log"], f"{found}, expected it with dialect: {REGEX} only")
+    elif log is None:
+        report(line, f"found dialect: {REGEX} and no 'log', expected that key with what its lines look like")
+    else:
+        for problem in _wrong_in_pattern(log["pattern"]):
+            report(log.lines["pattern"], problem)
+
+
+def _wrong_in_pattern(pattern: str) -> Iterator[str]:
+    try:
+        matches_nothing = compiled(pattern).search(b"") is not None
+    except ValueError as error:
+        yield str(error)
+        return
+    names = [group.name for group in named_groups(pattern)]
+    if matches_nothing:
+        yield "found a pattern that matches the empty text, expected one that matches the line of a step only"
+    for name in REQUIRED:
+        if name not in names:
+            yield f"found a pattern without the group {name}, expected (?P<{name}>...) in it"
+    for name in dict.fromkeys(names):
+        if name not in GROUPS:
+            hint = did_you_mean(name, GROUPS)
+            yield f"found the group {name} in the pattern, expected one of {', '.join(GROUPS)}{hint}"
+        elif names.count(name) > 1:
+            yield f"found the group {name} {names.count(name)} times in the pattern, expected it once"
+
+
 def _check_models(entry: Entry, report: Report) -> None:
     models, used = entry["models"], {row["size"] for row in entry["configurations"]}
     for size, model in models.values.items():
@@ -45,7 +86,7 @@ def _check_models(entry: Entry, report: Report) -> None:
 
 
 def _check_window(entry: Entry, report: Report) -> None:
-    window, steps, start = entry["window"], entry["steps"], FIRST_STEP[entry["dialect"]]
+    window, steps, start = entry["window"], entry["steps"], _first_step(entry)
     first, last, end = window["first"], window["last"], start + steps - 1
     if first > last:
         report(window.line, f"found a window from step {first} to {last}, expected first <= last")

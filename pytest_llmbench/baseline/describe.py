@@ -80,6 +80,8 @@ def _expectation(baseline: Baseline) -> Iterator[tuple[str, str]]:
     yield "judged by", f"{baseline.window}, of {baseline.steps} steps"
     yield "timed", {"last_step": "the last step of a run"}.get(baseline.timed, baseline.timed.replace("_", " "))
     yield "tolerance", ", ".join(map(str, baseline.tolerances)) or "that of the session"
+    if baseline.budgets:
+        yield "budgets", ", ".join(f"{one.metric} {one.largest:g} s" for one in baseline.budgets)
     recording = baseline.recording
     if recording:
         spread = f"mean {recording.mean_seconds:.6g} s, standard deviation {recording.standard_deviation_seconds:.3g} s"

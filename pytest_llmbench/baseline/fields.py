@@ -8,7 +8,9 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
-from pytest_llmbench.dialects import FIRST_STEP
+from pytest_llmbench.dialects import FIRST_STEP, REGEX
+from pytest_llmbench.patterns import RATE, UNITS
+from pytest_llmbench.quantities import BUDGETED
 from pytest_llmbench.tolerance import parse_tolerances
 from pytest_llmbench.yamlfile.schema import Converted, Entry, Fields, Flag, Items, Names, Number, Spec, Text
 
@@ -87,6 +89,7 @@ _NAME = Text("a name of lower-case letters, digits and . _ + -", r"(?a:[a-z0-9][
 _WORD = Text("a name of lower-case letters and digits", r"(?a:[a-z0-9][a-z0-9_.]{0,49})")
 _TEXT = Text()
 _TOLERANCES = Converted(partial(parse_tolerances, source="baseline file"))
+_BUDGETS = Fields({}, dict.fromkeys(BUDGETED, Number(1e-3, 10**6)))
 _SIZE = Number(1, 10**9, whole=True)
 _GROUP = Number(1, 10**7, whole=True)
 _SECONDS = Number(1e-6, _LARGEST_STEP_SECONDS)
@@ -152,6 +155,7 @@ _CONFIGURATION_OPTIONS: dict[str, Spec] = {
     "variant": _NAME,
     "table": _TEXT,
     "tolerance": _TOLERANCES,
+    "budgets": _BUDGETS,
 }
 _WORKED = Fields(
     {"sequence_length": _SIZE, "layers": _SIZE, "attention": _COUNTED, "mlp": _COUNTED, "embedding": _COUNTED},
@@ -221,20 +225,33 @@ _PEAK = Text(
     rf"(?a:{_DIGITS}|NA)",
     accept=lambda text: text == NO_PEAK or is_positive(text),
 )
+_LITERAL = Text("at least three characters of one line", r"[^\r\n]*\S[^\r\n]*", accept=lambda text: len(text) > 2)
+_LOG = Fields(
+    {"find": _LITERAL, "pattern": _TEXT},
+    {
+        "unit": Text(choices=(*UNITS, RATE)),
+        "first_step": Number(0, 10**9, whole=True),
+        "averages": Text(choices=("single", "interval")),
+        "start": _LITERAL,
+        "end": _LITERAL,
+    },
+)
 _REQUIRED: dict[str, Spec] = {
     "schema": Number(1, 1, whole=True),
     "kind": Text(choices=KINDS),
     "recipe": _NAME,
     "release": Text('a release such as "25.05"', _NAME.pattern),
-    "dialect": Text(choices=tuple(FIRST_STEP)),
+    "dialect": Text(choices=(*FIRST_STEP, REGEX)),
     "source": Fields({"document": _TEXT}, {"text": _TEXT, "note": _TEXT}),
     "peak_tflops": Names(Names(_PEAK, _WORD), _WORD),
     "models": Names(_MODEL, _NAME),
 }
 _OPTIONAL: dict[str, Spec] = {
+    "log": _LOG,
     "layout": Text(choices=("results", "experiments", "workloads")),
     "dp_excludes_ep": Flag(),
     "tolerance": _TOLERANCES,
+    "budgets": _BUDGETS,
     "logged_tflops_factor": Number(0.5, 2),
     "launch": _LAUNCH,
     "errata": Items(_ERRATUM, least=0),

@@ -24,7 +24,8 @@ def read_recipe(path: Path) -> Recipe:
 def read_recipes(directories: Sequence[Path]) -> tuple[Recipe, ...]:
     """Return the recipes of every *.yaml and *.yml below the directories, in the order of their paths.
 
-    Raises BaselineError for the first bad file, a directory without any, and a key that stands twice in one kind.
+    Raises BaselineError for the first bad file, a directory without any, a key that stands twice in one kind, and a
+    dialect that two files define in different ways.
     """
     recipes = tuple(read_recipe(path) for path in baseline_files(directories))
     seen: dict[tuple[str, str], Baseline] = {}
@@ -35,7 +36,19 @@ def read_recipes(directories: Sequence[Path]) -> tuple[Recipe, ...]:
                 f"{_place(baseline)}: found a second {baseline.kind} baseline of {baseline.key.id} "
                 f"(first at {_place(first)}), expected one; task, scaling or variant tell two apart"
             )
+    _check_dialects(recipes)
     return recipes
+
+
+def _check_dialects(recipes: Sequence[Recipe]) -> None:
+    defined: dict[str, Recipe] = {}
+    for recipe in (recipe for recipe in recipes if recipe.log):
+        first = defined.setdefault(recipe.dialect, recipe)
+        if first.log != recipe.log:
+            raise BaselineError(
+                f"{recipe.path}: found another 'log' of {recipe.name} {recipe.release} than in {first.path}, "
+                "expected the same in both: its log is read in one way"
+            )
 
 
 def baseline_files(places: Sequence[Path]) -> tuple[Path, ...]:

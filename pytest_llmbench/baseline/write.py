@@ -9,18 +9,36 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+from pytest_llmbench.baseline.build import merged_budgets
 from pytest_llmbench.baseline.fields import GROUPS, NO_PEAK
 from pytest_llmbench.baseline.read import read_file, read_recipe
+from pytest_llmbench.dialects import REGEX
 from pytest_llmbench.errors import BaselineError, RecordError
-from pytest_llmbench.models import Baseline, Configuration, Key, Recipe, Recording, Source, Tolerance
+from pytest_llmbench.models import (
+    Baseline,
+    Budget,
+    Configuration,
+    Key,
+    Recipe,
+    Recording,
+    RegexDialect,
+    Source,
+    Tolerance,
+)
 from pytest_llmbench.tolerance import merged
 
 STATISTIC = "trimmed_mean"
 """No single slow step moves it. The mean stands beside it in the file: only that tells where each sixth step stalls."""
 
-Tolerances = tuple[Tolerance, ...]
+
+class Shared(NamedTuple):
+    """The limits that stand for a whole file."""
+
+    tolerances: tuple[Tolerance, ...] = ()
+    budgets: tuple[Budget, ...] = ()
+
 
 Name = TypeVar("Name")
 Value = TypeVar("Value")
@@ -31,10 +49,11 @@ def write_recorded(
 ) -> tuple[tuple[Path, tuple[str, ...]], ...]:
     """Write <directory>/<recipe>/<release>.yaml for every recipe and release among the recordings.
 
-    Each file keeps the other configurations that it already holds, and its tolerances: those of the whole file apply to
-    what is added, too, and one in the published file only where there is none. Returns the paths, each with a line for
-    every configuration that it replaced (`id: 7.331 s -> 7.402 s`). Raises RecordError before anything is written where
-    a file cannot be merged with (published, unreadable, measured another way), and where a place cannot be written.
+    Each file keeps the other configurations that it already holds, its tolerances and its budgets: those of the whole
+    file apply to what is added, too, and one in the published file only where there is none. Returns the paths, each
+    with a line for every configuration that it replaced (`id: 7.331 s -> 7.402 s`). Raises RecordError before anything
+    is written where a file cannot be merged with (published, unreadable, measured another way), and where a place
+    cannot be written.
     """
     files: list[tuple[Path, str, dict[Key, Baseline]]] = []
     changes: list[tuple[Path, tuple[str, ...]]] = []
@@ -63,6 +82,7 @@ def recorded_baseline(published: Baseline, recording: Recording) -> Baseline:
         window=replace(published.window, statistic=STATISTIC),
         timed=STATISTIC,
         tolerances=merged(published.tolerances),
+        budgets=merged_budgets(published.budgets),
         recording=recording,
         resolution_seconds=0.0,
     )
@@ -79,10 +99,10 @@ def _by_file(directory: Path, recorded: Sequence[tuple[Baseline, Recording]]) ->
     return files
 
 
-def _existing(path: Path) -> tuple[dict[Key, Baseline], Tolerances]:
-    """Return the configurations of a recorded file by key, and the tolerances that stand for the whole file."""
+def _existing(path: Path) -> tuple[dict[Key, Baseline], Shared]:
+    """Return the configurations of a recorded file by key, and the limits that stand for the whole file."""
     if not os.path.lexists(path):
-        return {}, ()
+        return {}, Shared()
     try:
         file = read_file(path)
     except BaselineError as error:
@@ -97,25 +117,30 @@ def _existing(path: Path) -> tuple[dict[Key, Baseline], Tolerances]:
             f"{path}: found baselines judged by the {found}, expected the {expected}, by which they are recorded now; "
             "move the file away or record elsewhere"
         )
-    return {baseline.key: baseline for baseline in recipe.baselines}, file.tolerances
+    return {baseline.key: baseline for baseline in recipe.baselines}, Shared(file.tolerances, file.budgets)
 
 
-def _kept(baseline: Baseline, existing: dict[Key, Baseline], shared: Tolerances) -> Baseline:
-    """Return a new baseline with the tolerances that its file has for it."""
-    own = existing[baseline.key].tolerances if baseline.key in existing else shared
-    return replace(baseline, tolerances=merged(baseline.tolerances, own))
+def _kept(baseline: Baseline, existing: dict[Key, Baseline], shared: Shared) -> Baseline:
+    """Return a new baseline with the tolerances and budgets that its file has for it."""
+    own = existing.get(baseline.key, shared)
+    return replace(
+        baseline,
+        tolerances=merged(baseline.tolerances, own.tolerances),
+        budgets=merged_budgets(baseline.budgets, own.budgets),
+    )
 
 
 # --- text -----------------------------------------------------------------------------------------------
 
 
-def _rendered(path: Path, baselines: dict[Key, Baseline], shared: Tolerances) -> str:
+def _rendered(path: Path, baselines: dict[Key, Baseline], shared: Shared) -> str:
     import yaml
 
     ordered = [baselines[key] for key in sorted(baselines)]
     document = {
         **_head(path, ordered),
-        **_tolerance(shared),
+        **_tolerance(shared.tolerances),
+        **_budgets(shared.budgets),
         "peak_tflops": _peaks(path, ordered),
         "models": _models(path, ordered),
         "configurations": [_row(baseline, shared) for baseline in ordered],
@@ -144,7 +169,8 @@ def _facts(baseline: Baseline) -> dict[str, Any]:
         "kind": "recorded",
         "recipe": key.recipe,
         "release": key.release,
-        "dialect": baseline.dialect,
+        "dialect": REGEX if baseline.log else baseline.dialect,
+        "log": _log(baseline.log) if baseline.log else None,
         "source": {"document": baseline.source.document},
         "timed": baseline.timed,
         "window": {"statistic": window.statistic, "first": window.first, "last": window.last},
@@ -153,11 +179,22 @@ def _facts(baseline: Baseline) -> dict[str, Any]:
     }
 
 
+def _log(definition: RegexDialect) -> dict[str, Any]:
+    """Return the definition of a dialect as its file states it."""
+    stated = {name: value for name, value in asdict(definition).items() if name != "name"}
+    return {name: value for name, value in stated.items() if value != ""}
+
+
 def _tolerance(tolerances: Iterable[Tolerance]) -> dict[str, str]:
     """Return the key of these tolerances, `{"tolerance": "0.05, mfu:0.03"}`, or none."""
     prefixes = {"time": "", "performance": "perf:"}
     texts = [prefixes.get(one.of, f"{one.of}:") + _decimal(one.fraction) for one in tolerances]
     return {"tolerance": ", ".join(texts)} if texts else {}
+
+
+def _budgets(budgets: Iterable[Budget]) -> dict[str, dict[str, float]]:
+    largest = {one.metric: float(one.largest) for one in budgets}
+    return {"budgets": largest} if largest else {}
 
 
 def _decimal(number: float) -> str:
@@ -206,7 +243,7 @@ def _agreed(path: Path, what: str, pairs: Iterable[tuple[Name, Value]]) -> dict[
     return agreed
 
 
-def _row(baseline: Baseline, shared: Tolerances) -> dict[str, Any]:
+def _row(baseline: Baseline, shared: Shared) -> dict[str, Any]:
     configuration, key = baseline.configuration, baseline.key
     row = {
         **{name: getattr(key, name) for name in ("size", "gpu", "dtype", "gpus", "task", "scaling", "variant")},
@@ -218,7 +255,8 @@ def _row(baseline: Baseline, shared: Tolerances) -> dict[str, Any]:
         "gbs": configuration.global_batch_size,
         "ga": configuration.gradient_accumulation,
         "proxy": configuration.proxy or None,
-        **_tolerance(one for one in baseline.tolerances if one not in shared),
+        **_tolerance(one for one in baseline.tolerances if one not in shared.tolerances),
+        **_budgets(one for one in baseline.budgets if one not in shared.budgets),
         "recorded": _recording(baseline.recording),
     }
     return {name: value for name, value in row.items() if value not in (None, "")}

@@ -13,25 +13,28 @@ from pytest_llmbench.discover import names
 from pytest_llmbench.discover.evidence import exclusion
 from pytest_llmbench.discover.folders import Layout, surroundings
 from pytest_llmbench.discover.group import Draft, Group
+from pytest_llmbench.discover.launcher import launcher
 from pytest_llmbench.discover.metadata import Metadata, read_metadata
 from pytest_llmbench.discover.places import Assignment, Place, assign, homes, places, without_job_id
 from pytest_llmbench.discover.stamps import dated_by_name, stamp, started_by_name
 from pytest_llmbench.discover.walk import File, Folder, Walk
 from pytest_llmbench.errors import LogError
+from pytest_llmbench.files.stores import Stores
 from pytest_llmbench.models import Clue, Discovery, FoundRun
 from pytest_llmbench.wording import listed
 
 _LAYOUT_WORDS = ("experiments", "results", "workloads", "nemo_run")
 
 
-def find_runs(paths: Sequence[Path]) -> Discovery:
+def find_runs(paths: Sequence[Path], stores: Stores | None = None) -> Discovery:
     """Return the runs under the paths in the order of their folders, each once; nothing that is met raises.
 
     A folder is searched with all below it; links to folders are followed once. A path to a file makes that file a log,
     whatever its name. A job of which only metadata is left is a run without attempts. Times are UTC; what is written
-    without a zone is taken as local time of this machine.
+    without a zone is taken as local time of this machine. Archives are read as folders where `stores` are given, which
+    then open the files that were found in them.
     """
-    walk = Walk().run(paths)
+    walk = Walk(stores or Stores(), opens_archives=stores is not None).run(paths)
     _drop_doubles(walk)
     found = places(walk.folders)
     logged = homes(found)
@@ -101,7 +104,7 @@ def _record(path: Path | None, walk: Walk) -> Metadata | None:
     if path is None:
         return None
     try:
-        record = read_metadata(path)
+        record = read_metadata(path, walk.stores.small)
     except LogError as error:
         walk.unreadable.append((path, str(error)))
         return None
@@ -115,6 +118,7 @@ def _found(draft: Draft, place: Place, record: Metadata | None, *, alone: bool) 
     spoken_for = draft.spoken_for and (draft.launched or _is_run_folder(folder.path, where))
     inside = where.inside if spoken_for else ()
     job = draft.job or (record.job if record else "")
+    logs = [names.uncompressed(one.log.name) for one in attempts]
     own_names = (*(Path(names.uncompressed(one.log.name)).stem for one in attempts), *reversed(inside))
     excluded, because = exclusion(record, own_names, folder.reports, job, alone=alone)
     started, started_from = started_by_name(where.experiment)
@@ -133,11 +137,21 @@ def _found(draft: Draft, place: Place, record: Metadata | None, *, alone: bool) 
         started_from=started_from,
         dated=dated,
         dated_from=dated_from,
-        modified=datetime.fromtimestamp(draft.modified, UTC),
+        modified=_moment(draft.modified),
         excluded=excluded,
         excluded_because=because,
         build=_build(record, clues),
+        launcher=launcher(record.launcher if record else "", logs, folder.path.name, where),
+        saves=record.saves if record else "",
     )
+
+
+def _moment(modified: float) -> datetime | None:
+    """Return the time of a file; None for 0, which archives have where it is left out, and for what no calendar has."""
+    try:
+        return datetime.fromtimestamp(modified, UTC) if modified else None
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 def _build(record: Metadata | None, clues: Sequence[Clue]) -> str:

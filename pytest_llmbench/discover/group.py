@@ -60,7 +60,7 @@ def group(folder: Folder) -> Group:
     _add_slurm(folder, drafts, reasons)
     used = {path.name for draft in drafts for one in draft.attempts.values() for path in (one.log, one.err) if path}
     for name in files:
-        if name.lower().endswith(".err") and name not in used:
+        if plain[name].endswith(".err") and name not in used:
             reasons[name] = "standard error without a log beside it"
     ignored = [(folder.path / name, reason) for name, reason in reasons.items() if reason]
     return Group(tuple(drafts), metadata, ignored)
@@ -99,7 +99,6 @@ def _stream_reason(name: str, others: Collection[str], folder: Path) -> str:
 
 def _drafts(folder: Folder, logs: Iterable[File], metadata: Collection[str], reasons: dict[str, str]) -> list[Draft]:
     found: dict[tuple[str, str], Draft] = {}
-    present = {file.name for file in folder.files}
     for file in sorted(logs, key=_is_compressed):
         plain = names.uncompressed(file.name)
         draft, number = _draft(plain, folder, metadata)
@@ -109,7 +108,7 @@ def _drafts(folder: Folder, logs: Iterable[File], metadata: Collection[str], rea
             continue
         if number in known.attempts:  # `x_12.out` and `x_12_0.out`: two logs that claim to be one attempt
             known = found[draft.job, file.name] = draft
-        err = next((name for name in (f"{Path(plain).stem}.err", _second_stream(plain)) if name in present), None)
+        err = _beside(folder, f"{Path(plain).stem}.err") or _beside(folder, _second_stream(plain))
         known.attempts[number] = AttemptFiles(number, folder.path / file.name, folder.path / err if err else None)
         known.modified = max(known.modified, file.modified)
     drafts = list(found.values())
@@ -132,6 +131,16 @@ def _draft(file: str, folder: Folder, metadata: Collection[str]) -> tuple[Draft,
     return Draft(job, name.base + suffix, name.said, launched=stem.lower().startswith("log-")), name.attempt
 
 
+def _beside(folder: Folder, name: str) -> str | None:
+    """Return the name under which a file stands in a folder, itself before a compressed one; None if it does not."""
+    found = (file for file in sorted(folder.files, key=_is_compressed) if name in (file.name, _plain(file)))
+    return next((file.name for file in found), None)
+
+
+def _plain(file: File) -> str:
+    return names.uncompressed(file.name)
+
+
 def _second_stream(file: str) -> str:
     return "stderr.log" if file == "stdout.log" else ""
 
@@ -148,12 +157,12 @@ def _add_slurm(folder: Folder, drafts: list[Draft], reasons: dict[str, str]) -> 
             continue
         path = folder.path / file.name
         own = [draft for draft in drafts if draft.job == slurm[1]]
+        own = [draft for draft in own if draft.launched] or own  # not a copy beside the launcher's log
         attempts = [(draft, one) for draft in own for one in draft.attempts.values()]
         if not own:
             stem = Path(plain).stem
-            err = f"{stem}.err"
-            beside = folder.path / err if any(other.name == err for other in folder.files) else None
-            attempt = AttemptFiles(0, path, beside)
+            err = _beside(folder, f"{stem}.err")
+            attempt = AttemptFiles(0, path, folder.path / err if err else None)
             drafts.append(Draft(slurm[1], stem, attempts={0: attempt}, modified=file.modified))
         elif len(attempts) == 1 and attempts[0][1].err is None and not _is_compressed(file):
             draft, attempt = attempts[0]

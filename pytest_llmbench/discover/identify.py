@@ -10,10 +10,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, replace
 
 from pytest_llmbench.discover.claims import Claim, Claims, claims
-from pytest_llmbench.discover.content import FACTS, ExpectedTflops, content, facts
+from pytest_llmbench.discover.content import FACTS, Content, ExpectedTflops, content, facts
 from pytest_llmbench.discover.match import Match, Subject, matches, nearest
 from pytest_llmbench.errors import did_you_mean
-from pytest_llmbench.models import FoundRun, Identity, Key, ParsedLog, Recipe
+from pytest_llmbench.models import Baseline, FoundRun, Identity, Key, ParsedLog, Recipe
 from pytest_llmbench.wording import listed
 
 _NEEDED = ("recipe", "size", "dtype", "gpus")
@@ -41,7 +41,8 @@ def identify(
     clues = [clue for clue in found.clues if not (baseline_release and clue.field == "release")]
     said = _with_options(claims(clues, recipes), {"release": release, "gpu": gpu}, baseline_release)
     dialects = frozenset(log.dialect for log in logs if log.dialect)
-    subject = Subject(said, "" if baseline_release else found.layout, dialects, recipes)
+    readable = tuple(log.dialects for log in logs if log.dialect)
+    subject = Subject(said, "" if baseline_release else found.layout, readable, recipes)
     every = matches(subject)
     fitting = [match for match in every if not match.differences]
     if said.contradictions:
@@ -77,13 +78,17 @@ def _chosen(
     keys = _keys(fitting)
     if len(keys) == 1 and not missing:
         return _identity(keys[0], said, missing)
-    logged = content(logs)
-    stated = [(match.key, facts(logged, match.baseline, expected)) for match in fitting]
+    stated = [(match.key, facts(_content(logs, match.baseline), match.baseline, expected)) for match in fitting]
     left = [(key, stands) for key, stands in stated if all(stands.values())]
     remaining = tuple(sorted({key for key, _ in left}))
     if len(remaining) == 1 and all(_is_enough(stands, missing) for _, stands in left):
         return _identity(remaining[0], said, missing)
     return _ambiguous(remaining or keys, said, missing, contradicted=not remaining)
+
+
+def _content(logs: Sequence[ParsedLog], baseline: Baseline) -> Content:
+    """Return what the logs of a run say, in the words of a baseline's dialect."""
+    return content([log.read_as(baseline.dialect) for log in logs])
 
 
 def _is_said(field: str, said: Claims) -> bool:

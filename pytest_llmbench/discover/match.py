@@ -17,11 +17,12 @@ _PRETRAINING = frozenset(("", "pretrain", "pretraining"))
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The run to be matched: what it says, the layout it stands in, the dialects of its logs, and the known recipes."""
+    """The run to be matched: what it says, the layout it stands in, the dialects in which each of its logs with steps
+    can be read, and the known recipes."""
 
     claims: Claims
     layout: str
-    dialects: frozenset[str]
+    dialects: Sequence[frozenset[str]]
     recipes: Sequence[Recipe]
 
 
@@ -60,7 +61,7 @@ def differences(subject: Subject, recipe: Recipe, baseline: Baseline) -> tuple[s
         found.append("release")
     if "task" not in said and baseline.key.task.casefold() not in _PRETRAINING:
         found.append("task")
-    if subject.dialects - {baseline.dialect}:
+    if any(baseline.dialect not in readable for readable in subject.dialects):
         found.append("dialect")
     if not fits_layout(subject.layout, recipe):
         found.append("layout")

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.errors import LogError
+from pytest_llmbench.files.stores import Stores
 from pytest_llmbench.models import Clue, Reason
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ _EVIDENCE = {
     "LOAD_CHECKPOINT_PATH": Reason.CHECKPOINT_LOAD,
 }
 _PATHS = ("LOAD_CHECKPOINT_PATH",)
+_SAVES = "ENABLE_CHECKPOINT"
 _YES, _NO = ("true", "yes", "on", "1", "t", "y"), ("false", "no", "off", "0", "f", "n")
 _NOTHING = ("", "null", "none", "~")
 
@@ -57,7 +59,8 @@ Tree = Mapping[str, object]
 @dataclass(frozen=True, slots=True)
 class Metadata:
     """What a metadata file says of its job; `odd` lists the values in it that could not be used, `build` says as
-    "key=value" which versions and container images it ran, but for the release, which is a clue."""
+    "key=value" which versions and container images it ran, but for the release, which is a clue. `launcher` is its
+    word for what started the job, `saves` says that the job was to save a checkpoint."""
 
     job: str
     clues: tuple[Clue, ...]
@@ -66,15 +69,16 @@ class Metadata:
     excluded_because: str = ""
     odd: tuple[str, ...] = ()
     build: tuple[str, ...] = ()
+    launcher: str = ""
+    saves: str = ""
 
 
-def read_metadata(path: Path) -> Metadata:
-    """Read a metadata file; LogError says why none of it can be used."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(SIZE_LIMIT + 1)
-    except OSError as error:
-        raise LogError(f"cannot be read: {error.strerror}") from error
+def read_metadata(path: Path, read: Callable[[Path, int], bytes] | None = None) -> Metadata:
+    """Read a metadata file; LogError says why none of it can be used.
+
+    `read` returns the first bytes of a file, at most as many as it is told; by default it opens one of this machine.
+    """
+    data = (read or Stores().small)(path, SIZE_LIMIT + 1)
     if len(data) > SIZE_LIMIT:
         raise LogError(f"larger than {SIZE_LIMIT // 1024} KiB: this is no launcher's record of a job")
     named = FILE_NAME.fullmatch(path.name)
@@ -113,7 +117,10 @@ def interpret(tree: Tree, name: str, job: str) -> Metadata:
         odd.append(f"job_info.launch_time is {launched!r}, which is no date and time")
     excluded, because = next(iter([*_exclusions(tree, odd)]), (None, ""))
     build = (*_versions(tree, odd), *_leaves("container", _section(tree, "container_info")))
-    return Metadata(job or inside, clues, started, excluded, because and f"{name}: {because}", tuple(odd), build)
+    excluded_because = because and f"{name}: {because}"
+    launcher = _text(tree, "job_info", "launcher_type", [])
+    saves = f"{name}: {_SAVES}=true" if _saves(tree) else ""
+    return Metadata(job or inside, clues, started, excluded, excluded_because, tuple(odd), build, launcher, saves)
 
 
 def _said(tree: Tree, odd: list[str]) -> Iterator[tuple[str, str]]:
@@ -168,6 +175,11 @@ def _exclusions(tree: Tree, odd: list[str]) -> Iterator[tuple[Reason, str]]:
             odd.append(f"job_config.{name} is not a single value")
         elif _names_a_path(value) if variable in _PATHS else _truth(value, name, odd):
             yield reason, f"{variable}={value.strip()}"
+
+
+def _saves(tree: Tree) -> bool:
+    value = _section(_section(tree, "job_config"), "env_overrides").get(_SAVES)
+    return isinstance(value, str) and value.strip().lower() in _YES
 
 
 def _flag(tree: Tree, key: str, odd: list[str]) -> bool | None:

@@ -36,8 +36,7 @@ _GPUS = re.compile(r"gpus?(\d+)|(\d+)(?:gpus?|g)", _IGNORE)
 _NODES = re.compile(r"nodes?(\d+)|(\d+)(?:nodes?|n)", _IGNORE)
 _STAMP = re.compile(r"\d{10}|\d{19}")
 _LAUNCHED = r"log-.+\.(?:out|log)|slurm-\d+(?:[_+]\d+)?\.out"
-_STREAM = r"(?:combined|stdout|stderr)\.log"
-_COMPRESSED = re.compile(rf"({_LAUNCHED}|{_STREAM})\.(?:gz|zst|xz|bz2)", _IGNORE)
+_COMPRESSED = re.compile(r"(.+\.(?:out|log|err))\.(?:gz|zst|xz|bz2)", _IGNORE)
 _SETTING_FIELDS = {"mbs": "micro_batch_size", "gbs": "global_batch_size", "ga": "gradient_accumulation"}
 
 Said = tuple[tuple[str, str], ...]
@@ -108,7 +107,7 @@ def log_name(stem: str, folder: str = "") -> LogName:
 
 
 def uncompressed(file: str) -> str:
-    """Return the name that a launcher's log had before it was compressed; any other name as it is."""
+    """Return the name that a log had before it was compressed; any other name as it is."""
     found = _COMPRESSED.fullmatch(file)
     return found[1] if found else file
 

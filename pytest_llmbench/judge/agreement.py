@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pytest_llmbench import wording
 from pytest_llmbench.judge.margin import EQUAL, Answer
 from pytest_llmbench.models import Baseline, Estimate, Evidence, Measurement
-from pytest_llmbench.robust import trimmed_mean
+from pytest_llmbench.robust import mean, trimmed_mean
+
+if TYPE_CHECKING:
+    from pytest_llmbench.models import Floats
+
+    Statistic = Callable[[Floats, Sequence[int]], float]
 
 HICCUP = 0.05
 """The share of steps whose stall does not fail a run by the literal rule against a recorded baseline."""
@@ -22,7 +28,7 @@ STALLS = 1.25
 def doubt(told: Answer, tonight: Sequence[Measurement], evidence: Evidence) -> str:
     """Return why an answer is not shared by the other statistic; empty where it is."""
     trimmed = evidence.baseline.window.statistic == "trimmed_mean"
-    name, statistic = ("mean", _mean) if trimmed else ("20 % trimmed mean", trimmed_mean)
+    name, statistic = ("mean", mean) if trimmed else ("20 % trimmed mean", trimmed_mean)
     expected = _expected(evidence.baseline, trimmed=not trimmed)
     difference = _difference(tonight, statistic, expected)
     beyond = difference > math.log(evidence.tolerance.factor) + EQUAL
@@ -44,13 +50,13 @@ def meets_point(tonight: Sequence[Measurement], evidence: Evidence, found: Estim
         return meets
     expected = _expected(evidence.baseline, trimmed=False)
     averaged = max(run.moving_mean for run in tonight)
-    usual = _difference(tonight, lambda window: _mean_without_hiccup(window, averaged), expected)
-    return usual <= found.margin + EQUAL and _difference(tonight, _mean, expected) <= found.margin + math.log(STALLS)
+    usual = _difference(tonight, lambda window, steps: _mean_without_hiccup(window, steps, averaged), expected)
+    return usual <= found.margin + EQUAL and _difference(tonight, mean, expected) <= found.margin + math.log(STALLS)
 
 
-def _difference(tonight: Sequence[Measurement], statistic: Callable[[np.ndarray], float], expected: float) -> float:
-    windows = [np.array(run.window_seconds) for run in tonight]
-    return sum(math.log(statistic(window) / expected) for window in windows) / len(windows)
+def _difference(tonight: Sequence[Measurement], statistic: Statistic, expected: float) -> float:
+    windows = [(np.array(run.window_seconds), run.mean_of) for run in tonight]
+    return sum(math.log(statistic(window, steps) / expected) for window, steps in windows) / len(windows)
 
 
 def _expected(baseline: Baseline, *, trimmed: bool) -> float:
@@ -62,13 +68,13 @@ def _expected(baseline: Baseline, *, trimmed: bool) -> float:
     return recording.trimmed_mean_seconds if trimmed else min(recording.mean_seconds, stalled)
 
 
-def _mean(window: np.ndarray) -> float:
-    return float(np.mean(window))
+def _mean_without_hiccup(window: Floats, mean_of: Sequence[int], averaged: int) -> float:
+    """Return the mean with the slowest steps set to the next slowest; in moving means one shows in several values.
 
-
-def _mean_without_hiccup(window: np.ndarray, averaged: int) -> float:
-    """Return the mean with the slowest steps set to the next slowest; in moving means one shows in several values."""
-    ordered = np.sort(window)
-    slow = min(math.ceil(HICCUP * len(window)) + averaged - 1, len(window) - 1)
-    limit = ordered[-1 - slow]
-    return float(np.mean(np.minimum(ordered, limit)))
+    A mean of several steps is set so only if all of them are no more than those few.
+    """
+    order = np.argsort(window)[::-1]
+    steps = np.array(mean_of or [1] * len(window), dtype=float)
+    few = math.ceil(HICCUP * float(steps.sum())) + averaged - 1
+    slow = min(int(np.count_nonzero(np.cumsum(steps[order]) <= few)), len(window) - 1)
+    return mean(np.minimum(window, window[order[slow]]), mean_of)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from pytest_llmbench import wording
 from pytest_llmbench.judge import agreement, nights, words
+from pytest_llmbench.judge.budgets import held, held_runs
 from pytest_llmbench.judge.estimate import disagree, estimate, noise_of
 from pytest_llmbench.judge.margin import EQUAL, Answer, answer
 from pytest_llmbench.judge.shape import Shape
@@ -26,8 +27,13 @@ def judge(evidence: Evidence) -> Judgement:
     tolerance). REGRESSION: shown to be slower than that. IMPROVEMENT: shown to be faster than baseline / (1 +
     tolerance). INCONCLUSIVE: none of these can be shown. A run that cannot be judged is INVALID, whatever older runs
     say, and so is a launch with such a run, and one against a baseline without a value; a configuration without a
-    comparable run is MISSING.
+    comparable run is MISSING. Last the budgets of its baseline are held against it.
     """
+    judgement = _of_newest(evidence)
+    return held(judgement, held_runs(evidence, judgement))
+
+
+def _of_newest(evidence: Evidence) -> Judgement:
     launched = next((one for one in evidence.measurements if one.run.found.launch), None)
     if launched is not None:
         return _judged(evidence, launched)
@@ -43,8 +49,13 @@ def judge(evidence: Evidence) -> Judgement:
 def judge_alone(evidence: Evidence) -> Judgement:
     """Return the verdict on the first run, which has an item of its own; the others are its history.
 
-    NOT_COMPARABLE where positive evidence excludes it.
+    NOT_COMPARABLE where positive evidence excludes it. Its budgets are held against it, too.
     """
+    judgement = _of_first(evidence)
+    return held(judgement, held_runs(evidence, judgement))
+
+
+def _of_first(evidence: Evidence) -> Judgement:
     measurement = evidence.measurements[0]
     problem = measurement.excluded
     if problem is not None:
@@ -169,9 +180,11 @@ def _meets_alone(one: Measurement, evidence: Evidence, noise: Noise) -> bool:
 
 def _finding(found: Estimate, tonight: Sequence[Measurement], evidence: Evidence, shape: Shape) -> _Finding:
     told = _answered(found)
-    if told is Answer.CANNOT_TELL:
-        because = words.how_many(found) + ("" if shape.kind == "even" else f"; {shape.words}")
-        return _Finding(Verdict.INCONCLUSIVE, Reason.CANNOT_TELL, because)
+    few_means = found.threshold_only and told is Answer.WITHIN and tonight[0].mean_of
+    if told is Answer.CANNOT_TELL or few_means:
+        because = words.how_few_means(tonight[0]) if few_means else words.how_many(found)
+        seen = "" if shape.kind == "even" else f"; {shape.words}"
+        return _Finding(Verdict.INCONCLUSIVE, Reason.CANNOT_TELL, because + seen)
     doubt = agreement.doubt(told, tonight, evidence)
     if doubt:
         return _Finding(Verdict.INCONCLUSIVE, Reason.FEW_STEPS_DECIDE, f"{doubt}; {shape.words}")

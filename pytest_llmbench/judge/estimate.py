@@ -98,7 +98,7 @@ def rounding_error(baseline: Baseline) -> float:
 def _within(run: Measurement) -> WithinRun:
     if len(run.window_seconds) < FEWEST_STEPS:
         return WithinRun(0.0, float(len(run.window_seconds)))
-    inside = within_run(np.array(run.window_seconds), run.baseline.window.statistic, run.moving_mean)
+    inside = within_run(np.array(run.window_seconds), run.baseline.window.statistic, run.moving_mean, run.mean_of)
     half_unit = run.resolution_seconds / 2 / _seconds(run)  # all steps may be rounded the same way
     return replace(inside, error=math.hypot(inside.error, half_unit / math.sqrt(3)), reach=inside.reach + half_unit)
 

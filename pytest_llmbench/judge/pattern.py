@@ -26,13 +26,18 @@ SHOWN = 5
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns:
-    """A window as columns of equal length: seconds, step numbers, log lines (0: none). Each value is a mean over
-    `moving_mean` steps."""
+    """A window as columns of equal length: seconds, step numbers, log lines (0: none). Each value is a moving mean over
+    `moving_mean` steps; `mean_of` says of how many each is the mean of its own, empty where all are single steps."""
 
     seconds: Floats
     steps: tuple[int, ...]
     lines: tuple[int, ...]
     moving_mean: int
+    mean_of: tuple[int, ...] = ()
+
+    def begin(self, position: int) -> int:
+        """The first step that a value covers."""
+        return self.steps[position] - (self.mean_of[position] - 1 if self.mean_of else 0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,15 +61,16 @@ def _named(window: Columns, slow: Flags, two: Levels | None) -> tuple[str, str]:
     """Return kind and words. A single slow step shows in as many values as a moving mean has."""
     parts = stretches(slow)
     if not parts:
-        return "even", "no single step stands out"
+        return "even", "no mean of several steps stands out" if window.mean_of else "no single step stands out"
     longest = max(parts, key=len)
     single = len(longest) <= window.moving_mean
-    regular = period([part.start for part in parts], len(slow)) if single else None
+    # Which steps within a mean were slow is not known, and so no period.
+    regular = period([part.start for part in parts], len(slow)) if single and not window.mean_of else None
     if regular:
         return "periodic", _periodic(window, slow, regular)
     if len(longest) >= max(STRETCH, window.moving_mean + 1, STRETCH_SHARE * np.count_nonzero(slow)):
         return "slow-stretch", _stretch(window, longest)
-    if two and not single:
+    if two and (not single or window.mean_of):
         return "two-levels", _two_levels(window, two)
     line = window.lines[int(np.argmax(window.seconds))]
     told = slowest(window, slow) + (f" (line {line})" if line else "")
@@ -77,6 +83,8 @@ def slowest(window: Columns, slow: Flags) -> str:
     """Return how slow the slowest step is, or the values of a moving mean that it stands in."""
     position = int(np.argmax(window.seconds))
     ratio = window.seconds[position] / median(window.seconds)
+    if window.mean_of and window.mean_of[position] > 1:
+        return f"{_steps(window, [range(position, position + 1)])} took {ratio:.3g} x the median on average"
     if window.moving_mean == 1:
         return f"step {window.steps[position]} took {ratio:.3g} x the median"
     part = next(part for part in stretches(slow) if position in part)
@@ -96,22 +104,22 @@ def percent(fraction: float) -> str:
 def _steps(window: Columns, parts: Sequence[range]) -> str:
     texts = []
     for part in parts[:SHOWN]:
-        first, last = window.steps[part[0]], window.steps[part[-1]]
-        texts.append({1: f"{first}", 2: f"{first}, {last}"}.get(len(part), f"{first} to {last}"))
-    more = sum(map(len, parts[SHOWN:]))
-    noun = "step" if sum(map(len, parts)) == 1 else "steps"
+        first, last = window.begin(part[0]), window.steps[part[-1]]
+        covered = sum(_covered(window, position) for position in part)
+        texts.append({1: f"{first}", 2: f"{first}, {last}"}.get(covered, f"{first} to {last}"))
+    more = sum(_covered(window, position) for part in parts[SHOWN:] for position in part)
+    noun = "step" if sum(_covered(window, position) for part in parts for position in part) == 1 else "steps"
     return f"{noun} {', '.join(texts)}" + (f" and {more} more" if more else "")
+
+
+def _covered(window: Columns, position: int) -> int:
+    return window.mean_of[position] if window.mean_of else 1
 
 
 def _periodic(window: Columns, slow: Flags, regular: range) -> str:
     excess = median(window.seconds[regular.start :: regular.step]) / median(window.seconds[~slow]) - 1
     which = _steps(window, [range(position, position + 1) for position in regular])
-    return f"every {_ordinal(regular.step)} step slow, {percent(excess)} above the others ({which})"
-
-
-def _ordinal(number: int) -> str:
-    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}{ending}"
+    return f"every {wording.ordinal(regular.step)} step slow, {percent(excess)} above the others ({which})"
 
 
 def _stretch(window: Columns, stretch: range) -> str:
@@ -127,4 +135,5 @@ def _two_levels(window: Columns, two: Levels) -> str:
     if 2 * np.count_nonzero(few) > len(few):
         few, level, other = ~two.slow, two.lower, two.upper
     told = f"{wording.seconds(level)}, the others at {wording.seconds(other)}"
-    return f"two levels: {np.count_nonzero(few)} of {len(few)} steps at {told} ({listed(window, few)})"
+    values = "means" if window.mean_of else "steps"
+    return f"two levels: {np.count_nonzero(few)} of {len(few)} {values} at {told} ({listed(window, few)})"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_llmbench.robust import TRIMMED, winsorised
+from pytest_llmbench.robust import TRIMMED, mean, winsorised
 
 if TYPE_CHECKING:
     from pytest_llmbench.models import Floats
@@ -35,12 +36,15 @@ class WithinRun:
     reach: float = math.inf
 
 
-def within_run(seconds: Floats, statistic: str, moving_mean: int = 1) -> WithinRun:
+def within_run(seconds: Floats, statistic: str, moving_mean: int = 1, mean_of: Sequence[int] = ()) -> WithinRun:
     """Return the within-run error of step times of shape (n,), n >= 3, in seconds.
 
     The variance is the winsorised one for a trimmed mean (Yuen, Biometrika 61, 1974) and the sample's for a mean, which
     stragglers move; it is inflated by (1 + r) / (1 - r) for the lag-1 correlation r, and at least by the number of
     steps of a moving mean. This is a floor: it knows nothing of how runs differ from each other.
+
+    `mean_of` are the steps that each time is the mean of. Such a mean is one sample, however many steps it holds: what
+    happened within it is not known, and means that weigh more than others make the sample smaller.
     """
     count = len(seconds)
     clipped = winsorised(seconds)
@@ -49,10 +53,16 @@ def within_run(seconds: Floats, statistic: str, moving_mean: int = 1) -> WithinR
         spread = max(spread, float(np.std(seconds, ddof=1)))
     correlation = _correlation(clipped)
     inflation = max((1 + correlation) / (1 - correlation), moving_mean)
-    effective = max(count / inflation, 1.0)
-    middle = float(np.mean(seconds if statistic == "mean" else clipped))
+    effective = max(independent(count, mean_of) / inflation, 1.0)
+    middle = mean(seconds, mean_of) if statistic == "mean" else float(np.mean(clipped))
     reach = math.log(middle / float(np.min(seconds))) if count >= REACHING else math.inf
     return WithinRun(spread / float(np.mean(clipped)) / effective**0.5, effective, reach)
+
+
+def independent(count: int, mean_of: Sequence[int]) -> float:
+    """Return the number of equally weighted values that say as much as `count` weighted ones: (sum w)^2 / sum w^2."""
+    weights = [float(weight) for weight in mean_of]
+    return sum(weights) ** 2 / sum(weight**2 for weight in weights) if weights else float(count)
 
 
 def _correlation(values: Floats) -> float:

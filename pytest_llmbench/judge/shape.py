@@ -10,7 +10,7 @@ from pytest_llmbench import wording
 from pytest_llmbench.judge.pattern import Columns, Pattern, listed, pattern, percent, slowest
 from pytest_llmbench.judge.trend import Drift, WarmUp, drift, warm_up
 from pytest_llmbench.models import Measurement, Note
-from pytest_llmbench.robust import trimmed_mean
+from pytest_llmbench.robust import mean, trimmed_mean
 
 FEWEST = 3
 """Fewer steps have no shape."""
@@ -57,6 +57,7 @@ def _columns(measurement: Measurement) -> Columns:
         measurement.window_steps or tuple(range(first, first + count)),
         measurement.window_lines or (0,) * count,
         measurement.moving_mean,
+        measurement.mean_of,
     )
 
 
@@ -77,15 +78,15 @@ def _stragglers(window: Columns, found: Pattern) -> Note | None:
     number = int(np.count_nonzero(slow))
     if not number:
         return None
-    share = float(np.sum(seconds[slow]) / np.sum(seconds))
-    added = float(np.mean(seconds) / np.mean(seconds[~slow])) - 1
+    weights = np.array(window.mean_of or [1] * len(seconds), dtype=float)
+    share = float(seconds[slow] @ weights[slow] / (seconds @ weights))
+    added = float(np.average(seconds, weights=weights) / np.average(seconds[~slow], weights=weights[~slow])) - 1
     steps, worst = listed(window, slow), slowest(window, slow)
     which = "" if worst.startswith(steps) else f"{steps}; "
     several = f"; one slow step shows in {window.moving_mean} values" if window.moving_mean > 1 else ""
-    text = (
-        f"{wording.counted(number, 'straggler')}, {percent(share)} of the time, +{percent(added)} on the mean: "
-        f"{which}{worst}{several}"
-    )
+    slow_ones = wording.counted(number, "slow mean" if window.mean_of else "straggler")
+    told = f"{slow_ones}, {percent(share)} of the time, +{percent(added)} on the mean"
+    text = f"{told}: {which}{worst}{several}"
     return Note("stragglers", text, window.lines[int(np.argmax(seconds))])
 
 
@@ -100,25 +101,25 @@ def _levels(window: Columns, found: Pattern) -> Note | None:
 def _drift(window: Columns, drifting: Drift | None) -> Note | None:
     if drifting is None:
         return None
-    told = f"{wording.difference(1 + drifting.change)} from step {window.steps[0]} to step {window.steps[-1]}"
+    told = f"{wording.difference(1 + drifting.change)} from step {window.begin(0)} to step {window.steps[-1]}"
     return Note("drift", f"drift: {told} (p {drifting.p:.1g})", window.lines[0])
 
 
 def _warming(window: Columns, found: WarmUp | None) -> Note | None:
     if found is None:
         return None
-    first, last = window.steps[0], window.steps[found.steps - 1]
+    first, last = window.begin(0), window.steps[found.steps - 1]
     text = f"warm-up not over: steps {first} to {last} are {percent(found.excess)} slower than the rest"
     return Note("warm-up", f"{text} (z {min(found.z, 99):.3g})", window.lines[0])
 
 
 def _means(window: Columns) -> Note | None:
     """Return the note that the mean and the trimmed mean differ by more than 1 %, and which steps do it."""
-    mean, trimmed = float(np.mean(window.seconds)), trimmed_mean(window.seconds)
-    if abs(mean / trimmed - 1) <= DISAGREE:
+    middle, trimmed = mean(window.seconds, window.mean_of), trimmed_mean(window.seconds, window.mean_of)
+    if abs(middle / trimmed - 1) <= DISAGREE:
         return None
-    driver = "slow steps" if mean > trimmed else "fast steps"
-    told = f"mean {wording.seconds(mean)}, 20 % trimmed mean {wording.seconds(trimmed)}"
+    driver = "slow steps" if middle > trimmed else "fast steps"
+    told = f"mean {wording.seconds(middle)}, 20 % trimmed mean {wording.seconds(trimmed)}"
     return Note("mean-and-trimmed", f"{told}: {driver} drive the mean")
 
 

@@ -50,6 +50,12 @@ def how_many(found: Estimate) -> str:
     return f"{runs} cannot tell; {f'about {needed}' if needed <= MANY else f'more than {MANY}'} would"
 
 
+def how_few_means(one: Measurement) -> str:
+    """Say why means of several steps show nothing where there are too few of them to differ from each other."""
+    means = wording.counted(len(one.window_seconds), "printed mean")
+    return f"{means} of {sum(one.mean_of)} steps: within them a warm-up or a stall stays unseen, and how much they vary"
+
+
 def doubts(found: Estimate) -> list[Note]:
     """Return what makes the estimate worse than it could be."""
     notes = []

@@ -34,6 +34,7 @@ _ENDS = {
 _CODES = {
     "node-failure": Blame.INFRASTRUCTURE,
     "preempted": Blame.INFRASTRUCTURE,
+    "gpu-failure": Blame.INFRASTRUCTURE,
     "nccl-timeout": Blame.INFRASTRUCTURE,
     "cancelled": Blame.CANCELLED,
     "step-cancelled": Blame.CANCELLED,

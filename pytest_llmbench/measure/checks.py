@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import math
-import sys
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pytest_llmbench import wording
 from pytest_llmbench.measure import derive
-from pytest_llmbench.measure.window import Choice, in_window, is_finished, is_traced, missing_steps
-from pytest_llmbench.models import Baseline, Ending, Problem, Reason, Run, Steps
+from pytest_llmbench.measure.gaps import gaps
+from pytest_llmbench.measure.timing import Timing
+from pytest_llmbench.measure.window import Choice, is_finished, is_traced
+from pytest_llmbench.models import Baseline, Ending, Problem, Reason, Run, Steps, Window
 
 if TYPE_CHECKING:
     from pytest_llmbench.models import Floats
 
 RECENT = timedelta(minutes=10)
 """An unfinished log that was written this recently probably belongs to a job that still runs."""
-
-LONGEST_SECONDS = 1e6
-"""A step time from here on (11 days) is no step time."""
 
 KNOWN_FACTOR_BAND = 0.05
 """How far logged TFLOP/s may lie from computed ones where the recipe's factor between them is known."""
@@ -47,9 +45,10 @@ def exclusion(run: Run, choice: Choice | None) -> Problem | None:
     log = choice.attempt.log
     if is_traced(choice.attempt, choice.number):
         return Problem(Reason.TRACED, "the log holds NCCL trace records", log.nccl_line)
-    if log.checkpoint_load_line and choice.segment.finished and len(choice.segment.steps) <= LARGEST_LOAD_RUN:
-        text = f"it loaded a checkpoint and ran {len(choice.segment.steps)} step"
-        return Problem(Reason.CHECKPOINT_LOAD, text, log.checkpoint_load_line)
+    ran = int(choice.segment.steps.mean_of.sum())  # a log that prints every tenth step has few lines of a long run
+    if log.checkpoints.load_line and choice.segment.finished and ran <= LARGEST_LOAD_RUN:
+        text = f"it loaded a checkpoint and ran {ran} step"
+        return Problem(Reason.CHECKPOINT_LOAD, text, log.checkpoints.load_line)
     return None
 
 
@@ -57,42 +56,38 @@ def unusable(run: Run, baseline: Baseline, now: datetime) -> Problem:
     """Return the problem of a run without any step."""
     if not run.attempts:
         return Problem(Reason.NO_STEPS, "the job left no log: it still waits in the queue, or died before it wrote one")
-    log = run.attempts[-1].log
-    if log.ending:
-        return Problem(Reason.NO_STEPS, f"no training step in the log: {log.ending.text}", log.ending.line)
+    files, ending = run.attempts[-1].files, run.attempts[-1].log.ending
+    if ending:
+        text = f"no training step in the log: {wording.ended(ending, files.log.name)}"
+        return Problem(_reason(ending, Reason.NO_STEPS), text, 0 if ending.file else ending.line)
     if _recent(run, now):
         return Problem(Reason.STILL_RUNNING, "no training step yet; probably still running")
-    return Problem(Reason.NO_STEPS, f"no training step of dialect {baseline.dialect} in the log")
+    text = f"no training step of dialect {baseline.dialect} in the log"
+    torn = next((one for one in run.attempts[-1].log.dropped if one.reason == "torn"), None)
+    if torn is None:
+        return Problem(Reason.NO_STEPS, text)
+    lines = wording.counted(torn.count, "line")
+    return Problem(Reason.NO_STEPS, f"{text}; {lines} could not be read, the first is: {torn.example}", torn.first_line)
 
 
-def problems(run: Run, choice: Choice, steps: Steps, baseline: Baseline, now: datetime) -> tuple[Problem, ...]:
+def problems(run: Run, choice: Choice, timed: Timing, baseline: Baseline, now: datetime) -> tuple[Problem, ...]:
     """Return all that is wrong with the chosen segment, the cause of the others first; empty when it is valid."""
     found = [
-        *_wrong_configuration(run, steps, baseline),
+        *_wrong_configuration(run, timed, baseline),
         *_unread(run, choice),
         *not_finite(choice.segment.steps),
         *_unfinished(run, choice, baseline, now),
-        *_window(choice, steps, baseline),
-        *_unprinted(choice.segment.steps),
+        *gaps(timed, baseline),
+        *_unprinted(choice.segment.steps, baseline.window),
     ]
     return tuple(found)
-
-
-def possible_seconds(baseline: Baseline) -> float:
-    """Return the step time in seconds at 100 % MFU: no step of this configuration can be faster.
-
-    Without a peak the smallest positive number: what can be excluded then is a step that takes no time.
-    """
-    if math.isnan(baseline.peak_tflops):
-        return sys.float_info.min
-    return derive.model_flops_utilization(baseline.configuration, 1.0, baseline.peak_tflops)
 
 
 def _unread(run: Run, choice: Choice) -> Iterator[Problem]:
     """Yield later attempts that could not be read: they may be the ones that count."""
     for attempt in run.attempts[run.attempts.index(choice.attempt) + 1 :]:
         ending = attempt.log.ending
-        if ending is not None and ending.code in ("unreadable", "compressed"):
+        if ending is not None and (ending.code == "unreadable" or (ending.code == "cut" and not attempt.log.segments)):
             text = f"the later attempt {attempt.files.number} cannot be read: {ending.text}"
             yield Problem(Reason.UNREADABLE, text)
 
@@ -108,46 +103,29 @@ def _unfinished(run: Run, choice: Choice, baseline: Baseline, now: datetime) -> 
     total = segment.total_steps or baseline.steps
     reached = f"stopped after step {int(segment.steps.index[-1])} of {total}"
     line = int(segment.steps.line[-1])
-    if ending is not None:
-        yield Problem(Reason.INCOMPLETE, f"{reached}: {_described(ending)}", ending.line or line)
+    if ending is not None and not (ending.went_on and _recent(run, now)):
+        text = f"{reached}: {wording.ended(ending, choice.attempt.files.log.name)}"
+        yield Problem(_reason(ending, Reason.INCOMPLETE), text, line if ending.file else ending.line or line)
     elif _recent(run, now):
         yield Problem(Reason.STILL_RUNNING, f"{reached}; written minutes ago, probably still running", line)
     else:
         yield Problem(Reason.INCOMPLETE, f"{reached}; the log does not say why", line)
 
 
-def _described(ending: Ending) -> str:
-    return f"{ending.code.replace('-', ' ')}: {ending.text}"
+def _reason(ending: Ending, other: Reason) -> Reason:
+    return Reason.DIVERGED if ending.code == "diverged" and not ending.went_on else other
 
 
-def _window(choice: Choice, steps: Steps, baseline: Baseline) -> Iterator[Problem]:
-    missing = set(missing_steps(steps, baseline.window))
-    impossible = missing - set(missing_steps(choice.segment.steps, baseline.window))
-    if impossible:
-        fastest = possible_seconds(baseline)
-        rows = choice.segment.steps
-        row = int(np.flatnonzero(np.isin(rows.index, list(impossible)))[0])
-        bound = "" if math.isnan(baseline.peak_tflops) else f"; 100 % MFU would be {fastest:.4g} s"
-        text = f"step {rows.index[row]} took {rows.seconds[row]:.4g} s{bound}"
-        yield Problem(Reason.IMPOSSIBLE_SAMPLE, text, int(rows.line[row]))
-    lost = missing - impossible
-    if lost:
-        window = baseline.window
-        text = f"{len(lost)} of the steps {window.first} to {window.last} are missing: {_listed(lost)}"
-        yield Problem(Reason.WINDOW_INCOMPLETE, text)
+def _unprinted(steps: Steps, window: Window) -> Iterator[Problem]:
+    """Yield a loss that is not printed from the window's first step on: some leave the field out once it is no number.
 
-
-def _unprinted(steps: Steps) -> Iterator[Problem]:
-    """Yield a loss that is not printed: some frameworks leave the field out once it is no number."""
-    rows = np.flatnonzero(~steps.has_loss)
+    Before the window it may be missing: in half precision the first steps overflow until the loss is scaled right, and
+    are skipped. Where the gradient norm is no number there, the run has diverged all the same (`not_finite`).
+    """
+    rows = np.flatnonzero(~steps.has_loss & (steps.index >= window.first))
     if len(rows):
         text = f"{len(rows)} steps print no loss, first step {steps.index[rows[0]]}"
         yield Problem(Reason.LOSS_MISSING, text, int(steps.line[rows[0]]))
-
-
-def _listed(numbers: set[int]) -> str:
-    ordered = sorted(numbers)
-    return ", ".join(map(str, ordered[:5])) + (f" and {len(ordered) - 5} more" if len(ordered) > 5 else "")
 
 
 def not_finite(steps: Steps) -> Iterator[Problem]:
@@ -162,8 +140,8 @@ def not_finite(steps: Steps) -> Iterator[Problem]:
             yield Problem(Reason.DIVERGED, text, int(steps.line[rows[0]]))
 
 
-def _wrong_configuration(run: Run, steps: Steps, baseline: Baseline) -> Iterator[Problem]:
-    configuration = baseline.configuration
+def _wrong_configuration(run: Run, timed: Timing, baseline: Baseline) -> Iterator[Problem]:
+    configuration, steps = baseline.configuration, timed.steps
     yield from _claims(run, baseline)
     batches = np.unique(steps.global_batch_size[np.isfinite(steps.global_batch_size)])
     wrong = batches[batches != configuration.global_batch_size]
@@ -171,7 +149,7 @@ def _wrong_configuration(run: Run, steps: Steps, baseline: Baseline) -> Iterator
         row = int(np.flatnonzero(steps.global_batch_size == wrong[0])[0])
         text = f"global batch size {wrong[0]:g} in the log, {configuration.global_batch_size} in the baseline"
         yield Problem(Reason.WRONG_CONFIGURATION, text, int(steps.line[row]))
-    yield from _triangulated(steps, baseline)
+    yield from _triangulated(timed, baseline)
 
 
 def _claims(run: Run, baseline: Baseline) -> Iterator[Problem]:
@@ -189,9 +167,9 @@ def _claims(run: Run, baseline: Baseline) -> Iterator[Problem]:
             yield Problem(Reason.WRONG_CONFIGURATION, text)
 
 
-def _triangulated(steps: Steps, baseline: Baseline) -> Iterator[Problem]:
-    configuration = baseline.configuration
-    counted = in_window(steps, baseline.window)
+def _triangulated(timed: Timing, baseline: Baseline) -> Iterator[Problem]:
+    configuration, steps, counted = baseline.configuration, timed.steps, timed.counted
+    stated = counted & ~timed.filled  # a time that follows from tokens/s agrees with them whatever they are
     work = steps.tflops_per_gpu[counted] * steps.seconds[counted]
     expected = derive.tflops_per_gpu(configuration, 1.0) * (baseline.logged_tflops_factor or 1.0)
     band = KNOWN_FACTOR_BAND if baseline.logged_tflops_factor else UNKNOWN_FACTOR_BAND
@@ -202,7 +180,7 @@ def _triangulated(steps: Steps, baseline: Baseline) -> Iterator[Problem]:
             "another batch size, sequence length or number of layers"
         )
         yield Problem(Reason.WRONG_CONFIGURATION, text)
-    tokens = _middle(steps.tokens_per_second_per_gpu[counted] * steps.seconds[counted]) * configuration.key.gpus
+    tokens = _middle(steps.tokens_per_second_per_gpu[stated] * steps.seconds[stated]) * configuration.key.gpus
     wanted = configuration.architecture.sequence_length * configuration.global_batch_size
     if abs(tokens / wanted - 1) > TOKENS_BAND:
         text = (

@@ -9,40 +9,36 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_llmbench.measure import checks, metrics
+from pytest_llmbench import wording
+from pytest_llmbench.measure import checks, metrics, notes, tries
 from pytest_llmbench.measure.moving import moving_mean
-from pytest_llmbench.measure.window import Choice, choose_segment, in_window, statistic
-from pytest_llmbench.models import Baseline, Measurement, Metric, Note, Problem, Run, Steps, Window
+from pytest_llmbench.measure.timing import Timing, timing
+from pytest_llmbench.measure.window import choose_segment, statistic
+from pytest_llmbench.models import Baseline, Checkpoints, Measurement, Metric, Note, Problem, Run
 
 if TYPE_CHECKING:
-    from pytest_llmbench.models import Flags, Floats
-
-DROPPED = {
-    "torn": "{} torn records dropped",
-    "repeated": "{} steps printed again",
-    "repeat-disagrees": "{} steps printed again with another time; the slower counts",
-    "other-rank": "{} steps of other ranks",
-    "other-dialect": "{} records of another dialect",
-    "unknown-step": "{} records without a certain step number",
-}
-"""What the reasons of the parse stage mean, for a count."""
+    from pytest_llmbench.models import Floats
 
 
 def measure(run: Run, baseline: Baseline, now: datetime) -> Measurement:
     """Return what `run` measured over the baseline's window, or why it cannot be judged.
 
-    Steps that are faster than 100 % MFU are set aside and noted; in the window they make the run invalid.
+    Steps that are faster than 100 % MFU, or only dispatched when their time was taken, are set aside and noted; in the
+    window they make the run invalid. A time that the log does not print follows from its tokens/s where it can.
     """
     choice = choose_segment(run.attempts, baseline.window, baseline.steps)
     excluded = checks.exclusion(run, choice)
     if choice is None:
         problem = checks.unusable(run, baseline, now)
         return _unmeasured(run, baseline, (problem,) if excluded is None else (), excluded)
-    steps = _possible(choice.segment.steps, baseline)
-    counted = in_window(steps, baseline.window)
-    found = () if excluded else checks.problems(run, choice, steps, baseline, now)
-    seconds = statistic(steps.seconds[counted], baseline.window.statistic) if counted.any() else None
+    timed = timing(choice.segment.steps, baseline)
+    sound, window = timed.sound, timed.window
+    found = () if excluded else checks.problems(run, choice, timed, baseline, now)
+    mean_of = tuple(window.mean_of.tolist()) if (window.mean_of > 1).any() else ()
+    seconds = statistic(window.seconds, baseline.window.statistic, mean_of) if len(window) else None
     width = moving_mean(choice.segment.steps)
+    attempts = tries.tries(run, choice, baseline.steps)
+    checkpoints = _of_part(choice.attempt.log.checkpoints, choice.number)
     return Measurement(
         run=run,
         baseline=baseline,
@@ -50,17 +46,25 @@ def measure(run: Run, baseline: Baseline, now: datetime) -> Measurement:
         attempt=choice.attempt.files.number,
         segment=choice.number,
         statistic_seconds=seconds,
-        last_step_seconds=float(steps.seconds[-1]) if len(steps) else None,
-        window_seconds=tuple(steps.seconds[counted].tolist()),
-        metrics=_metrics(choice, baseline, steps, counted, seconds),
-        window_steps=tuple(steps.index[counted].tolist()),
-        window_lines=tuple(steps.line[counted].tolist()),
+        last_step_seconds=float(sound.seconds[-1]) if len(sound) else None,
+        window_seconds=tuple(window.seconds.tolist()),
+        metrics=(*_metrics(baseline, timed, seconds), *metrics.of_checkpoints(checkpoints)),
+        window_steps=tuple(window.index.tolist()),
+        window_lines=tuple(window.line.tolist()),
+        mean_of=mean_of,
         moving_mean=width,
-        resolution_seconds=_typical(steps.resolution_seconds[counted]),
+        resolution_seconds=_typical(window.resolution_seconds),
         expected=metrics.expected(baseline),
         problems=found,
-        notes=(*_notes(run, choice, steps, baseline), *_leaks(choice.segment.steps, baseline.window, width)),
+        notes=(
+            *tries.note(attempts),
+            *notes.notes(run, choice, timed, baseline),
+            *notes.leaks(choice.segment.steps, baseline.window, width),
+            *_saved(run, checkpoints),
+        ),
         excluded=excluded,
+        tries=attempts,
+        checkpoints=checkpoints,
     )
 
 
@@ -82,64 +86,26 @@ def _unmeasured(run: Run, baseline: Baseline, found: tuple[Problem, ...], exclud
         metrics=(),
         problems=found,
         excluded=excluded,
+        tries=tries.tries(run, None, baseline.steps),
     )
 
 
-def _metrics(
-    choice: Choice, baseline: Baseline, steps: Steps, counted: Flags, seconds: float | None
-) -> tuple[Metric, ...]:
-    measured = metrics.of_window(baseline, steps, counted, seconds) if seconds is not None else ()
-    return (*measured, *metrics.of_checkpoints(choice.attempt.log))
+def _metrics(baseline: Baseline, timed: Timing, seconds: float | None) -> tuple[Metric, ...]:
+    return metrics.of_window(baseline, timed, seconds) if seconds is not None else ()
 
 
-def _possible(steps: Steps, baseline: Baseline) -> Steps:
-    """Return the steps without those that are faster than the hardware can be, or that no job outlives."""
-    keep = (steps.seconds >= checks.possible_seconds(baseline)) & (steps.seconds < checks.LONGEST_SECONDS)
-    if keep.all():
-        return steps
-    columns = (field.name for field in dataclasses.fields(steps))
-    return Steps(**{name: getattr(steps, name)[keep] for name in columns})
+def _of_part(found: Checkpoints, number: int) -> Checkpoints:
+    """Return what a log says of checkpoints in one of its parts (1-based)."""
+    return dataclasses.replace(found, records=tuple(record for record in found.records if record.part == number))
 
 
-def _leaks(steps: Steps, window: Window, width: int) -> Iterator[Note]:
-    """Yield a note where the window holds moving means over the first step of the segment, which is always slow."""
-    first = int(steps.index[0])
-    rows = np.flatnonzero(in_window(steps, window) & (steps.index < first + width))
-    if width > 1 and len(rows):
-        text = (
-            f"the warm-up is in the window: up to step {steps.index[rows[-1]]} its values are means over step {first}"
-        )
-        yield Note("moving-mean-warm-up", text, int(steps.line[rows[0]]))
-
-
-def _notes(run: Run, choice: Choice, steps: Steps, baseline: Baseline) -> tuple[Note, ...]:
-    notes: list[Note] = []
-    whole = choice.segment.steps
-    if len(steps) < len(whole):
-        row = int(np.flatnonzero(~np.isin(whole.index, steps.index))[0])
-        text = f"{len(whole) - len(steps)} impossible steps (above 100 % MFU) set aside, first step {whole.index[row]}"
-        notes.append(Note("impossible-steps", text, int(whole.line[row])))
-    if len(run.attempts) > 1:
-        text = f"restarted: {len(run.attempts)} attempts, the one numbered {choice.attempt.files.number} is judged"
-        notes.append(Note("attempts", text))
-    segments = len(choice.attempt.log.segments)
-    if segments > 1:
-        notes.append(
-            Note("segments", f"part {choice.number} of {segments} in the log is judged", choice.segment.first_line)
-        )
-    total = choice.segment.total_steps
-    if total is not None and total != baseline.steps:
-        notes.append(Note("steps", f"the run has {total} steps, the recipe {baseline.steps}"))
-    if not np.isfinite(steps.global_batch_size).any() and not np.isfinite(steps.tokens_per_second_per_gpu).any():
-        notes.append(Note("unverified-batch", "the log tells no batch size; it is taken from the configuration"))
-    own = next((clue.value for clue in run.found.clues if clue.field == "release"), "")
-    release = baseline.key.release
-    if own and own.removeprefix("v") != release and not own.removeprefix("v").startswith(f"{release}."):
-        notes.append(Note("other-release", f"a run of release {own}, judged against {release} as asked"))
-    if run.identity.assumed:
-        assumed = " and ".join(f"{name} {getattr(baseline.key, name)}" for name in run.identity.assumed)
-        notes.append(Note("assumed", f"{assumed} assumed: nothing in the run says it"))
-    for dropped in choice.attempt.log.dropped:
-        text = DROPPED.get(dropped.reason, f"{{}} records dropped ({dropped.reason})").format(dropped.count)
-        notes.append(Note(dropped.reason, f"{text}; the first: {dropped.example}", dropped.first_line))
-    return tuple(notes)
+def _saved(run: Run, checkpoints: Checkpoints) -> Iterator[Note]:
+    """Yield whether the checkpoint that a log says was saved is on disk, where its folder is there to be looked at."""
+    line, shards = checkpoints.save_line, run.found.shards
+    if not line or shards is None:
+        return
+    if shards.count:
+        count = f"{'at least ' if shards.partial else ''}{wording.counted(shards.count, '*.distcp file')}"
+        yield Note("checkpoint-saved", f"checkpoint saved: {count} in {shards.folder}", line)
+    elif not shards.partial:
+        yield Note("checkpoint-missing", f"saved by the log, but there is no *.distcp file in {shards.folder}", line)

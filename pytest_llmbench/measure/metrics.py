@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pytest_llmbench.measure import derive
-from pytest_llmbench.models import Baseline, Metric, ParsedLog, Steps
-from pytest_llmbench.quantities import METRICS
-from pytest_llmbench.robust import trimmed_mean
+from pytest_llmbench.measure.timing import Timing
+from pytest_llmbench.models import LOAD, SAVE, Baseline, CheckpointRecord, Checkpoints, Metric
+from pytest_llmbench.quantities import BUDGETED, METRICS
+from pytest_llmbench.robust import mean, trimmed_mean
 
 if TYPE_CHECKING:
-    from pytest_llmbench.models import Flags, Floats
+    from pytest_llmbench.models import Floats
 
 
 def metric(name: str, value: float, standard_deviation: float | None = None) -> Metric:
@@ -47,28 +49,44 @@ def expected(baseline: Baseline) -> tuple[Metric, ...]:
     return () if math.isnan(seconds) else (metric("step_time_seconds", seconds), *at_step_time(baseline, seconds))
 
 
-def of_window(baseline: Baseline, steps: Steps, counted: Flags, seconds: float) -> tuple[Metric, ...]:
-    """Return all metrics; `counted` is the window as a mask of shape (n,), `seconds` its statistic."""
-    window = steps.seconds[counted]
-    deviation = spread(window)
+def of_window(baseline: Baseline, timed: Timing, seconds: float) -> tuple[Metric, ...]:
+    """Return all metrics; `seconds` is the statistic of the window.
+
+    A standard deviation is that of the printed times: of means, where the log prints means of several steps.
+    """
+    window, steps = timed.window.seconds, timed.window.mean_of.tolist()
+    deviation, middle = spread(window), mean(window, steps)
     return (
         metric("step_time_seconds", seconds, deviation),
-        metric("step_time_mean_seconds", float(np.mean(window)), deviation),
-        metric("step_time_trimmed_mean_seconds", trimmed_mean(window)),
-        metric("step_time_cv", deviation / float(np.mean(window))),
+        metric("step_time_mean_seconds", middle, deviation),
+        metric("step_time_trimmed_mean_seconds", trimmed_mean(window, steps)),
+        metric("step_time_cv", deviation / middle),
         *at_step_time(baseline, seconds),
-        *_logged("logged_tflops_per_gpu", steps.tflops_per_gpu[counted]),
-        *_largest("peak_memory_bytes", steps.peak_memory_bytes),
+        *_logged("logged_tflops_per_gpu", timed.window.tflops_per_gpu),
+        *_largest("peak_memory_bytes", timed.sound.peak_memory_bytes),
     )
 
 
-def of_checkpoints(log: ParsedLog) -> tuple[Metric, ...]:
-    """Return the first save and load time that a log states; an asynchronous save states its dispatch only."""
-    stated = (
-        ("checkpoint_save_seconds", log.checkpoint_save_seconds),
-        ("checkpoint_load_seconds", log.checkpoint_load_seconds),
+def of_checkpoints(found: Checkpoints) -> tuple[Metric, ...]:
+    """Return the mean of the save and load times that a log states, and the number of saves. The time after which
+    training went on, while the save did too, is a metric of its own."""
+    stated: dict[str, list[float]] = defaultdict(list)
+    for record in found.records:
+        if record.seconds is not None:
+            stated[budgeted(record)].append(record.seconds)
+    means = (
+        metric(name, float(np.mean(stated[name])), spread(np.array(stated[name]))) for name in BUDGETED if stated[name]
     )
-    return tuple(metric(name, value) for name, value in stated if value is not None)
+    saves = Counter((one.rank, one.seconds is None) for one in found.records if one.action == SAVE)
+    count = (metric("checkpoint_saves", max(saves.values())),) if saves else ()
+    return (*means, *count)
+
+
+def budgeted(record: CheckpointRecord) -> str:
+    """Return the name of the metric that a record's time is a value of."""
+    if record.action == LOAD:
+        return "checkpoint_load_seconds"
+    return "checkpoint_save_dispatch_seconds" if record.dispatched else "checkpoint_save_seconds"
 
 
 def spread(values: Floats) -> float:

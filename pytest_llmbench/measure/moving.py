@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_llmbench.measure.checks import LONGEST_SECONDS
+from pytest_llmbench.measure.timing import LONGEST_SECONDS
 from pytest_llmbench.models import Steps
 
 if TYPE_CHECKING:
@@ -33,7 +33,9 @@ EXACT = 1e-24
 
 
 def moving_mean(steps: Steps) -> int:
-    """Return how many steps each printed time is a mean of: 1 where it is the time of that step alone.
+    """Return how many steps each printed time is a moving mean of: 1 where it is the time of that step alone.
+
+    Also 1 where the log says itself what its times are means of (`Steps.mean_of`).
 
     A moving mean of w steps begins with the means of the first 1, 2, ..., w steps, so that the single steps follow from
     the printed values: 23, 13, 9.7, 8, 7, 3 are one step of 23 and five of 3. Of values that are no such means this
@@ -45,6 +47,8 @@ def moving_mean(steps: Steps) -> int:
     correlation of neighbours, and in a few dozen steps that of a mean of 5 (0.8, 0.6, 0.4, 0.2, 0) cannot be told from
     noise; whoever corrects for the lag-1 correlation of 0.8 divides the number of independent steps by 9, not by 5.
     """
+    if (steps.mean_of > 1).any():
+        return 1
     count = _unbroken(steps)
     printed, unit = steps.seconds[:count], steps.resolution_seconds[:count]
     for width in dict.fromkeys((KNOWN, _suggested(printed))):

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_llmbench.models import Attempt, Segment, Steps, Window
-from pytest_llmbench.robust import trimmed_mean
+from pytest_llmbench.robust import mean, trimmed_mean
 
 if TYPE_CHECKING:
-    from pytest_llmbench.models import Flags, Floats
+    from pytest_llmbench.models import Flags, Floats, Integers
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def choose_segment(attempts: Sequence[Attempt], window: Window, steps: int) -> C
     whole = [one for one in untraced if is_finished(one[2], steps) and not missing_steps(one[2].steps, window)]
     chosen = whole[-1] if whole else choices[-1]
     after = untraced[untraced.index(chosen) + 1 :] if whole else []
-    if any(segment.steps.index[0] <= window.last for _, _, segment in after):
+    if any(begins(segment.steps)[0] <= window.last for _, _, segment in after):
         chosen = after[-1]
     attempt, number, segment = chosen
     return Choice(attempt, number, segment, others=len(choices) - 1)
@@ -64,18 +64,48 @@ def is_finished(segment: Segment, steps: int) -> bool:
     return segment.total_steps is None and int(segment.steps.index[-1]) + 1 - segment.first_step >= steps
 
 
+def begins(steps: Steps) -> Integers:
+    """Return for each printed time the first step that it covers: itself, or that of the steps it is the mean of."""
+    first: Integers = steps.index - steps.mean_of + 1
+    return first
+
+
 def missing_steps(steps: Steps, window: Window) -> tuple[int, ...]:
-    """Return the step numbers of the window that the log does not hold."""
-    present = set(steps.index.tolist())
-    return tuple(step for step in range(window.first, window.last + 1) if step not in present)
+    """Return the step numbers of the window that no time wholly inside it covers."""
+    covered = covered_steps(steps, in_window(steps, window), window)
+    return tuple(step for step in range(window.first, window.last + 1) if step not in covered)
+
+
+def covered_steps(steps: Steps, which: Flags, window: Window) -> frozenset[int]:
+    """Return the step numbers of the window that the times of these rows, a mask of shape (n,), cover."""
+    bounds = np.array([begins(steps)[which] - window.first, steps.index[which] + 1 - window.first])
+    opened, closed = np.clip(bounds, 0, window.last + 1 - window.first)
+    change = np.zeros(window.last + 2 - window.first, dtype=np.int64)
+    np.add.at(change, opened, 1)
+    np.add.at(change, closed, -1)
+    return frozenset((np.flatnonzero(np.cumsum(change) > 0) + window.first).tolist())
+
+
+def is_inside(steps: Steps, window: Window) -> Flags:
+    """Return a mask of shape (n,): the times all of whose steps are in the window."""
+    inside: Flags = (begins(steps) >= window.first) & (steps.index <= window.last)
+    return inside
 
 
 def in_window(steps: Steps, window: Window) -> Flags:
-    """Return a mask of shape (n,): the steps that count."""
-    counted: Flags = (steps.index >= window.first) & (steps.index <= window.last)
+    """Return a mask of shape (n,): the times that count, those inside the window.
+
+    One whose steps are all in a later one that counts is left out, or they would count twice: the mean of steps 1 and 2
+    that Megatron prints after step 1.
+    """
+    counted = is_inside(steps, window)
+    rows = np.flatnonzero(counted)
+    first = begins(steps)[rows]
+    later = np.minimum.accumulate(first[::-1])[::-1][1:]
+    counted[rows[:-1][first[:-1] >= later]] = False
     return counted
 
 
-def statistic(values: Floats, name: str) -> float:
-    """Return the mean, or the 20 % trimmed mean, of values of shape (n,), n > 0."""
-    return float(np.mean(values)) if name == "mean" else trimmed_mean(values)
+def statistic(values: Floats, name: str, mean_of: Sequence[int] = ()) -> float:
+    """Return the mean, or the 20 % trimmed mean, of values of shape (n,), n > 0, weighted by the steps in each."""
+    return mean(values, mean_of) if name == "mean" else trimmed_mean(values, mean_of)

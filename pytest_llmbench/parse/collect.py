@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from pytest_llmbench.dialects import FIRST_STEP
 from pytest_llmbench.models import ParsedLog
-from pytest_llmbench.parse import facts
-from pytest_llmbench.parse.dialects import DIALECTS, Dialect, load_joiner, load_reader, load_settler
+from pytest_llmbench.parse import checkpoints, facts, regex
+from pytest_llmbench.parse.dialects import DIALECTS, Dialect, Grammar, grammar
 from pytest_llmbench.parse.dropped import OTHER_DIALECT, TORN, Tally, printable
 from pytest_llmbench.parse.endings import NEEDLES as ENDING_NEEDLES
-from pytest_llmbench.parse.endings import Endings, decisive_line
+from pytest_llmbench.parse.endings import Endings, decisive_lines
 from pytest_llmbench.parse.ranks import rank_of
-from pytest_llmbench.parse.records import Origin, StepRecord, Torn
+from pytest_llmbench.parse.records import StepRecord
 from pytest_llmbench.parse.scan import Hit, Window, find
 from pytest_llmbench.parse.segments import Marks, segments
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pytest_llmbench.models import Segment
+    from pytest_llmbench.models import RegexDialect, Segment
 
 STEP_NEEDLES = {needle: name for name, dialect in DIALECTS.items() for needle in dialect.needles}
 MARK_NEEDLES = tuple({needle: None for dialect in DIALECTS.values() for needle in dialect.starts + dialect.ends})
@@ -38,44 +39,60 @@ class Mark(NamedTuple):
 class Found:
     """One dialect's records of a log, in its order, with what was dropped of them."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, rules: Grammar) -> None:
         self.name = name
+        self.rules = rules
         self.tally = Tally()
         self.records: list[StepRecord] = []
         self.segments: tuple[Segment, ...] = ()
-        self._read_step = load_reader(name)
 
-    def add(self, hit: Hit, rank: str) -> None:
-        """Read the record at a needle, if it is one."""
-        record = self._read_step(hit.text, hit.start, hit.end, Origin(hit.offset, hit.line, rank))
-        if isinstance(record, StepRecord):
-            self.records.append(record)
-        elif isinstance(record, Torn):
-            self.tally.add(TORN, hit.line, printable(record.text))
+    def add(self, hit: Hit, rank: str) -> bool:
+        """Read what belongs to a needle; tell whether that is a record, if only a torn one."""
+        taken = self.rules.take(hit, rank)
+        for record in taken:
+            if isinstance(record, StepRecord):
+                self.records.append(record)
+            else:
+                self.tally.add(TORN, hit.line, printable(record.text))
+        return bool(taken)
 
     def divide(self, marks: Sequence[Mark]) -> int:
         """Divide the records into segments; return how many steps they hold."""
-        dialect = DIALECTS[self.name]
+        rules, dialect = self.rules, self.rules.dialect
         starts = [mark for mark in marks if mark.needle in dialect.starts]
         places = Marks(
             starts=[mark.offset for mark in starts],
             ends=[mark.offset for mark in marks if mark.needle in dialect.ends],
             totals=[(mark.offset, mark.total) for mark in starts if mark.total is not None],
+            ends_divide=dialect.ends_divide,
         )
-        records = load_joiner(self.name)(self.records, self.tally)
-        self.segments = segments(records, places, load_settler(self.name), self.tally, FIRST_STEP[self.name])
+        self.segments = segments(
+            rules.join(self.records, self.tally),
+            places,
+            rules.settle,
+            self.tally,
+            first_step=rules.first_step,
+            time_steps=rules.time_steps,
+        )
         return sum(len(segment.steps) for segment in self.segments)
 
 
 class Collector:
     """Takes the windows of one log in order, then says what the log holds."""
 
-    def __init__(self) -> None:
+    def __init__(self, definitions: Iterable[RegexDialect] = ()) -> None:
+        """Take the dialects that baseline files define; of those alike the first one is read, and stands for all."""
         self._found: dict[str, Found] = {}
+        self._alike: dict[RegexDialect, list[RegexDialect]] = defaultdict(list)
+        for definition in definitions:
+            self._alike[replace(definition, name="")].append(definition)
+        self._defined = [alike[0] for alike in self._alike.values()]
+        self._needles = dict.fromkeys(text.encode() for one in self._defined for text in (one.find, one.start, one.end))
+        self._needles.pop(b"", None)
         self._marks: list[Mark] = []
         self._endings = Endings()
         self._first_lines: dict[bytes, int] = {}
-        self._durations: dict[bytes, float | None] = {}
+        self._checkpoints = checkpoints.Found()
         self._trace_line = 0
         self._steps_since_trace = False
         self._start = facts.Start()
@@ -88,39 +105,59 @@ class Collector:
         once = [needle for needle in facts.NEEDLES if needle not in self._first_lines]
         if self._steps_since_trace:  # a trace may begin again with another part of the log
             once.append(facts.NCCL_OPERATION)
-        for hit in find(window, (*STEP_NEEDLES, *MARK_NEEDLES, *ENDING_NEEDLES, *once)):
+        known = (*STEP_NEEDLES, *MARK_NEEDLES, *ENDING_NEEDLES, *checkpoints.NEEDLES, *once)
+        hits = find(window, dict.fromkeys((*known, *self._needles)))
+        for hit in hits:
+            if hit.needle in self._needles:
+                self._take_defined(hit)
             self._file(hit)
+        self._endings.take(window, [hit for hit in hits if hit.needle in ENDING_NEEDLES])
         if window.stop:
             self._lines = window.next_line - window.text.endswith(b"\n", 0, window.stop)
 
     def result(self) -> ParsedLog:
-        """Return what was found; the dialect with most steps is the log's, None if there is no step."""
+        """Return what was found; the dialect with most steps is the log's, None if there is no step.
+
+        Of several with as many, one that a file defines. Where files define some, all the others are in `readings`.
+        """
         steps = {name: found.divide(self._marks) for name, found in self._found.items()}
-        chosen = max((name for name in DIALECTS if steps.get(name)), key=lambda name: steps[name], default=None)
+        names = [name for name in (*(one.name for one in self._defined), *DIALECTS) if steps.get(name)]
+        if not names:
+            return self._parsed(None)
+        chosen, *others = sorted(names, key=lambda name: -steps[name])
+        read = {name: self._parsed(name) for name in (chosen, *(others if self._defined else ()))}
+        alike = [
+            replace(read[first.name], dialect=one.name)
+            for first, *more in self._alike.values()
+            for one in more
+            if first.name in read
+        ]
+        return replace(read.pop(chosen), readings=(*read.values(), *alike))
+
+    def _dropped(self, chosen: str | None) -> Tally:
+        """Return what was dropped if the log is of this dialect; one that a file defines is tried on every log."""
         tally = Tally()
         for name, found in self._found.items():
             if name == chosen or chosen is None:
                 tally.merge(found.tally)
-            elif found.records:
+            elif found.records and name in DIALECTS:
                 first = found.records[0]
                 tally.add(OTHER_DIALECT, first.origin.line, f"{name}: step {first.step}", len(found.records))
-        return self._parsed(chosen, self._found[chosen].segments if chosen else (), tally)
+        return tally
 
-    def _parsed(self, chosen: str | None, parts: tuple[Segment, ...], tally: Tally) -> ParsedLog:
-        ends = DIALECTS[chosen].ends if chosen else ()
+    def _parsed(self, chosen: str | None) -> ParsedLog:
+        parts = self._found[chosen].segments if chosen else ()
+        ends = self._found[chosen].rules.dialect.ends if chosen else ()
         end_lines = [mark.line for mark in self._marks if mark.needle in ends]
         return ParsedLog(
             dialect=chosen,
             segments=parts,
-            dropped=tally.result(),
-            ending=self._endings.result(decisive_line(parts, end_lines)),
+            dropped=self._dropped(chosen).result(),
+            ending=self._endings.result(decisive_lines(parts, end_lines)),
             started=self._start.time,
             nccl_line=self._first_lines.get(facts.NCCL_OPERATION, 0),
             nccl_last_line=self._trace_line,
-            checkpoint_load_line=self._first_lines.get(facts.CHECKPOINT_LOAD, 0),
-            checkpoint_save_line=self._first_lines.get(facts.CHECKPOINT_SAVE, 0),
-            checkpoint_load_seconds=self._durations.get(facts.CHECKPOINT_LOAD),
-            checkpoint_save_seconds=self._durations.get(facts.CHECKPOINT_SAVE),
+            checkpoints=self._checkpoints.result(parts),
             lines=self._lines,
         )
 
@@ -130,9 +167,9 @@ class Collector:
             self._take_step(hit)
         elif hit.needle in MARK_NEEDLES:
             self._marks.append(Mark(hit.needle, hit.offset, hit.line, total_of(hit, DIALECTS.values())))
-        elif hit.needle in ENDING_NEEDLES:
-            self._endings.add(hit)
-        elif facts.confirms(hit):
+        elif hit.needle in checkpoints.NEEDLES:
+            self._checkpoints.add(hit)
+        elif hit.needle in facts.NEEDLES and facts.confirms(hit):
             self._take_fact(hit)
 
     def _take_fact(self, hit: Hit) -> None:
@@ -141,7 +178,17 @@ class Collector:
             self._trace_line, self._steps_since_trace = hit.line, False
         if hit.needle not in self._first_lines:
             self._first_lines[hit.needle] = hit.line
-            self._durations[hit.needle] = facts.duration_of(hit)
+
+    def _take_defined(self, hit: Hit) -> None:
+        """Read what is at a text that a baseline file names."""
+        for definition in self._defined:
+            if hit.needle == definition.find.encode():
+                if definition.name not in self._found:
+                    self._found[definition.name] = Found(definition.name, regex.grammar(definition))
+                is_record = self._found[definition.name].add(hit, "")
+                self._steps_since_trace |= is_record and bool(self._trace_line)
+        if any(hit.needle in (one.start.encode(), one.end.encode()) for one in self._defined):
+            self._marks.append(Mark(hit.needle, hit.offset, hit.line, None))
 
     def _take_step(self, hit: Hit) -> None:
         """Read a step; where a long line of bars hides its beginning, the rank is that of the bar before."""
@@ -151,7 +198,7 @@ class Collector:
         self._rank = (hit.line, rank)
         name = STEP_NEEDLES[hit.needle]
         if name not in self._found:
-            self._found[name] = Found(name)
+            self._found[name] = Found(name, grammar(name))
         self._found[name].add(hit, rank)
 
 

@@ -7,12 +7,17 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import cast
 
+from pytest_llmbench.dialects import FIRST_STEP
 from pytest_llmbench.parse.dropped import Tally
 from pytest_llmbench.parse.records import Origin, StepRecord, Torn
+from pytest_llmbench.parse.scan import Hit
 
 Reader = Callable[[bytes, int, int, Origin], StepRecord | Torn | None]
 Settler = Callable[[Sequence[StepRecord], Tally], list[StepRecord]]
 Joiner = Callable[[Sequence[StepRecord], Tally], list[StepRecord]]
+Timer = Callable[[Sequence[StepRecord]], list[StepRecord]]
+Taker = Callable[[Hit, str], Sequence[StepRecord | Torn]]
+"""Reads what belongs to a needle, with the rank of the line; several records where they were glued."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +28,9 @@ class Dialect:
     starts: printed when a process starts, so that later steps are of another attempt. ends: printed after the last
     step. total: a regular expression for the number of steps that a start says. joiner: "module:function" that makes
     one of several records of a step, in the order of the log, before ranks are told apart. settler: "module:function"
-    that makes steps of one rank certain which only the neighbours tell.
+    that makes steps of one rank certain which only the neighbours tell. timer: "module:function" that says of the steps
+    of one attempt, each once and in their order, what only the others tell of their times. ends_divide: whether a step
+    after an end is of another attempt; not so where every rank prints the end, each when it gets there.
     """
 
     needles: tuple[bytes, ...]
@@ -33,6 +40,8 @@ class Dialect:
     total: bytes = rb"(?!)"
     joiner: str = ""
     settler: str = ""
+    timer: str = ""
+    ends_divide: bool = True
 
 
 NEMO_STARTS = (b"Copying Trainer's 'max_steps'", b"restart_count=")
@@ -57,28 +66,74 @@ DIALECTS = {
         reader="pytest_llmbench.parse.maxtext:read_step",
         starts=(b"Config param steps: ",),
         total=rb"Config param steps: (\d{1,15})[ \t]*[\r\n]",
+        timer="pytest_llmbench.parse.maxtext:time_steps",
     ),
     "megatron": Dialect(
-        needles=(b"elapsed time per iteration", b"Step Time : "),
+        needles=(b"iteration ", b"Step Time : "),
         reader="pytest_llmbench.parse.megatron:read_step",
+        starts=(
+            b"------------------------ arguments ------------------------",
+            b"time to initialize megatron (seconds): ",
+            b"> building train, validation, and test datasets ...",
+        ),
+        ends=(b"[after training is done] datetime: ", b"[exiting program at iteration "),
         joiner="pytest_llmbench.parse.megatron:join",
-        settler="pytest_llmbench.parse.megatron:settle",
+        timer="pytest_llmbench.parse.megatron:time_steps",
+        ends_divide=False,
     ),
     "torchtitan": Dialect(
         needles=(b"tps: ",),
         reader="pytest_llmbench.parse.torchtitan:read_step",
+        starts=(b"Trainer is initialized with local batch size ", b"Training starts at step "),
+        ends=(b"Training completed",),
+        total=rb"Train(?:er|ing) [^\r\n]{1,400}?, total steps (\d{1,15}) \(",
         settler="pytest_llmbench.parse.torchtitan:settle",
+        timer="pytest_llmbench.parse.torchtitan:time_steps",
+        ends_divide=False,
     ),
     "paxml": Dialect(
-        needles=(b"train_step() took ",),
+        needles=(
+            b"train_step() took ",
+            b"Model initial global_step=",
+            b"[PAX STATUS]: Starting training loop",
+            b"step_i: ",
+        ),
         reader="pytest_llmbench.parse.paxml:read_step",
+        starts=(b"initial global_step=", b"Starting training loop"),
+        ends=(b"E2E time: Elapsed time for <_main>",),
         settler="pytest_llmbench.parse.paxml:settle",
+        ends_divide=False,
     ),
     "huggingface": Dialect(
-        needles=(b"'train_runtime': ", b'"train_runtime": '),
+        needles=(b"'train_runtime': ", b'"train_runtime": ', b"Continuing training from global step "),
         reader="pytest_llmbench.parse.huggingface:read_step",
+        starts=(b"***** Running training *****", b"train_samples_per_second"),
+        joiner="pytest_llmbench.parse.huggingface:join",
     ),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """A dialect with all its functions, those that it has none of filled in."""
+
+    dialect: Dialect
+    take: Taker
+    join: Joiner
+    settle: Settler
+    time_steps: Timer
+    first_step: int
+
+
+def grammar(name: str) -> Grammar:
+    """Return a built-in dialect with its functions loaded."""
+    read = load_reader(name)
+
+    def take(hit: Hit, rank: str) -> Sequence[StepRecord | Torn]:
+        record = read(hit.text, hit.start, hit.end, Origin(hit.offset, hit.line, rank))
+        return () if record is None else (record,)
+
+    return Grammar(DIALECTS[name], take, load_joiner(name), load_settler(name), load_timer(name), FIRST_STEP[name])
 
 
 def load_reader(name: str) -> Reader:
@@ -96,6 +151,12 @@ def load_settler(name: str) -> Settler:
     """Return the function that makes a dialect's steps certain."""
     settler = DIALECTS[name].settler
     return cast(Settler, _load(settler)) if settler else _settled
+
+
+def load_timer(name: str) -> Timer:
+    """Return the function that says what only the other steps of an attempt tell of a step's time."""
+    timer = DIALECTS[name].timer
+    return cast(Timer, _load(timer)) if timer else list
 
 
 def _load(place: str) -> object:

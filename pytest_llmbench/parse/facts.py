@@ -1,4 +1,4 @@
-"""What a log says once, besides its steps: when it started, and the first line of a trace or a checkpoint."""
+"""What a log says once, besides its steps: when it started, and the first line of a trace."""
 
 from __future__ import annotations
 
@@ -9,14 +9,10 @@ from datetime import datetime, timedelta
 from pytest_llmbench.parse.scan import REACH_BACK, Hit, Window
 
 NCCL_OPERATION = b": opCount "
-CHECKPOINT_LOAD = b"Global Checkpoint Load"
-CHECKPOINT_SAVE = b"Global Checkpoint Save"
-NEEDLES = (NCCL_OPERATION, CHECKPOINT_LOAD, CHECKPOINT_SAVE)
+NEEDLES = (NCCL_OPERATION,)
 
 BEFORE = {NCCL_OPERATION: re.compile(rb"NCCL INFO \w{1,40}\Z")}
 BEFORE_LENGTH = 64
-
-DURATION = re.compile(rb"(?:Save duration|Time spent in load_checkpoint): (\d{1,9}(?:\.\d{1,9})?)s[ \t\r]*(?:\n|\Z)")
 
 TIMESTAMP = re.compile(rb"20\d\d-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,6})?")
 TIMESTAMP_LENGTH = 26
@@ -38,13 +34,6 @@ def confirms(hit: Hit) -> bool:
     """Tell whether a needle of this module stands where it means what it says."""
     pattern = BEFORE.get(hit.needle)
     return pattern is None or bool(pattern.search(hit.text[max(0, hit.start - BEFORE_LENGTH) : hit.start]))
-
-
-def duration_of(hit: Hit) -> float | None:
-    """Return the seconds that a checkpoint's record states, None where it is cut off."""
-    line_end = hit.text.find(b"\n", hit.start, hit.end) + 1
-    match = DURATION.search(hit.text, hit.start, line_end or hit.end)
-    return float(match[1]) if match else None
 
 
 class Start:

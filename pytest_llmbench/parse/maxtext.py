@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from itertools import takewhile
+from statistics import median
 
-from pytest_llmbench.parse.records import NAN, NOT_FINITE, Origin, StepRecord, Torn, line_stop, printed_unit
+from pytest_llmbench.parse.records import HOLE, NAN, NOT_FINITE, Origin, StepRecord, Torn, line_stop, printed_unit
 
 NEEDLE = b"completed step: "
 
@@ -13,6 +16,10 @@ CUT_HEAD = re.compile(rb"completed step: (?:\d|$)")
 THREE_DECIMALS = re.compile(rb"-?(?:\d{1,18}\.\d{3}(?![\d.e])|%b)" % NOT_FINITE)
 EXPONENT = re.compile(rb"-?(?:\d\.\d{3}e[+-]\d\d(?!\d)|%b)" % NOT_FINITE)
 """MaxText prints fixed formats: a number is whole when it has all its places, whatever follows."""
+
+FIRST_STEPS = 5
+FEWEST_LATER = 5
+FAST = 0.75
 
 LOSS = b"loss"
 NUMBERS = {
@@ -51,9 +58,29 @@ def read_step(text: bytes, start: int, end: int, origin: Origin) -> StepRecord |
     )
 
 
+def time_steps(records: Sequence[StepRecord]) -> list[StepRecord]:
+    """Return the steps of one attempt, those marked asynchronous whose time is that of dispatching them only.
+
+    They follow the steps that compile, are at most FIRST_STEPS with those, and take less than FAST of the next step and
+    of the median of the later ones, which the next step has reached. A step that is fast later on is not judged here.
+    """
+    later = [record.seconds for record in records[FIRST_STEPS:] if record.possible]
+    if len(later) < FEWEST_LATER:
+        return list(records)
+    level = median(later)
+    first = sum(1 for _ in takewhile(lambda record: record.seconds * FAST > level, records[:FIRST_STEPS]))
+    fast = list(takewhile(lambda record: 0 < record.seconds < FAST * level, records[first:]))
+    after = first + len(fast)
+    if after > FIRST_STEPS or not all(record.seconds < FAST * records[after].seconds for record in fast):
+        return list(records)
+    return [record._replace(asynchronous=first <= place < after) for place, record in enumerate(records)]
+
+
 def _numbers(text: bytes) -> dict[bytes, float] | None:
     """Return the numbers that a record goes on with; None if one of them is not whole, or stands there twice."""
     number: dict[bytes, float] = {}
+    if HOLE in text:
+        return None
     for part in filter(None, text.strip().split(b",")):
         name, colon, value = part.strip().partition(b": ")
         if name not in NUMBERS:

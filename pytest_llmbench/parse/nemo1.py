@@ -11,7 +11,16 @@ from collections import Counter
 from collections.abc import Sequence
 
 from pytest_llmbench.parse.dropped import REPEATED, UNKNOWN_STEP, Tally
-from pytest_llmbench.parse.records import NAN, NOT_FINITE, Origin, StepRecord, Torn, line_stop, significant_unit
+from pytest_llmbench.parse.records import (
+    HOLE,
+    NAN,
+    NOT_FINITE,
+    Origin,
+    StepRecord,
+    Torn,
+    line_stop,
+    significant_unit,
+)
 
 NEEDLES = (b"Epoch ", b"DLL ")
 DIGITS = 3
@@ -151,7 +160,7 @@ def _values(parts: Sequence[bytes], separator: bytes) -> dict[bytes, bytes] | No
     values: dict[bytes, bytes] = {}
     for part in parts:
         name, found, value = part.partition(separator)
-        if not found or name in values:
+        if not found or name in values or HOLE in part:
             return None
         value = value.strip(b" ")
         padded = PADDED.fullmatch(value)

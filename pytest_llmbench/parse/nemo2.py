@@ -6,6 +6,7 @@ import re
 
 from pytest_llmbench.parse.records import (
     COLOUR_RESET,
+    HOLE,
     NAN,
     NOT_FINITE,
     Origin,
@@ -83,7 +84,7 @@ def _values(text: bytes, begin: int, stop: int, end: int) -> dict[bytes, bytes] 
     values: dict[bytes, bytes] = {}
     for part in parts:
         name, colon, value = part.partition(b": ")
-        if not colon or name in values:
+        if not colon or name in values or HOLE in part:
             return None
         values[name] = value.rstrip()
     if TIME not in values or not STEP.fullmatch(values.get(b"global_step", b"")):

@@ -7,63 +7,68 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_llmbench.errors import LogError
-from pytest_llmbench.models import Ending, ParsedLog
+from pytest_llmbench.files import local
+from pytest_llmbench.files.compressed import Stream
+from pytest_llmbench.models import Ending, ParsedLog, RegexDialect
 from pytest_llmbench.parse.collect import Collector
-from pytest_llmbench.parse.endings import NEEDLES, Endings
+from pytest_llmbench.parse.endings import NEEDLES, Endings, of_file
 from pytest_llmbench.parse.scan import find, windows
 
-BLOCK = 1 << 20
-
-COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
-"""The first bytes of what has to be decompressed before it can be read."""
+CUT = "cut"
+"""The code of the ending of a log whose compressed data end before their end."""
 
 
-def parse_blocks(blocks: Iterable[bytes]) -> ParsedLog:
+def parse_blocks(blocks: Iterable[bytes], extra: Iterable[RegexDialect] = ()) -> ParsedLog:
     """Return what a log says, from its bytes in blocks of any size; sha256 and size_bytes are left empty.
 
-    No content is an error: what cannot be read as a step is no step, and is in `dropped` if it looks like one. A
-    compressed log is not decompressed; its ending, "compressed", says so.
+    `extra` are the dialects that baseline files define.
+
+    No content is an error: what cannot be read as a step is no step, and is in `dropped` if it looks like one.
     """
-    collector = Collector()
-    head = b""
+    collector = Collector(extra)
     for window in windows(blocks):
-        head = head if window.offset else window.text[:4]
         collector.take(window)
-    method = next((name for magic, name in COMPRESSED.items() if head.startswith(magic)), None)
-    if method is None:
-        return collector.result()
-    return ParsedLog(None, (), ending=Ending("compressed", f"compressed ({method}) log: decompress it first", 1))
+    return collector.result()
 
 
-def read_log(path: Path) -> ParsedLog:
-    """Return what the log at `path` says, with the sha256 and size of what was read; LogError if it cannot be read."""
+def read_log(source: Path | Stream, extra: Iterable[RegexDialect] = ()) -> ParsedLog:
+    """Return what a log says, with the sha256 and size of its text; LogError if it cannot be read.
+
+    A compressed log is decompressed, whatever its name, so that all copies of a log have one sha256. Where its data are
+    cut, what was left of them is read, and its ending says so unless the log itself says how it ended.
+    """
+    stream = _opened(source)
     digest = hashlib.sha256()
     size = 0
 
     def hashed() -> Iterator[bytes]:
         nonlocal size
-        for block in _blocks(path):
+        for block in stream:
             digest.update(block)
             size += len(block)
             yield block
 
-    return replace(parse_blocks(hashed()), sha256=digest.hexdigest(), size_bytes=size)
+    log = replace(parse_blocks(hashed(), extra), sha256=digest.hexdigest(), size_bytes=size)
+    return _without_end(log, stream) if stream.cut else log
 
 
-def read_ending(path: Path) -> Ending | None:
-    """Return how the standard error at `path` says that the job ended, or None; LogError if it cannot be read."""
+def read_ending(source: Path | Stream) -> Ending | None:
+    """Return how a standard error says that the job ended, or None; LogError if it cannot be read."""
+    stream = _opened(source)
     found = Endings()
-    for window in windows(_blocks(path)):
-        for hit in find(window, NEEDLES):
-            found.add(hit)
-    return found.result()
+    for window in windows(stream):
+        found.take(window, find(window, NEEDLES))
+    ending = found.result()
+    return ending and of_file(ending, stream.path.name)
 
 
-def _blocks(path: Path) -> Iterator[bytes]:
-    try:
-        with path.open("rb") as file:
-            while block := file.read(BLOCK):
-                yield block
-    except OSError as error:
-        raise LogError(f"cannot read the log {path}: {error.strerror or error}") from error
+def _opened(source: Path | Stream) -> Stream:
+    return source if isinstance(source, Stream) else Stream(local.blocks(source), source)
+
+
+def _without_end(log: ParsedLog, stream: Stream) -> ParsedLog:
+    """Return a log with what became of its file as its ending, unless it says itself how it ended."""
+    text = f"the {stream.method} data of {stream.path.name} end before their end: copy or compress the log again"
+    cut = Ending(CUT, text, log.lines)
+    readings = tuple(replace(one, ending=one.ending or cut) for one in log.readings)
+    return replace(log, ending=log.ending or cut, readings=readings)

@@ -11,6 +11,9 @@ NOT_FINITE = rb"(?i:nan|inf(?:inity)?)"
 """How frameworks spell a value that is no number."""
 
 LINE_BREAK = re.compile(rb"[\r\n]")
+HOLE = b"\x00"
+"""How a page of a file reads that was never written: what stands before and after it is of different records."""
+
 COLOUR_RESET = re.compile(rb"\x1b\[[\d;]*m")
 
 
@@ -27,8 +30,9 @@ class StepRecord(NamedTuple):
 
     seconds, resolution: as in `models.Steps`, impossible times as they are printed. total: the number of steps of the
     run. batch: samples in a step, of all ranks. memory: bytes. precise: printed in full, to be preferred. mean_of,
-    asynchronous: as in `models.Steps`. stamp: the time stamp of the line, in seconds since any fixed moment. bar: epoch
-    and 1-based count of a progress bar whose step number is not certain yet.
+    asynchronous: as in `models.Steps`. stamp: the time stamp of the line, in seconds since any fixed moment. since: a
+    step and a time stamp from which on the time counts, where that is later than the record before. bar: epoch and
+    1-based count of a progress bar whose step number is not certain yet.
     """
 
     origin: Origin
@@ -46,6 +50,7 @@ class StepRecord(NamedTuple):
     mean_of: int = 1
     asynchronous: bool = False
     stamp: float = NAN
+    since: tuple[int, float] | None = None
     bar: tuple[int, int] | None = None
     rounded: bool = False
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from pytest_llmbench.models import Segment
 from pytest_llmbench.parse.columns import columns
-from pytest_llmbench.parse.dialects import Settler
+from pytest_llmbench.parse.dialects import Settler, Timer
 from pytest_llmbench.parse.dropped import OTHER_RANK, REPEAT_DISAGREES, REPEATED, Tally
 from pytest_llmbench.parse.ranks import rank_order
 from pytest_llmbench.parse.records import StepRecord
@@ -20,11 +20,15 @@ LATE_STEPS = 2
 
 
 class Marks(NamedTuple):
-    """Places in a log (bytes, ascending) where a process starts or training ends; totals are (place, steps)."""
+    """Places in a log (bytes, ascending) where a process starts or training ends; totals are (place, steps).
+
+    `ends_divide`: whether a new step after an end is of another attempt.
+    """
 
     starts: Sequence[int] = ()
     ends: Sequence[int] = ()
     totals: Sequence[tuple[int, int]] = ()
+    ends_divide: bool = True
 
 
 @dataclass(slots=True)
@@ -55,7 +59,13 @@ class Attempt:
 
 
 def segments(
-    records: Iterable[StepRecord], marks: Marks, settle: Settler, tally: Tally, first_step: int = 0
+    records: Iterable[StepRecord],
+    marks: Marks,
+    settle: Settler,
+    tally: Tally,
+    *,
+    first_step: int = 0,
+    time_steps: Timer = list,
 ) -> tuple[Segment, ...]:
     """Return the attempts in a log, in its order; what is left out is counted in `tally`.
 
@@ -65,7 +75,8 @@ def segments(
     restarts; where several printed the same attempt, the one with most possible steps is kept, then the lowest.
     """
     ranks = [settle(rank, tally) for rank in by_rank(records)]
-    attempts = one_rank_each((attempt for rank in ranks for attempt in split(rank, marks, tally)), tally)
+    parts = (attempt for rank in ranks for attempt in split(rank, marks, tally))
+    attempts = one_rank_each((_timed(attempt, time_steps) for attempt in parts), tally)
     limits = [attempt.begin for attempt in attempts[1:]]
     pairs = zip(attempts, [*limits, None], strict=False)
     return tuple(_segment(attempt, marks, limit, first_step) for attempt, limit in pairs)
@@ -138,9 +149,15 @@ def _is_of_another(attempt: Attempt, record: StepRecord, marks: Marks) -> bool:
     if attempt.total and record.total and attempt.total != record.total:
         return True
     if record.step > attempt.top:
-        return _any_between(marks.ends, attempt.end, record.origin.offset)
+        return marks.ends_divide and _any_between(marks.ends, attempt.end, record.origin.offset)
     late = attempt.top - record.step <= LATE_STEPS and record.step in attempt.kept
     return record.step < attempt.top and (record.step == attempt.first.step or not late)
+
+
+def _timed(attempt: Attempt, time_steps: Timer) -> Attempt:
+    """Return an attempt with what its dialect can say of a step's time only now that all its steps are known."""
+    records = time_steps(sorted(attempt.kept.values(), key=lambda record: record.step))
+    return replace(attempt, kept={record.step: record for record in records})
 
 
 def _any_between(places: Sequence[int], begin: int, end: int) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from pytest_llmbench.models import RegexDialect
 from pytest_llmbench.parse.read import parse_blocks
 
 TAIL_BYTES = 64 * 1024
@@ -18,15 +20,16 @@ class LastStep(NamedTuple):
     seconds: float
 
 
-def last_step(path: Path) -> LastStep | None:
+def last_step(path: Path, extra: Iterable[RegexDialect] = ()) -> LastStep | None:
     """Return the last step in the last 64 KiB of a log; None where there is none, or no log.
 
-    A step is counted from the first one of the run: NeMo's `global_step: 22` is the 23rd. Its time is the median of
-    the last five, of those that a step can take.
+    `extra` are the dialects that baseline files define for it. A step is counted from the first one of the run: NeMo's
+    `global_step: 22` is the 23rd. Its time is the median of the last five, of those that a step can take.
     """
     import numpy as np
 
-    segments = parse_blocks([_tail(path)]).segments
+    extra = tuple(extra)
+    segments = parse_blocks([_tail(path)], extra).read_as(*(one.name for one in extra)).segments
     if not segments:
         return None
     steps = segments[-1].steps

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pytest_llmbench import wording
-from pytest_llmbench.report import jobs
+from pytest_llmbench.report import jobs, tries
 
 WIDTH = 79
 """Columns of a message: a terminal of 80 without wrapping."""
@@ -42,6 +42,7 @@ ADVICE = {
     "too-old": "run it again, or raise --llmb-max-age",
     "profiled": "run it again without profiling",
     "traced": "run it again without the NCCL trace",
+    "asynchronous-dispatch": "judge a window after the steps that were only dispatched when their time was taken",
     "checkpoint-load": "nothing: it only verifies that a checkpoint loads",
     "only-not-comparable": "run it again without profiling, tracing or loading a checkpoint",
     "unmatched": "judge it against another release with --llmb-baseline-release, add a baseline with "
@@ -72,6 +73,8 @@ ADVICE = {
     "cancelled": "run it again",
     "job-lost": "look for the job with sacct, and for its log, before it is run again",
     "log-missing": "look into the folder of the job: its log may have another name or place",
+    "over-budget": "look at the file system and at what else used it then; the budget is in the baseline file",
+    "budget-unknown": "save synchronously, budget the dispatch instead, or take the budget out of the baseline file",
     "nothing-left": "look in its log whether it did what it was for, and at its variables with --llmb-dry-run",
     "not-judged": "nothing: such a run is not judged for speed; look at its files",
     "unreadable": "make it readable, move it elsewhere, or allow it with --llmb-unmatched=list",
@@ -140,25 +143,33 @@ def _facts(described: dict[str, Any]) -> Iterator[str]:
             f"{baseline['kind']}: {baseline['table'] or baseline['document']}, {baseline['file']}:{baseline['line']}",
         )
     if "step_time_seconds" in described.get("metrics", {}) and described["window_seconds"]:
-        steps = described["window_seconds"]
+        found = _found(described)
         deviation = described["metrics"]["step_time_seconds"]["standard_deviation"]
         last = wording.seconds(described["last_step_seconds"])
         other = _other_statistic(described)
         yield from _fact(
             "window",
-            f"{described['window']['text']} ({len(steps)} found, sd {deviation:.3g} s{other}); last step {last}",
+            f"{described['window']['text']} ({found}, sd {deviation:.3g} s{other}); last step {last}",
         )
     if run:
         job = f"job {run['job_id']}, " if run["job_id"] else ""
         started = (run["started"] or "at an unknown time")[:16].replace("T", " ")
         yield from _fact("run", f"{job}started {started} ({run['started_from']}), {run['age']} old")
     yield from _jobs(described)
+    for line in tries.lines(described):
+        yield from _fact("attempt", line)
     for problem in described.get("problems", [])[1:]:
         yield from _fact("also", problem["text"] + (f" (line {problem['line']})" if problem["line"] else ""))
     for other in described.get("others", []):
         yield from _fact(
             "also", f"{other['verdict']} against the {other['baseline']['kind']} baseline: {other['text']}"
         )
+
+
+def _found(described: dict[str, Any]) -> str:
+    """Return `34 found`, or `4 means of 40 steps found`."""
+    values, steps = len(described["window_seconds"]), sum(described["window_mean_of"])
+    return f"{wording.counted(values, 'mean')} of {steps} steps found" if steps else f"{values} found"
 
 
 def _jobs(described: dict[str, Any]) -> Iterator[str]:
@@ -190,7 +201,7 @@ def _statistics(described: dict[str, Any]) -> Iterator[str]:
     yield from _fact(
         "noise",
         f"run to run {noise['sigma'] * 100:.2f} % ({noise['source']}), within the run {within * 100:.2f} % "
-        f"({estimate['effective_sample_size']:.0f} independent steps)",
+        f"({estimate['effective_sample_size']:.0f} independent {'means' if described['window_mean_of'] else 'steps'})",
     )
     needed = estimate["repeats_needed"]
     settles = described["verdict"] == "INCONCLUSIVE" and needed and needed <= MANY

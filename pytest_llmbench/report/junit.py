@@ -70,7 +70,9 @@ def _each_once(described: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def _case(one: dict[str, Any]) -> TestCase:
     from junit_xml import TestCase
 
-    seconds = sum(value for value in one.get("window_seconds", ()) if value is not None and value > 0)
+    values = one.get("window_seconds", ())
+    steps = one.get("window_mean_of") or (1,) * len(values)
+    seconds = sum(value * count for value, count in zip(values, steps, strict=True) if value is not None and value > 0)
     case = TestCase(one["id"], _classname(one), elapsed_sec=seconds, stdout=_system_out(one))
     # junit-xml drops a failure without message and output, and the case reads as passed: this is never empty.
     message = _one_line(f"{one.get('verdict') or one['reason'].upper()}: {one['text']}")

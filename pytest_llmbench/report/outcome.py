@@ -22,7 +22,7 @@ from pytest_llmbench.models import (
     Stray,
 )
 from pytest_llmbench.quantities import METRICS
-from pytest_llmbench.report import jobs
+from pytest_llmbench.report import jobs, tries
 
 SCHEMA = 1
 """Raised when a field of the dictionary changes its meaning."""
@@ -39,6 +39,8 @@ PROPERTIES = (
     "verdict",
     "reason",
     "log",
+    "launcher",
+    "log_attempts",
 )
 """The properties of a test case in --junitxml, in this order; those that a run does not have are left out. What was
 launched has those of `jobs` besides."""
@@ -129,8 +131,10 @@ def properties(described: dict[str, Any]) -> list[tuple[str, str]]:
     values = dict(described)
     if described.get("verdict") in COUNTING:  # a number that does not count is not published
         values |= {name: metric["value"] for name, metric in described.get("metrics", {}).items()}
+    values["launcher"] = (described.get("run") or {}).get("launcher") or None
     if described.get("window"):
         values["window"] = described["window"]["text"]
+    values["log_attempts"] = tries.listed(described)
     texts = [(name, values.get(name)) for name in PROPERTIES]
     told = [
         (name, repr(value) if isinstance(value, float) else str(value)) for name, value in texts if value is not None
@@ -238,10 +242,12 @@ def _measurement(measurement: Measurement | None, now: datetime, directory: Path
         "expected_metrics": {metric.name: wording.finite(metric.value) for metric in measurement.expected},
         "last_step_seconds": wording.finite(measurement.last_step_seconds),
         "window_seconds": [wording.finite(value) for value in measurement.window_seconds],
+        "window_mean_of": list(measurement.mean_of),
         "problems": [_note(problem) for problem in measurement.problems],
         "log": wording.place(measurement.log, directory) if measurement.log else None,
         "line": next((problem.line for problem in measurement.problems if problem.line), 0),
         "run": _run(measurement, now),
+        "tries": [tries.describe(one, directory) for one in measurement.tries],
     }
 
 
@@ -250,6 +256,7 @@ def _run(measurement: Measurement, now: datetime) -> dict[str, Any]:
     return {
         "id": run.id,
         "job_id": run.found.job_id,
+        "launcher": run.found.launcher,
         "identified": run.identity.because,
         "started": run.started.isoformat() if run.started else None,
         "started_from": run.started_from,

@@ -11,6 +11,7 @@ import pytest
 from pytest_llmbench.baseline.fields import KINDS, file_fields
 from pytest_llmbench.baseline.lint import Arithmetic, lint_file
 from pytest_llmbench.baseline.read import read_file
+from pytest_llmbench.parse.read import parse_blocks
 from pytest_llmbench.yamlfile.schema import Fields, Items, Spec
 
 PAGE = (Path(__file__).parents[2] / "docs" / "baselines.md").read_text()
@@ -26,10 +27,23 @@ def test_the_example_lints_clean(tmp_path: Path, arithmetic: Arithmetic) -> None
 
 
 def test_the_launch_example_is_read(tmp_path: Path) -> None:
-    whole, launch = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     path = tmp_path / "example.yaml"
-    path.write_text(whole + launch)
+    path.write_text(examples()["schema"] + examples()["launch"])
     assert dict(read_file(path).recipe.launch)["kind"] == "script"
+
+
+def test_the_example_of_a_dialect_reads_the_line_that_it_is_made_for(tmp_path: Path) -> None:
+    path = tmp_path / "example.yaml"
+    path.write_text(examples()["schema"].replace("dialect: nemo2 ", f"{examples()['dialect']}#"))
+    definition = read_file(path).recipe.log
+    assert definition
+    log = parse_blocks([b"[rank3]: step    9/50 | loss 2.5 | 7,325.5 ms |\n"], [definition])
+    assert (log.segments[0].steps.index[0], log.segments[0].steps.seconds[0]) == (9, 7.3255)
+
+
+def examples() -> dict[str, str]:
+    """The examples of the page by their first key."""
+    return {text.partition(":")[0]: text for text in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)}
 
 
 def keys(spec: Spec, name: str = "") -> Iterator[str]:

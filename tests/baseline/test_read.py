@@ -83,6 +83,24 @@ def test_the_tolerance_of_a_configuration_beats_that_of_its_file_metric_by_metri
     assert list(map(str, second.tolerances)) == ["5 %", "2 % of mfu (+2.04 % time)"]
 
 
+def test_the_budget_of_a_configuration_beats_that_of_its_file_metric_by_metric(valid_file: Path, valid: str) -> None:
+    """`place` names the line of the key that counts: grep -n checkpoint_ mine.yaml."""
+    budgets = "budgets:\n  checkpoint_save_seconds: 60\n  checkpoint_load_seconds: 120\n"
+    text = valid.replace("steps: 50\n", f"steps: 50\n{budgets}")
+    valid_file.write_text(text.replace("gpus: 8, ", "gpus: 8, budgets: {checkpoint_save_seconds: 7.5}, "))
+    first, second = read_recipe(valid_file).baselines
+    assert [(one.metric, one.largest, one.place) for one in first.budgets] == [
+        ("checkpoint_load_seconds", 120, "mine.yaml:15"),
+        ("checkpoint_save_seconds", 7.5, "mine.yaml:22"),
+    ]
+    assert [(one.largest, one.place) for one in second.budgets] == [(120, "mine.yaml:15"), (60, "mine.yaml:14")]
+    assert read_file(valid_file).budgets == second.budgets
+
+
+def test_without_budgets_a_baseline_has_none(valid_file: Path) -> None:
+    assert [one.budgets for one in read_recipe(valid_file).baselines] == [(), ()]
+
+
 def test_without_a_tolerance_a_baseline_has_none(valid_file: Path) -> None:
     assert read_recipe(valid_file).baselines[0].tolerances == ()
 
@@ -174,6 +192,37 @@ BAD_VALUES = {
         "13: found '5', that is 500 %",
         "write 5% for 5 percent",
     ),
+    "budget of an unknown metric": (
+        "steps: 50",
+        "steps: 50\nbudgets: {checkpoint_save_second: 60}",
+        "13: found the unknown key 'checkpoint_save_second'",
+        "did you mean 'checkpoint_save_seconds'?",
+    ),
+    "budget of a metric that the step time decides": (
+        "steps: 50",
+        "steps: 50\nbudgets: {step_time_seconds: 60}",
+        "13: found the unknown key 'step_time_seconds'",
+        "expected checkpoint_load_seconds, checkpoint_save_dispatch_seconds, checkpoint_save_seconds",
+    ),
+    "budget of zero": (
+        "steps: 50",
+        "steps: 50\nbudgets: {checkpoint_save_seconds: 0}",
+        "13: found 0",
+        "expected a number from 0.001 to 1000000",
+    ),
+    "budget below zero": (
+        "gpus: 8, ",
+        "gpus: 8, budgets: {checkpoint_save_seconds: -60}, ",
+        "19: found -60",
+        "expected a number from 0.001",
+    ),
+    "budget without a number": (
+        "steps: 50",
+        "steps: 50\nbudgets: {checkpoint_save_seconds: 60 s}",
+        "13: found '60 s'",
+        "expected a number from 0.001",
+    ),
+    "budgets without metrics": ("steps: 50", "steps: 50\nbudgets: 60", "13: found 60", "expected a mapping of keys"),
     "tolerance of 51 %": ("steps: 50", "steps: 50\ntolerance: 51%", "13: found '51%'", "at most 50 %"),
     "tolerance below zero": ("steps: 50", "steps: 50\ntolerance: -5%", "13: found '-5%'", "expected a tolerance"),
     "tolerance as a list": ("steps: 50", "steps: 50\ntolerance: [5%]", "13: found a list", "expected a single value"),

@@ -17,7 +17,7 @@ from pytest_llmbench.baseline import write
 from pytest_llmbench.baseline.locate import shipped_baselines
 from pytest_llmbench.baseline.read import read_file, read_recipe, read_recipes
 from pytest_llmbench.errors import RecordError
-from pytest_llmbench.models import Baseline, Recording, Tolerance
+from pytest_llmbench.models import Baseline, Budget, Recording, Tolerance
 from pytest_llmbench.tolerance import NAMES, parse_tolerances, slot
 
 SHIPPED = tuple(baseline for recipe in read_recipes([shipped_baselines()]) for baseline in recipe.baselines)
@@ -138,6 +138,23 @@ def test_what_was_measured_another_way_is_not_merged(tmp_path: Path, change: str
 
 def told(path: Path) -> dict[int, list[str]]:
     return {base.key.gpus: [str(one) for one in base.tolerances] for base in read_recipe(path).baselines}
+
+
+def budgets_in(path: Path) -> dict[int, list[tuple[str, float]]]:
+    return {base.key.gpus: [(one.metric, one.largest) for one in base.budgets] for base in read_recipe(path).baselines}
+
+
+def test_recorded_files_keep_their_budgets_and_give_them_to_what_is_added(tmp_path: Path) -> None:
+    own = replace(GROK[0], budgets=(Budget("checkpoint_save_seconds", 30.0, "published.yaml:7"),))
+    ((path, _),) = write.write_recorded(tmp_path, [(own, recording()), (GROK[1], recording())])
+    assert budgets_in(path) == {128: [("checkpoint_save_seconds", 30)], 256: []}
+    path.write_text(path.read_text().replace("steps: 50", "steps: 50\nbudgets: {checkpoint_load_seconds: 90}"))
+    wide = replace(GROK[0], budgets=(Budget("checkpoint_save_seconds", 99.0),))
+    write.write_recorded(tmp_path, [(wide, recording(7.5)), (GROK[2], recording())])
+    load = ("checkpoint_load_seconds", 90)
+    assert budgets_in(path) == {128: [load, ("checkpoint_save_seconds", 30)], 256: [load], 512: [load]}
+    assert [one.metric for one in read_file(path).budgets] == ["checkpoint_load_seconds"]
+    assert path.read_text().count("checkpoint_load_seconds") == 1
 
 
 def test_each_configuration_keeps_its_own_tolerance(tmp_path: Path) -> None:

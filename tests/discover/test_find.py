@@ -98,15 +98,16 @@ def test_slurms_own_output_of_a_requeued_job_belongs_to_no_attempt(tree: Tree) -
         ("log-prepare_dataset_12_0.out", "a preparation, no training"),
         ("git-info.log", "written by the framework beside its log"),
         ("notes.txt", "not read, by its name; give the file itself to read it as a log"),
-        ("train.log.gz", "not read, by its name; give the file itself to read it as a log"),
+        ("train.txt.gz", "not read, by its name; give the file itself to read it as a log"),
         ("log-y_9_0.tar.gz", "not read, by its name; give the file itself to read it as a log"),
         ("log-y_9_0.out.tar", "not read, by its name; give the file itself to read it as a log"),
-        ("sbatch_a-b.x_8.out.gz", "not read, by its name; give the file itself to read it as a log"),
+        ("sbatch_a-b.x_8.out.gz", "the launcher's second copy of a job's output"),
         ("log-a-b.import_ckpt_llama3.1_8b_bf16_8_12_0.out.gz", "a checkpoint import, no training"),
         ("log-x_8_0.out.gz", "a compressed copy of log-x_8_0.out beside it"),
         ("log-x_8.out.zst", "a compressed copy of log-x_8_0.out beside it"),
         ("slurm-8.out.gz", "the log of job 8 stands beside it"),
         ("log-y_9_0.err", "standard error without a log beside it"),
+        ("log-y_9_0.err.zst", "standard error without a log beside it"),
     ],
 )
 def test_files_that_are_no_runs_are_named_with_the_reason(tree: Tree, name: str, reason: str) -> None:
@@ -173,6 +174,19 @@ def test_a_compressed_log_is_the_log_of_its_job(tree: Tree, ending: str) -> None
     assert run.id.split("/")[1:] == plain.id.split("/")[1:]
     assert (run.job_id, run.layout, run.started) == (plain.job_id, plain.layout, plain.started)
     assert {(clue.field, clue.value) for clue in run.clues} == {(clue.field, clue.value) for clue in plain.clues}
+
+
+@pytest.mark.parametrize("error", ["log-x_8_0.err.gz", "log-x_8_0.err.zst"])
+def test_a_compressed_standard_error_belongs_to_its_log(tree: Tree, error: str) -> None:
+    for log in ("log-x_8_0.out", "log-x_8_0.out.xz"):
+        root = tree([log, error])
+        assert only(find_runs([root])).attempts[0].err == root / error
+        (root / "log-x_8_0.err").touch()
+        assert only(find_runs([root])).attempts[0].err == root / "log-x_8_0.err"
+
+
+def test_a_compressed_log_of_any_name_is_one_as_it_would_be_uncompressed(tree: Tree) -> None:
+    assert only(find_runs([tree(["train.log.gz"])])).attempts[0].log.name == "train.log.gz"
 
 
 def test_compressed_attempts_belong_to_the_job_of_the_others(tree: Tree) -> None:

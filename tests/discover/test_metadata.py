@@ -196,7 +196,7 @@ def test_what_cannot_be_trusted_is_refused(data: bytes, problem: str) -> None:
 
 
 def test_a_file_that_cannot_be_read_or_is_huge_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(LogError, match="cannot be read"):
+    with pytest.raises(LogError, match="cannot read"):
         read_metadata(tmp_path)
     huge = tmp_path / "llmb-config_7.yaml"
     huge.write_bytes(b"#" * (SIZE_LIMIT + 1))

@@ -207,3 +207,37 @@ def test_slurm_line() -> None:
     line = lines.slurm_cancelled("1999616", "r6i4n5", datetime(2021, 5, 27, 21, 42, 11), "TIME LIMIT")  # noqa: DTZ001
     expected = "slurmstepd: error: *** JOB 1999616 ON r6i4n5 CANCELLED AT 2021-05-27T21:42:11 DUE TO TIME LIMIT ***"
     assert line == expected
+
+
+def test_megatron_line_of_a_real_log() -> None:
+    """The real line's values give the real line, but for the norm of the gradient, which is always the same here."""
+    moment = datetime(2026, 4, 15, 11, 19, 2, 524672)  # noqa: DTZ001
+    line = lines.megatron_line(moment, 1, 500, 12.4655, batch=80, tflops=11.9, loss=12.18301)
+    real = shared("logs/megatron/1861140.out").read_text(encoding="utf-8")
+    (found,) = (each for each in real.splitlines() if "iteration        1/     500" in each)
+    ours, theirs = (
+        [part.strip() for part in text.split(" | ")] for text in (line, found.replace("9: [default3]:", ""))
+    )
+    different = {part.partition(":")[0] for part in set(ours) ^ set(theirs)}
+    assert different == {"learning rate", "grad norm"}
+
+
+def test_torchtitan_line_of_a_real_log() -> None:
+    """The same of torchtitan, with its colours: the fields that are always the same here are cut away."""
+    moment = datetime(2026, 11, 20, 22, 30, 39, 85000)  # noqa: DTZ001
+    line = lines.torchtitan_line(moment, 3, loss=6.92429, tokens_per_second=2988, tflops=0.12)
+    real = shared("logs/torchtitan/cpu_0_3_0_50_steps.out").read_text(encoding="utf-8")
+    (found,) = (each for each in real.splitlines() if "step:  3  " in each)
+    for field in ("grad_norm: ", "memory: ", "mfu: "):
+        line, found = (text.replace(text.partition(field)[2].split("\x1b")[0], "") for text in (line, found))
+    assert line == found
+
+
+def test_other_lines_are_those_that_are_documented() -> None:
+    """Lines that name no step of their own, as they stand in real logs."""
+    assert lines.step_time_line(6.13, 426.6) == "Step Time : 6.13s GPU utilization: 426.6MODEL_TFLOP/s/GPU"
+    assert lines.paxml_line(7.47) == "[PAX STATUS]: train_step() took 7.47 seconds."
+    assert lines.huggingface_summary(2577.7505, 95.339, 0.745, 1.5) == (
+        "{'train_runtime': 2577.7505, 'train_samples_per_second': 95.339, 'train_steps_per_second': 0.745, "
+        "'train_loss': 1.5, 'epoch': 1.0}"
+    )

@@ -71,3 +71,17 @@ def test_constant_steps_have_no_error_and_no_nan(count: int) -> None:
     told = within_run(np.full(count, 7.325), "mean")
     assert told.error == pytest.approx(0, abs=1e-12)
     assert told.effective_sample_size == count
+
+
+def test_a_mean_of_several_steps_is_one_sample() -> None:
+    window = np.array([7.0, 7.2, 7.1])
+    assert within_run(window, "mean", mean_of=(10, 10, 10)) == within_run(window, "mean")
+    assert within_run(window, "mean").effective_sample_size == 3
+
+
+def test_a_mean_that_outweighs_the_others_leaves_hardly_a_sample() -> None:
+    window = np.array([7.0, 7.2, 7.1, 7.1])
+    even, uneven = (within_run(window, "mean", mean_of=steps) for steps in ((5, 5, 5, 5), (1, 1, 1, 1000)))
+    assert even.effective_sample_size == 4
+    assert uneven.effective_sample_size == pytest.approx(1, abs=0.01)
+    assert uneven.error > even.error

@@ -143,7 +143,7 @@ def test_held_states_never_start(state: str) -> None:
 def test_the_blame_of_each_ending_of_a_log() -> None:
     blames = {code: blame_of(code) for code in (*CODES, "something-new")}
     infrastructure = {code for code, blame in blames.items() if blame is Blame.INFRASTRUCTURE}
-    assert infrastructure == {"node-failure", "preempted", "nccl-timeout"}
+    assert infrastructure == {"node-failure", "preempted", "gpu-failure", "nccl-timeout"}
     assert {code for code, blame in blames.items() if blame is Blame.CANCELLED} == {"cancelled", "step-cancelled"}
     assert Blame.NONE not in blames.values()
 

@@ -12,7 +12,19 @@ from builders import BASELINE, NOW, log, run, segment, steps, without
 
 from pytest_llmbench.measure import metrics
 from pytest_llmbench.measure.measurement import measure
-from pytest_llmbench.models import Clue, Dropped, Ending, Measurement, Reason, Run
+from pytest_llmbench.models import (
+    LOAD,
+    SAVE,
+    CheckpointRecord,
+    Checkpoints,
+    Clue,
+    Dropped,
+    Ending,
+    Measurement,
+    Reason,
+    Run,
+    Shards,
+)
 from pytest_llmbench.quantities import METRICS
 
 KILLED = Ending("time-limit", "JOB 1 CANCELLED DUE TO TIME LIMIT", 300)
@@ -52,16 +64,71 @@ def test_every_metric_moves_as_it_declares_when_a_run_is_slower() -> None:
     assert METRICS["step_time_seconds"].larger_is_better is False
 
 
+def of_checkpoints(*records: CheckpointRecord) -> Any:
+    """Return what a log of one part says of checkpoints."""
+    return {"checkpoints": Checkpoints(tuple(replace(one, part=one.part or 1) for one in records))}
+
+
 def test_checkpoint_times_are_metrics() -> None:
-    saved = measured(run(log(segment(), checkpoint_save_seconds=4.389, checkpoint_load_seconds=9.712)))
-    assert saved.metric("checkpoint_save_seconds").value == 4.389
-    assert (saved.metric("checkpoint_load_seconds").value, saved.metric("checkpoint_load_seconds").unit) == (9.712, "s")
+    """By hand: the mean of 4 and 7 is 5.5, their sample deviation 1.5 x sqrt(2)."""
+    saves = [CheckpointRecord(SAVE, line, seconds) for line, seconds in ((150, 4.0), (200, 7.0))]
+    load = CheckpointRecord(LOAD, 50, 9.712)
+    found = {one.name: one for one in measured(run(log(segment(), **of_checkpoints(load, *saves)))).metrics}
+    assert found["checkpoint_save_seconds"].value == 5.5
+    assert found["checkpoint_save_seconds"].standard_deviation == pytest.approx(1.5 * 2**0.5)
+    assert found["checkpoint_saves"].value == 2
+    assert (found["checkpoint_load_seconds"].value, found["checkpoint_load_seconds"].unit) == (9.712, "s")
+    assert "checkpoint_save_dispatch_seconds" not in found
+
+
+def test_the_time_of_a_dispatch_is_no_time_of_a_save() -> None:
+    save = CheckpointRecord(SAVE, 150, 0.1, dispatched=True)
+    found = {one.name: one.value for one in measured(run(log(segment(), **of_checkpoints(save)))).metrics}
+    assert found["checkpoint_save_dispatch_seconds"] == 0.1
+    assert "checkpoint_save_seconds" not in found
+
+
+def test_saves_that_every_rank_prints_count_once() -> None:
+    saves = [CheckpointRecord(SAVE, line, 4.0, rank=f"rank{line % 4}") for line in range(200, 208)]
+    assert measured(run(log(segment(), **of_checkpoints(*saves)))).metric("checkpoint_saves").value == 2
+
+
+def test_checkpoints_of_another_part_of_the_log_are_not_those_of_the_judged_one() -> None:
+    saves = [CheckpointRecord(SAVE, 90, 80.0, part=1), CheckpointRecord(SAVE, 290, 4.0, part=2)]
+    early = replace(segment(steps([7.0] * 5), total=5), last_line=90)
+    found = measured(run(log(early, segment(), **of_checkpoints(*saves))))
+    assert found.segment == 2
+    assert found.metric("checkpoint_save_seconds").value == 4.0
+
+
+@pytest.mark.parametrize(
+    ("shards", "said"),
+    [
+        (Shards("checkpoints", 128), "checkpoint saved: 128 *.distcp files in checkpoints"),
+        (Shards("checkpoints", 1), "checkpoint saved: 1 *.distcp file in checkpoints"),
+        (Shards("checkpoints", 9, partial=True), "checkpoint saved: at least 9 *.distcp files in checkpoints"),
+        (Shards("checkpoints", 0), "saved by the log, but there is no *.distcp file in checkpoints"),
+        (Shards("checkpoints", 0, partial=True), None),
+        (None, None),
+    ],
+)
+def test_whether_a_saved_checkpoint_is_on_disk_is_a_note(shards: Shards | None, said: str | None) -> None:
+    content = log(segment(), **of_checkpoints(CheckpointRecord(SAVE, 150, 4.0)))
+    found = measured(run(content, shards=shards))
+    assert found.valid
+    texts = [note.text for note in found.notes if note.code.startswith("checkpoint-")]
+    assert texts == ([said] if said else [])
+
+
+def test_shards_without_a_save_in_the_log_are_nobodys_checkpoint() -> None:
+    found = measured(run(shards=Shards("checkpoints", 128)))
+    assert [note for note in found.notes if note.code.startswith("checkpoint-")] == []
 
 
 def test_a_later_attempt_that_cannot_be_read_may_be_the_one_that_counts() -> None:
-    packed = log(ending=Ending("compressed", "compressed (gzip) log: decompress it first", 1))
-    (problem,) = measured(run(log(segment()), packed)).problems
-    assert (problem.reason, problem.text[:38]) == (Reason.UNREADABLE, "the later attempt 1 cannot be read: co")
+    for code, text in (("unreadable", "cannot read it"), ("cut", "the gzip data of log end before their end")):
+        (problem,) = measured(run(log(segment()), log(ending=Ending(code, text, 0)))).problems
+        assert (problem.reason, problem.text) == (Reason.UNREADABLE, f"the later attempt 1 cannot be read: {text}")
 
 
 def test_a_run_of_another_release_that_was_judged_on_purpose_says_so() -> None:
@@ -162,8 +229,8 @@ CASES: list[tuple[str, Any, Reason, str, int]] = [
     (
         "a step of the window that is no number",
         log(segment(steps(changed("seconds", 20, np.nan)))),
-        Reason.IMPOSSIBLE_SAMPLE,
-        "step 20 took nan s",
+        Reason.WINDOW_INCOMPLETE,
+        "1 of the steps 11 to 44 have no time: 20",
         120,
     ),
     ("nothing but endless steps", log(segment(steps(np.inf))), Reason.IMPOSSIBLE_SAMPLE, "step 11 took inf s", 111),
@@ -189,6 +256,13 @@ CASES: list[tuple[str, Any, Reason, str, int]] = [
         300,
     ),
     ("a log without a step", log(), Reason.NO_STEPS, "no training step of dialect nemo2", 0),
+    (
+        "a log without a step, with what may have been one",
+        log(dropped=(Dropped("torn", 2, 7, "step 1 took 12"),)),
+        Reason.NO_STEPS,
+        "of dialect nemo2 in the log; 2 lines could not be read, the first is: step 1 took 12",
+        7,
+    ),
     ("a log without a step, with its cause", log(ending=KILLED), Reason.NO_STEPS, "TIME LIMIT", 300),
 ]
 
@@ -269,7 +343,7 @@ def test_logged_tokens_that_do_not_fit_the_batch_mean_another_configuration(rati
 def test_profiled_traced_and_checkpoint_load_runs_are_not_comparable() -> None:
     by_name = measured(run(excluded=Reason.PROFILED, excluded_because="_nsys in the name"))
     traced = measured(run(log(segment(), nccl_line=7)))
-    loaded = measured(run(log(segment(steps([7.0], first=50), total=51), checkpoint_load_line=9)))
+    loaded = measured(run(log(segment(steps([7.0], first=50), total=51), **of_checkpoints(CheckpointRecord(LOAD, 9)))))
     for measurement, reason in ((by_name, Reason.PROFILED), (traced, Reason.TRACED), (loaded, Reason.CHECKPOINT_LOAD)):
         assert measurement.excluded is not None
         assert measurement.excluded.reason is reason
@@ -297,7 +371,7 @@ def test_an_unknown_metric_is_an_error_that_names_those_there_are() -> None:
 
 def test_a_crashed_run_that_resumed_from_a_checkpoint_is_no_checkpoint_test() -> None:
     resumed = segment(steps([7.0] * 2, first=10), finished=False)
-    measurement = measured(run(log(resumed, checkpoint_load_line=9)))
+    measurement = measured(run(log(resumed, **of_checkpoints(CheckpointRecord(LOAD, 9)))))
     assert measurement.excluded is None
     assert measurement.problems[0].reason is Reason.INCOMPLETE
 

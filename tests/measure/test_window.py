@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from builders import log, run, segment, steps, without
+from builders import log, means_of, run, segment, steps, without
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -80,6 +80,24 @@ def test_a_requeued_job_is_judged_on_the_attempt_that_finished() -> None:
 def test_without_steps_there_is_nothing_to_judge() -> None:
     assert choose_segment(run(log()).attempts, WINDOW, 50) is None
     assert choose_segment(run(log(segment(steps([])))).attempts, WINDOW, 50) is None
+
+
+def test_a_segment_of_a_dialect_that_counts_from_1_ends_at_its_number_of_steps() -> None:
+    for first, last, finished in ((1, 50, True), (1, 49, False), (0, 49, True)):
+        one = replace(
+            segment(steps([7.0] * (last + 1 - first), first=first), finished=False, total=None), first_step=first
+        )
+        assert is_finished(one, 50) is finished
+
+
+def test_a_log_that_prints_intervals_started_over_where_its_first_interval_begins() -> None:
+    """The first line of a later part stands behind the window, and the steps that it is the mean of do not."""
+    whole = segment(means_of(10, [7.0] * 5))
+    later = segment(means_of(10, [9.0], first=44), finished=False)
+    window = Window(11, 50)
+    choice = choose_segment(run(log(whole, later)).attempts, window, 50)
+    assert choice is not None
+    assert choice.segment is later
 
 
 def test_the_statistics() -> None:

@@ -8,9 +8,14 @@ import pytest
 from parse.written import maxtext_run, nemo2_run, parse
 from shared_data import shared
 
-from pytest_llmbench.parse.read import read_ending
+from pytest_llmbench import wording
+from pytest_llmbench.models import Ending
+from pytest_llmbench.parse.dropped import printable
+from pytest_llmbench.parse.endings import CODES, DECISIONS, FAILURES, PATTERNS, combined
+from pytest_llmbench.parse.read import read_ending, read_log
 
 END = "`Trainer.fit` stopped: `max_steps=50` reached.\n"
+FAKE = "llmb_install/workloads/pretrain_fakecfg/experiments/pretrain_fakecfg_8b_bf16_"
 TRACEBACK = "[default2]:[rank2]: Traceback (most recent call last):\n"
 
 LINES = [
@@ -30,14 +35,32 @@ LINES = [
     ("slurmstepd: error: *** JOB 608 ON n1 CANCELLED AT 2022-08-12T02:06:12 DUE TO PREEMPTION ***", "preempted"),
     ("[NeMo I 2025-03-07 22:48:03 preemption:67] Preemption detected, saving checkpoint and exiting", "preempted"),
     ("slurmstepd: error: *** JOB 608 ON n1 CANCELLED AT 2022-08-12T02:06:12 ***", "cancelled"),
-    ("slurmstepd: error: *** STEP 454600.0 CANCELLED AT 2025-05-21T11:33:42 ***", "cancelled"),
+    ("slurmstepd: error: *** STEP 454600.0 CANCELLED AT 2025-05-21T11:33:42 ***", "step-cancelled"),
     ("srun: error: nid006549: task 0: Out Of Memory", "out-of-memory"),
     ("slurmstepd: error: Detected 1 oom_kill event in StepId=608.0. Some of the step tasks have been OOM Killed.",
      "out-of-memory"),
-    ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", "out-of-memory"),
-    ("jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying", "out-of-memory"),
+    ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", "gpu-out-of-memory"),
+    ("jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying", "gpu-out-of-memory"),
     ("[rank3]:[E] [PG 0 Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)", "nccl-timeout"),
     ("Traceback (most recent call last):", "traceback"),
+    ("RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB", "gpu-out-of-memory"),
+    ("RuntimeError: CUDA error: out of memory", "gpu-out-of-memory"),
+    ("slurmstepd: error: Detected 2 oom-kill event(s) in step 7.0 cgroup.", "out-of-memory"),
+    ("[ 99.1] Memory cgroup out of memory: Killed process 4242 (python) total-vm:1kB", "out-of-memory"),
+    ("[rank3]: RuntimeError: CUDA error: uncorrectable ECC error encountered", "gpu-failure"),
+    ("[rank3]: RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution", "gpu-failure"),
+    ("n7 kernel: NVRM: Xid (PCI:0000:0a:00): 79, pid=1, GPU has fallen off the bus.", "gpu-failure"),
+    ("n7 kernel: NVRM: Xid (PCI:0000:0a:00): 31, pid=1, Ch 00000008, MMU Fault", None),
+    ("RuntimeError: Rank 3, node n1, device 3, iteration 7: Unexpected result nan (message='found NaN in local grad "
+     "norm for bucket #0 in backward pass before data-parallel communication collective')", "diverged"),
+    ("AssertionError: Rank 11: found NaN in local grad norm in backward pass before data-parallel communication "
+     "collective. Device: 3", "diverged"),
+    ("RuntimeError: CUDA error: unspecified launch failure", None),
+    ("/var/spool/slurmd/job7/slurm_script: line 33: 12345 Killed                  torchrun train.py", "task-failure"),
+    ("srun: error: n1: task 3: Killed", "task-failure"),
+    ("srun: error: n1: tasks 37-39: Terminated", None),
+    ("| GPU  Name        Persistence-M | Bus-Id          Disp.A | Volatile Uncorr. ECC |", None),
+    ("  max_tokens_to_oom ............................... 12000", None),
     ("slurmstepd: error: NVML: Failed to get usage(3): Not Found", None),
     ("XLA autotuning: RESOURCE_EXHAUSTED for one candidate, trying the next", None),
     ("the test was CANCELLED by the user", None),
@@ -51,34 +74,165 @@ def test_every_line_has_its_code(line: str, code: str | None) -> None:
     assert (ending.code if ending else None) == code
     if ending:
         assert ending.line == 2
-        assert ending.text == line.strip()[:160]
+        assert ending.text == (line.rstrip(":") if code == "traceback" else printable(line.encode(), 160))
+
+
+def test_every_code_has_a_line_or_a_traceback_here_and_words() -> None:
+    assert {code for _, code in LINES if code} | {"aftermath"} == set(CODES) == set(wording.ENDINGS)
+    assert {*DECISIONS, *FAILURES, *PATTERNS} <= set(CODES)
+
+
+TIME_LIMIT = LINES[0][0] + "\n"
+TASK = LINES[6][0] + "\n"
+JOB_CANCELLED = LINES[11][0] + "\n"
+STEP_CANCELLED = LINES[12][0] + "\n"
+WATCHDOG = LINES[17][0] + "\n"
+TRACE = "Traceback (most recent call last):\n  File\n"
+RAISED = f"{TRACE}ValueError: x\n"
+CHILD = f"{TRACE}torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
+PIPE = f"{TRACE}BrokenPipeError: [Errno 32] Broken pipe\n"
+SIGTERM = f"{TRACE}torch.distributed.elastic.multiprocessing.api.SignalException: Process 7 got signal: 15\n"
+PEER = f"{TRACE}torch.distributed.DistBackendError: NCCL error in: x.cpp:9, remote process exited or there was one\n"
+OOM = f"{TRACE}torch.OutOfMemoryError: CUDA out of memory.\n"
+ECC = f"{TRACE}RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
+NAN = f"{TRACE}RuntimeError: Rank 3, iteration 7: Unexpected result nan (message='found NaN in local grad norm')\n"
+QUEUE_SIGTERM = (
+    f"{TRACE}_queue.Empty\n\nDuring handling of the above exception, another exception occurred:\n\n"
+    f"{TRACE}RuntimeError: DataLoader worker (pid 9) is killed by signal: Terminated. \n"
+)
+SEGFAULT = LINES[7][0] + "\n"
+
+CAUSES = [
+    ("slurm's cause beats what follows from it", TIME_LIMIT + RAISED, "time-limit", 1, None),
+    ("and tells what stood before", RAISED + TIME_LIMIT, "time-limit", 4, ("traceback", 3)),
+    ("not what a signal did before", SIGTERM + TIME_LIMIT, "time-limit", 4, None),
+    ("a hand that cancelled a job", JOB_CANCELLED + SIGTERM, "cancelled", 1, None),
+    ("a job that hung and was cancelled", WATCHDOG + JOB_CANCELLED, "cancelled", 2, ("nccl-timeout", 1)),
+    ("a step that is cancelled after a crash", RAISED + STEP_CANCELLED, "traceback", 3, None),
+    ("a step that is cancelled, said first", STEP_CANCELLED + RAISED, "traceback", 4, None),
+    ("a step that is cancelled without a crash", STEP_CANCELLED + SIGTERM, "aftermath", 4, None),
+    ("a failed task after its exception", RAISED + TASK, "traceback", 3, None),
+    ("a failed task before its exception", TASK + RAISED, "traceback", 4, None),
+    ("an exception, then NCCL", RAISED + WATCHDOG, "traceback", 3, ("nccl-timeout", 4)),
+    ("NCCL, then an exception", WATCHDOG + RAISED, "nccl-timeout", 1, ("traceback", 4)),
+    ("an exception before NCCL and one after", RAISED + WATCHDOG + RAISED, "traceback", 3, ("nccl-timeout", 4)),
+    ("a peer that is gone, then NCCL", PEER + WATCHDOG, "nccl-timeout", 4, None),
+    ("NCCL, then a failed task", WATCHDOG + TASK, "nccl-timeout", 1, None),
+    ("a failed task, then NCCL", TASK + WATCHDOG, "task-failure", 1, ("nccl-timeout", 2)),
+    ("a crash, then NCCL", SEGFAULT + WATCHDOG, "segfault", 1, ("nccl-timeout", 2)),
+    ("an exception, then a crash", RAISED + SEGFAULT, "traceback", 3, None),
+    ("a launcher that tells of its child", CHILD + RAISED, "traceback", 6, None),
+    ("only a launcher", CHILD + TASK, "aftermath", 3, None),
+    ("a broken pipe before the cause", PIPE + RAISED, "traceback", 6, None),
+    ("a signal through a chain", QUEUE_SIGTERM + TASK, "aftermath", 3, None),
+    ("an exception that is cut before one that is not", TRACE + "[rank1]: " + RAISED.replace("\n", "\n[rank1]: "),
+     "traceback", 5, None),
+    ("a full GPU, then NCCL", OOM + WATCHDOG, "gpu-out-of-memory", 3, ("nccl-timeout", 4)),
+    ("a broken GPU, said after NCCL", WATCHDOG + ECC, "gpu-failure", 4, ("nccl-timeout", 1)),
+    ("a loss that is no number", NAN + WATCHDOG, "diverged", 3, ("nccl-timeout", 4)),
+    ("by hand at a terminal", f"{TRACE}KeyboardInterrupt\n", "step-cancelled", 3, None),
+    ("by hand after a crash", RAISED + f"{TRACE}KeyboardInterrupt\n", "traceback", 3, None),
+    ("a full node, then a requeue", LINES[14][0] + "\n" + LINES[8][0], "out-of-memory", 1, ("requeued", 2)),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("lines", "code"),
-    [
-        ((18, 0), "time-limit"),
-        ((18, 6), "task-failure"),
-        ((18, 11), "cancelled"),
-        ((18, 12), "traceback"),  # Slurm cancels the step after a crash, without a reason
-        ((18, 17), "nccl-timeout"),
-        ((12, 2), "time-limit"),
-        ((5, 7), "segfault"),
-        ((8, 15), "out-of-memory"),
-    ],
+    ("text", "code", "line", "beside"), [case[1:] for case in CAUSES], ids=[case[0] for case in CAUSES]
 )
-def test_slurms_cause_beats_what_follows_from_it(lines: tuple[int, int], code: str) -> None:
-    for order in (lines, lines[::-1]):
-        ending = parse("".join(LINES[number][0] + "\n" for number in order)).ending
-        assert ending is not None
-        assert ending.code == code
+def test_the_cause_is_told_and_what_belongs_to_it_beside(
+    text: str, code: str, line: int, beside: tuple[str, int] | None
+) -> None:
+    ending = parse(text).ending
+    assert ending is not None
+    assert (ending.code, ending.line) == (code, line)
+    assert (ending.beside and (ending.beside.code, ending.beside.line)) == beside
+
+
+def test_the_words_name_the_cause_its_text_its_place_and_its_process() -> None:
+    text = "[rank5]: " + RAISED.replace("\n", "\n[rank5]: ") + "\n" + WATCHDOG
+    ending = parse(text).ending
+    assert ending is not None
+    assert wording.ended(ending, "log.out") == (
+        "a process died of an exception: ValueError: x (log.out:3, rank 5); after that NCCL gave up waiting for a "
+        "collective operation: [rank3]:[E] [PG 0 Rank 3] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum=7) (log.out:5, rank 3)"
+    )
+
+
+def test_an_exception_without_a_word_is_told_with_the_line_that_raised_it() -> None:
+    ending = parse(f"{TRACE}    assert self.warmup < self.decay\n           ^^^^^^\nAssertionError\n").ending
+    assert ending is not None
+    assert ending.text == "AssertionError in `assert self.warmup < self.decay`"
+
+
+def test_a_chain_is_told_from_the_root_to_its_end() -> None:
+    ending = parse(QUEUE_SIGTERM.replace("killed by signal: Terminated", "gone")).ending
+    assert ending is not None
+    assert ending.text == "_queue.Empty, which led to RuntimeError: DataLoader worker (pid 9) is gone."
+
+
+SAID = [
+    (RAISED, TIME_LIMIT, "time-limit", "x.err", "traceback"),
+    (TIME_LIMIT, RAISED, "time-limit", "", "traceback"),
+    (RAISED, STEP_CANCELLED, "traceback", "", None),
+    (STEP_CANCELLED, RAISED, "traceback", "x.err", None),
+    (WATCHDOG, RAISED, "traceback", "x.err", "nccl-timeout"),
+    (RAISED, WATCHDOG, "traceback", "", "nccl-timeout"),
+    (RAISED, RAISED, "traceback", "", None),
+    ("", TIME_LIMIT, "time-limit", "x.err", None),
+    (TIME_LIMIT, "", "time-limit", "", None),
+    (nemo2_run(0, 9) + TRACE + nemo2_run(10, 20), TASK, "task-failure", "x.err", None),
+]
+
+
+@pytest.mark.parametrize(("out", "err", "expected"), [(*case[:2], case[2:]) for case in SAID])
+def test_a_log_and_its_standard_error_tell_one_ending(
+    tmp_path: Path, out: str, err: str, expected: tuple[str, str, str | None]
+) -> None:
+    path = tmp_path / "x.err"
+    path.write_text(err)
+    ending = combined(parse(out).ending, read_ending(path))
+    assert ending is not None
+    assert (ending.code, ending.file, ending.beside and ending.beside.code) == expected
+
+
+def test_a_log_whose_end_is_cut_off_ended_as_its_standard_error_says() -> None:
+    cut, limit = Ending("cut", "the gzip data of x.out.gz end before their end", 7), parse(TIME_LIMIT).ending
+    assert combined(cut, limit) is limit
+    assert combined(cut, None) is cut
+    assert combined(None, None) is None
+    assert wording.ended(cut, "x.out.gz") == cut.text
 
 
 def test_the_first_traceback_is_told() -> None:
     ending = parse(nemo2_run(0, 5) + TRACEBACK + "x\n" + TRACEBACK).ending
     assert ending is not None
-    assert (ending.line, ending.code) == (7, "traceback")
-    assert ending.text == "[default2]:[rank2]: Traceback (most recent call last):"
+    assert (ending.line, ending.code, ending.rank) == (7, "traceback", "rank 2")
+    assert ending.text == "Traceback (most recent call last)"
+
+
+@pytest.mark.parametrize(
+    ("late", "line", "went_on"),
+    [
+        (0, 32, False),
+        (1, 32, False),
+        (2, 32, False),
+        (3, 32, True),
+        (10, 32, True),
+    ],
+)
+def test_an_exception_with_steps_after_it_is_doubtful(late: int, line: int, went_on: bool) -> None:
+    """Another process may print a step or two that were made before; a run that goes on had no more than a warning."""
+    ending = parse(nemo2_run(0, 30) + TRACEBACK + (nemo2_run(31, 30 + late) if late else "")).ending
+    assert ending is not None
+    assert (ending.line, ending.went_on) == (line, went_on)
+    assert ("steps follow it, so it may not be the cause" in wording.ended(ending, "x.out")) is went_on
+
+
+def test_a_warning_with_a_traceback_does_not_hide_the_crash() -> None:
+    ending = parse(nemo2_run(0, 9) + RAISED + nemo2_run(10, 20) + RAISED.replace("x", "y")).ending
+    assert ending is not None
+    assert (ending.text, ending.went_on) == ("ValueError: y", False)
 
 
 @pytest.mark.parametrize(
@@ -106,10 +260,14 @@ def test_an_ending_stands_after_the_last_end_or_in_an_unfinished_attempt(text: s
 
 
 def test_the_text_is_short_and_printable() -> None:
-    ending = parse(b"\x1b[31m\x00\xff Traceback (most recent call last) " + b"x" * 999 + b"\n").ending
-    assert ending is not None
-    assert ending.text.isprintable()
-    assert len(ending.text) == 160
+    for text in (
+        b"\x1b[31m\x00\xff Segmentation fault ",
+        b"Traceback (most recent call last)\nError: \x1b[31m\x00\xff",
+    ):
+        ending = parse(text + b"x" * 999 + b"\n").ending
+        assert ending is not None
+        assert ending.text.isprintable()
+        assert len(ending.text) in (160, 200)
 
 
 def test_read_ending_reads_standard_error(tmp_path: Path) -> None:
@@ -122,18 +280,51 @@ def test_read_ending_reads_standard_error(tmp_path: Path) -> None:
     assert (ending.code, ending.line) == ("time-limit", 2)
 
 
-@pytest.mark.parametrize(
-    ("name", "code", "line"),
-    [
-        # grep -n 'DUE TO TIME LIMIT' FILE: line 371 of 372
-        ("logs/slurm/time_limit.out", "time-limit", 371),
-        # grep -n 'DUE TO TIME LIMIT' FILE: lines 558 (with the label of srun) and 559
-        ("logs/megatron/3108456.err", "time-limit", 558),
-        # one line of each kind; the strongest is the time limit, grep -n 'TIME LIMIT': lines 8 and 10
-        ("logs/slurm/slurm__tails_one_each.out", "time-limit", 8),
-    ],
-)
-def test_real_endings(name: str, code: str, line: int) -> None:
-    ending = read_ending(shared(name))
+REAL = {
+    # grep -n 'DUE TO TIME LIMIT' FILE: line 371 of 372
+    "slurm/time_limit.out": ("time-limit", 371),
+    # one line of each kind; the strongest is the time limit, grep -n 'TIME LIMIT': lines 8 and 10
+    "slurm/slurm__tails_one_each.out": ("time-limit", 8),
+    # grep -n 'DUE TO TIME LIMIT' FILE: lines 558 (with the label of srun) and 559
+    "megatron/3108456.err": ("time-limit", 558),
+    # grep -nE 'rank52\\]: (Traceback|AssertionError)' FILE: the first traceback is that of lines 1385 to 1401
+    "megatron/2624217.out": ("traceback", 1401),
+    # grep -n 'Preemption detected' FILE; the crash of lines 415 to 869 was followed by finished runs
+    "nemo2/resiliency_five_runs.out": ("preempted", 1729),
+    # grep -n 'srun: error' FILE
+    f"{FAKE}gpus8/1795213942/slurm-11.out": ("task-failure", 2),
+}
+"""The shared logs that say how they ended. All others say nothing:
+grep -LaE 'Traceback \\(|error: \\*\\*\\*|srun: error|Preemption detected|Watchdog caught|Segmentation fault' FILES,
+and megatron/2624605.out, four_clock_runs.out, of which `Exception raised from recvBytes` is a warning at the exit."""
+
+
+def test_real_endings() -> None:
+    root = shared("logs")
+    logs = sorted(path for kind in ("*.out", "*.err") for path in root.rglob(kind))
+    endings = {path.relative_to(root).as_posix(): read_log(path).ending for path in logs}
+    told = {name: (ending.code, ending.line) for name, ending in endings.items() if ending}
+    assert told == REAL
+    assert len(logs) > 50
+
+
+def test_the_ending_of_a_job_with_two_files() -> None:
+    """The .out only stops; grep -n 'TIME LIMIT' 3108456.err: line 558."""
+    out = read_log(shared("logs/megatron/3108456.out")).ending
+    ending = combined(out, read_ending(shared("logs/megatron/3108456.err")))
+    assert out is None
     assert ending is not None
-    assert (ending.code, ending.line) == (code, line)
+    assert wording.ended(ending, "3108456.out") == (
+        "it reached its time limit: 0: [2026-08-18T04:17:57.018] error: *** STEP 3108456.2 ON nid007590 CANCELLED AT "
+        "2026-08-18T04:17:57 DUE TO TIME LIMIT *** (3108456.err:558, task 0)"
+    )
+
+
+def test_a_real_exception_is_told_with_what_raised_it() -> None:
+    """sed -n 1385,1401p FILE"""
+    ending = read_log(shared("logs/megatron/2624217.out")).ending
+    assert ending is not None
+    assert wording.ended(ending, "2624217.out") == (
+        "a process died of an exception: AssertionError in `assert self.lr_warmup_steps < self.lr_decay_steps` "
+        "(2624217.out:1401, rank 52)"
+    )

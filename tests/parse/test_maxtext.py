@@ -147,3 +147,44 @@ def test_every_spelling_of_no_number_is_a_value(value: str) -> None:
     assert columns.loss.tolist() == pytest.approx([float(value)], nan_ok=True)
     assert columns.grad_norm.tolist() == pytest.approx([float(value)], nan_ok=True)
     assert log.dropped == ()
+
+
+def run_of(*seconds: str, first: int = 0) -> list[int]:
+    """The steps of a run with these times that are marked as dispatched only."""
+    log = parse("".join(maxtext(number, each) for number, each in enumerate(seconds, first)))
+    return [int(step) for part in log.segments for step in part.steps.index[part.steps.asynchronous]]
+
+
+STEADY = ("5.600",) * 10
+
+
+@pytest.mark.parametrize(
+    ("seconds", "dispatched"),
+    [
+        (("44.923", "0.319", *STEADY), [1]),
+        (("44.923", "0.319", "0.215", *STEADY), [1, 2]),
+        (("44.923", "40.100", "0.215", "0.200", "0.300", *STEADY), [2, 3, 4]),
+        (("0.319", "0.215", *STEADY), [0, 1]),
+        (("44.923", "4.190", *STEADY), [1]),
+        (("44.923", "4.210", *STEADY), []),  # not as much faster
+        (("44.923", "0.319", "0.215", "0.200", "0.300", "0.300", *STEADY), []),  # too many
+        (("44.923", "5.600", "0.319", *STEADY), []),  # the level was reached before
+        (("44.923", "0.319", "-1.000", *STEADY), []),
+        (("44.923", "0.319", "5.600", "5.600", "5.600", *STEADY[:4]), []),  # four later steps tell no level
+        (("44.923", "3.000", "3.500", "4.000", "4.500", *STEADY), []),  # slower and slower
+        (("44.923", *STEADY, "0.319", *STEADY), []),
+        (("44.923", *STEADY), []),
+    ],
+)
+def test_only_fast_steps_before_the_level_is_reached_are_taken_for_dispatched(
+    seconds: tuple[str, ...], dispatched: list[int]
+) -> None:
+    assert run_of(*seconds) == dispatched
+
+
+def test_every_attempt_dispatches_its_own_first_steps() -> None:
+    text = "Config param steps: 50\n" + "".join(
+        maxtext(number, each) for number, each in enumerate(("44.923", "0.319", *STEADY))
+    )
+    first, second = parse(text + text).segments
+    assert first.steps.asynchronous.nonzero()[0].tolist() == second.steps.asynchronous.nonzero()[0].tolist() == [1]

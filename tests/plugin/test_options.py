@@ -301,13 +301,20 @@ def pack(folder: Path, job_id: str) -> None:
     log.unlink()
 
 
+def cut(folder: Path, job_id: str) -> None:
+    """Leave the beginning of a job's log, compressed."""
+    pack(folder, job_id)
+    (log,) = folder.rglob(f"log-*_{job_id}_0.out.gz")
+    log.write_bytes(log.read_bytes()[:-2000])
+
+
 def lose(folder: Path, job_id: str) -> None:
     """Leave only the metadata of a job."""
     (log,) = folder.rglob(f"log-*_{job_id}_0.out")
     log.unlink()
 
 
-@pytest.mark.parametrize("spoil", [pack, lose])
+@pytest.mark.parametrize("spoil", [cut, lose])
 def test_a_lost_newest_job_is_not_taken_for_an_old_one_with_the_same_id(
     judged: Judge, tmp_path: Path, baselines: dict[str, Baseline], spoil: Callable[[Path, str], None]
 ) -> None:
@@ -317,6 +324,24 @@ def test_a_lost_newest_job_is_not_taken_for_an_old_one_with_the_same_id(
     write_run(tmp_path / "b", baselines[GROK], job_id="1001", started=new)
     spoil(tmp_path / "b", "1001")
     assert judged(logs(tmp_path), "-k", GROK).verdicts == {GROK: "INVALID"}
+
+
+def test_a_compressed_copy_elsewhere_is_a_copy(judged: Judge, tmp_path: Path, baselines: dict[str, Baseline]) -> None:
+    started = datetime.now(UTC) - timedelta(hours=9)
+    for place in "ab":
+        write_run(tmp_path / place, baselines[GROK], job_id="1001", started=started)
+    pack(tmp_path / "b", "1001")
+    assert judged(logs(tmp_path), "-k", GROK, "--llmb-runs=each").verdicts == {f"{GROK}-1001": "PASS"}
+
+
+def test_a_newest_run_that_is_compressed_is_judged(
+    judged: Judge, tmp_path: Path, baselines: dict[str, Baseline]
+) -> None:
+    now = datetime.now(UTC)
+    write_run(tmp_path, baselines[GROK], job_id="1001", started=now - timedelta(hours=19))
+    write_run(tmp_path, baselines[GROK], job_id="1002", started=now - timedelta(hours=9), factor=1.5)
+    pack(tmp_path, "1002")
+    assert judged(logs(tmp_path), "-k", GROK).verdicts == {GROK: "REGRESSION"}
 
 
 def test_metadata_whose_log_stands_elsewhere_is_no_lost_job(

@@ -161,6 +161,11 @@ def test_the_time_of_a_case_is_that_of_its_window() -> None:
     assert root[0].attrib["time"] == "252.018"
 
 
+def test_a_mean_of_ten_steps_took_the_time_of_ten() -> None:
+    described = {**told(), "window_seconds": [7.0, 8.0], "window_mean_of": [10, 20]}
+    assert [case.get("time") for case in parsed(described).iter("testcase")] == ["230.000000"]
+
+
 # --- no status is lost ------------------------------------------------------------------------------------
 
 

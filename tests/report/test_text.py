@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from builders import BASELINE, KEY, NOW, evidence, log, measurement, run, segment, steps
+from builders import BASELINE, KEY, NOW, evidence, log, means_of, measurement, run, segment, steps
 
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.measure.measurement import measure
-from pytest_llmbench.models import Case, Note, Outcome, Reason, Run, Status, Stray, Verdict
+from pytest_llmbench.models import Case, Ending, Note, Outcome, Reason, Run, Status, Stray, Verdict, Window
 from pytest_llmbench.report.explain import ADVICE, explain
 from pytest_llmbench.report.outcome import PROPERTIES, describe, describe_stray, properties
 from pytest_llmbench.report.terminal import count, summary
@@ -117,7 +117,48 @@ remark remark remark remark remark remark remark remark remark remark remark
 def test_what_was_not_judged_stands_under_a_green_line_too() -> None:
     twice = log(segment(steps([7.3] * 15), total=15), segment())
     lines = list(summary([outcome(run(twice), Status.PASSED)], []))
-    assert lines[2].strip() == "part 2 of 2 in the log is judged"
+    assert lines[2].strip() == "2 runs in the log; the last, from line 1, is judged"
+
+
+def test_means_of_several_steps_are_not_shown_as_steps() -> None:
+    noisy = means_of(10, [9.0, *(8.2 + 0.01 * wobble for wobble in (1, -1, 2, -2))])
+    slow = measure(run(log(replace(segment(noisy), first_step=1))), replace(BASELINE, window=Window(11, 50)), NOW)
+    told = describe(Outcome(Case(KEY.id, KEY), Status.FAILED, judge(evidence(slow))), NOW, FOLDER)
+    text = " ".join(explain(told, short=False).split())
+    assert "(4 means of 40 steps found, sd 0.0183 s, trimmed mean 8.200 s)" in text
+    assert "(4 independent means)" in text
+    assert "each time is the mean of 10 steps: 4 times for 40 steps; the first is at step 20 (line 120)" in text
+
+
+KILLED = Ending("time-limit", "JOB 1 CANCELLED DUE TO TIME LIMIT", 300)
+REQUEUED = run(log(segment(steps([7.3] * 13), finished=False), ending=KILLED), log(segment()))
+
+
+def test_a_pass_after_failed_attempts_says_so() -> None:
+    told = outcome(REQUEUED, Status.PASSED)
+    lines = list(summary([told], []))
+    assert [line.strip() for line in lines[2:4]] == [
+        "restarted: 2 attempts in 2 files; the last, from line 1 of",
+        "file 2, is judged; 1 stopped after step 12 (time limit)",
+    ]
+    assert dict(properties(told))["log_attempts"] == "1 stopped after step 12 (time limit); 2 finished, judged"
+
+
+def test_a_failure_lists_all_attempts_with_their_places() -> None:
+    again = replace(REQUEUED, attempts=(*REQUEUED.attempts[:1], *SLOW.attempts))
+    lines = [line for line in explain(outcome(again), short=False).splitlines() if "attempt " in line]
+    assert lines == [
+        "  attempt   1: steps 0 to 12, stopped after step 12 (time limit)",
+        "  attempt   2: steps 0 to 49, finished, judged (log-x_1_0.out:1)",
+    ]
+
+
+def test_of_many_attempts_the_last_ones_are_listed_and_a_report_has_all() -> None:
+    many = outcome(run(log(*[segment(steps([7.3] * 13), finished=False) for _ in range(9)], segment())))
+    lines = [line for line in explain(many, short=False).splitlines() if line.startswith("  attempt ")]
+    assert lines[0] == "  attempt   4 earlier ones, not judged"
+    assert len(lines) == 7
+    assert dict(properties(many))["log_attempts"].count("stopped after step 12; ") == 9
 
 
 def test_several_tests_of_one_configuration_are_one_line_and_the_worst_counts() -> None:
@@ -156,7 +197,7 @@ def test_a_step_time_that_does_not_count_is_no_property(content: Run) -> None:
 
 def test_properties_are_strings_with_all_digits() -> None:
     told = dict(properties(outcome(SLOW)))
-    assert tuple(told) == PROPERTIES
+    assert tuple(told) == tuple(name for name in PROPERTIES if name != "log_attempts")  # it had one
     assert all(isinstance(value, str) for value in told.values())
     assert float(told["bound_seconds"]) == 7.325 * 1.05
     assert told["window"] == "mean of steps 11 to 44"

@@ -1,0 +1,170 @@
+"""Decompressing while reading. The first bytes of a file say how it is compressed; its name says nothing."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Protocol
+
+from pytest_llmbench.errors import LogError
+
+BLOCK = 1 << 20
+
+SLICE = 4096
+"""Compressed bytes that are decompressed at once. No method makes more than 128 MiB of them, whatever they say."""
+
+UNSUSPECTED = 1 << 30
+"""Bytes that may come out of a file at any ratio."""
+
+RATIO = 500
+"""Beyond UNSUSPECTED, more bytes of text than this for one compressed byte are no log's but a bomb's."""
+
+LARGEST = 1 << 38
+"""No more than 256 GiB come out of a compressed file."""
+
+WINDOW = 1 << 27
+"""Bytes of memory that the data may ask for: what zstd without `--long=28` or more and xz at any level need."""
+
+HEAD = 10
+"""Bytes that tell how a file is compressed."""
+
+MAGIC = {
+    "gzip": rb"\x1f\x8b",
+    "zstd": rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18",  # a frame, or one to be skipped, with which pzstd begins
+    "xz": rb"\xfd7zXZ\x00",
+    "bzip2": rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)",
+}
+
+
+class Decoder(Protocol):
+    """What decompresses one member, frame or stream."""
+
+    @property
+    def eof(self) -> bool:
+        """Whether the end was reached."""
+
+    @property
+    def unused_data(self) -> bytes:
+        """What stands behind the end."""
+
+    def decompress(self, data: bytes, /) -> bytes:
+        """Return the text of more data."""
+
+
+class Stream:
+    """The text of a file in blocks, to be read once. After that `method` says how the file was compressed (empty: it
+    was not), and `cut` whether its compressed data end before their end. Iterating raises LogError for damaged data.
+    """
+
+    def __init__(self, blocks: Iterable[bytes], path: Path) -> None:
+        """Take the bytes of a file, and its path for messages."""
+        self._blocks = blocks
+        self.path = path
+        self.method = ""
+        self.cut = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        blocks = iter(self._blocks)
+        head = b""
+        while len(head) < HEAD and (block := next(blocks, b"")):
+            head += block
+        self.method = method_of(head)
+        whole = chain([head] if head else [], blocks)
+        return _gathered(self._decompressed(whole)) if self.method else whole
+
+    def _decompressed(self, blocks: Iterable[bytes]) -> Iterator[bytes]:
+        """Yield the text of every member of the data; zeros between members are padding."""
+        taken = given = 0
+        decoder: Decoder | None = None
+        for piece in _slices(blocks):
+            taken += len(piece)
+            rest = piece
+            while rest := rest if decoder else rest.lstrip(b"\0"):
+                decoder = decoder or _decoder(self.method)
+                text = self._text(decoder, rest, given)
+                given += len(text)
+                self._refuse_bomb(taken, given)
+                yield text
+                rest = decoder.unused_data if decoder.eof else b""
+                decoder = None if decoder.eof else decoder
+        self.cut = decoder is not None
+
+    def _text(self, decoder: Decoder, data: bytes, place: int) -> bytes:
+        try:
+            return decoder.decompress(data)
+        except _damage() as error:
+            raise LogError(
+                f"the {self.method} data of {self.path} are damaged after {place} bytes of text: {error}; "
+                "copy or compress it again"
+            ) from error
+
+    def _refuse_bomb(self, taken: int, given: int) -> None:
+        if given > LARGEST or (given > UNSUSPECTED and given > RATIO * taken):
+            raise LogError(
+                f"{taken} bytes of {self.path} make {given} bytes of text or more: expected at most {RATIO} times as "
+                f"many as it has, or {UNSUSPECTED}, and never more than {LARGEST}; no log is compressed like that"
+            )
+
+
+def method_of(head: bytes) -> str:
+    """Return how data that begin so are compressed, empty if they are not."""
+    return next((method for method, magic in MAGIC.items() if re.match(magic, head, re.DOTALL)), "")
+
+
+def _decoder(method: str) -> Decoder:
+    return _DECODERS[method]()
+
+
+def _gzip() -> Decoder:
+    return zlib.decompressobj(wbits=31)
+
+
+def _zstd() -> Decoder:
+    import zstandard
+
+    return zstandard.ZstdDecompressor(max_window_size=WINDOW).decompressobj()
+
+
+def _xz() -> Decoder:
+    import lzma
+
+    return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=WINDOW)
+
+
+def _bzip2() -> Decoder:
+    import bz2
+
+    return bz2.BZ2Decompressor()
+
+
+_DECODERS: dict[str, Callable[[], Decoder]] = {"gzip": _gzip, "zstd": _zstd, "xz": _xz, "bzip2": _bzip2}
+
+
+def _damage() -> tuple[type[Exception], ...]:
+    """Return what the decoders raise for data that are none."""
+    import lzma
+
+    import zstandard
+
+    return zlib.error, lzma.LZMAError, zstandard.ZstdError, OSError, EOFError, ValueError
+
+
+def _slices(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    return (block[begin : begin + SLICE] for block in blocks for begin in range(0, len(block), SLICE))
+
+
+def _gathered(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the same bytes in blocks of a size that is worth searching."""
+    kept: list[bytes] = []
+    size = 0
+    for part in parts:
+        kept.append(part)
+        size += len(part)
+        if size >= BLOCK:
+            yield b"".join(kept)
+            kept, size = [], 0
+    if size:
+        yield b"".join(kept)

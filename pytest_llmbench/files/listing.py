@@ -1,0 +1,141 @@
+"""Folders and files that the operating system does not show: those of an archive, or of standard input."""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from stat import S_IFDIR, S_IFREG
+from typing import NamedTuple, Protocol
+
+
+class Status(Protocol):
+    """What is known of a file; `os.stat_result` is one. A time of 0 is unknown."""
+
+    @property
+    def st_mode(self) -> int:
+        """Its kind."""
+
+    @property
+    def st_dev(self) -> int:
+        """With `st_ino`, which file it is, whatever its name."""
+
+    @property
+    def st_ino(self) -> int:
+        """See `st_dev`."""
+
+    @property
+    def st_mtime(self) -> float:
+        """When it was last written."""
+
+
+class Entry(Protocol):
+    """What stands in a folder; `os.DirEntry` is one."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the folder."""
+
+    @property
+    def path(self) -> str:
+        """Its whole path."""
+
+    def is_dir(self) -> bool:
+        """Whether it is a folder, or a link to one."""
+
+    def is_symlink(self) -> bool:
+        """Whether it is a link."""
+
+    def stat(self) -> Status:
+        """Return what is known of it; OSError where nothing is."""
+
+
+class Known(NamedTuple):
+    """The status of what only this program knows; devices of the operating system have numbers from 0 on."""
+
+    st_mode: int
+    st_dev: int
+    st_ino: int
+    st_mtime: float
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """An entry as it was once listed; `refused` says why it cannot be looked at."""
+
+    name: str
+    path: str
+    status: Known
+    refused: str = ""
+
+    def is_dir(self) -> bool:
+        """Whether it is a folder; OSError where it is refused."""
+        if self.refused:
+            raise OSError(errno.ELOOP, self.refused, self.path)
+        return self.status.st_mode == S_IFDIR
+
+    def is_symlink(self) -> bool:
+        """Whether it is a link: none is followed here."""
+        return False
+
+    def stat(self) -> Known:
+        """Return what is known of it."""
+        return self.status
+
+
+@dataclass(slots=True)
+class Listing:
+    """Folders below a root and what stands in them. `device` tells its files from those of other listings."""
+
+    root: Path
+    device: int
+    _items: dict[Path, Item] = field(default_factory=dict)
+    _inside: dict[Path, dict[str, Item]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Begin with the empty root."""
+        self._folder(self.root)
+
+    def __len__(self) -> int:
+        """Return the number of folders."""
+        return len(self._inside)
+
+    def add(self, path: Path, modified: float) -> bool:
+        """Add a file with the folders above it, or put it in the place of an earlier one; False where a folder stands
+        in its place or a file in that of a folder above it."""
+        above = [folder for folder in path.parents if folder != self.root and self.root in folder.parents]
+        if path in self._inside or any(folder in self._items and folder not in self._inside for folder in above):
+            return False
+        for folder in reversed(above):
+            self._folder(folder)
+        self._put(path, S_IFREG, modified)
+        return True
+
+    def stat(self, path: Path) -> Known:
+        """Return what is known of a path; FileNotFoundError where nothing is."""
+        if path not in self._items:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        return self._items[path].status
+
+    def scan(self, path: Path) -> list[Item]:
+        """Return what stands in a folder."""
+        if path not in self._inside:
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+        return list(self._inside[path].values())
+
+    def top(self) -> Path:
+        """Return the one folder that holds everything else, the root where there is none."""
+        items = self.scan(self.root)
+        return Path(items[0].path) if len(items) == 1 and items[0].is_dir() else self.root
+
+    def _folder(self, path: Path) -> None:
+        if path not in self._inside:
+            self._inside[path] = {}
+            self._put(path, S_IFDIR, 0.0)
+
+    def _put(self, path: Path, kind: int, modified: float) -> None:
+        number = self._items[path].status.st_ino if path in self._items else len(self._items)
+        item = self._items[path] = Item(path.name, str(path), Known(kind, self.device, number, modified))
+        if path != self.root:
+            self._inside[path.parent][path.name] = item

@@ -1,0 +1,63 @@
+"""Standard input: read once, to its end, into memory or a file without a name."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+from weakref import WeakKeyDictionary, finalize
+
+from pytest_llmbench.errors import LogError, SettingsError
+
+PATH = Path("<stdin>")
+"""The path under which it is known."""
+
+BLOCK = 1 << 20
+IN_MEMORY = 1 << 26
+"""Bytes that are kept in memory; more go to a temporary file that the system removes with the process."""
+
+Kept = tempfile.SpooledTemporaryFile[bytes]
+
+_READ: WeakKeyDictionary[BinaryIO, Kept | LogError] = WeakKeyDictionary()
+"""What streams held that cannot be read twice: a session that judges twice reads them once."""
+
+
+def checked(flag: str, source: object) -> Path:
+    """Return PATH if something is piped into standard input; SettingsError where nothing can be."""
+    if source is None or not hasattr(source, "buffer"):
+        raise SettingsError(f"{flag}=- reads standard input, and there is none: pipe a log or an archive into it")
+    if getattr(source, "isatty", bool)():
+        raise SettingsError(f"{flag}=- reads standard input, which is a terminal: pipe a log or an archive into it")
+    return PATH
+
+
+def blocks(source: BinaryIO | None = None) -> Iterator[bytes]:
+    """Yield all bytes of a stream, by default of standard input, however often it is asked for them.
+
+    LogError where they cannot be read or kept, then and ever after: what is left of them is no log.
+    """
+    stream = source or getattr(sys.stdin, "buffer", None)
+    if stream is None:
+        raise LogError("cannot read standard input: there is none")
+    if stream not in _READ:
+        _READ[stream] = _copied(stream)
+    kept = _READ[stream]
+    if isinstance(kept, LogError):
+        raise kept
+    kept.seek(0)
+    while block := kept.read(BLOCK):
+        yield block
+
+
+def _copied(source: BinaryIO) -> Kept | LogError:
+    kept: Kept = tempfile.SpooledTemporaryFile(IN_MEMORY)  # noqa: SIM115
+    finalize(source, kept.close)
+    try:
+        while block := source.read(BLOCK):
+            kept.write(block)
+    except (OSError, ValueError) as error:
+        kept.close()
+        return LogError(f"cannot read standard input: {error}")
+    return kept

@@ -1,0 +1,171 @@
+"""Budgets: the largest time that saving or loading a checkpoint may take, whatever the step time says."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from pytest_llmbench.models import (
+    LOAD,
+    SAVE,
+    Budget,
+    CheckpointRecord,
+    Evidence,
+    Judgement,
+    Measurement,
+    Note,
+    Reason,
+    Verdict,
+)
+
+DISPATCH = "checkpoint_save_dispatch_seconds"
+ACTIONS = {"checkpoint_save_seconds": SAVE, DISPATCH: SAVE, "checkpoint_load_seconds": LOAD}
+"""What each budget limits."""
+
+RED = (Verdict.REGRESSION, Verdict.INVALID)
+UNHELD = (Reason.NO_RUN, Reason.TOO_OLD)
+
+
+class Answer(Enum):
+    """What a run says of a budget; UNSTATED is that of a run that saved or loaded nothing."""
+
+    OVER = 1
+    UNKNOWN = 2
+    UNSTATED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a run says of one budget, in words, with the line of its log."""
+
+    answer: Answer
+    text: str
+    line: int = 0
+
+
+def held(judgement: Judgement, runs: Iterable[Measurement]) -> Judgement:
+    """Return a verdict that no run contradicts by what it says of the baseline's budgets.
+
+    A run over a budget is a REGRESSION (over-budget); one that saved or loaded, but does not say in which time, is
+    INVALID (budget-unknown). A verdict that is red for another reason stays, with a note.
+    """
+    findings = [
+        finding
+        for one in runs
+        for budget in judgement.baseline.budgets
+        if (finding := _finding(one, budget, newest=one is judgement.measurement)) is not None
+    ]
+    decisive = () if judgement.verdict in RED else _decisive(findings)
+    notes = (Note(_code(one.answer), one.text, one.line) for one in findings if one not in decisive)
+    judgement = replace(judgement, notes=(*judgement.notes, *notes))
+    if not decisive:
+        return judgement
+    over = decisive[0].answer is Answer.OVER
+    return replace(
+        judgement,
+        verdict=Verdict.REGRESSION if over else Verdict.INVALID,
+        reason=Reason.OVER_BUDGET if over else Reason.BUDGET_UNKNOWN,
+        text="; ".join([*(one.text for one in decisive), judgement.text]),
+    )
+
+
+def _decisive(findings: Sequence[Finding]) -> Sequence[Finding]:
+    """Return what decides: all that is over a budget, else all that nobody can tell."""
+    kinds = ([one for one in findings if one.answer is answer] for answer in (Answer.OVER, Answer.UNKNOWN))
+    return next(filter(None, kinds), ())
+
+
+def _code(answer: Answer) -> str:
+    codes = {Answer.OVER: str(Reason.OVER_BUDGET), Answer.UNKNOWN: str(Reason.BUDGET_UNKNOWN)}
+    return codes.get(answer, "budget-unused")
+
+
+def held_runs(evidence: Evidence, judgement: Judgement) -> Iterator[Measurement]:
+    """Yield the runs whose budgets count: those that are judged, and newer ones that only load a checkpoint."""
+    newest = judgement.measurement
+    if newest is None or judgement.reason in UNHELD:
+        return
+    if newest.excluded is None or _only_loads(newest, evidence):
+        yield newest
+    yield from judgement.repeats
+    place = next((place for place, one in enumerate(evidence.measurements) if one is newest), 0)
+    yield from (one for one in evidence.measurements[:place] if _only_loads(one, evidence))
+
+
+def _only_loads(one: Measurement, evidence: Evidence) -> bool:
+    """Whether a run, recent enough to count, only loads a checkpoint."""
+    started, limit = one.run.started, evidence.max_age
+    recent = limit is None or started is None or evidence.now - started <= limit
+    return recent and one.excluded is not None and one.excluded.reason is Reason.CHECKPOINT_LOAD
+
+
+def _finding(one: Measurement, budget: Budget, *, newest: bool) -> Finding | None:
+    """Return what a run says of a budget; None where it keeps it."""
+    action, records = ACTIONS[budget.metric], [*one.checkpoints.records]
+    records = [record for record in records if record.action == action]
+    timed = [record for record in records if record.seconds is not None and _counts(record, budget)]
+    slowest = max(timed, key=_seconds, default=None)
+    limit = f"the budget is {budget.largest:g} s{f' ({budget.place})' if budget.place else ''}"
+    if slowest is not None and _seconds(slowest) > budget.largest:
+        alone = " until it was handed over" if slowest.dispatched else ""
+        text = f"checkpoint {action} took {_seconds(slowest):.10g} s{alone} ({_where(one, slowest.line, newest)})"
+        return Finding(Answer.OVER, f"{text}, {limit}", slowest.line)
+    if not records and not one.checkpoints.unread:
+        return _unstated(one, action, limit)
+    doubt = _doubt(records, timed, budget, one.checkpoints.unread)
+    if doubt is None:
+        return None
+    why, line = doubt
+    told = f"checkpoint {action} cannot be judged: {why} ({_where(one, line, newest)}); {limit}"
+    return Finding(Answer.UNKNOWN, told, line)
+
+
+def _counts(record: CheckpointRecord, budget: Budget) -> bool:
+    return record.dispatched or budget.metric != DISPATCH
+
+
+def _seconds(record: CheckpointRecord) -> float:
+    return record.seconds or 0.0
+
+
+def _where(one: Measurement, line: int, newest: bool) -> str:
+    return f"line {line}" if newest or one.log is None else f"{one.log.name}:{line}"
+
+
+def _unstated(one: Measurement, action: str, limit: str) -> Finding:
+    """Return what follows where a log says nothing: most runs save and load nothing, but some are made to."""
+    meant = one.run.found.saves if action == SAVE else ""
+    if action == LOAD and one.excluded is not None and one.excluded.reason is Reason.CHECKPOINT_LOAD:
+        meant = one.excluded.text
+    if meant:
+        return Finding(Answer.UNKNOWN, f"the log states no checkpoint {action}, though {meant}; {limit}")
+    return Finding(Answer.UNSTATED, f"the log states no checkpoint {action}; {limit}")
+
+
+def _doubt(
+    records: Sequence[CheckpointRecord], timed: Sequence[CheckpointRecord], budget: Budget, unread: int
+) -> tuple[str, int] | None:
+    """Return why times within a budget do not show that it was kept, with the line; None where they do."""
+    torn = next((record for record in records if record.torn), None)
+    if torn is not None:
+        return "its time is cut off", torn.line
+    untimed = [record for record in records if record.seconds is None]
+    stated = [record for record in records if record.seconds is not None]
+    if _each(untimed) > _each(stated):
+        return "no time is stated for it", untimed[-1].line
+    dispatched = next((record for record in timed if record.dispatched), None)
+    if dispatched is not None and budget.metric != DISPATCH:
+        why = f"it is or may be asynchronous, its time is that of the dispatch only, for which {DISPATCH} is the budget"
+        return why, dispatched.line
+    if unread:
+        return f"{unread} more records than are kept", records[-1].line if records else 0
+    if not timed:
+        return "it is synchronous, so its time is no dispatch", stated[0].line
+    return None
+
+
+def _each(records: Sequence[CheckpointRecord]) -> int:
+    """Return how many records each rank printed, at most."""
+    return max(Counter(record.rank for record in records).values(), default=0)

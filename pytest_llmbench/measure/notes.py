@@ -1,0 +1,116 @@
+"""What a reader should know of a measured run that makes it no worse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pytest_llmbench import wording
+from pytest_llmbench.measure.timing import Timing
+from pytest_llmbench.measure.window import Choice, in_window, is_inside
+from pytest_llmbench.models import Baseline, Note, Run, Steps, Window
+
+if TYPE_CHECKING:
+    from pytest_llmbench.models import Flags
+
+DROPPED = {
+    "torn": "{} torn records dropped",
+    "repeated": "{} steps printed again",
+    "repeat-disagrees": "{} steps printed again with another time; the slower counts",
+    "other-rank": "{} steps of other ranks",
+    "other-dialect": "{} records of another dialect",
+    "unknown-step": "{} records without a certain step number",
+}
+"""What the reasons of the parse stage mean, for a count."""
+
+
+def notes(run: Run, choice: Choice, timed: Timing, baseline: Baseline) -> Iterator[Note]:
+    """Yield what the judged segment and the log around it are worth a word for."""
+    yield from _set_aside(timed, baseline.window)
+    yield from _averaged(timed.window)
+    yield from _filled(timed)
+    yield from _unprinted_losses(timed.steps, baseline.window)
+    total = choice.segment.total_steps
+    if total is not None and total != baseline.steps:
+        yield Note("steps", f"the run has {total} steps, the recipe {baseline.steps}")
+    speeds = timed.steps.tokens_per_second_per_gpu[timed.usable & ~timed.filled]
+    if not np.isfinite(timed.steps.global_batch_size).any() and not np.isfinite(speeds).any():
+        yield Note("unverified-batch", "the log tells no batch size; it is taken from the configuration")
+    yield from _assumptions(run, baseline)
+    for dropped in choice.attempt.log.dropped:
+        text = DROPPED.get(dropped.reason, f"{{}} records dropped ({dropped.reason})").format(dropped.count)
+        yield Note(dropped.reason, f"{text}; the first: {dropped.example}", dropped.first_line)
+
+
+def leaks(steps: Steps, window: Window, width: int) -> Iterator[Note]:
+    """Yield a note where the window holds moving means over the first step of the segment, which is always slow."""
+    first = int(steps.index[0])
+    rows = np.flatnonzero(in_window(steps, window) & (steps.index < first + width))
+    if width > 1 and len(rows):
+        text = (
+            f"the warm-up is in the window: up to step {steps.index[rows[-1]]} its values are means over step {first}"
+        )
+        yield Note("moving-mean-warm-up", text, int(steps.line[rows[0]]))
+
+
+def _set_aside(timed: Timing, window: Window) -> Iterator[Note]:
+    """Yield the steps whose time does not count; what that means for the window is a problem of its own."""
+    steps = timed.steps
+    untimed = np.isnan(steps.seconds) & ~steps.asynchronous
+    impossible = ~timed.usable & ~untimed & ~steps.asynchronous
+    if impossible.any():
+        text = f"{int(impossible.sum())} impossible steps (above 100 % MFU) set aside, first step"
+        yield _first(steps, impossible, "impossible-steps", text)
+    dispatched = steps.asynchronous & ~is_inside(steps, window)
+    if dispatched.any():
+        text = f"{wording.counted(int(dispatched.sum()), 'step')} only dispatched when timed, set aside; first step"
+        yield _first(steps, dispatched, "asynchronous-dispatch", text)
+    if untimed.any():
+        text = f"{wording.counted(int(untimed.sum()), 'step')} without a time, set aside; first step"
+        yield _first(steps, untimed, "untimed-steps", text)
+
+
+def _averaged(window: Steps) -> Iterator[Note]:
+    """Yield that the times in the window are not all those of single steps."""
+    several = window.mean_of > 1
+    if not several.any():
+        return
+    fewest, most = int(window.mean_of[several].min()), int(window.mean_of.max())
+    many = f"{most}" if fewest == most else f"{fewest} to {most}"
+    values = wording.counted(len(window), "time")
+    which = "each time is the mean" if several.all() else f"{int(several.sum())} of {values} are the means"
+    count = f": {values} for {int(window.mean_of.sum())} steps" if several.all() else ""
+    yield _first(window, several, "interval-mean", f"{which} of {many} steps{count}; the first is at step")
+
+
+def _filled(timed: Timing) -> Iterator[Note]:
+    which = timed.filled & timed.counted
+    if which.any():
+        text = (
+            f"{wording.counted(int(which.sum()), 'step')} without a printed time: it follows from tokens/s, first step"
+        )
+        yield _first(timed.steps, which, "time-from-tokens", text)
+
+
+def _unprinted_losses(steps: Steps, window: Window) -> Iterator[Note]:
+    which = ~steps.has_loss & (steps.index < window.first)
+    if which.any():
+        text = f"{wording.counted(int(which.sum()), 'step')} before the window without a loss, first step"
+        yield _first(steps, which, "loss-missing-before", text)
+
+
+def _assumptions(run: Run, baseline: Baseline) -> Iterator[Note]:
+    own = next((clue.value for clue in run.found.clues if clue.field == "release"), "")
+    release = baseline.key.release
+    if own and own.removeprefix("v") != release and not own.removeprefix("v").startswith(f"{release}."):
+        yield Note("other-release", f"a run of release {own}, judged against {release} as asked")
+    if run.identity.assumed:
+        assumed = " and ".join(f"{name} {getattr(baseline.key, name)}" for name in run.identity.assumed)
+        yield Note("assumed", f"{assumed} assumed: nothing in the run says it")
+
+
+def _first(steps: Steps, which: Flags, code: str, text: str) -> Note:
+    row = int(np.argmax(which))
+    return Note(code, f"{text} {steps.index[row]}", int(steps.line[row]))

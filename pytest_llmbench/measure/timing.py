@@ -1,0 +1,88 @@
+"""Which printed times of a segment count: what stands in for those that are missing, and which no step can have."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pytest_llmbench.measure import derive
+from pytest_llmbench.measure.window import in_window
+from pytest_llmbench.models import Baseline, Steps
+
+if TYPE_CHECKING:
+    from pytest_llmbench.models import Flags
+
+LONGEST_SECONDS = 1e6
+"""A step time from here on (11 days) is no step time."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Timing:
+    """The steps of a segment, all that its log holds, and masks of shape (n,) over them.
+
+    `filled`: the log prints no time there, and the one in `steps` follows from its tokens/s. `usable`: a time that a
+    step can take, and not only that of dispatching it. `counted`: usable, and in the window.
+    """
+
+    steps: Steps
+    filled: Flags
+    usable: Flags
+    counted: Flags
+
+    @property
+    def sound(self) -> Steps:
+        """The usable ones."""
+        return rows(self.steps, self.usable)
+
+    @property
+    def window(self) -> Steps:
+        """Those that count."""
+        return rows(self.steps, self.counted)
+
+
+def timing(steps: Steps, baseline: Baseline) -> Timing:
+    """Return which times of a segment count in the baseline's window."""
+    complete, filled = _with_times_from_tokens(steps, baseline)
+    possible = (complete.seconds >= possible_seconds(baseline)) & (complete.seconds < LONGEST_SECONDS)
+    usable = possible & ~complete.asynchronous
+    counted = np.zeros(len(steps), dtype=np.bool_)
+    counted[usable] = in_window(rows(complete, usable), baseline.window)
+    return Timing(complete, filled, usable, counted)
+
+
+def rows(steps: Steps, which: Flags) -> Steps:
+    """Return the steps of a mask of shape (n,)."""
+    if which.all():
+        return steps
+    return Steps(**{field.name: getattr(steps, field.name)[which] for field in dataclasses.fields(steps)})
+
+
+def possible_seconds(baseline: Baseline) -> float:
+    """Return the step time in seconds at 100 % MFU: no step of this configuration can be faster.
+
+    Without a peak the smallest positive number: what can be excluded then is a step that takes no time.
+    """
+    if math.isnan(baseline.peak_tflops):
+        return sys.float_info.min
+    return derive.model_flops_utilization(baseline.configuration, 1.0, baseline.peak_tflops)
+
+
+def _with_times_from_tokens(steps: Steps, baseline: Baseline) -> tuple[Steps, Flags]:
+    """Return the steps with a time where none is printed and tokens/s are, and which those are.
+
+    The tokens of a step are the baseline's. A digit of tokens/s is one of the time.
+    """
+    speed = steps.tokens_per_second_per_gpu
+    filled: Flags = np.isnan(steps.seconds) & np.isfinite(speed) & (speed > 0)
+    if not filled.any():
+        return steps, filled
+    of_one_gpu = derive.tokens_per_second(baseline.configuration, 1.0) / baseline.configuration.key.gpus
+    seconds, unit = steps.seconds.copy(), steps.resolution_seconds.copy()
+    seconds[filled] = of_one_gpu / speed[filled]
+    unit[filled] = seconds[filled] / speed[filled]
+    return dataclasses.replace(steps, seconds=seconds, resolution_seconds=unit), filled

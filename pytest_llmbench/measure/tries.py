@@ -1,0 +1,85 @@
+"""All attempts that the logs of a run tell of, and in words which of them is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pytest_llmbench import wording
+from pytest_llmbench.measure.window import Choice, begins, is_finished
+from pytest_llmbench.models import Attempt, Note, Run, Segment, Try
+
+ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
+
+SHOWN = 3
+"""How many attempts that failed a note tells of; reports tell of all."""
+
+
+def tries(run: Run, choice: Choice | None, steps: int) -> tuple[Try, ...]:
+    """Return the attempts in the order of the logs; `steps` are those of a complete run where the log says no total."""
+    found: list[Try] = []
+    before: Segment | None = None
+    for attempt in run.attempts:
+        parts = [segment for segment in attempt.log.segments if len(segment.steps)]
+        if not parts:
+            found.append(_without_steps(len(found) + 1, attempt))
+            before = None
+        for segment in parts:
+            judged = choice is not None and segment is choice.segment
+            over = before is not None and _starts_over(before, segment, steps)
+            found.append(_try(len(found) + 1, attempt, segment, steps, starts_over=over, judged=judged))
+            before = segment
+    return tuple(found)
+
+
+def note(found: Sequence[Try]) -> Iterator[Note]:
+    """Yield which of several attempts is judged, and which did not finish."""
+    judged = next((one for one in found if one.judged), None)
+    if len(found) < 2 or judged is None:
+        return
+    failed = [f"{one.number} {one.ended}" for one in found if not one.judged and not one.finished]
+    told = "".join(f"; {text}" for text in filter(None, [wording.listed(failed, SHOWN)]))
+    files = list(dict.fromkeys(one.log for one in found))
+    where = f"line {judged.line}" + (f" of file {files.index(judged.log) + 1}" if len(files) > 1 else "")
+    which = "last" if judged is found[-1] else ordinal(judged.number)
+    several = "the log" if len(files) == 1 else f"{len(files)} files"
+    runs = all(one.starts_over for one in found[1:])
+    head = f"{len(found)} runs in {several}" if runs else f"restarted: {len(found)} attempts in {several}"
+    yield Note("segments" if runs else "attempts", f"{head}; the {which}, from {where}, is judged{told}", judged.line)
+
+
+def _try(number: int, attempt: Attempt, segment: Segment, steps: int, *, starts_over: bool, judged: bool) -> Try:
+    finished, last = is_finished(segment, steps), int(segment.steps.index[-1])
+    return Try(
+        number=number,
+        log=attempt.files.log,
+        line=segment.first_line,
+        first_step=int(begins(segment.steps)[0]),
+        last_step=last,
+        finished=finished,
+        ended="finished" if finished else f"stopped after step {last}{_cause(attempt, segment)}",
+        starts_over=starts_over,
+        judged=judged,
+    )
+
+
+def _without_steps(number: int, attempt: Attempt) -> Try:
+    line = attempt.log.ending.line if attempt.log.ending and not attempt.log.ending.file else 0
+    return Try(number, attempt.files.log, line, None, None, finished=False, ended=f"no step{_cause(attempt, None)}")
+
+
+def _cause(attempt: Attempt, segment: Segment | None) -> str:
+    """Return why an attempt ended, in brackets; what a log says of its end is about the last part of it."""
+    ending, parts = attempt.log.ending, attempt.log.segments
+    if ending is None or (segment is not None and segment is not parts[-1]):
+        return ""
+    return f" ({ending.code.replace('-', ' ')})"
+
+
+def _starts_over(before: Segment, segment: Segment, steps: int) -> bool:
+    """Whether a segment is another run: the one before it had finished, and it does not go on after it."""
+    return is_finished(before, steps) and int(begins(segment.steps)[0]) <= int(before.steps.index[-1])
+
+
+def ordinal(number: int) -> str:
+    """Return `first` to `tenth`, then `11th`."""
+    return ORDINALS[number - 1] if number <= len(ORDINALS) else wording.ordinal(number)

@@ -1,0 +1,138 @@
+"""A file may say how its framework writes a step; what is wrong in that is named before any log is opened."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_llmbench.baseline.read import read_recipe, read_recipes
+from pytest_llmbench.baseline.write import write_recorded
+from pytest_llmbench.errors import BaselineError, RecordError
+from pytest_llmbench.models import Recording, RegexDialect
+
+PATTERN = r"step (?P<step>\d+) .*? (?P<seconds>[\d.]+) ms"
+LOG = f"dialect: regex\nlog:\n  find: ' ms'\n  pattern: '{PATTERN}'\n"
+RECORDING = Recording("2025-11-20", 1, 12.3, 12.3, 0.1, (12.3,), ("0" * 64,))
+
+
+@pytest.fixture
+def own(valid: str) -> str:
+    """The valid file with a dialect of its own."""
+    return valid.replace("dialect: nemo2\n", LOG)
+
+
+def test_a_definition_becomes_a_dialect_of_its_recipe_and_release(valid_file: Path, own: str) -> None:
+    valid_file.write_text(own)
+    recipe = read_recipe(valid_file)
+    assert recipe.log == RegexDialect("regex:mine-25.05", " ms", PATTERN)
+    assert {baseline.dialect for baseline in recipe.baselines} == {recipe.dialect} == {"regex:mine-25.05"}
+    assert all(baseline.log == recipe.log for baseline in recipe.baselines)
+
+
+def test_everything_that_a_definition_can_say_is_read(valid_file: Path, own: str) -> None:
+    more = '  unit: 1/s\n  first_step: 1\n  averages: interval\n  start: "Starting"\n  end: "Done: "\n'
+    valid_file.write_text(own.replace(LOG, LOG + more))
+    expected = RegexDialect("regex:mine-25.05", " ms", PATTERN, "1/s", 1, "interval", "Starting", "Done: ")
+    assert read_recipe(valid_file).log == expected
+
+
+def test_a_built_in_dialect_has_no_definition(valid_file: Path) -> None:
+    assert read_recipe(valid_file).log is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (LOG, "dialect: regex\n", "FILE:7: found dialect: regex and no 'log', expected that key"),
+        (
+            "dialect: regex",
+            "dialect: nemo2",
+            "FILE:8: found the definition of a dialect beside dialect: nemo2, expected",
+        ),
+        ("dialect: regex", "dialect: regexp", "FILE:7: found 'regexp', expected nemo1 or nemo2"),
+        ("find: ' ms'", "find: ''", "FILE:9: found '', expected at least three characters of one line"),
+        ("find: ' ms'", "find: 'ms'", "FILE:9: found 'ms', expected at least three characters of one line"),
+        ("find: ' ms'", "find: '    '", "FILE:9: found '    ', expected at least three characters of one line"),
+        ("find: ' ms'", 'find: " ms\\n"', "FILE:9: found ' ms\\n', expected at least three characters of one line"),
+        ("  find: ' ms'\n", "", "FILE:9: found no 'find', expected that key"),
+        ("find:", "fnd:", "FILE:9: found the unknown key 'fnd', expected"),
+        ("find: ' ms'", "find: ' ms'\n  unit: msec", "FILE:10: found 'msec', expected s or ms or us or min or 1/s"),
+        ("find: ' ms'", "find: ' ms'\n  averages: all", "FILE:10: found 'all', expected single or interval"),
+        ("find: ' ms'", "find: ' ms'\n  first_step: -1", "FILE:10: found -1, expected a whole number"),
+        ("find: ' ms'", "find: ' ms'\n  end: x", "FILE:10: found 'x', expected at least three characters"),
+        ("(?P<step>", "(?P<step>(", "FILE:10: found a pattern that cannot be read (missing )"),
+        ("step (", r"(s)\1tep (", "which has no backreferences and no lookaround"),
+        ("step (", "(?<=s)step (", "which has no backreferences and no lookaround"),
+        (
+            "(?P<step>",
+            "(?P<iteration>",
+            "FILE:10: found a pattern without the group step, expected (?P<step>...) in it",
+        ),
+        ("(?P<seconds>", "(", "FILE:10: found a pattern without the group seconds"),
+        (
+            " ms'\n  pattern: 'step ",
+            " ms'\n  pattern: 'step (?P<los>.) ",
+            "found the group los in the pattern, expected",
+        ),
+        (PATTERN, f"(?P<los>.){PATTERN}", "(did you mean 'loss'?)"),
+        (PATTERN, f"{PATTERN}|(?P<step>x)", "found the group step 2 times in the pattern, expected it once"),
+        (PATTERN, f"({PATTERN})?", "FILE:10: found a pattern that matches the empty text, expected one that matches"),
+        (f"'{PATTERN}'", "''", "FILE:10: found '', expected text"),
+    ],
+)
+def test_what_cannot_work_is_named(valid_file: Path, own: str, old: str, new: str, message: str) -> None:
+    assert old in own
+    valid_file.write_text(own.replace(old, new))
+    with pytest.raises(BaselineError) as caught:
+        read_recipe(valid_file)
+    assert message in str(caught.value).replace(str(valid_file), "FILE")
+
+
+def test_a_window_is_checked_against_the_first_step_of_the_definition(valid_file: Path, own: str) -> None:
+    text = own.replace("first: 11, last: 44", "first: 1, last: 50")
+    valid_file.write_text(text.replace(LOG, f"{LOG}  first_step: 1\n"))
+    assert read_recipe(valid_file).baselines[0].window.last == 50
+    valid_file.write_text(text)
+    with pytest.raises(BaselineError, match="from step 1 to 50, expected it within 0 to 49"):
+        read_recipe(valid_file)
+
+
+def test_without_the_package_the_message_names_the_extra(
+    valid_file: Path, own: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "re2", None)
+    assert read_recipe(valid_file).dialect == "nemo2"
+    valid_file.write_text(own)
+    with pytest.raises(BaselineError, match=r"mine.yaml:10: .* not installed: pip install 'pytest-llmbench\[regex\]'"):
+        read_recipe(valid_file)
+
+
+def test_a_recorded_file_keeps_the_definition(valid_file: Path, own: str, tmp_path: Path) -> None:
+    valid_file.write_text(own.replace(LOG, f"{LOG}  first_step: 1\n  end: 'It''s done: \"x\"'\n"))
+    published = read_recipe(valid_file)
+    ((path, _),) = write_recorded(tmp_path, [(published.baselines[0], RECORDING)])
+    recorded = read_recipe(path)
+    assert (recorded.log, recorded.dialect) == (published.log, "regex:mine-25.05")
+    assert read_recipes([valid_file, path])[1] == recorded
+    write_recorded(tmp_path, [(published.baselines[1], RECORDING)])
+    assert len(read_recipe(path).baselines) == 2
+
+
+def test_two_definitions_of_one_recipe_and_release_are_refused(valid_file: Path, own: str, tmp_path: Path) -> None:
+    valid_file.write_text(own)
+    baseline = read_recipe(valid_file).baselines[0]
+    log: Any = baseline.log
+    other = replace(baseline, log=replace(log, unit="ms"))
+    ((path, _),) = write_recorded(tmp_path, [(other, RECORDING)])
+    with pytest.raises(
+        BaselineError, match=r"found another 'log' of mine 25.05 than in .*mine.yaml, expected the same"
+    ):
+        read_recipes([valid_file, path])
+    with pytest.raises(RecordError, match=r"found log .* expected one for the whole file"):
+        write_recorded(
+            tmp_path, [(replace(baseline, configuration=read_recipe(valid_file).baselines[1].configuration), RECORDING)]
+        )

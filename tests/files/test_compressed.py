@@ -1,0 +1,124 @@
+"""Decompressing while reading: every method, in members, in pieces, cut, damaged, and as a bomb."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from pytest_llmbench.errors import LogError
+from pytest_llmbench.files import compressed
+from pytest_llmbench.files.compressed import SLICE, Stream, method_of
+
+TEXT = b"".join(b"step %d of 15000, loss 4.2\n" % number for number in range(15_000))
+METHODS = {
+    "gzip": gzip.compress,
+    "zstd": zstandard.ZstdCompressor(write_checksum=True).compress,
+    "xz": lzma.compress,
+    "bzip2": bz2.compress,
+}
+SKIPPED = b"\x50\x2a\x4d\x18" + (4).to_bytes(4, "little") + b"size"
+"""A frame that zstd skips: pzstd begins with one."""
+
+
+def stream(data: bytes, size: int = 1 << 20) -> Stream:
+    return Stream((data[place : place + size] for place in range(0, len(data), size)), Path("x.log"))
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("size", [1, 7, SLICE, SLICE + 1, 1 << 20])
+def test_the_size_of_blocks_does_not_matter(method: str, size: int) -> None:
+    text = TEXT[:20_000]
+    found = stream(METHODS[method](text), size)
+    assert b"".join(found) == text
+    assert (found.method, found.cut) == (method, False)
+
+
+@pytest.mark.parametrize(
+    ("method", "between"),
+    [("gzip", b""), ("gzip", b"\0" * 512), ("zstd", b""), ("zstd", SKIPPED), ("xz", b"\0" * 8), ("bzip2", b"")],
+)
+def test_all_members_of_a_file_are_read(method: str, between: bytes) -> None:
+    pack = METHODS[method]
+    found = stream(pack(TEXT[:1000]) + between + pack(b"") + pack(TEXT[1000:]) + between)
+    assert b"".join(found) == TEXT
+    assert not found.cut
+
+
+def test_a_file_may_begin_with_a_frame_that_is_skipped() -> None:
+    assert b"".join(stream(SKIPPED + METHODS["zstd"](TEXT))) == TEXT
+
+
+@pytest.mark.parametrize("data", [b"", b"x", b"BZhello, a log", b"\x1f", b"\xfd7zXZ", TEXT])
+def test_what_is_not_compressed_is_passed_on(data: bytes) -> None:
+    found = stream(data, 3)
+    assert b"".join(found) == data
+    assert (found.method, found.cut) == ("", False)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_data_that_end_early_give_what_they_held_and_say_so(method: str) -> None:
+    data = METHODS[method](TEXT)
+    for end in (len(data) - 1, len(data) // 2, 12):
+        found = stream(data[:end])
+        assert TEXT.startswith(b"".join(found))
+        assert found.cut, end
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_text_behind_the_last_member_is_damage(method: str) -> None:
+    with pytest.raises(LogError, match=rf"the {method} data of x\.log are damaged after {len(TEXT)} bytes of text"):
+        b"".join(stream(METHODS[method](TEXT) + b"step 7 of 15000, loss 4.2\n"))
+
+
+def test_damage_is_told_before_the_text_behind_it_is_believed() -> None:
+    data = bytearray(gzip.compress(TEXT))
+    data[-6] ^= 1  # in the checksum
+    with pytest.raises(LogError, match="incorrect data check; copy or compress it again"):
+        b"".join(stream(bytes(data)))
+
+
+def test_a_frame_that_asks_for_too_much_memory_is_refused() -> None:
+    parameters = zstandard.ZstdCompressionParameters.from_level(1, window_log=29)
+    packer = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    data = packer.compress(TEXT) + packer.flush()
+    with pytest.raises(LogError, match="requires too much memory"):
+        b"".join(stream(data))
+
+
+def zeros(size: int) -> Iterator[bytes]:
+    """Yield the gzip data of so many zeros."""
+    packer = zlib.compressobj(9, wbits=31)
+    for _ in range(size >> 20):
+        yield packer.compress(bytes(1 << 20))
+    yield packer.flush()
+
+
+def test_a_bomb_is_stopped_by_its_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compressed, "UNSUSPECTED", 1 << 22)
+    assert sum(map(len, Stream(zeros(1 << 22), Path("x")))) == 1 << 22
+    with pytest.raises(LogError, match="no log is compressed like that"):
+        sum(map(len, Stream(zeros(1 << 24), Path("x"))))
+
+
+def test_a_file_is_stopped_by_its_size_whatever_its_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compressed, "LARGEST", 1 << 18)
+    with pytest.raises(LogError, match="and never more than 262144"):
+        b"".join(stream(gzip.compress(TEXT)))
+
+
+def test_nothing_that_is_decompressed_at_once_is_large() -> None:
+    """The most that a slice makes: blocks of zstd that repeat one byte."""
+    data = zstandard.ZstdCompressor(level=1).compress(bytes(1 << 28))
+    assert max(map(len, stream(data))) <= 1 << 27
+
+
+@pytest.mark.parametrize(("head", "method"), [(b"", ""), (b"\x1f\x8b\x08", "gzip"), (b"BZh9", ""), (SKIPPED, "zstd")])
+def test_the_first_bytes_tell_the_method(head: bytes, method: str) -> None:
+    assert method_of(head) == method

@@ -1,0 +1,31 @@
+"""Archives as bytes, by Python's own tarfile and by hand."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Callable, Iterable
+
+MEMBER = 1_750_000_000
+
+
+def archive(files: Iterable[tuple[str, bytes]], kind: int = tarfile.PAX_FORMAT, modified: float = MEMBER) -> bytes:
+    """Return an archive of files, with their names and texts in this order."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=kind) as tar:
+        for name, text in files:
+            info = tarfile.TarInfo(name)
+            info.size, info.mtime = len(text), modified
+            tar.addfile(info, io.BytesIO(text))
+    return buffer.getvalue()
+
+
+def special(name: str, change: Callable[[tarfile.TarInfo], None], kind: int = tarfile.PAX_FORMAT) -> bytes:
+    """Return one member without data, changed as wanted, without the end of an archive."""
+    info = tarfile.TarInfo(name)
+    change(info)
+    return info.tobuf(kind)  # type: ignore[arg-type]
+
+
+END = bytes(1024)
+"""What an archive ends with."""

@@ -1,0 +1,172 @@
+"""A log that prints means of several steps: how little that is, and that nobody takes it for more."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from builders import BASELINE, HISTORY, NOW, at, evidence, log, means_of, measurement, run, segment, steps
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_llmbench.judge.agreement import meets_point
+from pytest_llmbench.judge.consequence import consequence
+from pytest_llmbench.judge.decide import judge
+from pytest_llmbench.judge.estimate import estimate
+from pytest_llmbench.judge.shape import look
+from pytest_llmbench.measure.measurement import measure
+from pytest_llmbench.models import (
+    Evidence,
+    Judgement,
+    Measurement,
+    Reason,
+    Recording,
+    Status,
+    Steps,
+    Verdict,
+    Window,
+)
+from pytest_llmbench.robust import mean, trimmed_mean
+from pytest_llmbench.selftest import selftest
+
+RECORDED = at(
+    BASELINE,
+    kind="recorded",
+    window=Window(11, 44, "trimmed_mean"),
+    recording=Recording("2025-11-01", 1, 7.325, 7.325, 0.0, (7.325,), ()),
+)
+
+
+def printed(seconds: list[float], mean_of: list[int] | int = 10, **fields: Any) -> Measurement:
+    """Return the measurement of a log that prints means of so many steps, from step 11 on."""
+    widths = mean_of if isinstance(mean_of, list) else [mean_of] * len(seconds)
+    last = 10 + np.cumsum(widths)
+    baseline = fields.get("baseline", BASELINE)
+    statistic = mean if baseline.window.statistic == "mean" else trimmed_mean
+    return measurement(
+        statistic(np.array(seconds), widths),
+        window_seconds=tuple(seconds),
+        window_steps=tuple(last.tolist()),
+        window_lines=tuple((last + 100).tolist()),
+        mean_of=tuple(widths),
+        **fields,
+    )
+
+
+@pytest.mark.parametrize("seconds", [[7.0], [7.3], [7.6], [7.0, 7.0], [6.0, 8.0], [5.0]])
+def test_one_or_two_means_within_the_bound_are_no_pass(seconds: list[float]) -> None:
+    """Within them nothing is seen, and nothing of how much they vary: the bound is met, more is not known."""
+    judgement = judge(evidence(printed(seconds)))
+    assert (judgement.verdict, judgement.reason) == (Verdict.INCONCLUSIVE, Reason.CANNOT_TELL)
+    assert judgement.meets_point is True
+    assert f"of {10 * len(seconds)} steps: within them a warm-up or a stall stays unseen" in judgement.text
+    assert judgement.estimate is not None
+    assert judgement.estimate.threshold_only
+
+
+def test_one_mean_beyond_the_bound_fails() -> None:
+    judgement = judge(evidence(printed([7.8])))
+    assert judgement.verdict is Verdict.REGRESSION
+    assert judgement.meets_point is False
+
+
+def test_a_history_says_what_one_mean_cannot() -> None:
+    assert judge(evidence(printed([7.3]), *HISTORY)).verdict is Verdict.PASS
+    assert judge(evidence(printed([7.8]), *HISTORY)).verdict is Verdict.REGRESSION
+
+
+def test_three_means_are_three_samples() -> None:
+    few, many = printed([7.3, 7.5, 7.1]), printed([7.3, 7.5, 7.1] * 10, 1)
+    widths = []
+    for one in (few, many):
+        judgement = judge(evidence(one))
+        assert judgement.estimate is not None
+        widths.append(judgement.estimate.high - judgement.estimate.low)
+    assert widths[0] > 2 * widths[1]
+    assert judge(evidence(few)).verdict is Verdict.INCONCLUSIVE
+
+
+def test_a_slow_interval_is_no_hiccup() -> None:
+    """One of ten means may hold a stall of all its steps: that is not one slow step in twenty."""
+    stalled = [7.3] * 9 + [12.0]
+    for width, meets in ((10, False), (1, True)):
+        one = printed(stalled, width, baseline=RECORDED)
+        told = evidence(one, baseline=RECORDED)
+        assert meets_point([one], told, estimate([one], told, told.prior)) is meets
+
+
+def test_slow_means_are_named_by_the_steps_that_they_cover() -> None:
+    shape = look(printed([7.3, 7.31, 7.29, 7.3, 9.0, 7.32]))
+    assert shape.kind == "one-spike"
+    assert shape.words == "one spike: steps 51 to 60 took 1.23 x the median on average (line 160)"
+    (note,) = [note for note in shape.notes if note.code == "stragglers"]
+    assert note.text.startswith("1 slow mean, ")
+    assert note.text.endswith("steps 51 to 60 took 1.23 x the median on average")
+
+
+def test_means_show_no_period() -> None:
+    """Every second mean is slow, and which of its steps are is not known."""
+    shape = look(printed([7.3, 9.0] * 8))
+    assert shape.kind == "two-levels"
+    assert "every" not in shape.words
+
+
+def test_calm_means_say_that_they_are_means() -> None:
+    assert look(printed([7.3, 7.31, 7.29, 7.3])).words == "no mean of several steps stands out"
+
+
+def test_a_warm_up_over_several_means_is_named_by_its_steps() -> None:
+    shape = look(printed([8.2, 8.1, 8.0, 7.9, *[7.3, 7.31, 7.29, 7.3] * 2]))
+    assert shape.warming_up is not None
+    assert shape.warming_up.text.startswith("warm-up not over: steps 11 to 50 are ")
+
+
+@pytest.mark.parametrize(
+    ("columns", "window"),
+    [
+        (means_of(10, [9.0, 7.3, 7.31, 7.29, 7.3]), Window(11, 50)),
+        (means_of(50, [7.3]), Window(1, 50)),
+        (steps([math.nan] * 50, first=1, tokens_per_second_per_gpu=np.full(50, 8192 * 2 / 7.3)), Window(11, 44)),
+    ],
+    ids=["means", "one mean", "tokens only"],
+)
+def test_a_damaged_log_of_such_times_does_not_pass(columns: Steps, window: Window) -> None:
+    def decide(one: Evidence) -> tuple[Judgement, Status]:
+        judgement = judge(one)
+        return judgement, consequence(judgement, required=False)
+
+    baseline = at(BASELINE, window=window)
+    found = evidence(measure(run(log(replace(segment(columns), first_step=1))), baseline, NOW), baseline=baseline)
+    judgement, status = decide(found)
+    assert status is Status.PASSED
+    tested = selftest("x", found, judgement, decide)
+    assert tested is not None
+    assert tested.survivors == ()
+    assert {mutant.name for mutant in tested.mutants if mutant.caught} >= {"NaN loss", "truncated", "missing window"}
+
+
+values = st.lists(st.tuples(st.floats(6.5, 9.0), st.integers(1, 12)), min_size=1, max_size=12)
+
+
+@given(values, st.floats(1.0, 2.0), st.sampled_from(["literal", "fail"]), st.booleans())
+def test_a_slower_run_never_turns_a_failure_into_a_pass(
+    parts: list[tuple[float, int]], factor: float, policy: str, trimmed: bool
+) -> None:
+    seconds, widths = [one for one, _ in parts], [width for _, width in parts]
+    baseline = RECORDED if trimmed else BASELINE
+    statuses = []
+    for slower in (1.0, factor):
+        one = printed([slower * value for value in seconds], widths, baseline=baseline)
+        judgement = judge(evidence(one, baseline=baseline))
+        statuses.append(consequence(judgement, required=True, inconclusive=policy))
+    assert statuses != [Status.FAILED, Status.PASSED]
+
+
+@given(st.floats(6.5, 9.0), st.integers(3, 20), st.integers(2, 50))
+def test_equal_means_of_a_steady_run_say_no_more_than_as_many_steps(seconds: float, count: int, width: int) -> None:
+    means, single = (judge(evidence(printed([seconds] * count, steps))) for steps in (width, 1))
+    assert means.verdict is single.verdict
+    assert means.estimate == single.estimate

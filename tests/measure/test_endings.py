@@ -1,0 +1,56 @@
+"""How a run ended is the text of a run that cannot be judged."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from builders import BASELINE, NOW, log, run, segment, steps
+
+from pytest_llmbench.measure.measurement import measure
+from pytest_llmbench.models import Ending, Problem, Reason, Run
+
+RAISED = Ending("traceback", "ValueError: x", 150, rank="rank 5")
+WARNED = Ending("traceback", "ValueError: x", 120, went_on=True)
+NOT_A_NUMBER = Ending("diverged", "RuntimeError: Unexpected result nan", 150)
+IN_ERR = Ending("time-limit", "*** JOB 1 CANCELLED DUE TO TIME LIMIT ***", 559, file="x_1.err")
+CUT = segment(steps([7.3] * 30), finished=False)
+
+
+def problem_of(one: Run) -> Problem:
+    """The first problem of a run."""
+    return measure(one, BASELINE, NOW).problems[0]
+
+
+@pytest.mark.parametrize(
+    ("ending", "reason", "text", "line"),
+    [
+        (RAISED, Reason.INCOMPLETE, "a process died of an exception: ValueError: x (log-x_1_0.out:150, rank 5)", 150),
+        (NOT_A_NUMBER, Reason.DIVERGED, "it stopped itself, as its loss or a gradient was no number: Runt", 150),
+        (IN_ERR, Reason.INCOMPLETE, "it reached its time limit: *** JOB 1 CANCELLED DUE TO TIME LIMIT *** (x_1.err:",
+         129),
+        (WARNED, Reason.INCOMPLETE, "(log-x_1_0.out:120); steps follow it, so it may not be the cause", 120),
+    ],
+)  # fmt: skip
+def test_a_run_that_was_cut_says_how_it_ended(ending: Ending, reason: Reason, text: str, line: int) -> None:
+    problem = problem_of(run(log(CUT, ending=ending), modified=NOW - timedelta(hours=2)))
+    assert (problem.reason, problem.line) == (reason, line)
+    assert text in problem.text
+
+
+@pytest.mark.parametrize(
+    ("ending", "reason", "line"),
+    [(RAISED, Reason.NO_STEPS, 150), (NOT_A_NUMBER, Reason.DIVERGED, 150), (IN_ERR, Reason.NO_STEPS, 0)],
+)
+def test_a_run_without_a_step_says_how_it_ended(ending: Ending, reason: Reason, line: int) -> None:
+    problem = problem_of(run(log(ending=ending)))
+    assert (problem.reason, problem.line) == (reason, line)
+    assert problem.text.startswith("no training step in the log: ")
+
+
+@pytest.mark.parametrize(
+    ("ending", "reason"),
+    [(WARNED, Reason.STILL_RUNNING), (RAISED, Reason.INCOMPLETE), (IN_ERR, Reason.INCOMPLETE)],
+)
+def test_a_log_that_was_written_minutes_ago_still_runs_unless_it_ended(ending: Ending, reason: Reason) -> None:
+    assert problem_of(run(log(CUT, ending=ending), modified=NOW - timedelta(minutes=2))).reason is reason

@@ -1,0 +1,327 @@
+"""Logs of every dialect with what they say known beforehand: what the laws of parsing are held against."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from random import Random
+from typing import NamedTuple
+
+from generator import lines
+from hypothesis import strategies as st
+
+STARTED = datetime(2026, 5, 4, 6, 5, 54, 392000)  # noqa: DTZ001 (logs name no zone)
+TOTAL = 4000
+
+NOISE = (
+    "",
+    "[NeMo I 2026-05-04 06:05:54 nemo_logging:393] a line of another module",
+    "validate step: 13000  loss:  5.97670  memory: 28.18GiB(89.87%)",
+    "Completed eval after train step 500",
+    " validation loss at iteration 2500 | lm loss value: 5.976700E+00 | lm loss PPL: 3.9E+02 |",
+    "[Rank 0] (after 100 iterations) memory (MB) | allocated: 1.5 | max allocated: 2.5",
+    "  loading checkpoint, starting from iteration 8000",
+    "Config param base_emb_dim: 8192",
+    "W0307 22:33:45.123456 1204 api.py:793] a warning: of several words | with a bar",
+    "AssertionError: Training epoch must be a number",
+)
+
+
+class Step(NamedTuple):
+    """What a log says of one step. `printed` is text that stands on the line of its record and nowhere else."""
+
+    step: int
+    seconds: float
+    loss: float | None
+    printed: str
+
+
+class Value(NamedTuple):
+    """What a run measured in one step, before it is printed: `ended` is the time of day after it."""
+
+    step: int
+    seconds: float
+    loss: float
+    ended: datetime
+
+
+Pairs = frozenset[tuple[int | None, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A log and what it says.
+
+    lines: with their ends. truth: the steps of each run, of the rank that counts. times, losses: every (step, value)
+    that a reader may give when lines are lost; step is None where lines do not say of which step they are.
+    """
+
+    dialect: str
+    lines: tuple[bytes, ...]
+    truth: tuple[tuple[Step, ...], ...]
+    times: Pairs
+    losses: Pairs
+
+    @property
+    def data(self) -> bytes:
+        """The whole log."""
+        return b"".join(self.lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Framework:
+    """How one framework writes: the text of a step after the one before it, and what that text says.
+
+    numbered: whether a line says its step. start: a line that a process begins with, empty where the reader knows none.
+    prefixes: what the lines of one and of several ranks begin with. first: numbers that a run can begin with.
+    less, between: what else a run's lines may be read as where others are lost, as steps and as times.
+    """
+
+    dialect: str
+    text: Callable[[Value, Value | None], str]
+    said: Callable[[Value, Value | None], Step]
+    numbered: bool = True
+    start: str = ""
+    prefixes: tuple[tuple[str, ...], ...] = (
+        ("",),
+        ("0: ",),
+        ("9: [default3]:",),
+        ("0: ", "1: "),
+        ("[rank0]:", "[rank4]:"),
+    )
+    first: tuple[int, ...] = (0, 1, 12)
+    less: Callable[[Value, Value | None], Step] | None = None
+    between: Callable[[Sequence[Value]], Iterator[tuple[int, float]]] = field(default=lambda run: iter(()))
+
+
+def _bar(now: Value, shown: Value | None) -> str:
+    """A progress bar after `now`, with the values of the step that it shows; the first stale one shows none."""
+    values = {}
+    if shown is not None:
+        values = {
+            "reduced_train_loss": shown.loss,
+            "global_step": float(shown.step),
+            "consumed_samples": (shown.step + 1) * 512.0,
+            "train_step_timing in s": shown.seconds,
+        }
+    return lines.nemo1_bar(now.step + 1, TOTAL, 79.9, 718.0, values)
+
+
+def _nemo1(now: Value, before: Value | None) -> str:
+    return f"{_bar(now, before)}\n{_bar(now, now)}\n"
+
+
+def _nemo1_said(now: Value, _before: Value | None) -> Step:
+    time = lines.bar_number(now.seconds)
+    return Step(now.step, float(time), float(lines.bar_number(now.loss)), f"train_step_timing in s={time}]")
+
+
+def _dll(now: Value, before: Value | None) -> str:
+    values = {
+        "reduced_train_loss": now.loss,
+        "lr": 0.0,
+        "global_step": float(now.step),
+        "consumed_samples": (now.step + 1) * 512.0,
+        "train_step_timing in s": now.seconds,
+        "epoch": 0,
+    }
+    record = lines.dllogger_record(now.ended, now.step, values)
+    return f"{_bar(now, before)}\r{_bar(now, now)}{record}\n"
+
+
+def _dll_said(now: Value, _before: Value | None) -> Step:
+    return Step(now.step, now.seconds, now.loss, f" train_step_timing in s : {now.seconds} ")
+
+
+def _nemo2(now: Value, _before: Value | None) -> str:
+    values = {
+        "lr": 7.496e-06,
+        "global_batch_size": 128,
+        "global_step": now.step,
+        "reduced_train_loss": now.loss,
+        "train_step_timing in s": now.seconds,
+    }
+    return lines.nemo2_line(now.step, TOTAL, values | ({"consumed_samples": 128 * now.step} if now.step else {})) + "\n"
+
+
+def _nemo2_said(now: Value, _before: Value | None) -> Step:
+    time = lines.nemo2_number(now.seconds)
+    return Step(now.step, float(time), float(lines.nemo2_number(now.loss)), f"train_step_timing in s: {time}")
+
+
+def _maxtext(now: Value, _before: Value | None) -> str:
+    line = lines.maxtext_line(
+        now.step, now.seconds, tflops=460.48, tokens_per_second=1035.97, total_weights=524288, loss=now.loss
+    )
+    return line + "\n"
+
+
+def _maxtext_said(now: Value, _before: Value | None) -> Step:
+    return Step(now.step, now.seconds, now.loss, f"seconds: {now.seconds:.3f},")
+
+
+def _megatron(now: Value, _before: Value | None) -> str:
+    line = lines.megatron_line(now.ended, now.step, TOTAL, now.seconds, batch=128, tflops=64.9, loss=now.loss)
+    return line + "\n"
+
+
+def _megatron_said(now: Value, _before: Value | None) -> Step:
+    return Step(now.step, now.seconds, now.loss, f"(ms): {now.seconds * 1000:.1f} |")
+
+
+def _step_time(now: Value, _before: Value | None) -> str:
+    return lines.step_time_line(now.seconds, 528.1) + "\n"
+
+
+def _step_time_said(now: Value, _before: Value | None) -> Step:
+    return Step(now.step, round(now.seconds, 2), None, f"Step Time : {now.seconds:.2f}s")
+
+
+def _titan(now: Value, _before: Value | None) -> str:
+    line = lines.torchtitan_line(now.ended, now.step, loss=now.loss, tokens_per_second=2110 / now.seconds, tflops=12.83)
+    return line + "\n"
+
+
+def _titan_said(now: Value, before: Value | None) -> Step:
+    seconds = math.nan if before is None else now.seconds
+    return Step(now.step, seconds, now.loss, f"step: {now.step:2}  ")
+
+
+def _titan_between(run: Sequence[Value]) -> Iterator[tuple[int, float]]:
+    """A step's time is the gap to the line before it, whichever that is, over the steps between them."""
+    for place, late in enumerate(run):
+        for early in run[:place]:
+            yield late.step, (late.ended - early.ended).total_seconds() / (late.step - early.step)
+
+
+def _paxml(now: Value, _before: Value | None) -> str:
+    return lines.paxml_line(now.seconds) + "\n"
+
+
+def _paxml_said(now: Value, _before: Value | None) -> Step:
+    return Step(now.step, round(now.seconds, 2), None, f"took {now.seconds:.2f} seconds.")
+
+
+NEMO_START = "restart_count=1"
+
+FRAMEWORKS = {
+    "nemo1": Framework("nemo1", _nemo1, _nemo1_said, start=NEMO_START, first=(0, 1, 12, 985, 1990)),
+    "nemo1-dllogger": Framework("nemo1", _dll, _dll_said, start=NEMO_START, less=_nemo1_said),
+    "nemo2": Framework("nemo2", _nemo2, _nemo2_said, start=NEMO_START, first=(0, 1, 12, 1990)),
+    "maxtext": Framework("maxtext", _maxtext, _maxtext_said, start="Config param steps: 4000"),
+    "megatron": Framework("megatron", _megatron, _megatron_said, first=(1, 12, 1990)),
+    "megatron-step-time": Framework(
+        "megatron", _step_time, _step_time_said, numbered=False, prefixes=(("",), ("0: ",)), first=(1,)
+    ),
+    "torchtitan": Framework(
+        "torchtitan", _titan, _titan_said, prefixes=(("",), ("[rank0]:", "[rank4]:")), first=(1, 12, 1990),
+        between=_titan_between,
+    ),
+    "paxml": Framework("paxml", _paxml, _paxml_said, numbered=False, prefixes=(("",), ("0: ",)), first=(0,)),
+}  # fmt: skip
+
+
+SUMMARIES = "huggingface"
+NAMES = (*FRAMEWORKS, SUMMARIES)
+
+GAPS = ("torchtitan",)
+"""Times are gaps between lines: that a restart was lost with the lines around it nobody can tell."""
+ROUNDED = ("nemo1", "nemo1-dllogger")
+"""Bars round steps from 995 on: where most second prints are lost, nobody can tell which of the others are stale."""
+
+
+@st.composite
+def written(draw: st.DrawFn, name: str, *, lines_get_lost: bool = False) -> Written:
+    """A log of a framework: one to three runs of four to nine steps, of one or two ranks, between other lines.
+
+    One from which lines get lost has no more runs, and no more rounded steps, than its reader can tell then.
+    """
+    one_run = lines_get_lost and name in GAPS
+    if name == SUMMARIES:
+        return summaries(draw(st.integers(1, 1 if one_run else 3)), draw(st.integers(0, 2**16)))
+    how = FRAMEWORKS[name]
+    runs = 1 if one_run or not how.numbered else draw(st.integers(1, 3))
+    return write(
+        how,
+        first=draw(
+            st.sampled_from([one for one in how.first if not (lines_get_lost and name in ROUNDED and one > 990)])
+        ),
+        lengths=draw(st.lists(st.integers(4, 9), min_size=runs, max_size=runs)),
+        prefixes=draw(st.sampled_from(how.prefixes)),
+        starts=draw(st.booleans()),
+        seed=draw(st.integers(0, 2**16)),
+    )
+
+
+def write(
+    how: Framework, *, first: int, lengths: Sequence[int], prefixes: Sequence[str], starts: bool, seed: int
+) -> Written:
+    """Return the log of runs that all begin with step `first`, their numbers and other lines made from `seed`."""
+    random = Random(seed)
+    moment = STARTED
+    text: list[str] = []
+    truth = []
+    times: set[tuple[int | None, float]] = set()
+    losses: set[tuple[int | None, float]] = set()
+    for length in lengths:
+        if starts and how.start:
+            text.append(how.start)
+        run = _run(first, length, moment, random)
+        moment = run[-1].ended + timedelta(minutes=3)
+        others = [_run(first, length, run[0].ended, random) for _ in prefixes[1:]]
+        every = [run, *others]
+        truth.append(tuple(how.said(*pair) for pair in _pairs(run)))
+        for values in every:
+            said = [say(*pair) for say in (how.said, how.less) if say for pair in _pairs(values)]
+            times |= {(one.step if how.numbered else None, one.seconds) for one in said}.union(how.between(values))
+            losses |= {(one.step, one.loss) for one in said if one.loss is not None}
+        for pairs in zip(*(_pairs(values) for values in every), strict=True):
+            text += [_with_prefix(prefix, how.text(*pair)) for prefix, pair in zip(prefixes, pairs, strict=True)]
+            text += random.choices(NOISE, k=random.randrange(3))
+    data = "".join(each if each.endswith("\n") else f"{each}\n" for each in text).encode()
+    return Written(
+        how.dialect, tuple(data.splitlines(keepends=True)), tuple(truth), frozenset(times), frozenset(losses)
+    )
+
+
+def summaries(runs: int, seed: int) -> Written:
+    """Return a log of trainers that say nothing until their end: one line for each run, and it holds the only step."""
+    random = Random(seed)
+    text: list[str] = []
+    truth = []
+    for steps in random.sample(range(20, 500), runs):
+        runtime = steps * random.randrange(150, 1900) / 1000
+        loss = random.randrange(100, 1300) / 100
+        printed = lines.huggingface_summary(runtime, 32 * steps / runtime, steps / runtime, loss)
+        text += [*random.choices(NOISE, k=3), printed, *random.choices(NOISE, k=random.randrange(3))]
+        seconds = float(f"{runtime:.4f}") / steps
+        truth.append((Step(steps, seconds, loss, printed),))
+    every = [step for run in truth for step in run]
+    return Written(
+        SUMMARIES,
+        tuple(f"{line}\n".encode() for line in text),
+        tuple(truth),
+        frozenset((one.step, one.seconds) for one in every),
+        frozenset((one.step, one.loss) for one in every if one.loss is not None),
+    )
+
+
+def _with_prefix(prefix: str, text: str) -> str:
+    return "".join(prefix + part for part in text.splitlines(keepends=True))
+
+
+def _run(first: int, length: int, moment: datetime, random: Random) -> list[Value]:
+    """Return a run's values, none twice: thousandths of a second, hundredths of a loss."""
+    values = []
+    milliseconds = random.sample(range(150, 99_999), length)
+    losses = random.sample(range(100, 1300), length)
+    for step, time, loss in zip(range(first, first + length), milliseconds, losses, strict=True):
+        moment += timedelta(milliseconds=time)
+        values.append(Value(step, time / 1000, loss / 100, moment))
+    return values
+
+
+def _pairs(values: Sequence[Value]) -> list[tuple[Value, Value | None]]:
+    return list(zip(values, [None, *values[:-1]], strict=True))

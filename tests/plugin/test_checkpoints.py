@@ -1,0 +1,142 @@
+"""Checkpoints of runs found on disk, from a budget in a baseline file to the reports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from fake_recipe import PURPOSED, PURPOSES, WELL, write_recipe
+from sessions import Judge, Judged, Write
+
+from pytest_llmbench.baseline import write
+from pytest_llmbench.models import Baseline, Budget, Recording
+
+LLAMA = "llama3.1_8b-25.04-h100-bf16-16"
+SAVE, LOAD = "checkpoint_save_seconds", "checkpoint_load_seconds"
+START = datetime(2025, 7, 1, tzinfo=UTC)
+
+Hold = Callable[..., Judged]
+
+
+@pytest.fixture
+def hold(judged: Judge, tmp_path: Path, baselines: dict[str, Baseline]) -> Hold:
+    """Return a function that judges what was generated against a recorded baseline with these budgets."""
+
+    def judge(*arguments: str, **budgets: float) -> Judged:
+        published = baselines[LLAMA]
+        seconds = published.step_seconds
+        limits = tuple(Budget(name, largest) for name, largest in budgets.items())
+        measured = Recording("2025-07-01", 1, seconds, seconds, 0.01, (seconds,), ())
+        write.write_recorded(tmp_path / "own", [(replace(published, budgets=limits), measured)])
+        own, runs = f"--llmb-baselines={tmp_path / 'own'}", f"--llmb-logs={tmp_path / 'runs'}"
+        return judged(own, runs, "-k", LLAMA, *arguments)
+
+    return judge
+
+
+def test_a_save_over_its_budget_fails_and_names_line_and_file(hold: Hold, generated: Write, tmp_path: Path) -> None:
+    generated(LLAMA, checkpoint="save")  # in 4.389 s
+    (log,) = tmp_path.rglob("log-*.out")
+    line = next(n for n, text in enumerate(log.read_text().splitlines(), 1) if "Save duration: 4.389s" in text)
+    told = hold(**{SAVE: 4.0})
+    assert told.verdicts == {LLAMA: "REGRESSION"}
+    found = told.described[LLAMA]
+    assert found["reason"] == "over-budget"
+    assert found["metrics"][SAVE]["value"] == 4.389
+    own = (tmp_path / "own/llama3.1/25.04.yaml").read_text().splitlines()
+    place = next(n for n, text in enumerate(own, 1) if SAVE in text)
+    expected = f"checkpoint save took 4.389 s (line {line}), the budget is 4 s (25.04.yaml:{place})"
+    assert found["text"].startswith(expected)
+    assert told.ret == pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.mark.parametrize("checkpoint", ["", "save"])
+def test_a_run_within_its_budget_or_without_a_save_is_green(hold: Hold, generated: Write, checkpoint: str) -> None:
+    generated(LLAMA, checkpoint=checkpoint)
+    told = hold(**{SAVE: 5.0, LOAD: 5.0})
+    assert told.verdicts == {LLAMA: "PASS"}
+    unused = [note["text"] for note in told.described[LLAMA]["notes"] if note["code"] == "budget-unused"]
+    assert len(unused) == (1 if checkpoint else 2)
+
+
+def test_a_save_that_is_asynchronous_keeps_no_budget(hold: Hold, generated: Write, tmp_path: Path) -> None:
+    generated(LLAMA, checkpoint="save")
+    (log,) = tmp_path.rglob("log-*.out")
+    log.write_text(log.read_text() + "[NeMo I x] Scheduled async checkpoint save for /x.ckpt\n")
+    told = hold(**{SAVE: 60.0})
+    assert (told.verdicts[LLAMA], told.described[LLAMA]["reason"]) == ("INVALID", "budget-unknown")
+    assert "checkpoint_save_dispatch_seconds" in told.described[LLAMA]["metrics"]
+
+
+@pytest.mark.parametrize(("largest", "verdict", "status"), [(9.0, "REGRESSION", "failed"), (10.0, "PASS", "passed")])
+def test_a_newer_run_that_only_loads_is_held_to_its_budget(
+    hold: Hold, generated: Write, largest: float, verdict: str, status: str
+) -> None:
+    generated(LLAMA, job_id="1", started=START)
+    generated(LLAMA, job_id="2", started=START + timedelta(days=1), checkpoint="load")  # in 9.712 s
+    told = hold(**{LOAD: largest})
+    assert (told.verdicts[LLAMA], told.statuses[LLAMA]) == (verdict, status)
+
+
+@pytest.mark.parametrize(("largest", "verdict"), [(9.0, "REGRESSION"), (10.0, "NOT_COMPARABLE")])
+def test_each_run_that_only_loads_is_an_item_held_to_its_budget(
+    hold: Hold, generated: Write, largest: float, verdict: str
+) -> None:
+    generated(LLAMA, job_id="1", started=START)
+    generated(LLAMA, job_id="2", started=START + timedelta(days=1), checkpoint="load")
+    assert hold("--llmb-runs=each", **{LOAD: largest}).verdicts[f"{LLAMA}-2"] == verdict
+
+
+@pytest.mark.parametrize(
+    ("file", "code"), [("x/weights/__0_0.distcp", "checkpoint-saved"), ("x/context/io.json", "checkpoint-missing")]
+)
+def test_the_files_of_a_saved_checkpoint_are_looked_for(
+    hold: Hold, generated: Write, tmp_path: Path, file: str, code: str
+) -> None:
+    generated(LLAMA, checkpoint="save")
+    (log,) = tmp_path.rglob("log-*.out")
+    path = log.parent / "code" / "nemo_experiments" / "default" / "checkpoints" / file
+    path.parent.mkdir(parents=True)
+    path.touch()
+    found = hold().described[LLAMA]
+    assert found["verdict"] == "PASS"
+    assert [note["code"] for note in found["notes"] if note["code"].startswith("checkpoint-")] == [code]
+
+
+def test_what_started_a_run_is_in_every_report(hold: Hold, generated: Write) -> None:
+    generated(LLAMA)
+    told = hold()
+    assert told.described[LLAMA]["run"]["launcher"] == "nemo-run"
+    assert told.properties[LLAMA]["launcher"] == "nemo-run"
+
+
+# --- what was launched ------------------------------------------------------------------------------------
+
+FAKE = "fake_8b-24.11-h100-bf16-8"
+SAVED = "echo 'Global Checkpoint Save : Rank: 0 : Iteration: 50 : Start time: 1.000s : Save duration: {}s'\n"
+
+
+@pytest.mark.parametrize(
+    ("option", "after", "expected"),
+    [
+        ("--llmb-save-checkpoint", SAVED.format("4.389"), ("NOT_COMPARABLE", "not-judged", "skipped")),
+        ("--llmb-save-checkpoint", SAVED.format("75.300"), ("REGRESSION", "over-budget", "failed")),
+        ("--llmb-save-checkpoint", "", ("INVALID", "budget-unknown", "failed")),
+        ("--llmb-load-checkpoint={}", "", ("REGRESSION", "over-budget", "failed")),  # in 9.712 s
+    ],
+)
+def test_what_was_launched_for_a_checkpoint_is_held_to_its_budget(
+    judged: Judge, pytester: pytest.Pytester, option: str, after: str, expected: tuple[str, str, str]
+) -> None:
+    write_recipe(pytester.path, {"8b": f"{PURPOSED}{WELL}\n{after}"}, kind="local", purposes=PURPOSES)
+    file = pytester.path / "baselines" / "fake.yaml"
+    file.write_text(file.read_text().replace("steps: 50\n", f"steps: 50\nbudgets: {{{SAVE}: 60, {LOAD}: 9}}\n"))
+    weights = pytester.path / "stage" / "results" / "24.11" / "bf16" / "8b" / "8" / "checkpoints" / "x" / "weights"
+    if "load" in option:
+        weights.mkdir(parents=True)
+        (weights / "__0_0.distcp").touch()
+    told = judged("-k", "fake", "--llmb-launch", option.format(weights.parent.relative_to(pytester.path)))
+    assert (told.verdicts[FAKE], told.described[FAKE]["reason"], told.statuses[FAKE]) == expected

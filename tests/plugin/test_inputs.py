@@ -1,0 +1,157 @@
+"""The same verdicts from a folder, an archive of it, standard input and a remote place; and what is refused."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sessions import Judge, Judged, Write
+
+GROK = "grok1_314b-25.05-gb200-bf16-128"
+
+
+def logs(path: object) -> str:
+    return f"--llmb-logs={path}"
+
+
+def packed(folder: Path, path: Path, mode: Any = "w:gz") -> Path:
+    with tarfile.open(path, mode) as tar:
+        tar.add(folder, folder.name)
+    return path
+
+
+def pipe(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+
+def told(session: Judged) -> object:
+    """Return all that a session said of each item but for where the files are."""
+    kept = ("verdict", "reason", "text", "metrics", "status", "job_id")
+    return session.ret, {name: {key: one.get(key) for key in kept} for name, one in session.described.items()}
+
+
+@pytest.mark.parametrize("name", ["x.tar", "x.tgz", "x.tar.zst"])
+def test_an_archive_is_judged_as_the_folder_that_was_packed(
+    judged: Judge, examples: Path, tmp_path: Path, name: str
+) -> None:
+    path = tmp_path / name
+    if name.endswith("zst"):
+        import zstandard
+
+        data = packed(examples, tmp_path / "y.tar", "w").read_bytes()
+        path.write_bytes(zstandard.ZstdCompressor().compress(data))
+        (tmp_path / "y.tar").unlink()
+    else:
+        packed(examples, path, "w:gz" if name.endswith("gz") else "w")
+    expected, found = judged(logs(examples)), judged(logs(path))
+    assert len(expected.verdicts) == 83
+    assert told(found) == told(expected)
+
+
+def test_the_workers_of_xdist_read_no_archive(pytester: pytest.Pytester, generated: Write, tmp_path: Path) -> None:
+    path = packed(generated(GROK), tmp_path / "x.tar.gz")
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-n2", logs(path), "-k", GROK)
+    result.assert_outcomes(passed=1)
+
+
+def test_an_archive_that_is_cut_is_never_green(judged: Judge, generated: Write, tmp_path: Path) -> None:
+    folder = generated(GROK, job_id="1")
+    path = packed(folder, tmp_path / "x.tar.gz")
+    path.write_bytes(path.read_bytes()[:-10])
+    session = judged(logs(path))
+    assert session.ret == pytest.ExitCode.TESTS_FAILED
+    (name,) = (name for name in session.verdicts if name.startswith("unreadable-"))
+    assert name == "unreadable-x.tar.gz"
+    assert "copy it again" in session.messages[name]
+
+
+@pytest.mark.parametrize("arguments", [(), ("-n2",)])
+def test_standard_input_may_be_an_archive(
+    pytester: pytest.Pytester, generated: Write, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    path = packed(generated(GROK, factor=1.5), tmp_path / "x.tar.gz")
+    command = [sys.executable, "-m", "pytest", "-s", "-p", "no:cacheprovider", "--llmb-logs=-", "-k", GROK, *arguments]
+    with path.open("rb") as file:
+        done = subprocess.run(
+            command, stdin=file, capture_output=True, text=True, timeout=120, check=False, cwd=pytester.path
+        )
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout + done.stderr
+    assert "REGRESSION" in done.stdout
+    assert "<stdin>/runs/" in "".join(done.stdout.split())
+
+
+@pytest.mark.parametrize("compress", [bytes, gzip.compress])
+def test_standard_input_may_be_a_log_beside_other_paths(
+    judged: Judge,
+    generated: Write,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    compress: Callable[[bytes], bytes],
+) -> None:
+    """Nothing but its content says what it is, as with any `foo.out`."""
+    folder = generated(GROK)
+    (log,) = folder.rglob("log-*.out")
+    copy = tmp_path / "other" / "foo.out"
+    copy.parent.mkdir()
+    copy.write_bytes(log.read_bytes())
+    from_file = judged(logs(copy), "-s", "--llmb-release=25.05", "--llmb-gpu=gb200")
+    pipe(monkeypatch, compress(log.read_bytes()))
+    session = judged(logs("-"), "-s", "--llmb-release=25.05", "--llmb-gpu=gb200")
+    assert session.ret == from_file.ret
+    assert sorted(set(session.verdicts.values())) == sorted(set(from_file.verdicts.values()))
+    pipe(monkeypatch, compress(log.read_bytes()))
+    both = judged(logs("-"), logs(folder), "-s")
+    assert both.verdicts[GROK] == "PASS"
+
+
+def test_an_empty_standard_input_is_never_green(judged: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe(monkeypatch, b"")
+    assert judged(logs("-"), "-s").ret == pytest.ExitCode.TESTS_FAILED
+
+
+def test_standard_input_that_pytest_takes_away_is_a_usage_error(pytester: pytest.Pytester) -> None:
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "--capture=sys", logs("-"))
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*--llmb-logs=- reads standard input, which pytest takes away from tests: add -s"])
+
+
+def test_a_remote_place_is_judged_as_a_folder(judged: Judge, generated: Write, tmp_path: Path) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    folder = generated(GROK, factor=1.5)
+    memory = fsspec.filesystem("memory")
+    memory.store.clear()
+    try:
+        memory.put(str(folder), "/bucket", recursive=True)
+        memory.put(str(packed(folder, tmp_path / "x.tar.gz")), "/archives/x.tar.gz")
+        for url in ("memory://bucket", f"file://{folder}", "memory://archives/x.tar.gz", "memory://archives"):
+            assert judged(logs(url), "-k", GROK).verdicts == {GROK: "REGRESSION"}, url
+    finally:
+        memory.store.clear()
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("nope://bucket", "*fsspec knows no protocol 'nope'*"),
+        ("ftp://me:secret@host/runs", "*a password in a path ends up in reports*"),
+    ],
+)
+def test_a_url_that_cannot_be_opened_is_a_usage_error(pytester: pytest.Pytester, url: str, message: str) -> None:
+    pytest.importorskip("fsspec")
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", logs(url))
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([message])
+
+
+def test_a_remote_place_that_is_absent_is_never_green(judged: Judge) -> None:
+    pytest.importorskip("fsspec")
+    session = judged(logs("memory://absent/bucket"))
+    assert session.ret == pytest.ExitCode.TESTS_FAILED
+    assert "unreadable-bucket" in session.verdicts

@@ -1,0 +1,104 @@
+"""From paths to runs: logs that are there twice are one run."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from generator import write_run
+from generator.__main__ import shipped
+from shared_data import shared
+
+from pytest_llmbench.catalogue import Catalogue, load
+from pytest_llmbench.ingest import Ingested, ingest
+from pytest_llmbench.settings import Settings
+
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
+LLAMA = "llama3.1_8b-25.04-h100-bf16-16"
+
+
+@pytest.fixture(scope="module")
+def catalogue() -> Catalogue:
+    """The shipped baselines."""
+    return load(Settings())
+
+
+def found(root: Path, catalogue: Catalogue) -> Ingested:
+    return ingest(Settings(logs=(root,)), catalogue, NOW)
+
+
+def attached(log: Path) -> str:
+    """Return what an attached launcher writes of a log: each line behind the name of the task, among its own."""
+    lines = (f"train/0 {line}" for line in log.read_text().splitlines(keepends=True))
+    return "Log directory is: /tmp/x\n" + "".join(lines) + "Job train finished: SUCCEEDED\n"
+
+
+def jobs(told: Ingested) -> Sequence[tuple[str, Sequence[str]]]:
+    return [(run.found.job_id, [attempt.files.log.name for attempt in run.attempts]) for run in told.runs]
+
+
+@pytest.mark.parametrize("name", ["sbatch_train_{}.out", "sbatch_allocation_{}.out", "attached_{}.out", "attached.log"])
+def test_the_copies_that_an_attached_launcher_writes_are_no_further_runs(
+    catalogue: Catalogue, tmp_path: Path, name: str
+) -> None:
+    """The real tree with a copy of each log that holds a step: the same runs, newest first, however it is called."""
+    root = tmp_path / "llmb_install"
+    shutil.copytree(shared("logs/llmb_install"), root)
+    before = found(root, catalogue)
+    for log in sorted(root.rglob("log-*.out")):
+        if b"Training epoch" in log.read_bytes():
+            (log.parent / name.format(log.stem.split("_")[-2])).write_text(attached(log))
+    after = found(root, catalogue)
+    assert len(before.runs) == 10
+    assert jobs(after) == jobs(before)
+    assert len(after.ignored) - len(before.ignored) == 7
+    assert after.unreadable == before.unreadable == ()
+
+
+def placed(root: Path) -> Path:
+    """Write a run whose folders and name tell everything, without metadata, and return its log."""
+    return write_run(root, shipped()[LLAMA], job_id="1")
+
+
+@pytest.mark.parametrize(
+    ("name", "runs"),
+    [
+        ("attached_1.out", 1),
+        ("attached.out", 1),
+        ("sbatch_train_1.out", 1),
+        ("log-again-again.pretrain_llama3.1_8b_bf16_16_1_0.out", 2),
+        ("below/attached.out", 2),
+    ],
+)
+def test_a_copy_beside_a_launchers_log_is_known_by_its_steps(
+    catalogue: Catalogue, tmp_path: Path, name: str, runs: int
+) -> None:
+    log = placed(tmp_path)
+    copy = log.parent / name
+    copy.parent.mkdir(exist_ok=True)
+    copy.write_text(attached(log))
+    told = found(tmp_path, catalogue)
+    assert len(told.runs) == runs
+    assert log in {run.attempts[0].files.log for run in told.runs}
+    if runs == 1 and name.startswith("attached"):
+        assert any("a copy of" in line for line in told.ignored)
+
+
+@pytest.mark.parametrize(
+    "change", [("train_step_timing in s: 12", "train_step_timing in s: 13"), ("Training epoch 0, iteration 0", "x")]
+)
+def test_a_log_with_other_steps_is_no_copy(catalogue: Catalogue, tmp_path: Path, change: tuple[str, str]) -> None:
+    log = placed(tmp_path)
+    text = attached(log)
+    assert change[0] in text
+    (log.parent / "attached_1.out").write_text(text.replace(*change))
+    assert len(found(tmp_path, catalogue).runs) == 2
+
+
+def test_a_log_that_says_another_job_is_no_copy(catalogue: Catalogue, tmp_path: Path) -> None:
+    log = placed(tmp_path)
+    (log.parent / "pretrain_llama3.1_8b_bf16_16_77_0.out").write_text(attached(log))
+    assert len(found(tmp_path, catalogue).runs) == 2
