@@ -419,7 +419,7 @@ class Checkpoints:
 class ParsedLog:
     """What one log says. Lines are 1-based, 0 where there is none; between the first and the last NCCL line (not always
     the very last) every part is traced. `readings` is the log as other dialects read it, where baseline files define
-    some: which one counts is known when the run is."""
+    some: which one counts is known when the run is. `prints_loss`: its dialect prints the loss of each step."""
 
     dialect: str | None
     segments: tuple[Segment, ...]
@@ -432,6 +432,7 @@ class ParsedLog:
     sha256: str = ""
     size_bytes: int = 0
     lines: int = 0
+    prints_loss: bool = True
     readings: tuple[ParsedLog, ...] = ()
 
     @property

@@ -9,6 +9,7 @@ import pytest
 from pytest_llmbench import ingest
 from pytest_llmbench.cli import main
 from pytest_llmbench.models import AttemptFiles, ParsedLog
+from pytest_llmbench.reading import Reading
 
 EXAMPLES = str(Path(__file__).resolve().parents[1] / "examples" / "experiments")
 
@@ -42,9 +43,9 @@ def test_the_logs_are_read_once(capsys: pytest.CaptureFixture[str], monkeypatch:
     read: list[Path] = []
     parsed = ingest._parsed
 
-    def counted(files: AttemptFiles) -> ParsedLog:
+    def counted(files: AttemptFiles, reading: Reading) -> ParsedLog:
         read.append(files.log)
-        return parsed(files)
+        return parsed(files, reading)
 
     monkeypatch.setattr(ingest, "_parsed", counted)
     told(capsys, "--tolerance=2%")

@@ -78,7 +78,7 @@ def problems(run: Run, choice: Choice, timed: Timing, baseline: Baseline, now: d
         *not_finite(choice.segment.steps),
         *_unfinished(run, choice, baseline, now),
         *gaps(timed, baseline),
-        *_unprinted(choice.segment.steps, baseline.window),
+        *(_unprinted(choice.segment.steps, baseline.window) if choice.attempt.log.prints_loss else ()),
     ]
     return tuple(found)
 

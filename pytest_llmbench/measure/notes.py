@@ -31,7 +31,10 @@ def notes(run: Run, choice: Choice, timed: Timing, baseline: Baseline) -> Iterat
     yield from _set_aside(timed, baseline.window)
     yield from _averaged(timed.window)
     yield from _filled(timed)
-    yield from _unprinted_losses(timed.steps, baseline.window)
+    if choice.attempt.log.prints_loss:
+        yield from _unprinted_losses(timed.steps, baseline.window)
+    else:
+        yield Note("unverified-loss", "the log prints no loss: it would not show that the run diverged")
     total = choice.segment.total_steps
     if total is not None and total != baseline.steps:
         yield Note("steps", f"the run has {total} steps, the recipe {baseline.steps}")

@@ -159,6 +159,7 @@ class Collector:
             nccl_last_line=self._trace_line,
             checkpoints=self._checkpoints.result(parts),
             lines=self._lines,
+            prints_loss=self._found[chosen].rules.dialect.prints_loss if chosen else True,
         )
 
     def _file(self, hit: Hit) -> None:

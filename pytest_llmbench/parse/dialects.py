@@ -30,7 +30,8 @@ class Dialect:
     one of several records of a step, in the order of the log, before ranks are told apart. settler: "module:function"
     that makes steps of one rank certain which only the neighbours tell. timer: "module:function" that says of the steps
     of one attempt, each once and in their order, what only the others tell of their times. ends_divide: whether a step
-    after an end is of another attempt; not so where every rank prints the end, each when it gets there.
+    after an end is of another attempt; not so where every rank prints the end, each when it gets there. prints_loss:
+    whether a step that prints no loss lacks one.
     """
 
     needles: tuple[bytes, ...]
@@ -42,6 +43,7 @@ class Dialect:
     settler: str = ""
     timer: str = ""
     ends_divide: bool = True
+    prints_loss: bool = True
 
 
 NEMO_STARTS = (b"Copying Trainer's 'max_steps'", b"restart_count=")
@@ -103,6 +105,7 @@ DIALECTS = {
         ends=(b"E2E time: Elapsed time for <_main>",),
         settler="pytest_llmbench.parse.paxml:settle",
         ends_divide=False,
+        prints_loss=False,
     ),
     "huggingface": Dialect(
         needles=(b"'train_runtime': ", b'"train_runtime": ', b"Continuing training from global step "),

@@ -13,7 +13,7 @@ from pytest_llmbench.models import RegexDialect
 from pytest_llmbench.parse.dialects import Dialect, Grammar, Timer
 from pytest_llmbench.parse.dropped import TORN, Tally
 from pytest_llmbench.parse.ranks import rank_of
-from pytest_llmbench.parse.records import NAN, Origin, StepRecord, Torn, line_stop, printed_unit
+from pytest_llmbench.parse.records import HOLE, NAN, Origin, StepRecord, Torn, line_stop, printed_unit
 from pytest_llmbench.parse.scan import REACH_BACK, Hit
 from pytest_llmbench.patterns import RATE, REQUIRED, UNITS, compiled, named_groups
 
@@ -54,6 +54,7 @@ def grammar(definition: RegexDialect) -> Grammar:
         reader="",
         starts=(definition.start.encode(),) if definition.start else (),
         ends=(definition.end.encode(),) if definition.end else (),
+        prints_loss=any(group.name == "loss" for group in named_groups(definition.pattern)),
     )
     timer: Timer = averaged(definition.first_step) if definition.averages == "interval" else list
     lines = StepLines(definition)
@@ -144,7 +145,7 @@ class StepLines:
         values = {name: line.text[begin:end].rstrip(b",; \t") for name, (begin, end) in spans.items()}
         values = {name: value for name, value in values.items() if value.lower() not in ABSENT}
         whole = all(self._is_whole(line, name, spans[name][0], value) for name, value in values.items())
-        if not whole or not _are_numbers(values):
+        if not whole or HOLE in match[0] or not _are_numbers(values):
             return Torn(origin, line.text)
         return _step(origin, values, self._unit)
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 
 from pytest_llmbench.parse.dropped import Tally
-from pytest_llmbench.parse.records import COLOUR_RESET, NAN, NOT_FINITE, Origin, StepRecord, Torn, line_stop
+from pytest_llmbench.parse.records import COLOUR_RESET, HOLE, NAN, NOT_FINITE, Origin, StepRecord, Torn, line_stop
 from pytest_llmbench.parse.scan import REACH_BACK
 
 STEP = b"step: "
@@ -52,7 +52,7 @@ def read_step(text: bytes, start: int, end: int, origin: Origin) -> StepRecord |
     if LOOK_ALIKE.search(before, 0, place):
         return _validation(origin, head, before[:place])
     values = _values(before, head.end()) if head else None
-    if head is None or found is None or values is None:
+    if head is None or found is None or values is None or HOLE in before:
         return Torn(origin, before[place:] + rates)
     memory = MEMORY.fullmatch(values[b"memory"])
     return StepRecord(

@@ -27,7 +27,6 @@ def written(folder: Path, text: str | bytes) -> Path:
         ("starting up\n", None),
         ("", None),
         (b"\x00\xff" * 5000, None),
-        (b"\x1f\x8b" + nemo2_run(0, 2).encode(), None),
     ],
 )
 def test_the_last_step_of_every_dialect(tmp_path: Path, text: str | bytes, expected: LastStep | None) -> None:
