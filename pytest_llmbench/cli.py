@@ -23,10 +23,11 @@ WIDTH = 79
 
 
 class Output(NamedTuple):
-    """What a subcommand prints, and its exit code: 0, or 1 where it found something wrong."""
+    """What a subcommand prints, also to standard error (`aside`), and its exit code: 1 where something is wrong."""
 
     text: str
     code: int = 0
+    aside: str = ""
 
 
 Command = Callable[[argparse.Namespace], Output]
@@ -39,6 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         output = command(arguments)
         _print(output.text)
+        if output.aside:
+            print(output.aside, file=sys.stderr)
     except LlmbenchError as error:
         print(f"llmbench: {error}", file=sys.stderr)
         return 2
@@ -196,18 +199,20 @@ def _window(text: str) -> Window:
 
 def _summary(arguments: argparse.Namespace) -> Output:
     from pytest_llmbench.catalogue import load
-    from pytest_llmbench.overview import as_text, rows, table
+    from pytest_llmbench.ingest import ingest
+    from pytest_llmbench.overview import as_text, rows, skipped, table
 
     with _own_flags():
         settings = _settings(arguments)
         catalogue = load(settings)
-    found = rows(settings, catalogue, arguments.window, datetime.now(UTC))
-    code = 0 if found else 1
+    ingested = ingest(settings, catalogue, datetime.now(UTC))
+    found = rows(ingested, catalogue, arguments.window)
+    code, aside = 0 if found else 1, skipped(ingested.ignored)
     if arguments.format == "csv":
-        return Output(table(found).to_csv(index=False).rstrip("\n"), code)
+        return Output(table(found).to_csv(index=False).rstrip("\n"), code, aside)
     if arguments.format == "json":
-        return Output(table(found).to_json(orient="records", date_format="iso", indent=2), code)
-    return Output(as_text(found), code)
+        return Output(table(found).to_json(orient="records", date_format="iso", indent=2), code, aside)
+    return Output(as_text(found), code, aside)
 
 
 def _settings(arguments: argparse.Namespace, **others: object) -> Settings:

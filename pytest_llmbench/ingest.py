@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_llmbench import wording
 from pytest_llmbench.catalogue import Catalogue
 from pytest_llmbench.errors import LogError
 from pytest_llmbench.models import (
@@ -71,10 +72,11 @@ def ingest(settings: Settings, catalogue: Catalogue, now: datetime) -> Ingested:
         launched = found.started or found.dated or found.modified
         if not attempts and (launched is None or now - launched > LONGEST_QUEUE):
             ignored.append(f"{found.id}: only the metadata is left of this job")
-        elif _is_run(found, attempts):
+        elif _is_run(found, attempts) or _is_unread(found, attempts, catalogue):
             runs.append(_read_as_known(_identified(found, attempts, settings, catalogue, now), catalogue))
         else:
-            ignored.append(f"{found.id}: no training step in it, and not the name of a launched job")
+            why = _unread(attempts, catalogue)
+            ignored.append(f"{found.id}: no training step in it, and not the name of a launched job{why}")
     own, attached = _without_attached(runs)
     kept, copies = _without_copies(sorted(own, key=lambda run: _recency(run, now), reverse=True))
     kept.sort(key=lambda run: _recency(run, now), reverse=True)
@@ -149,6 +151,20 @@ def _is_run(found: FoundRun, attempts: Sequence[Attempt]) -> bool:
     named = {"recipe", "size"} <= {clue.field for clue in found.clues}
     launched = found.job_id or found.metadata or any(LAUNCHED.match(files.log.name) for files in found.attempts)
     return named and bool(launched)
+
+
+def _is_unread(found: FoundRun, attempts: Sequence[Attempt], catalogue: Catalogue) -> bool:
+    """Whether files are called as a workload whose baseline file says how to read them, and hold lines to be read."""
+    named = {clue.value.casefold() for clue in found.clues if clue.field == "recipe"}
+    called = [one for one in catalogue.recipes if named & {name.casefold() for name in (one.name, *one.names)}]
+    dialects = {recipe.dialect for recipe in called}
+    return any(one.count and one.dialect in dialects for attempt in attempts for one in attempt.log.unread)
+
+
+def _unread(attempts: Sequence[Attempt], catalogue: Catalogue) -> str:
+    """Return why the only dialect that files define, or those whose text stands in a log, find no step in it."""
+    told = [one for attempt in attempts for one in attempt.log.unread if one.count or len(catalogue.definitions) == 1]
+    return "".join(f"; {wording.unread(one)}" for one in told[:1])
 
 
 def _identified(

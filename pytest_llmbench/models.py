@@ -346,6 +346,18 @@ class Dropped:
 
 
 @dataclass(frozen=True, slots=True)
+class Unread:
+    """A dialect of a baseline file that finds no step in a log: in how many lines its `find` stands, and the first of
+    them that its pattern does not match; 0 and empty where no line holds it."""
+
+    dialect: str
+    find: str
+    count: int = 0
+    first_line: int = 0
+    example: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Segment:
     """The part of a log that is one attempt. `total_steps` is the log's own total, `finished` its end marker,
     `first_step` the number that its dialect gives to the first step of a run."""
@@ -419,7 +431,8 @@ class Checkpoints:
 class ParsedLog:
     """What one log says. Lines are 1-based, 0 where there is none; between the first and the last NCCL line (not always
     the very last) every part is traced. `readings` is the log as other dialects read it, where baseline files define
-    some: which one counts is known when the run is. `prints_loss`: its dialect prints the loss of each step."""
+    some: which one counts is known when the run is. `prints_loss`: its dialect prints the loss of each step. `unread`:
+    why the dialects of baseline files find none, of a log without any step."""
 
     dialect: str | None
     segments: tuple[Segment, ...]
@@ -434,6 +447,7 @@ class ParsedLog:
     lines: int = 0
     prints_loss: bool = True
     readings: tuple[ParsedLog, ...] = ()
+    unread: tuple[Unread, ...] = ()
 
     @property
     def dialects(self) -> frozenset[str]:

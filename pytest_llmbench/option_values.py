@@ -64,7 +64,7 @@ def existing(flag: str, given: object, directory: Path) -> Path:
     try:
         if path.exists():
             return path
-    except PermissionError as error:
+    except OSError as error:  # no permission, a name that is too long
         raise SettingsError(f"{flag}={given}: {error.filename}: {error.strerror}") from error
     if path.is_symlink():
         raise SettingsError(f"{flag}={given}: a broken link, to {os.readlink(path)}")

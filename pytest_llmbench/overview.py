@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_llmbench import wording
 from pytest_llmbench.catalogue import Catalogue
-from pytest_llmbench.ingest import ingest
+from pytest_llmbench.ingest import UNREADABLE, Ingested
 from pytest_llmbench.models import Run, Window
-from pytest_llmbench.settings import Settings
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,12 +35,16 @@ COLUMNS = (
     "tflops_per_gpu_mean",
     "tflops_per_gpu_std",
     "log",
+    "attempts",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One run: step time in seconds and logged TFLOP/s per GPU over the window, None where there is none."""
+    """One run: step time in seconds and logged TFLOP/s per GPU over the window, None where there is none.
+
+    `attempts`: those that its logs tell of, and which of them the numbers are of; empty for a single one.
+    """
 
     run: str
     job_id: str
@@ -54,11 +58,11 @@ class Row:
     tflops_per_gpu_mean: float | None
     tflops_per_gpu_std: float | None
     log: str
+    attempts: str = ""
 
 
-def rows(settings: Settings, catalogue: Catalogue, window: Window | None, now: datetime) -> tuple[Row, ...]:
-    """Return a row for each run under the given paths, newest first; `window` None takes the baseline's."""
-    found = ingest(settings, catalogue, now)
+def rows(found: Ingested, catalogue: Catalogue, window: Window | None) -> tuple[Row, ...]:
+    """Return a row for each run that was found, newest first; `window` None takes the baseline's."""
     lost = (
         Row(one.id, "", "", "", None, f"Unreadable: {one.text}", 0, None, None, None, None, "")
         for one in found.unreadable
@@ -97,7 +101,18 @@ def as_text(found: Sequence[Row]) -> str:
     }
     for name, digits in numbers.items():
         frame[name] = [f"{value:.{digits}f}" if pd.notna(value) else "-" for value in frame[name]]
-    return frame.to_string(index=False, justify="right", max_colwidth=None)
+    told = [f"{name.strip()}: attempt {row.attempts}" for name, row in zip(names, found, strict=True) if row.attempts]
+    return "\n".join([frame.to_string(index=False, justify="right", max_colwidth=None), *told])
+
+
+def skipped(ignored: Sequence[str]) -> str:
+    """Return the files that are no runs, a line for each reason with the first of them; empty where there are none."""
+    by_reason: dict[str, list[str]] = {}
+    for one in ignored:
+        name, _, why = wording.printable(one).partition(": ")
+        by_reason.setdefault(why, []).append(name)
+    lines = [f"{wording.listed(names)}: {why}" for why, names in by_reason.items()]
+    return "\n  ".join([f"{wording.counted(len(ignored), 'file')} skipped:", *lines]) if ignored else ""
 
 
 def _row(run: Run, catalogue: Catalogue, window: Window | None) -> Row:
@@ -118,23 +133,40 @@ def _row(run: Run, catalogue: Catalogue, window: Window | None) -> Row:
     mask = in_window(steps, counted) & ~steps.asynchronous
     weights = steps.mean_of[mask]
     times, tflops = _mean(steps.seconds[mask], weights), _mean(steps.tflops_per_gpu[mask], weights)
-    return Row(*head, len(steps), *times, *tflops, str(log))
+    return Row(*head, len(steps), *times, *tflops, str(log), _attempts(run, choice, total))
+
+
+def _attempts(run: Run, choice: Choice, total: int) -> str:
+    from pytest_llmbench.measure.tries import tries
+    from pytest_llmbench.report.tries import describe, listed
+
+    return listed({"tries": [describe(one, Path()) for one in tries(run, choice, total)]}) or ""
 
 
 def _status(run: Run, choice: Choice | None, window: Window, total: int) -> str:
-    """Return Success, or in one word why the numbers of a run may not count."""
+    """Return Success, or in a word why the numbers of a run may not count."""
     from pytest_llmbench.measure.checks import exclusion, not_finite
     from pytest_llmbench.measure.window import is_finished, missing_steps
 
     excluded = exclusion(run, choice)
     if excluded is not None:
         return excluded.reason.replace("-", " ").capitalize()
+    unread = _unread(run, choice)
+    if unread:
+        return f"Unreadable: {unread}"
     if choice is None:
         return "No steps"
     if any(not_finite(choice.segment.steps)):
         return "Diverged"
     complete = is_finished(choice.segment, total) and not missing_steps(choice.segment.steps, window)
     return "Success" if complete else "Incomplete"
+
+
+def _unread(run: Run, choice: Choice | None) -> str:
+    """Return why a log that may be the one that counts could not be read; empty where all were."""
+    later = run.attempts[run.attempts.index(choice.attempt) + 1 :] if choice else run.attempts
+    endings = (attempt.log.ending for attempt in later)
+    return next((ending.text for ending in endings if ending and ending.code == UNREADABLE), "")
 
 
 def _mean(values: Floats, weights: Integers) -> tuple[float | None, float | None]:

@@ -220,7 +220,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Print a line for each configuration, and the count by verdict."""
-    lines = config.stash[SESSION].summary() if SESSION in config.stash else []
+    lines = config.stash[SESSION].summary(config.get_verbosity() > 0) if SESSION in config.stash else []
     if lines:
         terminalreporter.section("llmbench")
         terminalreporter.write("\n".join([*lines, ""]))

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 SHORT_FROM = 6
 """From this many failing items on, each message takes three lines."""
 
-NEXT = "give --llmb-logs the folder that holds the runs, or look at what is in it with: llmbench summary PATH"
-"""What to do when nothing was judged."""
+LOST = "give --llmb-logs the folder that holds the runs, or look at what is in it with: llmbench summary PATH"
+FOUND = "correct what keeps these runs from being judged; all of them are shown by: llmbench summary PATH"
+"""What to do when nothing was judged, without and with runs."""
 
 KINDS = ("cluster-change", "weak-scaling", "fp8-speedup", "selftest")
 """The checks, each with a test of its own."""
@@ -251,34 +252,43 @@ class Session:
         self.written.append(f"JUnit report: {wording.place(self.settings.junit, self.directory)}")
         return True
 
-    def summary(self) -> list[str]:
-        """Return the lines of the summary; empty where no item had an outcome."""
+    def summary(self, verbose: bool = False) -> list[str]:
+        """Return the lines of the summary, with all files that were skipped where `verbose`; empty where no item had an
+        outcome."""
         from pytest_llmbench.report.terminal import summary
 
         if not self.described:
             return self.failures
-        return [*summary(self.described, [*self._remarks(), *self.written, *self.failures])]
+        return [*summary(self.described, [*self._remarks(), *self._skipped(verbose), *self.written, *self.failures])]
 
     def _remarks(self) -> list[str]:
         """Return what the summary adds to the verdicts: runs left out or only listed, files that are no logs."""
+        from pytest_llmbench.strays import briefly
+
         batch, since = self.batch, self.settings.since
         remarks = []
         if batch.runs_before_since and since:
             left_out = wording.counted(batch.runs_before_since, "run")
             remarks.append(f"{left_out} left out: started before {since:%Y-%m-%d %H:%M} UTC (--llmb-since)")
         if self._context:
-            next_step = "" if self.settings.launch else f". Next: {NEXT}"
-            remarks.append(f"{self._context.removesuffix('.')}{next_step}")
+            own = "".join(f" --baselines {wording.place(path, self.directory)}" for path in self.settings.baselines)
+            next_step = f". Next: {FOUND if batch.runs_found else LOST}{own}"
+            remarks.append(f"{self._context.removesuffix('.')}{'' if self.settings.launch else next_step}")
         told = {one["id"] for one in self.described if one["kind"] == "stray"}
         untold = [stray for stray in batch.strays if stray.id not in told]
         remarks += [
-            f"{stray.reason.upper()}, not judged: {stray.id}: {stray.text.partition('; ')[0]}" for stray in untold[:5]
+            f"{stray.reason.upper()}, not judged: {stray.id}: {'; '.join(briefly(stray.text))}" for stray in untold[:5]
         ]
         if len(untold) > 5:
             remarks.append(f"{len(untold) - 5} more runs were not judged: --llmb-unmatched=fail makes an item of each")
-        if batch.ignored:
-            remarks.append(f"{wording.counted(len(batch.ignored), 'file')} skipped, first {batch.ignored[0]}")
         return remarks
+
+    def _skipped(self, verbose: bool) -> Iterator[str]:
+        ignored = self.batch.ignored
+        if verbose or len(ignored) == 1:
+            yield from (f"skipped {one}" for one in ignored)
+        elif ignored:
+            yield f"{len(ignored)} files skipped (-v tells all of them), first {ignored[0]}"
 
 
 def _is_judged(one: dict[str, Any]) -> bool:

@@ -10,7 +10,7 @@ from pytest_llmbench.batch import Batch
 from pytest_llmbench.catalogue import is_required
 from pytest_llmbench.models import JUDGED, Evidence, Judgement, Outcome, Reason, Status, Stray, Verdict
 from pytest_llmbench.settings import Settings
-from pytest_llmbench.strays import unshadowed
+from pytest_llmbench.strays import briefly, unshadowed
 
 
 def settle(batch: Batch, selected: Collection[str], settings: Settings) -> tuple[Outcome, ...]:
@@ -73,8 +73,8 @@ def _nothing_judged(batch: Batch, selected: int, settings: Settings) -> str:
         return f"{told} All of the {wording.counted(batch.runs_found, 'run')} started before --llmb-since."
     if not batch.runs_found:
         others = f", only {wording.counted(len(batch.ignored), 'other file')}" if batch.ignored else ""
-        return f"{told} There is no training log (.out or .log) under the given paths{others}."
-    found = [f"{stray.id} ({stray.text.partition('; ')[0]}{_near(stray)})" for stray in batch.strays]
+        return f"{told} There is no log (.out or .log) with a training step under the given paths{others}."
+    found = [f"{stray.id} ({'; '.join(briefly(stray.text))}{_near(stray)})" for stray in batch.strays]
     judgements = [result.judgement for result in batch.results.values()]
     found += [
         f"{one.measurement.run.id} ({one.baseline.key.id}: {one.verdict})" for one in judgements if one.measurement

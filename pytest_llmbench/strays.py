@@ -43,6 +43,12 @@ def _nearly_identified(identity: Identity) -> bool:
     return all(len({getattr(key, name) for key in identity.candidates}) == 1 for name in fields)
 
 
+def briefly(because: str) -> list[str]:
+    """Return of why a run is of no configuration the head, and what nothing says of it."""
+    head, *rest = because.split("; ")
+    return [head, *(part for part in rest if part.startswith("nothing says"))]
+
+
 def unshadowed(result: Result, strays: Sequence[Stray], settings: Settings) -> Result:
     """Return a result, INVALID where a newer run may be of its configuration: an older one must not stand for it."""
     measurement = result.judgement.measurement

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_llmbench.files.remote import is_remote, url_of
 
 if TYPE_CHECKING:
-    from pytest_llmbench.models import Ending
+    from pytest_llmbench.models import Ending, Unread
 
 MANIFOLD = 10
 """From here on a ratio reads better than a percentage."""
@@ -48,6 +48,16 @@ def ended(ending: Ending, log: str) -> str:
     doubt = "; steps follow it, so it may not be the cause" if ending.went_on else ""
     other = ending.beside
     return _ended(ending, log) + doubt + (f"; {_when(other, ending)} {_ended(other, log)}" if other else "")
+
+
+def unread(one: Unread) -> str:
+    """Return why the pattern of a baseline file finds no step in a log, with the first line that it should match."""
+    if not one.count:
+        return f"no line of it holds {printable(one.find)!r}, the `find` of {one.dialect}"
+    lines = f"{counted(one.count, 'line')} with {printable(one.find)!r}"
+    if not one.first_line:
+        return f"{lines} ({one.dialect}) could not be read"
+    return f"the pattern of {one.dialect} reads none of {lines}, such as line {one.first_line}: {one.example}"
 
 
 def _ended(ending: Ending, log: str) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import json
 import os
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,10 @@ import pytest
 from pytest_llmbench.cli import main
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples" / "experiments"
+CLEAN = Path(
+    "experiments/pretrain_llama3.1_8b_bf16_8/pretrain_llama3.1_8b_bf16_8_1747036800/pretrain_llama3.1_8b_bf16_8",
+    "log-benchmark-benchmark.pretrain_llama3.1_8b_bf16_8_1530003_0.out",
+)
 WORKLOADS = str(EXAMPLES / "workloads")
 
 
@@ -93,6 +99,44 @@ def test_wrong_input_is_one_message(capsys: pytest.CaptureFixture[str], argument
 def test_a_folder_without_runs_says_so(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["summary", str(tmp_path)]) == 1
     assert capsys.readouterr().out == "no training run was found\n"
+
+
+def test_what_was_skipped_is_told_beside_the_table(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    packed(tmp_path / "outer.tar", "inner.tar")
+    for form in ("table", "csv", "json"):
+        assert main(["summary", str(tmp_path), "--format", form]) == 1
+        told = capsys.readouterr()
+        assert "skipped" not in told.out
+        assert told.err.startswith("1 file skipped:\n  inner.tar: an archive in an archive is not opened")
+
+
+def test_attempts_before_the_one_that_counts_are_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (log,) = EXAMPLES.rglob("log-*_1640021_0.out")
+    text = log.read_text()
+    (tmp_path / log.name).write_text(text[: text.index("global_step: 13")])
+    (tmp_path / log.name.replace("_0.out", "_1.out")).write_text(text)
+    (row,) = rows(capsys, str(tmp_path))
+    assert (row["status"], row["attempts"]) == ("Success", "1 stopped after step 12; 2 finished, judged")
+    assert main(["summary", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.endswith(": attempt 1 stopped after step 12; 2 finished, judged\n")
+
+
+def test_a_log_that_cannot_be_read_is_not_one_without_steps(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    name = "log-x_llama3.1_8b_bf16_8_1_0.out"
+    Path(tmp_path, name).write_bytes(gzip.compress(b"step " * 99)[:-4] + b"....")
+    (row,) = rows(capsys, str(tmp_path))
+    assert row["status"].startswith("Unreadable: the gzip data of ")
+    for attempt in (0, 1):
+        text = EXAMPLES.joinpath(CLEAN).read_bytes() if attempt == 0 else b"\x1f\x8b no gzip"
+        Path(tmp_path, f"log-x_llama3.1_8b_bf16_8_1_{attempt}.out").write_bytes(text)
+    (row,) = rows(capsys, str(tmp_path))
+    assert row["status"].startswith("Unreadable: the gzip data of ")
+
+
+def packed(path: Path, *names: str) -> None:
+    with tarfile.open(path, "w") as archive:
+        for name in names:
+            archive.addfile(tarfile.TarInfo(name))
 
 
 def test_names_that_are_no_text_are_escaped(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

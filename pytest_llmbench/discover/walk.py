@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from errno import ELOOP, ENOENT
@@ -40,6 +41,9 @@ KEPT = (
     ".tbz",
     ".tbz2",
 )
+
+RENAMED = re.compile(r".+\.(?:out|log)\.\w{1,9}", re.IGNORECASE | re.DOTALL)
+"""Logs that are put away (`.out.lz4`, `.out.1`, `.out.bak`): not read, and told."""
 
 Notes = list[tuple[Path, str]]
 _Identity = tuple[int, int]
@@ -174,7 +178,7 @@ class Walk:
             self.ignored.append((path, "another name of an archive that is read already"))
             return
         self._opened.add(identity)
-        archive, top = self.stores.open_archive(path, lambda name: _is_kept(name) or _is_report(name))
+        archive, top = self.stores.open_archive(path, lambda name: _is_told(name) or _is_report(name))
         self.ignored += archive.ignored
         self.unreadable += archive.unreadable
         self._tree(top, top if given == path else given)
@@ -192,13 +196,13 @@ class Walk:
         chosen = entry.name in folder.chosen
         if _is_report(entry.name):
             folder.reports.append(entry.name)
-        elif chosen or _is_kept(entry.name) or entry.is_symlink():
+        elif chosen or _is_told(entry.name) or entry.is_symlink():
             status = entry.stat()
             if not S_ISREG(status.st_mode) and (chosen or not folder.only_chosen):
                 (self.unreadable if chosen else self.ignored).append((Path(entry.path), "not a regular file"))
             elif S_ISREG(status.st_mode) and self._is_opened(folder, entry.name):
                 self._archive(folder, Path(entry.path))
-            elif S_ISREG(status.st_mode) and (chosen or _is_kept(entry.name)):
+            elif S_ISREG(status.st_mode) and (chosen or _is_told(entry.name)):
                 folder.files.append(File(entry.name, status.st_mtime, _identity(status), entry.is_symlink()))
 
     def _is_opened(self, folder: Folder, name: str) -> bool:
@@ -232,6 +236,10 @@ def _is_layout(name: str) -> bool:
 
 def _is_kept(name: str) -> bool:
     return name.lower().endswith(KEPT) and not name.startswith(".")
+
+
+def _is_told(name: str) -> bool:
+    return _is_kept(name) or (RENAMED.fullmatch(name) is not None and not name.startswith("."))
 
 
 def _is_report(name: str) -> bool:

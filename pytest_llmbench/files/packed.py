@@ -92,6 +92,7 @@ class Archive:
         by_number = {self._numbers[path]: path for path in wanted}
         if not by_number:
             return
+        last = max(by_number)
         reel = Reel(Stream(self.opened(), self.path))
         for member in reel.members():
             path = by_number.get(member.number)
@@ -99,7 +100,7 @@ class Archive:
                 raise LogError(f"{self.path}: changed while it was read (another member has the place of {path.name})")
             if path is not None:
                 yield path, Stream(reel.data(), path)
-            if member.number == max(by_number):
+            if member.number == last:
                 return
 
     def _keep(self, member: Member, reel: Reel) -> None:

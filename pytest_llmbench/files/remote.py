@@ -7,6 +7,7 @@ machine is, since those are absolute.
 from __future__ import annotations
 
 import errno
+import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -149,6 +150,8 @@ def _told(path: Path) -> Iterator[None]:
     """Turn what a protocol's package raises, which may be anything, into an OSError."""
     try:
         yield
+    except FileNotFoundError as error:  # often with nothing but the path
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), url_of(path)) from error
     except (OSError, LogError, GeneratorExit):
         raise
     except Exception as error:

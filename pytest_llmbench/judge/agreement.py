@@ -11,7 +11,7 @@ import numpy as np
 from pytest_llmbench import wording
 from pytest_llmbench.judge.margin import EQUAL, Answer
 from pytest_llmbench.models import Baseline, Estimate, Evidence, Measurement
-from pytest_llmbench.robust import mean, trimmed_mean
+from pytest_llmbench.robust import mean, trimmed_mean, winsorised
 
 if TYPE_CHECKING:
     from pytest_llmbench.models import Floats
@@ -45,13 +45,34 @@ def meets_point(tonight: Sequence[Measurement], evidence: Evidence, found: Estim
     A trimmed mean alone would pass a run in which every sixth step stalls: there the mean has to meet it too, with the
     slowest steps (5 %, a hiccup) set to the next slowest, and without that by no more than a quarter.
     """
-    meets = found.difference <= found.margin + EQUAL
+    meets = found.difference <= found.margin + EQUAL and not too_coarse(tonight, evidence)
     if not meets or evidence.baseline.window.statistic == "mean":
         return meets
     expected = _expected(evidence.baseline, trimmed=False)
     averaged = max(run.moving_mean for run in tonight)
     usual = _difference(tonight, lambda window, steps: _mean_without_hiccup(window, steps, averaged), expected)
     return usual <= found.margin + EQUAL and _difference(tonight, mean, expected) <= found.margin + math.log(STALLS)
+
+
+def too_coarse(tonight: Sequence[Measurement], evidence: Evidence) -> str:
+    """Return that a run may be beyond the bound and print the same times, as a rate of one or two digits does."""
+    for run in tonight:
+        seconds, slowest = run.statistic_seconds or math.nan, _slowest(run, evidence)
+        if slowest > evidence.baseline.step_seconds * evidence.tolerance.factor * (1 + EQUAL):
+            shown = wording.seconds(seconds), wording.seconds(slowest)
+            return f"printed too coarsely: {shown[0]} may be up to {shown[1]}, which no repeat would show"
+    return ""
+
+
+def _slowest(run: Measurement, evidence: Evidence) -> float:
+    """Return the slowest statistic that is printed as that of a run, where one printed unit is more than the margin.
+
+    Steps that differ by as much are rounded up as often as down.
+    """
+    half, seconds = run.resolution_seconds / 2, run.statistic_seconds or math.nan
+    spread = float(np.std(winsorised(np.array(run.window_seconds))))
+    fine = 2 * half <= seconds * (evidence.tolerance.factor - 1) or spread >= half
+    return math.nan if fine else seconds + half
 
 
 def _difference(tonight: Sequence[Measurement], statistic: Statistic, expected: float) -> float:

@@ -180,9 +180,11 @@ def _meets_alone(one: Measurement, evidence: Evidence, noise: Noise) -> bool:
 
 def _finding(found: Estimate, tonight: Sequence[Measurement], evidence: Evidence, shape: Shape) -> _Finding:
     told = _answered(found)
-    few_means = found.threshold_only and told is Answer.WITHIN and tonight[0].mean_of
-    if told is Answer.CANNOT_TELL or few_means:
-        because = words.how_few_means(tonight[0]) if few_means else words.how_many(found)
+    few = found.threshold_only and told is Answer.WITHIN
+    coarse = agreement.too_coarse(tonight, evidence) if few or told is Answer.CANNOT_TELL else ""
+    few_means = few and tonight[0].mean_of
+    if told is Answer.CANNOT_TELL or few_means or coarse:
+        because = coarse or (words.how_few_means(tonight[0]) if few_means else words.how_many(found))
         seen = "" if shape.kind == "even" else f"; {shape.words}"
         return _Finding(Verdict.INCONCLUSIVE, Reason.CANNOT_TELL, because + seen)
     doubt = agreement.doubt(told, tonight, evidence)

@@ -57,15 +57,20 @@ def unusable(run: Run, baseline: Baseline, now: datetime) -> Problem:
     if not run.attempts:
         return Problem(Reason.NO_STEPS, "the job left no log: it still waits in the queue, or died before it wrote one")
     files, ending = run.attempts[-1].files, run.attempts[-1].log.ending
+    if ending and ending.code == "unreadable":
+        return Problem(Reason.UNREADABLE, ending.text)
     if ending:
         text = f"no training step in the log: {wording.ended(ending, files.log.name)}"
         return Problem(_reason(ending, Reason.NO_STEPS), text, 0 if ending.file else ending.line)
+    unread = next((one for one in run.attempts[-1].log.unread if one.dialect == baseline.dialect), None)
+    why = f"; {wording.unread(unread)}" if unread else ""
+    line = unread.first_line if unread else 0
     if _recent(run, now):
-        return Problem(Reason.STILL_RUNNING, "no training step yet; probably still running")
-    text = f"no training step of dialect {baseline.dialect} in the log"
+        return Problem(Reason.STILL_RUNNING, f"no training step yet; probably still running{why}", line)
+    text = f"no training step of dialect {baseline.dialect} in the log{why}"
     torn = next((one for one in run.attempts[-1].log.dropped if one.reason == "torn"), None)
     if torn is None:
-        return Problem(Reason.NO_STEPS, text)
+        return Problem(Reason.NO_STEPS, text, line)
     lines = wording.counted(torn.count, "line")
     return Problem(Reason.NO_STEPS, f"{text}; {lines} could not be read, the first is: {torn.example}", torn.first_line)
 

@@ -36,7 +36,11 @@ def notes(run: Run, choice: Choice, timed: Timing, baseline: Baseline) -> Iterat
     else:
         yield Note("unverified-loss", "the log prints no loss: it would not show that the run diverged")
     total = choice.segment.total_steps
-    if total is not None and total != baseline.steps:
+    if int(timed.steps.index[-1]) != int(choice.segment.steps.index[-1]):
+        yield Note(
+            "steps", f"by its few digits the log has about {total} steps; taken as the {baseline.steps} of the recipe"
+        )
+    elif total is not None and total != baseline.steps:
         yield Note("steps", f"the run has {total} steps, the recipe {baseline.steps}")
     speeds = timed.steps.tokens_per_second_per_gpu[timed.usable & ~timed.filled]
     if not np.isfinite(timed.steps.global_batch_size).any() and not np.isfinite(speeds).any():

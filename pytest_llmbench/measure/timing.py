@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 LONGEST_SECONDS = 1e6
 """A step time from here on (11 days) is no step time."""
 
+LARGEST_CHOICE = 0.03
+"""The share of a run's steps that may be uncertain, at most, for the recipe to say how many there were."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Timing:
@@ -47,7 +50,7 @@ class Timing:
 
 def timing(steps: Steps, baseline: Baseline) -> Timing:
     """Return which times of a segment count in the baseline's window."""
-    complete, filled = _with_times_from_tokens(steps, baseline)
+    complete, filled = _with_times_from_tokens(_as_planned(steps, baseline), baseline)
     possible = (complete.seconds >= possible_seconds(baseline)) & (complete.seconds < LONGEST_SECONDS)
     usable = possible & ~complete.asynchronous
     counted = np.zeros(len(steps), dtype=np.bool_)
@@ -70,6 +73,23 @@ def possible_seconds(baseline: Baseline) -> float:
     if math.isnan(baseline.peak_tflops):
         return sys.float_info.min
     return derive.model_flops_utilization(baseline.configuration, 1.0, baseline.peak_tflops)
+
+
+def _as_planned(steps: Steps, baseline: Baseline) -> Steps:
+    """Return the mean of a whole run as that of the recipe's number of steps, where its digits leave that choice.
+
+    A log that prints the time of all steps and a rate of few digits says how many there were as roughly as that; the
+    resolution of its time is as wide as the choice.
+    """
+    if len(steps) != 1 or steps.index[0] < 2 or steps.mean_of[0] != steps.index[0]:
+        return steps
+    nearest = int(steps.index[0])
+    numbers = float(steps.resolution_seconds[0] / steps.seconds[0]) * nearest
+    if not 1 < numbers <= LARGEST_CHOICE * nearest or abs(baseline.steps - nearest) > (numbers + 1) / 2:
+        return steps
+    planned = np.array([baseline.steps], dtype=np.int64)
+    seconds = steps.seconds * nearest / baseline.steps
+    return dataclasses.replace(steps, index=planned, mean_of=planned, seconds=seconds)
 
 
 def _with_times_from_tokens(steps: Steps, baseline: Baseline) -> tuple[Steps, Flags]:

@@ -44,7 +44,7 @@ def note(found: Sequence[Try]) -> Iterator[Note]:
     several = "the log" if len(files) == 1 else f"{len(files)} files"
     runs = all(one.starts_over for one in found[1:])
     head = f"{len(found)} runs in {several}" if runs else f"restarted: {len(found)} attempts in {several}"
-    yield Note("segments" if runs else "attempts", f"{head}; the {which}, from {where}, is judged{told}", judged.line)
+    yield Note("segments" if runs else "attempts", f"{head}; the {which}, from {where}, is judged{told}")
 
 
 def _try(number: int, attempt: Attempt, segment: Segment, steps: int, *, starts_over: bool, judged: bool) -> Try:

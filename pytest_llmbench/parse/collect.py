@@ -7,24 +7,23 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from pytest_llmbench.models import ParsedLog
+from pytest_llmbench.models import ParsedLog, Unread
 from pytest_llmbench.parse import checkpoints, facts, regex
-from pytest_llmbench.parse.dialects import DIALECTS, Dialect, Grammar, grammar
+from pytest_llmbench.parse.dialects import DIALECTS, NO_TOTAL, Dialect, Grammar, grammar
 from pytest_llmbench.parse.dropped import OTHER_DIALECT, TORN, Tally, printable
 from pytest_llmbench.parse.endings import NEEDLES as ENDING_NEEDLES
 from pytest_llmbench.parse.endings import Endings, decisive_lines
 from pytest_llmbench.parse.ranks import rank_of
-from pytest_llmbench.parse.records import StepRecord
+from pytest_llmbench.parse.records import StepRecord, Unmatched
 from pytest_llmbench.parse.scan import Hit, Window, find
 from pytest_llmbench.parse.segments import Marks, segments
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pytest_llmbench.models import RegexDialect, Segment
 
 STEP_NEEDLES = {needle: name for name, dialect in DIALECTS.items() for needle in dialect.needles}
-MARK_NEEDLES = tuple({needle: None for dialect in DIALECTS.values() for needle in dialect.starts + dialect.ends})
 
 
 class Mark(NamedTuple):
@@ -44,17 +43,29 @@ class Found:
         self.rules = rules
         self.tally = Tally()
         self.records: list[StepRecord] = []
+        self.unmatched: list[Unmatched] = []
+        self.lines = 0
         self.segments: tuple[Segment, ...] = ()
 
     def add(self, hit: Hit, rank: str) -> bool:
         """Read what belongs to a needle; tell whether that is a record, if only a torn one."""
         taken = self.rules.take(hit, rank)
+        self.lines += bool(taken)
         for record in taken:
             if isinstance(record, StepRecord):
                 self.records.append(record)
+            elif isinstance(record, Unmatched):
+                self.unmatched = self.unmatched or [record]
             else:
                 self.tally.add(TORN, hit.line, printable(record.text))
-        return bool(taken)
+        return any(not isinstance(record, Unmatched) for record in taken)
+
+    def unread(self, find: str) -> Unread:
+        """Return in how many lines a text stands, and the first of them that the pattern does not match."""
+        if not self.unmatched:
+            return Unread(self.name, find, self.lines)
+        first = self.unmatched[0]
+        return Unread(self.name, find, self.lines, first.origin.line, printable(first.text))
 
     def divide(self, marks: Sequence[Mark]) -> int:
         """Divide the records into segments; return how many steps they hold."""
@@ -105,13 +116,15 @@ class Collector:
         once = [needle for needle in facts.NEEDLES if needle not in self._first_lines]
         if self._steps_since_trace:  # a trace may begin again with another part of the log
             once.append(facts.NCCL_OPERATION)
-        known = (*STEP_NEEDLES, *MARK_NEEDLES, *ENDING_NEEDLES, *checkpoints.NEEDLES, *once)
+        known = (*STEP_NEEDLES, *ENDING_NEEDLES, *checkpoints.NEEDLES, *once)
         hits = find(window, dict.fromkeys((*known, *self._needles)))
         for hit in hits:
             if hit.needle in self._needles:
                 self._take_defined(hit)
             self._file(hit)
         self._endings.take(window, [hit for hit in hits if hit.needle in ENDING_NEEDLES])
+        for hit in find(window, self._mark_needles()):
+            self._marks.append(Mark(hit.needle, hit.offset, hit.line, total_of(hit, DIALECTS.values())))
         if window.stop:
             self._lines = window.next_line - window.text.endswith(b"\n", 0, window.stop)
 
@@ -120,10 +133,11 @@ class Collector:
 
         Of several with as many, one that a file defines. Where files define some, all the others are in `readings`.
         """
+        self._marks.sort(key=lambda mark: mark.offset)
         steps = {name: found.divide(self._marks) for name, found in self._found.items()}
         names = [name for name in (*(one.name for one in self._defined), *DIALECTS) if steps.get(name)]
         if not names:
-            return self._parsed(None)
+            return replace(self._parsed(None), unread=tuple(self._unread()))
         chosen, *others = sorted(names, key=lambda name: -steps[name])
         read = {name: self._parsed(name) for name in (chosen, *(others if self._defined else ()))}
         alike = [
@@ -145,6 +159,13 @@ class Collector:
                 tally.add(OTHER_DIALECT, first.origin.line, f"{name}: step {first.step}", len(found.records))
         return tally
 
+    def _unread(self) -> Iterator[Unread]:
+        """Yield why the dialects that baseline files define find no step."""
+        for alike in self._alike.values():
+            found = self._found.get(alike[0].name)
+            for one in alike:
+                yield replace(found.unread(one.find), dialect=one.name) if found else Unread(one.name, one.find)
+
     def _parsed(self, chosen: str | None) -> ParsedLog:
         parts = self._found[chosen].segments if chosen else ()
         ends = self._found[chosen].rules.dialect.ends if chosen else ()
@@ -162,12 +183,16 @@ class Collector:
             prints_loss=self._found[chosen].rules.dialect.prints_loss if chosen else True,
         )
 
+    def _mark_needles(self) -> dict[bytes, None]:
+        """Return the marks that can count: what stands before all records of a dialect says its total at most."""
+        found = {name for name, one in self._found.items() if one.records}
+        dialects = [each for name, each in DIALECTS.items() if name in found or each.total != NO_TOTAL]
+        return dict.fromkeys(needle for each in dialects for needle in each.starts + each.ends)
+
     def _file(self, hit: Hit) -> None:
         """Put a needle where it belongs."""
         if hit.needle in STEP_NEEDLES:
             self._take_step(hit)
-        elif hit.needle in MARK_NEEDLES:
-            self._marks.append(Mark(hit.needle, hit.offset, hit.line, total_of(hit, DIALECTS.values())))
         elif hit.needle in checkpoints.NEEDLES:
             self._checkpoints.add(hit)
         elif hit.needle in facts.NEEDLES and facts.confirms(hit):

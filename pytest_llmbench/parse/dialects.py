@@ -9,15 +9,17 @@ from typing import cast
 
 from pytest_llmbench.dialects import FIRST_STEP
 from pytest_llmbench.parse.dropped import Tally
-from pytest_llmbench.parse.records import Origin, StepRecord, Torn
+from pytest_llmbench.parse.records import Origin, StepRecord, Torn, Unmatched
 from pytest_llmbench.parse.scan import Hit
 
 Reader = Callable[[bytes, int, int, Origin], StepRecord | Torn | None]
 Settler = Callable[[Sequence[StepRecord], Tally], list[StepRecord]]
-Joiner = Callable[[Sequence[StepRecord], Tally], list[StepRecord]]
+Joiner = Settler
 Timer = Callable[[Sequence[StepRecord]], list[StepRecord]]
-Taker = Callable[[Hit, str], Sequence[StepRecord | Torn]]
+Taker = Callable[[Hit, str], Sequence[StepRecord | Torn | Unmatched]]
 """Reads what belongs to a needle, with the rank of the line; several records where they were glued."""
+
+NO_TOTAL = rb"(?!)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ class Dialect:
     reader: str
     starts: tuple[bytes, ...] = ()
     ends: tuple[bytes, ...] = ()
-    total: bytes = rb"(?!)"
+    total: bytes = NO_TOTAL
     joiner: str = ""
     settler: str = ""
     timer: str = ""
@@ -71,7 +73,7 @@ DIALECTS = {
         timer="pytest_llmbench.parse.maxtext:time_steps",
     ),
     "megatron": Dialect(
-        needles=(b"iteration ", b"Step Time : "),
+        needles=(b"iteration  ", b"iteration (", b"Step Time : "),  # with two blanks: NeMo 2 has one, in every step
         reader="pytest_llmbench.parse.megatron:read_step",
         starts=(
             b"------------------------ arguments ------------------------",
@@ -99,6 +101,7 @@ DIALECTS = {
             b"Model initial global_step=",
             b"[PAX STATUS]: Starting training loop",
             b"step_i: ",
+            b"Elapsed time for <_main>",
         ),
         reader="pytest_llmbench.parse.paxml:read_step",
         starts=(b"initial global_step=", b"Starting training loop"),
@@ -130,42 +133,27 @@ class Grammar:
 
 def grammar(name: str) -> Grammar:
     """Return a built-in dialect with its functions loaded."""
-    read = load_reader(name)
+    dialect = DIALECTS[name]
+    read = cast(Reader, _load(dialect.reader))
 
     def take(hit: Hit, rank: str) -> Sequence[StepRecord | Torn]:
         record = read(hit.text, hit.start, hit.end, Origin(hit.offset, hit.line, rank))
         return () if record is None else (record,)
 
-    return Grammar(DIALECTS[name], take, load_joiner(name), load_settler(name), load_timer(name), FIRST_STEP[name])
+    return Grammar(
+        dialect,
+        take,
+        join=cast(Joiner, _load(dialect.joiner, _as_they_are)),
+        settle=cast(Settler, _load(dialect.settler, _as_they_are)),
+        time_steps=cast(Timer, _load(dialect.timer, list)),
+        first_step=FIRST_STEP[name],
+    )
 
 
-def load_reader(name: str) -> Reader:
-    """Return the function that reads a record of a dialect."""
-    return cast(Reader, _load(DIALECTS[name].reader))
-
-
-def load_joiner(name: str) -> Joiner:
-    """Return the function that puts records of one step together."""
-    joiner = DIALECTS[name].joiner
-    return cast(Joiner, _load(joiner)) if joiner else _settled
-
-
-def load_settler(name: str) -> Settler:
-    """Return the function that makes a dialect's steps certain."""
-    settler = DIALECTS[name].settler
-    return cast(Settler, _load(settler)) if settler else _settled
-
-
-def load_timer(name: str) -> Timer:
-    """Return the function that says what only the other steps of an attempt tell of a step's time."""
-    timer = DIALECTS[name].timer
-    return cast(Timer, _load(timer)) if timer else list
-
-
-def _load(place: str) -> object:
+def _load(place: str, default: object = None) -> object:
     module, _, function = place.partition(":")
-    return getattr(import_module(module), function)
+    return getattr(import_module(module), function) if place else default
 
 
-def _settled(records: Sequence[StepRecord], _tally: Tally) -> list[StepRecord]:
+def _as_they_are(records: Sequence[StepRecord], _tally: Tally) -> list[StepRecord]:
     return list(records)

@@ -172,7 +172,9 @@ def combined(log: Ending | None, error: Ending | None) -> Ending | None:
     """
     if log is None or error is None or log.code not in _PLACES:  # a cut log does not know how it ended
         return error if error is not None else log
-    main, other = sorted((log, error), key=lambda each: (each.went_on, _PLACES[each.code]))
+    main, other = sorted((log, error), key=lambda each: (each.went_on, _strength(each)))
+    if _is_word_of_framework(main) and other.code == "step-cancelled":
+        main, other = other, main
     telling = other.code in (*FAILURES, "nccl-timeout") and other.code != main.code and not other.went_on
     beside = other if telling else None
     return replace(main, beside=main.beside or beside)
@@ -210,7 +212,7 @@ def _code(traceback: Traceback) -> str:
     if AFTERMATH.match(traceback.first) or any(SIGNALLED.match(text) for text in (traceback.first, traceback.last)):
         return "aftermath"
     places = [match.lastindex or 0 for text in (traceback.first, traceback.last) for match in _PATTERN.finditer(text)]
-    told = [code for code in (_NAMES[place - 1] for place in places) if code in FAILURES]
+    told = [code for code in (_NAMES[place - 1] for place in places) if code in (*FAILURES, "nccl-timeout")]
     return min(told, key=_PLACES.__getitem__, default="traceback")
 
 
@@ -224,11 +226,24 @@ def _decided(endings: Sequence[Ending]) -> Ending | None:
     if not first:
         return None
     main = _cause(first)
-    return replace(main, beside=_beside(main, first))
+    return replace(main, beside=_beside(main, first) or _last_raised(main, endings))
+
+
+def _strength(ending: Ending) -> float:
+    """Return a number that is lower for a stronger cause. A framework that is told to end calls any reason preemption:
+    Slurm's words say more."""
+    return _PLACES["cancelled"] + 0.5 if _is_word_of_framework(ending) else _PLACES[ending.code]
+
+
+def _is_word_of_framework(ending: Ending) -> bool:
+    return ending.code == "preempted" and "Preemption detected" in ending.text
 
 
 def _cause(first: Mapping[str, Ending]) -> Ending:
-    strongest = min(first.values(), key=lambda each: _PLACES[each.code])
+    strongest = min(first.values(), key=_strength)
+    cancelled = first.get("step-cancelled")
+    if cancelled is not None and (_is_word_of_framework(strongest) or _follows(strongest, cancelled, first)):
+        return cancelled
     if strongest.code not in CRASHES:
         return strongest
     earliest = min((first[code] for code in CRASHES if code in first), key=lambda each: each.line)
@@ -238,6 +253,25 @@ def _cause(first: Mapping[str, Ending]) -> Ending:
     return earliest
 
 
+def _follows(strongest: Ending, cancelled: Ending, first: Mapping[str, Ending]) -> bool:
+    """Whether all that is said besides a cancelled step is what follows from it."""
+    told = [first[code].line for code in ("aftermath", "task-failure") if code in first]
+    return strongest.code in ("aftermath", "task-failure") and cancelled.line < min(told)
+
+
+def _last_raised(main: Ending, endings: Sequence[Ending]) -> Ending | None:
+    """Return the last exception of another kind than that of the cause: the run may have survived the first."""
+    if main.code != "traceback":
+        return None
+    later = [each for each in endings if each.code == main.code and each.line > main.line]
+    others = [each for each in later if _kind(each) not in (_kind(main), printable(HEAD))]
+    return max(others, key=lambda each: each.line, default=None)
+
+
+def _kind(ending: Ending) -> str:
+    return re.split(r": | in `", ending.text, maxsplit=1)[0]
+
+
 def _beside(main: Ending, first: Mapping[str, Ending]) -> Ending | None:
     """Return what is worth telling with a cause: what failed before a decision, and what followed from a failure."""
     if main.code in DECISIONS:
@@ -245,7 +279,7 @@ def _beside(main: Ending, first: Mapping[str, Ending]) -> Ending | None:
         return min((each for each in told if each.line < main.line), key=lambda each: each.line, default=None)
     if main.code == "nccl-timeout":
         return min((first[code] for code in FAILURES if code in first), key=lambda each: each.line, default=None)
-    after = ("preempted", "requeued", "cancelled", "nccl-timeout")
+    after = ("preempted", "requeued", "cancelled", "nccl-timeout") if main.code != "step-cancelled" else ()
     return next((first[code] for code in after if code in first), None)
 
 

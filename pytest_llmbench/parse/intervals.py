@@ -48,7 +48,7 @@ def _second(first: StepRecord, second: StepRecord, every: int) -> int:
 
     Versions of 2026 print the first step of a process and go on summing, so that the second print is the mean of that
     step too. Where the first print was out of turn, it was such a one. Else the time between the two lines tells; where
-    it does not, the fraction of a second in the time stamps, which came with those versions.
+    it does not, and every step is printed, the fraction of a second in the time stamps, which came with those versions.
     """
     steps = second.step - first.step
     if steps > every:
@@ -61,7 +61,8 @@ def _second(first: StepRecord, second: StepRecord, every: int) -> int:
     if math.isnan(passed):
         return steps
     fractions = bool(first.stamp % 1 or second.stamp % 1)
+    newer = fractions and every == 1
     slack = CLOCK_SHARE * passed + (0 if fractions else 1)
     alone = abs(steps * second.seconds - passed) <= slack
     together = abs((steps + 1) * second.seconds - first.seconds - passed) <= slack
-    return steps + (together if alone != together else fractions)
+    return steps + (together if alone != together else newer)

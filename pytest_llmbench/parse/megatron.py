@@ -28,14 +28,13 @@ from pytest_llmbench.parse.records import (
 )
 from pytest_llmbench.parse.step_times import UNNUMBERED, number, pair, renumbered
 
-NEEDLES = (b"iteration ", b"Step Time : ")
-
-HEAD = re.compile(rb"iteration +(\d{1,15})/ *(\d{1,15}) ?\|")
+HEAD = re.compile(rb"iteration {2,9}(\d{1,15})/ *(\d{1,15}) ?\|")
+"""A number has eight places; a record with one that fills them all is torn."""
 CUT_HEAD = re.compile(rb"iteration {2,9}\d{1,15}/[ \d]*\Z")
 ELAPSED = b"elapsed time per iteration ("
 REST = re.compile(rb"iteration \(m?s\): *\d")
 BEFORE_REST = b"elapsed time per "
-BEGUN = re.compile(rb"iteration +\d")
+BEGUN = re.compile(rb"iteration {2,9}\d")
 HEAD_REACH = 400
 """How far before its time a record begins, at most."""
 

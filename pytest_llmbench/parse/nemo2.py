@@ -84,9 +84,11 @@ def _values(text: bytes, begin: int, stop: int, end: int) -> dict[bytes, bytes] 
     values: dict[bytes, bytes] = {}
     for part in parts:
         name, colon, value = part.partition(b": ")
-        if not colon or name in values or HOLE in part:
+        if not colon or name in values:
             return None
         values[name] = value.rstrip()
+    if HOLE in b"".join(parts):
+        return None
     if TIME not in values or not STEP.fullmatch(values.get(b"global_step", b"")):
         return None
     if not all(NUMBER.fullmatch(values[name]) for name in NUMBERS if name in values):

@@ -13,13 +13,13 @@ TOOK = b"train_step() took "
 INITIAL = b"Model initial global_step="
 LOOP = b"[PAX STATUS]: Starting training loop"
 LOSS = b"step_i: "
-NEEDLES = (TOOK, INITIAL, LOOP, LOSS)
+END = b"Elapsed time for <_main>"
 
 SECONDS = re.compile(rb"train_step\(\) took (-?(?:\d{1,9}(?:\.\d{1,9})?|%b)) seconds" % NOT_FINITE)
 FIRST = re.compile(rb"Model initial global_step=(\d{1,15})[ \t]*[\r\n]")
 DIVERGED = re.compile(rb"step_i: \d{1,15}, train(?:ing)? loss: (-?%b)(?!\w)" % NOT_FINITE)
 
-UNNUMBERED, CUT, LOOP_BEGINS, LOSS_DIVERGES = -1, -2, -3, -4
+UNNUMBERED, CUT, LOOP_BEGINS, LOSS_DIVERGES, ENDED = -1, -2, -3, -4, -5
 """What stands for the step until `settle` counts: a step, a torn one, and lines that are no steps.
 
 A step that is not negative is that of an INITIAL line.
@@ -32,6 +32,8 @@ def read_step(text: bytes, start: int, end: int, origin: Origin) -> StepRecord |
         return _read_seconds(text, start, end, origin)
     if text.startswith(LOOP, start):
         return StepRecord(origin, LOOP_BEGINS, NAN, 0.0)
+    if text.startswith(END, start):
+        return StepRecord(origin, ENDED, NAN, 0.0)
     if initial := FIRST.match(text, start, end):
         return StepRecord(origin, int(initial[1]), NAN, 0.0)
     if diverged := DIVERGED.match(text, start, end):
@@ -52,12 +54,18 @@ def settle(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
 
 
 def _runs(records: Sequence[StepRecord]) -> list[tuple[list[StepRecord], list[StepRecord]]]:
-    """Return the lines that begin each run, and those that follow them up to the next run."""
+    """Return the lines that begin each run, and those that follow them up to the next run.
+
+    A process says that it ended after its last step: a step behind that is of another one whose beginning was lost.
+    """
     runs: list[tuple[list[StepRecord], list[StepRecord]]] = [([], [])]
+    ended = False
     for record in records:
         starts = record.step >= 0 or record.step == LOOP_BEGINS
-        if starts and runs[-1][1]:
+        goes_on = record.step in (UNNUMBERED, CUT)
+        if (starts and runs[-1][1]) or (goes_on and ended):
             runs.append(([], []))
+        ended = record.step == ENDED or (ended and not (starts or goes_on))
         runs[-1][0 if starts else 1].append(record)
     return runs
 
@@ -68,11 +76,14 @@ def _counted(starts: Sequence[StepRecord], rest: Sequence[StepRecord], tally: Ta
     if max(loops, len(initial)) > 1:
         text = f"train_step() of one of {max(loops, len(initial))} processes that nothing tells apart"
         for record in rest:
-            tally.add(UNKNOWN_STEP, record.origin.line, text)
+            if record.step != ENDED:
+                tally.add(UNKNOWN_STEP, record.origin.line, text)
         return []
     number = initial[0] if initial else 0
     steps: list[StepRecord] = []
     for record in rest:
+        if record.step == ENDED:
+            continue
         if record.step == LOSS_DIVERGES:
             steps[-1:] = [last._replace(loss=record.loss) for last in steps[-1:]]
             continue

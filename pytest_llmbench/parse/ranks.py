@@ -10,6 +10,8 @@ TASK = re.compile(rb"[ \t\r]*(\d{1,9}): ")
 ROLE = re.compile(rb"([A-Za-z][\w.-]{0,99}/\d{1,9}) ")
 RANK = re.compile(rb"\[((?:rank|default)\d{1,9})\]")
 PROCESS = re.compile(rb"\b(pid=\d{1,9})\b")
+SIGN = re.compile(rb"[/\[]|: |pid=")
+"""Part of every label: most lines that have none are told by it alone."""
 
 
 def rank_of(hit: Hit) -> str:
@@ -21,7 +23,7 @@ def rank_of(hit: Hit) -> str:
     earliest = max(0, hit.start - REACH_BACK)
     begin = hit.text.rfind(b"\n", earliest, hit.start) + 1 or earliest
     prefix = hit.text[begin : hit.start]
-    if not prefix:
+    if not (prefix and SIGN.search(prefix)):
         return ""
     heads = [prefix] if begin > earliest or hit.offset <= REACH_BACK else []
     if b"\r" in prefix:

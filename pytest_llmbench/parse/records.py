@@ -67,6 +67,13 @@ class Torn(NamedTuple):
     text: bytes
 
 
+class Unmatched(NamedTuple):
+    """A line that should hold a record, and holds none that a pattern matches."""
+
+    origin: Origin
+    text: bytes
+
+
 def significant_unit(value: float, digits: int) -> float:
     """Return one unit in the last of `digits` significant digits: 0.1 for 24.0 and 3; 0 where there is none."""
     if value == 0 or not math.isfinite(value):

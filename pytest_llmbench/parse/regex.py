@@ -13,7 +13,7 @@ from pytest_llmbench.models import RegexDialect
 from pytest_llmbench.parse.dialects import Dialect, Grammar, Timer
 from pytest_llmbench.parse.dropped import TORN, Tally
 from pytest_llmbench.parse.ranks import rank_of
-from pytest_llmbench.parse.records import HOLE, NAN, Origin, StepRecord, Torn, line_stop, printed_unit
+from pytest_llmbench.parse.records import HOLE, NAN, Origin, StepRecord, Torn, Unmatched, line_stop, printed_unit
 from pytest_llmbench.parse.scan import REACH_BACK, Hit
 from pytest_llmbench.patterns import RATE, REQUIRED, UNITS, compiled, named_groups
 
@@ -74,8 +74,8 @@ class StepLines:
         self._counts: Counter[int] = Counter()
         self._doubtful: dict[int, int] = {}
 
-    def take(self, hit: Hit, _rank: str) -> Sequence[StepRecord | Torn]:
-        """Return the steps of the line around a needle; nothing where the pattern does not match it."""
+    def take(self, hit: Hit, _rank: str) -> Sequence[StepRecord | Torn | Unmatched]:
+        """Return the steps of the line around a needle; nothing where it was read before."""
         if hit.offset < self._read_to:
             return ()
         stop = line_stop(hit.text, hit.start, hit.end)
@@ -91,6 +91,8 @@ class StepLines:
         matches = self._matches(text)
         if matches is None:
             return (Torn(origin, text),)
+        if not matches:
+            return (Unmatched(origin, text),)
         line = Line(text, stop < hit.end, bool(REST_BELOW.match(hit.text, stop, hit.end)))
         self._note(hit, text, matches)
         return tuple(self._record(hit, place, line, match) for place, match in enumerate(matches))

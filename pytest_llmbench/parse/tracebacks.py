@@ -31,11 +31,15 @@ LABEL = re.compile(
 """The labels of a process before a line: `52: [rank52]: `, `train/0 [default3]:`, `(worker pid=7, ip=10.0.0.1) `."""
 
 KINDS = rb"Error|Exception|Interrupt|Exit|Iteration|Expired|Failure|Failed|Warning|Group"
-EXCEPTION = re.compile(rb"(?:(?:[A-Za-z_]\w*\.){1,20}_?[A-Z]\w*|(?=[A-Z_])\w*(?:%b))(?=:|\s*$)" % KINDS)
-"""How the line of an exception begins: a class with its module, or without one and with a name as exceptions have."""
+EXCEPTION = re.compile(rb"(?:(?:[A-Za-z_]\w*\.){1,20}(?:_?[A-Z]\w*|\w*error)|(?=[A-Z_])\w*(?:%b))(?=:|\s*$)" % KINDS)
+"""How the line of an exception begins: a class with its module, or without one and with a name as exceptions have. Old
+classes are written small: `socket.gaierror`, `struct.error`."""
 
 CODE_INDENT = b"    "
 """Stands before a line of the program in a traceback, and before the marks under it."""
+
+COLOUR = re.compile(rb"\x1b\[[\d;]*m")
+"""Python 3.13 colours its tracebacks where FORCE_COLOR is set."""
 
 CHAIN = re.compile(
     rb"During handling of the above exception, another exception occurred"
@@ -156,5 +160,6 @@ def _lines(window: Window, begin: int, end: int, line: int) -> Iterator[tuple[in
         stop = text.find(b"\n", place)
         stop = len(text) if stop < 0 else stop
         shown = text[place : min(stop, place + REACH)].rstrip(b"\r")
+        shown = COLOUR.sub(b"", shown) if b"\x1b" in shown else shown
         yield line, shown[shown.rfind(b"\r") + 1 :]
         place, line = stop + 1, line + 1

@@ -32,11 +32,13 @@ ADVICE = {
     "diverged": "the step time of a diverged run means nothing: look at the first bad step, then run it again",
     "incomplete": "run it again; a run counts only when it reached its last step",
     "still-running": "judge it again when the job has ended",
-    "no-steps": "read the end of the log; run it again",
+    "no-steps": "read the end of the log, and with `dialect: regex` compare `find` and `pattern` with it; run it again",
     "window-incomplete": "the window must be whole; look for lost or torn lines in the log, or run it again",
     "loss-missing": "without its loss nobody knows that a run trained; check the log's format",
     "impossible-sample": "check the unit, and that GPU type, precision and number of GPUs are those of the run",
-    "wrong-configuration": "compare the run's settings with: llmbench baselines show {id}",
+    "wrong-configuration": "compare the run's settings with: llmbench baselines show {id} (with "
+    "--baselines=DIR for your own); if they agree and the framework counts FLOPs in another way, give the baseline "
+    "file a logged_tflops_factor",
     "no-run": "give --llmb-logs a folder that holds a run of it, or select fewer with -k",
     "start-unknown": "correct the clock or the file's time, or name its folder by the time of its start",
     "too-old": "run it again, or raise --llmb-max-age",
@@ -47,8 +49,9 @@ ADVICE = {
     "only-not-comparable": "run it again without profiling, tracing or loading a checkpoint",
     "unmatched": "judge it against another release with --llmb-baseline-release, add a baseline with "
     "--llmb-baselines=DIR, or allow it with --llmb-unmatched=list",
-    "ambiguous": "say what nothing in the run says with --llmb-release or --llmb-gpu, correct what contradicts itself "
-    "(a folder's name, the metadata), or allow it with --llmb-unmatched=list",
+    "ambiguous": "say what nothing in the run says: release and GPU type with --llmb-release and --llmb-gpu, the rest "
+    "in the name of its folder or log (pretrain_<recipe>_<size>_<precision>_<GPUs>) or in its metadata; correct what "
+    "contradicts itself; or allow it with --llmb-unmatched=list",
     "within-tolerance": "nothing",
     "cannot-tell": "run it again, and judge the runs together with --llmb-repeat-window; a history of 8 nights or a "
     "recorded baseline of several runs makes the noise known",
@@ -74,7 +77,8 @@ ADVICE = {
     "job-lost": "look for the job with sacct, and for its log, before it is run again",
     "log-missing": "look into the folder of the job: its log may have another name or place",
     "over-budget": "look at the file system and at what else used it then; the budget is in the baseline file",
-    "budget-unknown": "save synchronously, budget the dispatch instead, or take the budget out of the baseline file",
+    "budget-unknown": "budget what its log can state: checkpoint_save_seconds of a synchronous save, "
+    "checkpoint_save_dispatch_seconds of an asynchronous one; or take the budget out of the baseline file",
     "nothing-left": "look in its log whether it did what it was for, and at its variables with --llmb-dry-run",
     "not-judged": "nothing: such a run is not judged for speed; look at its files",
     "unreadable": "make it readable, move it elsewhere, or allow it with --llmb-unmatched=list",
@@ -220,7 +224,8 @@ def _other_statistic(described: dict[str, Any]) -> str:
 
 
 def _notes(described: dict[str, Any]) -> Iterator[str]:
-    notes = described.get("notes", [])
+    listed = ("attempts", "segments") if tries.lines(described) else ()  # each of them has a line of its own
+    notes = [note for note in described.get("notes", []) if note["code"] not in listed]
     for note in notes[:5]:
         yield from _fact("note", note["text"] + (f" (line {note['line']})" if note["line"] else ""))
     if len(notes) > 5:

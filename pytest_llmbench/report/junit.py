@@ -143,7 +143,7 @@ def _run(run: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "run", run["id"]
     yield "job", run["job_id"]
     yield "started", f"{run['started'] or 'at an unknown time'} ({run['started_from']}), {run['age']} old"
-    yield "attempt", f"{run['attempt']} of {run['attempts']}, numbered from 0"
+    yield "restart", f"{run['attempt']} (of {wording.counted(run['attempts'], 'log file')})"
     yield "identified", run["identified"]
 
 

@@ -57,6 +57,7 @@ NOTEWORTHY = (
     "other-release",
     "repeat-disagrees",
     "torn",
+    "over-budget",
 )
 """Notes that stand under a green line too: what was judged is not all that there was."""
 
@@ -149,6 +150,8 @@ def _lines(one: dict[str, Any]) -> Iterator[str]:
     remarks = [note["text"] for note in one["notes"] if note["code"] in NOTEWORTHY]
     if one["reason"] in DOUBTFUL:
         remarks.insert(0, one["text"].partition("; ")[2])
+    if one["reason"] == "over-budget":  # its step time may be a good one
+        remarks.insert(0, one["text"])
     told = [_clipped(remark, 120) for remark in (remarks if one["verdict"] in JUDGED else [one["text"]])]
     for remark in filter(None, (*told, jobs.brief(one), jobs.finding(one))):
         yield from textwrap.wrap(remark, 79, initial_indent=INDENT, subsequent_indent=INDENT, break_on_hyphens=False)

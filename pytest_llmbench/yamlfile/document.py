@@ -95,4 +95,5 @@ def _syntax(path: Path, error: Any, text: str) -> str:
     if "\t" in line[: len(line) - len(line.lstrip())] or line[mark.column : mark.column + 1] == "\t":
         return f"{path}:{mark.line + 1}: found a tab, expected spaces"
     problem = " ".join(filter(None, (error.context, error.problem)))
-    return f"{path}:{mark.line + 1}: found a syntax error ({problem}), expected YAML"
+    hint = "; in single quotes a backslash stands for itself" if "escape character" in problem else ""
+    return f"{path}:{mark.line + 1}: found a syntax error ({problem}), expected YAML{hint}"

@@ -53,6 +53,8 @@ class Text:
     def read(self, node: Node, report: Report) -> Any:
         if node.id != "scalar" or node.tag == _NULL_TAG:
             return _wrong(node, self.expected, report)
+        if node.tag != _TEXT_TAG and self.choices:
+            return _wrong(node, " or ".join(self.choices), report)
         if node.tag != _TEXT_TAG:
             hint = f'write "{node.value}" in quotes, its digits are information'
             return _wrong(node, f"{self.expected} as text: {hint}", report, what="{} without quotes")
@@ -75,8 +77,10 @@ class Number:
     def read(self, node: Node, report: Report) -> Any:
         pattern = r"0|[1-9][0-9]{0,17}" if self.whole else r"[0-9]{1,18}(\.[0-9]{1,20})?([eE][-+]?[0-9]{1,3})?"
         value = str(node.value)
-        if node.id != "scalar" or node.style in ("'", '"') or not re.fullmatch(pattern, value):
+        if node.id != "scalar" or not re.fullmatch(pattern, value):
             return _wrong(node, self._expected(), report)
+        if node.style in ("'", '"'):
+            return _wrong(node, self._expected(), report, what="{} in quotes", hint=" without quotes")
         number = int(value) if self.whole else float(value)
         return number if self.low <= number <= self.high else _wrong(node, self._expected(), report)
 

@@ -54,6 +54,13 @@ def test_a_built_in_dialect_has_no_definition(valid_file: Path) -> None:
             "FILE:8: found the definition of a dialect beside dialect: nemo2, expected",
         ),
         ("dialect: regex", "dialect: regexp", "FILE:7: found 'regexp', expected nemo1 or nemo2"),
+        (LOG, LOG + "  averages: 10\n", "FILE:11: found 10, expected single or interval"),
+        (
+            LOG,
+            LOG + '  first_step: "1"\n',
+            "FILE:11: found '1' in quotes, expected a whole number from 0 to 1000000000 w",
+        ),
+        (f"'{PATTERN}'", f'"{PATTERN}"', "expected YAML; in single quotes a backslash stands for itself"),
         ("find: ' ms'", "find: ''", "FILE:9: found '', expected at least three characters of one line"),
         ("find: ' ms'", "find: 'ms'", "FILE:9: found 'ms', expected at least three characters of one line"),
         ("find: ' ms'", "find: '    '", "FILE:9: found '    ', expected at least three characters of one line"),

@@ -98,6 +98,8 @@ def test_slurms_own_output_of_a_requeued_job_belongs_to_no_attempt(tree: Tree) -
         ("log-prepare_dataset_12_0.out", "a preparation, no training"),
         ("git-info.log", "written by the framework beside its log"),
         ("notes.txt", "not read, by its name; give the file itself to read it as a log"),
+        ("log-y_9_0.out.lz4", "not read, by its name; give the file itself to read it as a log"),
+        ("log-y_9_0.out.1", "not read, by its name; give the file itself to read it as a log"),
         ("train.txt.gz", "not read, by its name; give the file itself to read it as a log"),
         ("log-y_9_0.tar.gz", "not read, by its name; give the file itself to read it as a log"),
         ("log-y_9_0.out.tar", "not read, by its name; give the file itself to read it as a log"),

@@ -106,7 +106,7 @@ def test_a_file_that_is_given_is_a_log_of_any_name(memory: Any) -> None:
 
 def test_what_is_absent_or_forbidden_is_unreadable(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     found = find_runs([path_of("memory://absent")], Stores())
-    assert [path for path, _ in found.unreadable] == [path_of("memory://absent")]
+    assert found.unreadable == ((path_of("memory://absent"), "cannot be read: No such file or directory"),)
     memory.pipe("/runs/a/x.out", b"x")
     listing = type(memory).ls
 

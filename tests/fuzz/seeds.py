@@ -21,7 +21,8 @@ from parse.strategies import FRAMEWORKS, write
 
 from pytest_llmbench.baseline.locate import shipped_baselines
 from pytest_llmbench.baseline.read import baseline_files, read_recipe
-from pytest_llmbench.parse.collect import MARK_NEEDLES, STEP_NEEDLES
+from pytest_llmbench.parse.collect import STEP_NEEDLES
+from pytest_llmbench.parse.dialects import DIALECTS
 from pytest_llmbench.parse.endings import NEEDLES as ENDING_NEEDLES
 from pytest_llmbench.parse.facts import NEEDLES as FACT_NEEDLES
 
@@ -97,7 +98,8 @@ def findings(target: str) -> list[bytes]:
 def words(target: str) -> list[bytes]:
     """Return the pieces that inputs of a target are made of."""
     if target == "log":
-        return list(dict.fromkeys([*STEP_NEEDLES, *MARK_NEEDLES, *ENDING_NEEDLES, *FACT_NEEDLES, *_fields()]))
+        marks = [mark for dialect in DIALECTS.values() for mark in (*dialect.starts, *dialect.ends)]
+        return list(dict.fromkeys([*STEP_NEEDLES, *marks, *ENDING_NEEDLES, *FACT_NEEDLES, *_fields()]))
     if target == "archive":
         return [*ARCHIVE_WORDS, *(suffix.encode() for suffix in SUFFIXES)]
     keys = {key for text in seeds(target) for key in re.findall(rb"[a-z_]{3,40}:", text)}

@@ -172,3 +172,27 @@ def test_constant_data_gives_no_nan(values: list[float], count: int) -> None:
     judgement = judge(evidence(measurement(values[0], window_seconds=(values[0],) * count)))
     assert judgement.estimate is not None
     assert all(math.isfinite(getattr(judgement.estimate, name)) for name in ("low", "high", "standard_error"))
+
+
+@pytest.mark.parametrize(
+    ("factor", "resolution", "steps", "status"),
+    [
+        (1.04, 0.11, 34, Status.FAILED),  # any time from 7.2 to 8.0 s is printed so
+        (1.04, 0.04, 34, Status.PASSED),
+        (0.98, 0.11, 34, Status.PASSED),  # the slowest of them meets the bound
+        (1.04, 0.11, 2, Status.FAILED),
+    ],
+)
+def test_what_is_printed_too_coarsely_does_not_pass_by_the_literal_rule(
+    factor: float, resolution: float, steps: int, status: Status
+) -> None:
+    seconds = 7.325 * factor
+    one = measurement(seconds, resolution_seconds=seconds * resolution, window_seconds=(seconds,) * steps)
+    judgement = judge(evidence(one))
+    assert consequence(judgement, required=False, inconclusive="literal", improvement="pass") is status
+    assert ("printed too coarsely" in judgement.text) is (status is Status.FAILED)
+
+
+def test_coarse_times_of_steps_that_differ_are_rounded_both_ways() -> None:
+    one = measurement(7.5, resolution_seconds=1.0, window_seconds=(7.0, 8.0) * 17)
+    assert judge(evidence(one)).meets_point

@@ -48,6 +48,11 @@ def test_a_run_without_a_step_says_how_it_ended(ending: Ending, reason: Reason, 
     assert problem.text.startswith("no training step in the log: ")
 
 
+def test_a_log_that_could_not_be_read_is_not_one_without_steps() -> None:
+    problem = problem_of(run(log(ending=Ending("unreadable", "x_1.out: changed while it was read", 0))))
+    assert (problem.reason, problem.text) == (Reason.UNREADABLE, "x_1.out: changed while it was read")
+
+
 @pytest.mark.parametrize(
     ("ending", "reason"),
     [(WARNED, Reason.STILL_RUNNING), (RAISED, Reason.INCOMPLETE), (IN_ERR, Reason.INCOMPLETE)],

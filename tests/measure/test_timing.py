@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import BASELINE, NOW, log, run, segment, steps
+from builders import BASELINE, NOW, at, log, means_of, run, segment, steps
 
 from pytest_llmbench.measure.measurement import measure
-from pytest_llmbench.models import Baseline, Measurement, Reason
+from pytest_llmbench.models import Baseline, Measurement, Reason, Window
 
 TOKENS = 8192 * 256 / 128
 """Tokens of a step on one GPU."""
@@ -107,3 +107,26 @@ def test_a_gradient_norm_that_is_no_number_is_a_divergence_wherever_it_stands() 
     norm = np.where(only(3), np.nan, 1.0)
     measurement = measured(has_loss=~only(3), grad_norm=norm, has_grad_norm=~only())
     assert [problem.reason for problem in measurement.problems] == [Reason.DIVERGED]
+
+
+def whole_run(of: int, seconds: float, resolution: float) -> Measurement:
+    """Return what a run of 1921 steps in the recipe measured whose log prints a mean of `of` steps."""
+    baseline = at(BASELINE, steps=1921, window=Window(1, 1921))
+    columns = means_of(of, [seconds], resolution_seconds=np.array([resolution]))
+    return measure(run(log(segment(columns, total=of))), baseline, NOW)
+
+
+def test_the_recipe_says_how_many_steps_a_whole_run_had_where_its_digits_leave_a_choice() -> None:
+    measurement = whole_run(1909, 7.4, 7.4 * 24 / 1909)
+    assert measurement.valid
+    assert measurement.statistic_seconds == pytest.approx(7.4 * 1909 / 1921)
+    assert [note.text for note in measurement.notes if note.code == "steps"] == [
+        "by its few digits the log has about 1909 steps; taken as the 1921 of the recipe"
+    ]
+
+
+@pytest.mark.parametrize(("of", "choice"), [(1909, 0.9), (1909, 20), (1909, 60), (1000, 24), (1950, 24)])
+def test_a_run_of_another_number_of_steps_stays_what_it_is(of: int, choice: float) -> None:
+    measurement = whole_run(of, 7.4, 7.4 * choice / of)
+    assert measurement.statistic_seconds in (None, pytest.approx(7.4))
+    assert not measurement.valid

@@ -87,7 +87,9 @@ TASK = LINES[6][0] + "\n"
 JOB_CANCELLED = LINES[11][0] + "\n"
 STEP_CANCELLED = LINES[12][0] + "\n"
 WATCHDOG = LINES[17][0] + "\n"
+PREEMPTION = LINES[10][0] + "\n"
 TRACE = "Traceback (most recent call last):\n  File\n"
+NCCL = f"{TRACE}torch.distributed.DistBackendError: [Rank 3] Watchdog caught collective operation timeout: WorkNCCL()\n"
 RAISED = f"{TRACE}ValueError: x\n"
 CHILD = f"{TRACE}torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
 PIPE = f"{TRACE}BrokenPipeError: [Errno 32] Broken pipe\n"
@@ -110,10 +112,21 @@ CAUSES = [
     ("a job that hung and was cancelled", WATCHDOG + JOB_CANCELLED, "cancelled", 2, ("nccl-timeout", 1)),
     ("a step that is cancelled after a crash", RAISED + STEP_CANCELLED, "traceback", 3, None),
     ("a step that is cancelled, said first", STEP_CANCELLED + RAISED, "traceback", 4, None),
-    ("a step that is cancelled without a crash", STEP_CANCELLED + SIGTERM, "aftermath", 4, None),
+    ("a step that is cancelled without a crash", STEP_CANCELLED + SIGTERM, "step-cancelled", 1, None),
+    ("a step that is cancelled, and a task that exits for it", STEP_CANCELLED + SIGTERM + TASK, "step-cancelled", 1,
+     None),
+    ("a step that is cancelled, as a task had failed", TASK + STEP_CANCELLED + SIGTERM, "aftermath", 5, None),
+    ("a framework that is told to end by hand", PREEMPTION + JOB_CANCELLED, "cancelled", 2, None),
+    ("and of which only the step says so", PREEMPTION + STEP_CANCELLED, "step-cancelled", 2, None),
+    ("a framework that is told to end for another job", PREEMPTION + LINES[9][0] + "\n", "preempted", 1, None),
     ("a failed task after its exception", RAISED + TASK, "traceback", 3, None),
     ("a failed task before its exception", TASK + RAISED, "traceback", 4, None),
     ("an exception, then NCCL", RAISED + WATCHDOG, "traceback", 3, ("nccl-timeout", 4)),
+    ("NCCL's exception alone", NCCL, "nccl-timeout", 3, None),
+    ("NCCL and its exception before another", WATCHDOG + NCCL + RAISED,
+     "nccl-timeout", 1, ("traceback", 7)),
+    ("an exception that the run may have survived, then another", f"{TRACE}ImportError: no apex\n" + RAISED,
+     "traceback", 3, ("traceback", 6)),
     ("NCCL, then an exception", WATCHDOG + RAISED, "nccl-timeout", 1, ("traceback", 4)),
     ("an exception before NCCL and one after", RAISED + WATCHDOG + RAISED, "traceback", 3, ("nccl-timeout", 4)),
     ("a peer that is gone, then NCCL", PEER + WATCHDOG, "nccl-timeout", 4, None),

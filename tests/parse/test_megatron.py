@@ -252,6 +252,8 @@ WHOLE = line(7)
         WHOLE[: WHOLE.index(" | consumed") + 2] + "\n",
         WHOLE[: WHOLE.index("mples:")] + "\n",
         " iteration        7/      5\n",
+        WHOLE.replace("iteration        7/", "iteration 7/"),
+        WHOLE.replace("iteration        7/", "iteration 10000000/"),
         WHOLE.replace("2000.0", "20[rank3]: warning00.0"),
         WHOLE.replace("2000.0", "20\n00.0"),
         WHOLE.replace("lm loss", "lm [rank3]: warning\n loss"),
@@ -419,6 +421,13 @@ def test_the_second_print_after_a_restart_is_the_mean_of_two_as_well() -> None:
         for step, milliseconds, second in ((4, 12000, 10), (5, 7000, 12), (6, 2000, 14))
     ]
     assert means(parse(line(3) + START + "".join(run))) == [[1], [1, 2, 1]]
+
+
+def test_a_first_print_in_turn_begins_no_mean_of_one_step_more() -> None:
+    """The first ten steps were slow, so that the time between the lines fits both; their line was no first step's."""
+    minutes = {10: ("06:02:43.250", 16300), 20: ("06:04:45.950", 12270), 30: ("06:06:48.650", 12270)}
+    run = [line(step, seconds, stamp=f" [2026-07-15 {at}]") for step, (at, seconds) in minutes.items()]
+    assert means(parse(START + "".join(run))) == [[10, 10, 10]]
 
 
 def test_a_lost_second_line_leaves_no_mean() -> None:

@@ -46,6 +46,17 @@ def test_a_restart_is_another_attempt_also_where_the_count_goes_on() -> None:
     assert steps(parse(INITIAL.format(5) + LOOP + took() * 2 + LOOP + took() * 2)) == [[5, 6], [0, 1]]
 
 
+def test_steps_behind_the_end_are_of_another_run_whose_beginning_was_lost() -> None:
+    log = parse(INITIAL.format(0) + LOOP + took() * 3 + END + took("9.5") * 2)
+    assert steps(log) == [[0, 1, 2], [0, 1]]
+    assert [segment.finished for segment in log.segments] == [True, False]
+
+
+def test_a_loss_behind_the_end_is_that_of_the_last_step() -> None:
+    (segment,) = parse(LOOP + took() * 3 + END + loss(2, "nan")).segments
+    assert math.isnan(segment.steps.loss[-1])
+
+
 def test_a_torn_line_takes_its_number() -> None:
     log = parse(took("7.1") + took("7.2").replace("7.2 seconds", "7.") + took("7.3"))
     assert steps(log) == [[0, 2]]

@@ -14,7 +14,7 @@ import zstandard
 from parse.written import bar, dropped, maxtext, maxtext_run, nemo2, nemo2_run, parse, steps
 
 from pytest_llmbench.errors import LogError
-from pytest_llmbench.parse.dialects import DIALECTS, load_reader, load_settler
+from pytest_llmbench.parse.dialects import DIALECTS, grammar
 from pytest_llmbench.parse.read import parse_blocks, read_ending, read_log
 
 
@@ -42,8 +42,8 @@ def test_of_two_dialects_the_one_with_more_steps_counts() -> None:
 
 @pytest.mark.parametrize("name", DIALECTS)
 def test_every_entry_of_the_table_can_be_loaded(name: str) -> None:
-    assert callable(load_reader(name))
-    assert callable(load_settler(name))
+    rules = grammar(name)
+    assert all(callable(each) for each in (rules.take, rules.join, rules.settle, rules.time_steps))
 
 
 @pytest.mark.parametrize(

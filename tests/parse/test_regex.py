@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from parse.written import dropped, nemo2_run, steps
 
-from pytest_llmbench.models import ParsedLog, RegexDialect
+from pytest_llmbench.models import ParsedLog, RegexDialect, Unread
 from pytest_llmbench.parse.read import parse_blocks, read_log
 from pytest_llmbench.parse.scan import REACH, REACH_BACK
 from pytest_llmbench.parse.tail import LastStep, last_step
@@ -164,6 +164,18 @@ def test_a_number_counts_only_where_it_has_an_end(pattern: str, text: str, whole
 def test_lines_without_the_literal_and_lines_that_do_not_match_are_no_steps() -> None:
     log = parse("step 5 loss 2 took 4 s\n" + "took 5 ms\n" + line(1))
     assert (steps(log), dropped(log)) == ([[1]], {})
+
+
+def test_a_log_without_a_step_says_which_line_the_pattern_should_have_matched() -> None:
+    twin, absent = replace(OWN, name="regex:twin-1.0"), RegexDialect("regex:other-1.0", "never there", OWN.pattern)
+    log = parse("hello\nstep=5 took 4 ms\nstep=6 took 4 ms, or 5 ms\n", OWN, twin, absent)
+    assert log.unread == (
+        Unread("regex:mine-1.0", " ms", 2, 2, "step=5 took 4 ms"),
+        Unread("regex:twin-1.0", " ms", 2, 2, "step=5 took 4 ms"),
+        Unread("regex:other-1.0", "never there"),
+    )
+    assert parse("x" * REACH_BACK + line(1)).unread == (Unread("regex:mine-1.0", " ms", 1),)
+    assert parse(line(1) + "took 5 ms\n", OWN, absent).unread == ()
 
 
 def test_glued_records_are_two_steps_or_none_and_never_mixed() -> None:

@@ -46,6 +46,10 @@ CHAINED = """[rank0]: Traceback (most recent call last):
 [rank0]: RuntimeError: DataLoader worker (pid 9) exited unexpectedly
 """
 SHORT = "Traceback (most recent call last):\nValueError: x"
+COLOURED = (
+    'Traceback (most recent call last):\n  File \x1b[35m"/x.py"\x1b[0m, line \x1b[35m1\x1b[0m\n'
+    "    \x1b[1;31mmain\x1b[0m()\n\x1b[1;35mValueError\x1b[0m: \x1b[35mbad\x1b[0m\n"
+)
 RETURNS = "bar\rTraceback (most recent call last):\r\nValueError: x\r\n"
 UNLABELLED = """Traceback (most recent call last):
 Traceback (most recent call last):
@@ -116,6 +120,9 @@ CASES = [
     ("the log ends within", "Traceback (most recent call last):\n  File\nValueErr", [(1, 1, "", "", "")]),
     ("no line feed at the end", SHORT, [(1, 2, "", *("ValueError: x",) * 2)]),
     ("carriage returns", RETURNS, [(1, 2, "", *("ValueError: x",) * 2)]),
+    ("colours", COLOURED, [(1, 4, "", *("ValueError: bad",) * 2)]),
+    ("a class that is written small", SHORT.replace("ValueError", "socket.gaierror"),
+     [(1, 2, "", *("socket.gaierror: x",) * 2)]),
     ("none", "ValueError: x\n", []),
 ]  # fmt: skip
 

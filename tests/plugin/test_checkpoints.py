@@ -37,7 +37,9 @@ def hold(judged: Judge, tmp_path: Path, baselines: dict[str, Baseline]) -> Hold:
     return judge
 
 
-def test_a_save_over_its_budget_fails_and_names_line_and_file(hold: Hold, generated: Write, tmp_path: Path) -> None:
+def test_a_save_over_its_budget_fails_and_names_line_and_file(
+    hold: Hold, generated: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     generated(LLAMA, checkpoint="save")  # in 4.389 s
     (log,) = tmp_path.rglob("log-*.out")
     line = next(n for n, text in enumerate(log.read_text().splitlines(), 1) if "Save duration: 4.389s" in text)
@@ -50,6 +52,8 @@ def test_a_save_over_its_budget_fails_and_names_line_and_file(hold: Hold, genera
     place = next(n for n, text in enumerate(own, 1) if SAVE in text)
     expected = f"checkpoint save took 4.389 s (line {line}), the budget is 4 s (25.04.yaml:{place})"
     assert found["text"].startswith(expected)
+    under_its_line = capsys.readouterr().out.partition(" llmbench ==")[2]
+    assert "checkpoint save took 4.389 s" in " ".join(under_its_line.split())
     assert told.ret == pytest.ExitCode.TESTS_FAILED
 
 

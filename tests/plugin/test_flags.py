@@ -59,6 +59,7 @@ def test_a_path_behind_a_flag_is_a_path(pytester: pytest.Pytester) -> None:
     [
         (["--llmb-certify"], "--llmb-certify has no runs to work on: add --llmb-logs=PATH"),
         (["--llmb-selftest"], "--llmb-selftest has no runs to work on: add --llmb-logs=PATH"),
+        (["--llmb-logs=" + "x" * 300], "File name too long"),
         (["--llmb-logs=.", "--llmb-certify=yes"], "ignored explicit argument 'yes'"),
         (["--llmb-logs=.", "--llmb-certify", "--llmb-record=own"], "--llmb-certify with --llmb-record"),
         (["--llmb-logs=.", "--llmb-certify", "--llmb-inconclusive=literal"], "a certificate does not rest on"),

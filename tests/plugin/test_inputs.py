@@ -155,3 +155,14 @@ def test_a_remote_place_that_is_absent_is_never_green(judged: Judge) -> None:
     session = judged(logs("memory://absent/bucket"))
     assert session.ret == pytest.ExitCode.TESTS_FAILED
     assert "unreadable-bucket" in session.verdicts
+
+
+def test_v_tells_every_file_that_was_skipped(pytester: pytest.Pytester) -> None:
+    for name in ("a.txt", "b.txt"):
+        pytester.path.joinpath(name).touch()
+    for arguments, told in (
+        ([], "2 files skipped (-v tells all of them), first a.txt: *"),
+        (["-v"], "skipped b.txt: *"),
+    ):
+        result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "--llmb-logs=.", *arguments)
+        result.stdout.fnmatch_lines([told])

@@ -240,6 +240,37 @@ def test_a_run_of_an_unknown_framework_is_checked_like_any_other(
     assert (told["verdict"], told["reason"]) == ("INVALID", reason), told["text"]
 
 
+def test_a_pattern_that_reads_nothing_is_told_with_a_line_that_it_should_read(
+    judged_at: JudgedAt, tmp_path: Path
+) -> None:
+    told = judged_at(acorn_log(tmp_path, STEPS.replace("] it ", "] step ")), OAK, MEAN)
+    assert told["verdict"] == "INVALID"
+    assert "the pattern of regex:oak-own reads none of 50 lines with ' ms/step', such as line 2: 3: [" in told["text"]
+    assert told["line"] == 2
+
+
+UNREAD = {
+    "named": ("oak_8b_bf16_8.out", STEPS.replace("it ", "step "), "INVALID", "line 2: 3: ["),
+    "no-line": ("oak_8b_bf16_8.out", "", "MISSING", "no line of it holds ' ms/step', the `find` of regex:oak-own"),
+    "no-name": ("foo.out", STEPS.replace("it ", "step "), "MISSING", "the pattern of regex:oak-own reads none of 50"),
+}
+
+
+@pytest.mark.parametrize("case", UNREAD)
+def test_a_log_that_nothing_reads_is_a_run_where_its_name_and_its_lines_say_so(
+    judged: Judge, tmp_path: Path, capsys: pytest.CaptureFixture[str], case: str
+) -> None:
+    name, lines, verdict, told = UNREAD[case]
+    runs, own = tmp_path / "runs", tmp_path / "baselines"
+    runs.mkdir()
+    own.mkdir()
+    (own / "own.yaml").write_text(TEMPLATE.format(**{"more": "", **OAK}, seconds="12.27"))
+    acorn_log(tmp_path, lines).rename(runs / name)
+    session = judged(f"--llmb-logs={runs}", f"--llmb-baselines={own}", "-k", "oak")
+    assert list(session.verdicts.values()) == [verdict]
+    assert told in " ".join(capsys.readouterr().out.split())
+
+
 def test_means_over_intervals_are_judged_as_such(judged_at: JudgedAt, tmp_path: Path) -> None:
     dialect = str(OAK["dialect"]).replace("unit: ms", "unit: ms\n  averages: interval")
     lines = "".join(acorn(step) for step in range(2, 51, 2))
@@ -270,3 +301,20 @@ def test_a_definition_that_fits_other_logs_takes_no_run_from_its_own_recipe(
     told = judged_at(acorn_log(tmp_path, STEPS), OAK, MEAN)
     assert told["verdict"] == "PASS", told["text"]
     assert told["metrics"]["step_time_seconds"]["value"] == pytest.approx(MEAN, rel=1e-5)
+
+
+def test_a_run_that_nothing_names_is_told_with_what_it_lacks_and_where_to_look(
+    judged: Judge, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its own item is deselected by -k, so the end of the session has to say it."""
+    runs, own = tmp_path / "runs", tmp_path / "baselines"
+    runs.mkdir()
+    own.mkdir()
+    (own / "own.yaml").write_text(TEMPLATE.format(**{"more": "", **OAK}, seconds="12.27"))
+    acorn_log(tmp_path, STEPS.replace("50 loss", "60 loss")).rename(runs / "foo.out")
+    judged(f"--llmb-logs={runs}", f"--llmb-baselines={own}", "-k", "oak")
+    told = " ".join(capsys.readouterr().out.partition(" llmbench ==")[2].split())
+    lacks = "could be oak_8b-own-h100-bf16-8; nothing says its recipe, size, dtype, gpus"
+    assert f"AMBIGUOUS, not judged: runs/foo: {lacks}" in told
+    assert f"runs/foo ({lacks}). Next: correct what keeps" in told
+    assert "llmbench summary PATH --baselines " in told

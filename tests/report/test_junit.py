@@ -110,7 +110,7 @@ def test_every_case_says_what_was_measured_and_what_was_expected(status: str) ->
         "run: x_1",
         "job: 1",
         "started: 2025-11-20T03:00:00+00:00 (folder name), 3h old",
-        "attempt: 0 of 1, numbered from 0",
+        "restart: 0 (of 1 log file)",
         "baseline: published: Grok1 314b BF16, 25.05.yaml:42",
         f"text: {one['text']}",
     } <= set(lines)

@@ -144,6 +144,12 @@ def test_a_pass_after_failed_attempts_says_so() -> None:
     assert dict(properties(told))["log_attempts"] == "1 stopped after step 12 (time limit); 2 finished, judged"
 
 
+def test_a_list_of_attempts_needs_no_note() -> None:
+    told = outcome(replace(REQUEUED, attempts=(*REQUEUED.attempts[:1], *SLOW.attempts)))
+    assert "restarted: 2 attempts" in str(told["notes"])
+    assert "restarted: 2 attempts" not in " ".join(explain(told, short=False).split())
+
+
 def test_a_failure_lists_all_attempts_with_their_places() -> None:
     again = replace(REQUEUED, attempts=(*REQUEUED.attempts[:1], *SLOW.attempts))
     lines = [line for line in explain(outcome(again), short=False).splitlines() if "attempt " in line]
