@@ -431,7 +431,8 @@ class Checkpoints:
 class ParsedLog:
     """What one log says. Lines are 1-based, 0 where there is none; between the first and the last NCCL line (not always
     the very last) every part is traced. `readings` is the log as other dialects read it, where baseline files define
-    some: which one counts is known when the run is. `prints_loss`: its dialect prints the loss of each step. `unread`:
+    some: which one counts is known when the run is. `prints_loss`: its dialect prints the loss of each step.
+    `begun_again_line`: where a process started behind the last step of a finished run. `unread`:
     why the dialects of baseline files find none, of a log without any step."""
 
     dialect: str | None
@@ -446,6 +447,7 @@ class ParsedLog:
     size_bytes: int = 0
     lines: int = 0
     prints_loss: bool = True
+    begun_again_line: int = 0
     readings: tuple[ParsedLog, ...] = ()
     unread: tuple[Unread, ...] = ()
 

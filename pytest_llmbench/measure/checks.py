@@ -82,6 +82,7 @@ def problems(run: Run, choice: Choice, timed: Timing, baseline: Baseline, now: d
         *_unread(run, choice),
         *not_finite(choice.segment.steps),
         *_unfinished(run, choice, baseline, now),
+        *_begun_again(run, choice),
         *gaps(timed, baseline),
         *(_unprinted(choice.segment.steps, baseline.window) if choice.attempt.log.prints_loss else ()),
     ]
@@ -115,6 +116,26 @@ def _unfinished(run: Run, choice: Choice, baseline: Baseline, now: datetime) -> 
         yield Problem(Reason.STILL_RUNNING, f"{reached}; written minutes ago, probably still running", line)
     else:
         yield Problem(Reason.INCOMPLETE, f"{reached}; the log does not say why", line)
+
+
+def _begun_again(run: Run, choice: Choice) -> Iterator[Problem]:
+    """Yield a newer run in the same log that died before its first step: the older one must not stand for it.
+
+    A start alone is only a note: a rank may print its first lines when it ends.
+    """
+    log, ending = choice.attempt.log, choice.attempt.log.ending
+    if not is_begun_again(run, choice) or ending is None or ending.went_on:
+        return
+    if not ending.file and ending.line > log.begun_again_line:
+        text = f"another process started after the last step, in line {log.begun_again_line}, and made no step"
+        why = wording.ended(ending, choice.attempt.files.log.name)
+        yield Problem(_reason(ending, Reason.INCOMPLETE), f"{text}: {why}", ending.line)
+
+
+def is_begun_again(run: Run, choice: Choice) -> bool:
+    """Whether a process started behind the judged steps, which are the last ones, and printed none itself."""
+    last = choice.attempt is run.attempts[-1] and choice.segment is choice.attempt.log.segments[-1]
+    return last and choice.attempt.log.begun_again_line > 0
 
 
 def _reason(ending: Ending, other: Reason) -> Reason:

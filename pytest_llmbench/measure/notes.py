@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_llmbench import wording
+from pytest_llmbench.measure.checks import is_begun_again
 from pytest_llmbench.measure.timing import Timing
 from pytest_llmbench.measure.window import Choice, in_window, is_inside
 from pytest_llmbench.models import Baseline, Note, Run, Steps, Window
@@ -31,6 +32,9 @@ def notes(run: Run, choice: Choice, timed: Timing, baseline: Baseline) -> Iterat
     yield from _set_aside(timed, baseline.window)
     yield from _averaged(timed.window)
     yield from _filled(timed)
+    if is_begun_again(run, choice):
+        line = choice.attempt.log.begun_again_line
+        yield Note("begun-again", "a process started after the last step and made none", line)
     if choice.attempt.log.prints_loss:
         yield from _unprinted_losses(timed.steps, baseline.window)
     else:

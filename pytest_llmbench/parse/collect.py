@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_llmbench.models import ParsedLog, Unread
 from pytest_llmbench.parse import checkpoints, facts, regex
-from pytest_llmbench.parse.dialects import DIALECTS, NO_TOTAL, Dialect, Grammar, grammar
+from pytest_llmbench.parse.dialects import DIALECTS, NO_TOTAL, SEPARATORS, Dialect, Grammar, grammar
 from pytest_llmbench.parse.dropped import OTHER_DIALECT, TORN, Tally, printable
 from pytest_llmbench.parse.endings import NEEDLES as ENDING_NEEDLES
 from pytest_llmbench.parse.endings import Endings, decisive_lines
@@ -181,6 +181,7 @@ class Collector:
             checkpoints=self._checkpoints.result(parts),
             lines=self._lines,
             prints_loss=self._found[chosen].rules.dialect.prints_loss if chosen else True,
+            begun_again_line=self._begun_again(self._found[chosen].rules.dialect, parts) if chosen else 0,
         )
 
     def _mark_needles(self) -> dict[bytes, None]:
@@ -188,6 +189,14 @@ class Collector:
         found = {name for name, one in self._found.items() if one.records}
         dialects = [each for name, each in DIALECTS.items() if name in found or each.total != NO_TOTAL]
         return dict.fromkeys(needle for each in dialects for needle in each.starts + each.ends)
+
+    def _begun_again(self, dialect: Dialect, parts: Sequence[Segment]) -> int:
+        """Return where a process starts of which there is no step, behind a finished part; 0 where none does."""
+        if not parts[-1].finished:
+            return 0
+        starts = set(dialect.starts).difference(SEPARATORS)
+        lines = (mark.line for mark in self._marks if mark.needle in starts)
+        return next((line for line in lines if line > parts[-1].last_line), 0)
 
     def _file(self, hit: Hit) -> None:
         """Put a needle where it belongs."""

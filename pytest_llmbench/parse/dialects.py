@@ -51,6 +51,9 @@ class Dialect:
 NEMO_STARTS = (b"Copying Trainer's 'max_steps'", b"restart_count=")
 NEMO_ENDS = (b"`Trainer.fit` stopped: `max_steps=", b"`Trainer.fit` stopped: `max_epochs=")
 
+SEPARATORS = (b"train_samples_per_second",)
+"""Starts that stand in a record itself, so that the next record is of another run."""
+
 DIALECTS = {
     "nemo1": Dialect(
         needles=(b"Epoch ", b"DLL "),
@@ -113,7 +116,7 @@ DIALECTS = {
     "huggingface": Dialect(
         needles=(b"'train_runtime': ", b'"train_runtime": ', b"Continuing training from global step "),
         reader="pytest_llmbench.parse.huggingface:read_step",
-        starts=(b"***** Running training *****", b"train_samples_per_second"),
+        starts=(b"***** Running training *****", *SEPARATORS),
         joiner="pytest_llmbench.parse.huggingface:join",
     ),
 }

@@ -59,3 +59,12 @@ def test_a_log_that_could_not_be_read_is_not_one_without_steps() -> None:
 )
 def test_a_log_that_was_written_minutes_ago_still_runs_unless_it_ended(ending: Ending, reason: Reason) -> None:
     assert problem_of(run(log(CUT, ending=ending), modified=NOW - timedelta(minutes=2))).reason is reason
+
+
+@pytest.mark.parametrize(("line", "problems"), [(149, [Reason.INCOMPLETE]), (151, []), (0, [])])
+def test_a_run_that_died_without_a_step_behind_a_finished_one_is_not_hidden_by_it(
+    line: int, problems: list[Reason]
+) -> None:
+    measured = measure(run(log(segment(), ending=RAISED, begun_again_line=line)), BASELINE, NOW)
+    assert [problem.reason for problem in measured.problems] == problems
+    assert ("begun-again" in [note.code for note in measured.notes]) == (line > 0)

@@ -267,3 +267,11 @@ def test_impossible_samples_alone_are_a_segment() -> None:
     assert (log.dialect, steps(log)) == ("maxtext", [[0, 1]])
     assert log.segments[0].steps.seconds.tolist() == [0.0, 0.0]
     assert log.dropped == ()
+
+
+def test_a_start_behind_a_finished_run_is_told() -> None:
+    start = "restart_count=1\n"
+    assert parse(start + nemo2_run(0, 49) + start).begun_again_line == 52
+    assert parse(start + nemo2_run(0, 49)).begun_again_line == 0
+    assert parse(nemo2_run(0, 30) + start).begun_again_line == 0
+    assert parse(nemo2_run(0, 49) + start + nemo2_run(0, 49)).begun_again_line == 0
