@@ -273,7 +273,9 @@ def _family(process: Process, before: Mapping[int, procfs.Stat] | None = None) -
     family = marked | members if led or members & marked or known else marked
     if leader is not None and led and leader.ended:
         _reap(process.pid)
-    return {pid: stats[pid] for pid in family - {os.getpid()} if not stats[pid].ended}
+    left = [pid for pid in family - {os.getpid()} if not stats[pid].ended]
+    # parents first: a shell whose child is ended before it would go on with its next command
+    return {pid: stats[pid] for pid in sorted(left, key=lambda pid: (int(stats[pid].ticks), pid))}
 
 
 def _ours(process: Process) -> procfs.Stat | None:
