@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections import defaultdict
 from collections.abc import Sequence
@@ -310,9 +311,11 @@ def _is_part(run: Run, other: Run) -> bool:
     return run.started == other.started and part == whole[: len(part)]
 
 
-def _timings(run: Run) -> list[tuple[int, float]]:
+def _timings(run: Run) -> list[tuple[int, float | None]]:
+    """Return steps and times, None where a log prints none: a NaN would make every copy a run of its own."""
     segments = [segment for attempt in run.attempts for segment in attempt.log.segments]
-    return [pair for one in segments for pair in zip(one.steps.index.tolist(), one.steps.seconds.tolist(), strict=True)]
+    rows = (row for one in segments for row in zip(one.steps.index.tolist(), one.steps.seconds.tolist(), strict=True))
+    return [(index, None if math.isnan(seconds) else seconds) for index, seconds in rows]
 
 
 def _steps(run: Run) -> int:
