@@ -113,10 +113,7 @@ class Collector:
     def take(self, window: Window) -> None:
         """Search the new part of a window."""
         self._start.take(window)
-        once = [needle for needle in facts.NEEDLES if needle not in self._first_lines]
-        if self._steps_since_trace:  # a trace may begin again with another part of the log
-            once.append(facts.NCCL_OPERATION)
-        known = (*STEP_NEEDLES, *ENDING_NEEDLES, *checkpoints.NEEDLES, *once)
+        known = (*STEP_NEEDLES, *ENDING_NEEDLES, *checkpoints.NEEDLES, *facts.NEEDLES)
         hits = find(window, dict.fromkeys((*known, *self._needles)))
         for hit in hits:
             if hit.needle in self._needles:
@@ -208,11 +205,10 @@ class Collector:
             self._take_fact(hit)
 
     def _take_fact(self, hit: Hit) -> None:
-        """Keep the first line of a fact; of a trace also a later one, to tell which parts of the log it is in."""
-        if hit.needle == facts.NCCL_OPERATION:
+        """Keep the first line of a fact; of a trace also the first one after each step, which tells where it goes on."""
+        if hit.needle not in self._first_lines or self._steps_since_trace:
             self._trace_line, self._steps_since_trace = hit.line, False
-        if hit.needle not in self._first_lines:
-            self._first_lines[hit.needle] = hit.line
+        self._first_lines.setdefault(hit.needle, hit.line)
 
     def _take_defined(self, hit: Hit) -> None:
         """Read what is at a text that a baseline file names."""
