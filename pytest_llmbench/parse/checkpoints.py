@@ -111,7 +111,12 @@ FORMS: dict[bytes, tuple[Form, ...]] = {
     ),
     FINALIZATION: (Form(b"", re.compile(re.escape(FINALIZATION)), SAVE, Meaning.ASYNCHRONOUS),),
 }
-NEEDLES = tuple(FORMS)
+_OF_CHECKPOINT = {
+    before + CHECKPOINT: tuple(form for form in FORMS[CHECKPOINT] if form.before == before)
+    for before in (form.before for form in FORMS[CHECKPOINT])
+}
+NEEDLES = (*_OF_CHECKPOINT, *(needle for needle in FORMS if needle != CHECKPOINT))
+"""The word alone stands in too many lines that say nothing of this kind."""
 
 
 class Found:
@@ -153,11 +158,12 @@ class Found:
 
 
 def _read(hit: Hit) -> tuple[Meaning, CheckpointRecord] | None:
-    for form in FORMS[hit.needle]:
-        begin = hit.start - len(form.before)
-        if begin < 0 or not hit.text.startswith(form.before, begin):
+    forms = _OF_CHECKPOINT.get(hit.needle)
+    begin = hit.start + (len(forms[0].before) if forms else 0)
+    for form in forms or FORMS[hit.needle]:
+        if not hit.text.endswith(form.before, 0, begin):
             continue
-        match = form.rest.match(hit.text, hit.start, line_stop(hit.text, hit.start, hit.end))
+        match = form.rest.match(hit.text, begin, line_stop(hit.text, begin, hit.end))
         if match:
             return form.meaning, _record(form, match, hit)
     return None

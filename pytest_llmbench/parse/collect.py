@@ -15,7 +15,7 @@ from pytest_llmbench.parse.endings import NEEDLES as ENDING_NEEDLES
 from pytest_llmbench.parse.endings import Endings, decisive_lines
 from pytest_llmbench.parse.ranks import rank_of
 from pytest_llmbench.parse.records import StepRecord, Unmatched
-from pytest_llmbench.parse.scan import Hit, Window, find
+from pytest_llmbench.parse.scan import Hit, Needles, Window, hits, searcher
 from pytest_llmbench.parse.segments import Marks, segments
 
 if TYPE_CHECKING:
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from pytest_llmbench.models import RegexDialect, Segment
 
 STEP_NEEDLES = {needle: name for name, dialect in DIALECTS.items() for needle in dialect.needles}
+MARKS = frozenset(needle for dialect in DIALECTS.values() for needle in dialect.starts + dialect.ends)
+TOLD_ONCE = frozenset(facts.NEEDLES)
+KNOWN = (*STEP_NEEDLES, *ENDING_NEEDLES, *checkpoints.NEEDLES, *sorted(MARKS))
 
 
 class Mark(NamedTuple):
@@ -98,8 +101,8 @@ class Collector:
         for definition in definitions:
             self._alike[replace(definition, name="")].append(definition)
         self._defined = [alike[0] for alike in self._alike.values()]
-        self._needles = dict.fromkeys(text.encode() for one in self._defined for text in (one.find, one.start, one.end))
-        self._needles.pop(b"", None)
+        texts = (text.encode() for one in self._defined for text in (one.find, one.start, one.end))
+        self._needles = dict.fromkeys(filter(None, texts))
         self._marks: list[Mark] = []
         self._endings = Endings()
         self._first_lines: dict[bytes, int] = {}
@@ -110,20 +113,43 @@ class Collector:
         self._rank = (0, "")
         self._lines = 0
 
-    def take(self, window: Window) -> None:
-        """Search the new part of a window."""
+    @property
+    def needles(self) -> Needles:
+        """What to look for next: a trace repeats its needle in every line, and one of them says enough."""
+        told = self._first_lines and not self._steps_since_trace
+        return searcher((*KNOWN, *self._needles, *(() if told else sorted(TOLD_ONCE))))
+
+    @property
+    def follows(self) -> bool:
+        """Whether every line matters: the log has not said when it started, or a traceback goes on."""
+        return self._start.looks or self._endings.follows
+
+    def take(self, window: Window, places: Sequence[tuple[int, bytes]]) -> None:
+        """Take the new part of a window, with the places of needles that it holds."""
         self._start.take(window)
-        known = (*STEP_NEEDLES, *ENDING_NEEDLES, *checkpoints.NEEDLES, *facts.NEEDLES)
-        hits = find(window, dict.fromkeys((*known, *self._needles)))
-        for hit in hits:
+        marks, ends = [], []
+        for hit in hits(window, places):
             if hit.needle in self._needles:
                 self._take_defined(hit)
             self._file(hit)
-        self._endings.take(window, [hit for hit in hits if hit.needle in ENDING_NEEDLES])
-        for hit in find(window, self._mark_needles()):
-            self._marks.append(Mark(hit.needle, hit.offset, hit.line, total_of(hit, DIALECTS.values())))
+            if hit.needle in MARKS:
+                marks.append(hit)
+            if hit.needle in ENDING_NEEDLES:
+                ends.append(hit)
+        self._endings.take(window, ends)
+        if marks:
+            counting = self._mark_needles()
+            self._marks += (
+                Mark(hit.needle, hit.offset, hit.line, total_of(hit, DIALECTS.values()))
+                for hit in marks
+                if hit.needle in counting
+            )
         if window.stop:
-            self._lines = window.next_line - window.text.endswith(b"\n", 0, window.stop)
+            self.pass_over(window.next_line, window.text.endswith(b"\n", 0, window.stop))
+
+    def pass_over(self, next_line: int, ended: bool) -> None:
+        """Take a part without needles, which ends on a line of this number and perhaps with its line feed."""
+        self._lines = next_line - ended
 
     def result(self) -> ParsedLog:
         """Return what was found; the dialect with most steps is the log's, None if there is no step.
@@ -205,7 +231,7 @@ class Collector:
             self._take_fact(hit)
 
     def _take_fact(self, hit: Hit) -> None:
-        """Keep the first line of a fact; of a trace also the first one after each step, which tells where it goes on."""
+        """Keep the first line of a fact; of a trace also the first one after each step, to tell how far it goes."""
         if hit.needle not in self._first_lines or self._steps_since_trace:
             self._trace_line, self._steps_since_trace = hit.line, False
         self._first_lines.setdefault(hit.needle, hit.line)

@@ -130,6 +130,11 @@ class Endings:
                 self._add(hit)
         self._tracebacks.take(window, heads)
 
+    @property
+    def follows(self) -> bool:
+        """Whether a traceback goes on, so that the next lines matter whatever they hold."""
+        return self._tracebacks.follows
+
     def result(self, decisive: Decisive = WHOLE) -> Ending | None:
         """Return what ended the log, with what else happened beside it, or None.
 

@@ -36,20 +36,25 @@ def confirms(hit: Hit) -> bool:
     return pattern is None or bool(pattern.search(hit.text[max(0, hit.start - BEFORE_LENGTH) : hit.start]))
 
 
+FARTHEST = 64 << 20
+"""Bytes in which a log says when it started: a later time is not that of its start."""
+
+
 class Start:
     """Finds when a log starts: the first time of a log record that is not STALE. `time` is None where there is none."""
 
     def __init__(self) -> None:
         self.time: datetime | None = None
-        self._sure = False
+        self.looks = True
 
     def take(self, window: Window) -> None:
         """Look through the new part of a window, until the time is sure."""
-        if self._sure:
+        self.looks = self.looks and window.offset < FARTHEST
+        if not self.looks:
             return
         for time in timestamps(window):
-            self._sure = self.time is not None and time - self.time <= STALE
-            if self._sure:
+            self.looks = self.time is None or time - self.time > STALE
+            if not self.looks:
                 return
             self.time = time
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from itertools import chain
 from typing import NamedTuple
+
+from ahocorasick_rs import BytesAhoCorasick, MatchKind
 
 REACH = 8192
 """Bytes that can be seen from the first byte of a record on: a longer record is torn."""
@@ -14,11 +17,15 @@ REACH_BACK = 512
 
 PIECE = 1 << 20
 
+AT_ONCE = 64
+"""More needles than this are beyond what vector instructions compare: four times as slow as two groups."""
+
 
 class Window(NamedTuple):
     """A part of a log. New in it are the bytes `start` to `stop` of `text`; the rest is context, seen before or again.
 
-    `offset` is the place of `text[0]` in the log, `line` the 1-based line that `start` stands on.
+    `offset` is the place of `text[0]` in the log, `line` the 1-based line that `start` stands on, `next_line` that of
+    `stop`.
     """
 
     text: bytes
@@ -26,11 +33,7 @@ class Window(NamedTuple):
     stop: int
     offset: int
     line: int
-
-    @property
-    def next_line(self) -> int:
-        """The 1-based line that `stop` stands on."""
-        return self.line + self.text.count(b"\n", self.start, self.stop)
+    next_line: int
 
 
 class Hit(NamedTuple):
@@ -44,6 +47,54 @@ class Hit(NamedTuple):
     line: int
 
 
+class Needles:
+    """Literal texts that are looked for all at once, wherever they stand and however they overlap."""
+
+    def __init__(self, needles: Sequence[bytes]) -> None:
+        """Take texts of at least one byte, each once."""
+        self.needles = needles
+        self._groups = [_Group(needles[begin : begin + AT_ONCE]) for begin in range(0, len(needles), AT_ONCE)]
+
+    def places(self, text: bytes | bytearray, start: int, stop: int) -> list[tuple[int, bytes]]:
+        """Return which needles begin at `start` or behind it and before `stop`, and where, in the order of the text.
+
+        They may end behind `stop`. The search lets other threads run meanwhile.
+        """
+        places = [place for group in self._groups for place in group.places(text, start, stop)]
+        places.sort()
+        while places and places[-1][0] >= stop:
+            places.pop()
+        return places
+
+
+class _Group:
+    """Needles that one automaton finds: the leftmost one, then the next behind it. What begins within is looked at."""
+
+    def __init__(self, needles: Sequence[bytes]) -> None:
+        self._needles = needles
+        self._longest = max(map(len, needles))
+        self._automaton = BytesAhoCorasick(needles, matchkind=MatchKind.LeftmostFirst)
+        self._within = [list(_beginning_within(needle, needles)) for needle in needles]
+        self._beyond = [_next_bytes(needle, within) for needle, within in zip(needles, self._within, strict=True)]
+
+    def places(self, text: bytes | bytearray, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
+        """Yield where needles begin from `start` on, some behind `stop`."""
+        view = memoryview(text)[start : stop + self._longest - 1]
+        for number, begin, end in self._automaton.find_matches_as_indexes(view):
+            place = start + begin
+            yield place, self._needles[number]
+            if text[start + end : start + end + 1] in self._beyond[number]:
+                for further, needle in self._within[number]:
+                    if text.startswith(needle, place + further):
+                        yield place + further, needle
+
+
+@cache
+def searcher(needles: tuple[bytes, ...]) -> Needles:
+    """Return what finds these needles, built once."""
+    return Needles(tuple(dict.fromkeys(needles)))
+
+
 def windows(blocks: Iterable[bytes]) -> Iterator[Window]:
     """Yield windows whose new parts cover the log once, in order, the same ones wherever the log is cut into blocks.
 
@@ -54,32 +105,44 @@ def windows(blocks: Iterable[bytes]) -> Iterator[Window]:
     for piece in chain(_pieces(blocks), (None,)):
         text += piece or b""
         stop = len(text) if piece is None else max(start, len(text) - REACH)
-        window = Window(text, start, stop, offset, line)
-        yield window
+        next_line = line + text.count(b"\n", start, stop)
+        yield Window(text, start, stop, offset, line, next_line)
         kept = max(0, stop - REACH_BACK)
-        text, start, offset, line = text[kept:], stop - kept, offset + kept, window.next_line
+        text, start, offset, line = text[kept:], stop - kept, offset + kept, next_line
 
 
 def find(window: Window, needles: Iterable[bytes]) -> list[Hit]:
     """Return where the needles stand in the new part of a window, in the order of the log."""
-    places = sorted((place, needle) for needle in needles for place in _places(window, needle))
-    hits = []
-    seen, line = window.start, window.line
+    return hits(window, searcher(tuple(needles)).places(window.text, window.start, window.stop))
+
+
+def hits(window: Window, places: Iterable[tuple[int, bytes]]) -> list[Hit]:
+    """Return what was found at places in the new part of a window, which are in its order, with its lines."""
+    found = []
+    text, seen, line = window.text, window.start, window.line
     for place, needle in places:
-        line += window.text.count(b"\n", seen, place)
+        line += text.count(b"\n", seen, place)
         seen = place
-        end = min(place + REACH, len(window.text))
-        hits.append(Hit(needle, window.text, place, end, window.offset + place, line))
-    return hits
+        found.append(Hit(needle, text, place, min(place + REACH, len(text)), window.offset + place, line))
+    return found
 
 
 def _pieces(blocks: Iterable[bytes]) -> Iterator[bytes]:
     return (block[begin : begin + PIECE] for block in blocks for begin in range(0, len(block), PIECE))
 
 
-def _places(window: Window, needle: bytes) -> Iterator[int]:
-    limit = window.stop + len(needle) - 1
-    place = window.text.find(needle, window.start, limit)
-    while place >= 0:
-        yield place
-        place = window.text.find(needle, place + 1, limit)
+def _beginning_within(outer: bytes, needles: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Yield the needles that can begin where `outer` stands, and how far from its beginning."""
+    for place in range(len(outer)):
+        for needle in needles:
+            rest = outer[place : place + len(needle)]
+            if needle.startswith(rest) and (place or needle != outer):
+                yield place, needle
+
+
+def _next_bytes(outer: bytes, within: Iterable[tuple[int, bytes]]) -> frozenset[bytes]:
+    """Return what can stand right behind `outer` where one of these needles begins within it."""
+    ends = [(further + len(needle) - len(outer), needle) for further, needle in within]
+    if any(end <= 0 for end, _ in ends):
+        return frozenset((b"", *(bytes((byte,)) for byte in range(256))))
+    return frozenset(needle[-end:][:1] for end, needle in ends)

@@ -71,6 +71,11 @@ class Tracebacks:
         self._open: dict[bytes, Traceback] = {}
         self._said: dict[bytes, Traceback] = {}
 
+    @property
+    def follows(self) -> bool:
+        """Whether the exception of a traceback is still to come."""
+        return bool(self._open)
+
     def take(self, window: Window, heads: Iterable[Hit]) -> None:
         """Read on in the new part of a window, in which these heads stand."""
         place, line = window.start, window.line
