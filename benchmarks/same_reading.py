@@ -1,0 +1,112 @@
+"""Writes what the package on PYTHONPATH says of logs, one line of JSON for each.
+
+This is the half of `benchmarks.same` that runs with the package of either tree, so it uses only what both have.
+
+    PYTHONPATH=TREE python benchmarks/same_reading.py PATHS OUT
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import pytest_llmbench
+from pytest_llmbench.files.packed import NAME as ARCHIVE
+from pytest_llmbench.files.stores import Stores
+from pytest_llmbench.models import RegexDialect
+from pytest_llmbench.parse.read import parse_blocks, read_ending, read_log
+
+LEFT_OUT = ("sha256", "fingerprint")
+"""Of these a change is meant."""
+
+SIZES = (13, 509, 4096, 70_001, 1 << 20)
+"""Bytes of the blocks that logs are cut into, one size for each log in turn."""
+
+MOST_BLOCKS = 5000
+
+DEFINITIONS = (
+    RegexDialect(
+        "regex:bars-1.0",
+        "train_step_timing in s",
+        r"global_step[=:] ?(?P<step>\d+).*train_step_timing in s[=:] ?(?P<seconds>[\d.e+]+)",
+        start="restart_count=",
+        end="`max_steps=",
+    ),
+    RegexDialect(
+        "regex:lines-1.0", "step", r"step: +(?P<step>\d+).*?seconds: (?P<seconds>[\d.]+)", averages="interval"
+    ),
+    RegexDialect(
+        "regex:lines-1.1", "step", r"step: +(?P<step>\d+).*?seconds: (?P<seconds>[\d.]+)", averages="interval"
+    ),
+    RegexDialect("regex:blocks-1.0", "NCCL INFO", r"opCount (?P<step>\d+)(?P<seconds>) never", unit="ms"),
+)
+"""Every third log is read with these too: one that often finds steps, two alike, one that finds none."""
+
+
+def plain(value: Any) -> Any:
+    """Return records as dictionaries and columns as lists, of which equal JSON means equal bits, NaN equal to NaN."""
+    if is_dataclass(value):
+        return {one.name: plain(getattr(value, one.name)) for one in fields(value) if one.name not in LEFT_OUT}
+    if isinstance(value, np.ndarray):
+        return {"type": str(value.dtype), "values": value.tolist()}
+    if isinstance(value, tuple | list):
+        return [plain(one) for one in value]
+    return value
+
+
+def said(action: Callable[[], object]) -> Any:
+    """Return what an action returns; where it raises, what it raised: that has to be the same too."""
+    try:
+        return plain(action())
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is a result here
+        return {"raised": f"{type(error).__name__}: {error}"}
+
+
+def of_file(path: Path, number: int) -> Any:
+    """Return what is said of a file as it is given, of its bytes in blocks, and of it as a standard error."""
+    extra = () if number % 3 else DEFINITIONS
+    data = path.read_bytes()
+    size = max(SIZES[number % len(SIZES)], len(data) // MOST_BLOCKS)
+    blocks = (data[begin : begin + size] for begin in range(0, len(data), size))
+    return {
+        "file": said(lambda: read_log(path, extra)),
+        f"blocks of {size}": said(lambda: parse_blocks(blocks, extra)),
+        "standard error": said(lambda: read_ending(path)),
+    }
+
+
+def of_archive(path: Path) -> Any:
+    """Return what is said of the members of an archive, in one pass as a session reads them."""
+    stores = Stores()
+    stores.open_archive(path, lambda name: True)
+    members = list(_members(stores, path))
+    read = {str(one): said(lambda text=text: read_log(text)) for one, text in stores.read_packed(members)}  # type: ignore[misc]
+    return {"members": list(map(str, members)), **read}
+
+
+def _members(stores: Stores, folder: Path) -> Iterator[Path]:
+    for entry in stores.scan(folder):
+        if entry.is_dir():
+            yield from _members(stores, Path(entry.path))
+        else:
+            yield Path(entry.path)
+
+
+def main() -> None:
+    """Write a line for each path of a file of paths; the first one says which package it is of."""
+    paths = [Path(line) for line in Path(sys.argv[1]).read_text(encoding="utf-8").splitlines()]
+    with Path(sys.argv[2]).open("w", encoding="utf-8") as out:
+        print(pytest_llmbench.__file__, file=out)
+        for number, path in enumerate(paths):
+            found = of_archive(path) if ARCHIVE.fullmatch(path.name) else of_file(path, number)
+            print(json.dumps(found, default=repr), file=out)
+
+
+if __name__ == "__main__":
+    main()

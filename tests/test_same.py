@@ -1,0 +1,87 @@
+"""The short form of benchmarks/same.py: what differs between two ways of reading is found, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from same import ROOT, compare, differences, said, start, steps
+from same_inputs import examples
+from same_reading import of_file, plain
+
+import pytest_llmbench
+from pytest_llmbench.models import Dropped, Ending
+
+Change = tuple[str, str, str]
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return [path for path in examples(tmp_path_factory.mktemp("examples")) if path.suffix == ".out"][:15]
+
+
+def test_equal_values_are_equal_to_the_bit_and_no_others_are() -> None:
+    def same(one: Any, other: Any) -> bool:
+        return json.dumps(plain(one), default=repr) == json.dumps(plain(other), default=repr)
+
+    nan = np.array([math.nan, 0.1])
+    assert same(nan, nan.copy())
+    assert not same(nan, np.array([math.nan, np.nextafter(0.1, 1)]))
+    assert not same(np.array([0.0]), np.array([-0.0]))
+    assert not same(np.array([1]), np.array([1.0]))
+    assert not same(np.array([1]), np.array([1], dtype=np.int32))
+    assert not same(Ending("a", "b", 1), Ending("a", "b", np.int64(1)))  # type: ignore[arg-type]
+    assert not same((Dropped("torn", 1, 1, "x"),), (Dropped("torn", 1, 1, "y"),))
+
+
+def test_a_difference_is_told_with_its_place() -> None:
+    one = {"file": {"segments": [{"line": [1, 2]}], "ending": None}}
+    other = {"file": {"segments": [{"line": [1, 3]}], "ending": None, "new": 1}}
+    assert list(differences(one, other)) == [
+        ("/file/segments/0/line/1", 2, 3),
+        ("/file/new", "(absent)", 1),
+    ]
+
+
+def test_a_log_is_read_in_three_ways(logs: list[Path]) -> None:
+    found = of_file(logs[0], 1)
+    assert list(found) == ["file", "blocks of 509", "standard error"]
+    assert steps(found) == 2 * steps(found["file"]) > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "differs"),
+    [
+        (("parse/nemo2.py", "", ""), False),
+        (("parse/nemo2.py", "Training epoch", "Training_epoch"), True),
+        (("parse/scan.py", "REACH = 8192", "REACH = 64"), True),
+    ],
+    ids=["none", "a needle", "reach"],
+)
+def test_a_planted_difference_is_found(change: Change, differs: bool, logs: list[Path], tmp_path: Path) -> None:
+    """The package reads other files than a copy of it with one text altered."""
+    name, old, new = change
+    other = tmp_path / "tree" / "pytest_llmbench"
+    shutil.copytree(Path(pytest_llmbench.__file__).parent, other, ignore=shutil.ignore_patterns("__pycache__"))
+    source = (other / name).read_text()
+    assert old in source
+    (other / name).write_text(source.replace(old, new))
+    paths = tmp_path / "paths"
+    paths.write_text("".join(f"{path}\n" for path in logs))
+    trees = [ROOT, other.parent]
+    outs = [tmp_path / "one", tmp_path / "other"]
+    assert [start(tree, paths, out).wait() for tree, out in zip(trees, outs, strict=True)] == [0, 0]
+    found = compare(dict.fromkeys(logs, ""), *map(said, trees, outs))
+    assert bool(found) is differs
+
+
+def test_the_package_of_another_tree_is_not_taken_for_this_one(logs: list[Path], tmp_path: Path) -> None:
+    (tmp_path / "paths").write_text(f"{logs[0]}\n")
+    assert start(ROOT, tmp_path / "paths", tmp_path / "out").wait() == 0
+    with pytest.raises(RuntimeError, match="was imported instead of the package of"):
+        list(said(tmp_path, tmp_path / "out"))
