@@ -1,0 +1,141 @@
+"""A trace, and what changed since another one, for a terminal of 80 columns."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Sequence
+
+from pytest_llmbench.nccl.changes import Change, Comparison, binary, percent, sizes
+from pytest_llmbench.nccl.kinds import PER_RANK
+from pytest_llmbench.nccl.records import MEMBERS
+from pytest_llmbench.nccl.trace import Row, Trace
+from pytest_llmbench.wording import counted, printable
+
+WIDTH = 79
+
+HINTS = {
+    "ranks": "another number of GPUs, or files of some ranks that are missing",
+    "operation": "another way to shard (DDP or a distributed optimizer or FSDP; pipeline stages; expert parallelism), "
+    "another version of the framework or of NCCL",
+    "count": "gradient accumulation, number of layers or buckets, overlap settings",
+    "communicator": "parallelism (TP, PP, CP, EP, DP)",
+    "datatype": "precision, and the precision that gradients are reduced in; old versions of NCCL print int8 and bytes "
+    "for AllGather and Broadcast",
+    "size": "micro batch, sequence length, bucket size, hidden size, precision",
+}
+"""What may have changed in a run, by what changed in its trace."""
+
+
+def page(trace: Trace) -> str:
+    """Return everything that a trace says."""
+    parts = [_head(trace), _operations(trace.rows), _histogram(trace.rows), _notes(trace)]
+    return "\n\n".join(filter(None, parts))
+
+
+def changes(found: Comparison, trace: Trace, other: Trace) -> str:
+    """Return what changed, and where to look for the reason; `trace` and `other` are what was compared."""
+    scaled = f"{found.scale:.4g} times as many: counts are compared at this scale"
+    lost = max(trace.damage, other.damage) == found.tolerance
+    summary = (
+        f"{trace.begun:,} records of {counted(trace.ranks, 'rank')} against {other.begun:,} of {other.ranks}; for each "
+        f"rank {'as many' if found.scale == 1 else scaled}. Changes up to {percent(found.tolerance)} are not told"
+        f"{', since so many records are damaged' if lost else ''}."
+    )
+    lines = [_wrapped(summary)]
+    if not found.changes:
+        return "\n".join([*lines, "", "nothing changed"])
+    lines += ["", f"{counted(len(found.changes), 'change')}:"]
+    lines += [_wrapped(_told(change), "  ") for change in found.changes]
+    kinds = {change.what for change in found.changes}
+    lines += ["", "look at:", *(_wrapped(f"{hint} ({what})", "  ") for what, hint in HINTS.items() if what in kinds)]
+    return "\n".join(lines)
+
+
+def _told(change: Change) -> str:
+    return f"{printable(change.operation)}: {change.text}" if change.operation else change.text
+
+
+def _head(trace: Trace) -> str:
+    more = "more than " if trace.limited else ""
+    members = f" on {counted(trace.hosts, 'host')}" if trace.hosts else ""
+    held = f" in {trace.traced}" if trace.traced < trace.files else ""
+    text = f"{counted(trace.files, 'file')}, {trace.bytes:,} bytes; {trace.records:,} records{held}"
+    lines = [f"{text} of {more}{counted(trace.ranks, 'rank')}{members}" if trace.ranks else text]
+    if trace.damaged:
+        told = ", ".join(f"{number:,} {name}" for name, number in trace.damaged)
+        lines.append(
+            f"damaged: {trace.begun - trace.records:,} records ({percent(trace.damage)}: {told}), in no number below"
+        )
+    if trace.communicators:
+        told = ", ".join(f"{number:,} of {nranks} ranks" for nranks, number in trace.communicators)
+        lines.append(f"communicators, one for each rank in it: {more}{told}")
+    return "\n".join(map(_wrapped, lines))
+
+
+def _operations(rows: Sequence[Row]) -> str:
+    """Return a line for each operation in communicators of a size and on a datatype."""
+    records: Counter[tuple[str, int, str]] = Counter()
+    volume: Counter[tuple[str, int, str]] = Counter()
+    for row in rows:
+        key = (row.kind.operation, row.kind.nranks, row.kind.datatype)
+        records[key] += row.records
+        volume[key] += row.bytes
+    lines = [f"{'operation':<22}{'ranks':>6}  {'datatype':<12}{'records':>13}{'volume':>12}{'mean':>12}"]
+    for key in sorted(records):
+        name, nranks, datatype = key
+        cells = (binary(volume[key]), binary(volume[key] / records[key])) if volume[key] else ("-", "-")
+        lines.append(
+            f"{_short(name, 21):<22}{nranks or '?':>6}  {_short(datatype, 11):<12}{records[key]:>13,}"
+            f"{cells[0]:>12}{cells[1]:>12}"
+        )
+    total = binary(sum(volume.values()))
+    lines.append(f"{'all':<22}{'':>6}  {'':<12}{records.total():>13,}{total:>12}")
+    return "\n".join(lines)
+
+
+def _histogram(rows: Sequence[Row]) -> str:
+    """Return how many records have buffers of which size, and of which operations they are."""
+    records: Counter[int] = Counter()
+    names: dict[int, set[str]] = {}
+    for row in rows:
+        records[row.kind.from_bytes] += row.records
+        names.setdefault(row.kind.from_bytes, set()).add(row.kind.operation)
+    most = max(records.values(), default=1)
+    lines = [f"{'size of a buffer':<22}{'records':>13}"]
+    for size in sorted(records):
+        bar = "#" * max(1, round(records[size] / most * 10))
+        told = _short(", ".join(sorted(names[size])), 31)
+        lines.append(f"{sizes(size):<22}{records[size]:>13,}  {bar:<10} {told}".rstrip())
+    return "\n".join(lines)
+
+
+def _notes(trace: Trace) -> str:
+    names = sorted({row.kind.operation for row in trace.rows if row.kind.operation.lower() in PER_RANK})
+    lines = [
+        "A record is one rank's part of an operation. Volume is the size of its buffer: count x bytes of the datatype"
+        + (f", x ranks for {', '.join(names)}, whose count is the part of one rank." if names else ".")
+    ]
+    if trace.from_calls:
+        lines.append("Only NCCL CALL records: they do not tell communicators, so volume leaves their size out.")
+    elif trace.calls:
+        lines.append(f"{trace.calls:,} NCCL CALL records tell operations a second time and are not counted.")
+    if unknown := sum(row.records for row in trace.rows if row.kind.from_bytes < 0):
+        lines.append(f"{unknown:,} records have a datatype of unknown size: they are in no volume.")
+    if trace.unnamed:
+        told = " and are of no rank here" if trace.hosts else ": ranks are told apart by their GPU's number alone"
+        lines.append(f"{trace.unnamed:,} records name no process{told}.")
+    if trace.limited:
+        lines.append(f"No more than {MEMBERS:,} ranks, and as many communicators, are told apart.")
+    if trace.cut:
+        lines.append(f"{counted(trace.cut, 'compressed file')} ended early: what was before that is counted.")
+    return "\n".join(map(_wrapped, lines))
+
+
+def _short(text: str, width: int) -> str:
+    told = printable(text)
+    return told if len(told) <= width else f"{told[: width - 3]}..."
+
+
+def _wrapped(text: str, indent: str = "") -> str:
+    return textwrap.fill(text, WIDTH, initial_indent=indent, subsequent_indent=indent and indent + "  ")
