@@ -6,7 +6,7 @@ import dataclasses
 import math
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -31,7 +31,8 @@ from pytest_llmbench.models import (
 from pytest_llmbench.settings import Settings
 
 if TYPE_CHECKING:
-    from pytest_llmbench.reading import Reading
+    from pytest_llmbench.discover.match import Matching
+    from pytest_llmbench.reading import Done, Reading
 
 UNREADABLE = "unreadable"
 """The code of the ending of a log that could not be opened."""
@@ -57,15 +58,24 @@ class Ingested:
     ignored: tuple[str, ...]
 
 
-def ingest(settings: Settings, catalogue: Catalogue, now: datetime) -> Ingested:
-    """Find, read and identify everything under the given paths; copies of one run count once."""
+def ingest(
+    settings: Settings, catalogue: Catalogue, now: datetime, tell: Callable[[Done], None] | None = None
+) -> Ingested:
+    """Find, read and identify everything under the given paths; copies of one run count once.
+
+    `tell` is called with how far reading is, whenever something was read.
+    """
     from pytest_llmbench.discover.find import find_runs
+    from pytest_llmbench.discover.match import remembered
     from pytest_llmbench.files.stores import Stores
+    from pytest_llmbench.log_cache import LogCache
     from pytest_llmbench.reading import Reading
 
     stores = Stores()
     discovery = find_runs(settings.logs, stores)
-    reading = Reading(stores, discovery.runs, catalogue.definitions)
+    cache = LogCache(settings.cache, settings.logs, catalogue.definitions) if settings.cache else None
+    reading = Reading(stores, discovery.runs, catalogue.definitions, cache=cache, tell=tell)
+    find = remembered()
     ignored = [f"{path.name}: {why}" for path, why in discovery.ignored if path.name != "nsys_profile"]
     runs = []
     for found in discovery.runs:
@@ -74,7 +84,7 @@ def ingest(settings: Settings, catalogue: Catalogue, now: datetime) -> Ingested:
         if not attempts and (launched is None or now - launched > LONGEST_QUEUE):
             ignored.append(f"{found.id}: only the metadata is left of this job")
         elif _is_run(found, attempts) or _is_unread(found, attempts, catalogue):
-            runs.append(_read_as_known(_identified(found, attempts, settings, catalogue, now), catalogue))
+            runs.append(_read_as_known(_identified(found, attempts, settings, catalogue, now, find=find), catalogue))
         else:
             why = _unread(attempts, catalogue)
             ignored.append(f"{found.id}: no training step in it, and not the name of a launched job{why}")
@@ -97,6 +107,7 @@ def ingest_job(
     not tell, its launch does: it is a run of `key` unless something in it says otherwise.
     """
     from pytest_llmbench.discover.find import find_runs
+    from pytest_llmbench.discover.match import matches
     from pytest_llmbench.files.stores import Stores
     from pytest_llmbench.reading import Reading
 
@@ -109,7 +120,7 @@ def ingest_job(
             if found.job_id != job_id or not found.attempts or earlier:
                 continue
             attempts = tuple(Attempt(files, _parsed(files, reading)) for files in found.attempts)
-            run = _identified(found, attempts, settings, catalogue, now)
+            run = _identified(found, attempts, settings, catalogue, now, find=matches)
             best = run if best is None or _steps(run) > _steps(best) else best
         if best is not None and _steps(best):
             break
@@ -169,7 +180,13 @@ def _unread(attempts: Sequence[Attempt], catalogue: Catalogue) -> str:
 
 
 def _identified(
-    found: FoundRun, attempts: tuple[Attempt, ...], settings: Settings, catalogue: Catalogue, now: datetime
+    found: FoundRun,
+    attempts: tuple[Attempt, ...],
+    settings: Settings,
+    catalogue: Catalogue,
+    now: datetime,
+    *,
+    find: Matching,
 ) -> Run:
     from pytest_llmbench.discover.identify import identify
     from pytest_llmbench.discover.shards import shards_of
@@ -189,6 +206,7 @@ def _identified(
         gpu=settings.gpu,
         baseline_release=settings.baseline_release,
         expected_tflops=expected_tflops,
+        find=find,
     )
     return Run(found, attempts, identity, *_start(found, logs, now))
 
@@ -263,7 +281,7 @@ def _without_copies(runs: Sequence[Run]) -> tuple[list[Run], list[tuple[Run, Run
     copies = [(copy, group[-1]) for group in groups.values() for copy in group[:-1]]
     of_job: dict[object, list[Run]] = defaultdict(list)
     for run in sorted(kept, key=_steps, reverse=True):
-        others = of_job[run.identity.key, run.found.job_id]
+        others = of_job[run.identity.key, run.found.job_id or run.id]  # without a job id it is no part of another
         original = next((other for other in others if _is_part(run, other)), None)
         if original is None:
             others.append(run)
@@ -273,8 +291,11 @@ def _without_copies(runs: Sequence[Run]) -> tuple[list[Run], list[tuple[Run, Run
 
 
 def _identical(run: Run) -> object:
-    hashes = tuple(attempt.log.sha256 for attempt in run.attempts)
-    return (run.identity.key, run.found.job_id, hashes) if _steps(run) else run.id
+    if not _steps(run):
+        return run.id
+    logs = [attempt.log for attempt in run.attempts]
+    times = (segment.steps.seconds.tobytes() for log in logs for segment in log.segments)
+    return run.identity.key, run.found.job_id, tuple(log.fingerprint for log in logs), *times
 
 
 def _dated_by_all(copies: Sequence[Run]) -> Run:

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime, timedelta
     from pathlib import Path
 
@@ -443,7 +444,7 @@ class ParsedLog:
     nccl_line: int = 0
     nccl_last_line: int = 0
     checkpoints: Checkpoints = Checkpoints()
-    sha256: str = ""
+    fingerprint: str = ""
     size_bytes: int = 0
     lines: int = 0
     prints_loss: bool = True
@@ -460,7 +461,7 @@ class ParsedLog:
         """Return the log as the first of these dialects reads it, as it is where none of them does."""
         by_name = {one.dialect: one for one in (self, *self.readings)}
         read = next((by_name[name] for name in dialects if name in by_name), self)
-        return replace(read, sha256=self.sha256, size_bytes=self.size_bytes, readings=())
+        return replace(read, fingerprint=self.fingerprint, size_bytes=self.size_bytes, readings=())
 
 
 # --- runs -------------------------------------------------------------------------------------------------
@@ -645,18 +646,18 @@ class Measurement:
     statistic_seconds: float | None
     last_step_seconds: float | None
     window_seconds: tuple[float, ...]
-    metrics: tuple[Metric, ...]
+    metrics: Sequence[Metric]
     window_steps: tuple[int, ...] = ()
     window_lines: tuple[int, ...] = ()
     mean_of: tuple[int, ...] = ()
     moving_mean: int = 1
     resolution_seconds: float = 0.0
-    expected: tuple[Metric, ...] = ()
+    expected: Sequence[Metric] = ()
     problems: tuple[Problem, ...] = ()
-    notes: tuple[Note, ...] = ()
+    notes: Sequence[Note] = ()
     excluded: Problem | None = None
     checkpoints: Checkpoints = Checkpoints()
-    tries: tuple[Try, ...] = ()
+    tries: Sequence[Try] = ()
 
     @property
     def valid(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -11,6 +12,9 @@ import numpy as np
 
 from pytest_llmbench import wording
 from pytest_llmbench.batch import Batch, Result
+from pytest_llmbench.errors import LogError
+from pytest_llmbench.files import local
+from pytest_llmbench.files.compressed import Stream
 from pytest_llmbench.models import Baseline, Judgement, Key, Measurement, Outcome, Reason, Recording, Status, Verdict
 from pytest_llmbench.robust import mean, trimmed_mean
 from pytest_llmbench.settings import Settings
@@ -116,13 +120,19 @@ def recording_of(runs: Sequence[Measurement], now: datetime) -> Recording:
         trimmed_mean_seconds=float(np.mean(trimmed)),
         standard_deviation_seconds=float(np.sqrt(np.mean([np.var(one, ddof=min(1, len(one) - 1)) for one in windows]))),
         run_seconds=tuple(trimmed),
-        log_sha256=tuple(_judged_hash(run) for run in runs),
+        log_sha256=tuple(hash_ for run in runs if run.log and (hash_ := _hash(run.log))),
     )
 
 
-def _judged_hash(measurement: Measurement) -> str:
-    judged = (attempt for attempt in measurement.run.attempts if attempt.files.log == measurement.log)
-    return next(judged).log.sha256
+def _hash(log: Path) -> str:
+    """Return the hash of a log's text, empty where the log is no file of this machine any more, or in an archive."""
+    digest = hashlib.sha256()
+    try:
+        for block in Stream(local.blocks(log), log):
+            digest.update(block)
+    except LogError:
+        return ""
+    return digest.hexdigest()
 
 
 def _told(baseline: Baseline, recording: Recording, changes: Sequence[str]) -> str:

@@ -14,22 +14,22 @@ from pytest_llmbench.settings import Settings
 
 def strays(runs: Sequence[Run], settings: Settings, now: datetime) -> Iterator[Stray]:
     """Yield the runs that no baseline fits, but for those too old to matter."""
-    known = {hash_ for run in runs if run.identity.key for hash_ in _hashes(run)}
+    known = {one for run in runs if run.identity.key for one in _fingerprints(run)}
     for run in runs:
         identity = run.identity
         old = settings.max_age is not None and run.started is not None and now - run.started > settings.max_age
         if identity.key is None and not old:
             reason = Reason.AMBIGUOUS if identity.candidates else Reason.UNMATCHED
             path: Path = run.attempts[-1].files.log if run.attempts else run.found.folder
-            copied = bool(_hashes(run)) and _hashes(run) <= known
+            copied = bool(_fingerprints(run)) and _fingerprints(run) <= known
             serious = run.found.excluded is None and not copied and _nearly_identified(identity)
             candidates = identity.candidates if serious else ()
             yield Stray(run.id, reason, identity.because, path, candidates, identity.nearest, run.started)
 
 
-def _hashes(run: Run) -> set[str]:
-    """Return the hashes of a run's logs that hold steps: empty and unreadable logs are all alike."""
-    return {attempt.log.sha256 for attempt in run.attempts if attempt.log.segments}
+def _fingerprints(run: Run) -> set[str]:
+    """Return the fingerprints of a run's logs that hold steps: empty and unreadable logs are all alike."""
+    return {attempt.log.fingerprint for attempt in run.attempts if attempt.log.segments}
 
 
 def _nearly_identified(identity: Identity) -> bool:

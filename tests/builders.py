@@ -107,7 +107,7 @@ def segment(columns: Steps | None = None, *, finished: bool = True, total: int |
 
 def log(*segments: Segment, **fields: Any) -> ParsedLog:
     """Return what a log with these segments says."""
-    return ParsedLog(dialect="nemo2", segments=segments, sha256="00ff", **fields)
+    return ParsedLog(dialect="nemo2", segments=segments, fingerprint="00ff", **fields)
 
 
 def run(

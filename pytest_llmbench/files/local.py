@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from stat import S_ISREG
+from types import TracebackType
 
 from pytest_llmbench.errors import LogError
 
@@ -15,51 +16,103 @@ BLOCK = 1 << 20
 _CHANGED = "changed while it was read ({what}): read it again when nobody writes it"
 
 
-def blocks(path: Path) -> Iterator[bytes]:
-    """Yield the bytes that a file had when it was opened; what is appended later is left out.
+class File:
+    """A regular file as it was when it was opened: what is appended later is left out. Several threads may read it.
 
-    LogError where it is no regular file (nothing else is ever opened to wait for a writer), cannot be read, or was
-    shortened, replaced, deleted or written anew meanwhile.
+    LogError where it is no regular file (nothing else is ever opened to wait for a writer) or cannot be read.
     """
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def __init__(self, path: Path) -> None:
+        """Open it; to be used with `with`."""
+        self.path = path
         try:
-            yield from _read(path, handle)
-        finally:
-            os.close(handle)
-    except OSError as error:
-        raise LogError(f"cannot read {path}: {error.strerror or error}") from error
+            self._handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            raise _unreadable(path, error) from error
+        self._opened = os.fstat(self._handle)
+        self.size = self._opened.st_size
+        if not S_ISREG(self._opened.st_mode):
+            os.close(self._handle)
+            raise LogError(f"cannot read {path}: not a regular file")
+
+    def __enter__(self) -> File:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        os.close(self._handle)
+
+    def read(self, begin: int, end: int) -> bytes:
+        """Return the bytes of a part; LogError where they are not there any more."""
+        data = b""
+        while len(data) < end - begin:
+            try:
+                more = os.pread(self._handle, end - begin - len(data), begin + len(data))
+            except OSError as error:
+                raise _unreadable(self.path, error) from error
+            if not more:
+                self._refuse_short(begin + len(data))
+            data = data + more if data else more
+        return data
+
+    def read_into(self, buffer: memoryview, begin: int) -> None:
+        """Fill a buffer with the bytes from a place on; LogError where they are not there any more."""
+        done = 0
+        while done < len(buffer):
+            try:
+                count = os.preadv(self._handle, [buffer[done:]], begin + done)
+            except OSError as error:
+                raise _unreadable(self.path, error) from error
+            if not count:
+                self._refuse_short(begin + done)
+            done += count
+
+    def blocks(self) -> Iterator[bytes]:
+        """Yield all of it; LogError, too, where it changed meanwhile other than by growing."""
+        head = b""
+        for begin in range(0, self.size, BLOCK):
+            block = self.read(begin, min(begin + BLOCK, self.size))
+            head = head or block
+            yield block
+        self.refuse_changed(head)
+
+    def refuse_changed(self, head: bytes) -> None:
+        """LogError where it was shortened, replaced, deleted or written anew; `head` is what was read at its begin."""
+        try:
+            change = self._change(head)
+        except OSError as error:
+            raise _unreadable(self.path, error) from error
+        if change:
+            raise LogError(f"{self.path}: {_CHANGED.format(what=change)}")
+
+    def _change(self, head: bytes) -> str:
+        """Return what became of the file since it was opened, empty where it is the same or has only grown."""
+        try:
+            named = self.path.stat()
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR):
+                return "it was deleted or moved"
+            raise
+        if (named.st_dev, named.st_ino) != (self._opened.st_dev, self._opened.st_ino):
+            return "another file has its name"
+        if os.fstat(self._handle).st_size < self.size:
+            return "it was shortened"
+        if os.pread(self._handle, len(head), 0) != head:  # shortened and written beyond its old size again
+            return "it begins otherwise"
+        return ""
+
+    def _refuse_short(self, place: int) -> None:
+        missing = f"it is {self.size - place} bytes shorter than at its opening"
+        raise LogError(f"{self.path}: {_CHANGED.format(what=missing)}")
 
 
-def _read(path: Path, handle: int) -> Iterator[bytes]:
-    opened = os.fstat(handle)
-    if not S_ISREG(opened.st_mode):
-        raise LogError(f"cannot read {path}: not a regular file")
-    left = opened.st_size
-    head = b""
-    while left:
-        block = os.read(handle, min(left, BLOCK))
-        if not block:
-            raise LogError(f"{path}: {_CHANGED.format(what=f'it is {left} bytes shorter than at its opening')}")
-        head = head or block
-        left -= len(block)
-        yield block
-    if change := _change(path, handle, opened, head):
-        raise LogError(f"{path}: {_CHANGED.format(what=change)}")
+def blocks(path: Path) -> Iterator[bytes]:
+    """Yield the bytes that a file had when it was opened, which is when the first block is asked for.
+
+    LogError where it cannot be read, or changed meanwhile other than by growing.
+    """
+    with File(path) as file:
+        yield from file.blocks()
 
 
-def _change(path: Path, handle: int, opened: os.stat_result, head: bytes) -> str:
-    """Return what became of a file since it was opened, empty where it is the same or has only grown."""
-    try:
-        named = path.stat()
-    except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ENOTDIR):
-            return "it was deleted or moved"
-        raise
-    if (named.st_dev, named.st_ino) != (opened.st_dev, opened.st_ino):
-        return "another file has its name"
-    if os.fstat(handle).st_size < opened.st_size:
-        return "it was shortened"
-    if os.pread(handle, len(head), 0) != head:  # shortened and written beyond its old size again
-        return "it begins otherwise"
-    return ""
+def _unreadable(path: Path, error: OSError) -> LogError:
+    return LogError(f"cannot read {path}: {error.strerror or error}")

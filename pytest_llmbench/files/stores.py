@@ -70,6 +70,8 @@ class Stores:
 
     def archive_of(self, path: Path) -> Archive | None:
         """Return the opened archive that a path lies in, or is."""
+        if not self._archives:
+            return None
         return next((self._archives[one] for one in (path, *path.parents) if one in self._archives), None)
 
     def is_archive(self, path: Path) -> bool:

@@ -8,15 +8,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_llmbench.models import ParsedLog, Unread
-from pytest_llmbench.parse import checkpoints, facts, regex
+from pytest_llmbench.parse import checkpoints, facts, regex, uniform
 from pytest_llmbench.parse.dialects import DIALECTS, NO_TOTAL, SEPARATORS, Dialect, Grammar, grammar
-from pytest_llmbench.parse.dropped import OTHER_DIALECT, TORN, Tally, printable
+from pytest_llmbench.parse.dropped import OTHER_DIALECT, REPEATED, TORN, Tally, printable
 from pytest_llmbench.parse.endings import NEEDLES as ENDING_NEEDLES
 from pytest_llmbench.parse.endings import Endings, decisive_lines
 from pytest_llmbench.parse.ranks import rank_of
 from pytest_llmbench.parse.records import StepRecord, Unmatched
 from pytest_llmbench.parse.scan import Hit, Needles, Window, hits, searcher
-from pytest_llmbench.parse.segments import Marks, segments
+from pytest_llmbench.parse.segments import Marks, segments, uniform_segments
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 STEP_NEEDLES = {needle: name for name, dialect in DIALECTS.items() for needle in dialect.needles}
 MARKS = frozenset(needle for dialect in DIALECTS.values() for needle in dialect.starts + dialect.ends)
-TOLD_ONCE = frozenset(facts.NEEDLES)
 KNOWN = (*STEP_NEEDLES, *ENDING_NEEDLES, *checkpoints.NEEDLES, *sorted(MARKS))
 
 
@@ -48,6 +47,7 @@ class Found:
         self.records: list[StepRecord] = []
         self.unmatched: list[Unmatched] = []
         self.lines = 0
+        self.parts: uniform.Parts = ()
         self.segments: tuple[Segment, ...] = ()
 
     def add(self, hit: Hit, rank: str) -> bool:
@@ -80,6 +80,9 @@ class Found:
             totals=[(mark.offset, mark.total) for mark in starts if mark.total is not None],
             ends_divide=dialect.ends_divide,
         )
+        if self.parts:
+            self.segments = uniform_segments(self.parts, places, rules.first_step)
+            return sum(len(part.steps) for part in self.parts)
         self.segments = segments(
             rules.join(self.records, self.tally),
             places,
@@ -116,8 +119,7 @@ class Collector:
     @property
     def needles(self) -> Needles:
         """What to look for next: a trace repeats its needle in every line, and one of them says enough."""
-        told = self._first_lines and not self._steps_since_trace
-        return searcher((*KNOWN, *self._needles, *(() if told else sorted(TOLD_ONCE))))
+        return self._searcher(*(() if self._first_lines and not self._steps_since_trace else facts.NEEDLES))
 
     @property
     def follows(self) -> bool:
@@ -127,6 +129,10 @@ class Collector:
     def take(self, window: Window, places: Sequence[tuple[int, bytes]]) -> None:
         """Take the new part of a window, with the places of needles that it holds."""
         self._start.take(window)
+        if self._first_lines and any(needle in STEP_NEEDLES or needle in self._needles for _, needle in places):
+            places = self._searcher(*facts.NEEDLES).places(window.text, window.start, window.stop)
+        if window.whole:
+            places = self._take_uniform(window, places)
         marks, ends = [], []
         for hit in hits(window, places):
             if hit.needle in self._needles:
@@ -146,6 +152,30 @@ class Collector:
             )
         if window.stop:
             self.pass_over(window.next_line, window.text.endswith(b"\n", 0, window.stop))
+
+    def _take_uniform(self, window: Window, places: Sequence[tuple[int, bytes]]) -> Sequence[tuple[int, bytes]]:
+        """Read the steps of a whole log at once, if they are alike; return the places that are left to be looked at."""
+        steps = [place for place, needle in places if needle in STEP_NEEDLES]
+        names = {STEP_NEEDLES[needle] for _, needle in places if needle in STEP_NEEDLES}
+        others = facts.NCCL_OPERATION, *self._needles
+        if len(names) != 1 or any(needle in others for _, needle in places):
+            return places
+        name = names.pop()
+        rules = grammar(name)
+        if rules.read_columns is None:
+            return places
+        starts, ends = (
+            [place for place, needle in places if needle in marks]
+            for marks in (rules.dialect.starts, rules.dialect.ends)
+        )
+        parts = uniform.read(rules.read_columns, window.text, steps, starts, ends)
+        if parts is None:
+            return places
+        found = self._found[name] = Found(name, rules)
+        found.parts = parts
+        for line, text in (repeated for part in parts for repeated in part.repeated):
+            found.tally.add(REPEATED, line, text)
+        return [each for each in places if each[1] not in STEP_NEEDLES]
 
     def pass_over(self, next_line: int, ended: bool) -> None:
         """Take a part without needles, which ends on a line of this number and perhaps with its line feed."""
@@ -207,9 +237,12 @@ class Collector:
             begun_again_line=self._begun_again(self._found[chosen].rules.dialect, parts) if chosen else 0,
         )
 
+    def _searcher(self, *more: bytes) -> Needles:
+        return searcher((*KNOWN, *self._needles, *more))
+
     def _mark_needles(self) -> dict[bytes, None]:
         """Return the marks that can count: what stands before all records of a dialect says its total at most."""
-        found = {name for name, one in self._found.items() if one.records}
+        found = {name for name, one in self._found.items() if one.records or one.parts}
         dialects = [each for name, each in DIALECTS.items() if name in found or each.total != NO_TOTAL]
         return dict.fromkeys(needle for each in dialects for needle in each.starts + each.ends)
 

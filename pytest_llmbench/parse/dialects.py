@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from typing import cast
 
 from pytest_llmbench.dialects import FIRST_STEP
+from pytest_llmbench.parse import uniform
 from pytest_llmbench.parse.dropped import Tally
 from pytest_llmbench.parse.records import Origin, StepRecord, Torn, Unmatched
 from pytest_llmbench.parse.scan import Hit
@@ -19,6 +21,8 @@ Timer = Callable[[Sequence[StepRecord]], list[StepRecord]]
 Taker = Callable[[Hit, str], Sequence[StepRecord | Torn | Unmatched]]
 """Reads what belongs to a needle, with the rank of the line; several records where they were glued."""
 
+Columnar = uniform.Reader | None
+
 NO_TOTAL = rb"(?!)"
 
 
@@ -26,7 +30,8 @@ NO_TOTAL = rb"(?!)"
 class Dialect:
     """One way of writing steps.
 
-    needles: a record begins with one of them. reader: "module:function" that reads the record, loaded on use.
+    needles: a record begins with one of them. reader: "module:function" that reads the record, loaded on use. columns:
+    "module:function" that reads all records of a log at once where they are alike, as `uniform.Reader`.
     starts: printed when a process starts, so that later steps are of another attempt. ends: printed after the last
     step. total: a regular expression for the number of steps that a start says. joiner: "module:function" that makes
     one of several records of a step, in the order of the log, before ranks are told apart. settler: "module:function"
@@ -46,6 +51,7 @@ class Dialect:
     timer: str = ""
     ends_divide: bool = True
     prints_loss: bool = True
+    columns: str = ""
 
 
 NEMO_STARTS = (b"Copying Trainer's 'max_steps'", b"restart_count=")
@@ -61,12 +67,14 @@ DIALECTS = {
         starts=NEMO_STARTS,
         ends=NEMO_ENDS,
         settler="pytest_llmbench.parse.nemo1:settle",
+        columns="pytest_llmbench.parse.nemo1:read_columns",
     ),
     "nemo2": Dialect(
         needles=(b"Training epoch ",),
         reader="pytest_llmbench.parse.nemo2:read_step",
         starts=NEMO_STARTS,
         ends=NEMO_ENDS,
+        columns="pytest_llmbench.parse.nemo2:read_columns",
     ),
     "maxtext": Dialect(
         needles=(b"completed step: ",),
@@ -74,6 +82,7 @@ DIALECTS = {
         starts=(b"Config param steps: ",),
         total=rb"Config param steps: (\d{1,15})[ \t]*[\r\n]",
         timer="pytest_llmbench.parse.maxtext:time_steps",
+        columns="pytest_llmbench.parse.maxtext:read_columns",
     ),
     "megatron": Dialect(
         needles=(b"iteration  ", b"iteration (", b"Step Time : "),  # with two blanks: NeMo 2 has one, in every step
@@ -132,8 +141,10 @@ class Grammar:
     settle: Settler
     time_steps: Timer
     first_step: int
+    read_columns: Columnar = None
 
 
+@cache
 def grammar(name: str) -> Grammar:
     """Return a built-in dialect with its functions loaded."""
     dialect = DIALECTS[name]
@@ -150,6 +161,7 @@ def grammar(name: str) -> Grammar:
         settle=cast(Settler, _load(dialect.settler, _as_they_are)),
         time_steps=cast(Timer, _load(dialect.timer, list)),
         first_step=FIRST_STEP[name],
+        read_columns=cast(Columnar, _load(dialect.columns, None)),
     )
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
+from functools import cache
 from itertools import takewhile
 from statistics import median
 
 from pytest_llmbench.parse.records import HOLE, NAN, NOT_FINITE, Origin, StepRecord, Torn, line_stop, printed_unit
+from pytest_llmbench.parse.uniform import Columns, numbers, rows
 
 NEEDLE = b"completed step: "
 
@@ -58,22 +61,60 @@ def read_step(text: bytes, start: int, end: int, origin: Origin) -> StepRecord |
     )
 
 
+def read_columns(text: bytes, places: Sequence[int], stops: Sequence[int]) -> Columns | None:
+    """Return the steps at these places, each on a line of its own; None where one is not as the first, or not whole."""
+    fields = text[places[0] : stops[0]].split(b", ")[2:]
+    names = tuple(field.partition(b": ")[0] for field in fields if b": " in field)
+    if not names or len(set(names)) < len(fields):
+        return None
+    found = rows(_layout(names), text, places)
+    if found is None:
+        return None
+    steps, printed, *columns = zip(*found, strict=True)
+    read = (name for name in names if name in NUMBERS)
+    number = {name: numbers(column) for name, column in zip(read, columns, strict=True)}
+    seconds = list(map(float, printed))
+    return Columns(
+        list(map(int, steps)),
+        seconds,
+        [printed_unit(text) for text in printed],
+        loss=number.get(LOSS),
+        grad_norm=number.get(b"grad_norm"),
+        tflops=number.get(b"TFLOP/s/device"),
+        tokens=number.get(b"Tokens/s/device"),
+        asynchronous=_dispatched(seconds),
+    )
+
+
+@cache
+def _layout(names: tuple[bytes, ...]) -> re.Pattern[bytes]:
+    """Return what a record with these fields looks like."""
+    values = dict.fromkeys(NUMBERS, rb"(-?\d{1,18}\.\d{3})") | {b"grad_norm": rb"(-?\d\.\d{3}e[+-]\d\d)"}
+    fields = (rb", %b: %b" % (re.escape(name), values.get(name, rb"[^,\r\n\x00]*")) for name in names)
+    return re.compile(rb"completed step: (\d{1,15}), seconds: (-?\d{1,15}\.\d{1,9})" + b"".join(fields) + rb"\n")
+
+
 def time_steps(records: Sequence[StepRecord]) -> list[StepRecord]:
-    """Return the steps of one attempt, those marked asynchronous whose time is that of dispatching them only.
+    """Return the steps of one attempt, those marked asynchronous whose time is that of dispatching them only."""
+    begin, end = _dispatched([record.seconds for record in records])
+    return [record._replace(asynchronous=begin <= place < end) for place, record in enumerate(records)]
+
+
+def _dispatched(seconds: Sequence[float]) -> tuple[int, int]:
+    """Return the first place, and the one behind the last, of the times that are those of dispatching a step only.
 
     They follow the steps that compile, are at most FIRST_STEPS with those, and take less than FAST of the next step and
     of the median of the later ones, which the next step has reached. A step that is fast later on is not judged here.
     """
-    later = [record.seconds for record in records[FIRST_STEPS:] if record.possible]
+    later = [value for value in seconds[FIRST_STEPS:] if 0 < value < math.inf]
     if len(later) < FEWEST_LATER:
-        return list(records)
+        return 0, 0
     level = median(later)
-    first = sum(1 for _ in takewhile(lambda record: record.seconds * FAST > level, records[:FIRST_STEPS]))
-    fast = list(takewhile(lambda record: 0 < record.seconds < FAST * level, records[first:]))
+    first = sum(1 for _ in takewhile(lambda value: value * FAST > level, seconds[:FIRST_STEPS]))
+    fast = list(takewhile(lambda value: 0 < value < FAST * level, seconds[first:]))
     after = first + len(fast)
-    if after > FIRST_STEPS or not all(record.seconds < FAST * records[after].seconds for record in fast):
-        return list(records)
-    return [record._replace(asynchronous=first <= place < after) for place, record in enumerate(records)]
+    sure = after <= FIRST_STEPS and all(value < FAST * seconds[after] for value in fast)
+    return (first, after) if sure else (0, 0)
 
 
 def _numbers(text: bytes) -> dict[bytes, float] | None:

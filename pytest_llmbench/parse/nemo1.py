@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from functools import cache
 
 from pytest_llmbench.parse.dropped import REPEATED, UNKNOWN_STEP, Tally
 from pytest_llmbench.parse.records import (
@@ -21,15 +22,18 @@ from pytest_llmbench.parse.records import (
     line_stop,
     significant_unit,
 )
+from pytest_llmbench.parse.uniform import Columns, numbers, rows
 
 NEEDLES = (b"Epoch ", b"DLL ")
 DIGITS = 3
 
-BAR = re.compile(rb"Epoch (\d{1,9}):[: ]*\d{1,3}%\|[^|\r\n]*\| *(\d{1,15})/(\d{1,15}) \[([^\]\r\n]*)\]")
+BAR_BEGIN = rb"Epoch (\d{1,9}):[: ]*\d{1,3}%\|[^|\r\n]*\| *(\d{1,15})/(\d{1,15}) \["
+BAR = re.compile(BAR_BEGIN + rb"([^\]\r\n]*)\]")
 BAR_HEAD = re.compile(rb"Epoch \d{1,9}:[: ]*\d{1,3}%")
 DLL = re.compile(rb"DLL \d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)? - (\d{1,15}) ")
 WHOLE = re.compile(rb"\d{1,15}(?:\.0{1,9})?|\d(?:\.\d{1,2})?e\+\d{1,2}")
-NUMBER = re.compile(rb"-?(?:\d{1,18}(?:\.\d{1,18})?(?:e[+-]\d{1,3})?|%b)" % NOT_FINITE)
+FINITE = rb"-?\d{1,18}(?:\.\d{1,18})?(?:e[+-]\d{1,3})?"
+NUMBER = re.compile(rb"%b|-?%b" % (FINITE, NOT_FINITE))
 PADDED = re.compile(rb"(-?%b)\.0" % NOT_FINITE)
 """Bars fill up short values: `nan.0`."""
 
@@ -39,6 +43,7 @@ LOSS = b"reduced_train_loss"
 SAMPLES = b"consumed_samples"
 NORM = b"grad_norm"
 NUMBERS = (TIME, LOSS, SAMPLES, NORM)
+READ = frozenset((*NUMBERS, STEP))
 
 
 def read_step(text: bytes, start: int, end: int, origin: Origin) -> StepRecord | Torn | None:
@@ -49,6 +54,63 @@ def read_step(text: bytes, start: int, end: int, origin: Origin) -> StepRecord |
     """
     read = _read_bar if text.startswith(b"Epoch ", start) else _read_dllogger
     return read(text, start, end, origin)
+
+
+def read_columns(text: bytes, places: Sequence[int], _stops: Sequence[int]) -> Columns | None:
+    """Return the steps of the bars at these places, each on a line of its own; None where one is not as the others.
+
+    A bar that repeats a step with all its values is left out; one without values is none.
+    """
+    inside = BAR.match(text, places[-1])
+    fields = [part.partition(b"=") for part in inside[4].split(b", ") if b"=" in part] if inside else []
+    names = tuple(name for name, _, _ in fields)
+    if len(set(names)) < len(names) or not {TIME, STEP} <= set(names):
+        return None
+    found = rows(_layout(names), text, places)
+    if found is None:
+        return None
+    read = [name for name in names if name in READ]
+    kept: list[int] = []
+    repeated = []
+    totals = set()
+    for place, (epoch, count, total, *values) in enumerate(found):
+        if not values[0]:
+            continue
+        step = int(float(values[read.index(STEP)]))
+        if epoch == b"0" and step in (int(count) - 1, int(count) - 2):
+            totals.add(total)
+        if kept and values == list(found[kept[-1]][3:]):
+            repeated.append((place, f"step {step} again: {float(values[read.index(TIME)]):g} s"))
+        else:
+            kept.append(place)
+    if not kept or not found[-1][3] or len(totals) > 1:
+        return None
+    value = dict(zip(read, zip(*(found[place][3:] for place in kept), strict=True), strict=True))
+    steps = [int(float(step)) for step in value[STEP]]
+    seconds = list(map(float, value[TIME]))
+    batches = [
+        _batch(dict(zip(read, found[place][3:], strict=True)), step) for place, step in zip(kept, steps, strict=True)
+    ]
+    return Columns(
+        steps,
+        seconds,
+        [significant_unit(one, DIGITS) for one in seconds],
+        int(totals.pop()) if totals else None,
+        loss=numbers(value[LOSS]) if LOSS in value else None,
+        grad_norm=numbers(value[NORM]) if NORM in value else None,
+        batch=batches,
+        kept=kept,
+        repeated=repeated,
+    )
+
+
+@cache
+def _layout(names: tuple[bytes, ...]) -> re.Pattern[bytes]:
+    """Return what a bar looks like, without values or with these."""
+    values = dict.fromkeys(NUMBERS, b"(%b)" % FINITE) | {STEP: rb"(\d{1,15}(?:\.0{1,9})?)"}
+    fields = b", ".join(b"%b=%b" % (re.escape(name), values.get(name, rb"[^,\]\r\n\x00]*")) for name in names)
+    rest = rb"[^\]=,\r\n]*(?:, [^\]=,\r\n]+)?(?:, %b)?\]\n" % fields
+    return re.compile(BAR_BEGIN + rest)
 
 
 def settle(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from functools import cache
+from operator import methodcaller
 
 from pytest_llmbench.parse.records import (
     COLOUR_RESET,
@@ -16,6 +19,8 @@ from pytest_llmbench.parse.records import (
     printed_unit,
     significant_unit,
 )
+from pytest_llmbench.parse.scan import REACH
+from pytest_llmbench.parse.uniform import Columns, numbers, rows
 
 NEEDLE = b"Training epoch "
 DIGITS = 4
@@ -23,9 +28,14 @@ DIGITS = 4
 HEAD = re.compile(rb"Training epoch (\d{1,9}), iteration (\d{1,15})/(\d{1,15}) \| ")
 CUT_HEAD = re.compile(rb"Training epoch \d+(?:, |$)")
 STEP = re.compile(rb"\d{1,15}")
-NUMBER = re.compile(rb"-?(?:\d{1,18}(?:\.\d{1,18})?(?:e[+-]\d{2,3})?|%b)" % NOT_FINITE)
+FINITE = rb"-?\d{1,18}(?:\.\d{1,18})?(?:e[+-]\d{2,3})?"
+NUMBER = re.compile(rb"%b|-?%b" % (FINITE, NOT_FINITE))
+OTHER = rb"[^|\r\n\x00\x1b]*"
 REST = re.compile(rb"(?=[^\r\n]*[\d|])[\d.]*(?:e?[+-]?\d\d)?(?: \| [A-Za-z_][\w ]*: |[ \t\r]*$)")
 REST_LINES = 8
+POINT = methodcaller("find", b".")
+SHORT = 10
+"""Digits and point of a number whose logarithm is below that of the next power of ten."""
 
 TIME = b"train_step_timing in s"
 NUMBERS = (
@@ -37,6 +47,9 @@ NUMBERS = (
     b"peak_memory_usage",
     b"max_memory_allocated",
 )
+NUMBERED = frozenset(NUMBERS)
+STEP_NAME = b"global_step"
+READ = NUMBERED | {STEP_NAME}
 
 
 def read_step(text: bytes, start: int, end: int, origin: Origin) -> StepRecord | Torn | None:
@@ -53,8 +66,54 @@ def read_step(text: bytes, start: int, end: int, origin: Origin) -> StepRecord |
     if values is None:
         return Torn(origin, text[start:stop])
     epoch, iteration, last = (int(number) for number in head.groups())
-    step = int(values[b"global_step"])
+    step = int(values[STEP_NAME])
     return _record(origin, step, last + 1 if epoch == 0 and iteration == step else None, values)
+
+
+def read_columns(text: bytes, places: Sequence[int], stops: Sequence[int]) -> Columns | None:
+    """Return the steps at these places, each on a line of its own; None where one is not as the others, or not whole.
+
+    The first step does not print `consumed_samples`, with which the others end.
+    """
+    usual = min(1, len(places) - 1)
+    fields = text[places[usual] : stops[usual]].split(b" | ")[1:]
+    names = tuple(field.partition(b": ")[0] for field in fields if b": " in field)
+    if len(set(names)) < len(fields) or not {TIME, STEP_NAME} <= set(names):
+        return None
+    found = rows(_layout(names), text, places)
+    if found is None or (not NUMBERED.isdisjoint(names[-2:]) and _is_cut(text, places, stops)):
+        return None
+    epochs, iterations, lasts, *columns = zip(*found, strict=True)
+    value = dict(zip((name for name in names if name in READ), columns, strict=True))
+    steps = list(map(int, value[STEP_NAME]))
+    if iterations == value[STEP_NAME] and not any(map(int, set(epochs))):
+        totals = set(lasts)
+    else:
+        counted = zip(epochs, map(int, iterations), lasts, steps, strict=True)
+        totals = {last for epoch, iteration, last, step in counted if iteration == step and int(epoch) == 0}
+    if len(totals) > 1:
+        return None
+    number = {name: numbers(value[name]) for name in NUMBERS if name in value}
+    return Columns(
+        steps,
+        number[TIME],
+        _resolutions(value[TIME], number[TIME]),
+        int(totals.pop()) + 1 if totals else None,
+        loss=number.get(b"reduced_train_loss"),
+        grad_norm=number.get(b"grad_norm"),
+        tflops=number.get(b"TFLOPS_per_GPU"),
+        batch=number.get(b"global_batch_size"),
+        memory=number.get(b"peak_memory_usage", number.get(b"max_memory_allocated")),
+    )
+
+
+@cache
+def _layout(names: tuple[bytes, ...]) -> re.Pattern[bytes]:
+    """Return what a record with these fields looks like; it may lack the last one unless that is read."""
+    values = dict.fromkeys(NUMBERS, b"(%b)" % FINITE) | {STEP_NAME: b"(%b)" % STEP.pattern}
+    *fields, last = (b"%b: %b" % (re.escape(name), values.get(name, OTHER)) for name in names)
+    ending = rb" \| " + last if names[-1] in READ else rb"(?: \| %b)?" % last
+    return re.compile(HEAD.pattern + rb" \| ".join(fields) + ending + rb"\n")
 
 
 def _record(origin: Origin, step: int, total: int | None, values: dict[bytes, bytes]) -> StepRecord:
@@ -64,7 +123,7 @@ def _record(origin: Origin, step: int, total: int | None, values: dict[bytes, by
         origin,
         step,
         seconds,
-        min(significant_unit(seconds, DIGITS), printed_unit(values[TIME])) if seconds > 0 else 0.0,
+        _resolution(values[TIME], seconds),
         total,
         loss=number.get(b"reduced_train_loss"),
         grad_norm=number.get(b"grad_norm"),
@@ -89,13 +148,33 @@ def _values(text: bytes, begin: int, stop: int, end: int) -> dict[bytes, bytes] 
         values[name] = value.rstrip()
     if HOLE in b"".join(parts):
         return None
-    if TIME not in values or not STEP.fullmatch(values.get(b"global_step", b"")):
+    if TIME not in values or not STEP.fullmatch(values.get(STEP_NAME, b"")):
         return None
     if not all(NUMBER.fullmatch(values[name]) for name in NUMBERS if name in values):
         return None
     if line_ends and parts[-1].partition(b": ")[0] in NUMBERS and _goes_on_below(text, stop, end):
         return None
     return values
+
+
+def _resolutions(printed: Sequence[bytes], seconds: Sequence[float]) -> list[float]:
+    """Return the resolution of each time. Short numbers of one shape, such as 12.39 and 98.70, have the same."""
+    pairs = zip(printed, seconds, strict=True)
+    if min(printed) < b"1" or max(map(len, printed)) > SHORT or b"e" in b"".join(printed):
+        return [_resolution(*pair) for pair in pairs]
+    shapes = list(zip(map(len, printed), map(POINT, printed), strict=True))
+    of_shape = {shape: _resolution(*pair) for shape, pair in dict(zip(shapes, pairs, strict=True)).items()}
+    return [of_shape[shape] for shape in shapes]
+
+
+def _resolution(printed: bytes, seconds: float) -> float:
+    return min(significant_unit(seconds, DIGITS), printed_unit(printed)) if seconds > 0 else 0.0
+
+
+def _is_cut(text: bytes, places: Sequence[int], stops: Sequence[int]) -> bool:
+    """Tell whether what follows a record that ends there begins with the rest of its last number."""
+    apart = (stop for stop, place in zip(stops, [*places[1:], -1], strict=True) if stop + 1 != place)
+    return any(_goes_on_below(text, stop, min(stop + REACH, len(text))) for stop in apart)
 
 
 def _goes_on_below(text: bytes, stop: int, end: int) -> bool:

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-import hashlib
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from pytest_llmbench.files import local
-from pytest_llmbench.files.compressed import Stream
+from pytest_llmbench.files.compressed import HEAD, Stream, method_of
 from pytest_llmbench.models import Ending, ParsedLog, RegexDialect
 from pytest_llmbench.parse.collect import Collector
 from pytest_llmbench.parse.endings import NEEDLES, Endings, of_file
+from pytest_llmbench.parse.fingerprint import Fingerprint
 from pytest_llmbench.parse.scan import find, windows
 
 CUT = "cut"
 """The code of the ending of a log whose compressed data end before their end."""
 
 
+LARGE = 8 << 20
+"""Bytes of a file from which on it is searched by several threads."""
+
+
 def parse_blocks(blocks: Iterable[bytes], extra: Iterable[RegexDialect] = ()) -> ParsedLog:
-    """Return what a log says, from its bytes in blocks of any size; sha256 and size_bytes are left empty.
+    """Return what a log says, from its bytes in blocks of any size; fingerprint and size_bytes are left empty.
 
     `extra` are the dialects that baseline files define.
 
@@ -31,30 +36,29 @@ def parse_blocks(blocks: Iterable[bytes], extra: Iterable[RegexDialect] = ()) ->
     return collector.result()
 
 
-def read_log(source: Path | Stream, extra: Iterable[RegexDialect] = ()) -> ParsedLog:
-    """Return what a log says, with the sha256 and size of its text; LogError if it cannot be read.
+def read_log(source: Path | Stream, extra: Iterable[RegexDialect] = (), *, threads: int = 0) -> ParsedLog:
+    """Return what a log says, with the fingerprint and size of its text; LogError if it cannot be read.
 
-    A compressed log is decompressed, whatever its name, so that all copies of a log have one sha256. Where its data are
-    cut, what was left of them is read, and its ending says so unless the log itself says how it ended.
+    A compressed log is decompressed, whatever its name, so that all copies of a log have one fingerprint. Where its
+    data are cut, what was left of them is read, and its ending says so unless the log itself says how it ended.
+
+    A large file is searched by this many threads, by default one for each core.
     """
-    stream = _opened(source)
-    digest = hashlib.sha256()
-    size = 0
+    if isinstance(source, Stream):
+        return _read_stream(source, extra)
+    with local.File(source) as file:
+        if file.size < LARGE or method_of(file.read(0, HEAD)):
+            return _read_stream(Stream(file.blocks(), source), extra)
+        from pytest_llmbench.parse.ahead import take_file
 
-    def hashed() -> Iterator[bytes]:
-        nonlocal size
-        for block in stream:
-            digest.update(block)
-            size += len(block)
-            yield block
-
-    log = replace(parse_blocks(hashed(), extra), sha256=digest.hexdigest(), size_bytes=size)
-    return _without_end(log, stream) if stream.cut else log
+        collector = Collector(extra)
+        fingerprint = take_file(file, collector, threads or len(os.sched_getaffinity(0)))
+        return replace(collector.result(), fingerprint=fingerprint.of(file.size), size_bytes=file.size)
 
 
 def read_ending(source: Path | Stream) -> Ending | None:
     """Return how a standard error says that the job ended, or None; LogError if it cannot be read."""
-    stream = _opened(source)
+    stream = source if isinstance(source, Stream) else Stream(local.blocks(source), source)
     found = Endings()
     for window in windows(stream):
         found.take(window, find(window, NEEDLES))
@@ -62,8 +66,19 @@ def read_ending(source: Path | Stream) -> Ending | None:
     return ending and of_file(ending, stream.path.name)
 
 
-def _opened(source: Path | Stream) -> Stream:
-    return source if isinstance(source, Stream) else Stream(local.blocks(source), source)
+def _read_stream(stream: Stream, extra: Iterable[RegexDialect]) -> ParsedLog:
+    fingerprint = Fingerprint()
+    size = 0
+
+    def taken() -> Iterator[bytes]:
+        nonlocal size
+        for block in stream:
+            fingerprint.take(size, block)
+            size += len(block)
+            yield block
+
+    log = replace(parse_blocks(taken(), extra), fingerprint=fingerprint.of(size), size_bytes=size)
+    return _without_end(log, stream) if stream.cut else log
 
 
 def _without_end(log: ParsedLog, stream: Stream) -> ParsedLog:

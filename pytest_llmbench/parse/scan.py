@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from itertools import chain
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 from ahocorasick_rs import BytesAhoCorasick, MatchKind
@@ -25,7 +25,7 @@ class Window(NamedTuple):
     """A part of a log. New in it are the bytes `start` to `stop` of `text`; the rest is context, seen before or again.
 
     `offset` is the place of `text[0]` in the log, `line` the 1-based line that `start` stands on, `next_line` that of
-    `stop`.
+    `stop`. `whole`: there is nothing else in the log.
     """
 
     text: bytes
@@ -34,6 +34,7 @@ class Window(NamedTuple):
     offset: int
     line: int
     next_line: int
+    whole: bool = False
 
 
 class Hit(NamedTuple):
@@ -52,7 +53,7 @@ class Needles:
 
     def __init__(self, needles: Sequence[bytes]) -> None:
         """Take texts of at least one byte, each once."""
-        self.needles = needles
+        self.longest = max(map(len, needles), default=1)
         self._groups = [_Group(needles[begin : begin + AT_ONCE]) for begin in range(0, len(needles), AT_ONCE)]
 
     def places(self, text: bytes | bytearray, start: int, stop: int) -> list[tuple[int, bytes]]:
@@ -74,19 +75,22 @@ class _Group:
         self._needles = needles
         self._longest = max(map(len, needles))
         self._automaton = BytesAhoCorasick(needles, matchkind=MatchKind.LeftmostFirst)
-        self._within = [list(_beginning_within(needle, needles)) for needle in needles]
-        self._beyond = [_next_bytes(needle, within) for needle, within in zip(needles, self._within, strict=True)]
+        within = [list(_beginning_within(needle, needles)) for needle in needles]
+        self._within = {number: one for number, one in enumerate(within) if one}
 
-    def places(self, text: bytes | bytearray, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
-        """Yield where needles begin from `start` on, some behind `stop`."""
+    def places(self, text: bytes | bytearray, start: int, stop: int) -> list[tuple[int, bytes]]:
+        """Return where needles begin from `start` on, some behind `stop`, in no order."""
         view = memoryview(text)[start : stop + self._longest - 1]
-        for number, begin, end in self._automaton.find_matches_as_indexes(view):
-            place = start + begin
-            yield place, self._needles[number]
-            if text[start + end : start + end + 1] in self._beyond[number]:
-                for further, needle in self._within[number]:
-                    if text.startswith(needle, place + further):
-                        yield place + further, needle
+        found = self._automaton.find_matches_as_indexes(view)
+        places = [(start + begin, self._needles[number]) for number, begin, _ in found]
+        for number, begin, _ in found:
+            if number in self._within:
+                places += (
+                    (start + begin + further, needle)
+                    for further, needle in self._within[number]
+                    if text.startswith(needle, start + begin + further)
+                )
+        return places
 
 
 @cache
@@ -102,11 +106,13 @@ def windows(blocks: Iterable[bytes]) -> Iterator[Window]:
     for the end of a line, so a line without one takes no more memory than others.
     """
     text, start, offset, line = b"", 0, 0, 1
-    for piece in chain(_pieces(blocks), (None,)):
+    for piece, following in pairwise(chain(_pieces(blocks), (b"", None))):
         text += piece or b""
-        stop = len(text) if piece is None else max(start, len(text) - REACH)
+        stop = len(text) if not following else max(start, len(text) - REACH)
         next_line = line + text.count(b"\n", start, stop)
-        yield Window(text, start, stop, offset, line, next_line)
+        yield Window(text, start, stop, offset, line, next_line, whole=not following and stop == offset + len(text))
+        if not following:
+            return
         kept = max(0, stop - REACH_BACK)
         text, start, offset, line = text[kept:], stop - kept, offset + kept, next_line
 
@@ -138,11 +144,3 @@ def _beginning_within(outer: bytes, needles: Iterable[bytes]) -> Iterator[tuple[
             rest = outer[place : place + len(needle)]
             if needle.startswith(rest) and (place or needle != outer):
                 yield place, needle
-
-
-def _next_bytes(outer: bytes, within: Iterable[tuple[int, bytes]]) -> frozenset[bytes]:
-    """Return what can stand right behind `outer` where one of these needles begins within it."""
-    ends = [(further + len(needle) - len(outer), needle) for further, needle in within]
-    if any(end <= 0 for end, _ in ends):
-        return frozenset((b"", *(bytes((byte,)) for byte in range(256))))
-    return frozenset(needle[-end:][:1] for end, needle in ends)

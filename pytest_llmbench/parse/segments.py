@@ -7,13 +7,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from pytest_llmbench.models import Segment
+from pytest_llmbench.models import Segment, Steps
 from pytest_llmbench.parse.columns import columns
 from pytest_llmbench.parse.dialects import Settler, Timer
 from pytest_llmbench.parse.dropped import OTHER_RANK, REPEAT_DISAGREES, REPEATED, Tally
 from pytest_llmbench.parse.ranks import rank_order
-from pytest_llmbench.parse.records import StepRecord
+from pytest_llmbench.parse.records import NAN, Origin, StepRecord
 from pytest_llmbench.parse.repeats import agree, decided, diverged, with_divergence
+from pytest_llmbench.parse.uniform import Parts
 
 LATE_STEPS = 2
 """How far back a repeated step may lie, from another process without a prefix, without being a restart."""
@@ -79,7 +80,20 @@ def segments(
     attempts = one_rank_each((_timed(attempt, time_steps) for attempt in parts), tally)
     limits = [attempt.begin for attempt in attempts[1:]]
     pairs = zip(attempts, [*limits, None], strict=False)
-    return tuple(_segment(attempt, marks, limit, first_step) for attempt, limit in pairs)
+    return tuple(
+        _segment(attempt, columns(attempt.kept.values()), marks, limit, first_step) for attempt, limit in pairs
+    )
+
+
+def uniform_segments(parts: Parts, marks: Marks, first_step: int) -> tuple[Segment, ...]:
+    """Return the attempts in a log of one rank, which were read by columns."""
+    limits = [part.begin[0] for part in parts[1:]]
+    found = []
+    for part, limit in zip(parts, [*limits, None], strict=True):
+        top = int(part.steps.index[-1])
+        first, last = (StepRecord(Origin(*place, part.rank), top, NAN, NAN) for place in (part.begin, part.end))
+        found.append(_segment(Attempt(part.rank, first, last, top, part.total), part.steps, marks, limit, first_step))
+    return tuple(found)
 
 
 def by_rank(records: Iterable[StepRecord]) -> list[list[StepRecord]]:
@@ -180,12 +194,12 @@ def _admit(attempt: Attempt, record: StepRecord, tally: Tally) -> None:
     attempt.kept[record.step] = decided(old, record)
 
 
-def _segment(attempt: Attempt, marks: Marks, limit: int | None, first_step: int) -> Segment:
+def _segment(attempt: Attempt, steps: Steps, marks: Marks, limit: int | None, first_step: int) -> Segment:
     """Return an attempt as a segment; `limit` is where the next one begins."""
-    said = [steps for place, steps in marks.totals if place < attempt.begin]
+    said = [total for place, total in marks.totals if place < attempt.begin]
     total = attempt.total or (said[-1] if said else None)
     return Segment(
-        columns(attempt.kept.values()),
+        steps,
         attempt.first.origin.line,
         attempt.last.origin.line,
         attempt.rank,

@@ -43,7 +43,7 @@ ADVICE = {
     "start-unknown": "correct the clock or the file's time, or name its folder by the time of its start",
     "too-old": "run it again, or raise --llmb-max-age",
     "profiled": "run it again without profiling",
-    "traced": "run it again without the NCCL trace",
+    "traced": "run it again without the NCCL trace; llmbench nccl LOG says what the trace holds",
     "asynchronous-dispatch": "judge a window after the steps that were only dispatched when their time was taken",
     "checkpoint-load": "nothing: it only verifies that a checkpoint loads",
     "only-not-comparable": "run it again without profiling, tracing or loading a checkpoint",

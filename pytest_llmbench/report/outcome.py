@@ -264,7 +264,7 @@ def _run(measurement: Measurement, now: datetime) -> dict[str, Any]:
         "attempt": measurement.attempt,
         "attempts": len(run.attempts),
         "segment": measurement.segment,
-        "log_sha256": [attempt.log.sha256 for attempt in run.attempts],
+        "log_fingerprint": [attempt.log.fingerprint for attempt in run.attempts],
     }
 
 

@@ -91,7 +91,7 @@ def test_an_error_in_the_middle_is_told(log: Path, monkeypatch: pytest.MonkeyPat
     def read(*_: object) -> bytes:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(os, "read", read)
+    monkeypatch.setattr(os, "pread", read)
     with pytest.raises(LogError, match=r"cannot read .*x\.log: Input/output error"):
         next(reading)
 

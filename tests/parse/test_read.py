@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bz2
 import gzip
-import hashlib
 import lzma
 from datetime import datetime
 from pathlib import Path
@@ -76,12 +75,12 @@ METHODS = {
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_compressed_log_is_read_as_its_text_whatever_its_name(method: str, tmp_path: Path) -> None:
-    """The same sha256, so that it is known as a copy; the same lines, so that a message leads to one."""
+    """The same fingerprint, so that it is known as a copy; the same lines, so that a message leads to one."""
     path, plain = tmp_path / "log.out", tmp_path / "plain.out"
     path.write_bytes(METHODS[method](TEXT))
     plain.write_bytes(TEXT)
     log, expected = read_log(path), read_log(plain)
-    assert (log.sha256, log.size_bytes, log.lines) == (hashlib.sha256(TEXT).hexdigest(), len(TEXT), expected.lines)
+    assert (log.fingerprint, log.size_bytes, log.lines) == (expected.fingerprint, len(TEXT), expected.lines)
     assert (log.dialect, steps(log), log.ending) == ("nemo2", steps(expected), expected.ending)
 
 
@@ -198,12 +197,14 @@ def test_other_nccl_lines_are_no_trace(line: str) -> None:
     assert parse(line + "\n").nccl_line == 0
 
 
-def test_read_log_adds_size_and_hash(tmp_path: Path) -> None:
+def test_read_log_adds_size_and_fingerprint(tmp_path: Path) -> None:
     path = tmp_path / "log.out"
     data = nemo2_run(0, 49).encode() + b"x" * (3 << 20)
     path.write_bytes(data)
     log = read_log(path)
-    assert (log.sha256, log.size_bytes) == (hashlib.sha256(data).hexdigest(), len(data))
+    path.write_bytes(data.replace(b"iteration 7/", b"iteration 8/"))
+    assert log.size_bytes == len(data)
+    assert read_log(path).fingerprint != log.fingerprint
     assert steps(log) == [list(range(50))]
     assert parse_blocks([data]).size_bytes == 0
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import itertools
+import os
 import tracemalloc
 from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from parse.written import bar, dll, maxtext_run, nemo2, nemo2_run, parse, steps
 
+from pytest_llmbench.errors import LogError
 from pytest_llmbench.models import ParsedLog
-from pytest_llmbench.parse.read import parse_blocks
-from pytest_llmbench.parse.scan import PIECE, REACH, REACH_BACK, find, windows
+from pytest_llmbench.parse.collect import Collector
+from pytest_llmbench.parse.fingerprint import Fingerprint
+from pytest_llmbench.parse.read import LARGE, parse_blocks, read_log
+from pytest_llmbench.parse.scan import AT_ONCE, PIECE, REACH, REACH_BACK, Needles, find, windows
 
 FILLER = b"text without any meaning that stands between the steps\n" * 60
 LOGS = {
@@ -94,6 +101,74 @@ def test_needles_across_a_cut_are_found_once_with_their_line() -> None:
     hits = [hit for window in windows(cut(data, 9000, 9003, 20001)) for hit in find(window, [b"needle", b"b\n"])]
     assert [hit.line for hit in hits if hit.needle == b"needle"] == list(range(2, 8001, 2))
     assert [hit.offset for hit in hits] == sorted(hit.offset for hit in hits)
+
+
+texts = st.text("ab", max_size=60) | st.text("abc", max_size=60)
+needles = st.lists(st.text("ab", min_size=1, max_size=6) | st.text("abc", min_size=1, max_size=6), unique=True)
+
+
+@settings(max_examples=500, deadline=None)
+@given(text=texts, wanted=needles, more=st.sampled_from([0, AT_ONCE]), start=st.integers(0, 60), new=st.integers(0, 60))
+def test_every_needle_is_found_however_they_overlap(
+    text: str, wanted: list[str], more: int, start: int, new: int
+) -> None:
+    data = text.encode()
+    start = min(start, len(data))
+    stop = min(start + new, len(data))
+    sought = [*(f"x{number}" for number in range(more)), *wanted]
+    expected = sorted(
+        (place, one.encode()) for one in sought for place in range(start, stop) if data.startswith(one.encode(), place)
+    )
+    assert Needles([one.encode() for one in sought]).places(data, start, stop) == expected
+
+
+def test_a_large_file_is_read_ahead_as_the_same_bytes_in_blocks(tmp_path: Path) -> None:
+    """With everything that several threads could lose: needles across their blocks, a traceback over several of them, a
+    start far behind the beginning, a trace that goes on after steps."""
+    quiet = b"a line that says nothing of the run\n" * 20_000
+    rank = b"gb-1:7:8 [0] NCCL INFO AllReduce: opCount 2 sendbuff 0x7 recvbuff 0x7 count 1 datatype 1 op 0 root 0\n"
+    died = b"Traceback (most recent call last):\n" + b'  File "train.py", line 1\n' * 40_000 + b"ValueError: no\n"
+    shift = [b"." * number + b"\n" + LONG for number in range(0, 3000, 23)]
+    data = b"".join([quiet, LONG, rank * 9000, *shift, quiet, rank, quiet, LONG, died, quiet, b"the end"])
+    data = data.replace(LOGS["endings"].encode(), b"")
+    path = tmp_path / "log.out"
+    path.write_bytes(data)
+    assert len(data) > LARGE
+    expected = dataclasses.replace(parse_blocks([data]), size_bytes=len(data))
+    for threads in (1, 3):
+        log = read_log(path, threads=threads)
+        assert described(dataclasses.replace(log, fingerprint="")) == described(expected)
+    assert expected.ending is not None
+    assert expected.ending.code == "traceback"
+    assert 0 < expected.nccl_line < expected.nccl_last_line
+
+
+def test_a_large_file_that_shrinks_is_an_error_whichever_thread_sees_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "log.out"
+    path.write_bytes(LONG * (2 * LARGE // len(LONG)))
+    take = Collector.take
+
+    def shorten(collector: Collector, *window: Any) -> None:
+        os.truncate(path, LARGE)
+        take(collector, *window)
+
+    monkeypatch.setattr(Collector, "take", shorten)
+    with pytest.raises(LogError, match=r"shorter than at its opening|it was shortened"):
+        read_log(path)
+
+
+def test_a_copy_has_the_fingerprint_of_the_text_however_it_is_read(tmp_path: Path) -> None:
+    data = LONG * (2 * LARGE // len(LONG))
+    path, packed = tmp_path / "log.out", tmp_path / "log.gz"
+    path.write_bytes(data)
+    packed.write_bytes(gzip.compress(data, 1))
+    assert read_log(path).fingerprint == read_log(packed).fingerprint
+    pieces = Fingerprint()
+    for begin in range(0, len(data), 70_001):
+        pieces.take(begin, data[begin : begin + 70_001])
+    assert pieces.of(len(data)) == read_log(path).fingerprint
 
 
 def traced(blocks: Iterable[bytes]) -> tuple[ParsedLog, int]:

@@ -1,0 +1,45 @@
+"""What tells copies of a text from other texts without hashing gigabytes."""
+
+from __future__ import annotations
+
+import zlib
+
+WHOLE = 1 << 20
+"""So many bytes at the beginning count all, and then the first SAMPLE of every SPAN."""
+
+SPAN = 1 << 18
+SAMPLE = 4096
+
+
+class Fingerprint:
+    """Size and a checksum of samples of a text that is taken in order: equal for copies of it, however compressed.
+
+    Others of the same size differ with near certainty where they differ in a sample; in a longer text they need not, so
+    whoever looks for copies compares what was read from them as well.
+    """
+
+    def __init__(self) -> None:
+        """Begin with an empty text."""
+        self._checksum = 0
+
+    def take(self, offset: int, data: bytes) -> None:
+        """Take the bytes at a place of the text, or as many of them as a sample needs."""
+        end = offset + len(data)
+        for begin in (offset, *range(offset - offset % SPAN + SPAN, end, SPAN)):
+            wanted = data[begin - offset :][: _length(begin)]
+            self._checksum = zlib.crc32(wanted, self._checksum)
+
+    @staticmethod
+    def sample(offset: int, data: bytes | bytearray) -> bytes:
+        """Return what is needed of the bytes of one SPAN, which begin at `offset`."""
+        return bytes(data[: _length(offset)])
+
+    def of(self, size: int) -> str:
+        """Return it as one word, now that the size of the text is known."""
+        return f"{size:x}-{self._checksum:08x}"
+
+
+def _length(offset: int) -> int:
+    """Return how many bytes from a place on, up to the end of its span, count."""
+    inside = offset % SPAN
+    return SPAN - inside if offset < WHOLE else max(0, SAMPLE - inside)
