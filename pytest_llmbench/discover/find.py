@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,6 +23,7 @@ from pytest_llmbench.files.stores import Stores
 from pytest_llmbench.models import Clue, Discovery, FoundRun
 from pytest_llmbench.wording import listed
 
+_UNPRINTABLE = re.compile(r"[^\w./+~=,@-]+")
 _LAYOUT_WORDS = ("experiments", "results", "workloads", "nemo_run")
 
 
@@ -44,10 +45,11 @@ def find_runs(paths: Sequence[Path], stores: Stores | None = None) -> Discovery:
 
 def _drop_doubles(walk: Walk) -> None:
     """Keep each file once: a second name of one file (a link, a snapshot's hard link) is no second run."""
-    places = [(file, folder) for folder in walk.folders for file in folder.files]
-    places.sort(key=lambda place: (place[0].link, -len(place[1].path.parts), place[1].path, place[0].name))
+    folders = [(folder, folder.path.parts) for folder in walk.folders]
+    places = [(file, folder, parts) for folder, parts in folders for file in folder.files]
+    places.sort(key=lambda place: (place[0].link, -len(place[2]), place[2], place[0].name))
     first: dict[tuple[int, int], tuple[File, Folder]] = {}
-    for file, folder in places:
+    for file, folder, _ in places:
         known, beside = first.setdefault(file.identity, (file, folder))
         if known is not file:
             folder.files.remove(file)
@@ -70,8 +72,7 @@ def _runs(place: Place, logged: Mapping[str, Sequence[Path]], walk: Walk) -> Ite
         if draft.attempts:
             path = assigned.of_draft.get(position)
             record = _record(path, walk)
-            run = _found(draft, place, record, alone=len(found.drafts) == 1)
-            yield replace(run, metadata=path) if record else run
+            yield _found(draft, place, record, path if record else None, alone=len(found.drafts) == 1)
     if not folder.only_chosen:
         for job, path in assigned.without_log.items():
             yield from _without_log(job, path, place, logged, walk)
@@ -87,7 +88,7 @@ def _without_log(
         return
     modified = next(file.modified for file in place.folder.files if file.name == path.name)
     draft = Draft(job, "llmb-config", modified=modified)
-    yield replace(_found(draft, place, _record(path, walk), alone=not place.group.drafts), metadata=path)
+    yield _found(draft, place, _record(path, walk), path, alone=not place.group.drafts)
 
 
 def _note_undecided(assigned: Assignment, found: Group, walk: Walk) -> None:
@@ -112,14 +113,14 @@ def _record(path: Path | None, walk: Walk) -> Metadata | None:
     return record
 
 
-def _found(draft: Draft, place: Place, record: Metadata | None, *, alone: bool) -> FoundRun:
+def _found(draft: Draft, place: Place, record: Metadata | None, metadata: Path | None, *, alone: bool) -> FoundRun:
     folder, where = place.folder, place.where
     attempts = tuple(attempt for _, attempt in sorted(draft.attempts.items()))
     spoken_for = draft.spoken_for and (draft.launched or _is_run_folder(folder.path, where))
     inside = where.inside if spoken_for else ()
     job = draft.job or (record.job if record else "")
     logs = [names.uncompressed(one.log.name) for one in attempts]
-    own_names = (*(Path(names.uncompressed(one.log.name)).stem for one in attempts), *reversed(inside))
+    own_names = (*map(names.stem, logs), *reversed(inside))
     excluded, because = exclusion(record, own_names, folder.reports, job, alone=alone)
     started, started_from = started_by_name(where.experiment)
     if record and record.started:
@@ -133,6 +134,7 @@ def _found(draft: Draft, place: Place, record: Metadata | None, *, alone: bool) 
         clues=clues,
         job_id=job,
         layout=where.name if spoken_for else "",
+        metadata=metadata,
         started=started,
         started_from=started_from,
         dated=dated,
@@ -182,13 +184,13 @@ def _short_id(draft: Draft, folder: Folder, where: Layout, job: str) -> str:
     The given folder itself is named only where nothing stands below it: its name may change from night to night.
     """
     parts = _distinct(_below_given(folder)[1:]) or _distinct(_below_given(folder))
-    stem = Path(draft.base).stem.removeprefix("log-")
+    stem = names.stem(draft.base).removeprefix("log-")
     tail = f"{stem}_{job}" if where.name == "results" and job else job or stem
     return _printable("/".join([*parts, tail]))
 
 
 def _below_given(folder: Folder) -> tuple[str, ...]:
-    return (folder.given.name, *folder.path.relative_to(folder.given).parts)
+    return (folder.given.name, *folder.path.parts[len(folder.given.parts) :])
 
 
 def _distinct(parts: Sequence[str]) -> list[str]:
@@ -206,14 +208,14 @@ def _distinct(parts: Sequence[str]) -> list[str]:
 
 
 def _printable(text: str) -> str:
-    return re.sub(r"[^\w./+~=,@-]+", "_", text)
+    return _UNPRINTABLE.sub("_", text)
 
 
 def _with_unique_ids(runs: Sequence[FoundRun]) -> tuple[FoundRun, ...]:
     """Tell runs of one id apart by the names of their logs, then by number, in the order of their paths."""
-    ordered = sorted(runs, key=lambda run: (run.folder, len(run.job_id), run.job_id, _file(run).name))
-    named = _retold(ordered, [_printable(_file(run).stem) for run in ordered])
-    return tuple(_retold(named, [f"~{number}" for number in range(1, len(named) + 1)]))
+    ordered = sorted(runs, key=lambda run: (run.folder.parts, len(run.job_id), run.job_id, _file(run).name))
+    named = _retold(ordered, lambda _, run: _printable(_file(run).stem))
+    return tuple(_retold(named, lambda number, _: f"~{number}"))
 
 
 def _file(run: FoundRun) -> Path:
@@ -221,8 +223,8 @@ def _file(run: FoundRun) -> Path:
     return run.attempts[0].log if run.attempts else run.metadata or run.folder
 
 
-def _retold(runs: Sequence[FoundRun], additions: Sequence[str]) -> list[FoundRun]:
-    """Append its addition to the id of each run that shares its id with another."""
+def _retold(runs: Sequence[FoundRun], addition: Callable[[int, FoundRun], str]) -> list[FoundRun]:
+    """Append what its number and itself make of it to the id of each run that shares its id with another."""
     counts = Counter(run.id for run in runs)
-    pairs = zip(runs, additions, strict=True)
-    return [replace(run, id=f"{run.id}/{more}") if counts[run.id] > 1 else run for run, more in pairs]
+    numbered = enumerate(runs, start=1)
+    return [replace(run, id=f"{run.id}/{addition(n, run)}") if counts[run.id] > 1 else run for n, run in numbered]

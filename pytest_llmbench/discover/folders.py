@@ -9,12 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from pytest_llmbench.discover import names
 from pytest_llmbench.models import Clue
 
 _RELEASE = re.compile(r"(?<![\d.])(\d\d\.\d\d[-_.\w]*?)(?:[-_]nccl[-_]?trace)?$", re.IGNORECASE)
 _RELEASE_FOLDER = re.compile(r"(?:v|llmb[-_]|release[-_]|gsw[-_])?(\d\d\.\d\d(?:\.\d+)*)", re.IGNORECASE)
+_PRECISION = re.compile(names.PRECISION, re.IGNORECASE)
+_SIZE = re.compile(names.SIZE, re.IGNORECASE)
 _GPU_WORD = re.compile(rf"(?<![a-z0-9])({names.GPU})(?![a-z0-9])", re.IGNORECASE)
 
 
@@ -51,19 +54,26 @@ def surroundings(parts: Sequence[str]) -> tuple[Clue, ...]:
     """Return the GPU type and the release that the nearest folder of a path names, for where nothing else does."""
     clues: dict[str, Clue] = {}
     for part in reversed(parts):
-        gpus = {found.lower() for found in _GPU_WORD.findall(part)}
-        if len(gpus) == 1:
-            clues.setdefault("gpu", Clue("gpu", gpus.pop(), f"folder {part}"))
-        if found := _RELEASE_FOLDER.fullmatch(part):
-            clues.setdefault("release", Clue("release", found[1], f"folder {part}"))
+        for clue in _surrounding(part):
+            clues.setdefault(clue.field, clue)
     return tuple(clues.values())
+
+
+@lru_cache(1024)
+def _surrounding(part: str) -> tuple[Clue, ...]:
+    gpus = {found.lower() for found in _GPU_WORD.findall(part)}
+    release = _RELEASE_FOLDER.fullmatch(part)
+    return (
+        *(Clue("gpu", gpu, f"folder {part}") for gpu in gpus if len(gpus) == 1),
+        *((Clue("release", release[1], f"folder {part}"),) if release else ()),
+    )
 
 
 def _is_results(parts: Sequence[str], place: int) -> bool:
     """Whether `<precision>/<size>/<GPUs>` ends here."""
     if place < 2 or not parts[place].isdecimal():
         return False
-    return _is(names.PRECISION, parts[place - 2]) and _is(names.SIZE, parts[place - 1])
+    return bool(_PRECISION.fullmatch(parts[place - 2]) and _SIZE.fullmatch(parts[place - 1]))
 
 
 def _results(parts: Sequence[str], place: int) -> Layout:
@@ -101,7 +111,3 @@ def _loose(parts: Sequence[str]) -> Layout:
     """Read folders that form no layout: an experiment's own folder may have been copied to any place."""
     start = next((place for place, name in enumerate(parts) if names.experiment(name)), len(parts) - 1)
     return Layout("", tuple(_experiment_clues(parts, typed=True)), tuple(parts[start:]))
-
-
-def _is(pattern: str, text: str) -> bool:
-    return re.fullmatch(pattern, text, re.IGNORECASE) is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -56,8 +56,9 @@ def group(folder: Folder) -> Group:
     known = frozenset(plain.values())
     reasons = {name: _reason(plain[name], known, folder.path) for name in files if name not in folder.chosen}
     logs = [file for name, file in files.items() if not reasons.get(name) and _is_log(name, folder)]
-    drafts = _drafts(folder, logs, metadata, reasons)
-    _add_slurm(folder, drafts, reasons)
+    beside = _names(folder.files)
+    drafts = _drafts(folder, logs, metadata, beside, reasons)
+    _add_slurm(folder, drafts, beside, reasons)
     used = {path.name for draft in drafts for one in draft.attempts.values() for path in (one.log, one.err) if path}
     for name in files:
         if plain[name].endswith(".err") and name not in used:
@@ -97,7 +98,13 @@ def _stream_reason(name: str, others: Collection[str], folder: Path) -> str:
     return f"a part or a second stream of {better} beside it" if better else ""
 
 
-def _drafts(folder: Folder, logs: Iterable[File], metadata: Collection[str], reasons: dict[str, str]) -> list[Draft]:
+def _drafts(
+    folder: Folder,
+    logs: Iterable[File],
+    metadata: Collection[str],
+    beside: Mapping[str, str],
+    reasons: dict[str, str],
+) -> list[Draft]:
     found: dict[tuple[str, str], Draft] = {}
     for file in sorted(logs, key=_is_compressed):
         plain = names.uncompressed(file.name)
@@ -108,7 +115,7 @@ def _drafts(folder: Folder, logs: Iterable[File], metadata: Collection[str], rea
             continue
         if number in known.attempts:  # `x_12.out` and `x_12_0.out`: two logs that claim to be one attempt
             known = found[draft.job, file.name] = draft
-        err = _beside(folder, f"{Path(plain).stem}.err") or _beside(folder, _second_stream(plain))
+        err = beside.get(f"{names.stem(plain)}.err") or beside.get(_second_stream(plain))
         known.attempts[number] = AttemptFiles(number, folder.path / file.name, folder.path / err if err else None)
         known.modified = max(known.modified, file.modified)
     drafts = list(found.values())
@@ -120,7 +127,8 @@ def _drafts(folder: Folder, logs: Iterable[File], metadata: Collection[str], rea
 
 def _draft(file: str, folder: Folder, metadata: Collection[str]) -> tuple[Draft, int]:
     """Return the job that a log's name speaks of, still without attempts, and the number of this attempt."""
-    stem, suffix = Path(file).stem, Path(file).suffix
+    stem = names.stem(file)
+    suffix = file[len(stem) :]
     if file.lower() in _STREAMS:
         parts = folder.path.parts
         return Draft(parts[-3] if len(parts) > 3 and parts[-4] == "nemo_run" else "", stem), 0
@@ -131,21 +139,20 @@ def _draft(file: str, folder: Folder, metadata: Collection[str]) -> tuple[Draft,
     return Draft(job, name.base + suffix, name.said, launched=stem.lower().startswith("log-")), name.attempt
 
 
-def _beside(folder: Folder, name: str) -> str | None:
-    """Return the name under which a file stands in a folder, itself before a compressed one; None if it does not."""
-    found = (file for file in sorted(folder.files, key=_is_compressed) if name in (file.name, _plain(file)))
-    return next((file.name for file in found), None)
-
-
-def _plain(file: File) -> str:
-    return names.uncompressed(file.name)
+def _names(files: Iterable[File]) -> dict[str, str]:
+    """Return by their own names and those before compression the names of files, a plain one before a compressed."""
+    found: dict[str, str] = {}
+    for file in sorted(files, key=_is_compressed):
+        found.setdefault(file.name, file.name)
+        found.setdefault(names.uncompressed(file.name), file.name)
+    return found
 
 
 def _second_stream(file: str) -> str:
     return "stderr.log" if file == "stdout.log" else ""
 
 
-def _add_slurm(folder: Folder, drafts: list[Draft], reasons: dict[str, str]) -> None:
+def _add_slurm(folder: Folder, drafts: list[Draft], beside: Mapping[str, str], reasons: dict[str, str]) -> None:
     """Give Slurm's own output file to its job: as the log where the job has no other, else as its standard error.
 
     A requeued job has one such file for all attempts; which of them it speaks of cannot be told, so it is left out.
@@ -160,8 +167,8 @@ def _add_slurm(folder: Folder, drafts: list[Draft], reasons: dict[str, str]) -> 
         own = [draft for draft in own if draft.launched] or own  # not a copy beside the launcher's log
         attempts = [(draft, one) for draft in own for one in draft.attempts.values()]
         if not own:
-            stem = Path(plain).stem
-            err = _beside(folder, f"{stem}.err")
+            stem = names.stem(plain)
+            err = beside.get(f"{stem}.err")
             attempt = AttemptFiles(0, path, folder.path / err if err else None)
             drafts.append(Draft(slurm[1], stem, attempts={0: attempt}, modified=file.modified))
         elif len(attempts) == 1 and attempts[0][1].err is None and not _is_compressed(file):

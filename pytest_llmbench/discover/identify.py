@@ -11,7 +11,7 @@ from dataclasses import fields, replace
 
 from pytest_llmbench.discover.claims import Claim, Claims, claims
 from pytest_llmbench.discover.content import FACTS, Content, ExpectedTflops, content, facts
-from pytest_llmbench.discover.match import Match, Subject, matches, nearest
+from pytest_llmbench.discover.match import Match, Matching, Subject, matches, nearest
 from pytest_llmbench.errors import did_you_mean
 from pytest_llmbench.models import Baseline, FoundRun, Identity, Key, ParsedLog, Recipe
 from pytest_llmbench.wording import listed
@@ -30,23 +30,25 @@ def identify(
     gpu: str = "",
     baseline_release: str = "",
     expected_tflops: ExpectedTflops | None = None,
+    find: Matching = matches,
 ) -> Identity:
     """Return the one configuration that fits everything a run says, or why there is none.
 
     `release` and `gpu` fill in what nothing says and override nothing; `baseline_release` replaces the run's release on
     purpose. `expected_tflops(baseline, seconds)` is what the framework should log per GPU at that step time; without it
-    logged TFLOP/s are not looked at. A batch size in the log that contradicts the names changes nothing here: the run
-    claims to be that configuration, and measuring it finds that it is not.
+    logged TFLOP/s are not looked at. `find` is what `remembered` returned, where many runs are asked for. A batch size
+    in the log that contradicts the names changes nothing here: the run claims to be that configuration, and measuring
+    it finds that it is not.
     """
     clues = [clue for clue in found.clues if not (baseline_release and clue.field == "release")]
     said = _with_options(claims(clues, recipes), {"release": release, "gpu": gpu}, baseline_release)
     dialects = frozenset(log.dialect for log in logs if log.dialect)
     readable = tuple(log.dialects for log in logs if log.dialect)
     subject = Subject(said, "" if baseline_release else found.layout, readable, recipes)
-    every = matches(subject)
+    every = find(subject)
     fitting = [match for match in every if not match.differences]
     if said.contradictions:
-        identity = _contradicted(subject)
+        identity = _contradicted(subject, find)
     elif fitting:
         identity = _chosen(said, fitting, logs, expected_tflops)
     else:
@@ -130,7 +132,7 @@ def _ambiguous(candidates: Sequence[Key], said: Claims, missing: Sequence[str], 
     return Identity(None, because, candidates=tuple(candidates))
 
 
-def _contradicted(subject: Subject) -> Identity:
+def _contradicted(subject: Subject, find: Matching) -> Identity:
     """Name as candidates the keys that fit one value of each contradicted field, and everything else."""
     said = subject.claims
     fields_in_doubt = {claim.field for several in said.contradictions for claim in several}
@@ -139,7 +141,7 @@ def _contradicted(subject: Subject) -> Identity:
         {
             match.key
             for claim in several
-            for match in matches(replace(subject, claims=replace(said, by_field={**said.by_field, claim.field: claim})))
+            for match in find(replace(subject, claims=replace(said, by_field={**said.by_field, claim.field: claim})))
             if set(match.differences) <= fields_in_doubt - {claim.field}
         }
         for several in said.contradictions

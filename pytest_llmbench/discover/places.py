@@ -83,4 +83,5 @@ def _is_launched(place: Place) -> bool:
 def _experiment_folders(place: Place) -> tuple[Path, ...]:
     """Return a folder and those above it, up to its experiment's."""
     path = place.folder.path
-    return (path, *path.parents)[: len(place.where.experiment)]
+    count = len(place.where.experiment)
+    return (path, *path.parents[: count - 1]) if count else ()

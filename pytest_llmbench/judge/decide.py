@@ -249,7 +249,7 @@ def _verdict(
 
 
 def _notes(evidence: Evidence, measurement: Measurement | None) -> tuple[Note, ...]:
-    notes = measurement.notes if measurement else ()
+    notes = tuple(measurement.notes) if measurement else ()
     newer = evidence.measurements[: evidence.measurements.index(measurement)] if measurement else ()
     if newer and newer[0].excluded:
         told = f"{wording.counted(len(newer), 'newer run')} cannot be compared: {newer[0].excluded.text}"

@@ -14,6 +14,7 @@ from pytest_llmbench.measure.gaps import gaps
 from pytest_llmbench.measure.timing import Timing
 from pytest_llmbench.measure.window import Choice, is_finished, is_traced
 from pytest_llmbench.models import Baseline, Ending, Problem, Reason, Run, Steps, Window
+from pytest_llmbench.robust import median
 
 if TYPE_CHECKING:
     from pytest_llmbench.models import Floats
@@ -148,8 +149,9 @@ def _unprinted(steps: Steps, window: Window) -> Iterator[Problem]:
     Before the window it may be missing: in half precision the first steps overflow until the loss is scaled right, and
     are skipped. Where the gradient norm is no number there, the run has diverged all the same (`not_finite`).
     """
-    rows = np.flatnonzero(~steps.has_loss & (steps.index >= window.first))
-    if len(rows):
+    silent = ~steps.has_loss & (steps.index >= window.first)
+    if silent.any():
+        rows = np.flatnonzero(silent)
         text = f"{len(rows)} steps print no loss, first step {steps.index[rows[0]]}"
         yield Problem(Reason.LOSS_MISSING, text, int(steps.line[rows[0]]))
 
@@ -160,8 +162,9 @@ def not_finite(steps: Steps) -> Iterator[Problem]:
         ("loss", steps.loss, steps.has_loss),
         ("grad norm", steps.grad_norm, steps.has_grad_norm),
     ):
-        rows = np.flatnonzero(printed & ~np.isfinite(values))
-        if len(rows):
+        wrong = printed & ~np.isfinite(values)
+        if wrong.any():
+            rows = np.flatnonzero(wrong)
             text = f"{name} is {values[rows[0]]} from step {steps.index[rows[0]]} on ({len(rows)} steps)"
             yield Problem(Reason.DIVERGED, text, int(steps.line[rows[0]]))
 
@@ -169,11 +172,12 @@ def not_finite(steps: Steps) -> Iterator[Problem]:
 def _wrong_configuration(run: Run, timed: Timing, baseline: Baseline) -> Iterator[Problem]:
     configuration, steps = baseline.configuration, timed.steps
     yield from _claims(run, baseline)
-    batches = np.unique(steps.global_batch_size[np.isfinite(steps.global_batch_size)])
-    wrong = batches[batches != configuration.global_batch_size]
-    if len(wrong):
-        row = int(np.flatnonzero(steps.global_batch_size == wrong[0])[0])
-        text = f"global batch size {wrong[0]:g} in the log, {configuration.global_batch_size} in the baseline"
+    batches = steps.global_batch_size
+    other = np.isfinite(batches) & (batches != configuration.global_batch_size)
+    if other.any():
+        wrong = batches[other].min()
+        row = int(np.argmax(batches == wrong))
+        text = f"global batch size {wrong:g} in the log, {configuration.global_batch_size} in the baseline"
         yield Problem(Reason.WRONG_CONFIGURATION, text, int(steps.line[row]))
     yield from _triangulated(timed, baseline)
 
@@ -219,4 +223,4 @@ def _triangulated(timed: Timing, baseline: Baseline) -> Iterator[Problem]:
 def _middle(values: Floats) -> float:
     """Return the median of the finite values, NaN without any: a comparison with NaN raises no problem."""
     present = values[np.isfinite(values)]
-    return float(np.median(present)) if len(present) else float("nan")
+    return median(present) if len(present) else float("nan")

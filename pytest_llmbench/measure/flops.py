@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import NamedTuple
 
 from pytest_llmbench.errors import BaselineError, did_you_mean
@@ -76,6 +77,7 @@ def terms(architecture: Architecture) -> Terms:
     return FORMULAS[name](architecture)
 
 
+@cache
 def model_flops(architecture: Architecture) -> float:
     """Return the FLOPs of one sequence (global batch size 1), forward and backward.
 

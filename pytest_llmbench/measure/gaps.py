@@ -10,7 +10,7 @@ import numpy as np
 
 from pytest_llmbench import wording
 from pytest_llmbench.measure.timing import Timing, possible_seconds
-from pytest_llmbench.measure.window import begins, covered_steps, is_inside, missing_steps
+from pytest_llmbench.measure.window import begins, covered_steps, is_inside, uncovered
 from pytest_llmbench.models import Baseline, Problem, Reason, Steps, Window
 
 if TYPE_CHECKING:
@@ -21,10 +21,13 @@ def gaps(timed: Timing, baseline: Baseline) -> Iterator[Problem]:
     """Yield what makes the window incomplete, the steps with a time that cannot count first."""
     steps, window = timed.steps, baseline.window
     bad = is_inside(steps, window) & ~timed.usable
+    uncounted = set(uncovered(steps, timed.counted, window))
+    if not uncounted and not bad.any():
+        return
     untimed = bad & np.isnan(steps.seconds) & ~steps.asynchronous
     yield from _dispatched(steps, bad & steps.asynchronous)
     yield from _impossible(steps, bad & ~untimed & ~steps.asynchronous, baseline)
-    lost = set(missing_steps(timed.sound, window)) - covered_steps(steps, bad, window)
+    lost = uncounted - covered_steps(steps, bad, window)
     cut = lost & covered_steps(steps, _cut(timed, window), window)
     yield from _straddling(timed, cut, window)
     yield from _missing(steps, untimed, lost - cut, window)

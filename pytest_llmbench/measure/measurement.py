@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from pytest_llmbench import wording
 from pytest_llmbench.measure import checks, metrics, notes, tries
+from pytest_llmbench.measure.later import Later
 from pytest_llmbench.measure.moving import moving_mean
 from pytest_llmbench.measure.timing import Timing, timing
 from pytest_llmbench.measure.window import choose_segment, statistic
 from pytest_llmbench.models import Baseline, Checkpoints, Measurement, Metric, Note, Problem, Run
+from pytest_llmbench.robust import median
 
 if TYPE_CHECKING:
     from pytest_llmbench.models import Floats
@@ -24,7 +24,8 @@ def measure(run: Run, baseline: Baseline, now: datetime) -> Measurement:
     """Return what `run` measured over the baseline's window, or why it cannot be judged.
 
     Steps that are faster than 100 % MFU, or only dispatched when their time was taken, are set aside and noted; in the
-    window they make the run invalid. A time that the log does not print follows from its tokens/s where it can.
+    window they make the run invalid. A time that the log does not print follows from its tokens/s where it can. Metrics
+    and notes are computed when they are first looked at: of older runs only the step time is.
     """
     choice = choose_segment(run.attempts, baseline.window, baseline.steps)
     excluded = checks.exclusion(run, choice)
@@ -37,8 +38,8 @@ def measure(run: Run, baseline: Baseline, now: datetime) -> Measurement:
     mean_of = tuple(window.mean_of.tolist()) if (window.mean_of > 1).any() else ()
     seconds = statistic(window.seconds, baseline.window.statistic, mean_of) if len(window) else None
     width = moving_mean(choice.segment.steps)
-    attempts = tries.tries(run, choice, baseline.steps)
     checkpoints = _of_part(choice.attempt.log.checkpoints, choice.number)
+    attempts = Later(lambda: tries.tries(run, choice, baseline.steps))
     return Measurement(
         run=run,
         baseline=baseline,
@@ -48,19 +49,21 @@ def measure(run: Run, baseline: Baseline, now: datetime) -> Measurement:
         statistic_seconds=seconds,
         last_step_seconds=float(sound.seconds[-1]) if len(sound) else None,
         window_seconds=tuple(window.seconds.tolist()),
-        metrics=(*_metrics(baseline, timed, seconds), *metrics.of_checkpoints(checkpoints)),
+        metrics=Later(lambda: (*_metrics(baseline, timed, seconds), *metrics.of_checkpoints(checkpoints))),
         window_steps=tuple(window.index.tolist()),
         window_lines=tuple(window.line.tolist()),
         mean_of=mean_of,
         moving_mean=width,
         resolution_seconds=_typical(window.resolution_seconds),
-        expected=metrics.expected(baseline),
+        expected=Later(lambda: metrics.expected(baseline)),
         problems=found,
-        notes=(
-            *tries.note(attempts),
-            *notes.notes(run, choice, timed, baseline),
-            *notes.leaks(choice.segment.steps, baseline.window, width),
-            *_saved(run, checkpoints),
+        notes=Later(
+            lambda: (
+                *tries.note(attempts),
+                *notes.notes(run, choice, timed, baseline),
+                *notes.leaks(choice.segment.steps, baseline.window, width),
+                *_saved(run, checkpoints),
+            )
         ),
         excluded=excluded,
         tries=attempts,
@@ -70,7 +73,7 @@ def measure(run: Run, baseline: Baseline, now: datetime) -> Measurement:
 
 def _typical(values: Floats) -> float:
     """Return the median, so that one slow step, which prints fewer digits, does not make the others coarse."""
-    return float(np.median(values)) if len(values) else 0.0
+    return median(values) if len(values) else 0.0
 
 
 def _unmeasured(run: Run, baseline: Baseline, found: tuple[Problem, ...], excluded: Problem | None) -> Measurement:
@@ -96,6 +99,8 @@ def _metrics(baseline: Baseline, timed: Timing, seconds: float | None) -> tuple[
 
 def _of_part(found: Checkpoints, number: int) -> Checkpoints:
     """Return what a log says of checkpoints in one of its parts (1-based)."""
+    if not found.records:
+        return found
     return dataclasses.replace(found, records=tuple(record for record in found.records if record.part == number))
 
 

@@ -54,7 +54,8 @@ def of_window(baseline: Baseline, timed: Timing, seconds: float) -> tuple[Metric
 
     A standard deviation is that of the printed times: of means, where the log prints means of several steps.
     """
-    window, steps = timed.window.seconds, timed.window.mean_of.tolist()
+    counted = timed.window
+    window, steps = counted.seconds, counted.mean_of.tolist()
     deviation, middle = spread(window), mean(window, steps)
     return (
         metric("step_time_seconds", seconds, deviation),
@@ -62,7 +63,7 @@ def of_window(baseline: Baseline, timed: Timing, seconds: float) -> tuple[Metric
         metric("step_time_trimmed_mean_seconds", trimmed_mean(window, steps)),
         metric("step_time_cv", deviation / middle),
         *at_step_time(baseline, seconds),
-        *_logged("logged_tflops_per_gpu", timed.window.tflops_per_gpu),
+        *_logged("logged_tflops_per_gpu", counted.tflops_per_gpu),
         *_largest("peak_memory_bytes", timed.sound.peak_memory_bytes),
     )
 

@@ -62,7 +62,7 @@ def rows(steps: Steps, which: Flags) -> Steps:
     """Return the steps of a mask of shape (n,)."""
     if which.all():
         return steps
-    return Steps(**{field.name: getattr(steps, field.name)[which] for field in dataclasses.fields(steps)})
+    return Steps(*(getattr(steps, name)[which] for name in Steps.__slots__))
 
 
 def possible_seconds(baseline: Baseline) -> float:
@@ -98,7 +98,9 @@ def _with_times_from_tokens(steps: Steps, baseline: Baseline) -> tuple[Steps, Fl
     The tokens of a step are the baseline's. A digit of tokens/s is one of the time.
     """
     speed = steps.tokens_per_second_per_gpu
-    filled: Flags = np.isnan(steps.seconds) & np.isfinite(speed) & (speed > 0)
+    filled: Flags = np.isnan(steps.seconds)
+    if filled.any():
+        filled &= np.isfinite(speed) & (speed > 0)
     if not filled.any():
         return steps, filled
     of_one_gpu = derive.tokens_per_second(baseline.configuration, 1.0) / baseline.configuration.key.gpus

@@ -72,12 +72,19 @@ def begins(steps: Steps) -> Integers:
 
 def missing_steps(steps: Steps, window: Window) -> tuple[int, ...]:
     """Return the step numbers of the window that no time wholly inside it covers."""
-    covered = covered_steps(steps, in_window(steps, window), window)
-    return tuple(step for step in range(window.first, window.last + 1) if step not in covered)
+    return uncovered(steps, in_window(steps, window), window)
+
+
+def uncovered(steps: Steps, which: Flags, window: Window) -> tuple[int, ...]:
+    """Return the step numbers of the window that the times of these rows, a mask of shape (n,), do not cover."""
+    covered, wanted = covered_steps(steps, which, window), range(window.first, window.last + 1)
+    return () if len(covered) == len(wanted) else tuple(step for step in wanted if step not in covered)
 
 
 def covered_steps(steps: Steps, which: Flags, window: Window) -> frozenset[int]:
     """Return the step numbers of the window that the times of these rows, a mask of shape (n,), cover."""
+    if (steps.mean_of == 1).all():
+        return frozenset(steps.index[which & is_inside(steps, window)].tolist())
     bounds = np.array([begins(steps)[which] - window.first, steps.index[which] + 1 - window.first])
     opened, closed = np.clip(bounds, 0, window.last + 1 - window.first)
     change = np.zeros(window.last + 2 - window.first, dtype=np.int64)
@@ -99,8 +106,10 @@ def in_window(steps: Steps, window: Window) -> Flags:
     that Megatron prints after step 1.
     """
     counted = is_inside(steps, window)
+    first = begins(steps)[counted]
+    if (first[1:] > first[:-1]).all():
+        return counted
     rows = np.flatnonzero(counted)
-    first = begins(steps)[rows]
     later = np.minimum.accumulate(first[::-1])[::-1][1:]
     counted[rows[:-1][first[:-1] >= later]] = False
     return counted

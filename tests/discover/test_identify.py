@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.discover.identify import identify
+from pytest_llmbench.discover.match import remembered
 from pytest_llmbench.models import Baseline, Clue, FoundRun, Identity, Key, ParsedLog, Recipe
 
 GROK_OLD = Key("grok1", "314b", "24.11", "h100", "bf16", 512)
@@ -398,3 +399,19 @@ def test_a_match_never_differs_from_anything_said(fields: dict[str, str], layout
 @given(st.permutations([Clue(field, str(value), "x") for field, value in full(GROK_GB200).items()]))
 def test_the_order_of_clues_changes_nothing(clues: list[Clue]) -> None:
     assert decided(run({}, *clues)).key == GROK_GB200
+
+
+REMEMBERED = remembered()
+"""Shared by every example below, as by all runs of a session."""
+
+
+@given(FIELDS, st.sampled_from(["", "results", "workloads"]), st.sampled_from([None, "nemo1", "nemo2"]), st.booleans())
+def test_what_was_found_for_another_run_is_what_would_be_found_for_this_one(
+    fields: dict[str, str], layout: str, dialect: str | None, contradicted: bool
+) -> None:
+    """And it says so in the names of this run's sources."""
+    more = [Clue("size", "9b", "elsewhere")] if contradicted else []
+    found = run(fields, *more, layout=layout)
+    own = replace(found, clues=tuple(replace(clue, source=f"other {clue.source}") for clue in found.clues))
+    decided(own, logged(dialect), find=REMEMBERED)
+    assert decided(found, logged(dialect), find=REMEMBERED) == decided(found, logged(dialect))

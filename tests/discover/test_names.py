@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from pytest_llmbench.discover.names import LogName, experiment, is_profiled, is_traced, log_name, workload
+from pytest_llmbench.discover.names import LogName, experiment, is_profiled, is_traced, log_name, stem, workload
 
 
 def said(text: str) -> dict[str, str]:
@@ -162,3 +164,8 @@ def test_the_folder_tells_the_gpus_from_the_job() -> None:
     assert (log_name("log-mine_small_8_1", "8").job, log_name("log-mine_small_8_1", "8").attempt) == ("1", 0)
     assert (log_name("log-mine_small_8_1", "16").job, log_name("log-mine_small_8_1", "16").attempt) == ("8", 1)
     assert log_name("log-mine_small_8_1", "8").base == log_name("log-mine_small_8_2", "8").base
+
+
+@pytest.mark.parametrize("file", ["a.out", "a.b.log", ".out", "a.", "..", "", "a..out", ".a.b", "a"])
+def test_a_stem_is_that_of_a_path(file: str) -> None:
+    assert stem(file) == Path(file).stem

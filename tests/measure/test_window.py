@@ -10,7 +10,15 @@ from builders import log, means_of, run, segment, steps, without
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.measure.window import choose_segment, is_finished, is_traced, missing_steps, statistic
+from pytest_llmbench.measure.window import (
+    choose_segment,
+    covered_steps,
+    in_window,
+    is_finished,
+    is_traced,
+    missing_steps,
+    statistic,
+)
 from pytest_llmbench.models import Window
 
 WINDOW = Window(11, 44)
@@ -120,3 +128,32 @@ def test_a_trace_in_both_parts_of_a_log_is_in_both() -> None:
     assert [is_traced(attempt, number) for number in (1, 2)] == [True, True]
     (attempt,) = run(log(first, second, nccl_line=50, nccl_last_line=180)).attempts
     assert [is_traced(attempt, number) for number in (1, 2)] == [True, False]
+
+
+ROWS = st.lists(st.tuples(st.integers(-2, 30), st.integers(1, 6)), max_size=20)
+
+
+@given(ROWS, st.booleans(), st.integers(0, 20), st.integers(0, 12))
+def test_every_step_is_covered_that_a_time_inside_the_window_covers(
+    rows: list[tuple[int, int]], single: bool, first: int, length: int
+) -> None:
+    """Against counting step by step; times of single steps and strictly increasing ones take a shorter way."""
+    made = steps([7.0] * len(rows))
+    index = np.array([one for one, _ in rows], dtype=np.int64)
+    mean_of = np.array([1 if single else one for _, one in rows], dtype=np.int64)
+    made, window = replace(made, index=index, mean_of=mean_of), Window(first, first + length)
+    spans = [range(last - count + 1, last + 1) for last, count in zip(index.tolist(), mean_of.tolist(), strict=True)]
+    inside = [window.first <= span[0] and span[-1] <= window.last for span in spans]
+    kept = [
+        is_in
+        and not any(
+            later and other[0] <= span[0] for later, other in zip(inside[row + 1 :], spans[row + 1 :], strict=True)
+        )
+        for row, (is_in, span) in enumerate(zip(inside, spans, strict=True))
+    ]
+    assert in_window(made, window).tolist() == kept
+    covered = {step for span, is_in in zip(spans, kept, strict=True) if is_in for step in span}
+    assert covered_steps(made, in_window(made, window), window) == covered
+    assert missing_steps(made, window) == tuple(
+        step for step in range(first, first + length + 1) if step not in covered
+    )
