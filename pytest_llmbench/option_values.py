@@ -123,3 +123,11 @@ def parse_age(text: str) -> timedelta:
             "w": timedelta(weeks=1),
         }[found[2]]
     )
+
+
+def cache_folder(environment: Mapping[str, str]) -> Path | None:
+    """Return where this user's caches are: in $XDG_CACHE_HOME or ~/.cache; None where there is neither."""
+    stated = environment.get("XDG_CACHE_HOME", "")
+    home = environment.get("HOME", "")
+    above = stated if os.path.isabs(stated) else os.path.join(home, ".cache")
+    return Path(above) / "pytest-llmbench" if os.path.isabs(above) else None

@@ -153,6 +153,13 @@ JUDGING_OPTIONS = (
         "Write recorded baselines from the valid runs to this folder, and judge nothing (default: none).",
     ),
     Option(
+        "--llmb-no-cache",
+        "",
+        "Read every log, also those that did not change since they were last read (default: no).",
+        is_flag=True,
+        ini="bool",
+    ),
+    Option(
         "--llmb-junit", "FILE", "Write a JUnit report with a suite for each recipe, GPU and precision (default: none)."
     ),
 )

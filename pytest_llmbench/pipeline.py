@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -28,14 +28,17 @@ from pytest_llmbench.strays import strays
 
 if TYPE_CHECKING:
     from pytest_llmbench.judge.shift import SharedShift
+    from pytest_llmbench.reading import Done
 
 Measured = Mapping[Key, tuple[tuple[Measurement, ...], ...]]
 """For each key and each of its baselines the measurements of its runs, newest first."""
 
 
-def gather(settings: Settings, catalogue: Catalogue, now: datetime) -> Batch:
-    """Discover, read and judge everything under the given paths."""
-    return judge_found(ingest(settings, catalogue, now), settings, catalogue, now)
+def gather(
+    settings: Settings, catalogue: Catalogue, now: datetime, tell: Callable[[Done], None] | None = None
+) -> Batch:
+    """Discover, read and judge everything under the given paths; `tell` is called with how far reading is."""
+    return judge_found(ingest(settings, catalogue, now, tell), settings, catalogue, now)
 
 
 def judge_found(found: Ingested, settings: Settings, catalogue: Catalogue, now: datetime) -> Batch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import time
 from collections import ChainMap
 from collections.abc import Generator
 from itertools import pairwise
@@ -30,6 +31,7 @@ from pytest_llmbench.stash import (
 )
 
 if TYPE_CHECKING:
+    from pytest_llmbench.reading_progress import ReadingProgress
     from pytest_llmbench.session import Session
 
 pytest_plugins = ["pytest_llmbench.fixtures", "pytest_llmbench.collection"]
@@ -91,7 +93,18 @@ def _session(config: pytest.Config) -> Session:
     if in_worker(config):
         return Session.in_worker(config.workerinput["llmb"])  # type: ignore[attr-defined]
     made: Session = checked(lambda: Session.from_options(_values(config), config.invocation_params.dir))
+    made.tell_reading = _progress(config)
     return made
+
+
+def _progress(config: pytest.Config) -> ReadingProgress:
+    """Return what tells on the terminal how far reading is: nothing under -q."""
+    from pytest_llmbench.reading_progress import ReadingProgress
+
+    def terminal() -> Any:
+        return config.pluginmanager.get_plugin("terminalreporter") if config.get_verbosity() >= 0 else None
+
+    return ReadingProgress(terminal, time.monotonic)
 
 
 def _refuse_misuse(config: pytest.Config) -> None:

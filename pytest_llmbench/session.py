@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.catalogue import Catalogue
     from pytest_llmbench.launching import Launching
     from pytest_llmbench.models import Case, Check, Outcome, Stray
+    from pytest_llmbench.reading import Done
     from pytest_llmbench.settings import Settings
 
 SHORT_FROM = 6
@@ -46,6 +47,7 @@ class Session:
         self.used = False
         self.ended_early = False
         self.problems = False
+        self.tell_reading: Callable[[Done], None] | None = None
         self._clock = clock
         self._settled: dict[str, tuple[Outcome, dict[str, Any]]] = {}
         self._short = False
@@ -83,7 +85,7 @@ class Session:
 
         if self.settings.launch is not None:
             return unlaunched(self.settings, self.catalogue)
-        return gather(self.settings, self.catalogue, self.now)
+        return gather(self.settings, self.catalogue, self.now, self.tell_reading)
 
     def launch(self, selected: Collection[str], tell: Callable[[str], None]) -> bool:
         """Launch the selected items (ids) and judge them; whether the session ends without running them.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,17 @@ from typing import Any
 from pytest_llmbench.errors import SettingsError
 from pytest_llmbench.launch_settings import LaunchSettings, resolve_launch
 from pytest_llmbench.models import Tolerance
-from pytest_llmbench.option_values import chosen, converted, folder, output, parse_age, readable, text, value
+from pytest_llmbench.option_values import (
+    cache_folder,
+    chosen,
+    converted,
+    folder,
+    output,
+    parse_age,
+    readable,
+    text,
+    value,
+)
 from pytest_llmbench.tolerance import merged, parse_fraction, parse_tolerances
 
 _PERCENT = partial(parse_fraction, expected="a percentage such as 1% or 0.5%")
@@ -31,7 +42,8 @@ class Settings:
 
     `tolerances` are those of the command line and the ini file, one for each `tolerance.slot`; for the other slots the
     baseline files decide. `against` is empty for recorded baselines where there are any, `repeat_window` None for no
-    repeats but those of one launch, `assumed_cv` a fraction.
+    repeats but those of one launch, `assumed_cv` a fraction, `cache` the folder of what was read before, None to read
+    all.
     """
 
     logs: tuple[Path, ...] = ()
@@ -56,6 +68,7 @@ class Settings:
     certify: bool = False
     selftest: bool = False
     launch: LaunchSettings | None = None
+    cache: Path | None = None
 
 
 def resolve(values: Mapping[str, Any], directory: Path) -> Settings:
@@ -88,6 +101,7 @@ def resolve(values: Mapping[str, Any], directory: Path) -> Settings:
         certify=bool(values.get("llmb_certify")),
         selftest=bool(values.get("llmb_selftest")),
         launch=resolve_launch(values, directory),
+        cache=None if values.get("llmb_no_cache") else cache_folder(os.environ),
     )
     _refuse_contradictions(settings)
     return _certifying(settings, typed) if settings.certify else settings

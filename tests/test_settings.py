@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import ChainMap
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from pytest_llmbench.errors import SettingsError
 from pytest_llmbench.models import Tolerance
-from pytest_llmbench.option_values import parse_age
+from pytest_llmbench.option_values import cache_folder, parse_age
 from pytest_llmbench.options import OPTIONS, destination
 from pytest_llmbench.settings import CERTIFIED, Settings, parse_moment, resolve
 
@@ -25,10 +26,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_nothing_given_is_the_default(folder: Path) -> None:
-    assert resolve({}, folder) == Settings()
-    assert (
-        resolve({destination(option.flag): [] if option.repeats else None for option in OPTIONS}, folder) == Settings()
-    )
+    default = Settings(cache=cache_folder(os.environ))
+    assert resolve({}, folder) == default
+    assert resolve({destination(option.flag): [] if option.repeats else None for option in OPTIONS}, folder) == default
 
 
 @pytest.mark.parametrize(

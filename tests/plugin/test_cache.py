@@ -1,0 +1,85 @@
+"""The cache of sessions of the plugin, and how often they open a log."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from sessions import Write
+
+from pytest_llmbench import file_reading, log_cache
+
+OPENED = """
+import os, sys
+
+def opened(event, arguments):
+    if event == "open" and str(arguments[0]).endswith(".out"):
+        line = f"{os.getpid()} {arguments[0]}" + chr(10)
+        handle = os.open(os.environ["OPENED"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(handle, line.encode())
+        os.close(handle)
+
+sys.addaudithook(opened)
+"""
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of all caches of this test."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(file_reading, "SETTLED_NS", -(10**9))
+    monkeypatch.setattr(log_cache, "WORTH_FILES", 1)
+    return tmp_path / "cache" / "pytest-llmbench"
+
+
+def session(pytester: pytest.Pytester, *arguments: str) -> Sequence[str]:
+    """Return what a session says of the runs, without how long it took."""
+    lines = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-p", "no:xdist", *arguments).outlines
+    return [line for line in lines if " in " not in line]
+
+
+def test_a_second_session_says_the_same_and_reads_nothing(
+    pytester: pytest.Pytester, examples: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = f"--llmb-logs={examples}"
+    first = session(pytester, logs)
+    assert len(list(cache.iterdir())) == 1
+    monkeypatch.setattr(file_reading, "_said", None)  # reading anything fails
+    assert session(pytester, logs) == first
+
+
+@pytest.mark.parametrize("ini", [False, True])
+def test_no_cache_reads_everything_and_keeps_nothing(
+    pytester: pytest.Pytester, examples: Path, cache: Path, ini: bool
+) -> None:
+    if ini:
+        pytester.makeini("[pytest]\nllmb_no_cache = true\n")
+    session(pytester, f"--llmb-logs={examples}", *([] if ini else ["--llmb-no-cache"]))
+    assert not cache.exists()
+
+
+def test_a_few_small_logs_leave_no_file(
+    pytester: pytest.Pytester, generated: Write, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_cache, "WORTH_FILES", 50)
+    session(pytester, f"--llmb-logs={generated('grok1_314b-25.05-gb200-bf16-128')}")
+    assert not cache.exists()
+
+
+@pytest.mark.parametrize("workers", ["-n0", "-n2"])
+def test_a_log_is_read_once_however_many_workers_there_are(
+    pytester: pytest.Pytester, examples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: str
+) -> None:
+    """Counted by what every process of the session opens, and all of it in one process."""
+    pytest.importorskip("xdist")
+    monkeypatch.setenv("OPENED", str(tmp_path / "opened"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    pytester.makeconftest(OPENED)
+    pytester.runpytest_subprocess(f"--llmb-logs={examples}", workers, "--llmb-no-cache")
+    opened = [line.split(maxsplit=1) for line in (tmp_path / "opened").read_text().splitlines()]
+    counts = Counter(path for _, path in opened)
+    assert len(counts) >= 40
+    assert set(counts.values()) == {1}
+    assert len({process for process, _ in opened}) == 1

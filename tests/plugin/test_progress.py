@@ -1,0 +1,26 @@
+"""How far reading is, on the terminal of a session."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_llmbench import reading_progress
+
+
+@pytest.mark.parametrize("arguments", [[], ["-n2"]], ids=["alone", "xdist"])
+def test_a_long_reading_is_told_but_not_under_q(
+    pytester: pytest.Pytester, examples: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    monkeypatch.setattr(reading_progress, "FIRST_SECONDS", 0)
+    arguments = [*arguments, "-p", "no:cacheprovider", "--llmb-no-cache", f"--llmb-logs={examples}"]
+    told = pytester.runpytest_inprocess(*arguments)
+    told.stdout.re_match_lines([r"llmbench: read \d+ of \d+ logs, .* of .*", r"llmbench: read \d+ logs, .*, in 0 s"])
+    quiet = pytester.runpytest_inprocess("-q", *arguments)
+    quiet.stdout.no_fnmatch_line("llmbench: read *")
+
+
+def test_a_reading_of_less_than_two_seconds_is_not_told(pytester: pytest.Pytester, examples: Path) -> None:
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "--llmb-no-cache", f"--llmb-logs={examples}")
+    result.stdout.no_fnmatch_line("llmbench: read *")

@@ -1,0 +1,28 @@
+"""Folders of small logs for tests of reading, and what was read of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from generator import write_run
+from generator.__main__ import shipped
+
+from pytest_llmbench.discover.find import find_runs
+from pytest_llmbench.files.stores import Stores
+from pytest_llmbench.reading import Reading
+
+CONFIGURATION = "llama3.1_8b-25.04-h100-bf16-16"
+
+
+def write_runs(root: Path, count: int, **options: Any) -> list[Path]:
+    """Write runs of one configuration and return their logs."""
+    baseline = shipped()[CONFIGURATION]
+    return [write_run(root, baseline, job_id=str(1000 + number), **options) for number in range(count)]
+
+
+def reading_of(root: Path, definitions: Sequence[Any] = (), **options: Any) -> Reading:
+    """Read everything below a folder."""
+    stores = Stores()
+    return Reading(stores, find_runs([root], stores).runs, definitions, **options)

@@ -1,0 +1,88 @@
+"""What benchmarks/ingest.py compares does the same work: the same numbers come out of it, and what fails is told."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from statistics import mean, stdev
+
+import ingest_logs
+import ingest_today
+import pytest
+from ingest import measured, reading, searches, shell
+
+from pytest_llmbench.parse.read import read_log
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("logs")
+    ingest_logs.small(folder, 3)
+    return folder
+
+
+def written(script: str, *arguments: Path) -> list[list[str]]:
+    """Return the words of each line that a script of today writes."""
+    text = subprocess.run(["bash", "-c", script, "bash", *arguments], check=True, capture_output=True, text=True).stdout
+    return [line.split() for line in text.splitlines()]
+
+
+def test_the_pipeline_and_the_loop_find_what_is_read_here(logs: Path) -> None:
+    found = written(ingest_today.PIPELINE, logs)
+    assert len(found) == 3
+    for name, average, deviation in found:
+        (segment,) = read_log(Path(name)).segments
+        seconds = segment.steps.seconds.tolist()
+        assert float(average) == pytest.approx(mean(seconds[11:45]), rel=1e-4)
+        assert float(deviation) == pytest.approx(stdev(seconds[11:45]), rel=1e-2)
+        rows = ingest_today.read(Path(name))
+        assert [row[:2] for row in rows] == list(zip(range(50), seconds, strict=True))
+
+
+def test_the_process_that_reads_says_what_it_read(logs: Path) -> None:
+    result = reading("tree", logs)()
+    assert (result.said["logs"], result.said["steps"]) == (3, 150)
+    assert 0 < result.seconds < 60
+    assert reading("find", logs)().said["logs"] == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "needle", "steps"), [("large", ingest_today.NEEDLE, 50), ("trace", "train_step_timing", 5)]
+)
+def test_large_logs_hold_their_steps_in_about_their_size(kind: str, needle: str, steps: int, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    ingest_logs.KINDS[kind](path, 3_000_000)
+    assert path.stat().st_size == pytest.approx(3_000_000, rel=0.02)
+    assert path.read_bytes().count(needle.encode()) == steps
+    assert sum(len(part.steps) for part in read_log(path).segments) == steps
+
+
+def test_logs_of_many_jobs_differ(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(ingest_logs, "MANY_SIZE", 200_000)
+    ingest_logs.many(tmp_path, 3)
+    logs = [read_log(path) for path in tmp_path.rglob("log-*.out")]
+    assert len({tuple(log.segments[0].steps.seconds) for log in logs}) == 3
+
+
+def test_a_trace_is_counted_by_type(tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    ingest_logs.trace(path, 300_000)
+    lines = [line.split() for line in path.read_text().splitlines() if " opCount " in line]
+    counted = {name: int(count) for name, count, _ in written(ingest_today.COUNTING, path)}
+    assert counted == Counter(line[4] for line in lines)
+
+
+def test_what_fails_is_no_measurement(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="ended with 3:\nwhy"):
+        measured([sys.executable, "-c", "import sys; print('why'); sys.exit(3)"])
+    with pytest.raises(RuntimeError, match="ended with"):
+        shell("for log in 1 2; do false; true; done")()
+
+
+def test_grep_reads_to_the_end(logs: Path) -> None:
+    """Its output is a pipe: with /dev/null it stops at the first match."""
+    assert searches(logs)["grep -c"]().seconds > 0
+    counts = written(f"grep -rc '{ingest_today.NEEDLE}' \"$@\" | cat", logs)
+    assert sum(int(line[0].rpartition(":")[2]) for line in counts) >= 150

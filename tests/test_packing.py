@@ -1,0 +1,73 @@
+"""Parsed logs as bytes: what comes out is what went in, bit for bit, and nothing else is ever taken for it."""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from shared_data import shared
+
+from pytest_llmbench.errors import LogError
+from pytest_llmbench.models import CheckpointRecord, Checkpoints, Dropped, Ending, ParsedLog, RegexDialect, Unread
+from pytest_llmbench.packing import pack, unpack
+from pytest_llmbench.parse.read import read_ending, read_log
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples" / "experiments"
+
+
+def bits(value: Any) -> Any:
+    """Return all types, texts, numbers and columns of nested records, so that only equal ones are equal."""
+    if dataclasses.is_dataclass(value):
+        told = [(one.name, bits(getattr(value, one.name))) for one in dataclasses.fields(value)]
+        return type(value).__name__, told
+    if isinstance(value, np.ndarray):
+        return value.dtype.str, value.tobytes()
+    if isinstance(value, tuple):
+        return tuple(map(bits, value))
+    return type(value).__name__, value.hex() if isinstance(value, float) else repr(value)
+
+
+@pytest.mark.parametrize("root", ["logs", EXAMPLES], ids=["real", "examples"])
+def test_real_logs_come_out_as_they_went_in(root: str | Path) -> None:
+    """All of them together: each gets its own part of the columns."""
+    files = sorted(path for path in (Path(shared("logs")) if root == "logs" else EXAMPLES).rglob("*.out"))
+    said = tuple(read(path) for path in files for read in (read_log, read_ending))
+    assert sum(len(one.segments) for one in said if isinstance(one, ParsedLog)) > 5
+    assert bits(unpack(pack(said))) == bits(said)
+
+
+def test_everything_that_a_log_can_hold_comes_out() -> None:
+    ending = Ending("traceback", "Ü\udcff\x00'", 3, rank="1", beside=Ending("cut", "", 0), went_on=True)
+    log = ParsedLog(
+        dialect=None,
+        segments=(),
+        dropped=(Dropped("torn", 2, 1, "é"), Dropped("torn", 2**40, 1, "")),
+        ending=ending,
+        started=datetime(2025, 6, 1, 1, 2, 3, 456789),  # noqa: DTZ001 (a log says no zone)
+        checkpoints=Checkpoints((CheckpointRecord("save", 1, float("inf")), CheckpointRecord("load", 2, 0.1))),
+        prints_loss=False,
+        unread=(Unread("regex:mine-1", "step"),),
+    )
+    log = dataclasses.replace(log, readings=(log, dataclasses.replace(log, started=datetime.now(UTC))))
+    said = (log, ending, None, LogError("no"), RegexDialect("a", "b", "c"), (("x", True), ()), 2**62, 0.1, "")
+    assert bits(unpack(pack(said))) == bits(said)
+    assert unpack(pack(())) == ()
+
+
+def test_nothing_else_is_packed() -> None:
+    for value in (object(), (Path(),), (b"bytes",), ({1, 2},)):
+        with pytest.raises(TypeError):
+            pack(value)
+
+
+def test_bytes_that_are_none_are_refused() -> None:
+    data = pack((read_log(next(EXAMPLES.rglob("*.out"))), "text"))
+    names_a_function = struct.pack("=QQ", 24, 0) + b'{"":"system","*":["id"]}'
+    for damaged in (b"", data[:7], data[: len(data) // 2], data[:-1], b"\xff" * 99, names_a_function):
+        with pytest.raises((KeyError, TypeError, ValueError, struct.error)):
+            unpack(damaged)
