@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pytest_llmbench import wording
 from pytest_llmbench.batch import Result
 from pytest_llmbench.catalogue import Catalogue, tolerance_of
+from pytest_llmbench.errors import LogError
 from pytest_llmbench.jobs import Blame, Job, LaunchFacts, Purpose
 from pytest_llmbench.models import (
     Baseline,
@@ -30,6 +31,7 @@ from pytest_llmbench.sequence import Judges
 from pytest_llmbench.settings import Settings
 
 if TYPE_CHECKING:
+    from pytest_llmbench.parse.growing import Growing
     from pytest_llmbench.pipeline import Measured
 
 
@@ -56,7 +58,7 @@ class LaunchedRuns:
         self.level = level
         self.now = now
         self._evidence: dict[Key, Sequence[Evidence]] = {}
-        self._logs: dict[tuple[int, int], Path] = {}
+        self._logs: dict[tuple[int, int], Growing] = {}
 
     def judges(self, facts: Mapping[str, LaunchFacts]) -> Judges:
         """Return what decides the course of a launch; `facts` by configuration id."""
@@ -83,13 +85,19 @@ class LaunchedRuns:
 
     def last_step(self, job: Job) -> tuple[int, int | None, float] | None:
         """Return the last step in the log of a running job, its total and its seconds."""
-        from pytest_llmbench.parse.tail import last_step
+        from pytest_llmbench.parse.growing import Growing
 
         start = job.number, job.status.restarts if job.status else 0
-        log = self._logs.get(start) or _log(job)
-        step = last_step(log, self._definitions(job)) if log else None
-        if log and step:
-            self._logs[start] = log  # its folder may hold the runs of months: it is not searched for every line
+        path = _log(job) if start not in self._logs else None
+        growing = self._logs.get(start) or (Growing(path, self._definitions(job)) if path else None)
+        if growing is None:
+            return None
+        try:
+            step = growing.last_step()
+        except LogError:
+            return None
+        if step:
+            self._logs[start] = growing  # its folder may hold the runs of months: it is not searched for every line
         return step
 
     def _definitions(self, job: Job) -> tuple[RegexDialect, ...]:

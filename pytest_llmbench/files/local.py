@@ -31,6 +31,7 @@ class File:
             raise _unreadable(path, error) from error
         self._opened = os.fstat(self._handle)
         self.size = self._opened.st_size
+        self.identity = self._opened.st_dev, self._opened.st_ino
         if not S_ISREG(self._opened.st_mode):
             os.close(self._handle)
             raise LogError(f"cannot read {path}: not a regular file")
@@ -53,18 +54,6 @@ class File:
                 self._refuse_short(begin + len(data))
             data = data + more if data else more
         return data
-
-    def read_into(self, buffer: memoryview, begin: int) -> None:
-        """Fill a buffer with the bytes from a place on; LogError where they are not there any more."""
-        done = 0
-        while done < len(buffer):
-            try:
-                count = os.preadv(self._handle, [buffer[done:]], begin + done)
-            except OSError as error:
-                raise _unreadable(self.path, error) from error
-            if not count:
-                self._refuse_short(begin + done)
-            done += count
 
     def blocks(self) -> Iterator[bytes]:
         """Yield all of it; LogError, too, where it changed meanwhile other than by growing."""
@@ -92,7 +81,7 @@ class File:
             if error.errno in (errno.ENOENT, errno.ENOTDIR):
                 return "it was deleted or moved"
             raise
-        if (named.st_dev, named.st_ino) != (self._opened.st_dev, self._opened.st_ino):
+        if (named.st_dev, named.st_ino) != self.identity:
             return "another file has its name"
         if os.fstat(self._handle).st_size < self.size:
             return "it was shortened"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import attrgetter
 from pathlib import Path
 from stat import S_ISREG
 from typing import Protocol
@@ -34,14 +35,17 @@ class Place(Protocol):
 class Machine:
     """The files of this machine."""
 
-    def stat(self, path: Path) -> os.stat_result:
+    def stat(self, path: Path | str) -> os.stat_result:
         """Return what the system knows of a path."""
-        return path.stat()
+        return os.stat(path)
 
-    def scan(self, path: Path) -> list[os.DirEntry[str]]:
+    def scan(self, path: Path | str) -> list[os.DirEntry[str]]:
         """Return what stands in a folder."""
         with os.scandir(path) as entries:
             return list(entries)
+
+
+_BY_NAME = attrgetter("name")
 
 
 class Stores:
@@ -60,13 +64,19 @@ class Stores:
         elsewhere = is_remote(path) or path == standard_input.PATH
         return path if elsewhere else Path(os.path.abspath(path))
 
-    def stat(self, path: Path) -> Status:
+    def stat(self, path: Path | str) -> Status:
         """Return what is known of a file or folder; OSError says why nothing is."""
+        if self._is_here(path):
+            return self._machine.stat(path)
+        path = Path(path)
         return self._place(path).stat(path)
 
-    def scan(self, path: Path) -> list[Entry]:
+    def scan(self, path: Path | str) -> list[Entry]:
         """Return what stands in a folder, by name; OSError says why that cannot be told."""
-        return sorted(self._place(path).scan(path), key=lambda entry: entry.name)
+        if self._is_here(path):
+            return sorted(self._machine.scan(path), key=_BY_NAME)
+        path = Path(path)
+        return sorted(self._place(path).scan(path), key=_BY_NAME)
 
     def archive_of(self, path: Path) -> Archive | None:
         """Return the opened archive that a path lies in, or is."""
@@ -117,6 +127,10 @@ class Stores:
                     yield path, stream
             except LogError as error:
                 yield from ((path, error) for path in left)
+
+    def _is_here(self, path: Path | str) -> bool:
+        """Whether a path can be nothing else than one of this machine, told without taking it apart."""
+        return not self._archives and os.path.isabs(path)
 
     def _place(self, path: Path) -> Place:
         if archive := self.archive_of(path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,10 +11,10 @@ import numpy as np
 
 from pytest_llmbench.files.local import File
 from pytest_llmbench.parse.collect import Collector
-from pytest_llmbench.parse.fingerprint import Fingerprint
+from pytest_llmbench.parse.fingerprint import Fingerprint, sample
 from pytest_llmbench.parse.scan import REACH, REACH_BACK, Needles, Window
 
-BLOCK = 1 << 18
+BLOCK = 1 << 19
 """Bytes that are searched at once: they stay in the cache of a core while they are read, searched and counted."""
 
 AHEAD = 4
@@ -43,7 +42,7 @@ def take_file(file: File, collector: Collector, threads: int) -> Fingerprint:
     fingerprint = Fingerprint()
     line = 1
     for look in _looks(file, collector, threads):
-        fingerprint.take(look.begin, look.sample)
+        fingerprint.take(look.sample)
         next_line = line + look.line_feeds
         if look.places or collector.follows or look.needles is not collector.needles:
             window = _window(file, look, line, next_line)
@@ -63,12 +62,11 @@ def take_file(file: File, collector: Collector, threads: int) -> Fingerprint:
 
 def _looks(file: File, collector: Collector, threads: int) -> Iterator[Look]:
     """Yield what threads saw of each block, in the order of the file."""
-    looker = _Looker(file)
     waiting: deque[Future[Look]] = deque()
     with ThreadPoolExecutor(threads) as pool:
         try:
             for begin in range(0, file.size, BLOCK):
-                waiting.append(pool.submit(looker.look, begin, collector.needles))
+                waiting.append(pool.submit(_look, file, begin, collector.needles))
                 if len(waiting) > AHEAD * threads:
                     yield waiting.popleft().result()
             while waiting:
@@ -77,36 +75,20 @@ def _looks(file: File, collector: Collector, threads: int) -> Iterator[Look]:
             pool.shutdown(cancel_futures=True)
 
 
-class _Looker:
-    """Looks at blocks, with one buffer a thread."""
-
-    def __init__(self, file: File) -> None:
-        self._file = file
-        self._own = threading.local()
-
-    def look(self, begin: int, needles: Needles) -> Look:
-        """Return what stands in the block that begins there."""
-        stop = min(begin + BLOCK, self._file.size)
-        end = min(stop + needles.longest - 1, self._file.size)
-        buffer = self._buffer(end - begin)
-        self._file.read_into(memoryview(buffer), begin)
-        new = np.frombuffer(buffer, np.uint8, stop - begin)
-        return Look(
-            begin,
-            stop,
-            needles,
-            needles.places(buffer, 0, stop - begin),
-            int(np.count_nonzero(new == ord("\n"))),
-            buffer[stop - begin - 1] == ord("\n"),
-            Fingerprint.sample(begin, buffer),
-        )
-
-    def _buffer(self, size: int) -> bytearray:
-        """Return a buffer of exactly this size: that of the thread, but for the last blocks."""
-        buffer: bytearray | None = getattr(self._own, "buffer", None)
-        if buffer is None or len(buffer) != size:
-            buffer = self._own.buffer = bytearray(size)
-        return buffer
+def _look(file: File, begin: int, needles: Needles) -> Look:
+    """Return what stands in the block that begins there."""
+    stop = min(begin + BLOCK, file.size)
+    text = file.read(begin, min(stop + needles.longest - 1, file.size))
+    new = np.frombuffer(text, np.uint8, stop - begin)
+    return Look(
+        begin,
+        stop,
+        needles,
+        needles.places(text, 0, stop - begin),
+        int(np.count_nonzero(new == ord("\n"))),
+        text[stop - begin - 1] == ord("\n"),
+        sample(begin, text[: stop - begin]),
+    )
 
 
 def _window(file: File, look: Look, line: int, next_line: int) -> Window:

@@ -22,21 +22,19 @@ class Fingerprint:
         """Begin with an empty text."""
         self._checksum = 0
 
-    def take(self, offset: int, data: bytes) -> None:
-        """Take the bytes at a place of the text, or as many of them as a sample needs."""
-        end = offset + len(data)
-        for begin in (offset, *range(offset - offset % SPAN + SPAN, end, SPAN)):
-            wanted = data[begin - offset :][: _length(begin)]
-            self._checksum = zlib.crc32(wanted, self._checksum)
-
-    @staticmethod
-    def sample(offset: int, data: bytes | bytearray) -> bytes:
-        """Return what is needed of the bytes of one SPAN, which begin at `offset`."""
-        return bytes(data[: _length(offset)])
+    def take(self, sample: bytes) -> None:
+        """Take the sample of the next bytes."""
+        self._checksum = zlib.crc32(sample, self._checksum)
 
     def of(self, size: int) -> str:
         """Return it as one word, now that the size of the text is known."""
         return f"{size:x}-{self._checksum:08x}"
+
+
+def sample(offset: int, data: bytes) -> bytes:
+    """Return what counts of the bytes at a place of a text."""
+    begins = (offset, *range(offset - offset % SPAN + SPAN, offset + len(data), SPAN))
+    return b"".join(data[begin - offset : begin - offset + _length(begin)] for begin in begins)
 
 
 def _length(offset: int) -> int:

@@ -12,7 +12,7 @@ from pytest_llmbench.files.compressed import HEAD, Stream, method_of
 from pytest_llmbench.models import Ending, ParsedLog, RegexDialect
 from pytest_llmbench.parse.collect import Collector
 from pytest_llmbench.parse.endings import NEEDLES, Endings, of_file
-from pytest_llmbench.parse.fingerprint import Fingerprint
+from pytest_llmbench.parse.fingerprint import Fingerprint, sample
 from pytest_llmbench.parse.scan import find, windows
 
 CUT = "cut"
@@ -73,7 +73,7 @@ def _read_stream(stream: Stream, extra: Iterable[RegexDialect]) -> ParsedLog:
     def taken() -> Iterator[bytes]:
         nonlocal size
         for block in stream:
-            fingerprint.take(size, block)
+            fingerprint.take(sample(size, block))
             size += len(block)
             yield block
 

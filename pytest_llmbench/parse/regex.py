@@ -6,6 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from copy import copy
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -73,6 +74,12 @@ class StepLines:
         self._read_to = 0
         self._counts: Counter[int] = Counter()
         self._doubtful: dict[int, int] = {}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> StepLines:
+        """Return one that goes on from here by itself; what was compiled is shared."""
+        other = copy(self)
+        other._counts, other._doubtful = Counter(self._counts), dict(self._doubtful)
+        return other
 
     def take(self, hit: Hit, _rank: str) -> Sequence[StepRecord | Torn | Unmatched]:
         """Return the steps of the line around a needle; nothing where it was read before."""

@@ -56,7 +56,7 @@ class Needles:
         self.longest = max(map(len, needles), default=1)
         self._groups = [_Group(needles[begin : begin + AT_ONCE]) for begin in range(0, len(needles), AT_ONCE)]
 
-    def places(self, text: bytes | bytearray, start: int, stop: int) -> list[tuple[int, bytes]]:
+    def places(self, text: bytes, start: int, stop: int) -> list[tuple[int, bytes]]:
         """Return which needles begin at `start` or behind it and before `stop`, and where, in the order of the text.
 
         They may end behind `stop`. The search lets other threads run meanwhile.
@@ -78,7 +78,7 @@ class _Group:
         within = [list(_beginning_within(needle, needles)) for needle in needles]
         self._within = {number: one for number, one in enumerate(within) if one}
 
-    def places(self, text: bytes | bytearray, start: int, stop: int) -> list[tuple[int, bytes]]:
+    def places(self, text: bytes, start: int, stop: int) -> list[tuple[int, bytes]]:
         """Return where needles begin from `start` on, some behind `stop`, in no order."""
         view = memoryview(text)[start : stop + self._longest - 1]
         found = self._automaton.find_matches_as_indexes(view)
@@ -99,22 +99,47 @@ def searcher(needles: tuple[bytes, ...]) -> Needles:
     return Needles(tuple(dict.fromkeys(needles)))
 
 
+class Sliding:
+    """The window over a log that comes in pieces: what it kept of those before, for the context of the next."""
+
+    def __init__(self) -> None:
+        """Begin in front of a log."""
+        self.offset = 0
+        self.text = b""
+        self._start = 0
+        self._line = 1
+
+    def push(self, piece: bytes) -> Window:
+        """Return the window that more bytes allow: all but the last REACH are new in it."""
+        text = self.text + piece
+        window = self._window(text, max(self._start, len(text) - REACH))
+        kept = max(0, window.stop - REACH_BACK)
+        self.text, self.offset = window.text[kept:], self.offset + kept
+        self._start, self._line = window.stop - kept, window.next_line
+        return window
+
+    def rest(self, piece: bytes = b"") -> Window:
+        """Return the last window, as if the log ended with these bytes."""
+        text = self.text + piece
+        return self._window(text, len(text))._replace(whole=self._start == self.offset == 0)
+
+    def _window(self, text: bytes, stop: int) -> Window:
+        next_line = self._line + text.count(b"\n", self._start, stop)
+        return Window(text, self._start, stop, self.offset, self._line, next_line)
+
+
 def windows(blocks: Iterable[bytes]) -> Iterator[Window]:
     """Yield windows whose new parts cover the log once, in order, the same ones wherever the log is cut into blocks.
 
     REACH bytes can be seen from every new byte on and REACH_BACK before it, as far as the log goes. Nothing waits
     for the end of a line, so a line without one takes no more memory than others.
     """
-    text, start, offset, line = b"", 0, 0, 1
+    sliding = Sliding()
     for piece, following in pairwise(chain(_pieces(blocks), (b"", None))):
-        text += piece or b""
-        stop = len(text) if not following else max(start, len(text) - REACH)
-        next_line = line + text.count(b"\n", start, stop)
-        yield Window(text, start, stop, offset, line, next_line, whole=not following and stop == offset + len(text))
         if not following:
+            yield sliding.rest(piece or b"")
             return
-        kept = max(0, stop - REACH_BACK)
-        text, start, offset, line = text[kept:], stop - kept, offset + kept, next_line
+        yield sliding.push(piece or b"")
 
 
 def find(window: Window, needles: Iterable[bytes]) -> list[Hit]:

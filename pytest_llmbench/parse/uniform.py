@@ -101,7 +101,7 @@ def _part(reader: Reader, text: bytes, places: Sequence[int], feeds: Integers, e
     if any(places[first] < end < places[new] for end in ends):
         return None
     repeated = tuple((int(lines[row]), text) for row, text in columns.repeated)
-    steps = _steps(columns, lines[kept])
+    steps = _steps(columns, lines if columns.kept is None else lines[columns.kept])
     return Part(
         steps, rank, columns.total, (places[first], int(lines[first])), (places[last], int(lines[last])), repeated
     )

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from parse.written import dropped, nemo2_run, steps
 
 from pytest_llmbench.models import ParsedLog, RegexDialect, Unread
+from pytest_llmbench.parse.growing import Growing, LastStep
 from pytest_llmbench.parse.read import parse_blocks, read_log
 from pytest_llmbench.parse.scan import REACH, REACH_BACK
-from pytest_llmbench.parse.tail import LastStep, last_step
 
 OWN = RegexDialect(
     "regex:mine-1.0", find=" ms", pattern=r"step (?P<step>\d+) loss (?P<loss>\S+) .*?(?P<seconds>[\d.,]+) ms", unit="ms"
@@ -347,10 +347,10 @@ def test_a_file_and_the_end_of_a_growing_one_are_read_with_it(tmp_path: Path) ->
     path.write_text(run(1, 8))
     mine = replace(OWN, first_step=1)
     assert steps(read_log(path, [mine])) == [[*range(1, 9)]]
-    found = last_step(path, [mine])
+    found = Growing(path, [mine]).last_step()
     assert found == LastStep(8, None, found.seconds if found else 0)
     assert found.seconds == pytest.approx(0.51225)
-    assert last_step(path) is None
+    assert Growing(path).last_step() is None
 
 
 def test_a_definition_travels_between_processes() -> None:
