@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_llmbench import collection, fixtures
 from pytest_llmbench.options import LAUNCH_OPTIONS, OPTIONS, destination
 from pytest_llmbench.stash import (
     DESCRIBED,
@@ -34,14 +35,14 @@ if TYPE_CHECKING:
     from pytest_llmbench.reading_progress import ReadingProgress
     from pytest_llmbench.session import Session
 
-pytest_plugins = ["pytest_llmbench.fixtures", "pytest_llmbench.collection"]
-
 
 # --- start of a session -----------------------------------------------------------------------------------
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
     """Declare the options, and the ini keys of those that a repository may decide."""
+    for module in (fixtures, collection):
+        pluginmanager.register(module, module.__name__)
     group = parser.getgroup("llmb", "LLM training benchmarks (pytest-llmbench)")
     for option in OPTIONS:
         dest = destination(option.flag)
