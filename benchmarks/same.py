@@ -50,6 +50,7 @@ def inputs(folder: Path, damaged: int) -> Inputs:
     found |= dict.fromkeys(broken, "damaged")
     found |= dict.fromkeys(same_inputs.mixed(outs, folder / "mixed") if outs else (), "mixed from real ones")
     found |= dict.fromkeys(same_inputs.soups(folder / "soups"), "soups")
+    found |= dict.fromkeys(same_inputs.ends(folder / "ends"), "ends")
     found |= dict.fromkeys(same_inputs.long(outs, [*outs, *whole, *broken], folder / "long"), "long")
     return found
 

@@ -18,6 +18,8 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from parse.damages import DAMAGES, ENCODINGS, HARMLESS, Damage
 from parse.strategies import NAMES, NOISE, written
+from parse.test_endings import CAUSES, LINES
+from parse.written import nemo2_run
 
 from pytest_llmbench.parse import checkpoints, endings, facts
 from pytest_llmbench.parse.dialects import DIALECTS
@@ -34,8 +36,8 @@ SEAMS = (1 << 16, 1 << 16, 1 << 18, 1 << 20)
 NEAR = (-8192, -512, 0, 512, 8192)
 """How far from such a place a reader may look."""
 
-MIXED, SOUPS, LONG = 100, 500, 100
-"""How many logs of blocks from all real ones, of pieces of what readers look for, and of up to some MiB."""
+MIXED, SOUPS, ENDS, LONG = 100, 500, 500, 100
+"""How many logs of blocks of real ones, of pieces of what readers look for, with other ends, and of up to some MiB."""
 
 
 def real(folder: Path) -> list[Path]:
@@ -100,6 +102,17 @@ def soups(folder: Path) -> Iterator[Path]:
     for number in range(SOUPS):
         random = Random(number)
         yield _write(folder / f"soup-{number}.log", b"".join(_soup(needles, random, random.randrange(50, 1000))))
+
+
+def ends(folder: Path) -> Iterator[Path]:
+    """Write logs with what jobs and processes say when they end: all known lines and tracebacks, alone and several."""
+    texts = [f"{line}\n" for line, _ in LINES] + [text for _, text, *_ in CAUSES]
+    for number in range(ENDS):
+        random = Random(number)
+        told = random.choices(texts, k=random.randrange(1, 4)) if number >= len(texts) else [texts[number]]
+        steps = [nemo2_run(0, random.randrange(1, 50)) for _ in told]
+        pieces = [piece for pair in zip(steps, told, strict=True) for piece in pair] + steps[: number % 2]
+        yield _write(folder / f"ends-{number}.log", "".join(pieces).encode())
 
 
 def _soup(needles: Sequence[bytes], random: Random, count: int) -> Iterator[bytes]:

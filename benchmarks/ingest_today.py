@@ -1,0 +1,56 @@
+"""What users do today: the shell's tools on the lines of a log, and a loop in Python. It uses nothing of this project.
+
+python benchmarks/ingest_today.py FOLDER: the loop over all logs of a folder.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from pathlib import Path
+
+NEEDLE = "train_step_timing in s"
+
+PIPELINE = r"""
+for log in $(find "$@" -name 'log-*.out'); do
+    grep 'train_step_timing in s' "$log" | awk -F 'train_step_timing in s: ' -v name="$log" '
+        NR >= 12 && NR <= 45 { split($2, value, " "); sum += value[1]; squares += value[1] ^ 2; n++ }
+        END { mean = sum / n; print name, mean, sqrt((squares - n * mean ^ 2) / (n - 1)) }'
+done
+"""
+"""Mean and standard deviation of iterations 11 to 44 of each log, one pipeline for each."""
+
+COUNTING = r"""
+grep ' opCount ' "$1" | awk '{ count[$5]++; elements[$5] += $13 }
+    END { for (name in count) print name, count[name], elements[name] }'
+"""
+"""Operations of a trace by type, and how many elements they had."""
+
+STEP = re.compile(r"global_step: (\d+)")
+SECONDS = re.compile(r"train_step_timing in s: (\S+)")
+TFLOPS = re.compile(r"TFLOPS_per_GPU: (\S+)")
+
+
+def read(path: Path) -> list[tuple[int, float, float]]:
+    """Return step, seconds and TFLOP/s of each step of a log."""
+    found = []
+    with path.open(encoding="utf-8", errors="replace") as log:
+        for line in log:
+            step, seconds, tflops = STEP.search(line), SECONDS.search(line), TFLOPS.search(line)
+            if step and seconds:
+                found.append((int(step[1]), float(seconds[1]), float(tflops[1]) if tflops else 0.0))
+    return found
+
+
+def main() -> None:
+    """Read all logs below the given folders, and print how long that took, with the number of steps."""
+    begin = time.perf_counter()
+    logs = [read(path) for folder in sys.argv[1:] for path in Path(folder).rglob("log-*.out")]
+    seconds = time.perf_counter() - begin
+    print(json.dumps({"seconds": seconds, "logs": len(logs), "steps": sum(map(len, logs))}))
+
+
+if __name__ == "__main__":
+    main()
