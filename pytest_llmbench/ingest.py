@@ -136,7 +136,7 @@ def _known_as(run: Run, key: Key) -> Run:
 
 def _read_as_known(run: Run, catalogue: Catalogue) -> Run:
     """Return a run with its logs as the dialect of its configuration reads them."""
-    if run.identity.key is None:
+    if run.identity.key is None or not any(one.log.readings for one in run.attempts):
         return run
     dialects = [baseline.dialect for baseline in catalogue.baselines[run.identity.key]]
     attempts = (dataclasses.replace(one, log=one.log.read_as(*dialects)) for one in run.attempts)
@@ -151,6 +151,8 @@ def _parsed(files: AttemptFiles, reading: Reading) -> ParsedLog:
         said = reading.ending(files.err) if files.err else None
     except LogError as error:
         return ParsedLog(dialect=None, segments=(), ending=Ending(UNREADABLE, str(error), 0))
+    if said is None:
+        return log
     readings = tuple(dataclasses.replace(one, ending=combined(one.ending, said)) for one in log.readings)
     return dataclasses.replace(log, ending=combined(log.ending, said), readings=readings)
 
@@ -305,10 +307,12 @@ def _dated_by_all(copies: Sequence[Run]) -> Run:
     another reason. Where it contradicts the file times, the start is not known.
     """
     kept = copies[-1]
+    if len(copies) == 1:
+        return kept
     weak = {FILE_TIME, *(run.found.dated_from for run in copies)}
     sure = [(run.started, run.started_from) for run in copies if run.started and run.started_from not in weak]
-    if sure or len(copies) == 1:
-        started, source = min(sure, default=(kept.started, kept.started_from))
+    if sure:
+        started, source = min(sure)
         return dataclasses.replace(kept, started=started, started_from=source)
     written = [run.found.modified for run in copies if run.found.modified is not None]
     stated = [run.started for run in copies if run.started is not None]

@@ -30,7 +30,19 @@ SHARED = {
     "files",
 }
 KNOW_PYTEST = {"plugin.py", "stash.py", "collection.py", "launch_session.py", "fixtures.py", "suite"}
-HEAVY = {"yaml", "numpy", "pandas", "scipy", "junit_xml", "jinja2", "multiprocessing", "zstandard", "fsspec", "re2", "ahocorasick_rs"}
+HEAVY = {
+    "yaml",
+    "numpy",
+    "pandas",
+    "scipy",
+    "junit_xml",
+    "jinja2",
+    "multiprocessing",
+    "zstandard",
+    "fsspec",
+    "re2",
+    "ahocorasick_rs",
+}
 
 
 def imports(path: Path) -> Iterator[str]:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 
 from pytest_llmbench.discover import names
@@ -45,11 +46,12 @@ def find_runs(paths: Sequence[Path], stores: Stores | None = None) -> Discovery:
 
 def _drop_doubles(walk: Walk) -> None:
     """Keep each file once: a second name of one file (a link, a snapshot's hard link) is no second run."""
-    folders = [(folder, folder.path.parts) for folder in walk.folders]
-    places = [(file, folder, parts) for folder, parts in folders for file in folder.files]
-    places.sort(key=lambda place: (place[0].link, -len(place[2]), place[2], place[0].name))
+    places = [(file, folder) for folder in walk.folders for file in folder.files]
+    if len({file.identity for file, _ in places}) == len(places):
+        return
+    places.sort(key=lambda place: (place[0].link, -len(place[1].parts), place[1].parts, place[0].name))
     first: dict[tuple[int, int], tuple[File, Folder]] = {}
-    for file, folder, _ in places:
+    for file, folder in places:
         known, beside = first.setdefault(file.identity, (file, folder))
         if known is not file:
             folder.files.remove(file)
@@ -116,7 +118,7 @@ def _record(path: Path | None, walk: Walk) -> Metadata | None:
 def _found(draft: Draft, place: Place, record: Metadata | None, metadata: Path | None, *, alone: bool) -> FoundRun:
     folder, where = place.folder, place.where
     attempts = tuple(attempt for _, attempt in sorted(draft.attempts.items()))
-    spoken_for = draft.spoken_for and (draft.launched or _is_run_folder(folder.path, where))
+    spoken_for = draft.spoken_for and (draft.launched or _is_run_folder(folder.name, where))
     inside = where.inside if spoken_for else ()
     job = draft.job or (record.job if record else "")
     logs = [names.uncompressed(one.log.name) for one in attempts]
@@ -125,7 +127,7 @@ def _found(draft: Draft, place: Place, record: Metadata | None, metadata: Path |
     started, started_from = started_by_name(where.experiment)
     if record and record.started:
         started, started_from = record.started, "the launch time in the metadata"
-    dated, dated_from = (None, "") if started else dated_by_name(_below_given(folder))
+    dated, dated_from = (None, "") if started else dated_by_name(folder.below_given)
     clues = _clues(draft, folder, where if spoken_for else None, record)
     return FoundRun(
         id=_short_id(draft, folder, where, job),
@@ -143,7 +145,7 @@ def _found(draft: Draft, place: Place, record: Metadata | None, metadata: Path |
         excluded=excluded,
         excluded_because=because,
         build=_build(record, clues),
-        launcher=launcher(record.launcher if record else "", logs, folder.path.name, where),
+        launcher=launcher(record.launcher if record else "", logs, folder.name, where),
         saves=record.saves if record else "",
     )
 
@@ -162,19 +164,21 @@ def _build(record: Metadata | None, clues: Sequence[Clue]) -> str:
     return "; ".join(sorted(releases.union(record.build if record else ())))
 
 
-def _is_run_folder(path: Path, where: Layout) -> bool:
+def _is_run_folder(name: str, where: Layout) -> bool:
     """Whether a folder is a run's own by its name, so that a log of any name in it belongs to that run."""
     ends = where.name == "results" and where.inside[-1].isdecimal() and len(where.inside) <= 4
-    return ends or names.experiment(path.name, typed=False) is not None or stamp(path.name) is not None
+    return ends or names.experiment(name, typed=False) is not None or stamp(name) is not None
 
 
 def _clues(draft: Draft, folder: Folder, where: Layout | None, record: Metadata | None) -> tuple[Clue, ...]:
     """Return what folders, file name and metadata say, each thing once; of the surroundings, what nothing else says."""
     source = f"file {draft.attempts[min(draft.attempts)].log.name}" if draft.attempts else ""
-    said = [*(where.clues if where else ()), *(Clue(field, value, source) for field, value in draft.said)]
+    said = list(where.clues) if where else []
+    known = {(clue.field, clue.value): clue for clue in reversed(said)}
+    said += [known.get(pair) or Clue(*pair, source) for pair in draft.said]
     said += record.clues if record else ()
     fields = {clue.field for clue in said}
-    said += [clue for clue in surroundings(folder.path.parts) if clue.field not in fields]
+    said += [clue for clue in surroundings(folder.parts) if clue.field not in fields]
     return tuple({(clue.field, clue.value.casefold()): clue for clue in reversed(said)}.values())[::-1]
 
 
@@ -183,28 +187,26 @@ def _short_id(draft: Draft, folder: Folder, where: Layout, job: str) -> str:
 
     The given folder itself is named only where nothing stands below it: its name may change from night to night.
     """
-    parts = _distinct(_below_given(folder)[1:]) or _distinct(_below_given(folder))
+    below = folder.below_given
+    parts = _distinct(below[1:]) or _distinct(below)
     stem = names.stem(draft.base).removeprefix("log-")
     tail = f"{stem}_{job}" if where.name == "results" and job else job or stem
     return _printable("/".join([*parts, tail]))
 
 
-def _below_given(folder: Folder) -> tuple[str, ...]:
-    return (folder.given.name, *folder.path.parts[len(folder.given.parts) :])
-
-
-def _distinct(parts: Sequence[str]) -> list[str]:
+@lru_cache(1024)
+def _distinct(parts: tuple[str, ...]) -> tuple[str, ...]:
     """Drop layout words, the workload above an experiment, and of an experiment's nested folders all but the first."""
     experiment = next((part for part in parts if names.experiment(part, typed=False)), "")
     above = parts[: parts.index(experiment)] if experiment else ()
-    return [
+    return tuple(
         part
         for place, part in enumerate(parts)
         if part
         and part.lower() not in _LAYOUT_WORDS
         and not (place < len(above) and names.workload(part))
         and not (place > len(above) and experiment and part.startswith(experiment))
-    ]
+    )
 
 
 def _printable(text: str) -> str:

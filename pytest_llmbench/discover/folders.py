@@ -50,13 +50,14 @@ def layout(parts: Sequence[str]) -> Layout:
     return _loose(parts)
 
 
-def surroundings(parts: Sequence[str]) -> tuple[Clue, ...]:
+@lru_cache(1024)
+def surroundings(parts: tuple[str, ...]) -> tuple[Clue, ...]:
     """Return the GPU type and the release that the nearest folder of a path names, for where nothing else does."""
-    clues: dict[str, Clue] = {}
-    for part in reversed(parts):
-        for clue in _surrounding(part):
-            clues.setdefault(clue.field, clue)
-    return tuple(clues.values())
+    if not parts:
+        return ()
+    own, above = _surrounding(parts[-1]), surroundings(parts[:-1])
+    said = [clue.field for clue in own]
+    return (*own, *(clue for clue in above if clue.field not in said)) if own else above
 
 
 @lru_cache(1024)
@@ -94,17 +95,23 @@ def _results(parts: Sequence[str], place: int) -> Layout:
 
 def _is_workload(parts: Sequence[str], place: int) -> bool:
     """Whether a workload's folder stands here, below `workloads` or an unpacked archive."""
-    if place < 1 or not names.workload(parts[place]):
-        return False
-    above = parts[place - 1].lower()
-    return above == "workloads" or above.startswith("llmb-archive-")
+    above = parts[place - 1].lower() if place > 0 else ""
+    return (above == "workloads" or above.startswith("llmb-archive-")) and bool(names.workload(parts[place]))
 
 
 def _experiment_clues(folders: Sequence[str], *, typed: bool) -> Iterator[Clue]:
+    """Yield what the names of folders say; a folder that says the same as the one above it says nothing new."""
+    last: names.Said = ()
     for name in folders:
         found = names.experiment(name, typed=typed)
-        if found:
-            yield from (Clue(field, value, f"folder {name}") for field, value in found.said)
+        if found and found.said != last:
+            last = found.said
+            yield from _clues_of(name, last)
+
+
+@lru_cache(1024)
+def _clues_of(name: str, said: names.Said) -> tuple[Clue, ...]:
+    return tuple(Clue(field, value, f"folder {name}") for field, value in said)
 
 
 def _loose(parts: Sequence[str]) -> Layout:

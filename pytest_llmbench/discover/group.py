@@ -49,19 +49,19 @@ class Group:
 
 
 def group(folder: Folder) -> Group:
-    """Sort the files of a folder into jobs and attempts."""
-    files = {file.name: file for file in folder.files}
-    metadata = {found[1]: folder.path / name for name in files if (found := FILE_NAME.fullmatch(name))}
-    plain = {name: names.uncompressed(name).lower() for name in files}
+    """Sort the files of a folder into jobs and attempts; a plain file comes before a compressed one."""
+    files = {file.name: file for file in sorted(folder.files, key=_is_compressed)}
+    metadata = {found[1]: folder.path / file.name for file in folder.files if (found := FILE_NAME.fullmatch(file.name))}
+    plain = {file.name: names.uncompressed(file.name).lower() for file in folder.files}
     known = frozenset(plain.values())
-    reasons = {name: _reason(plain[name], known, folder.path) for name in files if name not in folder.chosen}
+    reasons = {name: _reason(plain[name], known, folder) for name in plain if name not in folder.chosen}
     logs = [file for name, file in files.items() if not reasons.get(name) and _is_log(name, folder)]
-    beside = _names(folder.files)
+    beside = _names(files)
     drafts = _drafts(folder, logs, metadata, beside, reasons)
-    _add_slurm(folder, drafts, beside, reasons)
+    _add_slurm(folder, files.values(), drafts, beside, reasons)
     used = {path.name for draft in drafts for one in draft.attempts.values() for path in (one.log, one.err) if path}
-    for name in files:
-        if plain[name].endswith(".err") and name not in used:
+    for name, known_as in plain.items():
+        if known_as.endswith(".err") and name not in used:
             reasons[name] = "standard error without a log beside it"
     ignored = [(folder.path / name, reason) for name, reason in reasons.items() if reason]
     return Group(tuple(drafts), metadata, ignored)
@@ -76,7 +76,7 @@ def _is_compressed(file: File) -> bool:
     return names.uncompressed(file.name) != file.name
 
 
-def _reason(name: str, others: Collection[str], folder: Path) -> str:
+def _reason(name: str, others: Collection[str], folder: Folder) -> str:
     """Return why a file is not taken as a log; an empty string where it is, or where nobody would expect it to be."""
     if name.endswith((".yaml", ".yml", ".err")):
         return ""
@@ -90,7 +90,7 @@ def _reason(name: str, others: Collection[str], folder: Path) -> str:
     return _stream_reason(name, others, folder) if name in _STREAMS else ""
 
 
-def _stream_reason(name: str, others: Collection[str], folder: Path) -> str:
+def _stream_reason(name: str, others: Collection[str], folder: Folder) -> str:
     """Return why one of a local executor's files is not the log: a better one is there, or process 0 has it."""
     if folder.name.isdecimal() and folder.name != "0":
         return "another process of the run that process 0 logs"
@@ -106,7 +106,7 @@ def _drafts(
     reasons: dict[str, str],
 ) -> list[Draft]:
     found: dict[tuple[str, str], Draft] = {}
-    for file in sorted(logs, key=_is_compressed):
+    for file in logs:
         plain = names.uncompressed(file.name)
         draft, number = _draft(plain, folder, metadata)
         known = found.setdefault((draft.job, draft.base), draft)
@@ -130,21 +130,21 @@ def _draft(file: str, folder: Folder, metadata: Collection[str]) -> tuple[Draft,
     stem = names.stem(file)
     suffix = file[len(stem) :]
     if file.lower() in _STREAMS:
-        parts = folder.path.parts
+        parts = folder.parts
         return Draft(parts[-3] if len(parts) > 3 and parts[-4] == "nemo_run" else "", stem), 0
     if slurm := _SLURM.fullmatch(file):
         return Draft(slurm[1], stem), 0
-    name = names.log_name(stem, folder.path.name)
+    name = names.log_name(stem, folder.name)
     job = name.job or next((known for known in metadata if re.search(rf"(?:^|[-_.]){re.escape(known)}$", stem)), "")
     return Draft(job, name.base + suffix, name.said, launched=stem.lower().startswith("log-")), name.attempt
 
 
-def _names(files: Iterable[File]) -> dict[str, str]:
-    """Return by their own names and those before compression the names of files, a plain one before a compressed."""
+def _names(files: Iterable[str]) -> dict[str, str]:
+    """Return by their own names and those before compression the names of files, the first of those that share one."""
     found: dict[str, str] = {}
-    for file in sorted(files, key=_is_compressed):
-        found.setdefault(file.name, file.name)
-        found.setdefault(names.uncompressed(file.name), file.name)
+    for name in files:
+        found.setdefault(name, name)
+        found.setdefault(names.uncompressed(name), name)
     return found
 
 
@@ -152,12 +152,14 @@ def _second_stream(file: str) -> str:
     return "stderr.log" if file == "stdout.log" else ""
 
 
-def _add_slurm(folder: Folder, drafts: list[Draft], beside: Mapping[str, str], reasons: dict[str, str]) -> None:
+def _add_slurm(
+    folder: Folder, files: Iterable[File], drafts: list[Draft], beside: Mapping[str, str], reasons: dict[str, str]
+) -> None:
     """Give Slurm's own output file to its job: as the log where the job has no other, else as its standard error.
 
     A requeued job has one such file for all attempts; which of them it speaks of cannot be told, so it is left out.
     """
-    for file in sorted(folder.files, key=_is_compressed):
+    for file in files:
         plain = names.uncompressed(file.name)
         slurm = _SLURM.fullmatch(plain)
         if not slurm or file.name in folder.chosen:

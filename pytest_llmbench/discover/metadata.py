@@ -20,9 +20,9 @@ from pytest_llmbench.files.stores import Stores
 from pytest_llmbench.models import Clue, Reason
 
 if TYPE_CHECKING:
-    from yaml.events import CollectionEndEvent, NodeEvent
+    from yaml.events import Event
 
-    Events = Iterator[NodeEvent | CollectionEndEvent]
+    NextEvent = Callable[[], Event]
 
 SIZE_LIMIT = 256 * 1024
 DEPTH_LIMIT = 20
@@ -50,8 +50,6 @@ _PATHS = ("LOAD_CHECKPOINT_PATH",)
 _SAVES = "ENABLE_CHECKPOINT"
 _YES, _NO = ("true", "yes", "on", "1", "t", "y"), ("false", "no", "off", "0", "f", "n")
 _NOTHING = ("", "null", "none", "~")
-
-_END = object()
 
 Tree = Mapping[str, object]
 
@@ -90,15 +88,16 @@ def parse(data: bytes) -> Tree:
     import yaml
 
     loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
-    wanted = (yaml.NodeEvent, yaml.CollectionEndEvent)
-    events = (event for event in yaml.parse(data, Loader=loader) if isinstance(event, wanted))
     try:
-        tree = _node(events, 0)
-        more = next(events, None)
-    except StopIteration:
-        raise LogError("empty") from None
+        following = loader(data).get_event
+        nodes = (event for event in iter(following, None) if isinstance(event, yaml.NodeEvent))
+        first = next(nodes, None)
+        tree = _node(first, following, 0) if first else None
+        more = next(nodes, None)
     except yaml.YAMLError as error:
         raise LogError(f"not valid YAML: {' '.join(str(error).split())}") from error
+    if first is None:
+        raise LogError("empty")
     if more is not None or not isinstance(tree, dict):
         raise LogError("expected one mapping of sections")
     return tree
@@ -230,19 +229,18 @@ def _moment(text: str) -> datetime | None:
         return None
 
 
-def _node(events: Events, depth: int) -> object:
-    """Build the next value, or `_END` where a list or mapping ends."""
+def _node(event: Event, following: NextEvent, depth: int) -> object:
+    """Build the value that begins with an event from those that follow it."""
     import yaml
 
-    event = next(events)
-    if isinstance(event, yaml.CollectionEndEvent):
-        return _END
     if isinstance(event, yaml.ScalarEvent):
         return event.value
     line = event.start_mark.line + 1 if event.start_mark else 0
     if isinstance(event, yaml.AliasEvent) or depth == DEPTH_LIMIT:
         raise LogError(f"line {line}: an alias, or nested too deeply; no launcher writes that")
-    values = list(iter(lambda: _node(events, depth + 1), _END))
+    values: list[object] = []
+    while not isinstance(inner := following(), yaml.CollectionEndEvent):
+        values.append(inner.value if isinstance(inner, yaml.ScalarEvent) else _node(inner, following, depth + 1))
     return _mapping(values, line) if isinstance(event, yaml.MappingStartEvent) else values
 
 

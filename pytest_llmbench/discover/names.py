@@ -8,7 +8,7 @@ A number is a GPU count or a job id by its position, never by its value.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -18,7 +18,7 @@ PRECISION = r"(?:bf|fp|tf|nvfp|mxfp|int)\d{1,2}[a-z]{0,4}"
 GPU = r"a100|h20|h100|h200|h800|gh200|b100|b200|b300|gb200|gb300|mi300x|mi325x|mi355x"
 _IGNORE = re.IGNORECASE | re.DOTALL
 
-_TYPED = re.compile(rf"(?:^|(?<=[-_. ]))(?:{TYPE})_", _IGNORE)
+_TYPE_WORD = re.compile(rf"(?:^|(?<=[-_. ]))(?:{TYPE})_", _IGNORE)
 _EXPERIMENT = re.compile(
     rf"(?:(?P<type>{TYPE})_)?(?P<recipe>.+?)_(?P<size>{SIZE})(?P<proxy>[-_]proxy)?"
     rf"(?:_(?P<variant>.+?))?_(?P<dtype>{PRECISION})(?P<rest>(?:_.*)?)",
@@ -38,6 +38,9 @@ _NODES = re.compile(r"nodes?(\d+)|(\d+)(?:nodes?|n)", _IGNORE)
 _STAMP = re.compile(r"\d{10}|\d{19}")
 _LAUNCHED = re.compile(r"log-.+\.(?:out|log)|slurm-\d+(?:[_+]\d+)?\.out", _IGNORE)
 _COMPRESSED = re.compile(r"(.+\.(?:out|log|err))\.(?:gz|zst|xz|bz2)", _IGNORE)
+_NUMBERS = re.compile(r"_[0-9]{5,}(?:_[0-9]+)?\Z")
+"""A job id, perhaps with a restart, or a time stamp, behind what the names of many runs share."""
+_PACKED = (".gz", ".zst", ".xz", ".bz2")
 _PROFILED = re.compile(r"_nsys(?:_\d+)*$", re.IGNORECASE)
 _TRACED = re.compile(r"nccl[-_]?trace", re.IGNORECASE)
 _GPU_TYPE = re.compile(GPU, re.IGNORECASE)
@@ -70,6 +73,41 @@ class LogName:
 @lru_cache(_KNOWN)
 def experiment(name: str, *, typed: bool = True) -> Experiment | None:
     """Read `pretrain_grok1_314b_bf16_256`; None if it is no such name. Unless `typed`, `pretrain_` may be absent."""
+    return _numbered(name, _typed if typed else _untyped)
+
+
+def _numbered(name: str, read: Callable[[str], Experiment | None]) -> Experiment | None:
+    """Return what `read` finds in a name, without another look at numbers that follow a GPU count.
+
+    Recipe, size and precision stand before all numbers: those at the end neither make nor unmake an experiment's name.
+    """
+    tail = _NUMBERS.search(name)
+    found = read(name[: tail.start()] if tail else name)
+    if not (tail and found):
+        return found
+    if any(field in ("gpus", "nodes") for field, _ in found.said):
+        return Experiment(found.said, (*found.numbers, *tail[0][1:].split("_")))
+    return read(name)
+
+
+@lru_cache(_KNOWN)
+def _typed(name: str) -> Experiment | None:
+    return _read(name, typed=True)
+
+
+@lru_cache(_KNOWN)
+def _untyped(name: str) -> Experiment | None:
+    return _read(name, typed=False)
+
+
+@lru_cache(_KNOWN)
+def _innermost(name: str) -> Experiment | None:
+    """Read what follows the last type word that begins an experiment's name, or the whole name."""
+    found = (_read(part, typed=part is not name) for part in _possible_experiments(name))
+    return next(filter(None, found), None)
+
+
+def _read(name: str, *, typed: bool) -> Experiment | None:
     found = _EXPERIMENT.fullmatch(name)
     if not found or (typed and not found["type"]):
         return None
@@ -95,11 +133,10 @@ def log_name(stem: str, folder: str = "") -> LogName:
     """
     launched = stem.lower().startswith("log-")
     name = stem[4:] if launched else stem
-    for part in _possible_experiments(name):
-        found = experiment(part, typed=part is not name)
-        if found:
-            job, attempt = _job_and_attempt(found.numbers)
-            return LogName(_without(stem, job, attempt), found.said, job, int(attempt or 0))
+    found = _numbered(name, _innermost)
+    if found:
+        job, attempt = _job_and_attempt(found.numbers)
+        return LogName(_without(stem, job, attempt), found.said, job, int(attempt or 0))
     older = _GPUS_THEN_SIZE.fullmatch(name) or _SIZE_THEN_GPUS.fullmatch(name)
     if older:
         said = tuple((field, older[field]) for field in ("recipe", "size", "gpus"))
@@ -116,7 +153,7 @@ def log_name(stem: str, folder: str = "") -> LogName:
 @lru_cache(_KNOWN)
 def uncompressed(file: str) -> str:
     """Return the name that a log had before it was compressed; any other name as it is."""
-    found = _COMPRESSED.fullmatch(file)
+    found = _COMPRESSED.fullmatch(file) if file.casefold().endswith(_PACKED) else None
     return found[1] if found else file
 
 
@@ -133,17 +170,17 @@ def is_launched(file: str) -> bool:
 
 def is_profiled(name: str) -> bool:
     """Whether an experiment's or task's name ends in `_nsys`, before numbers that a launcher adds."""
-    return _PROFILED.search(name) is not None
+    return "nsys" in name.casefold() and _PROFILED.search(name) is not None
 
 
 def is_traced(name: str) -> bool:
     """Whether a name says that the run wrote an NCCL trace."""
-    return _TRACED.search(name) is not None
+    return "trace" in name.casefold() and _TRACED.search(name) is not None
 
 
 def _possible_experiments(name: str) -> Iterator[str]:
     """Yield what follows each type word, the last first (an account may hold one too), and the whole name."""
-    for start in reversed([found.start() for found in _TYPED.finditer(name)]):
+    for start in reversed([found.start() for found in _TYPE_WORD.finditer(name)]):
         if start:
             yield name[start:]
     yield name

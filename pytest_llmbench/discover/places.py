@@ -37,12 +37,12 @@ def places(folders: Iterable[Folder]) -> tuple[Place, ...]:
     A stray file in or above the folder of an experiment's launched logs speaks for itself: the names of its folders
     speak of those logs.
     """
-    found = tuple(Place(folder, group(folder), layout(folder.path.parts)) for folder in folders)
-    taken = {path for place in found if _is_launched(place) for path in _experiment_folders(place)}
-    for place in found:
-        for draft in place.group.drafts:
-            if place.folder.path in taken and not (draft.launched or draft.job):
-                draft.spoken_for = False
+    found = tuple(Place(folder, group(folder), layout(folder.parts)) for folder in folders if folder.files)
+    strays = [(draft, place) for place in found for draft in place.group.drafts if not (draft.launched or draft.job)]
+    taken = {parts for place in found if strays and _is_launched(place) for parts in _experiment_folders(place)}
+    for draft, place in strays:
+        if place.folder.parts in taken:
+            draft.spoken_for = False
     return found
 
 
@@ -80,8 +80,7 @@ def _is_launched(place: Place) -> bool:
     return any(draft.launched for draft in place.group.drafts)
 
 
-def _experiment_folders(place: Place) -> tuple[Path, ...]:
-    """Return a folder and those above it, up to its experiment's."""
-    path = place.folder.path
-    count = len(place.where.experiment)
-    return (path, *path.parents[: count - 1]) if count else ()
+def _experiment_folders(place: Place) -> list[tuple[str, ...]]:
+    """Return the parts of a folder and of those above it, up to its experiment's."""
+    parts = place.folder.parts
+    return [parts[: len(parts) - above] for above in range(len(place.where.experiment))]

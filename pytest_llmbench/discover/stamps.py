@@ -6,8 +6,9 @@ A stamp without a zone is local time of the machine that reads it, as the launch
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 _EPOCH = re.compile(r"(?<!\d)(1[4-9]\d{8})(\d{9}|\d{3})?(?!\d)")
 """Seconds of the years 2014 to 2033, with milliseconds or nanoseconds."""
@@ -22,7 +23,7 @@ _DAY = re.compile(r"(?<!\d)(20\d\d)([-_.]?)(\d\d)\2(\d\d)(?!\d)")
 
 def started_by_name(experiment: Sequence[str]) -> tuple[datetime | None, str]:
     """Return the moment in the innermost name of a run's own folders that holds one, and which folder that is."""
-    return _innermost((name, stamp(name)) for name in experiment)
+    return _innermost(experiment, stamp)
 
 
 def dated_by_name(folders: Sequence[str]) -> tuple[datetime | None, str]:
@@ -30,7 +31,7 @@ def dated_by_name(folders: Sequence[str]) -> tuple[datetime | None, str]:
 
     That is weaker than a log's own time stamp: somebody may have filed the log there long after the run.
     """
-    return _innermost((name, stamp(name) or _day(name)) for name in folders)
+    return _innermost(folders, _date)
 
 
 def stamp(name: str) -> datetime | None:
@@ -38,28 +39,40 @@ def stamp(name: str) -> datetime | None:
 
     Digits without separators are a moment from `YYYYMMDDHH` on; `YYYYMMDD` is a day.
     """
+    said = _said(name)
+    return _moment(said) if isinstance(said, str) else said
+
+
+def _innermost(names: Sequence[str], read: Callable[[str], datetime | None]) -> tuple[datetime | None, str]:
+    found = ((read(name), name) for name in reversed(names))
+    return next(((date, f"the name of folder {name}") for date, name in found if date), (None, ""))
+
+
+@lru_cache(1024)
+def _said(name: str) -> datetime | str | None:
+    """Return the moment that a name holds, as text where its zone may be this machine's: that may change."""
     if found := _EPOCH.search(name):
         return datetime.fromtimestamp(int(found[1]), UTC) + timedelta(
             microseconds=int((found[2] or "").ljust(9, "0")) // 1000
         )
     if found := next(filter(None, (pattern.search(name) for pattern in _WRITTEN)), None):
         year, month, day, hour, minute, second, zone = found.groups()
-        return _moment(f"{year}-{month}-{day}T{hour}:{minute or '00'}:{second or '00'}{'Z' if zone else ''}")
+        return f"{year}-{month}-{day}T{hour}:{minute or '00'}:{second or '00'}{'Z' if zone else ''}"
     return None
 
 
-def _innermost(dates: Iterable[tuple[str, datetime | None]]) -> tuple[datetime | None, str]:
-    found = [(date, f"the name of folder {name}") for name, date in dates if date]
-    return found[-1] if found else (None, "")
+def _date(name: str) -> datetime | None:
+    return stamp(name) or _moment(_day(name))
 
 
-def _day(name: str) -> datetime | None:
+@lru_cache(1024)
+def _day(name: str) -> str:
     found = _DAY.search(name)
-    return _moment(f"{found[1]}-{found[3]}-{found[4]}") if found else None
+    return f"{found[1]}-{found[3]}-{found[4]}" if found else ""
 
 
 def _moment(text: str) -> datetime | None:
     try:
-        return datetime.fromisoformat(text).astimezone(UTC)
+        return datetime.fromisoformat(text).astimezone(UTC) if text else None
     except (ValueError, OverflowError):
         return None

@@ -7,8 +7,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from errno import ELOOP, ENOENT
+from functools import cached_property
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
+from typing import NamedTuple
 
 from pytest_llmbench.discover import names
 from pytest_llmbench.files.listing import Entry, Status
@@ -49,8 +51,7 @@ Notes = list[tuple[Path, str]]
 _Identity = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class File:
+class File(NamedTuple):
     """One file: when it was last written (epoch seconds), its device and inode, and whether it is reached by a link."""
 
     name: str
@@ -59,17 +60,36 @@ class File:
     link: bool = False
 
 
-@dataclass(slots=True)
+@dataclass(eq=False)
 class Folder:
     """One folder: its files, the names of the profiler's reports in it, the given path that led to it, and the files
-    that were given by name; `only_chosen` where nothing else in it was asked for."""
+    that were given by name; `only_chosen` where nothing else in it was asked for.
 
-    path: Path
+    `text` is its whole path and `parts` the names in it: of thousands of folders, few are ever asked for as a path.
+    """
+
+    text: str
+    parts: tuple[str, ...]
     given: Path
     files: list[File] = field(default_factory=list)
     reports: list[str] = field(default_factory=list)
     chosen: frozenset[str] = frozenset()
     only_chosen: bool = False
+
+    @property
+    def name(self) -> str:
+        """Its own name."""
+        return self.parts[-1] if self.parts else ""
+
+    @property
+    def below_given(self) -> tuple[str, ...]:
+        """The names from the given folder's on."""
+        return (self.given.name, *self.parts[len(self.given.parts) :])
+
+    @cached_property
+    def path(self) -> Path:
+        """The path under which it is known."""
+        return Path(self.text)
 
 
 @dataclass(slots=True)
@@ -86,7 +106,7 @@ class Walk:
     unreadable: Notes = field(default_factory=list)
     _chosen: dict[_Identity, tuple[Path, set[str]]] = field(default_factory=dict)
     _seen: set[_Identity] = field(default_factory=set)
-    _inside_runs: set[Path] = field(default_factory=set)
+    _inside_runs: set[str] = field(default_factory=set)
     _archives: dict[Path, Path] = field(default_factory=dict)
     _opened: set[_Identity] = field(default_factory=set)
 
@@ -95,15 +115,16 @@ class Walk:
         absolute = {self.stores.absolute(path) for path in paths}
         links = []
         for root in self._roots(sorted(absolute, key=lambda path: (_is_linked(path), len(path.parts), path))):
-            links += self._tree(root, root)
+            links += self._tree(_folder(root, root))
         while links:  # links come last: a run is known by the names of its real folders
-            path, given = links.pop(0)
-            links += self._tree(path, given, linked=True)
+            links += self._tree(links.pop(0), linked=True)
         for path, given in self._archives.items():
             self._unpack(path, given)
         for identity, (path, _) in self._chosen.items():
             if identity not in self._seen:
-                self._scan(Folder(path, path, chosen=self._chosen_in(identity), only_chosen=True))
+                folder = _folder(path, path)
+                folder.chosen, folder.only_chosen = self._chosen_in(identity), True
+                self._scan(folder)
         return self
 
     def _roots(self, paths: Sequence[Path]) -> list[Path]:
@@ -122,44 +143,46 @@ class Walk:
                 self.unreadable.append((path, _why(error)))
         return roots
 
-    def _tree(self, root: Path, given: Path, *, linked: bool = False) -> list[tuple[Path, Path]]:
-        """Read a folder and all below it; return the links to folders that were met, each with the given path."""
+    def _tree(self, root: Folder, *, linked: bool = False) -> list[Folder]:
+        """Read a folder and all below it; return the links to folders that were met."""
         links = []
         waiting = [root]
         while waiting:
-            path = waiting.pop()
+            folder = waiting.pop()
             try:
-                identity = _identity(self.stores.stat(path))
+                identity = _identity(self.stores.stat(folder.text))
             except OSError as error:
-                self.unreadable.append((path, _why(error)))
+                self.unreadable.append((folder.path, _why(error)))
                 continue
             if identity not in self._seen:
                 self._seen.add(identity)
-                below, linking = self._scan(Folder(path, given, chosen=self._chosen_in(identity)))
+                folder.chosen = self._chosen_in(identity)
+                below, linking = self._scan(folder)
                 waiting += reversed(below)
-                links += [(link, given) for link in linking]
+                links += linking
             elif linked:
-                self.ignored.append((path, "a link to a folder that is read already"))
+                self.ignored.append((folder.path, "a link to a folder that is read already"))
         return links
 
-    def _scan(self, folder: Folder) -> tuple[list[Path], list[Path]]:
+    def _scan(self, folder: Folder) -> tuple[list[Folder], list[Folder]]:
         """Take stock of one folder; return the folders and the links to folders in it."""
-        below: list[Path] = []
-        links: list[Path] = []
+        below: list[Folder] = []
+        links: list[Folder] = []
         try:
-            found = self.stores.scan(folder.path)
+            found = self.stores.scan(folder.text)
         except OSError as error:
             self.unreadable.append((folder.path, _why(error)))
             return [], []
         self.folders.append(folder)
         if self._is_inside_run(folder, [entry.name for entry in found]):
-            self._inside_runs.add(folder.path)
+            self._inside_runs.add(folder.text)
         for entry in found:
             try:
                 if not entry.is_dir():
                     self._file(folder, entry)
                 elif not (entry.name.lower() in CLOSED and self._closed(folder, Path(entry.path))):
-                    (links if entry.is_symlink() else below).append(Path(entry.path))
+                    inner = Folder(entry.path, (*folder.parts, entry.name), folder.given)
+                    (links if entry.is_symlink() else below).append(inner)
             except OSError as error:
                 if folder.only_chosen and entry.name not in folder.chosen:
                     continue  # nobody asked for what stands beside a given file
@@ -181,11 +204,11 @@ class Walk:
         archive, top = self.stores.open_archive(path, lambda name: _is_told(name) or _is_report(name))
         self.ignored += archive.ignored
         self.unreadable += archive.unreadable
-        self._tree(top, top if given == path else given)
+        self._tree(_folder(top, top if given == path else given))
 
     def _archive(self, folder: Folder, path: Path) -> None:
         """Remember an archive that was met in a folder, unless it cannot be one of runs."""
-        if folder.path in self._inside_runs:
+        if folder.text in self._inside_runs:
             self.ignored.append((path, "an archive in a run's folder is its code; to read it, give its own path"))
         elif self.stores.archive_of(folder.path) is not None:
             self.ignored.append((path, "an archive in an archive is not opened; unpack it and give its own path"))
@@ -193,41 +216,49 @@ class Walk:
             self._archives.setdefault(path, folder.given)
 
     def _file(self, folder: Folder, entry: Entry) -> None:
-        chosen = entry.name in folder.chosen
-        if _is_report(entry.name):
-            folder.reports.append(entry.name)
-        elif chosen or _is_told(entry.name) or entry.is_symlink():
-            status = entry.stat()
-            if not S_ISREG(status.st_mode) and (chosen or not folder.only_chosen):
+        name = entry.name
+        if _is_report(name):
+            folder.reports.append(name)
+            return
+        chosen, told, link = name in folder.chosen, _is_told(name), entry.is_symlink()
+        if not (chosen or told or link):
+            return
+        status = entry.stat()
+        if not S_ISREG(status.st_mode):
+            if chosen or not folder.only_chosen:
                 (self.unreadable if chosen else self.ignored).append((Path(entry.path), "not a regular file"))
-            elif S_ISREG(status.st_mode) and self._is_opened(folder, entry.name):
-                self._archive(folder, Path(entry.path))
-            elif S_ISREG(status.st_mode) and (chosen or _is_told(entry.name)):
-                folder.files.append(File(entry.name, status.st_mtime, _identity(status), entry.is_symlink()))
+        elif not chosen and self._is_opened(folder, name):
+            self._archive(folder, Path(entry.path))
+        elif chosen or told:
+            folder.files.append(File(name, status.st_mtime, _identity(status), link))
 
     def _is_opened(self, folder: Folder, name: str) -> bool:
-        asked_for = self.opens_archives and not folder.only_chosen and name not in folder.chosen
-        return asked_for and _is_kept(name) and is_called_archive(name)
+        return self.opens_archives and not folder.only_chosen and is_called_archive(name) and _is_kept(name)
 
     def _closed(self, folder: Folder, path: Path) -> bool:
         """Take the profiler's reports of a folder that is called as one without logs; say whether it is closed."""
         found = [entry.name for entry in self.stores.scan(path)]
         folder.reports += [name for name in found if _is_report(name)]
-        above = folder.path.relative_to(folder.given.parent).parts
+        above = folder.parts[len(folder.given.parent.parts) :]
         holds_runs = any(name.lower() in LAYOUTS for name in found) and not any(map(_is_layout, above))
-        closed = (folder.path in self._inside_runs and not holds_runs) or path.name.lower() == ".git"
+        closed = (folder.text in self._inside_runs and not holds_runs) or path.name.lower() == ".git"
         if closed and not folder.only_chosen:
             self.ignored.append((path, "by its name a run's folder without logs; to read it, give its own path"))
         return closed
 
     def _is_inside_run(self, folder: Folder, files: Sequence[str]) -> bool:
         """Whether a folder is an experiment's, holds a launcher's log, or is below such a one and the given path."""
-        typed = folder.path.parent.name.lower() != "experiments"
-        own = names.experiment(folder.path.name, typed=typed) is not None or any(map(names.is_launched, files))
-        return own or (folder.path != folder.given and folder.path.parent in self._inside_runs)
+        if os.path.dirname(folder.text) in self._inside_runs and folder.text != str(folder.given):
+            return True
+        typed = "".join(folder.parts[-2:-1]).lower() != "experiments"
+        return names.experiment(folder.name, typed=typed) is not None or any(map(names.is_launched, files))
 
     def _chosen_in(self, identity: _Identity) -> frozenset[str]:
         return frozenset(self._chosen[identity][1]) if identity in self._chosen else frozenset()
+
+
+def _folder(path: Path, given: Path) -> Folder:
+    return Folder(str(path), path.parts, given)
 
 
 def _is_layout(name: str) -> bool:

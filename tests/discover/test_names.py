@@ -5,8 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from pytest_llmbench.discover.names import LogName, experiment, is_profiled, is_traced, log_name, stem, workload
+from pytest_llmbench.discover.names import (
+    Experiment,
+    LogName,
+    experiment,
+    is_profiled,
+    is_traced,
+    log_name,
+    stem,
+    workload,
+)
 
 
 def said(text: str) -> dict[str, str]:
@@ -157,6 +168,23 @@ def test_a_workload_says_task_and_recipe(name: str, expected: tuple[tuple[str, s
 )
 def test_names_that_exclude_a_run(name: str, profiled: bool, traced: bool) -> None:
     assert (is_profiled(name), is_traced(name)) == (profiled, traced)
+
+
+HEADS = ["", "grok1_8b_bf16_", "pretrain_grok1_8b_bf16_", "sft_x_8x9b_proxy_fp8_512_"]
+WORDS = ["pretrain", "grok1", "8b", "bf16", "fp", "512", "31", "gpus64", "2nodes", "tp4", "v1", "nsys"]
+
+
+@given(st.sampled_from(HEADS), st.lists(st.sampled_from(WORDS), max_size=5), st.sampled_from(["", "_0", "_31"]))
+def test_a_number_is_what_its_place_says_however_long_it_is(head: str, words: list[str], restart: str) -> None:
+    """Long numbers are taken from a name before it is read, short ones are read with it."""
+    short, long = (head + "_".join([*words, job]) + restart for job in ("7", "1234567"))
+    for typed in (True, False):
+        assert repr(experiment(short, typed=typed)) == shortened(experiment(long, typed=typed))
+    assert repr(log_name(f"log-x.{short}")) == shortened(log_name(f"log-x.{long}"))
+
+
+def shortened(found: Experiment | LogName | None) -> str:
+    return repr(found).replace("1234567", "7")
 
 
 def test_the_folder_tells_the_gpus_from_the_job() -> None:
