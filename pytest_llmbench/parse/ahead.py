@@ -17,8 +17,11 @@ from pytest_llmbench.parse.scan import REACH, REACH_BACK, Needles, Window
 BLOCK = 1 << 19
 """Bytes that are searched at once: they stay in the cache of a core while they are read, searched and counted."""
 
-AHEAD = 4
-"""Blocks that each thread may be ahead."""
+STRIDE = 8 * BLOCK
+"""What a thread looks at before it asks for more."""
+
+AHEAD = 2
+"""So many strides each thread may be ahead: of what it saw only the places of needles are kept."""
 
 
 class Look(NamedTuple):
@@ -62,17 +65,22 @@ def take_file(file: File, collector: Collector, threads: int) -> Fingerprint:
 
 def _looks(file: File, collector: Collector, threads: int) -> Iterator[Look]:
     """Yield what threads saw of each block, in the order of the file."""
-    waiting: deque[Future[Look]] = deque()
+    waiting: deque[Future[list[Look]]] = deque()
     with ThreadPoolExecutor(threads) as pool:
         try:
-            for begin in range(0, file.size, BLOCK):
-                waiting.append(pool.submit(_look, file, begin, collector.needles))
+            for begin in range(0, file.size, STRIDE):
+                waiting.append(pool.submit(_look_along, file, begin, collector.needles))
                 if len(waiting) > AHEAD * threads:
-                    yield waiting.popleft().result()
+                    yield from waiting.popleft().result()
             while waiting:
-                yield waiting.popleft().result()
+                yield from waiting.popleft().result()
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def _look_along(file: File, begin: int, needles: Needles) -> list[Look]:
+    """Return what stands in the blocks of the stride that begins there."""
+    return [_look(file, place, needles) for place in range(begin, min(begin + STRIDE, file.size), BLOCK)]
 
 
 def _look(file: File, begin: int, needles: Needles) -> Look:
@@ -87,7 +95,7 @@ def _look(file: File, begin: int, needles: Needles) -> Look:
         needles.places(text, 0, stop - begin),
         int(np.count_nonzero(new == ord("\n"))),
         text[stop - begin - 1] == ord("\n"),
-        sample(begin, text[: stop - begin]),
+        sample(begin, memoryview(text)[: stop - begin]),
     )
 
 

@@ -31,7 +31,7 @@ class Fingerprint:
         return f"{size:x}-{self._checksum:08x}"
 
 
-def sample(offset: int, data: bytes) -> bytes:
+def sample(offset: int, data: bytes | memoryview) -> bytes:
     """Return what counts of the bytes at a place of a text."""
     begins = (offset, *range(offset - offset % SPAN + SPAN, offset + len(data), SPAN))
     return b"".join(data[begin - offset : begin - offset + _length(begin)] for begin in begins)

@@ -67,7 +67,7 @@ def read_columns(text: bytes, places: Sequence[int], stops: Sequence[int]) -> Co
     names = tuple(field.partition(b": ")[0] for field in fields if b": " in field)
     if not names or len(set(names)) < len(fields):
         return None
-    found = rows(_layout(names), text, places)
+    found = rows(_layout(names), text, places, stops)
     if found is None:
         return None
     steps, printed, *columns = zip(*found, strict=True)

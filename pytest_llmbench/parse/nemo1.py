@@ -56,7 +56,7 @@ def read_step(text: bytes, start: int, end: int, origin: Origin) -> StepRecord |
     return read(text, start, end, origin)
 
 
-def read_columns(text: bytes, places: Sequence[int], _stops: Sequence[int]) -> Columns | None:
+def read_columns(text: bytes, places: Sequence[int], stops: Sequence[int]) -> Columns | None:
     """Return the steps of the bars at these places, each on a line of its own; None where one is not as the others.
 
     A bar that repeats a step with all its values is left out; one without values is none.
@@ -66,7 +66,7 @@ def read_columns(text: bytes, places: Sequence[int], _stops: Sequence[int]) -> C
     names = tuple(name for name, _, _ in fields)
     if len(set(names)) < len(names) or not {TIME, STEP} <= set(names):
         return None
-    found = rows(_layout(names), text, places)
+    found = rows(_layout(names), text, places, stops)
     if found is None:
         return None
     read = [name for name in names if name in READ]

@@ -80,7 +80,7 @@ def read_columns(text: bytes, places: Sequence[int], stops: Sequence[int]) -> Co
     names = tuple(field.partition(b": ")[0] for field in fields if b": " in field)
     if len(set(names)) < len(fields) or not {TIME, STEP_NAME} <= set(names):
         return None
-    found = rows(_layout(names), text, places)
+    found = rows(_layout(names), text, places, stops)
     if found is None or (not NUMBERED.isdisjoint(names[-2:]) and _is_cut(text, places, stops)):
         return None
     epochs, iterations, lasts, *columns = zip(*found, strict=True)

@@ -114,12 +114,14 @@ def numbers(printed: Sequence[bytes]) -> Values:
     return list(map(float, printed))
 
 
-def rows(layout: re.Pattern[bytes], text: bytes, places: Sequence[int]) -> list[tuple[bytes, ...]] | None:
+def rows(
+    layout: re.Pattern[bytes], text: bytes, places: Sequence[int], stops: Sequence[int]
+) -> list[tuple[bytes, ...]] | None:
     """Return the groups of a layout at each place; None where one of them is of another layout.
 
     A layout begins with what stands at the places, and nowhere else.
     """
-    found: list[tuple[bytes, ...]] = layout.findall(text)
+    found: list[tuple[bytes, ...]] = layout.findall(text, places[0], stops[-1] + 1)
     return found if len(found) == len(places) else None
 
 
