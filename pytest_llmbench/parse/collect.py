@@ -106,6 +106,8 @@ class Collector:
         self._defined = [alike[0] for alike in self._alike.values()]
         texts = (text.encode() for one in self._defined for text in (one.find, one.start, one.end))
         self._needles = dict.fromkeys(filter(None, texts))
+        self._others = searcher((*KNOWN, *self._needles))
+        self._all = searcher((*KNOWN, *self._needles, *facts.NEEDLES))
         self._marks: list[Mark] = []
         self._endings = Endings()
         self._first_lines: dict[bytes, int] = {}
@@ -119,7 +121,7 @@ class Collector:
     @property
     def needles(self) -> Needles:
         """What to look for next: a trace repeats its needle in every line, and one of them says enough."""
-        return self._searcher(*(() if self._first_lines and not self._steps_since_trace else facts.NEEDLES))
+        return self._others if self._first_lines and not self._steps_since_trace else self._all
 
     @property
     def follows(self) -> bool:
@@ -130,7 +132,7 @@ class Collector:
         """Take the new part of a window, with the places of needles that it holds."""
         self._start.take(window)
         if self._first_lines and any(needle in STEP_NEEDLES or needle in self._needles for _, needle in places):
-            places = self._searcher(*facts.NEEDLES).places(window.text, window.start, window.stop)
+            places = self._all.places(window.text, window.start, window.stop)
         if window.whole:
             places = self._take_uniform(window, places)
         marks, ends = [], []
@@ -236,9 +238,6 @@ class Collector:
             prints_loss=self._found[chosen].rules.dialect.prints_loss if chosen else True,
             begun_again_line=self._begun_again(self._found[chosen].rules.dialect, parts) if chosen else 0,
         )
-
-    def _searcher(self, *more: bytes) -> Needles:
-        return searcher((*KNOWN, *self._needles, *more))
 
     def _mark_needles(self) -> dict[bytes, None]:
         """Return the marks that can count: what stands before all records of a dialect says its total at most."""
