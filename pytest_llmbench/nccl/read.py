@@ -56,13 +56,16 @@ def _count(paths: Sequence[Path]) -> Counts:
     shares = _shares(paths)
     if shares == 1:
         return count_share(paths, 0, 1)
-    from concurrent.futures import ProcessPoolExecutor
+    from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
     from multiprocessing import get_context
 
-    with ProcessPoolExecutor(shares - 1, get_context("spawn")) as others:
-        begun = [others.submit(count_share, paths, share, shares) for share in range(1, shares)]
-        counts = count_share(paths, 0, shares)
-        rest = [one.result() for one in begun]
+    try:
+        with ProcessPoolExecutor(shares - 1, get_context("spawn")) as others:
+            begun = [others.submit(count_share, paths, share, shares) for share in range(1, shares)]
+            counts = count_share(paths, 0, shares)
+            rest = [one.result() for one in begun]
+    except (BrokenExecutor, OSError):  # one was killed, or none can be started
+        return count_share(paths, 0, 1)
     if any((one.files, one.size) != (counts.files, counts.size) for one in rest):
         return count_share(paths, 0, 1)  # a file grew between two openings
     for one in rest:

@@ -8,7 +8,7 @@ import os
 import sys
 import tarfile
 from collections.abc import Callable
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +130,22 @@ def test_processes_that_are_really_started_tell_the_same(folder: Path, monkeypat
     monkeypatch.setattr("concurrent.futures.ProcessPoolExecutor", Watched)
     assert read_trace([folder]) == summed(count_share([folder], 0, 1))
     assert SHARES == [(1, 2)]
+
+
+class Killed(AtOnce):
+    """What others read is lost with them."""
+
+    def submit(self, function: Callable[..., Counts], *given: object) -> Future[Counts]:
+        future: Future[Counts] = Future()
+        future.set_exception(BrokenExecutor("a process was terminated abruptly"))
+        return future
+
+
+@pytest.mark.usefixtures("two_cores")
+def test_what_a_killed_process_had_to_read_is_read_here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = summed(count_share([folder], 0, 1))
+    monkeypatch.setattr("concurrent.futures.ProcessPoolExecutor", Killed)
+    assert read_trace([folder]) == whole
 
 
 @pytest.mark.usefixtures("two_cores")
