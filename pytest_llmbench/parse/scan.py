@@ -56,6 +56,10 @@ class Needles:
         self.longest = max(map(len, needles), default=1)
         self._groups = [_Group(needles[begin : begin + AT_ONCE]) for begin in range(0, len(needles), AT_ONCE)]
 
+    def __deepcopy__(self, memo: dict[int, object]) -> Needles:
+        """Return itself: it never changes."""
+        return self
+
     def places(self, text: bytes, start: int, stop: int) -> list[tuple[int, bytes]]:
         """Return which needles begin at `start` or behind it and before `stop`, and where, in the order of the text.
 
