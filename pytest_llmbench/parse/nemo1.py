@@ -77,7 +77,7 @@ def read_columns(text: bytes, places: Sequence[int], stops: Sequence[int]) -> Co
         if not values[0]:
             continue
         step = int(float(values[read.index(STEP)]))
-        if epoch == b"0" and step in (int(count) - 1, int(count) - 2):
+        if int(epoch) == 0 and step in (int(count) - 1, int(count) - 2):
             totals.add(total)
         if kept and values == list(found[kept[-1]][3:]):
             repeated.append((place, f"step {step} again: {float(values[read.index(TIME)]):g} s"))
