@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from parse.test_scan import described
 from parse.written import bar, maxtext_run, nemo2, nemo2_run
 
-from pytest_llmbench.parse import collect, uniform
+from pytest_llmbench.parse import uniform
 from pytest_llmbench.parse.read import parse_blocks
 
 NEMO_START = "Copying Trainer's 'max_steps' (50) to the optimizer\n"
@@ -68,7 +68,7 @@ def by_columns(data: bytes) -> tuple[object, bool]:
         return parts
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(collect.uniform, "read", watched)
+        patched.setattr(uniform, "read", watched)
         return described(parse_blocks([data])), taken == [True]
 
 
