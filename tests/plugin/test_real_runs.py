@@ -6,37 +6,16 @@ import shutil
 from pathlib import Path
 
 import pytest
+from own_baseline import LLAMA_8B, own_baseline
 from sessions import Judge
 from shared_data import shared
 
-TEMPLATE = """\
-schema: 1
-kind: published
-recipe: {recipe}
-release: "{release}"
-title: {recipe}, measured on this cluster
-framework: {dialect}
-names: [{recipe}]
-dialect: {dialect}
-source: {{document: our own notes}}
-timed: mean
-window: {{statistic: mean, first: {first}, last: {last}}}
-steps: {steps}
-peak_tflops: {{{gpu}: {{bf16: "{peak}"}}}}
-{factor}
-models: {{{size}: {{formula: llama, {model}}}}}
-configurations:
-  - {{size: {size}, gpu: {gpu}, dtype: bf16, gpus: {gpus}, {shape}, cells: {{step_time: "{seconds}"}}}}
-"""
-
-LLAMA_8B = "hidden_size: 4096, attention_heads: 32, query_groups: 8, ffn_size: 14336, vocabulary_size: 128256"
 BRAHMAI_4B = "hidden_size: 2560, attention_heads: 8, query_groups: 4, ffn_size: 10240, vocabulary_size: 262144"
 
 
-def own_baseline(folder: Path, **values: object) -> str:
+def written(folder: Path, **values: object) -> str:
     """Write a baseline file and return the option that reads it."""
-    defaults: dict[str, object] = {"first": 11, "last": 44, "steps": 50, "factor": ""}
-    folder.joinpath("own.yaml").write_text(TEMPLATE.format(**{**defaults, **values}))
+    folder.joinpath("own.yaml").write_text(own_baseline(**values))
     return f"--llmb-baselines={folder}"
 
 
@@ -51,10 +30,10 @@ def test_a_run_whose_loss_became_nan_is_invalid_although_its_step_time_is_perfec
     judged: Judge, tmp_path: Path
 ) -> None:
     log = shared("logs/maxtext/nan_loss.out")
-    baselines = own_baseline(
+    baselines = written(
         tmp_path, recipe="brahmai", release="own", dialect="maxtext", gpu="v5p", peak="459", size="4b",
         model=BRAHMAI_4B, gpus=8, shape="sequence_length: 4096, layers: 36, gbs: 8, mbs: 1", seconds="0.427",
-        factor="logged_tflops_factor: 0.842",
+        more="logged_tflops_factor: 0.842",
     )  # fmt: skip
     logs = placed(log, tmp_path / "results/own/bf16/4b/8", "log-maxtext_brahmai_4b_8_1.out")
     session = judged(logs, baselines, "-k", "brahmai")
@@ -70,10 +49,10 @@ def test_a_run_whose_loss_became_nan_is_invalid_although_its_step_time_is_perfec
 
 def test_a_launchers_own_tree_is_judged_by_its_metadata(judged: Judge, tmp_path: Path) -> None:
     tree = shared("logs/llmb_install")
-    baselines = own_baseline(
+    baselines = written(
         tmp_path, recipe="faketrain", release="26.06", dialect="nemo2", gpu="h100", peak="989", size="8b",
         model=LLAMA_8B, gpus=8, shape="sequence_length: 8192, layers: 32, gbs: 128", seconds="10.03",
-        factor="logged_tflops_factor: 0.663",
+        more="logged_tflops_factor: 0.663",
     )  # fmt: skip
     session = judged(f"--llmb-logs={tree}", baselines, "--llmb-unmatched=list", "-k", "faketrain")
     (told,) = session.described.values()
@@ -84,7 +63,7 @@ def test_a_launchers_own_tree_is_judged_by_its_metadata(judged: Judge, tmp_path:
 
 def test_a_moving_mean_of_progress_bars_is_read_step_by_step(judged: Judge, tmp_path: Path) -> None:
     log = shared("logs/nemo1/stale_bars_dllogger.out")
-    baselines = own_baseline(
+    baselines = written(
         tmp_path, recipe="qwen3", release="own", dialect="nemo1", gpu="b200", peak="2250", size="30b", steps=20,
         first=10, last=19, model=LLAMA_8B, gpus=32, shape="sequence_length: 4096, layers: 8, gbs: 256",
         seconds="2.02",

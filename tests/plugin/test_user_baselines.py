@@ -11,30 +11,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from own_baseline import LLAMA_8B, own_baseline
 from sessions import Judge
 from shared_data import shared
-
-TEMPLATE = """\
-schema: 1
-kind: published
-recipe: {recipe}
-release: own
-title: {recipe}, measured on this cluster
-framework: {framework}
-names: [{recipe}]
-dialect: {dialect}
-source: {{document: our own notes}}
-timed: mean
-window: {{statistic: mean, first: {first}, last: {last}}}
-steps: {steps}
-peak_tflops: {{{gpu}: {{bf16: "{peak}"}}}}
-{more}
-models: {{{size}: {{formula: llama, {model}}}}}
-configurations:
-  - {{size: {size}, gpu: {gpu}, dtype: bf16, gpus: {gpus}, {shape}, cells: {{step_time: "{seconds}"}}}}
-"""
-
-LLAMA_8B = "hidden_size: 4096, attention_heads: 32, query_groups: 8, ffn_size: 14336, vocabulary_size: 128256"
 
 
 class RealRun(NamedTuple):
@@ -140,7 +119,7 @@ def judged_at(judged: Judge, tmp_path: Path) -> JudgedAt:
         for folder in (runs, own):
             folder.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(log, runs / f"log-{baseline['recipe']}_{size}_{gpus}_7.out")
-        (own / "own.yaml").write_text(TEMPLATE.format(**{"more": "", **baseline}, seconds=f"{seconds:.5g}"))
+        (own / "own.yaml").write_text(own_baseline(**baseline, seconds=f"{seconds:.5g}"))
         chosen = (f"--llmb-logs={tmp_path / 'results'}", f"--llmb-baselines={own}", "-k", str(baseline["recipe"]))
         told: Sequence[Told] = list(judged(*chosen, *options).described.values())
         assert len(told) == 1
@@ -264,7 +243,7 @@ def test_a_log_that_nothing_reads_is_a_run_where_its_name_and_its_lines_say_so(
     runs, own = tmp_path / "runs", tmp_path / "baselines"
     runs.mkdir()
     own.mkdir()
-    (own / "own.yaml").write_text(TEMPLATE.format(**{"more": "", **OAK}, seconds="12.27"))
+    (own / "own.yaml").write_text(own_baseline(**OAK, seconds="12.27"))
     acorn_log(tmp_path, lines).rename(runs / name)
     session = judged(f"--llmb-logs={runs}", f"--llmb-baselines={own}", "-k", "oak")
     assert list(session.verdicts.values()) == [verdict]
@@ -296,7 +275,7 @@ def test_a_definition_that_fits_other_logs_takes_no_run_from_its_own_recipe(
     """A second recipe reads the same lines in another unit; what the run is decides which of them counts."""
     other = {**OAK, "recipe": "elm", "dialect": str(OAK["dialect"]).replace("unit: ms", "unit: us")}
     (tmp_path / "baselines").mkdir()
-    text = TEMPLATE.format(**{"more": "", **other}, seconds="1")
+    text = own_baseline(**other, seconds="1")
     (tmp_path / "baselines/first.yaml").write_text(text)
     told = judged_at(acorn_log(tmp_path, STEPS), OAK, MEAN)
     assert told["verdict"] == "PASS", told["text"]
@@ -310,7 +289,7 @@ def test_a_run_that_nothing_names_is_told_with_what_it_lacks_and_where_to_look(
     runs, own = tmp_path / "runs", tmp_path / "baselines"
     runs.mkdir()
     own.mkdir()
-    (own / "own.yaml").write_text(TEMPLATE.format(**{"more": "", **OAK}, seconds="12.27"))
+    (own / "own.yaml").write_text(own_baseline(**OAK, seconds="12.27"))
     acorn_log(tmp_path, STEPS.replace("50 loss", "60 loss")).rename(runs / "foo.out")
     judged(f"--llmb-logs={runs}", f"--llmb-baselines={own}", "-k", "oak")
     told = " ".join(capsys.readouterr().out.partition(" llmbench ==")[2].split())
