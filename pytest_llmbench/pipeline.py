@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -38,10 +40,21 @@ def gather(
     settings: Settings, catalogue: Catalogue, now: datetime, tell: Callable[[Done], None] | None = None
 ) -> Batch:
     """Discover, read and judge everything under the given paths; `tell` is called with how far reading is."""
-    from pytest_llmbench.reading import without_collector
-
-    with without_collector():
+    with _without_collector():
         return judge_found(ingest(settings, catalogue, now, tell), settings, catalogue, now)
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Let Python's collector of cycles rest: what is made of thousands of runs is kept, and has no cycles, but the
+    collector would look at all of it again and again."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def judge_found(found: Ingested, settings: Settings, catalogue: Catalogue, now: datetime) -> Batch:

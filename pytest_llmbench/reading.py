@@ -3,10 +3,8 @@ processes, archives in one pass."""
 
 from __future__ import annotations
 
-import gc
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
@@ -67,8 +65,7 @@ class Reading:
             self._said[_wanted(path, is_log=path in logs)] = self._read(text, is_log=path in logs)
         wanted = [*(_wanted(path, is_log=True) for path in logs), *(_wanted(path, is_log=False) for path in errors)]
         here = [one for one in wanted if one not in self._said and os.path.isabs(one.path)]
-        with without_collector():
-            self._read_here(here, cache)
+        self._read_here(here, cache)
 
     def log(self, path: Path) -> ParsedLog:
         """Return what a log says; LogError if it cannot be read."""
@@ -120,19 +117,6 @@ class Reading:
             take([one], [read_file(one, self._definitions, keep=cache is not None)])
         if cache:
             cache.keep(kept)
-
-
-@contextmanager
-def without_collector() -> Iterator[None]:
-    """Let Python's collector of cycles rest: what is made of thousands of runs is kept, and has no cycles, but the
-    collector would look at all of it again and again."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()
 
 
 def _workers(sizes: dict[Wanted, int], batches: int) -> int:

@@ -47,15 +47,13 @@ def take_file(file: File, collector: Collector, threads: int) -> Fingerprint:
     for look in _looks(file, collector, threads):
         fingerprint.take(look.sample)
         next_line = line + look.line_feeds
-        if look.places or collector.follows or look.needles is not collector.needles:
+        wanted = collector.needles
+        if look.needles is not wanted:  # the reader came to know meanwhile what else it needs
             window = _window(file, look, line, next_line)
-            wanted = collector.needles
-            collector.take(
-                window,
-                [(window.start + place, needle) for place, needle in look.places]
-                if look.needles is wanted
-                else wanted.places(window.text, window.start, window.stop),
-            )
+            collector.take(window, wanted.places(window.text, window.start, window.stop))
+        elif look.places or collector.follows:
+            window = _window(file, look, line, next_line)
+            collector.take(window, [(window.start + place, needle) for place, needle in look.places])
         else:
             collector.pass_over(next_line, look.ended)
         line = next_line
