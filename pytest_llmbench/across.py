@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_llmbench import wording
 from pytest_llmbench.batch import Judged, Result
-from pytest_llmbench.models import Check, Configuration, Evidence, Key, Note, Status, Verdict
+from pytest_llmbench.models import (
+    Check,
+    Compared,
+    Configuration,
+    Evidence,
+    Key,
+    Measurement,
+    Metric,
+    Note,
+    Status,
+    Verdict,
+)
 from pytest_llmbench.settings import Settings
 
 if TYPE_CHECKING:
@@ -28,7 +39,7 @@ def comparisons(
 
     if shift is not None:
         yield _shift_check(shift, settings.scaling)
-    judgements = {key: (result.judgement, *result.others) for key, (result, _) in _newest(judged).items()}
+    judgements = {key: (result.judgement, *result.others) for key, (result, _) in newest_of(judged).items()}
     found = [
         *weak_scaling(families(configurations), judgements),
         *speed_ups(pairs(configurations), judgements),
@@ -62,7 +73,13 @@ def _comparison_check(comparison: Comparison, scaling: str) -> Check:
         text=comparison.text,
         lines=tuple(map(_row, comparison.rows)),
         decides=scaling == "fail",
+        members=comparison.members,
+        compared=tuple(map(_compared, comparison.rows)),
     )
+
+
+def _compared(row: Row) -> Compared:
+    return Compared(row.key, row.reference, row.baseline, row.measured, row.documented, row.verdict)
 
 
 def _row(row: Row) -> str:
@@ -78,7 +95,7 @@ def shared_shift(judged: Judged) -> SharedShift | None:
     from pytest_llmbench.judge.shift import night, shared_shift
 
     told = []
-    for result, evidence in _newest(judged).values():
+    for result, evidence in newest_of(judged).values():
         newest = result.judgement.measurement
         if newest is not None:
             tonight = (newest, *result.judgement.repeats)
@@ -90,7 +107,7 @@ def with_shift(judged: Judged, shift: SharedShift | None) -> Judged:
     """Return the results with the shared shift named in each regressed one; it still fails."""
     if shift is None or shift.shift < 0:
         return judged
-    newest = {result.case.id for result, _ in _newest(judged).values()}
+    newest = {result.case.id for result, _ in newest_of(judged).values()}
     return {
         name: (_named(result, shift) if name in newest else result, evidence)
         for name, (result, evidence) in judged.items()
@@ -104,7 +121,7 @@ def _named(result: Result, shift: SharedShift) -> Result:
     return replace(result, judgement=replace(judgement, text=f"{judgement.text}; {shift.text}"))
 
 
-def _newest(judged: Judged) -> dict[Key, tuple[Result, Evidence]]:
+def newest_of(judged: Judged) -> dict[Key, tuple[Result, Evidence]]:
     """Return for each key the result of its newest run, and what its deciding verdict was reached from."""
     newest: dict[Key, tuple[Result, Evidence]] = {}
     for result, evidence in judged.values():
@@ -117,7 +134,7 @@ def with_warnings(judged: Judged) -> Judged:
     """Return the results, with a note in each that is not red though slower than its baseline beyond chance."""
     from pytest_llmbench.judge.shift import LEVEL, slower_than_baseline
 
-    newest = {result.case.id: result.judgement.estimate for result, _ in _newest(judged).values()}
+    newest = {result.case.id: result.judgement.estimate for result, _ in newest_of(judged).values()}
     adjusted = slower_than_baseline({name: one.p_slower for name, one in newest.items() if one is not None})
     return {
         name: (_warned(result, adjusted[name], len(adjusted)), evidence)
@@ -134,3 +151,45 @@ def _warned(result: Result, probability: float, of: int) -> Result:
     text = f"slower than its baseline beyond chance, within the tolerance (p = {probability:.2g}, adjusted for {of})"
     notes = (*judgement.notes, Note("slower-than-baseline", text))
     return replace(result, judgement=replace(judgement, notes=notes))
+
+
+# --- the efficiency as a metric ---------------------------------------------------------------------------
+
+
+def efficiencies(
+    newest: Mapping[Key, Measurement], configurations: Sequence[Configuration]
+) -> Iterator[tuple[Key, Metric]]:
+    """Yield the weak-scaling efficiency of each measured member of a family of which the smallest size was measured."""
+    from pytest_llmbench.measure.metrics import metric
+    from pytest_llmbench.measure.scaling import families, weak_scaling_efficiency
+
+    seconds = {key: one.statistic_seconds for key, one in newest.items() if one.statistic_seconds}
+    for family in families(configurations):
+        for key, efficiency in weak_scaling_efficiency([member.key for member in family], seconds).items():
+            yield key, metric("weak_scaling_efficiency", efficiency)
+
+
+def with_metric(measurement: Measurement, added: Metric) -> Measurement:
+    """Return a measurement with one more metric."""
+    return replace(measurement, metrics=(*measurement.metrics, added))
+
+
+def with_efficiencies(judged: Judged, configurations: Sequence[Configuration]) -> dict[str, Result]:
+    """Return the results of runs that were judged one by one, with the efficiencies that only all of them tell.
+
+    Last of all, since the evidence holds the measurements without it. As for runs on disk, those are compared that are
+    valid, against the first baseline of their configurations.
+    """
+    found = {
+        result.case.key: (result, result.judgement.measurement)
+        for result, evidence in judged.values()
+        if result.judgement.measurement is not None
+        and result.judgement.measurement.valid
+        and result.judgement.baseline is evidence[0].baseline
+    }
+    results = {name: result for name, (result, _) in judged.items()}
+    for key, efficiency in efficiencies({key: one for key, (_, one) in found.items()}, configurations):
+        result, measurement = found[key]
+        judgement = replace(result.judgement, measurement=with_metric(measurement, efficiency))
+        results[result.case.id] = replace(result, judgement=judgement)
+    return results

@@ -32,8 +32,9 @@ Judged = Mapping[str, tuple[Result, tuple[Evidence, ...]]]
 class Batch:
     """Results by item id, and the runs behind them.
 
-    `checks` are about several of them, or about the gate itself. `measurements` holds, newest first, every run of a
-    configuration against the baseline that decides; it stays with the process that read the logs.
+    `checks` are about several of them, or about the gate itself; `remarks` stand in the summary; `required` are those
+    that a suite file asks for. `measurements` holds, newest first, every run of a configuration against the baseline
+    that decides; it stays with the process that read the logs.
     """
 
     results: Mapping[str, Result]
@@ -43,3 +44,5 @@ class Batch:
     ignored: tuple[str, ...]
     measurements: Mapping[Key, tuple[Measurement, ...]]
     checks: tuple[Check, ...] = ()
+    remarks: tuple[str, ...] = ()
+    required: frozenset[Key] = frozenset()

@@ -5,26 +5,34 @@ from __future__ import annotations
 import fnmatch
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from pytest_llmbench import wording
+from pytest_llmbench.acceptance import DRIFT_BUDGET
 from pytest_llmbench.errors import SettingsError, did_you_mean
-from pytest_llmbench.models import Baseline, Key, Recipe, RegexDialect, Tolerance
+from pytest_llmbench.models import Acknowledgement, Asked, Baseline, Configuration, Key, Recipe, RegexDialect, Tolerance
 from pytest_llmbench.settings import DEFAULT_TOLERANCE, Settings
 from pytest_llmbench.tolerance import merged
 
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """What was read, and for each configuration the baselines that decide; never an empty tuple."""
+    """What was read, for each configuration the baselines that decide (never an empty tuple), and accepted changes."""
 
     recipes: tuple[Recipe, ...]
     baselines: Mapping[Key, tuple[Baseline, ...]]
+    acknowledged: tuple[Acknowledgement, ...] = ()
+    asked: Mapping[Key, Asked] = field(default_factory=dict)
 
     @property
     def definitions(self) -> tuple[RegexDialect, ...]:
         """The dialects that baseline files define, each once, in the order of their paths."""
         return tuple(dict.fromkeys(recipe.log for recipe in self.recipes if recipe.log))
+
+    @property
+    def configurations(self) -> tuple[Configuration, ...]:
+        """What each key stands for."""
+        return tuple(baselines[0].configuration for baselines in self.baselines.values())
 
     def describe(self) -> str:
         """Return `82 configurations in 5 files`, with the number of recorded ones."""
@@ -43,7 +51,15 @@ def load(settings: Settings) -> Catalogue:
     recipes = read_recipes([shipped_baselines(), *settings.baselines])
     catalogue = Catalogue(recipes, _chosen(recipes, settings.against))
     _check(settings, catalogue)
-    return catalogue
+    return replace(catalogue, asked=_asked(settings, recipes)) if settings.suites else catalogue
+
+
+def _asked(settings: Settings, recipes: Sequence[Recipe]) -> dict[Key, Asked]:
+    from pytest_llmbench.suites import read_suite
+
+    read = [read_suite(path, recipes, settings) for path in settings.suites]
+    every = (pair for suite in read for pair in suite.items())
+    return dict(sorted(every, key=lambda pair: pair[1].runs))  # of several files the one that asks for the most counts
 
 
 def is_required(key: Key, patterns: Iterable[str]) -> bool:
@@ -63,12 +79,26 @@ def tolerance_of(settings: Settings, baseline: Baseline) -> Tolerance:
     return min(tolerances, key=lambda tolerance: tolerance.factor)
 
 
+def drift_budget_of(settings: Settings, baseline: Baseline) -> float:
+    """Return how far recorded values may move: the command line decides, else the ini file, else the baseline file."""
+    return settings.drift_budget or baseline.drift_budget or DRIFT_BUDGET
+
+
 def _chosen(recipes: Sequence[Recipe], against: str) -> dict[Key, tuple[Baseline, ...]]:
     by_key: dict[Key, list[Baseline]] = defaultdict(list)
     for recipe in recipes:
         for baseline in recipe.baselines:
             by_key[baseline.key].append(baseline)
-    return {key: _of_kind(_with_a_value(baselines), against or "recorded") for key, baselines in sorted(by_key.items())}
+    return {
+        key: _of_kind(_with_published(_with_a_value(baselines)), against or "recorded")
+        for key, baselines in sorted(by_key.items())
+    }
+
+
+def _with_published(baselines: Sequence[Baseline]) -> Sequence[Baseline]:
+    """Return the baselines of one configuration, the recorded one with what its document says."""
+    published = next((one.step_seconds for one in baselines if one.kind == "published"), None)
+    return [replace(one, published_seconds=published) if one.kind == "recorded" else one for one in baselines]
 
 
 def _with_a_value(baselines: Sequence[Baseline]) -> Sequence[Baseline]:

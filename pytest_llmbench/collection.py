@@ -23,6 +23,9 @@ from pytest_llmbench.stash import (
     wanted_ids,
 )
 
+PERFORMANCE = "test_performance"
+"""The test of the configurations, which has a file even where it has no case."""
+
 
 class SuiteModule(pytest.Module):
     """A file of the built-in suite, collected whatever names the user's ini asks for.
@@ -49,7 +52,7 @@ class Suite(pytest.Directory):
     def collect(self) -> Iterator[SuiteModule]:
         """Yield the files; but for the configurations', only those that have something to say."""
         for name, cases in session_of(self.config).cases.items():
-            if cases or name == "test_performance":
+            if cases or name == PERFORMANCE:
                 yield SuiteModule.of(self, SUITE / f"{name}.py")
 
 
@@ -66,8 +69,6 @@ def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Dir
 def pytest_collection(session: pytest.Session) -> None:
     """Read the logs before the items are made, so that a problem with them is one message."""
     config = session.config
-    if SESSION not in config.stash:
-        return
     cases = checked(lambda: session_of(config).cases)
     items = [f"{SUITE_ID}/{name}.py::{name}[{case.id}]" for name, of_name in cases.items() for case in of_name]
     unknown = [node for node in wanted_ids(config) if not any(_is_under(item, node) for item in items)]
@@ -75,7 +76,22 @@ def pytest_collection(session: pytest.Session) -> None:
         raise pytest.UsageError(f"not found: {unknown[0]}; --collect-only lists the items")
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+def add_checks(session: pytest.Session) -> None:
+    """Add the items of what a launch has shown, which was not known when the session selected its items.
+
+    They are about what was launched, so no selection leaves them out. Beside a user's own tests there are none, as for
+    runs on disk, unless one of them fails: the session must not be green then.
+    """
+    config, state = session.config, session_of(session.config)
+    if not suite_wanted(config) and not any(check.failed for check in state.batch.checks):
+        return
+    suite: Suite = Suite.from_parent(session, path=config.rootpath)
+    files = [file for file in suite.collect() if file.name != f"{PERFORMANCE}.py"]
+    session.items += [item for file in files for item in file.collect() if isinstance(item, pytest.Item)]
+    session.testscollected = len(session.items)
+
+
+def parametrize(metafunc: pytest.Metafunc) -> None:
     """Make an item of each case of the fixtures that have some."""
     for fixture, name in CASES.items():
         if fixture not in metafunc.fixturenames:
@@ -92,7 +108,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep the items whose node ids were given, as a failed one is copied from the output to run it again."""
     wanted = wanted_ids(config)
-    if SESSION not in config.stash or not wanted:
+    if not wanted:
         return
     kept = [item for item in items if any(_is_under(item.nodeid, node) for node in wanted)]
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
@@ -106,7 +122,7 @@ def _is_under(nodeid: str, given: str) -> bool:
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Refuse a session in which nothing uses the --llmb options that were typed."""
     config = session.config
-    if SESSION not in config.stash or in_worker(config) or not session.items:
+    if in_worker(config) or not session.items:
         return
     typed = typed_judging(config)
     if typed and not any(uses_runs(item) for item in session.items):

@@ -5,7 +5,9 @@ LlmbenchError
 ├── BaselineError    a baseline file that cannot be trusted (file, line, found, expected)
 ├── LogError         a log or folder that cannot be read
 ├── RecordError      a baseline that cannot be written
-└── LaunchError      a job that cannot be launched or followed, a cluster file that cannot be used
+├── ReportError      a report that cannot be read
+├── LaunchError      a job that cannot be launched or followed, a cluster file that cannot be used
+└── HistoryError     a history that cannot be read or written
 """
 
 from __future__ import annotations
@@ -34,8 +36,16 @@ class RecordError(LlmbenchError):
     """A baseline that cannot be written."""
 
 
+class ReportError(LlmbenchError):
+    """A report that cannot be read."""
+
+
 class LaunchError(LlmbenchError):
     """A job that cannot be launched or followed, or a cluster file that cannot be used."""
+
+
+class HistoryError(LlmbenchError):
+    """A history that cannot be read or written."""
 
 
 def did_you_mean(found: str, valid: Iterable[str]) -> str:

@@ -26,8 +26,8 @@ SETTLED_NS = 2_000_000_000
 """What changed this shortly before it was read may change again and look the same: there are file systems that keep
 times in steps of two seconds."""
 
-SAMPLE = 4096
-"""Bytes of the samples at both ends of a file; there are two short ones between them."""
+SAMPLES = range(512, 4097)
+"""How many bytes the samples at both ends of a file have, a sixteenth of it; there are two short ones between them."""
 SHORT_SAMPLE = 256
 
 
@@ -66,11 +66,12 @@ def state_of(path: str) -> State | None:
         try:
             found = os.fstat(handle)
             size = found.st_size
-            check = zlib.crc32(os.pread(handle, SAMPLE, 0))
-            if size > SAMPLE:
+            sample = min(max(SAMPLES[0], size // 16), SAMPLES[-1])
+            check = zlib.crc32(os.pread(handle, sample, 0))
+            if size > sample:
                 check = zlib.crc32(os.pread(handle, SHORT_SAMPLE, size // 3), check)
                 check = zlib.crc32(os.pread(handle, SHORT_SAMPLE, size * 2 // 3), check)
-                check = zlib.crc32(os.pread(handle, SAMPLE, size - SAMPLE), check)
+                check = zlib.crc32(os.pread(handle, sample, size - sample), check)
         finally:
             os.close(handle)
     except OSError:

@@ -89,6 +89,12 @@ def llmb_cluster_change(request: pytest.FixtureRequest) -> Check:
 
 
 @pytest.fixture
+def llmb_trend(request: pytest.FixtureRequest) -> Check:
+    """How the level of a configuration has changed over its nights, and who acknowledged it."""
+    return _check(request)
+
+
+@pytest.fixture
 def llmb_selftest(request: pytest.FixtureRequest) -> Check:
     """What became of damaged copies of a run that passed (--llmb-selftest)."""
     return _check(request)

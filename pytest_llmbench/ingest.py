@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-import re
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_llmbench import wording
 from pytest_llmbench.catalogue import Catalogue
+from pytest_llmbench.copies import (
+    CLOCK_SKEW,
+    FILE_TIME,
+    LAUNCHED,
+    LONGEST_QUEUE,
+    steps_in,
+    without_attached,
+    without_copies,
+)
 from pytest_llmbench.errors import LogError
 from pytest_llmbench.models import (
     Attempt,
@@ -36,17 +42,6 @@ if TYPE_CHECKING:
 
 UNREADABLE = "unreadable"
 """The code of the ending of a log that could not be opened."""
-
-FILE_TIME = "the time of the file"
-
-LONGEST_QUEUE = timedelta(days=7)
-"""A job of which only metadata is left waits in the queue for no longer: its log was pruned, or it died long ago."""
-
-CLOCK_SKEW = timedelta(days=1)
-"""A start that lies further ahead than this is not believed, or an old run would be the newest for ever."""
-
-LAUNCHED = re.compile(r"log-|slurm-|(combined|stdout)\.log$")
-"""Names of logs that a launcher writes: a job of this name was there even if it left no step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +83,8 @@ def ingest(
         else:
             why = _unread(attempts, catalogue)
             ignored.append(f"{found.id}: no training step in it, and not the name of a launched job{why}")
-    own, attached = _without_attached(runs)
-    kept, copies = _without_copies(sorted(own, key=lambda run: _recency(run, now), reverse=True))
+    own, attached = without_attached(runs)
+    kept, copies = without_copies(sorted(own, key=lambda run: _recency(run, now), reverse=True))
     kept.sort(key=lambda run: _recency(run, now), reverse=True)
     ignored += [f"{copy.id}: a copy of {original.id}" for copy, original in (*attached, *copies)]
     unreadable = (Stray(f"unreadable-{path.name}", Reason.UNREADABLE, why, path) for path, why in discovery.unreadable)
@@ -121,8 +116,8 @@ def ingest_job(
                 continue
             attempts = tuple(Attempt(files, _parsed(files, reading)) for files in found.attempts)
             run = _identified(found, attempts, settings, catalogue, now, find=matches)
-            best = run if best is None or _steps(run) > _steps(best) else best
-        if best is not None and _steps(best):
+            best = run if best is None or steps_in(run) > steps_in(best) else best
+        if best is not None and steps_in(best):
             break
     return _read_as_known(_known_as(best, key), catalogue) if best is not None else None
 
@@ -144,7 +139,7 @@ def _read_as_known(run: Run, catalogue: Catalogue) -> Run:
 
 
 def _parsed(files: AttemptFiles, reading: Reading) -> ParsedLog:
-    from pytest_llmbench.parse.endings import combined
+    from pytest_llmbench.parse.cause import combined
 
     try:
         log = reading.log(files.log)
@@ -237,111 +232,3 @@ def _recency(run: Run, now: datetime) -> tuple[datetime, tuple[int, str], dateti
     job = run.found.job_id
     number = (int(job), job) if job.isdecimal() else (0, job)
     return run.started or now + CLOCK_SKEW, number, run.found.modified or now, run.id
-
-
-def _without_attached(runs: Sequence[Run]) -> tuple[list[Run], list[tuple[Run, Run]]]:
-    """Return runs without those that a launcher wrote along, and these with the ones that they repeat.
-
-    That is a log of any other name beside the log of a launcher, with the same steps and times from the first on, and
-    of the same job where its name says one.
-    """
-    logs: dict[Path, list[Run]] = defaultdict(list)
-    for run in runs:
-        if _is_launched(run):
-            logs[run.found.folder].append(run)
-    kept: list[Run] = []
-    copies: list[tuple[Run, Run]] = []
-    for run in runs:
-        beside = () if _is_launched(run) else logs[run.found.folder]
-        original = next((other for other in beside if _is_written_along(run, other)), None)
-        if original is None:
-            kept.append(run)
-        else:
-            copies.append((run, original))
-    return kept, copies
-
-
-def _is_launched(run: Run) -> bool:
-    return any(LAUNCHED.match(attempt.files.log.name) for attempt in run.attempts)
-
-
-def _is_written_along(run: Run, other: Run) -> bool:
-    part, whole = _timings(run), _timings(other)
-    return bool(part) and run.found.job_id in ("", other.found.job_id) and part == whole[: len(part)]
-
-
-def _without_copies(runs: Sequence[Run]) -> tuple[list[Run], list[tuple[Run, Run]]]:
-    """Return runs with one of each group of copies, and the copies with the one that was kept.
-
-    Copies are runs of one configuration and job with equal logs, compressed or not; and with an equal start and the
-    beginning of another's steps, as a copy has that was taken while the job ran.
-    """
-    groups: dict[object, list[Run]] = defaultdict(list)
-    for run in runs:
-        groups[_identical(run)].append(run)
-    kept = [_dated_by_all(group) for group in groups.values()]
-    copies = [(copy, group[-1]) for group in groups.values() for copy in group[:-1]]
-    of_job: dict[object, list[Run]] = defaultdict(list)
-    for run in sorted(kept, key=_steps, reverse=True):
-        others = of_job[run.identity.key, run.found.job_id or run.id]  # without a job id it is no part of another
-        original = next((other for other in others if _is_part(run, other)), None)
-        if original is None:
-            others.append(run)
-        else:
-            copies.append((run, original))
-    return [run for runs in of_job.values() for run in runs], copies
-
-
-def _identical(run: Run) -> object:
-    if not _steps(run):
-        return run.id
-    logs = [attempt.log for attempt in run.attempts]
-    times = (segment.steps.seconds.tobytes() for log in logs for segment in log.segments)
-    return run.identity.key, run.found.job_id, tuple(log.fingerprint for log in logs), *times
-
-
-def _dated_by_all(copies: Sequence[Run]) -> Run:
-    """Return one of several copies, with the start that they agree on: the earliest of the best source.
-
-    A copy is never written before its original, so the earliest file time is right; but a folder above may be dated for
-    another reason. Where it contradicts the file times, the start is not known.
-    """
-    kept = copies[-1]
-    if len(copies) == 1:
-        return kept
-    weak = {FILE_TIME, *(run.found.dated_from for run in copies)}
-    sure = [(run.started, run.started_from) for run in copies if run.started and run.started_from not in weak]
-    if sure:
-        started, source = min(sure)
-        return dataclasses.replace(kept, started=started, started_from=source)
-    written = [run.found.modified for run in copies if run.found.modified is not None]
-    stated = [run.started for run in copies if run.started is not None]
-    if not written or (_apart(written) and any(run.found.dated for run in copies) and _apart([*written, *stated])):
-        return dataclasses.replace(kept, started=None, started_from="its copies contradict each other")
-    return dataclasses.replace(kept, started=min(written), started_from=FILE_TIME)
-
-
-def _apart(moments: Sequence[datetime]) -> bool:
-    return max(moments) - min(moments) > CLOCK_SKEW
-
-
-def _is_part(run: Run, other: Run) -> bool:
-    """Whether a run is a copy of what another one of its configuration and job was when it was taken."""
-    if not run.found.job_id or run.found.folder == other.found.folder:
-        return False
-    near = run.started and other.started and abs(run.started - other.started) <= LONGEST_QUEUE
-    if not _steps(run):  # without an attempt only its metadata stands here, and its log elsewhere
-        return bool(not run.attempts and near and _steps(other))
-    part, whole = _timings(run), _timings(other)
-    return run.started == other.started and part == whole[: len(part)]
-
-
-def _timings(run: Run) -> list[tuple[int, float | None]]:
-    """Return steps and times, None where a log prints none: a NaN would make every copy a run of its own."""
-    segments = [segment for attempt in run.attempts for segment in attempt.log.segments]
-    rows = (row for one in segments for row in zip(one.steps.index.tolist(), one.steps.seconds.tolist(), strict=True))
-    return [(index, None if math.isnan(seconds) else seconds) for index, seconds in rows]
-
-
-def _steps(run: Run) -> int:
-    return sum(len(segment.steps) for attempt in run.attempts for segment in attempt.log.segments)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,12 +39,14 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is launched: the jobs, why the other selected configurations are not, and GPU-hours."""
+    """What is launched: the jobs, why the other selected configurations are not, GPU-hours, and by id how many runs a
+    suite file asks for where that is more than one."""
 
     jobs: tuple[Planned, ...]
     skipped: Mapping[Key, str]
     hours: float
     limit: float
+    runs: Mapping[str, int] = field(default_factory=dict)
 
 
 class Planner:
@@ -109,10 +111,19 @@ class Planner:
                 jobs.append(self.planned(key, self.launch.purpose))
         if not jobs:
             raise LaunchError(_nothing_fits(skipped, self.cluster))
-        by_case = {one.spec.case_id: one.spec.gpu_hours for one in jobs}
+        runs = self._asked(selected)
+        hours = dict(_hours(one.spec, runs.get(one.spec.case_id, 1)) for one in jobs)
         if not self.launch.dry_run:
-            refuse_hours(by_case, self.cluster.gpu_hours)
-        return Plan(tuple(jobs), skipped, sum(by_case.values()), self.limit)
+            refuse_hours(hours, self.cluster.gpu_hours)
+        return Plan(tuple(jobs), skipped, sum(hours.values()), self.limit, runs)
+
+    def _asked(self, selected: Sequence[Key]) -> dict[str, int]:
+        """Return by id how many runs a suite file asks for, and this launch may make, where these are several."""
+        if self.launch.purpose is not Purpose.MEASURE:
+            return {}
+        asked = {key: self.catalogue.asked[key].runs for key in selected if key in self.catalogue.asked}
+        runs = {key.id: min(number, self.launch.repeats) for key, number in asked.items()}
+        return {name: number for name, number in runs.items() if number > 1}
 
     @property
     def limit(self) -> float:
@@ -165,6 +176,11 @@ class Planner:
         from pytest_llmbench.launch.slurm import Slurm
 
         return Slurm(self.host.run, self.host.environment)
+
+
+def _hours(spec: JobSpec, runs: int) -> tuple[str, float]:
+    """Return what is run, in words, and its GPU-hours."""
+    return f"{spec.case_id}, {runs} runs" if runs > 1 else spec.case_id, spec.gpu_hours * runs
 
 
 def _installed(name: str, folder: Path) -> Installed:

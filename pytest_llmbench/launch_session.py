@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import pytest
 
-from pytest_llmbench.stash import INFORMATION, SESSION, checked, selected
+from pytest_llmbench.collection import PERFORMANCE, add_checks
+from pytest_llmbench.stash import INFORMATION, SESSION, SUITE_ID, checked, selected
+from pytest_llmbench.wording import listed
 
 
 def launched(session: pytest.Session) -> bool:
@@ -35,6 +39,8 @@ def _launch(session: pytest.Session) -> bool:
         ends: bool = checked(lambda: config.stash[SESSION].launch(list(selected(session.items)), tell))
     except Interrupted as error:
         pytest.exit(str(error), returncode=pytest.ExitCode.INTERRUPTED)
+    if not ends:
+        add_checks(session)
     return ends
 
 
@@ -44,5 +50,16 @@ def _refuse_all_failed(session: pytest.Session) -> None:
     if not session.config.getoption("lf", False) or cache is None:
         return
     failed = cache.get("cache/lastfailed", {})
-    if not any(item.nodeid in failed for item in session.items):
-        raise pytest.UsageError("--lf: none of the selected items is known to have failed, so nothing is launched")
+    if any(item.nodeid in failed for item in session.items):
+        return
+    told = "--lf: none of the selected items is known to have failed, so nothing is launched"
+    raise pytest.UsageError(f"{told}{_failed_checks(failed)}")
+
+
+def _failed_checks(failed: Collection[str]) -> str:
+    """Return what to do where items failed that only a launch has; empty without such."""
+    own = (node for node in failed if node.startswith(f"{SUITE_ID}/") and f"/{PERFORMANCE}.py::" not in node)
+    names = [node.rpartition("::")[2] for node in own]
+    if not names:
+        return ""
+    return f"; {listed(names)} failed, and follows from what was launched: leave out --lf to launch it again"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_llmbench import wording
-from pytest_llmbench.batch import Result
+from pytest_llmbench.batch import Judged, Result
 from pytest_llmbench.catalogue import Catalogue, tolerance_of
 from pytest_llmbench.errors import LogError
 from pytest_llmbench.jobs import Blame, Job, LaunchFacts, Purpose
@@ -20,7 +20,9 @@ from pytest_llmbench.models import (
     Evidence,
     Judgement,
     Key,
+    Marks,
     Measurement,
+    PastRun,
     Reason,
     RegexDialect,
     Run,
@@ -49,16 +51,25 @@ class LaunchedRuns:
     """Finds and judges the runs of one session's jobs. `session` names the launch that makes runs repeats."""
 
     def __init__(
-        self, settings: Settings, catalogue: Catalogue, session: str, level: float, now: Callable[[], datetime]
+        self,
+        settings: Settings,
+        catalogue: Catalogue,
+        session: str,
+        level: float,
+        now: Callable[[], datetime],
+        *,
+        past: Mapping[Key, Sequence[PastRun]] | None = None,
     ) -> None:
-        """Take the settings, the baselines, and the level of each look."""
+        """Take the settings, the baselines, the level of each look, and the runs that the history knows."""
         self.settings = settings
         self.catalogue = catalogue
         self.session = session
         self.level = level
         self.now = now
-        self._evidence: dict[Key, Sequence[Evidence]] = {}
+        self.past = past or {}
+        self._evidence: dict[Key, tuple[Evidence, ...]] = {}
         self._logs: dict[tuple[int, int], Growing] = {}
+        self._own: Marks = frozenset()
 
     def judges(self, facts: Mapping[str, LaunchFacts]) -> Judges:
         """Return what decides the course of a launch; `facts` by configuration id."""
@@ -73,14 +84,22 @@ class LaunchedRuns:
     def _find(self, job: Job) -> Run | None:
         """Return the run of a job: that of its own job id, and of no other."""
         from pytest_llmbench.ingest import ingest_job
+        from pytest_llmbench.launch.environment import named_image
         from pytest_llmbench.launch.launchers import submitted_after
 
         since = submitted_after(job)
         run = ingest_job(_places(job), job.job_id, job.spec.key, self.catalogue, self.now(), since=since)
         if run is None:
             return None
+        self._own |= run.marks
         launch = f"{self.session} {job.spec.case_id}"
-        found = dataclasses.replace(run.found, launch=launch, modified=None)  # no file is written any more
+        ran_on = {**named_image(job.spec), **dict(run.found.environment)}
+        found = dataclasses.replace(
+            run.found,
+            launch=launch,
+            modified=None,  # no file is written any more
+            environment=tuple(ran_on.items()),
+        )
         return dataclasses.replace(run, found=found)
 
     def last_step(self, job: Job) -> tuple[int, int | None, float] | None:
@@ -116,16 +135,11 @@ class LaunchedRuns:
     def _judge(self, key: Key, runs: Sequence[Run]) -> Result:
         """Return the verdict on launched runs, newest first; each of the two looks of a sequence has half the level."""
         from pytest_llmbench.judge.consequence import worst
-        from pytest_llmbench.pipeline import evidence_of
+        from pytest_llmbench.pipeline import accepted
         from pytest_llmbench.settling import decided, status_of
 
-        now = self.now()
-        told = {other: of_key for other, of_key in self._history.items() if any(of_key)}  # the noise of all is theirs
-        measured = {**told, key: self.measured(key, runs)}
-        evidence = [
-            dataclasses.replace(one, level=self.level)
-            for one in evidence_of(measured, self.settings, self.catalogue, now)[key]
-        ]
+        known = accepted(self._known({key: runs})[key], self.settings, self.catalogue)
+        evidence = tuple(dataclasses.replace(one, level=self.level) for one in known)
 
         def status(judgement: Judgement) -> Status:
             return status_of(judgement, required=False, settings=self.settings)
@@ -133,13 +147,36 @@ class LaunchedRuns:
         self._evidence[key] = evidence
         return Result(Case(key.id, key), *worst([decided(one, self.settings, alone=False) for one in evidence], status))
 
+    def _known(self, runs: Mapping[Key, Sequence[Run]]) -> dict[Key, tuple[Evidence, ...]]:
+        """Return the evidence on launched runs against each baseline, with all older ones, whose noise is theirs."""
+        from pytest_llmbench.pipeline import evidence_of
+
+        told = {other: of_key for other, of_key in self._history.items() if any(of_key) or other in self.past}
+        measured = {**told, **{key: self.measured(key, of_key) for key, of_key in runs.items()}}
+        return evidence_of(measured, self.settings, self.catalogue, self.now(), self.past)
+
+    def reached(self, results: Mapping[Key, Result]) -> Judged:
+        """Return the results by id, with what each was reached from; of what was not judged, what its older runs tell.
+
+        Nothing was acknowledged in that: what it says of noise and nights does not depend on the level.
+        """
+        unjudged = {key: () for key in results if key not in self._evidence}
+        known = {**(self._known(unjudged) if unjudged else {}), **self._evidence}
+        return {key.id: (result, known[key]) for key, result in results.items()}
+
     def measured(self, key: Key, runs: Sequence[Run]) -> tuple[tuple[Measurement, ...], ...]:
-        """Return for each baseline what launched runs and older ones measured, in this order."""
+        """Return for each baseline what launched runs and older ones measured, in this order.
+
+        A log of this launch that lies under --llmb-logs is no older run: its night would count twice.
+        """
         from pytest_llmbench.measure.measurement import measure
 
         now = self.now()
         return tuple(
-            (*(measure(run, baseline, now) for run in runs), *older)
+            (
+                *(measure(run, baseline, now) for run in runs),
+                *(one for one in older if one.run.marks.isdisjoint(self._own)),
+            )
             for baseline, older in zip(self.catalogue.baselines[key], self._history[key], strict=True)
         )
 
@@ -202,10 +239,13 @@ def _places(job: Job) -> list[Path]:
 
 
 def _ending(job: Job, run: Run) -> tuple[Blame, str]:
-    """Return whose failure the end of a run's last log is, and what the log says of it with its line; no secrets."""
-    from pytest_llmbench.launch.redaction import redacted
+    """Return whose failure the end of a run's last log is, and what the log says of it with its line; no secrets: where
+    they are not known any more, as in a session that only collects, the log is named and not quoted."""
+    from pytest_llmbench.launch.redaction import MASK, redacted, secret_values
 
     blame, text = _told_by_log(run)
+    if MASK in secret_values(job.spec):
+        return blame, f"see the end of {run.attempts[-1].files.log.name}: it may show secrets that only its job knew"
     return blame, redacted(text, job.spec)
 
 

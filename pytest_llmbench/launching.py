@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
@@ -15,9 +15,9 @@ from pytest_llmbench.catalogue import Catalogue
 from pytest_llmbench.errors import LaunchError
 from pytest_llmbench.jobs import Purpose
 from pytest_llmbench.launch_plan import Host, Plan, Planner
-from pytest_llmbench.launch_settings import LaunchSettings
+from pytest_llmbench.launch_settings import LARGEST_SEQUENCE, LaunchSettings
 from pytest_llmbench.launched import LaunchedRuns, unjudged
-from pytest_llmbench.models import Case, Key, Reason, Verdict
+from pytest_llmbench.models import Case, Key, PastRun, Reason, Verdict
 from pytest_llmbench.sequence import Sequences
 from pytest_llmbench.settings import Settings
 from pytest_llmbench.stopping import Interrupted, stoppable, stopped, tell_left
@@ -49,6 +49,7 @@ def unlaunched(settings: Settings, catalogue: Catalogue) -> Batch:
         runs_before_since=0,
         ignored=(),
         measurements={},
+        required=frozenset(catalogue.asked),
     )
 
 
@@ -58,18 +59,27 @@ def _missing(key: Key, reason: Reason, text: str, settings: Settings, catalogue:
 
 
 class Launching:
-    """One session's launch; `batch` is what is known at its end."""
+    """One session's launch; `batch` is what is known at its end, `secrets` the values that no report may show."""
 
-    def __init__(self, settings: Settings, launch: LaunchSettings, catalogue: Catalogue, host: Host) -> None:
-        """Take what was asked for, the baselines and the world."""
+    def __init__(
+        self,
+        settings: Settings,
+        launch: LaunchSettings,
+        catalogue: Catalogue,
+        host: Host,
+        past: Mapping[Key, Sequence[PastRun]] | None = None,
+    ) -> None:
+        """Take what was asked for, the baselines, the world, and the runs that the history knows."""
         self.settings = settings
         self.launch = launch
         self.catalogue = catalogue
         self.host = host
+        self.past = past
         self.planner = Planner(launch, settings.gpu, catalogue, host)
         self.batch = unlaunched(settings, catalogue)
         self.session = ""
         self.problems = False
+        self.secrets: frozenset[str] = frozenset()
         self._cases: set[str] = set()
         self._hours = 0.0
 
@@ -119,13 +129,14 @@ class Launching:
         if not jobs:
             raise LaunchError(f"session {self.session} has none of the selected configurations: it has {_named(cases)}")
         hours = sum(one.spec.gpu_hours for one in jobs)
-        return Plan(tuple(jobs), skipped, hours, 0.0 if self.launch.collect else self.planner.limit)
+        limit = 0.0 if self.launch.collect else self.planner.limit
+        return Plan(tuple(jobs), skipped, hours, limit, noted.get("runs", {}))
 
     def _tell_plan(self, plan: Plan) -> bool:
         from pytest_llmbench.launch import plan as text
 
         problems = self.planner.problems(plan)
-        self.host.tell(text.plan(plan.jobs, problems, plan.limit, self.launch.repeats))
+        self.host.tell(text.plan(plan.jobs, problems, plan.limit, self.launch.repeats, plan.runs))
         self._tell_skipped(plan)
         self.problems = bool(problems) or plan.hours > plan.limit
         return True
@@ -142,7 +153,7 @@ class Launching:
         with closing(Journal(self.host.folder)) as journal:
             self._warn_of(journal)
             self._cases = {one.spec.case_id for one in plan.jobs}
-            noted = {"cases": [one.spec.case_id for one in plan.jobs], **self.launch.to_note()}
+            noted = {"cases": [one.spec.case_id for one in plan.jobs], "runs": plan.runs, **self.launch.to_note()}
             self.session = journal.begin("llmbench", self.host.now(), {PLAN: json.dumps(noted)})
             yield journal
 
@@ -162,8 +173,11 @@ class Launching:
                 self.host.tell(f"llmbench: session {past.session} left {jobs}: --llmb-resume goes on with it")
 
     def _follow(self, plan: Plan, journal: Journal) -> None:
+        from pytest_llmbench.launch.redaction import secret_values
+
+        self.secrets = frozenset(value for one in plan.jobs for value in secret_values(one.spec))
         level = LEVEL if self.launch.repeats == 1 else LEVEL / 2
-        runs = LaunchedRuns(self.settings, self.catalogue, self.session, level, self.host.now)
+        runs = LaunchedRuns(self.settings, self.catalogue, self.session, level, self.host.now, past=self.past)
         engine = self._engine(journal, runs)
         sequences = Sequences(
             [one.spec for one in plan.jobs],
@@ -172,6 +186,7 @@ class Launching:
             affordable=self._affordable(plan),
             profile=lambda spec: self.planner.planned(spec.key, Purpose.PROFILE).spec,
             always=self.settings.record is not None,
+            asked=plan.runs,
         )
         with stoppable():
             try:
@@ -220,7 +235,7 @@ class Launching:
         )
 
     def _affordable(self, plan: Plan) -> Callable[[float], bool]:
-        self._hours = plan.hours
+        self._hours = sum(one.spec.gpu_hours for one in plan.jobs)  # without repeats, which follow
 
         def affordable(hours: float) -> bool:
             if self._hours + hours > plan.limit:
@@ -231,12 +246,19 @@ class Launching:
         return affordable
 
     def _judged(self, plan: Plan, sequences: Sequences, runs: LaunchedRuns) -> Batch:
+        from pytest_llmbench.across import with_efficiencies
+        from pytest_llmbench.pipeline import together
+        from pytest_llmbench.suites import with_asked
+
         results = dict(self.batch.results)
         for key, why in plan.skipped.items():
             reason = Reason.NOT_LAUNCHED if self.launch.goes_on else Reason.NOT_ON_CLUSTER
             results[key.id] = _missing(key, reason, why, self.settings, self.catalogue)
-        results |= {key.id: result for key, result in sequences.results().items()}
-        judged = {key.id for key in sequences.results()}
+        told_fewer = self.launch.repeats < LARGEST_SEQUENCE and not self.settings.certify
+        fewer = self.launch.repeats if told_fewer else None
+        reached = with_asked(runs.reached(sequences.results()), self.catalogue.asked, fewer)
+        judged, checks = together(reached, self.settings, self.catalogue, self.host.now())
+        results |= with_efficiencies(judged, self.catalogue.configurations)
         for result in [results[case] for case in sorted(self._cases) if case in results and case not in judged]:
             baseline = self.catalogue.baselines[result.case.key][0]
             never = unjudged(Verdict.INVALID, Reason.NOT_SUBMITTED, NEVER_SUBMITTED, baseline, self.settings)
@@ -247,6 +269,7 @@ class Launching:
             results=results,
             runs_found=sum(map(len, of_key.values())),
             measurements={key: runs.measured(key, found)[0] for key, found in of_key.items()},
+            checks=checks,
         )
 
 

@@ -22,10 +22,10 @@ from stat import S_ISREG
 from pytest_llmbench.file_reading import Said, State, Wanted, state_of
 from pytest_llmbench.models import RegexDialect
 
-Known = dict[Wanted, tuple[State, Said]]
-"""By file the state in which it was read, and what it said."""
+Known = dict[tuple[str, bool], tuple[State, Said]]
+"""By file, which is a Wanted or equal to one, the state in which it was read, and what it said."""
 
-MAGIC = b"llmbench log cache 1\n"
+MAGIC = b"llmbench log cache 2\n"
 _HEADER = struct.Struct(f"={len(MAGIC)}s32sIQ")
 """Magic, what it is of, checksum and size of the rest."""
 
@@ -55,11 +55,13 @@ class LogCache:
     def known(self, files: Sequence[Wanted]) -> dict[Wanted, Said]:
         """Return what those of the files say that have not changed since they were read; damage is no error."""
         kept = self._load()
+        said: dict[Wanted, Said] = {}
         for one in files:
             found = kept.get(one)
             if found is not None and found[0] == state_of(one.path):
                 self._used[one] = found
-        return {one: said for one, (_, said) in self._used.items()}
+                said[one] = found[1]
+        return said
 
     def keep(self, new: Mapping[Wanted, tuple[State, Said]]) -> None:
         """Add what was read now, and drop what was not asked for; a folder that cannot be written is no error."""
@@ -68,8 +70,7 @@ class LogCache:
             return
         from pytest_llmbench.packing import pack
 
-        entries = [(one.path, one.is_log, state, said) for one, (state, said) in (self._used | dict(new)).items()]
-        data = pack(entries)
+        data = pack([*(self._used | dict(new)).items()])
         if len(data) > LARGEST // 2:
             return
         with contextlib.suppress(OSError):
@@ -84,9 +85,8 @@ class LogCache:
 
         try:
             data = self._checked()
-            entries = unpack(data) if data else ()
-            return {Wanted(path, is_log): (state, said) for path, is_log, state, said in entries}
-        except (OSError, ValueError, KeyError, TypeError, struct.error):
+            return dict(unpack(data)) if data else {}
+        except (OSError, ValueError, LookupError, TypeError, struct.error):
             return {}
 
     def _checked(self) -> bytes:
@@ -131,16 +131,16 @@ class LogCache:
 def parser_version(definitions: Sequence[RegexDialect]) -> str:
     """Return what changes whenever a log might be read otherwise: the code, the interpreter, the regular expressions'
     package where definitions use it."""
-    from importlib.metadata import PackageNotFoundError, version
-
     code = hashlib.sha256(f"{sys.version}{sys.byteorder}".encode())
     root = Path(__file__).parent
-    parsers = [*root.glob("parse/**/*.py"), *root.glob("files/*.py")]
+    parsers = [path for folder in ("parse", "files", "models") for path in root.glob(f"{folder}/**/*.py")]
     for path in sorted([*root.glob("*.py"), *parsers]):
         code.update(path.read_bytes())
     if not parsers:  # installed without its source: nothing tells one version from another
         code.update(os.urandom(32))
     if definitions:
+        from importlib.metadata import PackageNotFoundError, version
+
         with contextlib.suppress(PackageNotFoundError):
             code.update(version("google-re2").encode())
     return code.hexdigest()

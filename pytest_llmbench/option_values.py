@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from pytest_llmbench.errors import SettingsError, did_you_mean
+from pytest_llmbench.errors import HistoryError, SettingsError, did_you_mean
 from pytest_llmbench.options import OPTIONS, destination
+
+if TYPE_CHECKING:
+    from pytest_llmbench.history.place import Place
 
 Converted = TypeVar("Converted")
 
@@ -65,7 +69,7 @@ def existing(flag: str, given: object, directory: Path) -> Path:
         if path.exists():
             return path
     except OSError as error:  # no permission, a name that is too long
-        raise SettingsError(f"{flag}={given}: {error.filename}: {error.strerror}") from error
+        raise SettingsError(f"{flag}={given}: {error.strerror}, expected a path that can be looked at") from error
     if path.is_symlink():
         raise SettingsError(f"{flag}={given}: a broken link, to {os.readlink(path)}")
     parent = next(parent for parent in path.parents if parent.exists())
@@ -101,12 +105,51 @@ def output(values: Mapping[str, Any], flag: str, directory: Path) -> Path | None
         return None
     path = path_of(flag, given, directory)
     folder_wanted = flag == "--llmb-record"
-    if path.exists() and path.is_dir() is not folder_wanted:
+    if os.path.exists(path) and path.is_dir() is not folder_wanted:  # one that may not be looked at is not there
         raise SettingsError(f"{flag}={given}: {path} is a {'file' if folder_wanted else 'folder'}")
-    parent = next(parent for parent in (path, *path.parents) if parent.exists() and (parent != path or folder_wanted))
+    above = (path, *path.parents)
+    parent = next(one for one in above if os.path.exists(one) and (one != path or folder_wanted))
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        raise SettingsError(f"{flag}={given}: cannot write below {parent}")
+        raise SettingsError(f"{flag}={given}: cannot write below {parent}; give another place, or ask for permission")
     return path
+
+
+def refuse_shared(read: Mapping[str, Path | None], written: Mapping[str, Path | None]) -> None:
+    """Refuse one file under two options where the session would write it: what is written last replaces the other.
+
+    Devices and pipes may be shared. Both map flags to places, None where one was not given. Raises SettingsError.
+    """
+    seen = {os.path.realpath(path): flag for flag, path in read.items() if path is not None}
+    for flag, path in written.items():
+        if path is None or (path.exists() and not path.is_file()):
+            continue
+        other = seen.setdefault(os.path.realpath(path), flag)  # a loop of links is itself
+        if other != flag:
+            raise SettingsError(
+                f"{flag}={path}: {other} is the same file, one would replace the other: give it another name"
+            )
+
+
+def with_packages(flag: str, given: Path | None, extra: str, packages: Sequence[str]) -> Path | None:
+    """Return what was given; SettingsError where a package of the extra that it needs is not installed."""
+    missing = [name for name in packages if given is not None and importlib.util.find_spec(name) is None]
+    if missing:
+        raise SettingsError(
+            f"{flag}={given} needs the package {missing[0]}, which is not installed: "
+            f"pip install 'pytest-llmbench[{extra}]'"
+        )
+    return given
+
+
+def history(values: Mapping[str, Any], directory: Path) -> Place | None:
+    """Return where the history is, None where none is asked for; SettingsError where it cannot be used."""
+    from pytest_llmbench.history.place import place_of
+
+    given = value(values, "--llmb-history")
+    try:
+        return place_of(given, directory) if given else None
+    except HistoryError as error:
+        raise SettingsError(f"--llmb-history={error}") from None
 
 
 def parse_age(text: str) -> timedelta:

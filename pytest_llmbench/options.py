@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
 
-
-class Option(NamedTuple):
+class Option:
     """One command line option, and its ini key where a repository may decide it; `is_flag` takes no value.
 
-    `alone` is the value of an option that may stand without one.
+    `alone` is the value of an option that may stand without one. A plain class: making a NamedTuple or a dataclass
+    compiles code, in every session.
     """
 
-    flag: str
-    metavar: str
-    help: str
-    repeats: bool = False
-    ini: str = ""
-    choices: tuple[str, ...] = ()
-    is_flag: bool = False
-    alone: str = ""
+    __slots__ = ("alone", "choices", "flag", "help", "ini", "is_flag", "metavar", "repeats")
+
+    def __init__(
+        self,
+        flag: str,
+        metavar: str,
+        help: str,
+        *,
+        repeats: bool = False,
+        ini: str = "",
+        choices: tuple[str, ...] = (),
+        is_flag: bool = False,
+        alone: str = "",
+    ) -> None:
+        """Keep what is declared."""
+        self.flag, self.metavar, self.help = flag, metavar, help
+        self.repeats, self.is_flag, self.alone = repeats, is_flag, alone
+        self.ini, self.choices = ini, choices
 
 
 def destination(flag: str) -> str:
@@ -70,6 +79,21 @@ JUDGING_OPTIONS = (
         choices=("report", "fail"),
     ),
     Option(
+        "--llmb-trend",
+        "MODE",
+        "What a change to slower in the nights of a configuration does that nobody acknowledged: report or fail "
+        "(default: report).",
+        ini="string",
+        choices=("report", "fail"),
+    ),
+    Option(
+        "--llmb-acknowledged",
+        "FILE",
+        "File of the changes of step time that were accepted, each with a reason, a name and an expiry "
+        "(default: none).",
+        ini="paths",
+    ),
+    Option(
         "--llmb-repeat-window",
         "AGE",
         "Runs of one build that started within this time of the newest are its repeats: 2h, or 0 (default: 0, none).",
@@ -97,7 +121,8 @@ JUDGING_OPTIONS = (
     Option(
         "--llmb-require",
         "WHAT",
-        "Fail a configuration without a valid run: an id, a pattern, a file of them, or all (default: none).",
+        "Fail a configuration without a valid run: an id, a pattern, a file of them, a suite file of llmb-run "
+        "(exemplar.yaml), or all (default: none).",
         repeats=True,
         ini="args",
     ),
@@ -153,15 +178,42 @@ JUDGING_OPTIONS = (
         "Write recorded baselines from the valid runs to this folder, and judge nothing (default: none).",
     ),
     Option(
+        "--llmb-drift-budget",
+        "PERCENT",
+        "How much slower recorded baselines may become in all, at most 50%% (default: the baseline file's, else 5%%).",
+        ini="string",
+    ),
+    Option(
+        "--llmb-accept-drift",
+        "REASON",
+        "Why --llmb-record may write what is beyond the drift budget; kept in the file (default: it may not).",
+    ),
+    Option(
         "--llmb-no-cache",
         "",
         "Read every log, also those that did not change since they were last read (default: no).",
         is_flag=True,
         ini="bool",
     ),
+    Option("--llmb-json", "FILE", "Write the session and every outcome as one JSON document (default: none)."),
+    Option(
+        "--llmb-github",
+        "MODE",
+        "In a job of GitHub Actions, add to the job summary and annotate what is red: auto or off (default: auto).",
+        ini="string",
+        choices=("auto", "off"),
+    ),
+    Option(
+        "--llmb-history",
+        "URL",
+        "Keep every verdict in this store, and judge with the noise of its nights: a file such as history.db, "
+        "sqlite:///history.db or postgresql://user@host/database (default: none).",
+        ini="string",
+    ),
     Option(
         "--llmb-junit", "FILE", "Write a JUnit report with a suite for each recipe, GPU and precision (default: none)."
     ),
+    Option("--llmb-html", "FILE", "Write a page with a table, charts and the logs of failures (default: none)."),
 )
 
 LAUNCH_OPTIONS = (
@@ -224,7 +276,8 @@ LAUNCH_OPTIONS = (
     Option(
         "--llmb-repeats",
         "N",
-        "Runs of a configuration that does not pass with the first, 1 to 3; all of them count (default: 3).",
+        "Runs of a configuration that does not pass with the first, or of which a suite file asks for several, 1 to 3; "
+        "all of them count (default: 3).",
         ini="string",
     ),
     Option(

@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 import dataclasses
-import gc
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from pytest_llmbench.across import comparisons, shared_shift, with_shift, with_warnings
+from pytest_llmbench.across import comparisons, efficiencies, shared_shift, with_metric, with_shift, with_warnings
 from pytest_llmbench.batch import Batch, Judged, Result
-from pytest_llmbench.catalogue import Catalogue, tolerance_of
+from pytest_llmbench.catalogue import Catalogue, drift_budget_of, tolerance_of
 from pytest_llmbench.ingest import Ingested, ingest
 from pytest_llmbench.models import (
+    Baseline,
     Case,
     Check,
     Evidence,
     Judgement,
     Key,
     Measurement,
+    PastRun,
     Run,
     Status,
+    others,
 )
+from pytest_llmbench.resting import without_collector
 from pytest_llmbench.settings import Settings
 from pytest_llmbench.settling import decided, status_of
 from pytest_llmbench.strays import strays
+from pytest_llmbench.suites import with_asked
+from pytest_llmbench.trends import trend_checks, unneeded, with_changes
 
 if TYPE_CHECKING:
     from pytest_llmbench.judge.shift import SharedShift
@@ -36,34 +40,35 @@ Measured = Mapping[Key, tuple[tuple[Measurement, ...], ...]]
 """For each key and each of its baselines the measurements of its runs, newest first."""
 
 
+Past = Mapping[Key, Sequence[PastRun]]
+"""For each key the runs that the history knows, oldest first."""
+
+NO_PAST: Past = {}
+
+
 def gather(
-    settings: Settings, catalogue: Catalogue, now: datetime, tell: Callable[[Done], None] | None = None
+    settings: Settings,
+    catalogue: Catalogue,
+    now: datetime,
+    tell: Callable[[Done], None] | None = None,
+    past: Past = NO_PAST,
 ) -> Batch:
-    """Discover, read and judge everything under the given paths; `tell` is called with how far reading is."""
-    with _without_collector():
-        return judge_found(ingest(settings, catalogue, now, tell), settings, catalogue, now)
+    """Discover, read and judge everything under the given paths; `tell` is called with how far reading is.
+
+    The `past` only tells the noise.
+    """
+    with without_collector():
+        return judge_found(ingest(settings, catalogue, now, tell), settings, catalogue, now, past)
 
 
-@contextmanager
-def _without_collector() -> Iterator[None]:
-    """Let Python's collector of cycles rest: what is made of thousands of runs is kept, and has no cycles, but the
-    collector would look at all of it again and again."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()
-
-
-def judge_found(found: Ingested, settings: Settings, catalogue: Catalogue, now: datetime) -> Batch:
+def judge_found(
+    found: Ingested, settings: Settings, catalogue: Catalogue, now: datetime, past: Past = NO_PAST
+) -> Batch:
     """Measure and judge runs that were read; those before `settings.since` only tell the noise."""
     current = [run for run in found.runs if not _is_before(run, settings)]
     measured = measure_runs(found.runs, catalogue, now)
-    judged = judge_measured(measured, settings, catalogue, now)
-    shift = shared_shift(judged)
-    judged = with_warnings(with_shift(judged, shift))
+    judged = judge_measured(measured, settings, catalogue, now, past)
+    judged, checks = together(with_asked(judged, catalogue.asked), settings, catalogue, now)
     return Batch(
         results={name: result for name, (result, _) in judged.items()},
         strays=(*strays(current, settings, now), *found.unreadable),
@@ -71,15 +76,33 @@ def judge_found(found: Ingested, settings: Settings, catalogue: Catalogue, now: 
         runs_before_since=len(found.runs) - len(current),
         ignored=found.ignored,
         measurements={key: _current(measurements[0], settings) for key, measurements in measured.items()},
-        checks=tuple(_checks(judged, shift, settings, catalogue)),
+        checks=checks,
+        required=frozenset(catalogue.asked),
+        remarks=tuple(unneeded(judged, catalogue.acknowledged)) if settings.record is None else (),
     )
+
+
+def together(
+    judged: Judged, settings: Settings, catalogue: Catalogue, now: datetime
+) -> tuple[Judged, tuple[Check, ...]]:
+    """Return the results with what only all of them, and their nights, show; and the items that are about that."""
+    shift = shared_shift(judged)
+    shown = _over_nights(with_warnings(with_shift(judged, shift)), settings, catalogue, now)
+    return shown, tuple(_checks(shown, shift, settings, catalogue))
+
+
+def _over_nights(judged: Judged, settings: Settings, catalogue: Catalogue, now: datetime) -> Judged:
+    """Return the results with the changes in their nights; a recording accepts none, nor does a certificate."""
+    accepts = settings.record is None and not settings.certify
+    return with_changes(judged, catalogue.acknowledged if accepts else (), now)
 
 
 def _checks(judged: Judged, shift: SharedShift | None, settings: Settings, catalogue: Catalogue) -> Iterator[Check]:
     from pytest_llmbench.selftest import selftests
 
     if settings.record is None:
-        yield from comparisons(judged, shift, [one[0].configuration for one in catalogue.baselines.values()], settings)
+        yield from comparisons(judged, shift, catalogue.configurations, settings)
+        yield from trend_checks(judged, settings)
     if settings.selftest:
         yield from selftests(judged, settings)
 
@@ -109,24 +132,18 @@ def measure_runs(runs: Sequence[Run], catalogue: Catalogue, now: datetime) -> Me
 
 def _with_scaling(measured: Measured, catalogue: Catalogue) -> Measured:
     """Add the weak-scaling efficiency to the newest valid run of each member of a family."""
-    from pytest_llmbench.measure.metrics import metric
-    from pytest_llmbench.measure.scaling import families, weak_scaling_efficiency
-
     newest = {key: next((one for one in of_key[0] if one.valid), None) for key, of_key in measured.items()}
-    seconds = {key: one.statistic_seconds for key, one in newest.items() if one and one.statistic_seconds}
+    valid = {key: one for key, one in newest.items() if one is not None}
     scaled = dict(measured)
-    for family in families([baselines[0].configuration for baselines in catalogue.baselines.values()]):
-        for key, efficiency in weak_scaling_efficiency([member.key for member in family], seconds).items():
-            scaling = metric("weak_scaling_efficiency", efficiency)
-            first = tuple(
-                dataclasses.replace(one, metrics=(*one.metrics, scaling)) if one is newest[key] else one
-                for one in measured[key][0]
-            )
-            scaled[key] = (first, *measured[key][1:])
+    for key, efficiency in efficiencies(valid, catalogue.configurations):
+        first = tuple(with_metric(one, efficiency) if one is newest[key] else one for one in measured[key][0])
+        scaled[key] = (first, *measured[key][1:])
     return scaled
 
 
-def judge_measured(measured: Measured, settings: Settings, catalogue: Catalogue, now: datetime) -> Judged:
+def judge_measured(
+    measured: Measured, settings: Settings, catalogue: Catalogue, now: datetime, past: Past = NO_PAST
+) -> Judged:
     """Return by item id the verdict, with what those against each of its baselines were reached from."""
     from pytest_llmbench.judge.consequence import worst
 
@@ -138,13 +155,22 @@ def judge_measured(measured: Measured, settings: Settings, catalogue: Catalogue,
 
     return {
         case.id: (Result(case, *worst([decide(case, one) for one in chosen], status)), chosen)
-        for key, of_key in evidence_of(measured, settings, catalogue, now).items()
-        for case, chosen in _cases(key, of_key, settings.runs)
+        for key, of_key in evidence_of(measured, settings, catalogue, now, past).items()
+        for case, unmoved in _cases(key, of_key, settings.runs)
+        for chosen in (accepted(unmoved, settings, catalogue),)
     }
 
 
+def accepted(of_key: Sequence[Evidence], settings: Settings, catalogue: Catalogue) -> tuple[Evidence, ...]:
+    """Return the evidence against each baseline, at the level that was acknowledged; a recording acknowledges none."""
+    from pytest_llmbench.judge.accepted import moved
+
+    known = catalogue.acknowledged if settings.record is None else ()
+    return tuple(moved(one, known, certify=settings.certify) for one in of_key)
+
+
 def evidence_of(
-    measured: Measured, settings: Settings, catalogue: Catalogue, now: datetime
+    measured: Measured, settings: Settings, catalogue: Catalogue, now: datetime, past: Past = NO_PAST
 ) -> dict[Key, tuple[Evidence, ...]]:
     """Return for each key the evidence against each of its baselines; what is known of the noise uses all of them."""
     from pytest_llmbench.judge.noise import assumed
@@ -162,13 +188,43 @@ def evidence_of(
                 history=tuple(one for one in measurements if _is_before(one.run, settings)),
                 repeat_window=settings.repeat_window,
                 assumed_cv=settings.assumed_cv,
+                drift_budget=drift_budget_of(settings, baseline),
+                recalled=_recalled(past.get(key, ()), measurements, baseline),
             )
-            for baseline, measurements in zip(catalogue.baselines[key], of_key, strict=True)
+            for baseline, unknown in zip(catalogue.baselines[key], of_key, strict=True)
+            for measurements in (_with_commits(unknown, past.get(key, ())),)
         )
         for key, of_key in measured.items()
     }
     known = prior((of_key[0] for of_key in evidence.values()), settings.assumed_cv)
     return {key: tuple(dataclasses.replace(one, prior=known) for one in of_key) for key, of_key in evidence.items()}
+
+
+def _with_commits(found: tuple[Measurement, ...], past: Sequence[PastRun]) -> tuple[Measurement, ...]:
+    """Return runs with the commit of the first session that judged each, which no log has and the history knows."""
+    here = {mark for one in found for mark in one.run.marks}
+    commits: dict[tuple[str, str | datetime], str] = {
+        mark: one.environment["commit"]
+        for one in past
+        if "commit" in one.environment
+        for mark in ((one.job_id, one.logs), (one.job_id, one.started))
+        if mark in here
+    }
+    return tuple(_with_commit(one, commits) for one in found) if commits else found
+
+
+def _with_commit(one: Measurement, commits: Mapping[tuple[str, str | datetime], str]) -> Measurement:
+    commit = next((commits[mark] for mark in one.run.marks if mark in commits), "")
+    if not commit:
+        return one
+    told = dataclasses.replace(one.run.found, environment=(*one.run.found.environment, ("commit", commit)))
+    return dataclasses.replace(one, run=dataclasses.replace(one.run, found=told))
+
+
+def _recalled(past: Sequence[PastRun], found: Sequence[Measurement], baseline: Baseline) -> tuple[PastRun, ...]:
+    """Return the nights that only the history knows, of the window and statistic of a baseline."""
+    here = frozenset(mark for one in found for mark in one.run.marks)
+    return tuple(others((one for one in past if one.valid and one.window == baseline.window), here))
 
 
 def _cases(key: Key, of_key: tuple[Evidence, ...], runs: str) -> Iterator[tuple[Case, tuple[Evidence, ...]]]:

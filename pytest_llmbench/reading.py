@@ -58,13 +58,13 @@ class Reading:
         self._definitions = tuple(definitions)
         self._tell = tell
         files = [attempt for run in runs for attempt in run.attempts]
-        logs = dict.fromkeys(one.log for one in files)
-        errors = dict.fromkeys(one.err for one in files if one.err)
+        logs = {_wanted(one.log, is_log=True): one.log for one in files}
+        errors = {_wanted(one.err, is_log=False): one.err for one in files if one.err}
         self._said: dict[Wanted, Said] = {}
-        for path, text in stores.read_packed([*logs, *errors]):
-            self._said[_wanted(path, is_log=path in logs)] = self._read(text, is_log=path in logs)
-        wanted = [*(_wanted(path, is_log=True) for path in logs), *(_wanted(path, is_log=False) for path in errors)]
-        here = [one for one in wanted if one not in self._said and os.path.isabs(one.path)]
+        for path, text in stores.read_packed([*logs.values(), *errors.values()]):
+            is_log = _wanted(path, is_log=True) in logs
+            self._said[_wanted(path, is_log=is_log)] = self._read(text, is_log=is_log)
+        here = [one for one in (*logs, *errors) if one not in self._said and one.path.startswith(os.sep)]
         self._read_here(here, cache)
 
     def log(self, path: Path) -> ParsedLog:
@@ -89,11 +89,17 @@ class Reading:
 
     def _read_here(self, wanted: Sequence[Wanted], cache: LogCache | None) -> None:
         """Read files of this machine, but for those that the cache knows."""
+        self._said |= cache.known(wanted) if cache else {}
+        sizes = {one: _size(one.path) for one in wanted if one not in self._said}
+        if sizes:
+            self._read_new(sizes, cache)
+        elif self._tell:
+            self._tell(Done(0, 0, 0, 0))
+
+    def _read_new(self, sizes: dict[Wanted, int], cache: LogCache | None) -> None:
         from pytest_llmbench.parse.read import LARGE
         from pytest_llmbench.workers import read_batches
 
-        self._said |= cache.known(wanted) if cache else {}
-        sizes = {one: _size(one.path) for one in wanted if one not in self._said}
         alone = {one for one, size in sizes.items() if one.is_log and size >= LARGE and not _is_compressed(one.path)}
         shared = {one: size for one, size in sizes.items() if one not in alone}
         kept: dict[Wanted, tuple[State, Said]] = {}

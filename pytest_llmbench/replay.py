@@ -63,7 +63,8 @@ def as_text(told: Replay) -> str:
         chosen = [change for change in told.changes if _in(change, colours)]
         if chosen:
             count.append(f"{len(chosen)} {label}")
-            lines += [f"{label}:", *map(_line, filter(_has_run, chosen)), *_without(chosen)]
+            heading = f"{label} (nothing turns red, or from red):" if colours is None else f"{label}:"
+            lines += [heading, *map(_line, filter(_has_run, chosen)), *_without(chosen)]
     total = f"{len(told.changes)} of {wording.counted(told.items, 'item')} would change"
     return "\n".join([*lines, ": ".join(filter(None, [total, ", ".join(count)]))])
 

@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from pytest_llmbench.models import Floats
+    from pytest_llmbench.models import Flags, Floats
 
 TRIMMED = 0.2
 """The share that is trimmed or winsorised at each end."""
 
 NORMAL = 1.4826
 """The standard deviation of normal values over their median absolute deviation."""
+
+EXCESS = 0.03
+DEVIATIONS = 5
+"""A straggler is above the median by more than this share of it, and by more than so many deviations."""
 
 
 def mean(values: Floats, weights: Sequence[int] = ()) -> float:
@@ -63,3 +67,14 @@ def median(values: Floats) -> float:
 def median_deviation(values: Floats) -> float:
     """Return the median absolute deviation from the median, scaled to the standard deviation of normal values."""
     return NORMAL * median(np.abs(values - median(values)))
+
+
+def stragglers(seconds: Floats, resolution: float) -> Flags:
+    """Return a mask of shape (n,): steps above median x (1 + max(3 %, 5 deviations / median)).
+
+    One unit in the last place is added to that: a rounded value of 0.013 beside 0.012 says little.
+    """
+    middle = median(seconds)
+    excess = seconds - middle
+    slow: Flags = excess > max(EXCESS * middle, DEVIATIONS * NORMAL * median(np.abs(excess))) + resolution
+    return slow

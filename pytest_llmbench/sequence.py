@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pytest_llmbench import wording
@@ -72,11 +73,14 @@ class Sequences:
         affordable: Callable[[float], bool],
         profile: Callable[[JobSpec], JobSpec],
         always: bool = False,
+        asked: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         """Take the jobs that start, what judges them, whether GPU-hours are left, and how to profile a configuration;
-        with `always` a run is repeated whatever it says, as recording needs it."""
+        with `always` a run is repeated whatever it says, as recording needs it, with `asked` (runs by configuration id)
+        also if it passes."""
         self.courses = {spec.case_id: Course(spec, {1}) for spec in specs}
         self._always = always
+        self._asked = asked
         self._judges = judges
         self._settings = settings
         self._affordable = affordable
@@ -185,18 +189,28 @@ class Sequences:
     def _repeats(self, course: Course, result: Result) -> list[Next]:
         from pytest_llmbench.launch.engine import Next
 
-        done, verdict = len(course.runs) + len(course.failures), result.judgement.verdict
-        wanted = range(done + 1, self._settings.repeats + 1) if done == 1 else ()
-        settled = verdict in GREEN or verdict not in JUDGED or _over_budget(result)  # no repeat undoes that
-        if (settled and not self._always) or course.failures or self._settings.collect or not wanted:
+        done = len(course.runs) + len(course.failures)
+        wanted = range(done + 1, self._runs(course, result) + 1) if done == 1 else ()
+        if course.failures or self._settings.collect or not wanted:
             return []
         if not self._affordable(course.spec.gpu_hours * len(wanted)):
             course.told = "not repeated: the limit of GPU-hours is reached"
             return []
         used = [node for nodes in course.nodes.values() for node in nodes]
         course.waiting = set(wanted)
-        spec = course.spec if self._always else _avoiding(course.spec, used)
+        anywhere = self._always or result.judgement.verdict in GREEN  # nothing to learn of its nodes
+        spec = course.spec if anywhere else _avoiding(course.spec, used)
         return [Next(spec, 1, repeat) for repeat in wanted]
+
+    def _runs(self, course: Course, result: Result) -> int:
+        """Return how many runs a configuration is to have in all, by what its first one says."""
+        verdict = result.judgement.verdict
+        if self._always:
+            return self._settings.repeats
+        if verdict in GREEN:
+            return self._asked.get(course.spec.case_id, 1)
+        settled = verdict not in JUDGED or _over_budget(result)  # no repeat undoes that
+        return 1 if settled else self._settings.repeats
 
     def _profiling(self, course: Course) -> list[Next]:
         from pytest_llmbench.launch.engine import Next

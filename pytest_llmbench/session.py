@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -18,16 +18,13 @@ if TYPE_CHECKING:
     from pytest_llmbench.launching import Launching
     from pytest_llmbench.models import Case, Check, Outcome, Stray
     from pytest_llmbench.reading import Done
+    from pytest_llmbench.remembering import Remembered
     from pytest_llmbench.settings import Settings
 
 SHORT_FROM = 6
 """From this many failing items on, each message takes three lines."""
 
-LOST = "give --llmb-logs the folder that holds the runs, or look at what is in it with: llmbench summary PATH"
-FOUND = "correct what keeps these runs from being judged; all of them are shown by: llmbench summary PATH"
-"""What to do when nothing was judged, without and with runs."""
-
-KINDS = ("cluster-change", "weak-scaling", "fp8-speedup", "selftest")
+KINDS = ("cluster-change", "weak-scaling", "fp8-speedup", "trend", "selftest")
 """The checks, each with a test of its own."""
 
 SOUND = ("PASS", "IMPROVEMENT", "REGRESSION", "INCONCLUSIVE", "RECORDED")
@@ -35,7 +32,8 @@ SOUND = ("PASS", "IMPROVEMENT", "REGRESSION", "INCONCLUSIVE", "RECORDED")
 
 
 class Session:
-    """Lazily read and judged runs. `described` collects the outcome dictionaries that reports are made from."""
+    """Lazily read and judged runs. `described` collects the outcome dictionaries that reports are made from; `context`
+    says why nothing was judged, where nothing was."""
 
     def __init__(self, settings: Settings, clock: Callable[[], datetime], directory: Path) -> None:
         """Take the resolved settings, the source of the time, and the folder that paths are shown relative to."""
@@ -47,11 +45,13 @@ class Session:
         self.used = False
         self.ended_early = False
         self.problems = False
+        self.command: tuple[str, ...] = ()
         self.tell_reading: Callable[[Done], None] | None = None
         self._clock = clock
         self._settled: dict[str, tuple[Outcome, dict[str, Any]]] = {}
+        self.secrets: frozenset[str] = frozenset()
         self._short = False
-        self._context = ""
+        self.context = ""
 
     @classmethod
     def from_options(cls, values: Mapping[str, Any], directory: Path) -> Session:
@@ -61,9 +61,9 @@ class Session:
         return cls(resolve(values, directory), lambda: datetime.now(UTC), directory)
 
     def prepare(self) -> None:
-        """Read the baselines now, so that a bad file or option is told before anything else happens."""
+        """Read the baselines and the history now, so that what is wrong is told before anything else happens."""
         if "batch" not in self.__dict__:
-            _ = self.catalogue
+            _ = self.catalogue, self.remembered
 
     @cached_property
     def now(self) -> datetime:
@@ -73,19 +73,38 @@ class Session:
     @cached_property
     def catalogue(self) -> Catalogue:
         """The baselines in use."""
+        from pytest_llmbench.acknowledged import with_acknowledged
         from pytest_llmbench.catalogue import load
 
-        return load(self.settings)
+        return with_acknowledged(load(self.settings), self.settings.acknowledged, self.now.date())
+
+    @cached_property
+    def remembered(self) -> Remembered | None:
+        """What the history knows, None without one; HistoryError where it cannot be used."""
+        place = self.settings.history
+        if place is None:
+            return None
+        import gc
+
+        from pytest_llmbench.remembering import Remembered
+        from pytest_llmbench.resting import without_collector
+
+        with without_collector():
+            remembered = Remembered(place, self.catalogue.baselines)
+            gc.freeze()  # a year of nights stays to the end: the collector need not look at it even once
+        return remembered
 
     @cached_property
     def batch(self) -> Batch:
         """Everything found and judged; the first use reads the logs. Before a launch nothing is."""
-        from pytest_llmbench.launching import unlaunched
+        if self.settings.launch is not None:
+            from pytest_llmbench.launching import unlaunched
+
+            return unlaunched(self.settings, self.catalogue)
         from pytest_llmbench.pipeline import gather
 
-        if self.settings.launch is not None:
-            return unlaunched(self.settings, self.catalogue)
-        return gather(self.settings, self.catalogue, self.now, self.tell_reading)
+        past = self.remembered.past if self.remembered else {}
+        return gather(self.settings, self.catalogue, self.now, self.tell_reading, past)
 
     def launch(self, selected: Collection[str], tell: Callable[[str], None]) -> bool:
         """Launch the selected items (ids) and judge them; whether the session ends without running them.
@@ -96,7 +115,9 @@ class Session:
         keys = [self.batch.results[identifier].case.key for identifier in selected]
         self.ended_early = launching.run(keys)
         self.problems = launching.problems
+        self.secrets = launching.secrets
         self.__dict__["batch"] = launching.batch
+        self.__dict__.pop("cases", None)  # there are checks now
         return self.ended_early
 
     def _launching(self, tell: Callable[[str], None]) -> Launching:
@@ -112,7 +133,8 @@ class Session:
             raise ValueError("the session launches nothing")
         environment = {"PYTHON": sys.executable, **os.environ}  # for recipes that ask for an interpreter
         host = Host(self._clock, time.sleep, run, environment, tell, self.directory / ".llmbench")
-        return Launching(self.settings, self.settings.launch, self.catalogue, host)
+        past = self.remembered.past if self.remembered else None
+        return Launching(self.settings, self.settings.launch, self.catalogue, host, past)
 
     def settle(self, selected: Collection[str]) -> None:
         """Decide what becomes of the selected items (ids), or record baselines from them."""
@@ -124,10 +146,11 @@ class Session:
         if self.settings.record is None:
             outcomes = settle(self.batch, selected, self.settings)
         else:
-            outcomes, paths = record(self.batch, selected, self.settings, self.now)
+            known = [baseline for recipe in self.catalogue.recipes for baseline in recipe.baselines]
+            outcomes, paths = record(self.batch, selected, self.settings, self.now, self._author(), known=known)
             self.written += [f"wrote {wording.place(path, self.directory)}" for path in paths]
         self._short = sum(outcome.failed for outcome in outcomes) + len(self.failing_strays) >= SHORT_FROM
-        self._context = next((outcome.context for outcome in outcomes if outcome.context), "")
+        self.context = next((outcome.context for outcome in outcomes if outcome.context), "")
         for outcome in outcomes:
             told = self._told(outcome)
             named = ": ".join(filter(None, (told["text"], wording.listed(files(told)))))
@@ -135,10 +158,21 @@ class Session:
             message = one_line if outcome.skipped else explain(told, short=self._short)
             self._settled[outcome.case.id] = replace(outcome, message=message), told
 
+    def _author(self) -> str:
+        import os
+        import socket
+
+        from pytest_llmbench.authorship import author
+        from pytest_llmbench.launch.runner import run
+
+        return author(self.directory, os.environ, socket.gethostname(), run)
+
     def _told(self, outcome: Outcome) -> dict[str, Any]:
         from pytest_llmbench.report.outcome import describe
 
-        told: dict[str, Any] = wording.printable_values(describe(outcome, self.now, self.directory))
+        told: dict[str, Any] = wording.printable_values(
+            describe(outcome, self.now, self.directory, self.settings.commit)
+        )
         return told
 
     def outcome(self, case: Case) -> tuple[Outcome, dict[str, Any]]:
@@ -181,7 +215,8 @@ class Session:
     def for_workers(self) -> bytes:
         """Return what an xdist worker needs to settle items without reading a log."""
         batch = replace(self.batch, measurements={})
-        return pickle.dumps((self.settings, self.directory, self.now, batch))
+        settings = replace(self.settings, history=None)  # the controller's, and its URL may hold a password
+        return pickle.dumps((settings, self.directory, self.now, batch))
 
     @classmethod
     def in_worker(cls, pickled: bytes) -> Session:
@@ -196,6 +231,10 @@ class Session:
         """Whether any item ended with a verdict that rests on a run, or with a recording, or red."""
         return any(map(_is_judged, self.described))
 
+    def keep(self, told: Sequence[dict[str, Any]]) -> None:
+        """Keep outcomes for the reports."""
+        self.described += told
+
     def crashed(self, nodeid: str, error: str) -> list[dict[str, Any]]:
         """Return the outcome of an item that ended without one: its worker crashed."""
         from pytest_llmbench.models import Outcome, Status
@@ -206,91 +245,6 @@ class Session:
         told = self._told(Outcome(result.case, Status.FAILED, result.judgement))
         text = f"the item did not end: {error.strip().partition(chr(10))[0]}"
         return [{**told, "verdict": "TEST_FAILED", "reason": "test-failed", "text": text}]
-
-    def header(self) -> list[str]:
-        """Return what decides, for the head of the session's output."""
-        return [f"llmbench: {line}" for line in self._header()]
-
-    def _header(self) -> Iterator[str]:
-        settings = self.settings
-        yield f"baselines: {self.catalogue.describe()}"
-        for path in settings.baselines:
-            yield f"baselines: {wording.place(path, self.directory)}"
-        if settings.baselines:
-            yield f"judged against: {settings.against or 'recorded where there are any'}"
-        for tolerance in _tolerances(settings):
-            yield f"tolerance: {tolerance}"
-        for path in settings.logs:
-            yield f"{'history' if settings.launch else 'logs'}: {wording.place(path, self.directory)}"
-        yield from self._rules()
-
-    def _rules(self) -> Iterator[str]:
-        """Yield what is not as ever."""
-        settings = self.settings
-        if settings.launch is not None:
-            yield from settings.launch.told(self.directory)
-        if settings.certify:
-            yield f"certifying against {settings.against} baselines: inconclusive and missing configurations fail"
-        elif settings.inconclusive != "literal":
-            yield f"inconclusive runs: {settings.inconclusive}"
-        if settings.repeat_window:
-            yield f"repeats: runs of one build within {wording.age(settings.repeat_window)} of the newest"
-        if settings.baseline_release:
-            yield f"every run is judged against release {settings.baseline_release}"
-        if settings.record:
-            yield f"recording to {wording.place(settings.record, self.directory)}; nothing is judged"
-
-    def write_reports(self) -> bool:
-        """Write the report files that were asked for; False, with the reason kept for the summary, where one failed."""
-        if self.settings.junit is None:
-            return True
-        from pytest_llmbench.report.junit import write_junit
-
-        try:
-            write_junit(self.settings.junit, self.described, self.now)
-        except OSError as error:
-            self.failures.append(f"--llmb-junit={self.settings.junit}: the report was not written: {error.strerror}")
-            return False
-        self.written.append(f"JUnit report: {wording.place(self.settings.junit, self.directory)}")
-        return True
-
-    def summary(self, verbose: bool = False) -> list[str]:
-        """Return the lines of the summary, with all files that were skipped where `verbose`; empty where no item had an
-        outcome."""
-        from pytest_llmbench.report.terminal import summary
-
-        if not self.described:
-            return self.failures
-        return [*summary(self.described, [*self._remarks(), *self._skipped(verbose), *self.written, *self.failures])]
-
-    def _remarks(self) -> list[str]:
-        """Return what the summary adds to the verdicts: runs left out or only listed, files that are no logs."""
-        from pytest_llmbench.strays import briefly
-
-        batch, since = self.batch, self.settings.since
-        remarks = []
-        if batch.runs_before_since and since:
-            left_out = wording.counted(batch.runs_before_since, "run")
-            remarks.append(f"{left_out} left out: started before {since:%Y-%m-%d %H:%M} UTC (--llmb-since)")
-        if self._context:
-            own = "".join(f" --baselines {wording.place(path, self.directory)}" for path in self.settings.baselines)
-            next_step = f". Next: {FOUND if batch.runs_found else LOST}{own}"
-            remarks.append(f"{self._context.removesuffix('.')}{'' if self.settings.launch else next_step}")
-        told = {one["id"] for one in self.described if one["kind"] == "stray"}
-        untold = [stray for stray in batch.strays if stray.id not in told]
-        remarks += [
-            f"{stray.reason.upper()}, not judged: {stray.id}: {'; '.join(briefly(stray.text))}" for stray in untold[:5]
-        ]
-        if len(untold) > 5:
-            remarks.append(f"{len(untold) - 5} more runs were not judged: --llmb-unmatched=fail makes an item of each")
-        return remarks
-
-    def _skipped(self, verbose: bool) -> Iterator[str]:
-        ignored = self.batch.ignored
-        if verbose or len(ignored) == 1:
-            yield from (f"skipped {one}" for one in ignored)
-        elif ignored:
-            yield f"{len(ignored)} files skipped (-v tells all of them), first {ignored[0]}"
 
 
 def _is_judged(one: dict[str, Any]) -> bool:
@@ -304,13 +258,3 @@ def _is_judged(one: dict[str, Any]) -> bool:
         return True
     verdict = one.get("overruled") or one.get("verdict")
     return verdict in SOUND and not (one["status"] == "skipped" and verdict == "INCONCLUSIVE")
-
-
-def _tolerances(settings: Settings) -> Iterator[str]:
-    from pytest_llmbench.settings import DEFAULT_TOLERANCE
-    from pytest_llmbench.tolerance import TIME, slot
-
-    for tolerance in settings.tolerances:
-        yield f"{tolerance} ({tolerance.source})"
-    if not any(slot(tolerance) == TIME for tolerance in settings.tolerances):
-        yield f"{DEFAULT_TOLERANCE} unless a baseline says otherwise"

@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from pytest_llmbench import ci
 from pytest_llmbench.errors import SettingsError
 from pytest_llmbench.launch_settings import LaunchSettings, resolve_launch
 from pytest_llmbench.models import Tolerance
@@ -19,16 +20,27 @@ from pytest_llmbench.option_values import (
     cache_folder,
     chosen,
     converted,
+    existing,
     folder,
+    history,
     output,
     parse_age,
     readable,
+    refuse_shared,
     text,
     value,
+    with_packages,
 )
+from pytest_llmbench.options import destination
 from pytest_llmbench.tolerance import merged, parse_fraction, parse_tolerances
 
+if TYPE_CHECKING:
+    from pytest_llmbench.history.place import Place
+
 _PERCENT = partial(parse_fraction, expected="a percentage such as 1% or 0.5%")
+
+SUITES = (".yaml", ".yml")
+"""The names of suite files, which no pattern ends in."""
 
 ASSUMED_CV = 0.01
 DEFAULT_TOLERANCE = Tolerance(0.05, source="default")
@@ -42,14 +54,18 @@ class Settings:
 
     `tolerances` are those of the command line and the ini file, one for each `tolerance.slot`; for the other slots the
     baseline files decide. `against` is empty for recorded baselines where there are any, `repeat_window` None for no
-    repeats but those of one launch, `assumed_cv` a fraction, `cache` the folder of what was read before, None to read
-    all.
+    repeats but those of one launch, `assumed_cv` a fraction, and so is `drift_budget`, None where the baseline files
+    decide; `accept_drift` is why more may be recorded. `cache` is the folder of what was read before, None to read all.
+    `github`: this is a job of GitHub Actions that is told what is red, in its `step_summary` too. `commit` is what a CI
+    says that it tests, empty where none does. `history` is where verdicts are kept, None for nowhere, as in a session
+    that records and judges nothing.
     """
 
     logs: tuple[Path, ...] = ()
     baselines: tuple[Path, ...] = ()
     tolerances: tuple[Tolerance, ...] = ()
     require: tuple[str, ...] = ()
+    suites: tuple[Path, ...] = ()
     unmatched: str = "fail"
     release: str = ""
     gpu: str = ""
@@ -59,16 +75,26 @@ class Settings:
     against: str = ""
     baseline_release: str = ""
     record: Path | None = None
+    accept_drift: str = ""
+    drift_budget: float | None = None
     junit: Path | None = None
+    json: Path | None = None
+    github: bool = False
+    step_summary: Path | None = None
+    html: Path | None = None
     inconclusive: str = "literal"
     improvement: str = "pass"
     scaling: str = "report"
+    trend: str = "report"
+    acknowledged: Path | None = None
     repeat_window: timedelta | None = None
     assumed_cv: float = ASSUMED_CV
     certify: bool = False
     selftest: bool = False
     launch: LaunchSettings | None = None
     cache: Path | None = None
+    commit: str = ""
+    history: Place | None = None
 
 
 def resolve(values: Mapping[str, Any], directory: Path) -> Settings:
@@ -83,6 +109,7 @@ def resolve(values: Mapping[str, Any], directory: Path) -> Settings:
         baselines=tuple(folder("--llmb-baselines", one, directory) for one in values.get("llmb_baselines") or ()),
         tolerances=_tolerances(typed, ini),
         require=tuple(_patterns(values.get("llmb_require") or (), directory)),
+        suites=tuple(_suites(values.get("llmb_require") or (), directory)),
         unmatched=chosen(values, "--llmb-unmatched", "fail"),
         release=text(values, "--llmb-release"),
         gpu=text(values, "--llmb-gpu").lower(),
@@ -92,19 +119,57 @@ def resolve(values: Mapping[str, Any], directory: Path) -> Settings:
         against=chosen(values, "--llmb-against", "recorded") if values.get("llmb_against") else "",
         baseline_release=text(values, "--llmb-baseline-release"),
         record=output(values, "--llmb-record", directory),
+        accept_drift=text(values, "--llmb-accept-drift"),
+        drift_budget=converted(values, "--llmb-drift-budget", _PERCENT),
         junit=output(values, "--llmb-junit", directory),
+        json=output(values, "--llmb-json", directory),
+        **_github(values, os.environ),
+        html=with_packages("--llmb-html", output(values, "--llmb-html", directory), "html", ("jinja2", "leather")),
         inconclusive=chosen(values, "--llmb-inconclusive", "literal"),
         improvement=chosen(values, "--llmb-improvement", "pass"),
         scaling=chosen(values, "--llmb-scaling", "report"),
+        trend=chosen(values, "--llmb-trend", "report"),
+        acknowledged=_file(values, "--llmb-acknowledged", directory),
         repeat_window=converted(values, "--llmb-repeat-window", parse_window),
         assumed_cv=converted(values, "--llmb-assumed-cv", _PERCENT) or ASSUMED_CV,
         certify=bool(values.get("llmb_certify")),
         selftest=bool(values.get("llmb_selftest")),
         launch=resolve_launch(values, directory),
         cache=None if values.get("llmb_no_cache") else cache_folder(os.environ),
+        commit=ci.commit(os.environ),
+        history=None if values.get("llmb_record") else history(values, directory),  # nothing is judged
     )
-    _refuse_contradictions(settings)
+    _refuse_contradictions(settings, typed)
+    _refuse_idle_trend(settings, typed)
+    refuse_shared(_read(settings, values, directory), outputs(settings))
     return _certifying(settings, typed) if settings.certify else settings
+
+
+def outputs(settings: Settings) -> dict[str, Path | None]:
+    """Return the files that a session writes, by flag; None where one was not asked for."""
+    reports = {f"--llmb-{name}": getattr(settings, name) for name in ("junit", "json", "html")}
+    return {"--llmb-history": settings.history.file if settings.history else None, **reports}
+
+
+def _read(settings: Settings, values: Mapping[str, Any], directory: Path) -> dict[str, Path | None]:
+    """Return the files that a session reads and somebody wrote, by flag; of a folder of baselines those that the
+    session would write there."""
+    written = [path for path in outputs(settings).values() if path and path.suffix.lower() in SUITES]
+    required = [directory / Path(str(one)).expanduser() for one in values.get("llmb_require") or ()]
+    return {
+        **{f"--llmb-logs={one}": one for one in settings.logs},
+        **{f"--llmb-require={one}": one for one in required if os.path.isfile(one)},
+        **{f"--llmb-baselines={one}": path for one in settings.baselines for path in written if one in path.parents},
+        "--llmb-acknowledged": settings.acknowledged,
+        "--llmb-cluster": settings.launch.cluster if settings.launch else None,
+    }
+
+
+def _github(values: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
+    """Return what is told to GitHub: nothing elsewhere, nor where it was switched off."""
+    wanted = chosen(values, "--llmb-github", "auto") == "auto" and environment.get("GITHUB_ACTIONS") == "true"
+    place = environment.get("GITHUB_STEP_SUMMARY", "")
+    return {"github": wanted, "step_summary": Path(place) if wanted and place else None}
 
 
 def parse_window(text: str) -> timedelta | None:
@@ -120,11 +185,18 @@ def parse_moment(text: str) -> datetime:
         raise ValueError("expected a date such as 2025-11-20 or a time such as 2025-11-20T06:00") from None
 
 
-def _refuse_contradictions(settings: Settings) -> None:
+def _refuse_contradictions(settings: Settings, typed: Mapping[str, Any]) -> None:
     """Refuse what has to judge in a session that only records, and what a launch has no use for."""
-    for flag, given in (("--llmb-certify", settings.certify), ("--llmb-selftest", settings.selftest)):
+    typed_history = value(typed, "--llmb-history") is not None
+    for flag, given in (
+        ("--llmb-certify", settings.certify),
+        ("--llmb-selftest", settings.selftest),
+        ("--llmb-history", typed_history),
+    ):
         if given and settings.record is not None:
             raise SettingsError(f"{flag} with --llmb-record: a session that records judges nothing; run two sessions")
+    if settings.accept_drift and settings.record is None:
+        raise SettingsError("--llmb-accept-drift without --llmb-record: only what is recorded is accepted")
     if settings.launch is None:
         return
     for flag, useless in (
@@ -135,6 +207,18 @@ def _refuse_contradictions(settings: Settings) -> None:
     ):
         if useless:
             raise SettingsError(f"{flag} with a launch: it is about runs on disk; judge them with --llmb-logs alone")
+
+
+def _refuse_idle_trend(settings: Settings, typed: Mapping[str, Any]) -> None:
+    """Refuse --llmb-trend=fail where it was typed and there is nothing to search for changes: it would never fail."""
+    if value(typed, "--llmb-trend") != "fail":
+        return
+    if settings.record is not None:
+        raise SettingsError("--llmb-trend=fail with --llmb-record: a session that records looks for no change")
+    if settings.launch is not None and not settings.logs and settings.history is None:
+        raise SettingsError(
+            "--llmb-trend=fail with a launch that knows of no earlier night: add --llmb-history or --llmb-logs"
+        )
 
 
 def _certifying(settings: Settings, typed: Mapping[str, Any]) -> Settings:
@@ -175,13 +259,29 @@ def _tolerances(typed: Mapping[str, Any], ini: Mapping[str, Any]) -> tuple[Toler
     return merged(weaker or (), stronger or ())
 
 
+def _file(values: Mapping[str, Any], flag: str, directory: Path) -> Path | None:
+    """Return a file that exists, None where none was given; an ini file may name one."""
+    given = values.get(destination(flag))
+    paths = given if isinstance(given, list) else [given] if given else []
+    if len(paths) > 1:
+        raise SettingsError(f"{flag}: found {len(paths)} paths, expected one")
+    return existing(flag, paths[0], directory) if paths else None
+
+
+def _suites(given: Sequence[object], directory: Path) -> list[Path]:
+    """Return the suite files among what is required."""
+    return [existing("--llmb-require", one, directory) for one in given if Path(str(one)).suffix.lower() in SUITES]
+
+
 def _patterns(given: Sequence[object], directory: Path) -> list[str]:
-    """Expand files of patterns, one a line, `#` starts a comment."""
+    """Expand files of patterns, one a line, `#` starts a comment; suite files are left to the catalogue."""
     patterns: list[str] = []
     for one in map(str, given):
         path = directory / Path(one).expanduser()
-        if one and path.is_file():
-            lines = (line.partition("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines())
+        if path.suffix.lower() in SUITES:
+            continue
+        if (text := _text(one, path)) is not None:
+            lines = (line.partition("#")[0].strip() for line in text.splitlines())
             found = [line for line in lines if line]
             if not found:
                 raise SettingsError(f"--llmb-require={one}: the file names no configuration")
@@ -191,3 +291,14 @@ def _patterns(given: Sequence[object], directory: Path) -> list[str]:
     if "" in patterns:
         raise SettingsError("--llmb-require= is empty: give an id, a pattern, a file or all")
     return patterns
+
+
+def _text(given: str, path: Path) -> str | None:
+    """Return what stands in a file of patterns; None where there is no file of that name."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (PermissionError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", "not UTF-8")
+        raise SettingsError(f"--llmb-require={given}: {why}, expected a file of configurations, one a line") from error
+    except OSError:  # no file, a folder, or longer than a name may be
+        return None

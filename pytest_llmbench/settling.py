@@ -24,7 +24,7 @@ def settle(batch: Batch, selected: Collection[str], settings: Settings) -> tuple
     for result in chosen:
         key = result.case.key
         in_doubt = key not in judged or result.judgement.verdict is Verdict.INCONCLUSIVE
-        required = is_required(key, settings.require) and in_doubt
+        required = (key in batch.required or is_required(key, settings.require)) and in_doubt
         status = Status.FAILED if nothing else status_of(result.judgement, required=required, settings=settings)
         outcome = Outcome(result.case, status, result.judgement, result.others, nothing)
         outcomes.append(replace(outcome, jobs=result.jobs, nodes=result.nodes))
@@ -74,12 +74,20 @@ def _nothing_judged(batch: Batch, selected: int, settings: Settings) -> str:
     if not batch.runs_found:
         others = f", only {wording.counted(len(batch.ignored), 'other file')}" if batch.ignored else ""
         return f"{told} There is no log (.out or .log) with a training step under the given paths{others}."
-    found = [f"{stray.id} ({'; '.join(briefly(stray.text))}{_near(stray)})" for stray in batch.strays]
-    judgements = [result.judgement for result in batch.results.values()]
-    found += [
-        f"{one.measurement.run.id} ({one.baseline.key.id}: {one.verdict})" for one in judgements if one.measurement
-    ]
-    return f"{told} {wording.counted(batch.runs_found, 'run')} found: {wording.listed(found)}."
+    return f"{told} {wording.counted(batch.runs_found, 'run')} found: {_found(batch)}."
+
+
+def _found(batch: Batch) -> str:
+    """Return the runs with what keeps each from being judged, those of which the same is to be said together."""
+    ids: dict[str, list[str]] = {}
+    for stray in batch.strays:
+        ids.setdefault(f"{'; '.join(briefly(stray.text))}{_near(stray)}", []).append(stray.id)
+    for one in (result.judgement for result in batch.results.values()):
+        if one.measurement:
+            ids.setdefault(f"{one.baseline.key.id}: {one.verdict}", []).append(one.measurement.run.id)
+    shown = [f"{wording.listed(named)} ({why})" for why, named in list(ids.items())[:5]]
+    rest = sum(len(named) for named in list(ids.values())[5:])
+    return ", ".join(shown) + (f" and {rest} more" if rest else "")
 
 
 def _near(stray: Stray) -> str:

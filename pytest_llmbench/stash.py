@@ -26,6 +26,7 @@ CASES = {
     "llmb_cluster_change": "test_cluster_change",
     "llmb_weak_scaling": "test_weak_scaling",
     "llmb_fp8_speedup": "test_fp8_speedup",
+    "llmb_trend": "test_trend",
     "llmb_selftest": "test_selftest",
 }
 """The fixtures that have an item for each case, and the built-in test of each, in the order in which they run."""

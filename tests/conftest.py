@@ -1,17 +1,48 @@
 """For all tests."""
 
 # pytester forgets what an in-process session imported, and extension modules cannot be loaded twice
+import signal
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pandas as pd  # noqa: F401
 import pytest
 import scipy.stats  # noqa: F401
 import yaml  # noqa: F401
 
+with suppress(
+    ModuleNotFoundError
+):  # judging the examples in a checkout loads this file, too, and needs no test package
+    from hypothesis import settings
+
+    settings.register_profile("untimed", deadline=None)  # no test fails because a machine is busy
+    settings.load_profile("untimed")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_commit() -> Iterator[None]:
+    """Keep the commit that a CI names out of reports."""
+    from pytest_llmbench.ci import COMMITS
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in COMMITS:
+            patch.delenv(name, raising=False)
+        yield
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_user_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep what tests read out of the cache of the user who runs them."""
+    """Keep what tests read out of the cache of the user who runs them, and what they judge out of the CI's own page."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("GITHUB_ACTIONS", raising=False)
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _interrupts() -> Iterator[None]:
+    """Let tests interrupt themselves and their processes where the tests run in the background of a shell, too, which
+    has them ignore SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

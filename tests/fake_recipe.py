@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 STEP = 1.0
@@ -20,9 +20,10 @@ if [ -n "${SLURM_JOB_ID:-}" ]; then
     # like the recipes' own, the log of a requeued job goes on in the same file
     exec >>"$folder/log-nemo_fake_${MODEL_SIZE}_${JOB_TOTAL_GPUS}_${SLURM_JOB_ID}.out" 2>&1
 fi
+batch=128
 step() {  # step NUMBER SECONDS
-    echo "Training epoch 0, iteration $1/49 | lr: 1e-05 | global_batch_size: 128 | global_step: $1 |" \\
-        "reduced_train_loss: 11.9 | train_step_timing in s: $2 | consumed_samples: $((($1 + 1) * 128))"
+    echo "Training epoch 0, iteration $1/49 | lr: 1e-05 | global_batch_size: $batch | global_step: $1 |" \\
+        "reduced_train_loss: 11.9 | train_step_timing in s: $2 | consumed_samples: $((($1 + 1) * batch))"
 }
 steps() {  # steps SECONDS [FIRST [LAST]]
     local number
@@ -33,8 +34,8 @@ case "$MODEL_SIZE" in
 """
 
 ROW = (
-    "  - {{size: {size}, gpu: h100, dtype: bf16, gpus: {gpus}, table: A table, sequence_length: 4096, layers: 2,\n"
-    '     mbs: 1, gbs: 128, cells: {{step_time: "1.00"}}}}\n'
+    "  - {{size: {size}, gpu: h100, dtype: {dtype}, gpus: {gpus}, table: A table, sequence_length: 4096, layers: 2,\n"
+    '     mbs: 1, gbs: {gbs}, cells: {{step_time: "1.00"}}}}\n'
 )
 BASELINES = """schema: 1
 kind: published
@@ -49,7 +50,7 @@ source: {{document: A document}}
 timed: mean
 window: {{statistic: mean, first: 11, last: 44}}
 steps: 50
-peak_tflops: {{h100: {{bf16: "989"}}}}
+peak_tflops: {{h100: {{bf16: "989", fp8: "1979"}}}}
 models:
 {models}
 launch:
@@ -138,11 +139,13 @@ def write_recipe(
     cluster: str = "",
     directives: str = "",
     purposes: str = "",
+    further: Sequence[Mapping[str, object]] = (),
 ) -> None:
     """Write baselines/fake.yaml, recipe/launch.sh, cluster.yaml and an ini file below a folder.
 
     `behaviours` are shell commands by model size: what a job of that size does. `directives` are lines of #SBATCH,
-    `purposes` what the document says of profiles, traces and checkpoints.
+    `purposes` what the document says of profiles, traces and checkpoints. Of each size there is one configuration, in
+    bf16 at a batch of 128; `further` are more of them, by what differs: size, gpus, dtype, gbs.
     """
     recipe, stage = folder / "recipe", folder / "stage"
     for one in (recipe, stage, folder / "baselines"):
@@ -150,7 +153,8 @@ def write_recipe(
     cases = "".join(f"    {size})\n{commands}\n    ;;\n" for size, commands in behaviours.items())
     program(recipe / "launch.sh", f"{HEAD}{cases}esac\n".replace("{directives}", directives))
     program(recipe / "submit.sh", SUBMIT)
-    rows = "".join(ROW.format(size=size, gpus=gpus) for size in behaviours)
+    of_sizes = [{"size": size, "gpus": gpus} for size in behaviours]
+    rows = "".join(ROW.format(**{"dtype": "bf16", "gbs": 128, **one}) for one in (*of_sizes, *further))
     models = "\n".join(MODEL.format(size=size) for size in behaviours)
     text = BASELINES.format(models=models, rows=rows, kind=kind, fixed=FIXED, purposes=purposes)
     (folder / "baselines" / "fake.yaml").write_text(text)

@@ -15,12 +15,14 @@ import pytest
 import pytest_llmbench
 
 PACKAGE = Path(pytest_llmbench.__file__).parent
-STAGES = {"baseline", "discover", "parse", "measure", "judge", "report", "launch"}
+STAGES = {"baseline", "discover", "parse", "measure", "judge", "report", "launch", "history"}
 SHARED = {
+    "ci",
     "models",
     "errors",
     "wording",
     "tolerance",
+    "acceptance",
     "robust",
     "quantities",
     "jobs",
@@ -29,7 +31,16 @@ SHARED = {
     "patterns",
     "files",
 }
-KNOW_PYTEST = {"plugin.py", "stash.py", "collection.py", "launch_session.py", "fixtures.py", "suite"}
+KNOW_PYTEST = {
+    "plugin.py",
+    "starting.py",
+    "hooks.py",
+    "stash.py",
+    "collection.py",
+    "launch_session.py",
+    "fixtures.py",
+    "suite",
+}
 HEAVY = {
     "yaml",
     "numpy",
@@ -37,11 +48,16 @@ HEAVY = {
     "scipy",
     "junit_xml",
     "jinja2",
+    "leather",
     "multiprocessing",
     "zstandard",
     "fsspec",
     "re2",
     "ahocorasick_rs",
+    "sqlalchemy",
+    "psycopg",
+    "pyarrow",
+    "sqlite3",
 }
 
 
@@ -112,11 +128,9 @@ def test_an_idle_session_loads_no_stage_starts_nothing_and_leaves_nothing(tmp_pa
     seen = json.loads(facts.read_text())
     assert seen["modules"] == [
         "pytest_llmbench",
-        "pytest_llmbench.collection",
         "pytest_llmbench.fixtures",
         "pytest_llmbench.options",
         "pytest_llmbench.plugin",
-        "pytest_llmbench.stash",
     ]
     assert seen["threads"] == 1
     assert seen["files"] == ["conftest.py", "test_one.py"]

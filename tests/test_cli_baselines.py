@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -223,3 +224,81 @@ def test_a_recipe_that_nothing_has_timed_lints_clean(capsys: pytest.CaptureFixtu
     code, out, _ = run(capsys, "lint", untimed)
     assert code == 0
     assert "1 configuration, 0 cells (0 numbers), 0 derived" in out
+
+
+def test_diff_of_two_releases(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "diff", "24.11", "25.05")
+    assert (code, err) == (1, "")
+    assert "grok1_314b-h100-bf16-512                  20.83 s    15.93 s   -23.5 %  +30.6 %" in out
+    assert "  MFU 41.50% -> 54.20%, by step time +30.7 %" in out
+    assert "only in 24.11: 28: grok1_314b-h100-bf16-8," in out
+    assert max(map(len, out.splitlines())) < 80
+
+
+def test_diff_of_files_as_json(capsys: pytest.CaptureFixture[str], own: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.yaml"
+    other.write_text(OWN.replace("12.30", "12.00").replace("layers: 32", "layers: 31"))
+    code, out, _ = run(capsys, "diff", own, other, "--format", "json")
+    (told,) = json.loads(out)
+    assert (code, told["id"]) == (1, "mine_8b-h100-bf16-8")
+    assert (told["step_seconds"], told["facts"]) == ([12.3, 12.0], {"layers": ["32", "31"]})
+    assert run(capsys, "diff", own, own)[0] == 0
+
+
+def test_diff_of_nothing_that_there_is(capsys: pytest.CaptureFixture[str], own: Path) -> None:
+    code, _, err = run(capsys, "diff", own, "25.50")
+    assert code == 2
+    assert "expected a file, a folder or a release among 24.11, 25.01, 25.04, 25.05 (did you mean '25.05'?)" in err
+
+
+TABLE = """\
+| Oak 8b FP8 | 8x H100 GPUs |
+|---|---|
+| Step time (s) | 9.33 |
+"""
+
+
+def test_import_prints_a_draft_and_beside_it_what_is_missing(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    document = tmp_path / "README.md"
+    document.write_text(TABLE)
+    code, out, err = run(capsys, "import", document, "--release", "25.05")
+    assert code == 0
+    assert out.startswith("# Drafted from README.md by llmbench baselines import;")
+    assert 'cells: {step_time: "9.33"}}' in out
+    assert "oak 25.05: 1 configuration, 1 cell\nto fill in, oak line 7: framework" in err
+
+
+def test_import_never_overwrites_without_force(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    document, own = tmp_path / "README.md", tmp_path / "own"
+    document.write_text(TABLE)
+    arguments = ("import", document, "--release", "25.05", "--recipe", "mine", "-o", own)
+    assert run(capsys, *arguments)[0] == 0
+    path = own / "mine" / "25.05.yaml"
+    before = path.read_bytes()
+    document.write_text(TABLE.replace("9.33", "9.40"))
+    code, out, _ = run(capsys, *arguments)
+    assert (code, path.read_bytes()) == (1, before)
+    assert '+     cells: {step_time: "9.40"}}' in out
+    assert run(capsys, *arguments, "--force")[0] == 0
+    assert b"9.40" in path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "told"),
+    [
+        (TABLE.replace("9.33", "9,330"), 2, "its comma may be a decimal one"),
+        (TABLE + "| MFU | 0.41 |\n", 1, "whether it is a percentage or a fraction"),
+        (TABLE + "\n| Model | Disk |\n|---|---|\n| 8b | 105 GB |\n", 0, "is not about performance or"),
+    ],
+)
+def test_import_fails_where_a_number_was_not_read(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, code: int, told: str
+) -> None:
+    """A table about something else is listed, and no reason to fail."""
+    document = tmp_path / "README.md"
+    document.write_text(text)
+    found, _, err = run(capsys, "import", document, "--release", "25.05")
+    assert found == code
+    assert told in " ".join(err.split())

@@ -29,6 +29,12 @@ def test_a_wider_tolerance_turns_red_to_green_and_says_which(capsys: pytest.Capt
     assert all(len(line) < 80 for line in lines)
 
 
+def test_what_stays_as_red_as_it_was_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = told(capsys, "--tolerance=2%")
+    assert lines[0] == "change otherwise (nothing turns red, or from red):"
+    assert "PASS -> INCONCLUSIVE" in lines[1]
+
+
 def test_a_certificate_is_stricter(capsys: pytest.CaptureFixture[str]) -> None:
     lines = told(capsys, "--certify")
     assert lines[0] == "turn red:"

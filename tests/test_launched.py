@@ -134,3 +134,42 @@ def test_the_log_of_a_job_is_read_in_the_dialect_that_its_baseline_file_defines(
     assert run.identity.key == key
     assert [attempt.log.dialect for attempt in run.attempts] == ["regex:fake-1"]
     assert run.attempts[0].log.segments[0].steps.seconds.tolist() == [2.5] * 7
+
+
+def test_a_run_ran_in_the_image_that_its_job_was_told_to_use(tmp_path: Path) -> None:
+    """Unless the launcher's own record of the job names another one."""
+    settings = Settings()
+    runs = LaunchedRuns(settings, load(settings), "session", 0.05, lambda: START)
+    one = job(tmp_path, log_folder=tmp_path, status=running())
+    one = replace(one, spec=replace(one.spec, environment=(("RUN_CONF_IMAGE", "/images/own.sqsh"),)))
+    (tmp_path / f"log-nemo_fake_8b_8_{one.job_id}.out").write_text(LINE.format(0))
+    found = runs.judges({}).find(one)
+    assert found is not None
+    assert found.found.environment == (("container", "/images/own.sqsh"),)
+    record = f"job_info: {{job_id: '{one.job_id}'}}\ncontainer_info: {{images: [its.sqsh]}}\n"
+    (tmp_path / f"llmb-config_{one.job_id}.yaml").write_text(record)
+    found = runs.judges({}).find(one)
+    assert found is not None
+    assert found.found.environment == (("container", "its.sqsh"),)
+
+
+def test_the_log_of_a_launched_run_below_the_old_ones_is_no_older_run(tmp_path: Path) -> None:
+    """It would be an earlier night of itself."""
+    (tmp_path / "own.yaml").write_text(OWN)
+    settings = Settings(baselines=(tmp_path / "own.yaml",), logs=(tmp_path,), release="1", gpu="h100")
+    catalogue = load(settings)
+    key = next(key for key in catalogue.baselines if key.recipe == "fake")
+    folder = tmp_path / "results" / "1" / "bf16" / "8b" / "8"
+    folder.mkdir(parents=True)
+    one = job(tmp_path, log_folder=folder, status=running())
+    one = replace(one, spec=replace(one.spec, key=key))
+    for number in (one.job_id, "9999"):
+        log = folder / f"log-fake_8b_8_{number}.out"
+        log.write_text("".join(f"it {step}/50 2500 ms/step\n" for step in range(1, 51)))
+    runs = LaunchedRuns(settings, catalogue, "session", 0.05, lambda: START)
+    judges = runs.judges({})
+    found = judges.find(one)
+    assert found is not None
+    ((_, (evidence,)),) = runs.reached({key: judges.judge(key, [found])}).values()
+    assert [each.run.found.job_id for each in evidence.measurements] == [one.job_id, "9999"]
+    assert evidence.measurements[0].run is found

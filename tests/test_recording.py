@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import importlib
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import numpy as np
 import pytest
-from builders import KEY, NOW, measurement
+from builders import KEY, NOW, measurement, run
 from generator import write_run
 from generator.__main__ import shipped
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from pytest_llmbench import telling
 from pytest_llmbench.baseline.read import read_recipe
+from pytest_llmbench.baseline.write import alone
+from pytest_llmbench.errors import RecordError
 from pytest_llmbench.models import Reason, Verdict
 from pytest_llmbench.recording import record, recording_of
 from pytest_llmbench.session import Session
@@ -76,8 +81,50 @@ def test_a_refused_recording_does_not_advise_to_record(tmp_path: Path) -> None:
     batch = replace(session.batch, results={KEY.id: replace(result, judgement=judgement)})
     (outcome,), _ = record(batch, [KEY.id], session.settings, NOW)
     assert outcome.judgement.reason is Reason.REPEATS_DISAGREE
-    assert outcome.judgement.text == "nothing to compare with yet: 7.3 s, 9 s measured"
-    assert "its runs differ by more than 10 %" in outcome.context
+    assert outcome.judgement.text.startswith("not recorded: its runs differ by more than 10 %")
+
+
+def test_sessions_that_record_side_by_side_keep_what_the_others_recorded(tmp_path: Path) -> None:
+    """While another session holds the folder, this one waits, and then adds to what that one wrote."""
+    other = recorded(tmp_path / "other", NOW - timedelta(hours=5))
+    written = tmp_path / "other" / "own" / "grok1" / "25.05.yaml"
+    text = written.read_text(encoding="utf-8").replace("gpus: 128", "gpus: 256").replace("dp: 32", "dp: 64")
+    place = tmp_path / "own" / "grok1" / "25.05.yaml"
+    with ThreadPoolExecutor() as threads:
+        with alone(tmp_path / "own"):
+            session = threads.submit(recorded, tmp_path, NOW - timedelta(hours=5))
+            wait([session], timeout=0.5)  # it would be done by then
+            place.parent.mkdir(exist_ok=True)
+            place.write_text(text, encoding="utf-8")
+        assert session.result().outcome(other.batch.results[KEY.id].case)[0].skipped
+    assert [one.key.gpus for one in read_recipe(place).baselines] == [128, 256]
+
+
+def test_a_session_that_never_ends_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.import_module("pytest_llmbench.baseline.write"), "PATIENCE_SECONDS", 0.1)
+    told = r"another session has been recording here for 0\.1 s"
+    with alone(tmp_path), pytest.raises(RecordError, match=told), alone(tmp_path):
+        pytest.fail("both hold the folder")
+    with alone(tmp_path):
+        pass  # it is free again
+
+
+def test_the_environment_is_what_all_runs_agree_on() -> None:
+    one, two = (
+        measurement(7.3, run=run(environment=(("container", "nemo:25.04\x07"), ("nccl", nccl))))
+        for nccl in ("2.25.1", "2.26.2")
+    )
+    container = ("container", "nemo:25.04\\x07")
+    assert recording_of([one, one], NOW, "alice").environment == (container, ("nccl", "2.25.1"))
+    assert recording_of([one, two], NOW, "alice").environment == (container,)
+    assert recording_of([one, measurement(7.3)], NOW, "alice").environment == ()
+    assert recording_of([one], NOW, "alice").by == "alice"
+
+
+def test_the_newest_run_is_known_where_all_say_when_they_started() -> None:
+    runs = [measurement(7.3, run=run(started=NOW - timedelta(days=days))) for days in (3, 2, 9)]
+    assert recording_of(runs, NOW).newest_run == (NOW - timedelta(days=2)).date().isoformat()
+    assert recording_of([*runs, measurement(7.3, run=run(started=None))], NOW).newest_run == ""
 
 
 @pytest.mark.parametrize(("tolerance", "recorded_files"), [("perf:30%", 1), ("20%", 0)])
@@ -92,21 +139,52 @@ def test_what_a_file_tolerates_may_lie_between_the_runs_that_it_records(
     batch = replace(session.batch, measurements={KEY: runs})
     (outcome,), files = record(batch, [KEY.id], session.settings, NOW)
     assert len(files) == recorded_files
-    assert ("differ by more than 20 %" in outcome.context) == (not recorded_files)
+    assert ("differ by more than 20 %" in outcome.judgement.text) == (not recorded_files)
+
+
+def test_runs_of_two_levels_are_refused_and_those_of_one_are_not(tmp_path: Path) -> None:
+    """Their mean would hide a regression of as much as lies between it and the better level."""
+    noise = 1 + 0.003 * np.random.default_rng(3).standard_normal(24)
+    for night, wobble in enumerate(noise.tolist()):
+        began = NOW - timedelta(days=24 - night)
+        seconds = 7.3 * wobble * (1.05 if night >= 14 else 1.0)
+        write_run(tmp_path / "runs", shipped()[KEY.id], seconds=(seconds,) * 50, started=began, job_id=str(500 + night))
+    since = NOW - timedelta(days=10)
+    settings = Settings(logs=(tmp_path / "runs",), record=tmp_path / "own")
+    mixed, one_level = (Session(each, lambda: NOW, tmp_path) for each in (settings, replace(settings, since=since)))
+    mixed.settle([KEY.id])
+    refused, told = mixed.outcome(mixed.batch.results[KEY.id].case)
+    assert (refused.failed, told["reason"]) == (True, "repeats-disagree")
+    assert f"since {since:%Y-%m-%d}; --llmb-since={since:%Y-%m-%d} takes the last one" in told["text"]
+    assert not (tmp_path / "own").exists()
+    one_level.settle([KEY.id])
+    (baseline,) = read_recipe(tmp_path / "own" / "grok1" / "25.05.yaml").baselines
+    assert baseline.step_seconds == pytest.approx(7.3 * 1.05, rel=0.003)
 
 
 @pytest.mark.parametrize(
-    ("runs", "why"),
+    ("runs", "reason", "why"),
     [
-        ([(7.3,) * 50, (9.0,) * 50], "its runs differ by more than 10 %"),
-        ([tuple(40.0 if step % 6 == 0 else 7.3 for step in range(50))], "a few slow steps take more than a fifth"),
+        ([(7.3,) * 50, (9.0,) * 50], "repeats-disagree", "its runs differ by more than 10 %"),
+        (
+            [tuple(40.0 if step % 6 == 0 else 7.3 for step in range(50))],
+            "few-steps-decide",
+            "a few slow steps take more than a fifth",
+        ),
     ],
 )
 def test_runs_that_are_the_baseline_of_nothing_are_refused(
-    tmp_path: Path, runs: list[tuple[float, ...]], why: str
+    tmp_path: Path, runs: list[tuple[float, ...]], reason: str, why: str
 ) -> None:
+    """Each says so in its own line, red, and not that it would pass."""
     session = recorded(tmp_path, NOW - timedelta(hours=5), *runs)
     outcome, told = session.outcome(session.batch.results[KEY.id].case)
     assert outcome.failed
-    assert why in told["context"]
+    assert (told["verdict"], told["reason"], told["context"]) == ("INVALID", reason, "")
+    assert told["text"].startswith(f"not recorded: {why}")
+    session.keep([told])
+    summary = " ".join(" ".join(telling.summary(session)).split())
+    assert f"not recorded: {why}" in summary
+    assert "1 red: 1 INVALID" in summary
+    assert "Next: " not in summary  # nothing keeps it from being judged: it was not to be
     assert not (tmp_path / "own").exists()

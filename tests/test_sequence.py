@@ -42,7 +42,9 @@ def judgement(verdict: Verdict, reason: Reason = Reason.CANNOT_TELL, **fields: A
 class Course:
     """A configuration whose verdicts, look by look, are given; remembers how many runs each look judged."""
 
-    def __init__(self, *verdicts: Verdict, budget: float = 1e9, always: bool = False, **settings: Any) -> None:
+    def __init__(
+        self, *verdicts: Verdict, budget: float = 1e9, always: bool = False, asked: int = 1, **settings: Any
+    ) -> None:
         self.verdicts = list(verdicts)
         self.looks: list[int] = []
         self.reason = Reason.CANNOT_TELL
@@ -63,6 +65,7 @@ class Course:
             affordable=self.affordable,
             profile=lambda spec: replace(spec, purpose=Purpose.PROFILE),
             always=always,
+            asked={KEY.id: asked},
         )
         self.count = 0
 
@@ -112,6 +115,36 @@ def test_a_run_that_does_not_pass_is_repeated_twice_on_other_nodes_and_all_three
     assert course.looks == [1, 3]
     assert course.result.judgement.verdict is Verdict.REGRESSION
     assert [job.repeat for job in course.result.jobs] == [1, 3, 2]
+
+
+@pytest.mark.parametrize("verdict", [Verdict.PASS, Verdict.IMPROVEMENT])
+def test_a_run_that_passes_is_repeated_anywhere_where_several_are_asked_for_and_all_are_judged(
+    verdict: Verdict,
+) -> None:
+    course = Course(verdict, Verdict.REGRESSION, asked=3)
+    more = course.end()
+    assert [(one.attempt, one.repeat, one.spec.exclude) for one in more] == [(1, 2, ()), (1, 3, ())]
+    assert course.end(repeat=2) == course.end(repeat=3) == []
+    assert course.looks == [1, 3]
+    assert course.result.judgement.verdict is Verdict.REGRESSION
+
+
+@pytest.mark.parametrize(
+    ("verdict", "settings", "repeats"),
+    [
+        (Verdict.PASS, {"asked": 2}, [2]),
+        (Verdict.REGRESSION, {"asked": 2}, [2, 3]),
+        (Verdict.INVALID, {"asked": 3}, []),
+        (Verdict.PASS, {"asked": 3, "budget": 15.0}, []),
+        (Verdict.PASS, {"asked": 3, "collect": True}, []),
+    ],
+    ids=["two", "slow", "invalid", "no-hours", "collected"],
+)
+def test_as_many_runs_as_are_asked_for_follow_unless_nothing_can_come_of_them(
+    verdict: Verdict, settings: dict[str, Any], repeats: list[int]
+) -> None:
+    course = Course(verdict, **settings)
+    assert [one.repeat for one in course.end()] == repeats
 
 
 def test_a_run_over_the_budget_of_its_checkpoints_is_neither_repeated_nor_profiled() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections import ChainMap
 from datetime import UTC, datetime, timedelta
@@ -45,6 +46,7 @@ def test_nothing_given_is_the_default(folder: Path) -> None:
         ("inconclusive", "skip", "skip"),
         ("improvement", "fail", "fail"),
         ("scaling", "fail", "fail"),
+        ("trend", "fail", "fail"),
         ("repeat_window", "2h", timedelta(hours=2)),
         ("repeat_window", "0", None),
         ("repeat_window", "0h", None),
@@ -59,6 +61,27 @@ def test_nothing_given_is_the_default(folder: Path) -> None:
 )
 def test_a_value_means_what_it_says(folder: Path, name: str, value: Any, expected: Any) -> None:
     assert getattr(resolve({f"llmb_{name}": value}, folder), name) == expected
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, ""),
+        ({"GITHUB_SHA": "1a2b3c4d"}, "1a2b3c4d"),
+        ({"CI_COMMIT_SHA": " 1A2B3C4D\n"}, "1A2B3C4D"),
+        ({"BUILDKITE_COMMIT": "HEAD", "GIT_COMMIT": "f" * 40}, "f" * 40),
+        ({"BUILDKITE_COMMIT": "HEAD"}, ""),
+        ({"GITHUB_SHA": "", "CI_COMMIT_SHA": "no commit"}, ""),
+        ({"GITHUB_SHA": "abc"}, ""),
+        ({"COMMIT": "1a2b3c4d"}, ""),
+    ],
+)
+def test_the_commit_that_a_ci_names(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], expected: str
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert resolve({}, folder).commit == expected
 
 
 def both(typed: dict[str, Any], ini: dict[str, Any]) -> ChainMap[str, Any]:
@@ -145,10 +168,14 @@ def test_a_session_that_records_judges_nothing(folder: Path, flag: str) -> None:
 
 
 def test_paths_are_below_the_folder_of_the_call(folder: Path) -> None:
-    settings = resolve({"llmb_logs": ["experiments"], "llmb_record": "new/deep", "llmb_junit": "out/x.xml"}, folder)
+    settings = resolve(
+        {"llmb_logs": ["experiments"], "llmb_record": "new/deep", "llmb_junit": "out/x.xml", "llmb_html": "x.html"},
+        folder,
+    )
     assert settings.logs == (folder / "experiments",)
     assert settings.record == folder / "new/deep"
     assert settings.junit == folder / "out/x.xml"
+    assert settings.html == folder / "x.html"
 
 
 @pytest.mark.parametrize(
@@ -183,7 +210,7 @@ def test_paths_are_below_the_folder_of_the_call(folder: Path) -> None:
         ("against", "record", "expected recorded, published or both (did you mean 'recorded'?)"),
         ("require", [""], "--llmb-require= is empty"),
         ("record", "file.txt", "is a file"),
-        ("record", "file.txt/x", "cannot write below"),
+        ("record", "file.txt/x", "file.txt; give another place, or ask for permission"),
         ("junit", "experiments", "is a folder"),
     ],
 )
@@ -191,6 +218,127 @@ def test_a_wrong_value_is_refused_with_what_was_expected(folder: Path, name: str
     with pytest.raises(SettingsError) as caught:
         resolve({f"llmb_{name}": value}, folder)
     assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("json", "html"), ("junit", "json"), ("history", "json"), ("acknowledged", "html"), ("logs", "junit")],
+)
+def test_a_file_that_would_replace_another_is_refused(folder: Path, one: str, other: str) -> None:
+    """A report in the place of the history would end it; a link is the same file."""
+    (folder / "x").touch()
+    (folder / "link").symlink_to("x")
+    values = {f"llmb_{one}": ["x"] if one == "logs" else "x", f"llmb_{other}": "link"}
+    with pytest.raises(SettingsError, match=rf"--llmb-\w+=.*: --llmb-{one}.* is the same file"):
+        resolve(values, folder)
+    assert resolve({**values, f"llmb_{other}": "y"}, folder)
+
+
+@pytest.mark.parametrize(
+    ("flag", "name"), [("require", "required.txt"), ("require", "suite.yml"), ("baselines", "own/mine.yaml")]
+)
+def test_a_report_does_not_replace_what_the_next_session_reads(folder: Path, flag: str, name: str) -> None:
+    (folder / "own").mkdir()
+    (folder / name).write_text("grok1*\n")
+    values = {f"llmb_{flag}": ["own" if flag == "baselines" else name], "llmb_json": name}
+    with pytest.raises(SettingsError, match=rf"--llmb-json=.*: --llmb-{flag}=.* is the same file"):
+        resolve(values, folder)
+    assert resolve({**values, "llmb_json": "own/night.json"}, folder)
+
+
+def test_a_report_does_not_replace_the_cluster_file(folder: Path) -> None:
+    (folder / "cluster.yaml").touch()
+    with pytest.raises(SettingsError, match=r"--llmb-html=.*: --llmb-cluster is the same file"):
+        resolve({"llmb_launch": True, "llmb_html": "cluster.yaml"}, folder)
+
+
+def test_a_loop_of_links_is_no_crash(folder: Path) -> None:
+    (folder / "loop").symlink_to("loop")
+    assert resolve({"llmb_json": "loop", "llmb_html": "x.html"}, folder).json == folder / "loop"
+
+
+def test_devices_may_be_shared(folder: Path) -> None:
+    assert resolve({"llmb_json": "/dev/null", "llmb_junit": "/dev/null"}, folder).json == Path("/dev/null")
+
+
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        ({"record": "new"}, "with --llmb-record: a session"),
+        ({"launch": True}, "with a launch that knows of no earlier"),
+    ],
+)
+def test_a_trend_that_nothing_searches_for_is_refused_where_it_was_typed(
+    folder: Path, other: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(SettingsError, match=f"--llmb-trend=fail {told}"):
+        resolve(both({"trend": "fail", **other}, {}), folder)
+    assert resolve(both(other, {"trend": "fail"}), folder).trend == "fail"
+
+
+@pytest.mark.parametrize("nights", [{"logs": ["."]}, {"history": "history.db"}])
+def test_a_launch_that_knows_of_earlier_nights_may_fail_for_their_trend(folder: Path, nights: dict[str, Any]) -> None:
+    assert resolve(both({"trend": "fail", "launch": True, **nights}, {}), folder).trend == "fail"
+
+
+@pytest.fixture
+def locked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder in which nothing may be looked at, written or read, also by root, to whom nothing is refused."""
+    there = folder / "locked"
+    there.mkdir()
+    real_stat, real_access, real_open = os.stat, os.access, Path.open
+
+    def refuse(path: Any) -> None:
+        if there in Path(os.fsdecode(path) if not isinstance(path, int) else "").parents:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    def stat(path: Any, **options: Any) -> os.stat_result:
+        refuse(path)
+        return real_stat(path, **options)
+
+    def opened(self: Path, *arguments: Any, **options: Any) -> Any:
+        refuse(self)
+        return real_open(self, *arguments, **options)
+
+    monkeypatch.setattr(os, "stat", stat)
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != there and real_access(path, mode))
+    monkeypatch.setattr(Path, "open", opened)
+    return there
+
+
+@pytest.mark.parametrize("name", ["html", "json", "junit", "record", "require", "baselines", "acknowledged"])
+def test_what_is_in_a_folder_that_nobody_may_enter_is_refused(locked: Path, name: str) -> None:
+    """On Python 3.11 `Path.exists` raises there, and pytest would call it an internal error."""
+    given = "locked/x"
+    with pytest.raises(
+        SettingsError, match=rf"--llmb-{name}=locked/x: (Permission denied, expected|cannot write below)"
+    ):
+        resolve({f"llmb_{name}": [given] if name in ("require", "baselines") else given}, locked.parent)
+
+
+def test_a_pattern_may_be_longer_than_the_name_of_a_file(folder: Path) -> None:
+    assert resolve({"llmb_require": ["x" * 300]}, folder).require == ("x" * 300,)
+
+
+def test_a_file_of_patterns_that_is_no_text_is_refused(folder: Path) -> None:
+    (folder / "wanted").write_bytes(b"grok1\xff")
+    with pytest.raises(SettingsError, match="--llmb-require=wanted: not UTF-8, expected a file of configurations"):
+        resolve({"llmb_require": ["wanted"]}, folder)
+
+
+def test_suite_files_are_told_from_patterns(folder: Path) -> None:
+    (folder / "exemplar.yaml").write_text("config: {}\n")
+    settings = resolve({"llmb_require": ["grok1*", "exemplar.yaml"]}, folder)
+    assert (settings.require, settings.suites) == (("grok1*",), (folder / "exemplar.yaml",))
+    with pytest.raises(SettingsError, match=r"has no 'exemplary.yaml' \(did you mean 'exemplar.yaml'"):
+        resolve({"llmb_require": ["exemplary.yaml"]}, folder)
+
+
+def test_an_ini_file_names_one_file_of_acknowledged_changes(folder: Path) -> None:
+    (folder / "known.yaml").write_text("schema: 1\nacknowledged: []\n")
+    assert resolve(both({}, {"acknowledged": [folder / "known.yaml"]}), folder).acknowledged == folder / "known.yaml"
+    with pytest.raises(SettingsError, match="found 2 paths, expected one"):
+        resolve(both({}, {"acknowledged": ["known.yaml", "known.yaml"]}), folder)
 
 
 def test_a_file_of_requirements_that_names_nothing_is_refused(folder: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from pytest_llmbench.baseline.fields import GROUPS, NO_PEAK
 from pytest_llmbench.dialects import REGEX, regex_name
 from pytest_llmbench.models import (
+    Accepted,
     Architecture,
     Baseline,
     Budget,
@@ -42,8 +43,8 @@ class Model:
 class RecipeFile:
     """A recipe with what only lint and recording need.
 
-    `dp_excludes_ep`: the DP column counts copies of all the experts. `tolerances` and `budgets` stand for the whole
-    file.
+    `dp_excludes_ep`: the DP column counts copies of all the experts. `tolerances`, `budgets` and `drift_budget` stand
+    for the whole file.
     """
 
     recipe: Recipe
@@ -51,6 +52,7 @@ class RecipeFile:
     dp_excludes_ep: bool
     tolerances: tuple[Tolerance, ...] = ()
     budgets: tuple[Budget, ...] = ()
+    drift_budget: float | None = None
 
 
 def recipe_file(path: Path, kind: str, entry: Entry) -> RecipeFile:
@@ -73,7 +75,14 @@ def recipe_file(path: Path, kind: str, entry: Entry) -> RecipeFile:
     )
     models = tuple((size, _model(model)) for size, model in entry["models"].values.items())
     budgets = merged_budgets(_budgets(path, entry))
-    return RecipeFile(recipe, models, bool(entry.get("dp_excludes_ep")), entry.get("tolerance", ()), budgets)
+    return RecipeFile(
+        recipe,
+        models,
+        bool(entry.get("dp_excludes_ep")),
+        entry.get("tolerance", ()),
+        budgets,
+        entry.get("drift_budget"),
+    )
 
 
 def merged_budgets(*layers: Iterable[Budget]) -> tuple[Budget, ...]:
@@ -107,7 +116,7 @@ def _resolutions(entry: Entry) -> dict[str, float]:
 
 def _baseline(path: Path, kind: str, entry: Entry, row: Entry, resolutions: Mapping[str, float]) -> Baseline:
     window = Window(entry["window"]["first"], entry["window"]["last"], entry["window"]["statistic"])
-    recording = Recording(**row["recorded"].values) if kind == "recorded" else None
+    recording = _recording(row["recorded"]) if kind == "recorded" else None
     cells = row.get("cells")
     return Baseline(
         configuration=_configuration(entry, row),
@@ -126,6 +135,18 @@ def _baseline(path: Path, kind: str, entry: Entry, row: Entry, resolutions: Mapp
         resolution_seconds=resolutions.get(row.get("table", ""), 0.0),
         budgets=merged_budgets(_budgets(path, entry), _budgets(path, row)),
         log=_log(entry),
+        drift_budget=entry.get("drift_budget"),
+    )
+
+
+def _recording(entry: Entry) -> Recording:
+    environment = entry.get("environment")
+    return Recording(
+        **{
+            **entry.values,
+            "environment": tuple(environment.values.items()) if environment else (),
+            "earlier": tuple(Accepted(**one.values) for one in entry.get("earlier", ())),
+        }
     )
 
 

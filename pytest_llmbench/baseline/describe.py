@@ -9,9 +9,10 @@ from dataclasses import asdict
 from itertools import groupby
 from typing import Any
 
+from pytest_llmbench.acceptance import moved, reference
 from pytest_llmbench.baseline.fields import NOT_GIVEN
 from pytest_llmbench.baseline.lint import Arithmetic, LintReport, at_printed_precision, recomputed
-from pytest_llmbench.models import Baseline, Erratum, Recipe
+from pytest_llmbench.models import Baseline, Erratum, Recipe, Recording
 from pytest_llmbench.wording import counted
 
 LABELS = {
@@ -87,6 +88,22 @@ def _expectation(baseline: Baseline) -> Iterator[tuple[str, str]]:
         spread = f"mean {recording.mean_seconds:.6g} s, standard deviation {recording.standard_deviation_seconds:.3g} s"
         yield "recorded", f"{recording.date}, {counted(recording.runs, 'run')}, {spread}"
         yield "runs", ", ".join(f"{seconds:.6g} s" for seconds in recording.run_seconds)
+        yield from _history(recording)
+
+
+def _history(recording: Recording) -> Iterator[tuple[str, str]]:
+    """Yield who recorded a value, in what environment, what it replaced, and how far it is from what counts."""
+    if recording.by:
+        yield "by", recording.by
+    if recording.environment:
+        yield "ran in", ", ".join(f"{name} {value}" for name, value in recording.environment)
+    for one in recording.earlier:
+        why = f": {one.reason}" if one.reason else ""
+        yield "earlier", f"{one.seconds:.6g} s, {one.date}{f', {one.by}' if one.by else ''}{why}"
+    if recording.reason:
+        yield "accepted", recording.reason
+    if recording.earlier:
+        yield "drift", moved(recording.trimmed_mean_seconds, reference(recording))
 
 
 def _shape(baseline: Baseline) -> Iterator[tuple[str, str]]:

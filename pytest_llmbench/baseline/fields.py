@@ -11,7 +11,7 @@ from functools import partial
 from pytest_llmbench.dialects import FIRST_STEP, REGEX
 from pytest_llmbench.patterns import RATE, UNITS
 from pytest_llmbench.quantities import BUDGETED
-from pytest_llmbench.tolerance import parse_tolerances
+from pytest_llmbench.tolerance import parse_fraction, parse_tolerances
 from pytest_llmbench.yamlfile.schema import Converted, Entry, Fields, Flag, Items, Names, Number, Spec, Text
 
 SCHEMA = "1"
@@ -89,9 +89,11 @@ _NAME = Text("a name of lower-case letters, digits and . _ + -", r"(?a:[a-z0-9][
 _WORD = Text("a name of lower-case letters and digits", r"(?a:[a-z0-9][a-z0-9_.]{0,49})")
 _TEXT = Text()
 _TOLERANCES = Converted(partial(parse_tolerances, source="baseline file"))
+_FRACTION = Converted(partial(parse_fraction, expected="a percentage such as 5% or 2.5%"))
 _BUDGETS = Fields({}, dict.fromkeys(BUDGETED, Number(1e-3, 10**6)))
 _SIZE = Number(1, 10**9, whole=True)
 _GROUP = Number(1, 10**7, whole=True)
+_DATE = Text('a date such as "2025-11-20"', accept=_is_date)
 _SECONDS = Number(1e-6, _LARGEST_STEP_SECONDS)
 _COUNTED = Text('a count such as "104,689,827,840"', r"(?a:\d{1,3}(,?\d{3})*)")
 _FLOPS = Text('model FLOPs such as "4.27E+15"', r"(?a:\d\.\d{1,9}[eE]\+?\d{1,3})")
@@ -127,14 +129,21 @@ _CELLS = Fields(
 )
 _RECORDED = Fields(
     {
-        "date": Text('a date such as "2025-11-20"', accept=_is_date),
+        "date": _DATE,
         "runs": Number(1, 10**6, whole=True),
         "mean_seconds": _SECONDS,
         "trimmed_mean_seconds": _SECONDS,
         "standard_deviation_seconds": Number(0, _LARGEST_STEP_SECONDS),
         "run_seconds": Items(_SECONDS),
         "log_sha256": Items(Text("64 hexadecimal digits", r"[0-9a-f]{64}"), least=0),
-    }
+    },
+    {
+        "newest_run": _DATE,
+        "by": _TEXT,
+        "environment": Names(_TEXT),
+        "reason": _TEXT,
+        "earlier": Items(Fields({"date": _DATE, "seconds": _SECONDS}, {"by": _TEXT, "reason": _TEXT}), least=0),
+    },
 )
 _CONFIGURATION: dict[str, Spec] = {
     "size": _NAME,
@@ -252,6 +261,7 @@ _OPTIONAL: dict[str, Spec] = {
     "dp_excludes_ep": Flag(),
     "tolerance": _TOLERANCES,
     "budgets": _BUDGETS,
+    "drift_budget": _FRACTION,
     "logged_tflops_factor": Number(0.5, 2),
     "launch": _LAUNCH,
     "errata": Items(_ERRATUM, least=0),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 
+from pytest_llmbench.acceptance import DRIFT_BUDGET, is_beyond, moved, reference
 from pytest_llmbench.baseline.build import Model, RecipeFile
 from pytest_llmbench.baseline.fields import DERIVED, NOT_GIVEN
 from pytest_llmbench.baseline.structure import contradictions
@@ -62,6 +63,7 @@ def lint_file(file: RecipeFile, arithmetic: Arithmetic) -> LintReport:
         *_unexplained(file, (*differences, *structural)),
         *_unfounded(file, (*differences, *structural)),
         *_wrong_constants(file, arithmetic),
+        *_hidden_drift(file),
     )
     derived = sum(_is_derived(name, text) for baseline in recipe.baselines for name, text in baseline.cells)
     return LintReport(
@@ -166,6 +168,17 @@ def _wrong_example(size: str, model: Model, architecture: Architecture, arithmet
     flops = example.sequence_length * sum(terms)
     if "flops" in worked and not _same_flops(flops, str(worked["flops"])):
         yield f": model {size}: found worked FLOPs {worked['flops']}, expected {flops:.6g}"
+
+
+def _hidden_drift(file: RecipeFile) -> Iterator[str]:
+    """Yield recorded values that are further from the first one than recording would have let them."""
+    budget = file.drift_budget or DRIFT_BUDGET
+    for baseline in file.recipe.baselines:
+        recording = baseline.recording
+        if recording and is_beyond(recording.trimmed_mean_seconds, reference(recording), budget):
+            told = moved(recording.trimmed_mean_seconds, reference(recording))
+            expected = f"expected at most {budget * 100:.10g} %, or a reason"
+            yield f":{baseline.source.line}: {baseline.key.id}: found that {told}, {expected}"
 
 
 def _same_flops(flops: float, printed: str) -> bool:

@@ -55,7 +55,7 @@ def baseline_files(places: Sequence[Path]) -> tuple[Path, ...]:
     """Return the files below the places (a file stands for itself), each once; BaselineError where there is none."""
     files: dict[Path, Path] = {}
     for place in places:
-        found = sorted(_yaml_below(place)) if place.is_dir() else [place]
+        found = sorted(_yaml_below(place)) if os.path.isdir(place) else [place]
         if not found:
             raise BaselineError(f"{place}: found no *.yaml or *.yml below it, expected baseline files")
         for path in found:

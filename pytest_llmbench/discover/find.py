@@ -147,6 +147,7 @@ def _found(draft: Draft, place: Place, record: Metadata | None, metadata: Path |
         build=_build(record, clues),
         launcher=launcher(record.launcher if record else "", logs, folder.name, where),
         saves=record.saves if record else "",
+        environment=record.environment if record else (),
     )
 
 

@@ -22,10 +22,14 @@ from pytest_llmbench.models import Clue, Reason
 if TYPE_CHECKING:
     from yaml.events import Event
 
+    from pytest_llmbench.jobs import Pairs
+
     NextEvent = Callable[[], Event]
 
 SIZE_LIMIT = 256 * 1024
 DEPTH_LIMIT = 20
+LONGEST = 200
+"""Letters of a value of the environment."""
 FILE_NAME = re.compile(r"llmb-config_(.+)\.ya?ml", re.IGNORECASE)
 
 _TEXTS = {
@@ -58,7 +62,8 @@ Tree = Mapping[str, object]
 class Metadata:
     """What a metadata file says of its job; `odd` lists the values in it that could not be used, `build` says as
     "key=value" which versions and container images it ran, but for the release, which is a clue. `launcher` is its
-    word for what started the job, `saves` says that the job was to save a checkpoint."""
+    word for what started the job, `saves` says that the job was to save a checkpoint. `environment` holds container,
+    versions and commits by the names of the reports."""
 
     job: str
     clues: tuple[Clue, ...]
@@ -69,6 +74,7 @@ class Metadata:
     build: tuple[str, ...] = ()
     launcher: str = ""
     saves: str = ""
+    environment: Pairs = ()
 
 
 def read_metadata(path: Path, read: Callable[[Path, int], bytes] | None = None) -> Metadata:
@@ -119,7 +125,18 @@ def interpret(tree: Tree, name: str, job: str) -> Metadata:
     excluded_because = because and f"{name}: {because}"
     launcher = _text(tree, "job_info", "launcher_type", [])
     saves = f"{name}: {_SAVES}=true" if _saves(tree) else ""
-    return Metadata(job or inside, clues, started, excluded, excluded_because, tuple(odd), build, launcher, saves)
+    return Metadata(
+        job or inside,
+        clues,
+        started,
+        excluded,
+        excluded_because,
+        tuple(odd),
+        build,
+        launcher,
+        saves,
+        _environment(tree),
+    )
 
 
 def _said(tree: Tree, odd: list[str]) -> Iterator[tuple[str, str]]:
@@ -139,6 +156,25 @@ def _versions(tree: Tree, odd: list[str]) -> Iterator[str]:
     for key in _section(tree, "workload_info"):
         if _VERSION.fullmatch(key) and key != "gsw_version" and (value := _text(tree, "workload_info", key, odd)):
             yield f"{key}={value}"
+
+
+def _environment(tree: Tree) -> Pairs:
+    """Return container, framework, recipe and further versions and commits, but for what no line could show."""
+    said = dict(one.split("=", 1) for one in _versions(tree, []))
+    framework = _text(tree, "workload_info", "framework", []), said.pop("fw_version", "")
+    images = _section(tree, "container_info").get("images", [])
+    texts = (one.strip() for one in (images if isinstance(images, list) else [images]) if isinstance(one, str))
+    named = {
+        **{name if "_" in name else f"workload_{name}": text for name, text in said.items()},
+        "container": ", ".join(text for text in texts if text.lower() not in _NOTHING),
+        "framework": " ".join(filter(None, framework)) if framework[1] else "",
+        "recipe": _text(tree, "workload_info", "gsw_version", []),
+    }
+    return tuple(sorted(pair for pair in named.items() if all(map(_is_shown, pair))))
+
+
+def _is_shown(text: str) -> bool:
+    return 0 < len(text) <= LONGEST and text.isprintable()
 
 
 def _leaves(name: str, value: object) -> Iterator[str]:

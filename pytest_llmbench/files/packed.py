@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -96,7 +97,7 @@ class Archive:
         reel = Reel(Stream(self.opened(), self.path))
         for member in reel.members():
             path = by_number.get(member.number)
-            if path is not None and self._place(member) != path:
+            if path is not None and _place_below(self.path, member) != path:
                 raise LogError(f"{self.path}: changed while it was read (another member has the place of {path.name})")
             if path is not None:
                 yield path, Stream(reel.data(), path)
@@ -105,7 +106,7 @@ class Archive:
 
     def _keep(self, member: Member, reel: Reel) -> None:
         """Keep the text of a metadata file: it is asked for before the logs are known."""
-        place = self._place(member)
+        place = _place_below(self.path, member)
         if place is None or not (member.is_file and member.name.lower().endswith(_METADATA)):
             return
         self._small.pop(place, None)
@@ -117,7 +118,7 @@ class Archive:
         """List a member that was read to its end, or note why it is not."""
         if member is None or member.kind in (FOLDER, "label"):
             return
-        place = self._place(member)
+        place = _place_below(self.path, member)
         link = member.kind in (HARD_LINK, LINK)
         if place is None:
             named = self.path / "..." / _shown(PurePosixPath(member.name).name)
@@ -144,12 +145,32 @@ class Archive:
         missed = self.wanted(PurePosixPath(member.name).name) and not ignored
         (self.unreadable if missed else self.ignored).append((place, why))
 
-    def _place(self, member: Member) -> Path | None:
-        """Return the path of a member below the archive's; None where its name leads elsewhere."""
-        parts = [part for part in member.name.split("/") if part not in ("", ".")]
-        if member.name.startswith("/") or ".." in parts or not 0 < len(parts) <= DEPTH or len(member.name) > LONGEST:
-            return None
-        return self.path.joinpath(*parts)
+
+def archive_of(place: Path) -> Path | None:
+    """Return the archive on disk that a file lies in: what stands among the folders above it and is none."""
+    nearest = next((one for one in place.parents if os.path.exists(one)), None)
+    return nearest if nearest is not None and os.path.isfile(nearest) else None
+
+
+def members(path: Path, blocks: Iterable[bytes], wanted: Collection[Path]) -> Iterator[tuple[Path, Iterator[bytes]]]:
+    """Yield the wanted files of an archive that nobody has listed, in its own order, each with its bytes as they lie
+    there, to be read before the next; of one that it holds several times the last counts.
+
+    `blocks` are those of the archive, decompressed. Raises LogError where they end early.
+    """
+    reel = Reel(blocks)
+    for member in reel.members():
+        place = _place_below(path, member)
+        if place is not None and place in wanted and member.is_file:
+            yield place, reel.data()
+
+
+def _place_below(archive: Path, member: Member) -> Path | None:
+    """Return the path of a member below the archive's; None where its name leads elsewhere."""
+    parts = [part for part in member.name.split("/") if part not in ("", ".")]
+    if member.name.startswith("/") or ".." in parts or not 0 < len(parts) <= DEPTH or len(member.name) > LONGEST:
+        return None
+    return archive.joinpath(*parts)
 
 
 def _shown(name: str) -> str:

@@ -9,8 +9,10 @@ from dataclasses import dataclass, replace
 from pytest_llmbench import wording
 from pytest_llmbench.judge import agreement, nights, words
 from pytest_llmbench.judge.budgets import held, held_runs
+from pytest_llmbench.judge.drift import drifted
 from pytest_llmbench.judge.estimate import disagree, estimate, noise_of
 from pytest_llmbench.judge.margin import EQUAL, Answer, answer
+from pytest_llmbench.judge.seen import is_stale, last_valid
 from pytest_llmbench.judge.shape import Shape
 from pytest_llmbench.judge.tonight import shape_of, tonight_of
 from pytest_llmbench.models import Estimate, Evidence, Judgement, Measurement, Noise, Note, Problem, Reason, Verdict
@@ -27,9 +29,9 @@ def judge(evidence: Evidence) -> Judgement:
     tolerance). REGRESSION: shown to be slower than that. IMPROVEMENT: shown to be faster than baseline / (1 +
     tolerance). INCONCLUSIVE: none of these can be shown. A run that cannot be judged is INVALID, whatever older runs
     say, and so is a launch with such a run, and one against a baseline without a value; a configuration without a
-    comparable run is MISSING. Last the budgets of its baseline are held against it.
+    comparable run is MISSING. Last the drift of its recorded baseline and its budgets are held against it.
     """
-    judgement = _of_newest(evidence)
+    judgement = drifted(_remarked(_of_newest(evidence), evidence), evidence)
     return held(judgement, held_runs(evidence, judgement))
 
 
@@ -51,8 +53,16 @@ def judge_alone(evidence: Evidence) -> Judgement:
 
     NOT_COMPARABLE where positive evidence excludes it. Its budgets are held against it, too.
     """
-    judgement = _of_first(evidence)
+    judgement = drifted(_remarked(_of_first(evidence), evidence), evidence)
     return held(judgement, held_runs(evidence, judgement))
+
+
+def _remarked(judgement: Judgement, evidence: Evidence) -> Judgement:
+    """Return a judgement of a run with what was acknowledged, in its text and first among its notes."""
+    if judgement.measurement is None or not evidence.remarks:
+        return judgement
+    text = "; ".join((judgement.text, *(note.text for note in evidence.remarks)))
+    return replace(judgement, text=text, notes=(*evidence.remarks, *judgement.notes))
 
 
 def _of_first(evidence: Evidence) -> Judgement:
@@ -66,6 +76,8 @@ def _of_first(evidence: Evidence) -> Judgement:
 
 def _without_launch(measurement: Measurement) -> Measurement:
     run = measurement.run
+    if not run.found.launch:  # a copy of it would count as an earlier night
+        return measurement
     return replace(measurement, run=replace(run, found=replace(run.found, launch="")))
 
 
@@ -75,7 +87,8 @@ def _judged(evidence: Evidence, newest: Measurement) -> Judgement:
         return _start_unknown(evidence, newest)
     if started is not None and evidence.max_age is not None and evidence.now - started > evidence.max_age:
         age, limit = wording.age(evidence.now - started), wording.age(evidence.max_age)
-        text = f"the newest run is {age} old; at most {limit} is allowed"
+        seen = last_valid(evidence) or "no valid run is known"
+        text = f"stale: the newest run is {age} old, at most {limit} is allowed; {seen}"
         return _verdict(evidence, Verdict.MISSING, Reason.TOO_OLD, text, newest)
     together = nights.of_launch(newest, evidence)
     for one in together:
@@ -83,7 +96,8 @@ def _judged(evidence: Evidence, newest: Measurement) -> Judgement:
         if problem is not None:
             # Left out, a run that ended badly could turn a launch green; what it would have measured nobody knows.
             whose = f"{one.run.id}, one of {len(together)} runs that count: " if len(together) > 1 else ""
-            return _verdict(evidence, Verdict.INVALID, problem.reason, whose + problem.text, one)
+            text = _and_last_valid(whose + problem.text, evidence)
+            return _verdict(evidence, Verdict.INVALID, problem.reason, text, one)
     if not math.isfinite(evidence.baseline.step_seconds):
         return _nothing_to_compare_with(evidence, together)
     return _compared(evidence, newest)
@@ -111,12 +125,17 @@ def _start_unknown(evidence: Evidence, newest: Measurement) -> Judgement:
     return _verdict(evidence, Verdict.INVALID, Reason.START_UNKNOWN, text, newest)
 
 
+def _and_last_valid(text: str, evidence: Evidence) -> str:
+    return "; ".join(filter(None, (text, last_valid(evidence))))
+
+
 def _missing(evidence: Evidence) -> Judgement:
     if not evidence.measurements:
-        return _verdict(evidence, Verdict.MISSING, Reason.NO_RUN, "no run of this configuration")
+        told = f"{'stale: ' if is_stale(evidence) else ''}no run of this configuration"
+        return _verdict(evidence, Verdict.MISSING, Reason.NO_RUN, _and_last_valid(told, evidence))
     excluded = evidence.measurements[0].excluded
     kinds = f"{excluded.reason} runs: {excluded.text}" if excluded else "runs that cannot be compared"
-    text = f"only {kinds}"
+    text = _and_last_valid(f"only {kinds}", evidence)
     return _verdict(evidence, Verdict.MISSING, Reason.ONLY_NOT_COMPARABLE, text, evidence.measurements[0])
 
 
@@ -200,12 +219,15 @@ def _finding(found: Estimate, tonight: Sequence[Measurement], evidence: Evidence
     return _Finding(Verdict.PASS, Reason.WITHIN_TOLERANCE)
 
 
-def _over_nights(evidence: Evidence, newest: Measurement, older: Sequence[Measurement], meets: bool) -> _Finding | None:
+def _over_nights(
+    evidence: Evidence, newest: Measurement, older: Sequence[nights.Earlier], meets: bool
+) -> _Finding | None:
     """Return what three INCONCLUSIVE nights running say together of a run that does not meet the literal rule.
 
     Only a REGRESSION: two good nights must not average away that something changed tonight.
     """
-    row = nights.running([one for one in older if one in evidence.measurements], newest, POOLED_NIGHTS)
+    found = [one for one in older if isinstance(one, Measurement) and one in evidence.measurements]
+    row = nights.running(found, newest, POOLED_NIGHTS)
     noise = noise_of(evidence, older)
     if meets or not row or disagree(row, noise):
         return None

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from datetime import timedelta
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
 from itertools import pairwise
+from operator import attrgetter
 
-from pytest_llmbench.models import Evidence, Measurement
+from pytest_llmbench.models import Evidence, Measurement, PastRun
+
+Earlier = Measurement | PastRun
+"""A run that stands for an earlier night: one that was found, or one that only the history knows."""
 
 ADJACENT = timedelta(days=4)
 """Nights this near to each other are running: a weekend may lie between them."""
+
+_BEGUN: Callable[[Earlier], datetime] = attrgetter("started")  # of those that have one
 
 
 def repeats(newest: Measurement, evidence: Evidence) -> tuple[tuple[Measurement, ...], tuple[Measurement, ...]]:
@@ -51,17 +58,20 @@ def build(measurement: Measurement) -> str:
     return "; ".join(parts) if any(not part.startswith("release=") for part in parts) else ""
 
 
-def history(tonight: Sequence[Measurement], evidence: Evidence) -> list[Measurement]:
+def history(tonight: Sequence[Measurement], evidence: Evidence) -> list[Earlier]:
     """Return one valid run for each earlier night (day, UTC), oldest first: the newest of that day.
 
-    Runs of one day share what changes from night to night, so that they would make the noise look small.
+    Runs of one day share what changes from night to night, so that they would make the noise look small; those of
+    tonight's own day are none. Where nothing ran tonight, all nights are earlier ones, and so they are for a run whose
+    start nothing says: it counts as the newest.
     """
-    started = max((one.run.started for one in tonight if one.run.started), default=None)
-    nights: dict[object, Measurement] = {}
-    known = [one for one in (*evidence.measurements, *evidence.history) if one.valid and one.run.started is not None]
-    for one in sorted(known, key=when):
-        if started is not None and when(one) <= started.timestamp() and not any(one is run for run in tonight):
-            nights[_day(one)] = one
+    started = max((one.started for one in tonight if one.started), default=evidence.now)
+    measured = (*evidence.measurements, *evidence.history)
+    found = [one for one in measured if one.valid and one.started is not None and one not in tonight]
+    known: list[Earlier] = sorted((*found, *evidence.recalled), key=_BEGUN)
+    nights = {_BEGUN(one).date(): one for one in known[: bisect_right(known, started, key=_BEGUN)]}
+    if tonight:  # an earlier run of its day is no earlier night
+        nights.pop(started.date(), None)
     return list(nights.values())
 
 
@@ -72,11 +82,6 @@ def running(older: Sequence[Measurement], newest: Measurement, count: int) -> li
     return row if len(row) == count and all(seconds <= ADJACENT.total_seconds() for seconds in apart) else []
 
 
-def when(measurement: Measurement) -> float:
+def when(night: Earlier) -> float:
     """Return the start of a run in seconds, NaN where nothing says it."""
-    started = measurement.run.started
-    return started.timestamp() if started else math.nan
-
-
-def _day(measurement: Measurement) -> object:
-    return measurement.run.started.date() if measurement.run.started else None
+    return night.started.timestamp() if night.started else math.nan

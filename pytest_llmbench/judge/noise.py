@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pytest_llmbench.models import Noise
 from pytest_llmbench.robust import median_deviation
+
+if TYPE_CHECKING:
+    from pytest_llmbench.models import Floats
 
 NIGHTS = 8
 """History shorter than this many nights says too little of its spread."""
@@ -30,16 +34,18 @@ def assumed(cv: float) -> Noise:
     return Noise(cv, ASSUMED_FREEDOM, "assumed, nothing was measured", measured=False)
 
 
-def of_history(logarithms: Sequence[float]) -> Noise | None:
+def of_history(logarithms: Sequence[float] | Floats, told: str = "nights") -> Noise | None:
     """Return the noise of a night series (log seconds, one run a night, in order); None for less than 8 nights.
+
+    `told` is what the nights are called.
 
     The median absolute deviation of successive differences, over the root of 2: level shifts and single bad nights
     hardly move it. Degrees of freedom 0.4 (H - 1): its efficiency at the normal distribution.
     """
     if len(logarithms) < NIGHTS:
         return None
-    sigma = median_deviation(np.diff(np.array(logarithms))) / math.sqrt(2)
-    return _noise(sigma, 0.4 * (len(logarithms) - 1), f"{len(logarithms)} nights")
+    sigma = median_deviation(np.diff(logarithms)) / math.sqrt(2)
+    return _noise(sigma, 0.4 * (len(logarithms) - 1), f"{len(logarithms)} {told}")
 
 
 def of_runs(seconds: Sequence[float], what: str) -> Noise | None:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_llmbench import wording
-from pytest_llmbench.judge.slow import Levels, levels, period, stragglers, stretches
-from pytest_llmbench.robust import median
+from pytest_llmbench.judge.slow import Levels, levels, period, stretches
+from pytest_llmbench.robust import median, stragglers
 
 if TYPE_CHECKING:
     from pytest_llmbench.models import Flags, Floats

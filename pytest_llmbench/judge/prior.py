@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from pytest_llmbench.judge import nights, noise
 from pytest_llmbench.judge.estimate import own_noise
-from pytest_llmbench.models import Evidence, Measurement, Noise
+from pytest_llmbench.models import Evidence, Noise
 
 
 def prior(configurations: Iterable[Evidence], assumed_cv: float) -> Noise:
@@ -19,6 +19,9 @@ def prior(configurations: Iterable[Evidence], assumed_cv: float) -> Noise:
     return noise.of_others(measured) or noise.assumed(assumed_cv)
 
 
-def _older(evidence: Evidence) -> list[Measurement]:
+def _older(evidence: Evidence) -> list[nights.Earlier]:
+    """Return the nights before the newest valid run; where there is none but a history, all nights."""
     newest = next((one for one in evidence.measurements if one.valid), None)
-    return nights.history([newest], evidence) if newest else []
+    if newest is None and not evidence.recalled:
+        return []
+    return nights.history([newest] if newest else [], evidence)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from pytest_llmbench.judge.margin import quantile
-from pytest_llmbench.models import JUDGED, Baseline, Estimate, Judgement, Key, Measurement
+from pytest_llmbench.models import JUDGED, Baseline, Estimate, Judgement, Key, Measurement, PastRun
 
 if TYPE_CHECKING:
     from pytest_llmbench.models import Flags, Floats
@@ -62,7 +63,7 @@ class SharedShift:
     text: str
 
 
-def night(judgement: Judgement, older: Sequence[Measurement]) -> Night | None:
+def night(judgement: Judgement, older: Sequence[Measurement | PastRun]) -> Night | None:
     """Return what one configuration says of a shared shift; None where nothing is known of its error.
 
     `older` are the runs before tonight's, oldest first; those that are not valid tell nothing.
@@ -70,9 +71,9 @@ def night(judgement: Judgement, older: Sequence[Measurement]) -> Night | None:
     estimate = judgement.estimate
     if judgement.verdict not in JUDGED or estimate is None or not _is_known(estimate):
         return None
-    logarithms = (_logarithm(one, judgement.baseline) for one in older if one.valid)
-    finite = [one for one in logarithms if math.isfinite(one)]
-    return Night(judgement.baseline.key, estimate, tuple(finite[-NIGHTS:]))
+    logarithms = (_logarithm(one, judgement.baseline) for one in reversed(older) if one.valid)
+    last = islice((one for one in logarithms if math.isfinite(one)), NIGHTS)
+    return Night(judgement.baseline.key, estimate, tuple(last)[::-1])
 
 
 def shared_shift(nights: Sequence[Night]) -> SharedShift | None:
@@ -112,7 +113,7 @@ def _is_known(estimate: Estimate) -> bool:
     return finite and estimate.standard_error > 0 and not estimate.threshold_only
 
 
-def _logarithm(measurement: Measurement, baseline: Baseline) -> float:
+def _logarithm(measurement: Measurement | PastRun, baseline: Baseline) -> float:
     seconds = measurement.statistic_seconds
     return math.log(seconds / baseline.step_seconds) if seconds and seconds > 0 else math.nan
 

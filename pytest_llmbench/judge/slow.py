@@ -14,10 +14,6 @@ from pytest_llmbench.robust import NORMAL, median
 if TYPE_CHECKING:
     from pytest_llmbench.models import Flags, Floats
 
-EXCESS = 0.03
-DEVIATIONS = 5
-"""A straggler is above the median by more than this share of it, and by more than so many deviations."""
-
 SMALLEST_SHARE = 0.15
 FEWEST_STEPS = 5
 """A level holds at least this share of the steps, and at least so many: fewer are stragglers."""
@@ -40,17 +36,6 @@ class Levels:
     lower: float
     upper: float
     slow: Flags
-
-
-def stragglers(seconds: Floats, resolution: float) -> Flags:
-    """Return a mask of shape (n,): steps above median x (1 + max(3 %, 5 deviations / median)).
-
-    One unit in the last place is added to that: a rounded value of 0.013 beside 0.012 says little.
-    """
-    middle = median(seconds)
-    excess = seconds - middle
-    slow: Flags = excess > max(EXCESS * middle, DEVIATIONS * NORMAL * median(np.abs(excess))) + resolution
-    return slow
 
 
 def levels(seconds: Floats, resolution: float) -> Levels | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pytest_llmbench.jobs import Purpose
 from pytest_llmbench.launch.artifacts import checkpoint_problem
-from pytest_llmbench.launch.environment import missing
+from pytest_llmbench.launch.environment import IMAGE, missing
 from pytest_llmbench.launch.problems import Finding, Planned
 from pytest_llmbench.launch.runner import Runner, run
 
@@ -130,7 +130,7 @@ def _results(planned: Planned, stage: Path) -> Path:
 def check_image(planned: Planned, machine: Machine) -> Iterator[Finding]:
     """Yield whether the container image of a recipe is not there, or is empty as a broken import leaves it."""
     del machine
-    wanted = images(planned.facts.image, stages(planned), dict(planned.spec.environment).get("RUN_CONF_IMAGE", ""))
+    wanted = images(planned.facts.image, stages(planned), dict(planned.spec.environment).get(IMAGE, ""))
     present = [path for path in wanted if path.is_file()]
     if wanted and not present:
         folders = " and ".join(str(path.parent) for path in wanted)

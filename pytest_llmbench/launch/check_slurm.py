@@ -51,7 +51,8 @@ def check_slurm(
     try:
         partitions, accounts = slurm.partitions(), slurm.accounts()
     except LaunchError as error:
-        yield from ((job, Finding(f"Slurm does not answer: {error}", "look at `sinfo`, or wait")) for job in slurm_jobs)
+        said = "; ".join(str(error).splitlines())
+        yield from ((job, Finding(f"Slurm does not answer: {said}", "look at `sinfo`, or wait")) for job in slurm_jobs)
         return
     for job in slurm_jobs:
         yield from ((job, finding) for finding in check_account(job, cluster, accounts))

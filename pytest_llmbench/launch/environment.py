@@ -36,6 +36,11 @@ ACTIVE = ("VIRTUAL_ENV", "CONDA_PREFIX")
 WIDE = "400"
 """Launchers wrap what they print at the width of a terminal, in the middle of paths."""
 
+IMAGE = "RUN_CONF_IMAGE"
+"""The variable by which recipes take another container image than their document's."""
+
+LONGEST_IMAGE = 200
+
 LONGEST = 131_072
 """Bytes of one variable with its name and a NUL: Linux starts no process with a longer one (MAX_ARG_STRLEN)."""
 
@@ -88,6 +93,13 @@ def job_spec(
         exclude=tuple(dict.fromkeys((*cluster.exclude, *exclude))),
         job_id=command.job_id,
     )
+
+
+def named_image(spec: JobSpec) -> dict[str, str]:
+    """Return the container image that a job was told to use, as `container`; nothing where none was named."""
+    image = dict(spec.environment).get(IMAGE, "").strip()
+    shown = 0 < len(image) <= LONGEST_IMAGE and image.isprintable() and IMAGE not in spec.secrets
+    return {"container": image} if shown else {}
 
 
 def missing(spec: JobSpec, facts: LaunchFacts) -> list[str]:

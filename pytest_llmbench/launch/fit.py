@@ -127,8 +127,8 @@ def gpu_hours(baseline: Baseline, fallback: float = 0.0) -> float:
 
 
 def refuse_hours(by_case: Mapping[str, float], limit: float | None, default: float = DEFAULT_HOURS) -> None:
-    """Raise LaunchError, with the total and the largest five, if GPU-hours by configuration exceed what is allowed:
-    `limit`, or the default where nobody set one."""
+    """Raise LaunchError, with the total and the largest five, if GPU-hours by configuration (in words) exceed what is
+    allowed: `limit`, or the default where nobody set one."""
     total, allowed = sum(by_case.values()), default if limit is None else limit
     if total <= allowed:  # and not `>`, which NaN would pass
         return
@@ -136,11 +136,12 @@ def refuse_hours(by_case: Mapping[str, float], limit: float | None, default: flo
     lines = [f"  {hours:>9,.1f}  {case_id}" for case_id, hours in largest[:SHOWN]]
     more = len(largest) - SHOWN
     rest = [f"  {sum(hours for _, hours in largest[SHOWN:]):>9,.1f}  {more} more"] if more > 0 else []
+    what = counted(len(by_case), "configuration")
     said = "without being told a session uses at most" if limit is None else "allowed are"
     raise LaunchError(
         "\n".join(
             [
-                f"the steps of {counted(len(by_case), 'job')} take {total:,.1f} GPU-hours; {said} {allowed:,.10g}:",
+                f"the steps of {what} take {total:,.1f} GPU-hours; {said} {allowed:,.10g}:",
                 *lines,
                 *rest,
                 fill(f"{allow(total)}; --llmb-dry-run shows what would be submitted", WIDTH, break_on_hyphens=False),

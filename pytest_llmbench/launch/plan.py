@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from textwrap import fill
 
 from pytest_llmbench.jobs import JobSpec, Purpose
@@ -14,8 +14,19 @@ from pytest_llmbench.wording import counted
 
 WIDTH = 79
 
+Runs = Mapping[str, int]
+"""By configuration id how many runs are asked for, where that is more than one."""
 
-def plan(planned: Sequence[Planned], problems: Sequence[Problem], limit: float | None = None, repeats: int = 1) -> str:
+ONCE: Runs = {}
+
+
+def plan(
+    planned: Sequence[Planned],
+    problems: Sequence[Problem],
+    limit: float | None = None,
+    repeats: int = 1,
+    runs: Runs = ONCE,
+) -> str:
     """Return every job as it would be submitted, the GPU-hours, and the problems; secrets read `***`.
 
     A later job of one recipe, launcher and purpose shows only where its environment differs from the one before it.
@@ -27,12 +38,17 @@ def plan(planned: Sequence[Planned], problems: Sequence[Problem], limit: float |
         kind = (job.facts.recipe, job.facts.release, job.spec.via, job.spec.purpose)
         parts.append(_job(job.spec, environment, before.get(kind)))
         before[kind] = environment
-    parts.append("\n".join([*budget(planned, limit, repeats), "Nothing was submitted."]))
+    parts.append("\n".join([*budget(planned, limit, repeats, runs), "Nothing was submitted."]))
     return "\n\n".join([*parts, *filter(None, [told(problems, WIDTH)])])
 
 
-def budget(planned: Sequence[Planned], limit: float | None = None, repeats: int = 1) -> list[str]:
-    """Return lines with the jobs and GPU-hours by recipe, the total, what repeats may add, and the limit if any."""
+def budget(planned: Sequence[Planned], limit: float | None = None, repeats: int = 1, runs: Runs = ONCE) -> list[str]:
+    """Return lines with the jobs and GPU-hours by recipe, the total, what repeats may add, and the limit if any.
+
+    A configuration of which several runs are asked for counts so many times.
+    """
+    more = [job.spec.gpu_hours * (repeats - runs.get(job.spec.case_id, 1)) for job in planned if _is_measured(job)]
+    planned = [job for job in planned for _ in range(runs.get(job.spec.case_id, 1))]
     recipes = dict.fromkeys((job.facts.recipe, job.facts.release) for job in planned)
     lines = []
     for recipe, release in recipes if len(recipes) > 1 else ():
@@ -44,11 +60,13 @@ def budget(planned: Sequence[Planned], limit: float | None = None, repeats: int 
     hours = sum(spec.gpu_hours for spec in specs)
     if limit is not None and hours > limit:
         lines.append(fill(f"more than allowed: {allow(hours)}", WIDTH, break_on_hyphens=False))
-    measured = [spec for spec in specs if spec.purpose is Purpose.MEASURE and spec.gpu_hours]
-    if repeats > 1 and measured:
-        total = hours + (repeats - 1) * sum(spec.gpu_hours for spec in measured)
-        lines.append(f"at most {total:,.1f} GPU-hours if every configuration needs {repeats} runs")
+    if any(more):
+        lines.append(f"at most {hours + sum(more):,.1f} GPU-hours if every configuration needs {repeats} runs")
     return lines
+
+
+def _is_measured(job: Planned) -> bool:
+    return job.spec.purpose is Purpose.MEASURE
 
 
 def _hours(specs: Sequence[JobSpec]) -> str:

@@ -46,10 +46,11 @@ def exclusion(run: Run, choice: Choice | None) -> Problem | None:
     log = choice.attempt.log
     if is_traced(choice.attempt, choice.number):
         return Problem(Reason.TRACED, "the log holds NCCL trace records", log.nccl_line)
-    ran = int(choice.segment.steps.mean_of.sum())  # a log that prints every tenth step has few lines of a long run
-    if log.checkpoints.load_line and choice.segment.finished and ran <= LARGEST_LOAD_RUN:
-        text = f"it loaded a checkpoint and ran {ran} step"
-        return Problem(Reason.CHECKPOINT_LOAD, text, log.checkpoints.load_line)
+    if log.checkpoints.load_line and choice.segment.finished:
+        ran = int(choice.segment.steps.mean_of.sum())  # a log that prints every tenth step has few lines of a long run
+        if ran <= LARGEST_LOAD_RUN:
+            text = f"it loaded a checkpoint and ran {ran} step"
+            return Problem(Reason.CHECKPOINT_LOAD, text, log.checkpoints.load_line)
     return None
 
 

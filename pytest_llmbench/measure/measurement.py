@@ -33,11 +33,13 @@ def measure(run: Run, baseline: Baseline, now: datetime) -> Measurement:
         problem = checks.unusable(run, baseline, now)
         return _unmeasured(run, baseline, (problem,) if excluded is None else (), excluded)
     timed = timing(choice.segment.steps, baseline)
-    sound, window = timed.sound, timed.window
+    steps, counted = timed.steps, timed.counted
     found = () if excluded else checks.problems(run, choice, timed, baseline, now)
-    mean_of = tuple(window.mean_of.tolist()) if (window.mean_of > 1).any() else ()
-    seconds = statistic(window.seconds, baseline.window.statistic, mean_of) if len(window) else None
-    width = moving_mean(choice.segment.steps)
+    window, several = steps.seconds[counted], steps.mean_of[counted]
+    mean_of = tuple(several.tolist()) if (several > 1).any() else ()
+    seconds = statistic(window, baseline.window.statistic, mean_of) if len(window) else None
+    sound = steps.seconds[timed.usable]
+    width = Later(lambda: (moving_mean(choice.segment.steps),))
     checkpoints = _of_part(choice.attempt.log.checkpoints, choice.number)
     attempts = Later(lambda: tries.tries(run, choice, baseline.steps))
     return Measurement(
@@ -47,21 +49,21 @@ def measure(run: Run, baseline: Baseline, now: datetime) -> Measurement:
         attempt=choice.attempt.files.number,
         segment=choice.number,
         statistic_seconds=seconds,
-        last_step_seconds=float(sound.seconds[-1]) if len(sound) else None,
-        window_seconds=tuple(window.seconds.tolist()),
+        last_step_seconds=float(sound[-1]) if len(sound) else None,
+        window_seconds=tuple(window.tolist()),
         metrics=Later(lambda: (*_metrics(baseline, timed, seconds), *metrics.of_checkpoints(checkpoints))),
-        window_steps=tuple(window.index.tolist()),
-        window_lines=tuple(window.line.tolist()),
+        window_steps=tuple(steps.index[counted].tolist()),
+        window_lines=tuple(steps.line[counted].tolist()),
         mean_of=mean_of,
-        moving_mean=width,
-        resolution_seconds=_typical(window.resolution_seconds),
+        moving_means=width,
+        resolution_seconds=_typical(steps.resolution_seconds[counted]),
         expected=Later(lambda: metrics.expected(baseline)),
         problems=found,
         notes=Later(
             lambda: (
                 *tries.note(attempts),
                 *notes.notes(run, choice, timed, baseline),
-                *notes.leaks(choice.segment.steps, baseline.window, width),
+                *notes.leaks(choice.segment.steps, baseline.window, width[0]),
                 *_saved(run, checkpoints),
             )
         ),

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from pytest_llmbench.models import Flags
 
 DROPPED = {
-    "torn": "{} torn records dropped",
-    "repeated": "{} steps printed again",
-    "repeat-disagrees": "{} steps printed again with another time; the slower counts",
-    "other-rank": "{} steps of other ranks",
-    "other-dialect": "{} records of another dialect",
-    "unknown-step": "{} records without a certain step number",
+    "torn": ("torn record", "dropped"),
+    "repeated": ("step", "printed again"),
+    "repeat-disagrees": ("step", "printed again with another time; the slower counts"),
+    "other-rank": ("step", "of other ranks"),
+    "other-dialect": ("record", "of another dialect"),
+    "unknown-step": ("record", "without a certain step number"),
 }
-"""What the reasons of the parse stage mean, for a count."""
+"""What the reasons of the parse stage mean: of what there are so many, and what became of it."""
 
 
 def notes(run: Run, choice: Choice, timed: Timing, baseline: Baseline) -> Iterator[Note]:
@@ -51,8 +51,9 @@ def notes(run: Run, choice: Choice, timed: Timing, baseline: Baseline) -> Iterat
         yield Note("unverified-batch", "the log tells no batch size; it is taken from the configuration")
     yield from _assumptions(run, baseline)
     for dropped in choice.attempt.log.dropped:
-        text = DROPPED.get(dropped.reason, f"{{}} records dropped ({dropped.reason})").format(dropped.count)
-        yield Note(dropped.reason, f"{text}; the first: {dropped.example}", dropped.first_line)
+        noun, fate = DROPPED.get(dropped.reason, ("record", f"dropped ({dropped.reason})"))
+        text = f"{wording.counted(dropped.count, noun)} {fate}; the first: {dropped.example}"
+        yield Note(dropped.reason, text, dropped.first_line)
 
 
 def leaks(steps: Steps, window: Window, width: int) -> Iterator[Note]:

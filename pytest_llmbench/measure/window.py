@@ -37,8 +37,8 @@ def choose_segment(attempts: Sequence[Attempt], window: Window, steps: int) -> C
         for number, segment in enumerate(attempt.log.segments, start=1)
         if len(segment.steps)
     ]
-    if not choices:
-        return None
+    if len(choices) < 2:  # of one there is nothing to choose
+        return Choice(*choices[0], others=0) if choices else None
     untraced = [one for one in choices if not is_traced(one[0], one[1])]
     whole = [one for one in untraced if is_finished(one[2], steps) and not missing_steps(one[2].steps, window)]
     chosen = whole[-1] if whole else choices[-1]

@@ -47,7 +47,7 @@ def take_file(file: File, collector: Collector, threads: int) -> Fingerprint:
     for look in _looks(file, collector, threads):
         fingerprint.take(look.sample)
         next_line = line + look.line_feeds
-        wanted = collector.needles
+        wanted = collector.needles(look.begin)
         if look.needles is not wanted:  # the reader came to know meanwhile what else it needs
             window = _window(file, look, line, next_line)
             collector.take(window, wanted.places(window.text, window.start, window.stop))
@@ -67,7 +67,7 @@ def _looks(file: File, collector: Collector, threads: int) -> Iterator[Look]:
     with ThreadPoolExecutor(threads) as pool:
         try:
             for begin in range(0, file.size, STRIDE):
-                waiting.append(pool.submit(_look_along, file, begin, collector.needles))
+                waiting.append(pool.submit(_look_along, file, begin, collector.needles(begin)))
                 if len(waiting) > AHEAD * threads:
                     yield from waiting.popleft().result()
             while waiting:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_llmbench.models import ParsedLog, Unread
-from pytest_llmbench.parse import checkpoints, facts, regex, uniform
+from pytest_llmbench.parse import checkpoints, environment, facts, regex, uniform
 from pytest_llmbench.parse.dialects import DIALECTS, NO_TOTAL, SEPARATORS, Dialect, Grammar, grammar
 from pytest_llmbench.parse.dropped import OTHER_DIALECT, REPEATED, TORN, Tally, printable
 from pytest_llmbench.parse.endings import NEEDLES as ENDING_NEEDLES
@@ -106,27 +106,40 @@ class Collector:
         self._defined = [alike[0] for alike in self._alike.values()]
         texts = (text.encode() for one in self._defined for text in (one.find, one.start, one.end))
         self._needles = dict.fromkeys(filter(None, texts))
-        self._others = searcher((*KNOWN, *self._needles))
-        self._all = searcher((*KNOWN, *self._needles, *facts.NEEDLES))
+        self._late = (*KNOWN, *self._needles)
+        # behind AT_ONCE needles those are searched for apart that cost least: none of them begins with what is frequent
+        self._others = searcher((*self._late, *environment.NEEDLES))
+        self._all = searcher((*self._late, *facts.NEEDLES, *environment.NEEDLES))
         self._marks: list[Mark] = []
         self._endings = Endings()
         self._first_lines: dict[bytes, int] = {}
         self._checkpoints = checkpoints.Found()
+        self._environment = environment.Found()
         self._trace_line = 0
         self._steps_since_trace = False
         self._start = facts.Start()
         self._rank = (0, "")
         self._lines = 0
 
-    @property
-    def needles(self) -> Needles:
-        """What to look for next: a trace repeats its needle in every line, and one of them says enough."""
-        return self._others if self._first_lines and not self._steps_since_trace else self._all
+    def needles(self, offset: int) -> Needles:
+        """Return what to look for from this place of the log on.
+
+        A trace repeats its needle in every line, and one of them says enough. Versions stand near the beginning.
+        """
+        traced = bool(self._first_lines) and not self._steps_since_trace
+        if offset < facts.FARTHEST:
+            return self._others if traced else self._all
+        return searcher(self._late if traced else (*self._late, *facts.NEEDLES))
 
     @property
     def follows(self) -> bool:
         """Whether every line matters: the log has not said when it started, or a traceback goes on."""
         return self._start.looks or self._endings.follows
+
+    def search(self, window: Window) -> None:
+        """Find the needles in the new part of a window, and take it."""
+        needles = self.needles(window.offset + window.start)
+        self.take(window, needles.places(window.text, window.start, window.stop))
 
     def take(self, window: Window, places: Sequence[tuple[int, bytes]]) -> None:
         """Take the new part of a window, with the places of needles that it holds."""
@@ -157,10 +170,9 @@ class Collector:
 
     def _take_uniform(self, window: Window, places: Sequence[tuple[int, bytes]]) -> Sequence[tuple[int, bytes]]:
         """Read the steps of a whole log at once, if they are alike; return the places that are left to be looked at."""
-        steps = [place for place, needle in places if needle in STEP_NEEDLES]
-        names = {STEP_NEEDLES[needle] for _, needle in places if needle in STEP_NEEDLES}
-        others = facts.NCCL_OPERATION, *self._needles
-        if len(names) != 1 or any(needle in others for _, needle in places):
+        needles = {needle for _, needle in places}
+        names = {STEP_NEEDLES[needle] for needle in needles if needle in STEP_NEEDLES}
+        if len(names) != 1 or facts.NCCL_OPERATION in needles or not needles.isdisjoint(self._needles):
             return places
         name = names.pop()
         rules = grammar(name)
@@ -170,13 +182,14 @@ class Collector:
             [place for place, needle in places if needle in marks]
             for marks in (rules.dialect.starts, rules.dialect.ends)
         )
+        steps = [place for place, needle in places if needle in STEP_NEEDLES]
         parts = uniform.read(rules.read_columns, window.text, steps, starts, ends)
         if parts is None:
             return places
         found = self._found[name] = Found(name, rules)
         found.parts = parts
-        for line, text in (repeated for part in parts for repeated in part.repeated):
-            found.tally.add(REPEATED, line, text)
+        for again in (part.repeated for part in parts if part.repeated):
+            found.tally.add(REPEATED, again.first, again.text, again.times)
         return [each for each in places if each[1] not in STEP_NEEDLES]
 
     def pass_over(self, next_line: int, ended: bool) -> None:
@@ -234,6 +247,7 @@ class Collector:
             nccl_line=self._first_lines.get(facts.NCCL_OPERATION, 0),
             nccl_last_line=self._trace_line,
             checkpoints=self._checkpoints.result(parts),
+            environment=self._environment.result(),
             lines=self._lines,
             prints_loss=self._found[chosen].rules.dialect.prints_loss if chosen else True,
             begun_again_line=self._begun_again(self._found[chosen].rules.dialect, parts) if chosen else 0,
@@ -259,6 +273,8 @@ class Collector:
             self._take_step(hit)
         elif hit.needle in checkpoints.NEEDLES:
             self._checkpoints.add(hit)
+        elif hit.needle in environment.NEEDLES:
+            self._environment.add(hit)
         elif hit.needle in facts.NEEDLES and facts.confirms(hit):
             self._take_fact(hit)
 

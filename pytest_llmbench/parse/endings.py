@@ -1,14 +1,15 @@
-"""How a log says that it ended: Slurm's cause, a crash, a time-out; which is the cause, and what follows from it."""
+"""How a log says that it ended: lines of Slurm, of a crash or a time-out, and tracebacks."""
 
 from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from pytest_llmbench.models import Ending, Segment
+from pytest_llmbench.parse.cause import FAILURES, PLACES, decided
 from pytest_llmbench.parse.dropped import printable
 from pytest_llmbench.parse.ranks import rank_of
 from pytest_llmbench.parse.records import line_stop
@@ -42,20 +43,6 @@ PATTERNS = {
 }
 """What a line says, the stronger cause first. A step without a reason is cancelled after a crash as well as by hand."""
 
-CODES = (
-    *("time-limit", "node-failure", "gpu-failure", "out-of-memory", "gpu-out-of-memory", "diverged", "preempted"),
-    *("requeued", "cancelled", "segfault", "traceback", "nccl-timeout", "aftermath", "task-failure", "step-cancelled"),
-)
-"""All of them, the stronger cause first; of a crash, an exception and NCCL's time-out in one log the first counts."""
-
-DECISIONS = ("time-limit", "node-failure", "preempted", "requeued", "cancelled")
-"""Somebody ended the whole run."""
-
-FAILURES = ("gpu-failure", "out-of-memory", "gpu-out-of-memory", "diverged", "segfault", "traceback")
-"""A process died of itself; others can fail for that reason."""
-
-CRASHES = ("segfault", "traceback", "nccl-timeout")
-
 NEEDLES = (
     b"rror: ",  # Slurm's words and most exceptions: one short needle costs less than six long ones
     b"Killed",
@@ -83,7 +70,6 @@ LONGEST_PATTERN = 512
 
 _PATTERN = re.compile(b"|".join(b"(%b)" % pattern for pattern in PATTERNS.values()))
 _NAMES = tuple(PATTERNS)
-_PLACES = {code: place for place, code in enumerate(CODES)}
 
 SIGNALLED = re.compile(rb"(?:[\w.]+\.)?SignalException\b|.{1,99}killed by signal: Terminated")
 AFTERMATH = re.compile(
@@ -142,10 +128,10 @@ class Endings:
         """
         found = [(ending.line, ending) for kind in self._found.values() for ending in kind]
         found += [(each.head, _raised(each)) for each in self._tracebacks.found]
-        near = _decided([ending for line, ending in found if line >= decisive.near])
+        near = decided([ending for line, ending in found if line >= decisive.near])
         if near is not None:
             return near
-        early = _decided([ending for line, ending in found if line >= decisive.first])
+        early = decided([ending for line, ending in found if line >= decisive.first])
         return early and replace(early, went_on=True)
 
     def _add(self, hit: Hit) -> None:
@@ -168,21 +154,6 @@ def of_file(ending: Ending, name: str) -> Ending:
     """Return an ending, and what happened beside it, as told by a file of this name."""
     beside = ending.beside and of_file(ending.beside, name)
     return replace(ending, file=name, beside=beside)
-
-
-def combined(log: Ending | None, error: Ending | None) -> Ending | None:
-    """Return the ending that a log and its standard error tell together; which line was first cannot be told.
-
-    The failure of a process therefore counts before a time-out of NCCL in the other file.
-    """
-    if log is None or error is None or log.code not in _PLACES:  # a cut log does not know how it ended
-        return error if error is not None else log
-    main, other = sorted((log, error), key=lambda each: (each.went_on, _strength(each)))
-    if _is_word_of_framework(main) and other.code == "step-cancelled":
-        main, other = other, main
-    telling = other.code in (*FAILURES, "nccl-timeout") and other.code != main.code and not other.went_on
-    beside = other if telling else None
-    return replace(main, beside=main.beside or beside)
 
 
 def decisive_lines(segments: Sequence[Segment], end_lines: Iterable[int]) -> Decisive:
@@ -218,74 +189,7 @@ def _code(traceback: Traceback) -> str:
         return "aftermath"
     places = [match.lastindex or 0 for text in (traceback.first, traceback.last) for match in _PATTERN.finditer(text)]
     told = [code for code in (_NAMES[place - 1] for place in places) if code in (*FAILURES, "nccl-timeout")]
-    return min(told, key=_PLACES.__getitem__, default="traceback")
-
-
-def _decided(endings: Sequence[Ending]) -> Ending | None:
-    """Return the cause among what a log says, with the most telling one of the others beside it."""
-    waited = min((each.line for each in endings if each.code == "nccl-timeout"), default=0)
-    first: dict[str, Ending] = {}
-    unread = printable(HEAD)
-    for each in sorted(endings, key=lambda each: (0 < waited < each.line, each.text == unread, each.line)):
-        first.setdefault(each.code, each)
-    if not first:
-        return None
-    main = _cause(first)
-    return replace(main, beside=_beside(main, first) or _last_raised(main, endings))
-
-
-def _strength(ending: Ending) -> float:
-    """Return a number that is lower for a stronger cause. A framework that is told to end calls any reason preemption:
-    Slurm's words say more."""
-    return _PLACES["cancelled"] + 0.5 if _is_word_of_framework(ending) else _PLACES[ending.code]
-
-
-def _is_word_of_framework(ending: Ending) -> bool:
-    return ending.code == "preempted" and "Preemption detected" in ending.text
-
-
-def _cause(first: Mapping[str, Ending]) -> Ending:
-    strongest = min(first.values(), key=_strength)
-    cancelled = first.get("step-cancelled")
-    if cancelled is not None and (_is_word_of_framework(strongest) or _follows(strongest, cancelled, first)):
-        return cancelled
-    if strongest.code not in CRASHES:
-        return strongest
-    earliest = min((first[code] for code in CRASHES if code in first), key=lambda each: each.line)
-    failed = first.get("task-failure")
-    if earliest.code == "nccl-timeout" and failed is not None and failed.line < earliest.line:
-        return failed
-    return earliest
-
-
-def _follows(strongest: Ending, cancelled: Ending, first: Mapping[str, Ending]) -> bool:
-    """Whether all that is said besides a cancelled step is what follows from it."""
-    told = [first[code].line for code in ("aftermath", "task-failure") if code in first]
-    return strongest.code in ("aftermath", "task-failure") and cancelled.line < min(told)
-
-
-def _last_raised(main: Ending, endings: Sequence[Ending]) -> Ending | None:
-    """Return the last exception of another kind than that of the cause: the run may have survived the first."""
-    if main.code != "traceback":
-        return None
-    later = [each for each in endings if each.code == main.code and each.line > main.line]
-    others = [each for each in later if _kind(each) not in (_kind(main), printable(HEAD))]
-    return max(others, key=lambda each: each.line, default=None)
-
-
-def _kind(ending: Ending) -> str:
-    return re.split(r": | in `", ending.text, maxsplit=1)[0]
-
-
-def _beside(main: Ending, first: Mapping[str, Ending]) -> Ending | None:
-    """Return what is worth telling with a cause: what failed before a decision, and what followed from a failure."""
-    if main.code in DECISIONS:
-        told = [first[code] for code in (*FAILURES, "nccl-timeout") if code in first]
-        return min((each for each in told if each.line < main.line), key=lambda each: each.line, default=None)
-    if main.code == "nccl-timeout":
-        return min((first[code] for code in FAILURES if code in first), key=lambda each: each.line, default=None)
-    after = ("preempted", "requeued", "cancelled", "nccl-timeout") if main.code != "step-cancelled" else ()
-    return next((first[code] for code in after if code in first), None)
+    return min(told, key=PLACES.__getitem__, default="traceback")
 
 
 def _line_code(line: bytes) -> str:

@@ -49,9 +49,9 @@ class Growing:
                 end = min(self.read_bytes + PIECE, file.size)
                 window = self._sliding.push(file.read(self.read_bytes, end))
                 self.read_bytes = end
-                self._collector.take(window, self._collector.needles.places(window.text, window.start, window.stop))
+                self._collector.search(window)
         rest, collector = self._sliding.rest(), deepcopy(self._collector)
-        collector.take(rest, collector.needles.places(rest.text, rest.start, rest.stop))
+        collector.search(rest)
         return collector.result()
 
     def last_step(self) -> LastStep | None:

@@ -89,9 +89,9 @@ def read_columns(text: bytes, places: Sequence[int], stops: Sequence[int]) -> Co
 @cache
 def _layout(names: tuple[bytes, ...]) -> re.Pattern[bytes]:
     """Return what a record with these fields looks like."""
-    values = dict.fromkeys(NUMBERS, rb"(-?\d{1,18}\.\d{3})") | {b"grad_norm": rb"(-?\d\.\d{3}e[+-]\d\d)"}
-    fields = (rb", %b: %b" % (re.escape(name), values.get(name, rb"[^,\r\n\x00]*")) for name in names)
-    return re.compile(rb"completed step: (\d{1,15}), seconds: (-?\d{1,15}\.\d{1,9})" + b"".join(fields) + rb"\n")
+    values = dict.fromkeys(NUMBERS, rb"(-?\d{1,18}+\.\d{3})") | {b"grad_norm": rb"(-?\d\.\d{3}e[+-]\d\d)"}
+    fields = (rb", %b: %b" % (re.escape(name), values.get(name, rb"[^,\r\n\x00]*+")) for name in names)
+    return re.compile(rb"completed step: (\d{1,15}+), seconds: (-?\d{1,15}+\.\d{1,9}+)" + b"".join(fields) + rb"\n")
 
 
 def time_steps(records: Sequence[StepRecord]) -> list[StepRecord]:

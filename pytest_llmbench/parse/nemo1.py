@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from functools import cache
+from itertools import pairwise
 
 from pytest_llmbench.parse.dropped import REPEATED, UNKNOWN_STEP, Tally
 from pytest_llmbench.parse.records import (
@@ -21,18 +22,19 @@ from pytest_llmbench.parse.records import (
     Torn,
     line_stop,
     significant_unit,
+    significant_units,
 )
-from pytest_llmbench.parse.uniform import Columns, numbers, rows
+from pytest_llmbench.parse.uniform import Columns, Repeated, numbers, rows
 
 NEEDLES = (b"Epoch ", b"DLL ")
 DIGITS = 3
 
-BAR_BEGIN = rb"Epoch (\d{1,9}):[: ]*\d{1,3}%\|[^|\r\n]*\| *(\d{1,15})/(\d{1,15}) \["
-BAR = re.compile(BAR_BEGIN + rb"([^\]\r\n]*)\]")
+BAR_BEGIN = rb"Epoch (\d{1,9}+):[: ]*+\d{1,3}+%\|[^|\r\n]*+\| *+(\d{1,15}+)/(\d{1,15}+) \["
+BAR = re.compile(BAR_BEGIN + rb"([^\]\r\n]*+)\]")
 BAR_HEAD = re.compile(rb"Epoch \d{1,9}:[: ]*\d{1,3}%")
 DLL = re.compile(rb"DLL \d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)? - (\d{1,15}) ")
 WHOLE = re.compile(rb"\d{1,15}(?:\.0{1,9})?|\d(?:\.\d{1,2})?e\+\d{1,2}")
-FINITE = rb"-?\d{1,18}(?:\.\d{1,18})?(?:e[+-]\d{1,3})?"
+FINITE = rb"-?\d{1,18}+(?:\.\d{1,18}+)?+(?:e[+-]\d{1,3}+)?+"
 NUMBER = re.compile(rb"%b|-?%b" % (FINITE, NOT_FINITE))
 PADDED = re.compile(rb"(-?%b)\.0" % NOT_FINITE)
 """Bars fill up short values: `nan.0`."""
@@ -69,47 +71,48 @@ def read_columns(text: bytes, places: Sequence[int], stops: Sequence[int]) -> Co
     found = rows(_layout(names), text, places, stops)
     if found is None:
         return None
-    read = [name for name in names if name in READ]
-    kept: list[int] = []
-    repeated = []
-    totals = set()
-    for place, (epoch, count, total, *values) in enumerate(found):
-        if not values[0]:
-            continue
-        step = int(float(values[read.index(STEP)]))
-        if int(epoch) == 0 and step in (int(count) - 1, int(count) - 2):
-            totals.add(total)
-        if kept and values == list(found[kept[-1]][3:]):
-            repeated.append((place, f"step {step} again: {float(values[read.index(TIME)]):g} s"))
-        else:
-            kept.append(place)
-    if not kept or not found[-1][3] or len(totals) > 1:
+    heads, said = [row[:3] for row in found], [row[3:] for row in found]
+    valued = [place for place, values in enumerate(said) if values[0]]
+    again = [place for before, place in pairwise(valued) if said[before] == said[place]]
+    totals = {heads[place][2] for place in valued}
+    if not said[-1][0] or len(totals) > 1:
         return None
-    value = dict(zip(read, zip(*(found[place][3:] for place in kept), strict=True), strict=True))
+    read = [name for name in names if name in READ]
+    repeated = frozenset(again)
+    kept = [place for place in valued if place not in repeated]
+    value = dict(zip(read, zip(*(said[place] for place in kept), strict=True), strict=True))
     steps = [int(float(step)) for step in value[STEP]]
     seconds = list(map(float, value[TIME]))
-    batches = [
-        _batch(dict(zip(read, found[place][3:], strict=True)), step) for place, step in zip(kept, steps, strict=True)
-    ]
+    where = read.index(STEP)
+    sure = any(_counts_step(heads[place], int(float(said[place][where]))) for place in valued)
     return Columns(
         steps,
         seconds,
-        [significant_unit(one, DIGITS) for one in seconds],
-        int(totals.pop()) if totals else None,
+        significant_units(seconds, DIGITS),
+        int(totals.pop()) if sure else None,
         loss=numbers(value[LOSS]) if LOSS in value else None,
         grad_norm=numbers(value[NORM]) if NORM in value else None,
-        batch=batches,
+        batch=list(map(_batch, value[SAMPLES], value[STEP], steps)) if SAMPLES in value else None,
         kept=kept,
-        repeated=repeated,
+        repeated=_repeated(again, dict(zip(read, said[again[0]], strict=True))) if again else None,
     )
+
+
+def _counts_step(head: Sequence[bytes], step: int) -> bool:
+    """Tell whether a bar of epoch, count and total counts a step, or the one behind it: then its total is of steps."""
+    return int(head[0]) == 0 and int(head[1]) - step in (1, 2)
+
+
+def _repeated(places: Sequence[int], first: dict[bytes, bytes]) -> Repeated:
+    return Repeated(places[0], f"step {int(float(first[STEP]))} again: {float(first[TIME]):g} s", len(places))
 
 
 @cache
 def _layout(names: tuple[bytes, ...]) -> re.Pattern[bytes]:
     """Return what a bar looks like, without values or with these."""
-    values = dict.fromkeys(NUMBERS, b"(%b)" % FINITE) | {STEP: rb"(\d{1,15}(?:\.0{1,9})?)"}
-    fields = b", ".join(b"%b=%b" % (re.escape(name), values.get(name, rb"[^,\]\r\n\x00]*")) for name in names)
-    rest = rb"[^\]=,\r\n]*(?:, [^\]=,\r\n]+)?(?:, %b)?\]\n" % fields
+    values = dict.fromkeys(NUMBERS, b"(%b)" % FINITE) | {STEP: rb"(\d{1,15}+(?:\.0{1,9}+)?+)"}
+    fields = b", ".join(b"%b=%b" % (re.escape(name), values.get(name, rb"[^,\]\r\n\x00]*+")) for name in names)
+    rest = rb"[^\]=,\r\n]*+(?:, [^\]=,\r\n]++(?!=))?(?:, %b)?\]\n" % fields
     return re.compile(BAR_BEGIN + rest)
 
 
@@ -184,7 +187,7 @@ def _read_bar(text: bytes, start: int, end: int, origin: Origin) -> StepRecord |
         total if sure else None,
         loss=_number(values, LOSS),
         grad_norm=_number(values, NORM),
-        batch=_batch(values, step),
+        batch=_batch(values.get(SAMPLES, b"e"), values[STEP], step),
         bar=(epoch, count),
         rounded=rounded,
     )
@@ -212,7 +215,7 @@ def _read_dllogger(text: bytes, start: int, end: int, origin: Origin) -> StepRec
         0.0,
         loss=_number(values, LOSS),
         grad_norm=_number(values, NORM),
-        batch=_batch(values, step),
+        batch=_batch(values.get(SAMPLES, b"e"), values[STEP], step),
         precise=True,
     )
 
@@ -235,10 +238,9 @@ def _number(values: dict[bytes, bytes], name: bytes) -> float | None:
     return float(values[name]) if name in values else None
 
 
-def _batch(values: dict[bytes, bytes], step: int) -> float:
-    """Return the samples in a step, as a whole number from numbers that were not rounded; else NaN."""
-    samples = values.get(SAMPLES, b"e")
-    if b"e" in samples + values[STEP]:
+def _batch(samples: bytes, printed: bytes, step: int) -> float:
+    """Return the samples in a step, as a whole number from printed numbers that were not rounded; else NaN."""
+    if b"e" in samples or b"e" in printed:
         return NAN
     batch = float(samples) / (step + 1)
     return batch if batch.is_integer() and batch > 0 else NAN

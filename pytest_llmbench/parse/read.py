@@ -32,7 +32,7 @@ def parse_blocks(blocks: Iterable[bytes], extra: Iterable[RegexDialect] = ()) ->
     """
     collector = Collector(extra)
     for window in windows(blocks):
-        collector.take(window, collector.needles.places(window.text, window.start, window.stop))
+        collector.search(window)
     return collector.result()
 
 

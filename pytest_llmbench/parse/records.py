@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 NAN = math.nan
@@ -79,6 +80,15 @@ def significant_unit(value: float, digits: int) -> float:
     if value == 0 or not math.isfinite(value):
         return 0.0
     return float(f"1e{math.floor(math.log10(abs(value))) - digits + 1}")
+
+
+def significant_units(values: Sequence[float], digits: int) -> list[float]:
+    """Return one unit in the last of `digits` significant digits of each of n > 0 finite values."""
+    least, most = min(values), max(values)
+    unit = significant_unit(least, digits)
+    if least > 0 and unit == significant_unit(most, digits):
+        return [unit] * len(values)
+    return [significant_unit(value, digits) for value in values]
 
 
 def printed_unit(text: bytes) -> float:

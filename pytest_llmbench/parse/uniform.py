@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import pairwise
-from operator import ge
+from operator import ge, gt, sub
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -27,10 +27,19 @@ Values = Sequence[float]
 Column = TypeVar("Column", bound="np.ndarray[Any, Any]")
 
 
+class Repeated(NamedTuple):
+    """Records that repeat a step: the first one of them (of the records of a part, or its line), in words, and how many
+    there are."""
+
+    first: int
+    text: str
+    times: int
+
+
 class Columns(NamedTuple):
     """What the records of a log say, in their order; None what none of them prints. Fields as in `StepRecord`, of
     `asynchronous` the first place and the one behind the last. `kept`: of which records these are the steps, None where
-    they are of all; `repeated`: the others that repeat a step, in words. The last record is a step."""
+    they are of all; `repeated`: the others that repeat a step. The last record is a step."""
 
     step: Sequence[int]
     seconds: Values
@@ -44,19 +53,18 @@ class Columns(NamedTuple):
     memory: Values | None = None
     asynchronous: tuple[int, int] = (0, 0)
     kept: Sequence[int] | None = None
-    repeated: Sequence[tuple[int, str]] = ()
+    repeated: Repeated | None = None
 
 
 class Part(NamedTuple):
-    """One attempt: where its first and its last record stand (bytes, line), and the lines that
-    repeat a step, in words."""
+    """One attempt: where its first and its last record stand (bytes, line), and the lines that repeat a step."""
 
     steps: Steps
     rank: str
     total: int | None
     begin: tuple[int, int]
     end: tuple[int, int]
-    repeated: tuple[tuple[int, str], ...]
+    repeated: Repeated | None
 
 
 Parts = tuple[Part, ...]
@@ -75,36 +83,39 @@ def read(
     """
     if b"\r" in text:
         return None
-    feeds = (np.frombuffer(text, np.uint8) == ord("\n")).nonzero()[0]
     bounds = sorted({0, len(places), *(bisect_left(places, start) for start in starts)})
-    parts = [_part(reader, text, places[begin:end], feeds, ends) for begin, end in pairwise(bounds)]
+    parts = [_part(reader, text, places[begin:end], ends) for begin, end in pairwise(bounds)]
     sure = tuple(part for part in parts if part is not None)
     return sure if len(sure) == len(parts) and len({part.rank for part in sure}) == 1 else None
 
 
-def _part(reader: Reader, text: bytes, places: Sequence[int], feeds: Integers, ends: Sequence[int]) -> Part | None:
-    at = np.array(places)
-    before = feeds.searchsorted(at)
-    if before[-1] == len(feeds) or (before[1:] == before[:-1]).any():
+def _part(reader: Reader, text: bytes, places: Sequence[int], ends: Sequence[int]) -> Part | None:
+    stops = [text.find(b"\n", place) for place in places]
+    if stops[-1] < 0 or any(map(gt, stops, places[1:])):
         return None  # the last line has no end, or two records share one
-    stops = feeds[before]
-    if (stops - at).max() >= REACH:
+    rank = _rank(text, places)
+    if rank is None or max(map(sub, stops, places)) >= REACH:
         return None
-    begins = np.where(before > 0, feeds[before - 1] + 1, 0)
-    rank = _rank(text, places, begins.tolist()) if (begins != at).any() else ""
-    columns = reader(text, places, stops.tolist()) if rank is not None else None
-    if rank is None or columns is None or any(map(ge, columns.step, columns.step[1:])):
+    columns = reader(text, places, stops)
+    if columns is None or any(map(ge, columns.step, columns.step[1:])):
         return None
-    lines = before + 1
+    lines = _lines(text, places, stops)
     kept = columns.kept if columns.kept is not None else range(len(places))
     first, new, last = kept[0], kept[-1], len(places) - 1
     if any(places[first] < end < places[new] for end in ends):
         return None
-    repeated = tuple((int(lines[row]), text) for row, text in columns.repeated)
-    steps = _steps(columns, lines if columns.kept is None else lines[columns.kept])
-    return Part(
-        steps, rank, columns.total, (places[first], int(lines[first])), (places[last], int(lines[last])), repeated
-    )
+    again = columns.repeated and columns.repeated._replace(first=lines[columns.repeated.first])
+    steps = _steps(columns, lines if columns.kept is None else [lines[row] for row in kept])
+    return Part(steps, rank, columns.total, (places[first], lines[first]), (places[last], lines[last]), again)
+
+
+def _lines(text: bytes, places: Sequence[int], stops: Sequence[int]) -> list[int]:
+    """Return the numbers of the lines of records that stand at places, each on one that ends at its stop."""
+    lines = [text.count(b"\n", 0, places[0]) + 1]
+    for stop, place in zip(stops, places[1:], strict=False):
+        between = text.count(b"\n", stop + 1, place) if stop + 1 < place else 0
+        lines.append(lines[-1] + 1 + between)
+    return lines
 
 
 def numbers(printed: Sequence[bytes]) -> Values:
@@ -125,21 +136,24 @@ def rows(
     return found if len(found) == len(places) else None
 
 
-def _rank(text: bytes, places: Sequence[int], begins: Sequence[int]) -> str | None:
+def _rank(text: bytes, places: Sequence[int]) -> str | None:
     """Return the rank that stands before all records, None where that is not the same before each."""
-    prefixes = {text[begin:place] for begin, place in zip(begins, places, strict=True)}
-    if len(prefixes) != 1 or places[0] - begins[0] >= REACH_BACK:
+    prefixes = {text[text.rfind(b"\n", 0, place) + 1 : place] for place in places}
+    prefix = prefixes.pop()
+    if prefixes or len(prefix) >= REACH_BACK:
         return None
+    if not prefix:
+        return ""
     return rank_of(Hit(b"", text, places[0], len(text), places[0], 0))
 
 
-def _steps(columns: Columns, lines: Integers) -> Steps:
+def _steps(columns: Columns, lines: Sequence[int]) -> Steps:
     count = len(columns.step)
     return Steps(
         index=np.array(columns.step, dtype=np.int64),
         seconds=np.array(columns.seconds),
         resolution_seconds=np.array(columns.resolution),
-        line=lines,
+        line=np.array(lines, dtype=np.int64),
         mean_of=_ones(count),
         asynchronous=_flags(count, *columns.asynchronous),
         loss=_floats(columns.loss, count),

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 from pytest_llmbench import wording
-from pytest_llmbench.report import jobs, tries
-
-WIDTH = 79
-"""Columns of a message: a terminal of 80 without wrapping."""
+from pytest_llmbench.report import environment, jobs, tries
+from pytest_llmbench.report.columns import WIDTH, width, wrapped
 
 MANY = 100
 """From this many runs on nobody would start them."""
@@ -25,9 +23,23 @@ ROWS = (
     ("days to 1T tokens", "days_to_1t_tokens", "{:,.2f}"),
 )
 
+SLOWER_THAN_RECORDED = (
+    "compare with an older run of this configuration; a change that is known and meant goes into the file of "
+    "--llmb-acknowledged"
+)
+
+UNKNOWN_NOISE = "; a history of 8 nights or a recorded baseline of several runs makes the noise known"
+
+EXPIRED = (
+    "find what made it slower; if it is to stay so for longer, give its entry in the file of --llmb-acknowledged a "
+    "later day after `expires`"
+)
+
 ADVICE = {
     "slower-than-bound": "compare with an older run of this configuration; if this cluster is known to differ from the "
     "document, record its own baseline with --llmb-record=DIR",
+    "drifted": "find what made it slower since, night by night; if that is meant to be, record it with "
+    '--llmb-record=DIR --llmb-accept-drift="the reason"',
     "faster-than-baseline": "record a new baseline with --llmb-record=DIR",
     "diverged": "the step time of a diverged run means nothing: look at the first bad step, then run it again",
     "incomplete": "run it again; a run counts only when it reached its last step",
@@ -39,22 +51,24 @@ ADVICE = {
     "wrong-configuration": "compare the run's settings with: llmbench baselines show {id} (with "
     "--baselines=DIR for your own); if they agree and the framework counts FLOPs in another way, give the baseline "
     "file a logged_tflops_factor",
-    "no-run": "give --llmb-logs a folder that holds a run of it, or select fewer with -k",
+    "no-run": "give --llmb-logs a folder that holds a run of it, launch it (pytest -k {id} --llmb-launch), or select "
+    "fewer with -k",
     "start-unknown": "correct the clock or the file's time, or name its folder by the time of its start",
     "too-old": "run it again, or raise --llmb-max-age",
+    "too-few-runs": "run it again until there are as many valid runs as the suite asks for; a launch counts "
+    "earlier ones below --llmb-logs",
     "profiled": "run it again without profiling",
     "traced": "run it again without the NCCL trace; llmbench nccl LOG says what the trace holds",
     "asynchronous-dispatch": "judge a window after the steps that were only dispatched when their time was taken",
     "checkpoint-load": "nothing: it only verifies that a checkpoint loads",
     "only-not-comparable": "run it again without profiling, tracing or loading a checkpoint",
-    "unmatched": "judge it against another release with --llmb-baseline-release, add a baseline with "
-    "--llmb-baselines=DIR, or allow it with --llmb-unmatched=list",
+    "unmatched": "add a baseline with --llmb-baselines=DIR, where only the release differs judge it against another "
+    "one with --llmb-baseline-release, or allow it with --llmb-unmatched=list",
     "ambiguous": "say what nothing in the run says: release and GPU type with --llmb-release and --llmb-gpu, the rest "
     "in the name of its folder or log (pretrain_<recipe>_<size>_<precision>_<GPUs>) or in its metadata; correct what "
     "contradicts itself; or allow it with --llmb-unmatched=list",
     "within-tolerance": "nothing",
-    "cannot-tell": "run it again, and judge the runs together with --llmb-repeat-window; a history of 8 nights or a "
-    "recorded baseline of several runs makes the noise known",
+    "cannot-tell": "run it again, and judge the runs together with --llmb-repeat-window",
     "warming-up": "run more steps before the window, or run it again",
     "few-steps-decide": "look at the slow steps in the log: a stall of the node, a checkpoint, an evaluation; run it "
     "again",
@@ -62,6 +76,8 @@ ADVICE = {
     "cluster-change": "look at what all nodes share: driver, fabric, power and clocks, file system, image",
     "weak-scaling": "compare the communication of the larger run with the smaller one's: fabric, topology, placement",
     "fp8-speedup": "check that the FP8 run used FP8 kernels, and compare both runs with older ones",
+    "trend": "look at what differs since that night, also at what no log tells: firmware, clocks, fabric; if it is "
+    "known and accepted, say so in the file of --llmb-acknowledged, which begins with `schema: 1` and `acknowledged:`",
     "selftest": "do not trust the gate with such runs: look at what of the damage the log shows",
     "not-asserted": "let the test act on llmb_verdict.failed and llmb_verdict.skipped",
     "recorded": "judge against it with --llmb-baselines=DIR",
@@ -88,16 +104,35 @@ ADVICE = {
 def explain(described: dict[str, Any], *, short: bool) -> str:
     """Return the message of an item from its dictionary: one screen, or three lines where many items fail."""
     context = described.get("context") or ""
-    lines = [headline(described), *_wrapped(described["text"]), *described.get("lines", [])]
+    title = headline(described)
+    head = [title] if width(title) <= WIDTH else wrapped(title, " " * 12)
+    lines = [*head, *wrapped(described["text"]), *([] if short else described.get("lines", []))]
     if short and context and described["reason"] == "no-run":
-        lines = [headline(described), *_wrapped(textwrap.shorten(context, 2 * WIDTH - 20, placeholder=" ..."))]
+        lines = [*head, *wrapped(context.partition(". ")[0])]  # the summary has all of it, once
     if not short:
-        lines += [*_wrapped(context), *_table(described), *_facts(described), *_notes(described)]
+        lines += [*wrapped(context), *_table(described)]
+        lines += chain.from_iterable(_fact(*one) for one in (*facts(described), *_notes(described)))
     if described["log"]:
         lines.append(f"log: {where(described)}")
     if not short:
-        lines += _wrapped(f"next: {ADVICE[described['reason']].format(id=described['id'])}", "      ")
+        lines += wrapped(f"next: {advice(described)}", "      ")
     return "\n".join(lines)
+
+
+def advice(described: dict[str, Any]) -> str:
+    """Return what to do next about an item."""
+    return _advice(described).format(id=described["id"])
+
+
+def _advice(described: dict[str, Any]) -> str:
+    reason = described["reason"]
+    if reason == "slower-than-bound":
+        if any(note["code"] == "acknowledgement-expired" for note in described.get("notes", ())):
+            return EXPIRED
+        recorded = (described.get("baseline") or {}).get("kind") == "recorded"
+        return SLOWER_THAN_RECORDED if recorded else ADVICE[reason]
+    known = (described.get("estimate") or {}).get("run_to_run", {}).get("measured", False)
+    return ADVICE[reason] + (UNKNOWN_NOISE if reason == "cannot-tell" and not known else "")
 
 
 def headline(described: dict[str, Any]) -> str:
@@ -115,59 +150,82 @@ def where(described: dict[str, Any]) -> str:
 
 
 def _table(described: dict[str, Any]) -> Iterator[str]:
-    metrics, expected = described.get("metrics", {}), described.get("expected_metrics", {})
-    unjudged = described.get("verdict") in ("NOT_COMPARABLE", "MISSING") or described["reason"] == "nothing-left"
-    if described.get("problems") or unjudged:
-        return  # a step time that means nothing is not shown beside one that does
-    rows = [(label, metrics[name]["value"], expected.get(name), form) for label, name, form in ROWS if name in metrics]
+    rows = compared(described)
     if rows:
         yield ""
         yield f"  {'':<18}{'measured':>16}{'baseline':>16}{'difference':>13}"
-    for label, measured, wanted, form in rows:
-        change = wording.difference(measured / wanted if wanted else None)
-        yield f"  {label:<18}{form.format(measured):>16}{form.format(wanted) if wanted else '-':>16}{change:>13}"
+    for label, measured, wanted, change in rows:
+        yield f"  {label:<18}{measured:>16}{wanted:>16}{change:>13}"
     if rows:
         yield ""
 
 
-def _facts(described: dict[str, Any]) -> Iterator[str]:
+def compared(described: dict[str, Any]) -> list[tuple[str, str, str, str]]:
+    """Return of each metric its label, what was measured, the baseline's value and the difference, as texts.
+
+    Nothing where the step time means nothing: it is not shown beside one that does.
+    """
+    metrics, expected = described.get("metrics", {}), described.get("expected_metrics", {})
+    unjudged = described.get("verdict") in ("NOT_COMPARABLE", "MISSING") or described["reason"] == "nothing-left"
+    if described.get("problems") or unjudged:
+        return []
+    return [_compared(row, metrics[row[1]]["value"], expected.get(row[1])) for row in ROWS if row[1] in metrics]
+
+
+def _compared(row: tuple[str, str, str], measured: float, wanted: float | None) -> tuple[str, str, str, str]:
+    label, _, form = row
+    change = wording.difference(measured / wanted if wanted else None)
+    return label, form.format(measured), form.format(wanted) if wanted else "-", change
+
+
+def facts(described: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield label and text of what the verdict rests on: bound, statistics, baseline, window, run, jobs, attempts."""
     run, baseline = described.get("run"), described.get("baseline")
     if baseline and described["bound_seconds"] is not None:
         factor = described["bound_seconds"] / described["expected_seconds"]
         source = described["tolerance_source"]
         tolerance = described["tolerance"] + (f", {source}" if source not in ("", "default") else "")
-        yield from _fact(
+        yield (
             "bound",
             f"{wording.seconds(described['bound_seconds'])} = "
             f"{wording.seconds(described['expected_seconds'])} x {factor:.6g} (tolerance {tolerance})",
         )
         yield from _statistics(described)
-        yield from _fact(
+        yield (
             "baseline",
-            f"{baseline['kind']}: {baseline['table'] or baseline['document']}, {baseline['file']}:{baseline['line']}",
+            f"{baseline['kind']}: {baseline['table'] or baseline['document']}, {baseline['file']}:{baseline['line']}"
+            + _recorded(baseline.get("recorded")),
         )
     if "step_time_seconds" in described.get("metrics", {}) and described["window_seconds"]:
         found = _found(described)
         deviation = described["metrics"]["step_time_seconds"]["standard_deviation"]
+        spread = "" if deviation is None else f", sd {deviation:.3g} s"
         last = wording.seconds(described["last_step_seconds"])
-        other = _other_statistic(described)
-        yield from _fact(
-            "window",
-            f"{described['window']['text']} ({found}, sd {deviation:.3g} s{other}); last step {last}",
-        )
+        found += f"{spread}{_other_statistic(described)}"
+        yield "window", f"{described['window']['text']} ({found}); last step {last}"
     if run:
         job = f"job {run['job_id']}, " if run["job_id"] else ""
         started = (run["started"] or "at an unknown time")[:16].replace("T", " ")
-        yield from _fact("run", f"{job}started {started} ({run['started_from']}), {run['age']} old")
+        yield "run", f"{job}started {started} ({run['started_from']}), {run['age']} old"
+    if ran_on := environment.line(described.get("environment") or {}):
+        yield "software", ran_on
+    for change in described.get("changes", []):
+        if change["stands"]:
+            yield "change", change["text"]
     yield from _jobs(described)
     for line in tries.lines(described):
-        yield from _fact("attempt", line)
+        yield "attempt", line
     for problem in described.get("problems", [])[1:]:
-        yield from _fact("also", problem["text"] + (f" (line {problem['line']})" if problem["line"] else ""))
+        yield "also", problem["text"] + (f" (line {problem['line']})" if problem["line"] else "")
     for other in described.get("others", []):
-        yield from _fact(
-            "also", f"{other['verdict']} against the {other['baseline']['kind']} baseline: {other['text']}"
-        )
+        yield ("also", f"{other['verdict']} against the {other['baseline']['kind']} baseline: {other['text']}")
+
+
+def _recorded(recorded: dict[str, Any] | None) -> str:
+    """Return `, of 2025-11-20 by alice on login1` for a recorded baseline."""
+    if not recorded:
+        return ""
+    return f", of {recorded['date']}" + (f" by {recorded['by']}" if recorded["by"] else "")
 
 
 def _found(described: dict[str, Any]) -> str:
@@ -176,43 +234,50 @@ def _found(described: dict[str, Any]) -> str:
     return f"{wording.counted(values, 'mean')} of {steps} steps found" if steps else f"{values} found"
 
 
-def _jobs(described: dict[str, Any]) -> Iterator[str]:
+def _jobs(described: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield where the runs were, what that tells of the nodes, each job where there are several, and their files."""
     for told in filter(None, (jobs.ran_on(described), jobs.finding(described))):
-        yield from _fact("nodes", told)
+        yield "nodes", told
     launched, files = described.get("jobs", ()), jobs.files(described)
     for job in launched if len(launched) > 1 else ():
-        yield from _fact("job", jobs.line(described, job))
+        yield "job", jobs.line(described, job)
     for file in files[:MOST_FILES]:
-        yield f"  {'file':<10}{file}"
+        yield "file", file
     if len(files) > MOST_FILES:
-        yield f"  {'file':<10}{len(files) - MOST_FILES} more"
+        yield "file", f"{len(files) - MOST_FILES} more"
 
 
-def _statistics(described: dict[str, Any]) -> Iterator[str]:
+def _statistics(described: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield how well the difference is known, and what the rule as written says."""
     estimate = described.get("estimate")
     if estimate is None:
         return
     meets = "holds" if described["meets_point"] else "does not hold"
-    yield f"  rule      as written, measured <= bound: {meets}"
+    yield "rule", f"as written, measured <= bound: {meets}"
     if estimate["threshold_only"]:
         return
     low, high = (wording.difference(1 + estimate[name]) for name in ("low", "high"))
     runs, sure = wording.counted(estimate["runs"], "run"), (1 - estimate["level"]) * 100
-    yield from _fact("interval", f"{low} to {high} from {runs}, {sure:.3g} % sure of each end")
+    yield "interval", f"{low} to {high} from {runs}, {sure:.3g} % sure of each end"
     noise, within = estimate["run_to_run"], estimate["within_run_error"]
-    yield from _fact(
+    yield (
         "noise",
         f"run to run {noise['sigma'] * 100:.2f} % ({noise['source']}), within the run {within * 100:.2f} % "
         f"({estimate['effective_sample_size']:.0f} independent {'means' if described['window_mean_of'] else 'steps'})",
     )
-    needed = estimate["repeats_needed"]
-    settles = described["verdict"] == "INCONCLUSIVE" and needed and needed <= MANY
-    more = wording.counted(max(needed, estimate["runs"] + 1), "run") if settles else ""
-    settle = f"; about {more} would settle it" if settles else ""
+    runs_needed = repeats(described)
+    settle = f"; about {runs_needed} would settle it" if runs_needed else ""
     detectable = wording.difference(1 + estimate["detectable"])
-    yield from _fact("power", f"such a run shows a slowdown of {detectable} or more{settle}")
+    yield "power", f"such a run shows a slowdown of {detectable} or more{settle}"
+
+
+def repeats(described: dict[str, Any]) -> str:
+    """Return how many runs would settle what is inconclusive, `3 runs`; empty where nobody would start so many."""
+    estimate = described.get("estimate") or {}
+    needed = estimate.get("repeats_needed")
+    if described.get("verdict") != "INCONCLUSIVE" or not needed or needed > MANY:
+        return ""
+    return wording.counted(max(needed, estimate["runs"] + 1), "run")
 
 
 def _other_statistic(described: dict[str, Any]) -> str:
@@ -223,18 +288,17 @@ def _other_statistic(described: dict[str, Any]) -> str:
     return f", {label} {wording.seconds(metric['value'])}" if metric else ""
 
 
-def _notes(described: dict[str, Any]) -> Iterator[str]:
+def _notes(described: dict[str, Any]) -> Iterator[tuple[str, str]]:
     listed = ("attempts", "segments") if tries.lines(described) else ()  # each of them has a line of its own
-    notes = [note for note in described.get("notes", []) if note["code"] not in listed]
+    told = described["text"]  # may say it already
+    notes = [one for one in described.get("notes", []) if one["code"] not in listed and one["text"] not in told]
     for note in notes[:5]:
-        yield from _fact("note", note["text"] + (f" (line {note['line']})" if note["line"] else ""))
+        yield "note", note["text"] + (f" (line {note['line']})" if note["line"] else "")
     if len(notes) > 5:
-        yield from _fact("note", f"{len(notes) - 5} more notes in the JUnit report")
+        yield "note", f"{len(notes) - 5} more notes in the JUnit report"
 
 
 def _fact(label: str, text: str) -> list[str]:
-    return _wrapped(f"  {label:<10}{text}", " " * 12)
-
-
-def _wrapped(text: str, indent: str = "") -> list[str]:
-    return textwrap.wrap(text, WIDTH, subsequent_indent=indent, break_on_hyphens=False, drop_whitespace=True)
+    if label == "file":
+        return [f"  {label:<10}{text}"]  # whole, to be copied
+    return wrapped(f"  {label:<10}{text}", " " * 12)

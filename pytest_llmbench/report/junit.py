@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-import os
 import re
-import uuid
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 from pytest_llmbench import wording
-from pytest_llmbench.report import jobs
+from pytest_llmbench.report import environment, jobs
 from pytest_llmbench.report.explain import explain
 from pytest_llmbench.report.outcome import PROPERTIES, properties
 from pytest_llmbench.report.terminal import JUDGED
@@ -27,14 +24,6 @@ GREENNESS = {"skipped": 1, "passed": 2}
 
 ILLEGAL = re.compile("[^\t\n\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """What XML 1.0 forbids, the other control characters, and carriage returns, which a reader takes for line feeds."""
-
-
-def write_junit(path: Path, described: Sequence[dict[str, Any]], now: datetime) -> None:
-    """Write the report of outcome dictionaries, whole or not at all; missing parent folders are made.
-
-    Raises OSError where that is impossible; what stood at `path` is then still there.
-    """
-    _write_whole(path, render(described, now))
 
 
 def render(described: Sequence[dict[str, Any]], now: datetime) -> bytes:
@@ -79,7 +68,7 @@ def _case(one: dict[str, Any]) -> TestCase:
     if one["status"] not in GREENNESS:
         case.add_failure_info(message, explain(one, short=False), one["reason"])
     elif one["status"] == "skipped":
-        case.add_skipped_info(message)
+        case.add_skipped_info(message, message)  # GitLab shows the text, others the attribute
     return case
 
 
@@ -111,6 +100,7 @@ def _lines(one: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "context", one.get("context")
     if one.get("run"):
         yield from _run(one["run"])
+    yield "environment", environment.line(one.get("environment") or {})
     if one.get("line"):
         yield "log_line", one["line"]
     yield "node_finding", jobs.finding(one)
@@ -168,17 +158,3 @@ def _make_valid(element: ElementTree.Element) -> None:
 
 def _legal(text: str) -> str:
     return ILLEGAL.sub(lambda found: found.group().encode("unicode_escape").decode("ascii"), text)
-
-
-def _write_whole(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.exists() and not path.is_file():
-        path.write_bytes(content)  # /dev/stdout or a pipe: must not be replaced by a file
-        return
-    target = Path(os.path.realpath(path))  # a link stays one; Path.resolve raises RuntimeError for one to itself
-    temporary = target.with_name(f".llmb-{uuid.uuid4().hex}.tmp")
-    try:
-        temporary.write_bytes(content)
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)

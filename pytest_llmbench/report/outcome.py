@@ -8,21 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench import wording
-from pytest_llmbench.models import (
-    JUDGED,
-    Baseline,
-    Check,
-    Estimate,
-    Judgement,
-    Measurement,
-    Metric,
-    Note,
-    Outcome,
-    Problem,
-    Stray,
-)
-from pytest_llmbench.quantities import METRICS
-from pytest_llmbench.report import jobs, tries
+from pytest_llmbench.models import JUDGED, Check, Compared, Measurement, Outcome, Reason, Status, Stray, Verdict
+from pytest_llmbench.report import jobs, nights, steps, tries
+from pytest_llmbench.report import judgement as of_judgement
 
 SCHEMA = 1
 """Raised when a field of the dictionary changes its meaning."""
@@ -45,13 +33,18 @@ PROPERTIES = (
 """The properties of a test case in --junitxml, in this order; those that a run does not have are left out. What was
 launched has those of `jobs` besides."""
 
-
 COUNTING = (*sorted(JUDGED), "RECORDED", "TEST_FAILED", "NOT_ASSERTED")
 """Verdicts whose step time and metrics mean something."""
 
+SLOW = (Verdict.REGRESSION, Verdict.INCONCLUSIVE)
+"""Verdicts that a run has for its step times alone."""
 
-def describe(outcome: Outcome, now: datetime, directory: Path) -> dict[str, Any]:
-    """Return the outcome of a configuration as plain values; paths below `directory` are shown relative to it."""
+
+def describe(outcome: Outcome, now: datetime, directory: Path, commit: str = "") -> dict[str, Any]:
+    """Return the outcome of a configuration as plain values; paths below `directory` are shown relative to it.
+
+    `commit` is the one that the session tests, empty where nothing says it; a run that the history knows has its own.
+    """
     judgement = outcome.judgement
     key = judgement.baseline.key
     return {
@@ -60,6 +53,7 @@ def describe(outcome: Outcome, now: datetime, directory: Path) -> dict[str, Any]
         "id": outcome.case.id,
         "suite": f"{key.recipe} {key.release} {key.gpu} {key.dtype}",
         "configuration": {
+            "id": key.id,
             "recipe": key.recipe,
             "size": key.size,
             "release": key.release,
@@ -69,12 +63,43 @@ def describe(outcome: Outcome, now: datetime, directory: Path) -> dict[str, Any]
         },
         "status": str(outcome.status),
         "context": outcome.context,
-        **_judgement(judgement, now, directory),
+        **of_judgement.describe(judgement, now, directory),
+        "environment": _environment(judgement.measurement, commit),
         **_recorded(outcome),
-        "others": [_judgement(other, now, directory) for other in outcome.others],
+        "others": [of_judgement.describe(other, now, directory) for other in outcome.others],
         "jobs": [jobs.describe(job, directory) for job in outcome.jobs],
         "nodes": outcome.nodes,
+        **_looked_into(outcome, directory),
+        **nights.describe(judgement),
     }
+
+
+def _looked_into(outcome: Outcome, directory: Path) -> dict[str, Any]:
+    """Return the steps of the judged attempt, and of a failure where the lines of its log stand that tell most: they
+    are read only for the reports that show them."""
+    measurement = outcome.judgement.measurement
+    if measurement is None:
+        return {}
+    told = steps.describe(measurement)
+    line, what = _telling(measurement, outcome) if outcome.status is Status.FAILED else (0, "")
+    if line and measurement.log:
+        told |= {"excerpt": {"log": wording.place(measurement.log, directory), "line": line, "what": what}}
+    return told
+
+
+def _telling(measurement: Measurement, outcome: Outcome) -> tuple[int, str]:
+    """Return a line, and what it is where its own text does not say so: that of a problem, the last one of a log that
+    ended too early, or a step of a run that is only slow; 0 where there is none."""
+    if measurement.problems:
+        line = next((problem.line for problem in measurement.problems if problem.line), 0)
+        return line or _last_line(measurement), ""
+    judgement = outcome.judgement
+    slow = judgement.verdict in SLOW and judgement.reason is not Reason.OVER_BUDGET
+    return steps.telling(measurement) if slow else (0, "")
+
+
+def _last_line(measurement: Measurement) -> int:
+    return max((one.log.lines for one in measurement.run.attempts if one.files.log == measurement.log), default=0)
 
 
 def _recorded(outcome: Outcome) -> dict[str, Any]:
@@ -123,6 +148,21 @@ def describe_check(check: Check) -> dict[str, Any]:
         "text": check.text,
         "lines": list(check.lines),
         "log": None,
+        "members": [key.id for key in check.members],
+        "compared": [_compared(one) for one in check.compared],
+    }
+
+
+def _compared(one: Compared) -> dict[str, Any]:
+    return {
+        "id": one.key.id,
+        "gpus": one.key.gpus,
+        "reference": one.reference.id,
+        "reference_gpus": one.reference.gpus,
+        "baseline": one.baseline,
+        "measured": wording.finite(one.measured),
+        "documented": wording.finite(one.documented),
+        "verdict": str(one.verdict),
     }
 
 
@@ -142,131 +182,7 @@ def properties(described: dict[str, Any]) -> list[tuple[str, str]]:
     return [*told, *jobs.properties(described).items()]
 
 
-def _judgement(judgement: Judgement, now: datetime, directory: Path) -> dict[str, Any]:
-    baseline, window = judgement.baseline, judgement.baseline.window
-    return {
-        "verdict": str(judgement.verdict),
-        "reason": str(judgement.reason),
-        "text": judgement.text,
-        "expected_seconds": wording.finite(baseline.step_seconds),
-        "bound_seconds": wording.finite(judgement.bound_seconds),
-        "tolerance": str(judgement.tolerance),
-        "tolerance_source": judgement.tolerance.source,
-        "log_difference": judgement.log_difference,
-        "estimate": _estimate(judgement.estimate),
-        "repeats": [one.run.id for one in judgement.repeats],
-        "meets_point": judgement.meets_point,
-        "window": {
-            "first": window.first,
-            "last": window.last,
-            "statistic": window.statistic,
-            "text": str(window),
-        },
-        "baseline": _baseline(baseline),
-        "notes": [_note(note) for note in judgement.notes],
-        **_measurement(judgement.measurement, now, directory),
-        **_averaged(judgement),
-    }
-
-
-def _averaged(judgement: Judgement) -> dict[str, Any]:
-    """Return the metrics at the mean of repeats, in place of those of the newest run alone."""
-    newest, difference = judgement.measurement, judgement.log_difference
-    if not judgement.repeats or newest is None or difference is None or not newest.statistic_seconds:
-        return {}
-    slower = judgement.baseline.step_seconds * math.exp(difference) / newest.statistic_seconds
-    metrics = {metric.name: {**_metric(metric), **_scaled(metric, slower)} for metric in newest.metrics}
-    return {"metrics": metrics}
-
-
-def _scaled(metric: Metric, slower: float) -> dict[str, float]:
-    if not METRICS[metric.name].of_step_time:
-        return {}
-    return {"value": metric.value / slower if metric.larger_is_better else metric.value * slower}
-
-
-def _metric(metric: Metric) -> dict[str, Any]:
-    return {
-        "value": wording.finite(metric.value),
-        "standard_deviation": wording.finite(metric.standard_deviation),
-        "unit": metric.unit,
-    }
-
-
-def _estimate(estimate: Estimate | None) -> dict[str, Any] | None:
-    """Return the estimate with differences as fractions of the baseline's step time, slower is positive."""
-    if estimate is None:
-        return None
-    return {
-        "difference": wording.ratio(estimate.difference) - 1,
-        "low": wording.ratio(estimate.low) - 1,
-        "high": wording.ratio(estimate.high) - 1,
-        "margin": wording.ratio(estimate.margin) - 1,
-        "level": estimate.level,
-        "standard_error": estimate.standard_error,
-        "degrees_of_freedom": estimate.degrees_of_freedom,
-        "runs": estimate.runs,
-        "run_to_run": {
-            "sigma": estimate.noise.sigma,
-            "degrees_of_freedom": estimate.noise.degrees_of_freedom,
-            "source": estimate.noise.source,
-            "measured": estimate.noise.measured,
-        },
-        "within_run_error": estimate.within_run_error,
-        "effective_sample_size": estimate.effective_sample_size,
-        "baseline_rounding": estimate.rounding,
-        "detectable": estimate.detectable,
-        "repeats_needed": estimate.repeats_needed,
-        "p_slower": estimate.p_slower,
-        "threshold_only": estimate.threshold_only,
-    }
-
-
-def _baseline(baseline: Baseline) -> dict[str, Any]:
-    return {
-        "kind": baseline.kind,
-        "timed": baseline.timed,
-        "document": baseline.source.document,
-        "table": baseline.source.table,
-        "file": Path(baseline.source.file).name,
-        "line": baseline.source.line,
-        "cells": dict(baseline.cells),
-    }
-
-
-def _measurement(measurement: Measurement | None, now: datetime, directory: Path) -> dict[str, Any]:
+def _environment(measurement: Measurement | None, commit: str) -> dict[str, str]:
     if measurement is None:
-        return {"metrics": {}, "problems": [], "log": None, "run": None, "window_seconds": []}
-    return {
-        "metrics": {metric.name: _metric(metric) for metric in measurement.metrics},
-        "expected_metrics": {metric.name: wording.finite(metric.value) for metric in measurement.expected},
-        "last_step_seconds": wording.finite(measurement.last_step_seconds),
-        "window_seconds": [wording.finite(value) for value in measurement.window_seconds],
-        "window_mean_of": list(measurement.mean_of),
-        "problems": [_note(problem) for problem in measurement.problems],
-        "log": wording.place(measurement.log, directory) if measurement.log else None,
-        "line": next((problem.line for problem in measurement.problems if problem.line), 0),
-        "run": _run(measurement, now),
-        "tries": [tries.describe(one, directory) for one in measurement.tries],
-    }
-
-
-def _run(measurement: Measurement, now: datetime) -> dict[str, Any]:
-    run = measurement.run
-    return {
-        "id": run.id,
-        "job_id": run.found.job_id,
-        "launcher": run.found.launcher,
-        "identified": run.identity.because,
-        "started": run.started.isoformat() if run.started else None,
-        "started_from": run.started_from,
-        "age": wording.age(now - run.started) if run.started else "?",
-        "attempt": measurement.attempt,
-        "attempts": len(run.attempts),
-        "segment": measurement.segment,
-        "log_fingerprint": [attempt.log.fingerprint for attempt in run.attempts],
-    }
-
-
-def _note(note: Note | Problem) -> dict[str, Any]:
-    return {"code": note.code if isinstance(note, Note) else str(note.reason), "text": note.text, "line": note.line}
+        return {}
+    return dict(sorted({**({"commit": commit} if commit else {}), **measurement.environment}.items()))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
-import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pytest_llmbench import wording
 from pytest_llmbench.report import jobs
+from pytest_llmbench.report.columns import WIDTH, Line, width, wrapped
+from pytest_llmbench.report.next_steps import next_steps
 
 ORDER = (
     "TEST_FAILED",
@@ -56,30 +56,86 @@ NOTEWORTHY = (
     "steps",
     "other-release",
     "repeat-disagrees",
+    "fewer-runs",
     "torn",
     "over-budget",
+    "drift",
+    "acknowledged",
+    "acknowledgement-idle",
+    "acknowledgement-expired",
 )
 """Notes that stand under a green line too: what was judged is not all that there was."""
 
 
-def summary(described: Sequence[dict[str, Any]], remarks: Sequence[str]) -> Iterator[str]:
-    """Yield the lines of the summary, 80 columns wide: verdicts, remarks, and the count by verdict last."""
-    described = worst(described)
-    configurations = [one for one in described if one["kind"] == "configuration"]
-    measured = [one for one in configurations if not _is_absent(one)]
-    yield f"{'verdict':<14} {'configuration':<39} {'step time':>9} {'diff':>7} {'age':>5}"
-    for one in sorted(measured, key=lambda one: (ORDER.index(one["verdict"]), one["id"])):
-        yield from _lines(one)
-    for why, ids in _absent(configurations).items():
-        text = f"{'MISSING':<14} {len(ids)} {why}: {wording.listed(ids)}"
-        yield from textwrap.wrap(text, 79, subsequent_indent=" " * 15, break_on_hyphens=False)
-    for one in described:
+DOUBTFUL = ("INCONCLUSIVE", "REGRESSION", "SLOWER")
+"""Verdicts of outcomes that are not green where they passed: they cannot tell, or nobody asked them to fail."""
+
+
+def summary(described: Sequence[dict[str, Any]], remarks: Sequence[str], verbosity: int = 0) -> Iterator[Line]:
+    """Yield the lines of the summary: verdicts, remarks, what to do next, and the count by verdict last.
+
+    They are 80 columns wide, but for the names of files, which are whole, to be copied. A `verbosity` below 0 shows
+    what is red and the remarks, above 0 the id of everything without a run.
+    """
+    described = ordered(worst(described))
+    shown = described if verbosity >= 0 else [one for one in described if one["status"] == "failed"]
+    yield from _table([one for one in shown if one["kind"] == "configuration"], verbosity)
+    for one in shown:
         if one["kind"] == "stray":
-            yield f"{one['reason'].upper():<14} {one['id']}"
-    yield from _checks([one for one in described if one["kind"] == "check"])
+            yield from _row(one, f"{one['reason'].upper():<14} {one['id']}")
+    yield from _checks([one for one in shown if one["kind"] == "check"])
     for remark in remarks:
-        yield from textwrap.wrap(remark, 79, subsequent_indent="  ", break_on_hyphens=False)
-    yield from textwrap.wrap(count(described), 79, subsequent_indent="  ", break_on_hyphens=False)
+        yield from map(Line, wrapped(remark, "  "))
+    if verbosity >= 0:
+        yield from next_steps(described)
+    yield from (Line(line, colour(described)) for line in wrapped(count(described), "  "))
+
+
+def colour(described: Sequence[dict[str, Any]]) -> str:
+    """Return the colour of outcomes together: red where one is, green where all of those that are not skipped pass
+    without a doubt, yellow otherwise."""
+    if any(one["status"] == "failed" for one in described):
+        return "red"
+    judged = [one for one in described if one["status"] != "skipped"]
+    return "green" if judged and all(one.get("verdict") not in DOUBTFUL for one in judged) else "yellow"
+
+
+def timed(one: dict[str, Any]) -> tuple[float | None, float | None]:
+    """Return the step time of a configuration, and the logarithm of its ratio to the baseline's, None where they mean
+    nothing."""
+    if one["verdict"] not in TIMED or one["problems"]:
+        return None, None
+    return one["metrics"].get("step_time_seconds", {}).get("value"), one["log_difference"]
+
+
+def timing(one: dict[str, Any]) -> tuple[str, str]:
+    """Return what `timed` returns as texts, `-` for None."""
+    seconds, difference = timed(one)
+    return wording.seconds(seconds), wording.difference(None if difference is None else wording.ratio(difference))
+
+
+def ordered(described: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the outcomes as a reader wants them: configurations by verdict, then runs without one, then checks."""
+    return sorted(described, key=_place)
+
+
+def _place(one: dict[str, Any]) -> tuple[int, int, str]:
+    if one["kind"] == "configuration":
+        return 0, ORDER.index(one["verdict"]), "" if _is_absent(one) else one["id"]
+    return (1 if one["kind"] == "stray" else 2), 0, ""
+
+
+def _table(configurations: Sequence[dict[str, Any]], verbosity: int) -> Iterator[Line]:
+    """Yield the table of configurations; those of which nothing was seen have a line for each reason."""
+    if verbosity >= 0:
+        yield Line(f"{'verdict':<14} {'configuration':<39} {'step time':>9} {'diff':>7} {'age':>5}", "")
+    for one in configurations:
+        if not _is_absent(one):
+            yield from _lines(one)
+    for (why, status), ids in _absent(configurations).items():
+        named = wording.listed(ids, len(ids) if verbosity > 0 else 5)
+        lines = wrapped(f"{'MISSING':<14} {len(ids)} {why}: {named}", " " * 15)
+        yield from _marked(lines, "MISSING", "red" if status == "failed" else "yellow")
 
 
 def _is_absent(one: dict[str, Any]) -> bool:
@@ -87,37 +143,54 @@ def _is_absent(one: dict[str, Any]) -> bool:
     return one["verdict"] == "MISSING" and not one["run"] and not one.get("jobs")
 
 
-def _absent(configurations: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
-    """Return the ids of what has neither a run nor a job, by the reason in words."""
-    ids: dict[str, list[str]] = {}
-    for one in filter(_is_absent, configurations):
+def _absent(configurations: Sequence[dict[str, Any]]) -> dict[tuple[str, str], list[str]]:
+    """Return the ids of what has neither a run nor a job, by the reason in words and the status, red first."""
+    ids: dict[tuple[str, str], list[str]] = {}
+    for one in sorted(filter(_is_absent, configurations), key=lambda one: one["status"] != "failed"):
         told = f"{ABSENT.get(one['reason'], one['reason'])} ({one['text']})"
-        ids.setdefault("without a run" if one["reason"] == "no-run" else told, []).append(one["id"])
+        why = "without a run" if one["reason"] == "no-run" else told
+        ids.setdefault((why, one["status"]), []).append(one["id"])
     return ids
 
 
-def _checks(described: Sequence[dict[str, Any]]) -> Iterator[str]:
+def _checks(described: Sequence[dict[str, Any]]) -> Iterator[Line]:
     """Yield a line for each kind of check, and the texts of those that found something."""
     for kind in dict.fromkeys(one["check"] for one in described):
         of_kind = [one for one in described if one["check"] == kind]
         verdicts = Counter(one["verdict"] for one in of_kind)
-        yield f"{kind}: " + ", ".join(f"{number} {name}" for name, number in sorted(verdicts.items(), key=_rank))
+        told = ", ".join(f"{number} {name}" for name, number in sorted(verdicts.items(), key=_rank))
+        yield Line(f"{kind}: {told}", colour(of_kind), len(kind) + 1)
         for one in of_kind:
             if one["verdict"] not in QUIET:
-                yield from textwrap.wrap(
-                    f"{one['id']}: {one['text']}", 79, initial_indent="  ", subsequent_indent=" " * 6
-                )
+                yield from map(Line, wrapped(f"{one['id']}: {one['text']}", " " * 6, first="  "))
+
+
+def counts(described: Sequence[dict[str, Any]]) -> dict[str, dict[str, int]]:
+    """Return how many there are of each verdict: `{"green": {"PASS": 17}, "red": {}, "skipped": {"MISSING": 3}}`.
+
+    Of each id the worst counts. A check that passed is none of them.
+    """
+    told = counting(worst(described))
+    found = {}
+    for status, label in (("passed", "green"), ("failed", "red"), ("skipped", "skipped")):
+        names = Counter(_counted_as(one) for one in told if one["status"] == status)
+        found[label] = dict(sorted(names.items(), key=_rank))
+    return found
+
+
+def counting(described: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the outcomes that are counted: a check that passed is none of them."""
+    return [one for one in described if one["kind"] != "check" or one["status"] == "failed"]
 
 
 def count(described: Sequence[dict[str, Any]]) -> str:
     """Return `82 green: 74 PASS, 8 INCONCLUSIVE; 3 red: 2 REGRESSION, 1 UNMATCHED; 4 skipped: 4 MISSING`."""
-    checks = sum(one["kind"] == "check" and one["status"] == "passed" for one in described)
-    parts, described = [], [one for one in worst(described) if one["kind"] != "check" or one["status"] == "failed"]
-    for status, label in (("passed", "green"), ("failed", "red"), ("skipped", "skipped")):
-        names = Counter(_counted_as(one) for one in described if one["status"] == status)
+    parts = []
+    for label, names in counts(described).items():
         if names:
-            told = ", ".join(f"{number} {name}" for name, number in sorted(names.items(), key=_rank))
-            parts.append(f"{names.total()} {label}: {told}")
+            told = ", ".join(f"{number} {name}" for name, number in names.items())
+            parts.append(f"{sum(names.values())} {label}: {told}")
+    checks = sum(one["kind"] == "check" and one["status"] == "passed" for one in described)
     return "; ".join(parts) or (f"{wording.counted(checks, 'check')} passed" if checks else "nothing judged")
 
 
@@ -140,23 +213,38 @@ def _name(one: dict[str, Any]) -> tuple[str, str]:
     return one["suite"] if one["kind"] == "check" else "", one["id"]
 
 
-def _lines(one: dict[str, Any]) -> Iterator[str]:
-    timed = one["verdict"] in TIMED and not one["problems"]
-    measured = one["metrics"].get("step_time_seconds", {}).get("value") if timed else None
-    ratio = math.exp(one["log_difference"]) if timed and one["log_difference"] is not None else None
+def _lines(one: dict[str, Any]) -> Iterator[Line]:
+    step_time, change = timing(one)
     age = one["run"]["age"] if one["run"] else "-"
-    step_time, change = wording.seconds(measured), wording.difference(ratio)
-    yield f"{one['verdict']:<14} {one['id']:<39} {step_time:>9} {change:>7} {age:>5}"
+    yield from _row(one, f"{one['verdict']:<14} {one['id']}", f"{step_time:>9} {change:>7} {age:>5}")
     remarks = [note["text"] for note in one["notes"] if note["code"] in NOTEWORTHY]
     if one["reason"] in DOUBTFUL:
         remarks.insert(0, one["text"].partition("; ")[2])
-    if one["reason"] == "over-budget":  # its step time may be a good one
+    if one["reason"] in ("over-budget", "drifted"):  # its step time may be near what was recorded
         remarks.insert(0, one["text"])
+    if one["reason"] == "recorded":
+        remarks = [one["text"].partition("; replaced ")[2]]
     told = [_clipped(remark, 120) for remark in (remarks if one["verdict"] in JUDGED else [one["text"]])]
     for remark in filter(None, (*told, jobs.brief(one), jobs.finding(one))):
-        yield from textwrap.wrap(remark, 79, initial_indent=INDENT, subsequent_indent=INDENT, break_on_hyphens=False)
+        yield from map(Line, wrapped(remark, INDENT, first=INDENT))
     for file in jobs.files(one)[:MOST_FILES]:  # whole, to be copied
-        yield f"{INDENT}{file}"
+        yield Line(f"{INDENT}{file}")
+
+
+def _row(one: dict[str, Any], head: str, numbers: str = "") -> Iterator[Line]:
+    """Yield a verdict with its id and, at the right, its numbers: on a line of their own behind a long id."""
+    verdict = head.partition(" ")[0]
+    if numbers and width(head) + len(numbers) < WIDTH:
+        yield from _marked([f"{head}{numbers:>{WIDTH - 1 - width(head)}}"], verdict, colour([one]))
+        return
+    yield from _marked(wrapped(head, " " * 15), verdict, colour([one]))
+    if numbers:
+        yield Line(f"{numbers:>{WIDTH - 1}}")
+
+
+def _marked(lines: Sequence[str], verdict: str, shade: str) -> Iterator[Line]:
+    yield Line(lines[0], shade, len(verdict))
+    yield from map(Line, lines[1:])
 
 
 def _clipped(text: str, width: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +45,7 @@ def read_document(
 
 
 def _text(path: Path, what: str, raises: type[LlmbenchError]) -> str:
-    if path.exists() and not path.is_file():
+    if os.path.exists(path) and not path.is_file():  # a path that may not be looked at is told below
         raise raises(f"{path}: found something that is no regular file, expected a {what}")
     try:
         with path.open("rb") as file:

@@ -50,7 +50,7 @@ def valid_file(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def arithmetic() -> Arithmetic:
     """The arithmetic of the measure stage."""
     return Arithmetic(

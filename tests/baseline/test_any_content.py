@@ -15,9 +15,7 @@ from pytest_llmbench.models import Recipe
 
 SMALLEST = min(baseline_files([shipped_baselines()]), key=lambda path: path.stat().st_size)
 LINES = SMALLEST.read_text(encoding="utf-8").splitlines()[:120]
-ANY = settings(
-    max_examples=80, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+ANY = settings(max_examples=80, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 STRANGE = (
     *("", "~", "[]", "{}", "[1]", "{a: 1}", "-1", "0", "1e999", ".nan", ".inf", "0x1F", "1_000", "12:30:45", "yes"),
     *("2026-05-04", "&a 1", "*a", "!!python/name:os.system", "!!binary aGk=", "|", ">", "'", '"', "? x", "9" * 400),

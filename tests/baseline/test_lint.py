@@ -11,7 +11,8 @@ import pytest
 from pytest_llmbench.baseline.lint import Arithmetic, LintReport, at_printed_precision, lint_file, recomputed
 from pytest_llmbench.baseline.locate import shipped_baselines
 from pytest_llmbench.baseline.read import baseline_files, read_file, read_recipe, read_recipes
-from pytest_llmbench.models import Baseline, Erratum
+from pytest_llmbench.baseline.write import write_recorded
+from pytest_llmbench.models import Accepted, Baseline, Erratum, Recording
 
 Edit = Callable[[str, str, str], LintReport]
 
@@ -164,6 +165,18 @@ def test_the_shipped_files_pass_and_the_counts_are_those_of_the_documents(arithm
 def test_lint_finds(edited: Edit, name: str, old: str, new: str, finding: str) -> None:
     findings = edited(name, old, new).findings
     assert any(finding in text for text in findings), findings
+
+
+def test_lint_finds_a_recorded_value_that_crept_up_without_a_reason(tmp_path: Path, arithmetic: Arithmetic) -> None:
+    """Recording refuses it, so somebody edited the file."""
+    (baseline, *_) = read_file(shipped_baselines() / "grok1/25.05.yaml").recipe.baselines
+    crept = Recording("2025-11-20", 1, 7.8, 7.8, 0.0, (7.8,), (), earlier=(Accepted("2025-01-20", 7.3),))
+    findings = []
+    for reason in ("", "driver 570"):
+        ((path, _),) = write_recorded(tmp_path, [(baseline, replace(crept, reason=reason))])
+        findings.append(lint_file(read_file(path), arithmetic).findings)
+    assert findings[1] == ()
+    assert "7.800 s is +6.8 % from 7.300 s, accepted on 2025-01-20, expected at most 5 %, or a reason" in findings[0][0]
 
 
 def test_a_finding_names_file_and_line(edited: Edit) -> None:

@@ -17,7 +17,7 @@ from pytest_llmbench.baseline import write
 from pytest_llmbench.baseline.locate import shipped_baselines
 from pytest_llmbench.baseline.read import read_file, read_recipe, read_recipes
 from pytest_llmbench.errors import RecordError
-from pytest_llmbench.models import Baseline, Budget, Recording, Tolerance
+from pytest_llmbench.models import Accepted, Baseline, Budget, Recording, Tolerance
 from pytest_llmbench.tolerance import NAMES, parse_tolerances, slot
 
 SHIPPED = tuple(baseline for recipe in read_recipes([shipped_baselines()]) for baseline in recipe.baselines)
@@ -42,6 +42,11 @@ def tolerance(text: str) -> Tolerance:
 
 
 seconds = st.floats(1e-3, 80_000)
+texts = st.sampled_from(
+    ["", "alice@example.com on login1", "driver 570: slower, # and stays", "'7.3'", "null", "ü 1.5"]
+)
+dates = st.dates(date(2024, 1, 1)).map(date.isoformat)
+accepted = st.builds(Accepted, date=dates, seconds=seconds, by=texts, reason=texts)
 recordings = st.integers(1, 4).flatmap(
     lambda runs: st.builds(
         Recording,
@@ -52,6 +57,11 @@ recordings = st.integers(1, 4).flatmap(
         standard_deviation_seconds=st.floats(0, 1000),
         run_seconds=st.tuples(*[seconds] * runs),
         log_sha256=st.tuples(*[st.text("0123456789abcdef", min_size=64, max_size=64)] * runs),
+        newest_run=st.one_of(st.just(""), dates),
+        by=texts,
+        reason=texts,
+        environment=st.sampled_from([(), (("build", "nemo 25.04 abc"), ("commit", "0123"))]),
+        earlier=st.lists(accepted, max_size=3).map(tuple),
     )
 )
 fractions = st.sampled_from([0.05, 0.025, 3.3 / 100, 0.1 + 0.2, 1e-4])
@@ -62,7 +72,7 @@ tolerances = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_what_is_written_reads_back_to_the_same_numbers(data: st.DataObject) -> None:
     chosen = data.draw(st.lists(st.sampled_from(SHIPPED), min_size=1, max_size=5, unique_by=lambda base: base.key))
@@ -99,9 +109,34 @@ def test_every_shipped_configuration_can_be_recorded_beside_its_published_baseli
 def test_other_configurations_are_kept_and_replaced_ones_are_told(tmp_path: Path) -> None:
     write.write_recorded(tmp_path, [(GROK[0], recording(7.331)), (GROK[1], recording(7.5))])
     ((path, replaced),) = write.write_recorded(tmp_path, [(GROK[0], recording(7.402)), (GROK[2], recording(8.0))])
-    assert replaced == ("grok1_314b-25.05-gb200-bf16-128: 7.331 s -> 7.402 s",)
+    assert replaced == ("grok1_314b-25.05-gb200-bf16-128: 7.331 s -> 7.402 s (+1.0 %)",)
     found = {baseline.key.gpus: baseline.step_seconds for baseline in read_recipe(path).baselines}
     assert found == pytest.approx({128: 7.402, 256: 7.5, 512: 8.0})
+
+
+def test_what_its_owner_wrote_into_a_file_stays_to_the_letter(tmp_path: Path) -> None:
+    """Without its names, the runs that are called so would match no baseline any more."""
+    own = """names: [grok1, "0815"]   # what we call it
+title: Grok on our cluster
+errata:
+- {where: the table, reason: a typing error, printed: "1", corrected: "2"}
+launch:
+  kind: script
+
+  commands:
+    # by hand
+    script: {command: ./launch.sh, fixed: {VERSION: "1.10"}}
+  gpus_per_node: {gb200: 4}
+"""
+    ((path, _),) = write.write_recorded(tmp_path, [(GROK[0], recording())])
+    head, between, rest = path.read_text().partition("peak_tflops:")
+    names, others = own.split("\n", 1)
+    path.write_text(f"{head}{names}\n{between}{rest}{others}")
+    for _ in range(2):
+        write.write_recorded(tmp_path, [(GROK[1], recording())])
+        assert path.read_text().endswith(own)
+    recipe = read_recipe(path)
+    assert (recipe.names, recipe.title, len(recipe.baselines)) == (("grok1", "0815"), "Grok on our cluster", 2)
 
 
 def test_a_full_model_joins_a_file_of_proxies_and_keeps_its_rounded_flops(tmp_path: Path) -> None:
@@ -110,6 +145,19 @@ def test_a_full_model_joins_a_file_of_proxies_and_keeps_its_rounded_flops(tmp_pa
     ((path, _),) = write.write_recorded(tmp_path, [(grok[512], recording())])
     found = {base.key.gpus: base.configuration.architecture.formula for base in read_recipe(path).baselines}
     assert found == {8: "grok", 512: "grok:3"}
+
+
+def test_a_file_keeps_its_drift_budget_and_gets_that_of_the_published_one(tmp_path: Path) -> None:
+    ((path, _),) = write.write_recorded(tmp_path, [(replace(GROK[0], drift_budget=0.03), recording())])
+    write.write_recorded(tmp_path, [(replace(GROK[1], drift_budget=0.2), recording())])
+    assert {baseline.drift_budget for baseline in read_recipe(path).baselines} == {0.03}
+
+
+def test_what_was_recorded_before_is_that_of_the_file_else_that_of_the_session(tmp_path: Path) -> None:
+    write.write_recorded(tmp_path, [(GROK[0], recording(7.331))])
+    own = [write.recorded_baseline(one, recording(8.0)) for one in GROK[:2]]
+    found = write.recorded_before(tmp_path, {one.key for one in GROK[:3]}, [*GROK[:3], *own])
+    assert {key.gpus: baseline.step_seconds for key, baseline in found.items()} == {128: 7.331, 256: 8.0}
 
 
 def test_the_same_configuration_twice_is_refused(tmp_path: Path) -> None:

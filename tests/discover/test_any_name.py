@@ -17,7 +17,7 @@ from pytest_llmbench.settings import Settings
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 LOG = nemo2_run(0, 3).encode()
-ANY = settings(max_examples=30, deadline=None, derandomize=True)
+ANY = settings(max_examples=30, derandomize=True)
 
 WORDS = (
     *("log-", "llmb-config_", "sbatch_", "pretrain_", "grok1_314b", "_fp8_", "gpus256", "results", "experiments", "_0"),

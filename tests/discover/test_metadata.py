@@ -56,6 +56,39 @@ def test_a_full_record() -> None:
     assert {clue.source for clue in record.clues} == {"llmb-config_7.yaml"}
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (FULL, {"recipe": "25.10"}),
+        (
+            "workload_info: {framework: nemo2, gsw_version: 25.10, fw_version: 25.04.01, megatron_commit: 1a2b3c4,"
+            " commit: f00f}\n"
+            "container_info: {images: ['nvcr.io#nvidia/nemo:25.04.01', null, second:1]}",
+            {
+                "container": "nvcr.io#nvidia/nemo:25.04.01, second:1",
+                "framework": "nemo2 25.04.01",
+                "megatron_commit": "1a2b3c4",
+                "recipe": "25.10",
+                "workload_commit": "f00f",
+            },
+        ),
+        ("container_info: {images: one.sqsh}", {"container": "one.sqsh"}),
+        ("workload_info: {framework: nemo2}", {}),
+        ("workload_info: {fw_version: '1'}", {"framework": "1"}),
+        ("container_info: {images: {a: b}}\nworkload_info: {fw_version: [1]}", {}),
+        ('container_info: {images: ["a\\x1bb"]}', {}),
+        ('workload_info: {"a\\x1b_version": 1}', {}),
+        (f"container_info: {{images: [{'x' * 201}]}}", {}),
+        ("container_info: []\nworkload_info: 1", {}),
+        ("", {}),
+    ],
+)
+def test_what_a_job_ran_on(text: str, expected: dict[str, str]) -> None:
+    said = interpreted(text or "job_info: {}").environment
+    assert dict(said) == expected
+    assert list(said) == sorted(said)
+
+
 def test_a_launch_time_without_a_zone_is_local(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setenv("TZ", "Etc/GMT-2")  # POSIX: two hours ahead of UTC

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from files.written import END, archive, special
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.errors import LogError
@@ -143,7 +143,6 @@ def test_a_cut_archive_counts_as_far_as_it_was_whole_and_is_told() -> None:
 FILES = [(f"{number}/{'long' * number}.out", b"%d" % number * 700) for number in range(40)]
 
 
-@settings(deadline=None)
 @given(st.integers(0, 60_000), st.sampled_from([tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]))
 def test_an_archive_that_is_cut_anywhere_is_told_unless_it_holds_everything(end: int, kind: int) -> None:
     """Missing runs must never go unnoticed."""
@@ -153,7 +152,6 @@ def test_an_archive_that_is_cut_anywhere_is_told_unless_it_holds_everything(end:
     assert len(listed) == 20 or found.unreadable
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 40_000), st.integers(0, 255)), max_size=8), st.integers(100, 4000))
 def test_no_bytes_of_an_archive_raise_anything_but_the_projects_errors(
     changes: list[tuple[int, int]], size: int
@@ -168,7 +166,6 @@ def test_no_bytes_of_an_archive_raise_anything_but_the_projects_errors(
             b"".join(text)
 
 
-@settings(deadline=None)
 @given(
     st.binary(max_size=600), st.sampled_from([b"", b"\x1f\x8b\x08\0\0\0\0\0\0\3", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ\0"])
 )

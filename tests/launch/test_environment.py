@@ -16,7 +16,7 @@ from launch.shipped import CALLER, CLUSTER, baseline, facts, spec
 
 from pytest_llmbench.errors import LaunchError
 from pytest_llmbench.jobs import Cluster, Command, Installed, JobSpec, LaunchFacts, Purpose
-from pytest_llmbench.launch.environment import job_spec, missing
+from pytest_llmbench.launch.environment import IMAGE, job_spec, missing, named_image
 
 STAGE = Path("/lustre/stage")
 GB200 = Cluster(gpu="gb200", account="acct", partition="batch")
@@ -386,3 +386,19 @@ def test_the_rest_of_a_job() -> None:
     untimed = replace(baseline("grok1/24.11", "fp8-8"), step_seconds=math.nan)
     job = job_spec(untimed, own, CLUSTER, caller=CALLER)
     assert (job.job_id, job.gpu_hours) == (r"id (?P<job>\d+)", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("value", "secret", "expected"),
+    [
+        ("/lustre/images/own.sqsh", False, {"container": "/lustre/images/own.sqsh"}),
+        ("/lustre/images/own.sqsh", True, {}),
+        (" ", False, {}),
+        ("a\nb", False, {}),
+        ("x" * 300, False, {}),
+    ],
+)
+def test_the_image_that_a_cluster_file_names(value: str, secret: bool, expected: dict[str, str]) -> None:
+    cluster = replace(CLUSTER, environment=((IMAGE, value),), secrets=(IMAGE,) if secret else ())
+    assert named_image(spec("grok1/24.11", "fp8-256", cluster)) == expected
+    assert named_image(spec("grok1/24.11", "fp8-256")) == {}

@@ -114,7 +114,7 @@ def test_more_gpu_hours_than_nobody_asked_for_are_refused_with_the_largest() -> 
     with pytest.raises(LaunchError) as caught:
         refuse_hours(HOURS, None, 49.0)
     text = str(caught.value)
-    assert "the steps of 7 jobs take 50.0 GPU-hours; without being told a session uses at most 49:" in text
+    assert "the steps of 7 configurations take 50.0 GPU-hours; without being told a session uses at most 49:" in text
     assert [line.split()[-1] for line in text.splitlines()[1:7]] == ["b", "a", "d", "c", "e", "more"]
     assert "5.5  2 more" in text
     assert "--llmb-gpu-hours=50" in text

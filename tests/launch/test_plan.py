@@ -117,6 +117,16 @@ def test_repeats_are_counted_for_what_is_measured_only(tmp_path: Path) -> None:
     assert "1.60 GPU-hours, profile: not judged for speed" in plan([profile], [])
 
 
+def test_the_runs_that_are_asked_for_are_counted_and_further_ones_are_not_counted_twice(tmp_path: Path) -> None:
+    one = planned(tmp_path, 8)
+    hours = one.spec.gpu_hours
+    told = [f"2 jobs, {2 * hours:.1f} GPU-hours of steps; 3 are allowed", "more than allowed: "]
+    lines = budget([one], 3, 3, {one.spec.case_id: 2})
+    assert [line[: len(start)] for line, start in zip(lines, told, strict=False)] == told
+    assert lines[-1] == f"at most {3 * hours:.1f} GPU-hours if every configuration needs 3 runs"
+    assert budget([one], None, 3, {one.spec.case_id: 3}) == [f"3 jobs, {3 * hours:.1f} GPU-hours of steps"]
+
+
 def test_different_launchers_and_purposes_show_their_whole_environment(tmp_path: Path) -> None:
     jobs = [at(planned(tmp_path, purpose=purpose), {"A": "x"}) for purpose in (Purpose.MEASURE, Purpose.PROFILE)]
     assert plan(jobs, []).count("    A=x") == 2

@@ -34,7 +34,7 @@ class FakeSlurm:
         """Return the partitions."""
         self.asked += 1
         if self.away:
-            raise LaunchError("slurmctld did not answer within 30 s")
+            raise LaunchError("sinfo: error: no host\nsinfo: fatal: no configuration")
         return self.parts
 
     def accounts(self) -> tuple[str, ...] | None:
@@ -370,7 +370,7 @@ def test_without_accounting_an_account_is_not_doubted(tmp_path: Path) -> None:
 
 def test_a_slurm_that_is_away_is_one_problem(tmp_path: Path) -> None:
     (line,) = found(planned(tmp_path), FakeSlurm(away=True))
-    assert "Slurm does not answer: slurmctld did not answer within 30 s" in line
+    assert "Slurm does not answer: sinfo: error: no host; sinfo: fatal: no configuration | look at `sinfo`" in line
 
 
 def test_a_machine_without_slurm_is_told_once_and_a_local_job_does_not_care(tmp_path: Path) -> None:

@@ -54,6 +54,18 @@ def test_a_complete_run_is_valid_and_has_the_documents_metrics() -> None:
     assert (measurement.expected[0].name, measurement.expected[0].value) == ("step_time_seconds", 7.325)
 
 
+def test_what_it_ran_on_is_said_by_the_attempt_that_counts_and_rather_by_its_metadata() -> None:
+    whole = log(segment(), environment=(("container", "of the log"), ("nccl", "2.26.6")))
+    other = log(segment(steps([7.3] * 3), finished=False), environment=(("driver", "570"), ("nccl", "2.25.1")))
+    recorded = (("container", "of the record"), ("recipe", "25.05"))
+    measurement = measured(run(other, whole, environment=recorded))
+    assert measurement.attempt == 1
+    assert measurement.environment == {"container": "of the record", "nccl": "2.26.6", "recipe": "25.05"}
+    assert list(measurement.environment) == sorted(measurement.environment)
+    assert measured(run()).environment == {}
+    assert replace(measurement, log=None).environment == dict(recorded)
+
+
 def test_every_metric_moves_as_it_declares_when_a_run_is_slower() -> None:
     """A metric that points the other way than it says is how a gate passes the slow and fails the fast."""
     fast, slow = ({one.name: one for one in metrics.at_step_time(BASELINE, seconds)} for seconds in (7.0, 8.0))
@@ -386,6 +398,9 @@ def test_what_the_log_lost_is_noted() -> None:
     measurement = measured(run(log(segment(), dropped=(Dropped("torn", 3, 17, "Training ep"),))))
     (note,) = measurement.notes
     assert (note.code, note.line, note.text) == ("torn", 17, "3 torn records dropped; the first: Training ep")
+    measurement = measured(run(log(segment(), dropped=(Dropped("repeat-disagrees", 1, 17, "step 3"),))))
+    (note,) = measurement.notes
+    assert note.text == "1 step printed again with another time; the slower counts; the first: step 3"
 
 
 def test_a_log_that_tells_no_batch_size_is_noted() -> None:

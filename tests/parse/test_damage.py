@@ -132,7 +132,7 @@ def test_a_line_of_the_same_log_written_into_another(name: str) -> None:
             check(data[:place] + line + data[place:], truth)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     name=st.sampled_from(sorted(LOGS)),
     bounds=st.tuples(st.integers(0, 2000), st.integers(0, 2000)),
@@ -143,7 +143,7 @@ def test_whole_lines_that_are_lost_change_no_others(name: str, bounds: tuple[int
     check("".join(lines[:first] + lines[last:]).encode(), TRUTH[name])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(data=st.binary(max_size=400))
 def test_no_bytes_are_an_error(data: bytes) -> None:
     parse_blocks([data])
@@ -164,7 +164,7 @@ SCRAPS = [
 ]  # fmt: skip
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(scraps=st.lists(st.sampled_from(SCRAPS), max_size=25))
 def test_no_heap_of_scraps_is_an_error(scraps: list[bytes]) -> None:
     log = parse_blocks([b"".join(scraps)])

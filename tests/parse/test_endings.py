@@ -10,8 +10,9 @@ from shared_data import shared
 
 from pytest_llmbench import wording
 from pytest_llmbench.models import Ending
+from pytest_llmbench.parse.cause import CODES, DECISIONS, FAILURES, combined
 from pytest_llmbench.parse.dropped import printable
-from pytest_llmbench.parse.endings import CODES, DECISIONS, FAILURES, PATTERNS, combined
+from pytest_llmbench.parse.endings import PATTERNS
 from pytest_llmbench.parse.read import read_ending, read_log
 
 END = "`Trainer.fit` stopped: `max_steps=50` reached.\n"

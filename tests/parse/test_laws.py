@@ -17,8 +17,8 @@ from pytest_llmbench.models import ParsedLog
 from pytest_llmbench.parse.read import parse_blocks
 
 STEP = tuple[int, float, float]
-EXAMPLES = settings(max_examples=20, deadline=None, derandomize=True)
-DAMAGED = settings(max_examples=30, deadline=None, derandomize=True)
+EXAMPLES = settings(max_examples=20, derandomize=True)
+DAMAGED = settings(max_examples=30, derandomize=True)
 
 MEBIBYTE = 1 << 20
 LONG_LINE = 8

@@ -72,7 +72,7 @@ def test_blocks_of_any_size_change_nothing(size: int) -> None:
     assert described(parse_blocks(blocks)) == described(parse_blocks([data]))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(places=st.lists(st.integers(0, len(LONG)), max_size=8))
 def test_blocks_of_mixed_sizes_change_nothing(places: list[int]) -> None:
     assert described(parse_blocks(cut(LONG, *places))) == WHOLE
@@ -107,7 +107,7 @@ texts = st.text("ab", max_size=60) | st.text("abc", max_size=60)
 needles = st.lists(st.text("ab", min_size=1, max_size=6) | st.text("abc", min_size=1, max_size=6), unique=True)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(text=texts, wanted=needles, more=st.sampled_from([0, AT_ONCE]), start=st.integers(0, 60), new=st.integers(0, 60))
 def test_every_needle_is_found_however_they_overlap(
     text: str, wanted: list[str], more: int, start: int, new: int

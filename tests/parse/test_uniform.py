@@ -102,7 +102,7 @@ pieces = st.sampled_from(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(
     text=st.sampled_from([*ALIKE.values(), *OTHERWISE.values()]),
     edits=st.lists(st.tuples(st.integers(0, 6000), st.integers(0, 30), pieces | st.just("")), max_size=3),

@@ -254,7 +254,7 @@ def test_where_nothing_fits_it_is_said_why(pytester: pytest.Pytester) -> None:
 def test_where_nothing_is_selected_the_session_is_not_green(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest("-k", "grook", "--llmb-launch")
     assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
-    result.stdout.fnmatch_lines(["*/ 0 selected"])
+    result.stdout.fnmatch_lines(["*/ 0 selected", "nothing was judged: no item was selected. Next: look at -k and -m*"])
 
 
 @pytest.mark.parametrize("options", [["--llmb-gpu=h100"], ["--llmb-gpu=h100", "--llmb-max-gpus=512"]])

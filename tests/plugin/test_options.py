@@ -51,7 +51,49 @@ def test_requirements_can_stand_in_a_file(judged: Judge, generated: Write, pytes
     assert [name for name, status in session.statuses.items() if status == "failed"] == [LLAMA]
 
 
-def test_nothing_judged_is_never_green(judged: Judge, generated: Write) -> None:
+SUITE = "config: {scale: 128, repeats: 2}\nworkloads: {gb200: [{pretrain_grok1_314b: {dtypes: [bf16, fp8]}}]}\n"
+
+
+def test_a_suite_file_asks_for_configurations_and_for_runs_of_them(
+    judged: Judge, generated: Write, pytester: pytest.Pytester
+) -> None:
+    pytester.path.joinpath("exemplar.yaml").write_text(SUITE)
+    now = datetime.now(UTC)
+    generated(LLAMA, started=now)
+    folder = generated(GROK, started=now - timedelta(days=1), job_id="1")
+    short = judged(logs(folder), "--llmb-require=exemplar.yaml")
+    failed = [name for name, status in short.statuses.items() if status == "failed"]
+    assert failed == [GROK, GROK.replace("bf16", "fp8")]
+    assert (short.verdicts[GROK], short.described[GROK]["reason"]) == ("MISSING", "too-few-runs")
+    assert "1 valid run, exemplar.yaml:2 asks for 2; the newest: " in short.described[GROK]["text"]
+    generated(GROK, started=now - timedelta(hours=2), job_id="2")
+    enough = judged(logs(folder), "--llmb-require=exemplar.yaml")
+    assert enough.verdicts[GROK] == "PASS"
+    aged = judged(logs(folder), "--llmb-require=exemplar.yaml", "--llmb-max-age=12h")
+    assert aged.described[GROK]["reason"] == "too-few-runs"
+
+
+def test_too_few_runs_never_hide_a_regression(judged: Judge, generated: Write, pytester: pytest.Pytester) -> None:
+    pytester.path.joinpath("exemplar.yaml").write_text(SUITE)
+    session = judged(logs(generated(GROK, factor=1.2)), "--llmb-require=exemplar.yaml")
+    assert session.verdicts[GROK] == "REGRESSION"
+
+
+def test_a_stale_configuration_says_when_it_was_last_seen(judged: Judge, generated: Write) -> None:
+    now = datetime.now(UTC)
+    generated(GROK, started=now - timedelta(days=12), job_id="41")
+    folder = generated(GROK, started=now - timedelta(days=3), job_id="42", ending="diverged")
+    stale = judged(logs(folder), "-k", GROK, f"--llmb-require={GROK}", "--llmb-max-age=2d")
+    told = stale.described[GROK]
+    assert (told["verdict"], told["reason"], told["status"]) == ("MISSING", "too-old", "failed")
+    assert "stale: the newest run is 3d old, at most 2d is allowed; last valid run 12 nights ago (" in told["text"]
+    assert "job 41)" in told["text"]
+    diverged = judged(logs(folder), "-k", GROK).described[GROK]
+    assert diverged["verdict"] == "INVALID"
+    assert "last valid run 12 nights ago (" in diverged["text"]
+
+
+def test_nothing_judged_is_never_green(judged: Judge, generated: Write, capsys: pytest.CaptureFixture[str]) -> None:
     folder = generated(GROK)
     session = judged(logs(folder), "-k", "llama3.1_8b and bf16")
     assert session.ret == pytest.ExitCode.TESTS_FAILED
@@ -59,6 +101,23 @@ def test_nothing_judged_is_never_green(judged: Judge, generated: Write) -> None:
     message = " ".join(session.messages[LLAMA].split())
     assert "nothing was judged: no valid run of the 5 selected configurations" in message
     assert "1 run found: " in message
+    told = " ".join(capsys.readouterr().out.split())
+    assert f"({GROK}: PASS). Next: correct what keeps these runs from being judged, or select what they are of" in told
+
+
+def test_nothing_judged_is_told_once(judged: Judge, generated: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each of 82 messages has its first sentence; the summary has the rest, runs with one reason together."""
+    for number in (77, 78):
+        folder = generated(GROK, release="26.06.00", job_id=str(number))
+    session = judged(logs(folder))
+    assert session.messages[LLAMA].splitlines() == [
+        f"MISSING  {LLAMA} (no-run)",
+        "nothing was judged: no valid run of the 82 selected configurations",
+    ]
+    told = " ".join(capsys.readouterr().out.split())
+    both = "pretrain_grok1_314b_bf16_128/78, pretrain_grok1_314b_bf16_128/77"
+    assert f"2 runs found: {both} (release 26.06.00 has no baseline; nearest {GROK}; " in told
+    assert told.count("release 26.06.00 has no baseline; nearest ") == 1
 
 
 def test_an_empty_folder_is_red(judged: Judge, tmp_path: Path) -> None:
@@ -117,6 +176,57 @@ def test_a_baseline_recorded_here_decides_from_then_on(judged: Judge, generated:
     assert [other["verdict"] for other in both.described[GROK]["others"]] == ["PASS"]
 
 
+def test_recording_again_shows_the_change_and_stops_at_the_drift_budget(
+    judged: Judge, generated: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Twice 2 % are written, a third time only with a reason; the nights between are held to the first value."""
+    own, file = tmp_path / "own", tmp_path / "own" / "grok1" / "25.05.yaml"
+    record, judge = f"--llmb-record={own}", f"--llmb-baselines={own}"
+
+    def night(number: int, factor: float) -> list[str]:
+        started = datetime.now(UTC) - timedelta(days=30 - number)
+        folder = generated(GROK, factor=factor, job_id=str(number), started=started, noise=0.0)
+        since = (started - timedelta(hours=1)).isoformat()  # a day may begin with the night before
+        return [logs(folder), "-k", GROK, "--llmb-max-age=30d", f"--llmb-since={since}"]
+
+    for number, factor in ((1, 1.0), (2, 1.02), (3, 1.02**2)):
+        told = judged(*night(number, factor), record)
+        assert told.verdicts == {GROK: "RECORDED"}
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "7.472 s -> 7.621 s (+2.0 %); +4.0 % since 7.325 s of 20" in shown
+    assert f"{GROK}: 7.472 s" not in shown  # that is its line already
+    before = file.read_bytes()
+    chosen = night(4, 1.02**3)
+    refused = judged(*chosen, record)
+    assert refused.ret == pytest.ExitCode.TESTS_FAILED
+    assert file.read_bytes() == before
+    assert (refused.verdicts, refused.described[GROK]["reason"]) == ({GROK: "REGRESSION"}, "drifted")
+    beside = judged(*chosen, "-k", GROK.removesuffix("128"), record).statuses
+    assert [name for name, status in beside.items() if status == "failed"] == [GROK] != list(beside)
+    assert "not recorded: 7.773 s is +6.1 % from 7.325 s, accepted on 20" in refused.described[GROK]["text"]
+    crept = judged(*night(5, 1.09), judge)
+    assert (crept.verdicts, crept.described[GROK]["reason"]) == ({GROK: "REGRESSION"}, "drifted")
+    assert judged(*chosen, record, "--llmb-accept-drift=driver 570").verdicts == {GROK: "RECORDED"}
+    assert "reason: driver 570" in file.read_text()
+    assert judged(*night(6, 1.09), judge).verdicts == {GROK: "PASS"}
+
+
+@pytest.mark.parametrize("against", ["recorded", "published", "both"])
+def test_recording_elsewhere_does_not_begin_drift_anew_whatever_is_judged_against(
+    judged: Judge, baselines: dict[str, Baseline], tmp_path: Path, against: str
+) -> None:
+    first, later = tmp_path / "first", tmp_path / "later"
+    write_run(first, baselines[GROK])
+    write_run(later, baselines[GROK], factor=1.07)
+    judged(f"--llmb-logs={first}", "-k", GROK, f"--llmb-record={tmp_path / 'own'}")
+    there = (f"--llmb-record={tmp_path / 'new'}", f"--llmb-baselines={tmp_path / 'own'}", f"--llmb-against={against}")
+    refused = judged(f"--llmb-logs={later}", "-k", GROK, *there)
+    assert (refused.verdicts, refused.described[GROK]["reason"]) == ({GROK: "REGRESSION"}, "drifted")
+    assert not list(tmp_path.glob("new/*/*.yaml"))
+    assert judged(f"--llmb-logs={first}", "-k", GROK, *there).verdicts == {GROK: "RECORDED"}
+    assert len(list(tmp_path.glob("new/*/*.yaml"))) == 1
+
+
 def test_a_recording_takes_what_was_selected_and_no_more(judged: Judge, generated: Write, tmp_path: Path) -> None:
     old, new = datetime.now(UTC) - timedelta(days=90), datetime.now(UTC) - timedelta(hours=5)
     generated(GROK, factor=1.4, job_id="1", started=old)
@@ -146,9 +256,14 @@ USAGE = [
     (["--llmb-logs=.", "--llmb-unmatched=ignore"], "expected fail or list"),
     (["--llmb-logs=.", "--llmb-max-age="], "--llmb-max-age= is empty: give a value, or leave the option out"),
     (["--llmb-logs=.", "--llmb-record="], "--llmb-record= is empty"),
+    (["--llmb-logs=.", "--llmb-accept-drift=why"], "--llmb-accept-drift without --llmb-record"),
+    (["--llmb-logs=.", "--llmb-drift-budget=5"], "write 5% for 5 percent"),
+    (["--llmb-log=."], "--llmb-log: there is no such option (did you mean '--llmb-logs'?)"),
+    (["--llmb-logs=.", "--llmb-tolerence", "5%"], "(did you mean '--llmb-tolerance'?); see pytest --help"),
     (["--llmb-logs", "."], "write --llmb-logs=. with an equals sign"),
     (["--llmb-logs=.", "--llmb-record=own", "-n2"], "--llmb-record writes from one process"),
     (["--llmb-logs=.", "--llmb-against=recorded"], "--llmb-against=recorded: no recorded baseline"),
+    (["--llmb-logs=.", "--llmb-json=x", "--junitxml=./x"], "--junitxml is the same file, one would replace the other"),
 ]
 
 

@@ -239,6 +239,7 @@ def test_a_users_test_that_ignores_a_red_verdict_is_reported_as_what_it_is(
     )
     result.assert_outcomes(passed=1, deselected=81)
     result.stdout.fnmatch_lines(["NOT_ASSERTED   llama3.1_70b*", "*INCONCLUSIVE, but the test passed without asking*"])
+    assert "let the test act on llmb_verdict.failed and llmb_verdict.skipped" in " ".join(result.stdout.str().split())
     assert 'failures="0"' in pytester.path.joinpath("j.xml").read_text()
 
 

@@ -159,12 +159,17 @@ def test_what_is_not_on_this_cluster_is_listed_by_reason() -> None:
     described += [absent(f"b{n}", Reason.NOT_ON_CLUSTER, "512 GPUs, the largest size is 16") for n in range(2)]
     described += [absent("c", Reason.NO_RUN, "no run of this configuration")]
     found = list(summary([*described, told(GOOD, status=Status.PASSED)], []))
-    assert found[2:-2] == [
+    assert found[2:-4] == [
         "MISSING        24 not on this cluster (it needs gb200, this cluster has h100):",
         "               a0, a1, a2, a3, a4 and 19 more",
         "MISSING        2 not on this cluster (512 GPUs, the largest size is 16): b0, b1",
     ]
-    assert found[-2:] == ["MISSING        1 without a run: c", "1 green: 1 PASS; 27 skipped: 27 MISSING"]
+    assert found[-4:] == [
+        "MISSING        1 without a run: c",
+        "next: c without a run: pytest -k c --llmb-launch launches it, --llmb-dry-run",
+        "      says what that takes",
+        "1 green: 1 PASS; 27 skipped: 27 MISSING",
+    ]
 
 
 def test_a_job_without_a_run_has_a_line_of_its_own() -> None:

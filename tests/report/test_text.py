@@ -14,7 +14,7 @@ from builders import BASELINE, KEY, NOW, evidence, log, means_of, measurement, r
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.measure.measurement import measure
 from pytest_llmbench.models import Case, Ending, Note, Outcome, Reason, Run, Status, Stray, Verdict, Window
-from pytest_llmbench.report.explain import ADVICE, explain
+from pytest_llmbench.report.explain import ADVICE, advice, explain
 from pytest_llmbench.report.outcome import PROPERTIES, describe, describe_stray, properties
 from pytest_llmbench.report.terminal import count, summary
 
@@ -57,12 +57,49 @@ next: compare with an older run of this configuration; if this cluster is known
       --llmb-record=DIR"""
 
 
+def test_what_a_run_ran_on_is_one_line_of_its_message() -> None:
+    said = (("nccl", "2.26.6+cuda12.8"), ("container", "of the log"))
+    recorded = (("container", "nvcr.io#nvidia/nemo:25.04.01"), ("framework", "nemo2 25.04.01"))
+    content = replace(SLOW.attempts[0].log, environment=said)
+    judgement = judge(evidence(measure(run(content, environment=recorded), BASELINE, NOW)))
+    one = Outcome(Case(KEY.id, KEY), Status.FAILED, judgement)
+    described = describe(one, NOW, FOLDER, "1a2b3c4d5e6f70819")
+    assert described["environment"] == {
+        "commit": "1a2b3c4d5e6f70819",
+        "container": "nvcr.io#nvidia/nemo:25.04.01",
+        "framework": "nemo2 25.04.01",
+        "nccl": "2.26.6+cuda12.8",
+    }
+    message = explain(described, short=False)
+    assert message.splitlines()[20:24] == [
+        "  run       job 1, started 2025-11-20 03:00 (folder name), 3h old",
+        "  software  commit 1a2b3c4d5e6f, container nvcr.io#nvidia/nemo:25.04.01,",
+        "            framework nemo2 25.04.01, NCCL 2.26.6+cuda12.8",
+        "log: log-x_1_0.out",
+    ]
+    assert "software" not in explain(described, short=True)
+    without = explain({name: value for name, value in described.items() if name != "environment"}, short=False)
+    assert without == explain(describe(one, NOW, FOLDER) | {"environment": {}}, short=False) == REGRESSION
+
+
+def test_without_a_run_there_is_no_environment() -> None:
+    judgement = judge(evidence())
+    described = describe(Outcome(Case(KEY.id, KEY), Status.SKIPPED, judgement), NOW, FOLDER, "1a2b3c4")
+    assert described["environment"] == {}
+
+
 def test_a_regression_reads_on_one_screen() -> None:
     assert explain(outcome(SLOW), short=False) == REGRESSION
 
 
 def test_where_many_items_fail_a_message_has_three_lines() -> None:
     assert explain(outcome(SLOW), short=True).splitlines() == [*REGRESSION.splitlines()[:3], "log: log-x_1_0.out"]
+
+
+def test_where_many_items_fail_none_shows_its_rows() -> None:
+    told = {**outcome(SLOW), "lines": ["  a row", "  another"]}
+    assert "  another" in explain(told, short=False).splitlines()
+    assert explain(told, short=True) == explain(outcome(SLOW), short=True)
 
 
 def test_an_invalid_run_shows_no_step_time_that_means_nothing() -> None:
@@ -92,6 +129,32 @@ def test_every_reason_has_advice() -> None:
     assert {str(reason) for reason in Reason} <= set(ADVICE)
 
 
+def test_who_has_a_recorded_baseline_is_not_told_to_record_one() -> None:
+    described = outcome(SLOW)
+    assert "record its own baseline" in advice(described)
+    own = advice({**described, "baseline": {"kind": "recorded"}})
+    assert own.endswith("goes into the file of --llmb-acknowledged")
+
+
+def test_who_let_an_acknowledgement_expire_is_told_what_to_do_with_it() -> None:
+    gone = {"code": "acknowledgement-expired", "text": "expired on 2025-11-19", "line": 0}
+    assert "a later day after `expires`" in advice({**outcome(SLOW), "notes": [gone]})
+
+
+@pytest.mark.parametrize("measured", [True, False])
+def test_only_who_does_not_know_the_noise_is_told_how_to_know_it(measured: bool) -> None:
+    told = advice({"id": "x", "reason": "cannot-tell", "estimate": {"run_to_run": {"measured": measured}}})
+    assert ("makes the noise known" in told) is not measured
+
+
+def test_what_a_message_begins_with_is_no_note_as_well() -> None:
+    described = outcome(SLOW)
+    notes = [{"code": "acknowledged", "text": text, "line": 0} for text in ("known by all", "uniform shift")]
+    message = explain({**described, "notes": notes}, short=False)
+    assert "  note      known by all" in message
+    assert message.count("uniform shift") == 1
+
+
 def test_the_summary() -> None:
     passed = {**outcome(run(), Status.PASSED), "id": "passed"}
     missing = {**outcome(None, Status.SKIPPED), "id": "missing"}
@@ -109,6 +172,13 @@ MISSING        1 without a run: missing
 UNMATCHED      pretrain_x/9
 remark remark remark remark remark remark remark remark remark remark remark
   remark remark remark remark
+next: grok1_314b-25.05-gb200-bf16-128: compare with an older run of this
+      configuration; if this cluster is known to differ from the document,
+      record its own baseline with --llmb-record=DIR
+      log: log-x_1_0.out
+next: killed: run it again; a run counts only when it reached its last step
+      log: log-x_1_0.out:146
+next: only what is red again: the same command with --lf
 1 green: 1 PASS; 3 red: 1 REGRESSION, 1 INVALID, 1 UNMATCHED; 1 skipped: 1
   MISSING"""
     )
@@ -170,8 +240,7 @@ def test_of_many_attempts_the_last_ones_are_listed_and_a_report_has_all() -> Non
 def test_several_tests_of_one_configuration_are_one_line_and_the_worst_counts() -> None:
     told = [outcome(run(), Status.PASSED), outcome(run(), Status.FAILED), outcome(run(), Status.SKIPPED)]
     lines = list(summary(told, []))
-    assert lines[-1] == "1 red: 1 PASS"
-    assert len(lines) == 3
+    assert lines[2:] == ["next: only what is red again: the same command with --lf", "1 red: 1 PASS"]
 
 
 def test_the_count_of_nothing_is_not_green() -> None:

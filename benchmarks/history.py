@@ -1,0 +1,162 @@
+"""What a year of history costs a nightly session: all documented configurations, 365 nights.
+
+python -m benchmarks.history [--nights 365] [--url postgresql://...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from random import Random
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
+
+from generator import write_run
+from generator.__main__ import shipped
+
+from pytest_llmbench.history import record
+from pytest_llmbench.history.nights import past_runs
+from pytest_llmbench.history.place import Place, place_of
+from pytest_llmbench.history.write import write
+from pytest_llmbench.models import Baseline
+
+START = datetime(2025, 1, 1, 2, tzinfo=UTC)
+CPU_SECONDS = 1.0
+"""A session with a year of history may cost so much more than one without."""
+
+METRICS = (
+    "step_time_seconds",
+    "step_time_mean_seconds",
+    "step_time_trimmed_mean_seconds",
+    "step_time_cv",
+    "tokens_per_second",
+    "tokens_per_second_per_gpu",
+    "mfu",
+    "tflops_per_gpu",
+    "days_to_1t_tokens",
+    "peak_memory_bytes",
+)
+ENVIRONMENT = {
+    "container": "nvcr.io/nvidia/nemo:25.04.01",
+    "driver": "570.86.15",
+    "cuda": "12.8.1.012",
+    "nccl": "2.25.1+cuda12.8",
+    "pytorch": "2.7.0a0+7c8ec84dab.nv25.03",
+    "nemo": "2.3.0",
+    "megatron": "0.12.0",
+    "transformer_engine": "2.2.0",
+    "python": "3.12.3",
+}
+
+
+def outcome(baseline: Baseline, night: int, random: Random) -> dict[str, Any]:
+    """Return what a session says of one night's run, with everything that a real one has."""
+    key, seconds = baseline.key, baseline.step_seconds * (1 + random.gauss(0, 0.003))
+    steps = [seconds * (1 + random.gauss(0, 0.005)) for _ in range(34)]
+    window = {"first": baseline.window.first, "last": baseline.window.last, "statistic": baseline.window.statistic}
+    parts = ("recipe", "size", "release", "gpu", "dtype", "gpus")
+    return {
+        "kind": "configuration",
+        "id": key.id,
+        "configuration": {"id": key.id, **{name: getattr(key, name) for name in parts}},
+        "status": "passed",
+        "verdict": "PASS",
+        "reason": "within-tolerance",
+        "tolerance": "5 %",
+        "notes": [],
+        "text": "7.325 s is 0.0 % against 7.325 s (-0.6 to +0.6 %); the bound is 7.691 s",
+        "statistic_seconds": seconds,
+        "expected_seconds": baseline.step_seconds,
+        "log_difference": 0.001,
+        "bound_seconds": baseline.step_seconds * 1.05,
+        "problems": [],
+        "window": window,
+        "baseline": {"kind": baseline.kind},
+        "metrics": {name: {"value": seconds * 1.01, "standard_deviation": seconds / 300} for name in METRICS},
+        "window_seconds": steps,
+        "log": f"experiments/night-{night}/pretrain_{key.id}/log-account-pretrain_{key.id}_{night}_0.out",
+        "environment": ENVIRONMENT,
+        "run": {
+            "id": f"pretrain_{key.id}/{night}",
+            "job_id": str(1_000_000 + night),
+            "launcher": "sbatch",
+            "started": (START + timedelta(days=night)).isoformat(),
+            "attempts": 1,
+            "log_fingerprint": [f"{random.getrandbits(20):x}-{random.getrandbits(32):08x}"],
+        },
+    }
+
+
+def fill(place: Place, nights: int) -> Iterator[float]:
+    """Store that many nightly sessions of all configurations, and yield the CPU seconds of each."""
+    random, baselines = Random(1), list(shipped().values())
+    for night in range(nights):
+        outcomes = [outcome(baseline, night, random) for baseline in baselines]
+        about: dict[str, Any] = {"host": "ci", "program": "0.1.0", "options": [], "environment": {}}
+        session = record.session(uuid.uuid4().hex, START + timedelta(days=night, hours=4), **about)
+        begin = time.process_time()
+        write(place, record.document(session, outcomes))
+        yield time.process_time() - begin
+
+
+def session_seconds(folder: Path, arguments: Sequence[str], times: int) -> float:
+    """Return the least CPU seconds of a session in a process of its own, of several."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--llmb-logs={folder}/runs", *arguments]
+    taken = []
+    for _ in range(times):
+        before = os.times()
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        if done.returncode:
+            sys.exit(f"the session failed: {done.stdout}{done.stderr}")
+        after = os.times()
+        user, system = after.children_user - before.children_user, after.children_system - before.children_system
+        taken.append(user + system)
+    return min(taken)
+
+
+def main() -> int:
+    """Print a table; exit code 1 where the history costs a session more than a second of CPU."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--nights", type=int, default=365)
+    parser.add_argument("--times", type=int, default=3)
+    parser.add_argument("--url", default="history.db")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "runs").mkdir()
+        for position, baseline in enumerate(shipped().values()):
+            started = START + timedelta(days=given.nights, minutes=position)
+            write_run(folder / "runs", baseline, started=started, job_id=str(2_000_000 + position))
+        place = place_of(given.url, folder)
+        writing = list(fill(place, given.nights))
+        size = place.file.stat().st_size if place.file else 0
+        begin = time.process_time()
+        found = past_runs(place, [baseline.key.id for baseline in shipped().values()])
+        reading = time.process_time() - begin
+        history = f"--llmb-history={given.url}"
+        without = session_seconds(folder, [], given.times)
+        with_history = session_seconds(folder, [history], given.times)
+        reports = ["--llmb-html=page.html", "--llmb-json=session.json"]
+        shown = session_seconds(folder, reports, given.times)
+        shown_with_history = session_seconds(folder, [history, *reports], given.times)
+    print(f"| {given.nights} nights, {len(found)} configurations, {sum(map(len, found.values()))} runs | |")
+    print("|---|---|")
+    print(f"| size of the store | {size / 1e6:.0f} MB |")
+    print(f"| storing a night, first and last | {writing[0] * 1000:.0f} and {writing[-1] * 1000:.0f} ms CPU |")
+    print(f"| reading the nights | {reading:.2f} s CPU |")
+    print(f"| a session without and with history | {without:.2f} and {with_history:.2f} s CPU |")
+    print(f"| the same with a page and a JSON document | {shown:.2f} and {shown_with_history:.2f} s CPU |")
+    return 0 if with_history - without < CPU_SECONDS else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,105 @@
+"""The file of acknowledged changes (--llmb-acknowledged): who accepted which change of step time, why, until when."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import date, timedelta
+from fnmatch import fnmatchcase
+from functools import partial
+from pathlib import Path
+
+from pytest_llmbench.catalogue import Catalogue
+from pytest_llmbench.errors import SettingsError, did_you_mean
+from pytest_llmbench.models import Acknowledgement, Key
+from pytest_llmbench.tolerance import parse_fraction
+from pytest_llmbench.yamlfile.schema import Converted, Entry, Fields, Items, Number, Report, Text
+
+LONGEST = timedelta(days=366)
+"""Nothing is accepted for longer than a year from now: whoever still wants it says so again."""
+
+SAME = timedelta(days=7)
+"""Two acknowledgements of one configuration that begin so near to each other are of one change, which counts once."""
+
+
+def _day(text: str) -> date:
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"found {text!r}, expected a day such as 2025-11-20") from None
+
+
+_PERCENT = Converted(partial(parse_fraction, expected="a percentage such as 6%"))
+_ENTRY = Fields(
+    {
+        "configuration": Text("an id or a pattern such as grok1*"),
+        "since": Converted(_day),
+        "expires": Converted(_day),
+        "reason": Text("the reason, in words"),
+        "by": Text("a name"),
+    },
+    {"slower": _PERCENT, "faster": _PERCENT},
+)
+_FILE = Fields({"schema": Number(1, 1, whole=True), "acknowledged": Items(_ENTRY, least=0)})
+
+
+def read_acknowledged(path: Path, keys: Sequence[Key], today: date) -> tuple[Acknowledgement, ...]:
+    """Return the entries of a file; `keys` are the known configurations.
+
+    Raises SettingsError with file, line, what was found and what was expected: also for a configuration that there is
+    not, a change that is accepted twice, and an expiry more than a year from `today`.
+    """
+    from pytest_llmbench.yamlfile.document import read_document
+    from pytest_llmbench.yamlfile.read import read_entry
+
+    def check(entry: Entry, report: Report) -> None:
+        for position, one in enumerate(entry["acknowledged"]):
+            _check(one, keys, today, report)
+            _check_once(one, entry["acknowledged"][:position], keys, report)
+
+    root = read_document(path, what="file of acknowledged changes", raises=SettingsError)
+    entry = read_entry(path, root, _FILE, check=check, raises=SettingsError)
+    return tuple(_acknowledgement(one, path) for one in entry["acknowledged"])
+
+
+def with_acknowledged(catalogue: Catalogue, path: Path | None, today: date) -> Catalogue:
+    """Return the catalogue with what was acknowledged for its configurations; as it is without a file."""
+    if path is None:
+        return catalogue
+    return replace(catalogue, acknowledged=read_acknowledged(path, list(catalogue.baselines), today))
+
+
+def _check(one: Entry, keys: Sequence[Key], today: date, report: Report) -> None:
+    pattern = one["configuration"]
+    if not any(fnmatchcase(key.id, pattern) for key in keys):
+        near = did_you_mean(pattern, [key.id for key in keys])
+        report(one.lines["configuration"], f"found {pattern!r}, expected the id of a configuration or a pattern{near}")
+    if len({"slower", "faster"} & one.lines.keys()) != 1:
+        report(one.line, "found no change or two, expected one of slower and faster")
+    if one["expires"] < one["since"]:
+        report(one.lines["expires"], f"found {one['expires']}, expected a day after {one['since']}, the start")
+    if one["expires"] > today + LONGEST:
+        latest = today + LONGEST
+        report(one.lines["expires"], f"found {one['expires']}, expected at most a year from now, {latest}")
+
+
+def _check_once(one: Entry, others: Sequence[Entry], keys: Sequence[Key], report: Report) -> None:
+    """Report a change that is accepted twice: the level would move twice."""
+    for other in others:
+        both = [key.id for key in keys if all(fnmatchcase(key.id, entry["configuration"]) for entry in (one, other))]
+        if both and abs(one["since"] - other["since"]) <= SAME:
+            report(one.line, f"found {both[0]} again (first in line {other.line}), expected each change once")
+            return
+
+
+def _acknowledgement(one: Entry, path: Path) -> Acknowledgement:
+    slower = one.get("slower")
+    return Acknowledgement(
+        configuration=one["configuration"],
+        fraction=-one["faster"] if slower is None else slower,
+        since=one["since"],
+        expires=one["expires"],
+        reason=one["reason"],
+        by=one["by"],
+        place=f"{path.name}:{one.line}",
+    )

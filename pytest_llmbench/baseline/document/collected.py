@@ -1,0 +1,172 @@
+"""From all tables of a document to configurations: what was measured, with the columns that say how it ran."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pytest_llmbench.baseline.document import printed
+from pytest_llmbench.baseline.document.captions import dtypes
+from pytest_llmbench.baseline.document.labelled import KEY, Value
+from pytest_llmbench.baseline.document.markdown import Table, Tables
+from pytest_llmbench.baseline.document.printed import ABSENT
+from pytest_llmbench.baseline.document.things import Thing, Unread, read_table
+
+Key = tuple[str, ...]
+
+MOST_APART = 1.3
+"""What is printed with one digit may be a quarter off its exact value; a factor beyond this is another value."""
+
+UNMEASURED = "nothing was measured of its configuration"
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What the document cannot say, or does not in its tables; empty for nothing."""
+
+    recipe: str = ""
+    size: str = ""
+    gpu: str = ""
+    dtype: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """The configurations in the order of the document, each with its full key, and every cell that is in none."""
+
+    things: tuple[Thing, ...]
+    unread: tuple[Unread, ...]
+
+
+def collect(tables: Tables, defaults: Defaults) -> Collected:
+    """Return the configurations of a document.
+
+    The columns of a configuration come from its performance table and from every row of a configuration table that says
+    nothing else of size, GPU type, precision and number of GPUs. Where no table has a metric, the rows of configuration
+    tables are the configurations.
+    """
+    unread = [
+        Unread(
+            row.line,
+            cell,
+            "it stands in no Markdown table: in HTML, in a comment, or without a line of dashes below a header",
+        )
+        for row in tables.stray
+        for cell in row.cells
+        if cell
+    ]
+    things: list[Thing] = []
+    for table in tables.tables:
+        found, problems = read_table(table)
+        things += [one for thing in found for one in _of_each_dtype(thing)]
+        unread += problems
+    timed = any(map(_has_metric, tables.tables))
+    chosen = [thing for thing in things if thing.cells] if timed else things
+    described = [thing for thing in things if not thing.cells] if timed else []
+    recipes = {thing.recipe for thing in chosen}
+    used: set[tuple[Value, ...]] = set()
+    whole = [
+        _described(one, [row for row in described if _may_be_of(row, one, recipes)], used, unread) for one in chosen
+    ]
+    if timed:
+        unread += [one for thing in described if thing.values not in used for one in _refused(thing, UNMEASURED)]
+    return Collected(*_complete(whole, defaults, unread, timed=timed))
+
+
+def _has_metric(table: Table) -> bool:
+    return any(printed.metric(label) for label in (*table.header.cells, *(row.cells[0] for row in table.rows)))
+
+
+def _of_each_dtype(thing: Thing) -> Iterator[Thing]:
+    stated = thing.facts.get("dtype")
+    for dtype in dtypes(str(stated)) if stated else ():
+        yield replace(thing, facts={**thing.facts, "dtype": dtype})
+    if not stated:
+        yield thing
+
+
+def _may_be_of(row: Thing, thing: Thing, recipes: Collection[str]) -> bool:
+    """Whether a row of a configuration table may be about what was measured: its title names no other recipe of it."""
+    return row.recipe == thing.recipe or row.recipe not in recipes or not thing.recipe
+
+
+def _described(thing: Thing, described: Sequence[Thing], used: set[tuple[Value, ...]], unread: list[Unread]) -> Thing:
+    """Return a measured configuration with the columns of those rows that are about it."""
+    for row in described:
+        keys = {name: value for name, value in row.facts.items() if name in KEY}
+        if not keys.get("gpus") or any(thing.facts.get(name, value) != value for name, value in keys.items()):
+            continue
+        used.add(row.values)
+        odd = {name: value for name, value in row.facts.items() if thing.facts.get(name, value) != value}
+        for name, value in odd.items():
+            why = f"line {thing.line} says {thing.facts[name] or 'several values'} of it"
+            unread.append(Unread(row.line, f"{name} {value}", why))
+        facts = {**row.facts, **thing.facts, **dict.fromkeys(odd, "")}
+        thing = replace(thing, facts=facts, values=(*thing.values, *row.values), proxy=thing.proxy or row.proxy)
+    return replace(thing, facts={name: value for name, value in thing.facts.items() if value != "" or name in KEY})
+
+
+def _complete(
+    things: Sequence[Thing], defaults: Defaults, unread: list[Unread], *, timed: bool
+) -> tuple[tuple[Thing, ...], tuple[Unread, ...]]:
+    """Return the things that have a key of their own and a step time, and what is wrong with the others."""
+    names = {thing.recipe for thing in things if thing.recipe}
+    alone = next(iter(names)) if len(names) == 1 else ""
+    complete: dict[Key, Thing] = {}
+    twice: dict[Key, list[Thing]] = {}
+    for thing in things:
+        stated = {name: value for name in KEY[:3] if (value := getattr(defaults, name))}
+        one = replace(thing, recipe=defaults.recipe or thing.recipe or alone, facts={**stated, **thing.facts})
+        key = (one.recipe, *(str(one.facts.get(name, "")) for name in KEY))
+        why = _incomplete(one, timed=timed)
+        first = complete.setdefault(key, one) if not why else one
+        if first is not one and (first.cells, first.facts) != (one.cells, one.facts):
+            twice.setdefault(key, [first]).append(one)
+        if why:
+            unread += _refused(one, why)
+    for key, several in twice.items():
+        lines = ", ".join(str(one.line) for one in several)
+        del complete[key]
+        unread += [cell for one in several for cell in _refused(one, f"lines {lines} give several values of one")]
+    return tuple(_with_proxies(list(complete.values()))), tuple(sorted(dict.fromkeys(unread), key=lambda one: one.line))
+
+
+def _incomplete(thing: Thing, *, timed: bool) -> str:
+    missing = [name for name in KEY if not thing.facts.get(name)]
+    words = {"size": "model size", "gpu": "GPU type", "dtype": "precision", "gpus": "number of GPUs"}
+    if missing:
+        several = missing[0] in thing.facts
+        return f"{'more than one' if several else 'no'} {words[missing[0]]} is stated for it"
+    if not thing.recipe:
+        return "its title names no recipe; give --recipe"
+    if timed and "step_time" not in thing.cells:
+        return "no step time stands beside it"
+    apart = "its tokens/s and its days to 1T tokens contradict each other: a row may be shifted by a cell"
+    return apart if _apart(thing.cells) > MOST_APART else ""
+
+
+def _apart(cells: Mapping[str, str]) -> float:
+    """Return how far apart days to 1T tokens and tokens/s are, as a factor of 1 or more; 1 where one is missing."""
+    found = [cells.get(name, "NA") for name in ("tokens_per_second", "days_to_1t")]
+    if any(text in ABSENT for text in found):
+        return 1.0
+    factor = math.prod(map(float, found)) * 86_400 / 1e12
+    return max(factor, 1 / factor)
+
+
+def _refused(thing: Thing, why: str) -> Iterator[Unread]:
+    for value in thing.values:
+        if value.text not in ABSENT:
+            yield Unread(value.line, value.text, f"{value.label!r}: {why}")
+
+
+def _with_proxies(things: Sequence[Thing]) -> Iterator[Thing]:
+    """Yield configurations, marked as proxies where another one of their size has more layers."""
+    most: dict[tuple[str, int | str], int] = {}
+    for thing in things:
+        model = thing.recipe, thing.facts["size"]
+        most[model] = max(most.get(model, 0), int(thing.facts.get("layers", 0)))
+    for thing in things:
+        fewer = 0 < int(thing.facts.get("layers", 0)) < most[thing.recipe, thing.facts["size"]]
+        yield replace(thing, proxy=thing.proxy or fewer)

@@ -1,0 +1,148 @@
+"""From a recipe document to drafts of baseline files, and where they are written."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import secrets
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_llmbench import wording
+from pytest_llmbench.baseline.document.collected import Defaults, collect
+from pytest_llmbench.baseline.document.draft import Draft, draft
+from pytest_llmbench.baseline.document.markdown import read_tables
+from pytest_llmbench.baseline.document.prose import read_prose
+from pytest_llmbench.baseline.document.things import Unread
+from pytest_llmbench.errors import BaselineError
+
+LARGEST_BYTES = 16 << 20
+WIDTH = 79
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """A draft for each recipe of a document, and every cell of its tables that is in none of them."""
+
+    document: str
+    drafts: tuple[Draft, ...]
+    unread: tuple[Unread, ...]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every cell of performance and configuration was read."""
+        return not any(one.decisive for one in self.unread)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What became of a file: `created`, `unchanged`, `replaced` or `kept` (it is another one), and the difference."""
+
+    path: Path
+    what: str
+    difference: str = ""
+
+
+def import_document(text: str, name: str, release: str, defaults: Defaults) -> Imported:
+    """Return what a document says of its configurations; `name` is what the drafts call it.
+
+    Raises BaselineError for a document in which there is no configuration at all, with what was found in it.
+    """
+    collected = collect(read_tables(text), defaults)
+    prose = read_prose(text)
+    recipes = dict.fromkeys(thing.recipe for thing in collected.things)
+    drafts = tuple(
+        draft([thing for thing in collected.things if thing.recipe == recipe], prose, name, release)
+        for recipe in recipes
+    )
+    imported = Imported(name, drafts, (*collected.unread, *prose.unread))
+    if not drafts:
+        found = "\n".join(report(imported, ())) if collected.unread else "there is no table in it"
+        raise BaselineError(f"{name}: found no configuration, expected a table with numbers of GPUs\n{found}")
+    return imported
+
+
+def read_document(path: Path) -> str:
+    """Return the text of a document; BaselineError where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(LARGEST_BYTES + 1)
+    except OSError as error:
+        raise BaselineError(f"{path}: {error.strerror or error}, expected a readable Markdown document") from error
+    if len(data) > LARGEST_BYTES:
+        raise BaselineError(f"{path}: found more than {LARGEST_BYTES >> 20} MiB, expected a Markdown document")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise BaselineError(f"{path}:{line}: found byte 0x{data[error.start]:02x}, expected UTF-8 text") from error
+
+
+def write_drafts(imported: Imported, output: Path, *, force: bool) -> tuple[Written, ...]:
+    """Write drafts below a folder, as <recipe>/<release>.yaml, or the only one to a file (`*.yaml`, `*.yml`).
+
+    A file that is there and is another one is kept unless `force`; its difference is returned either way. Raises
+    BaselineError where a place cannot be written, and for several recipes and one file.
+    """
+    is_file = output.suffix in (".yaml", ".yml") and not output.is_dir()
+    if is_file and len(imported.drafts) > 1:
+        names = ", ".join(one.recipe for one in imported.drafts)
+        raise BaselineError(f"{output}: found {len(imported.drafts)} recipes ({names}), expected one; give a folder")
+    return tuple(
+        _written(output if is_file else output / one.recipe / f"{one.release}.yaml", one.text, force=force)
+        for one in imported.drafts
+    )
+
+
+def _written(path: Path, text: str, *, force: bool) -> Written:
+    try:
+        before = path.read_text(encoding="utf-8") if os.path.lexists(path) else None
+        if before == text:
+            return Written(path, "unchanged")
+        if before is not None and not force:
+            return Written(path, "kept", _difference(path, before, text))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+        try:
+            temporary.write_text(text, encoding="utf-8")
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+        raise BaselineError(f"{path}: {why or error}, expected a place that can be written") from error
+    return Written(path, "created") if before is None else Written(path, "replaced", _difference(path, before, text))
+
+
+def _difference(path: Path, before: str, after: str) -> str:
+    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), str(path), f"{path} (import)", lineterm="")
+    return "\n".join(lines)
+
+
+def report(imported: Imported, written: Sequence[Written]) -> Iterator[str]:
+    """Yield what was read, what became of the files, what is to be filled in, and every cell that was not read."""
+    for one in imported.drafts:
+        configurations = wording.counted(one.configurations, "configuration")
+        yield f"{one.recipe} {one.release}: {configurations}, {wording.counted(one.cells, 'cell')}"
+    for file in written:
+        yield from filter(None, (file.difference, f"{file.path}: {_what(file)}"))
+    for one in imported.drafts:
+        for line, what in one.fill_in:
+            yield from _wrapped(f"to fill in, {one.recipe} line {line}: {what}")
+    grouped: dict[tuple[int, str], list[str]] = {}
+    for cell in imported.unread:
+        grouped.setdefault((cell.line, cell.reason), []).append(repr(cell.text))
+    for (line, reason), texts in grouped.items():
+        yield from _wrapped(f"not read, line {line} of {imported.document}: {', '.join(texts)}: {reason}")
+    yield f"{wording.counted(len(imported.unread), 'cell')} not read"
+
+
+def _what(file: Written) -> str:
+    kept = "is another file and was kept; --force replaces it"
+    return kept if file.what == "kept" else file.what
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, subsequent_indent="    ", break_on_hyphens=False)

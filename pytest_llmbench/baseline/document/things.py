@@ -1,0 +1,245 @@
+"""From a table to what it says of one configuration each: its columns, or its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+
+from pytest_llmbench.baseline.document import printed
+from pytest_llmbench.baseline.document.captions import Caption, Facts, not_understood, read_caption, recipe_name, size
+from pytest_llmbench.baseline.document.labelled import KEY, Statement, Value, is_known, read_value
+from pytest_llmbench.baseline.document.markdown import Row, Table
+from pytest_llmbench.baseline.document.printed import METRICS
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A cell that is in no file, and why. `decisive` is False where its table is about something else."""
+
+    line: int
+    text: str
+    reason: str
+    decisive: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Thing:
+    """What one column or row says of one configuration.
+
+    `recipe` is the name that its title gives, `table` the title itself, `facts` are configuration columns by name with
+    the precision as printed, `cells` the metrics as a baseline file keeps them. `values` are all the cells that were
+    read. `proxy`: its size is marked so.
+    """
+
+    line: int
+    recipe: str
+    table: str
+    facts: Facts
+    cells: dict[str, str]
+    values: tuple[Value, ...]
+    proxy: bool = False
+
+
+def read_table(table: Table) -> tuple[tuple[Thing, ...], tuple[Unread, ...]]:
+    """Return what a table says, and every cell of it that was not read.
+
+    It has its labels in the header (a row for each configuration) or in the first column (a column for each), whichever
+    has more that are known. A table without any metric, number of GPUs or other column is about something else.
+    """
+    header, column = table.header.cells, [row.cells[0] for row in table.rows]
+    if not _is_ours((*header, *column), header[1:]):
+        return (), tuple(_other(table))
+    if unit := next((row for row in table.rows if any(map(_is_unit, row.cells))), None):
+        reason = f"a unit stands in a cell of its own (line {unit.line}): nobody knows for which values"
+        return (), tuple(Unread(row.line, cell, reason) for row in table.rows for cell in filter(None, row.cells))
+    whole = [row for row, why in _rows(table) if not why]
+    in_header, in_column = (sum(map(is_known, labels)) for labels in (header, column))
+    by_rows = in_header >= in_column and in_header > 0
+    things, unread = _of_rows(table, whole) if by_rows else _of_columns(table, whole)
+    about = _about(table)
+    return tuple(replace(one, facts={**about, **one.facts}) for one in things), (*_torn(table), *unread)
+
+
+def _is_unit(cell: str) -> bool:
+    return printed.is_unit(cell) and not is_known(cell)
+
+
+def _about(table: Table) -> Facts:
+    """Return what the heading says of size, GPU type and precision; nothing where the line above the table says another
+    (`And in BF16:`)."""
+    heading, lead = (read_caption(text).facts for text in (table.heading, table.lead))
+    return {name: value if lead.get(name, value) == value else "" for name, value in heading.items() if name in KEY[:3]}
+
+
+def _is_ours(labels: Iterable[str], captions: Iterable[str]) -> bool:
+    named = any(printed.metric(label) or printed.field(label) not in ("", *KEY[:3]) for label in labels)
+    return named or any("gpus" in read_caption(text).facts for text in captions)
+
+
+def _torn(table: Table) -> Iterator[Unread]:
+    for row, reason in _rows(table):
+        if reason:
+            yield from (Unread(row.line, cell, reason) for cell in row.cells if cell)
+
+
+def _rows(table: Table) -> Iterator[tuple[Row, str]]:
+    """Yield the rows of a table, each with why it is not known where its cells belong, or where the last one ends;
+    empty where it is."""
+    wide = len(table.header.cells)
+    for row, below in zip_longest(table.rows, table.rows[1:]):
+        why = ""
+        if len(row.cells) != wide:
+            why = f"its row has {len(row.cells)} cells, the header {wide}: nobody knows where each belongs"
+        elif table.header.closed > row.closed and below is not None and len(below.cells) < wide:
+            why = f"its row has no pipe at its end, as the header has: line {below.line} may be the rest of it"
+        elif printed.metric(row.cells[0]) and row.cells[-1] == "" and any(row.cells[1:]):
+            why = "the last cell of its row is empty, which may be shifted: write NA where there is no value"
+        yield row, why
+
+
+def _other(table: Table) -> Iterator[Unread]:
+    for row in (table.header, *table.rows):
+        for cell in filter(None, row.cells):
+            yield Unread(row.line, cell, "its table is not about performance or configurations", decisive=False)
+
+
+def _of_rows(table: Table, rows: Sequence[Row]) -> tuple[tuple[Thing, ...], tuple[Unread, ...]]:
+    labels, read = table.header.cells, []
+    caption = read_caption(table.heading)
+    inner = next((place for place, row in enumerate(rows) if _is_header(labels, row)), len(rows))
+    for row in rows[:inner]:
+        values = [Value(label, text, row.line) for label, text in zip(labels, row.cells, strict=True)]
+        read.append(_thing(row.line, table.heading, caption, (), values))
+    below = tuple(_below(rows[inner:]))
+    return tuple(thing for thing, _ in read), (*(one for _, unread in read for one in unread), *below)
+
+
+def _is_header(labels: Sequence[str], row: Row) -> bool:
+    """Whether a row is the header of another table or a second line of the header: labels, or `FP8` below a metric."""
+    metrics = (cell for label, cell in zip(labels, row.cells, strict=True) if printed.metric(label))
+    return any(map(is_known, row.cells)) or any(_is_caption(cell) for cell in metrics)
+
+
+def _is_caption(text: str) -> bool:
+    caption = read_caption(text)
+    return bool(caption.facts.keys() & set(KEY)) and not caption.rest
+
+
+def _below(rows: Sequence[Row]) -> Iterator[Unread]:
+    for row in rows:
+        for cell in filter(None, row.cells):
+            reason = f"line {rows[0].line} looks like a header: nobody knows what it says of the rows below"
+            yield Unread(row.line, cell, reason)
+
+
+def _of_columns(table: Table, rows: Sequence[Row]) -> tuple[tuple[Thing, ...], tuple[Unread, ...]]:
+    header, title = table.header, read_caption(table.header.cells[0])
+    things, unread = [], list(_not_understood(header.line, table.header.cells[0], title))
+    odd_labels = (row for row in rows if not is_known(row.cells[0]) and any(map(str.isdigit, row.cells[0])))
+    unread += [Unread(row.line, row.cells[0], "it stands where a label is expected") for row in odd_labels]
+    for number, text in enumerate(header.cells[1:], 1):
+        column = read_caption(text)
+        values = [Value(row.cells[0], row.cells[number], row.line) for row in rows]
+        if odd := not_understood(column):
+            reason = f"the header of its column, {text!r}, is not understood: {odd!r}"
+            unread.append(Unread(header.line, text, f"{odd!r} in it is not understood"))
+            unread += [Unread(value.line, value.text, reason) for value in values if value.text not in printed.ABSENT]
+            continue
+        thing, problems = _thing(header.line, header.cells[0], title, (title.facts, column.facts), values)
+        things.append(thing)
+        unread += problems
+    return tuple(things), tuple(unread)
+
+
+def _not_understood(line: int, text: str, title: Caption) -> Iterator[Unread]:
+    """Yield a title with a number that is neither in a fact nor in the name of the recipe, or with contradictions."""
+    rest = title.rest.removeprefix(" ".join(title.before.split())).strip()
+    if any(sign.isdigit() for sign in rest):
+        yield Unread(line, text, f"{rest!r} in this title is not understood")
+    for name in (name for name, value in title.facts.items() if value == ""):
+        yield Unread(line, text, f"this title states several values of {name}")
+
+
+def _thing(
+    line: int, title: str, caption: Caption, captions: Sequence[Facts], values: Sequence[Value]
+) -> tuple[Thing, tuple[Unread, ...]]:
+    """Return what a title, a header and labelled cells say of one configuration.
+
+    Of what stands in several of them with different values nothing is known, and all of these cells are unread.
+    """
+    read, unread, lost = _statements(values)
+    known: dict[str, set[int | str]] = {name: {""} for name in lost}
+    for facts in (*captions, *(_stated(statement) for _, statement in read)):
+        for name, one in facts.items():
+            known.setdefault(name, set()).add(_without_mark(name, one))
+    odd = {name: several for name, several in known.items() if len(several) > 1 or "" in several}
+    single = {name: next(iter(several)) for name, several in known.items() if name not in odd}
+    thing = Thing(
+        line=line,
+        recipe=recipe_name(caption.before) if caption.facts.get("size") else "",
+        table=title,
+        facts={name: one for name, one in single.items() if name not in METRICS} | dict.fromkeys(odd.keys() & KEY, ""),
+        cells={name: str(one) for name, one in single.items() if name in METRICS},
+        values=tuple(value for value, statement in read if not odd.keys() & _stated(statement).keys()),
+        proxy=any(statement.is_proxy for _, statement in read) or any(map(_is_proxy, captions)),
+    )
+    return thing, (*unread, *_contradictory(thing, captions, read, odd))
+
+
+def _statements(values: Sequence[Value]) -> tuple[list[tuple[Value, Statement]], list[Unread], set[str]]:
+    """Return what cells state, those that state nothing, and the parts of the key that stand in one of these.
+
+    Where one has the unit of another metric all may stand in the wrong place, and none is read.
+    """
+    read: list[tuple[Value, Statement]] = []
+    unread: list[Unread] = []
+    lost: set[str] = set()
+    if shifted := next(filter(_is_shifted, values), None):
+        why = f"{shifted.text!r} has the unit of another metric than {shifted.label!r}: who knows where each belongs"
+        return read, [Unread(one.line, one.text, why) for one in values if one.text not in printed.ABSENT], lost
+    for value in values:
+        if value.text == "":  # merged with the cell above, perhaps
+            lost |= {printed.field(value.label)} & set(KEY[:3])
+        try:
+            read.append((value, read_value(value)))
+        except ValueError as error:
+            unread.append(Unread(value.line, value.text, f"{value.label!r}: {error}"))
+            lost |= {printed.field(value.label)} & set(KEY)
+            lost |= read_caption(value.text).facts.keys() & set(KEY) if _is_caption(value.text) else set()
+    return read, unread, lost
+
+
+def _is_shifted(value: Value) -> bool:
+    metric = printed.metric(value.label)
+    return metric is not None and printed.is_of_another(metric[0], value.text)
+
+
+def _contradictory(
+    thing: Thing,
+    captions: Sequence[Facts],
+    read: Sequence[tuple[Value, Statement]],
+    odd: Mapping[str, set[int | str]],
+) -> Iterator[Unread]:
+    """Yield the cells of what has several values, and the title or header where it is one of them."""
+    for name, several in odd.items():
+        told = f"several values stand for it: {', '.join(sorted(map(str, several - {''})))}"
+        if any(name in caption for caption in captions) and several != {""}:
+            yield Unread(thing.line, thing.table, f"{name}: {told}")
+        for value, statement in read:
+            if name in _stated(statement):
+                yield Unread(value.line, value.text, f"{value.label!r}: {told}")
+
+
+def _without_mark(name: str, value: int | str) -> int | str:
+    found = size(str(value)) if name == "size" else None
+    return found[0] if found else value
+
+
+def _is_proxy(caption: Facts) -> bool:
+    found = size(str(caption.get("size", "")))
+    return found is not None and found[1]
+
+
+def _stated(statement: Statement) -> Facts:
+    return {statement.metric: statement.text} if statement.text else statement.facts

@@ -1,0 +1,167 @@
+"""`llmbench baselines`: list, show, check, compare and import baseline files."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_llmbench.commands.output import WIDTH, Output, Subparsers
+from pytest_llmbench.errors import BaselineError, did_you_mean
+
+if TYPE_CHECKING:
+    from pytest_llmbench.baseline.lint import Arithmetic
+    from pytest_llmbench.models import Baseline, Recipe
+
+
+def add(commands: Subparsers) -> None:
+    """Declare `llmbench baselines`."""
+    parser = commands.add_parser("baselines", help="List, show and check baseline files.")
+    actions = parser.add_subparsers(required=True, metavar="ACTION")
+    listing = actions.add_parser("list", help="One line for each configuration.")
+    listing.add_argument("--recipe", metavar="NAME", default="", help="Only this recipe (default: all).")
+    showing = actions.add_parser("show", help="Everything that is known of one configuration.")
+    showing.add_argument(
+        "id", metavar="CONFIG_ID", help="As `list` prints it, such as grok1_314b-25.05-gb200-bf16-128."
+    )
+    diffing = actions.add_parser("diff", help="What changed from one release, file or folder to another, and why.")
+    diffing.add_argument("before", metavar="A", help="A release such as 24.11, a baseline file or a folder of them.")
+    diffing.add_argument("after", metavar="B", help="The same: what A is compared with.")
+    diffing.add_argument("--format", choices=("text", "json"), default="text", help="Default: text.")
+    for action in (listing, showing, diffing):
+        action.add_argument(
+            "--baselines",
+            metavar="DIR",
+            action="append",
+            type=Path,
+            default=[],
+            help="Your own baseline files beside the shipped ones; can be given several times (default: none).",
+        )
+    linting = actions.add_parser("lint", help="Compute every derived cell again, and check the errata.")
+    linting.add_argument("places", metavar="FILE|DIR", nargs="*", type=Path, help="Default: the shipped files.")
+    _add_import(actions)
+    listing.set_defaults(command=_list)
+    showing.set_defaults(command=_show)
+    linting.set_defaults(command=_lint)
+    diffing.set_defaults(command=_diff)
+
+
+def _add_import(actions: Subparsers) -> None:
+    parser = actions.add_parser("import", help="Draft a baseline file from the tables of a recipe document.")
+    parser.add_argument("document", metavar="README.md", type=Path, help="A Markdown document, or its text.")
+    parser.add_argument("--release", metavar="RELEASE", required=True, help="Its release, such as 25.05.")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE|DIR", type=Path, help="Where it is written (default: standard output)."
+    )
+    for flag, metavar, what in (
+        ("--recipe", "NAME", "The recipe, where titles do not name it, or name it another way"),
+        ("--size", "SIZE", "The model size, where the tables do not say it"),
+        ("--gpu", "TYPE", "The GPU type, where the tables do not say it"),
+        ("--dtype", "TYPE", "The precision, where the tables do not say it"),
+    ):
+        parser.add_argument(flag, metavar=metavar, type=str.lower, default="", help=f"{what} (default: none).")
+    parser.add_argument("--force", action="store_true", help="Replace a file that is there and is another one.")
+    parser.set_defaults(command=_import)
+
+
+def recipes_in(directories: Sequence[Path]) -> tuple[Recipe, ...]:
+    """Return the shipped recipes and those of a user's directories."""
+    from pytest_llmbench.baseline.locate import shipped_baselines
+    from pytest_llmbench.baseline.read import read_recipes
+
+    return read_recipes([shipped_baselines(), *directories])
+
+
+def _import(arguments: argparse.Namespace) -> Output:
+    from pytest_llmbench.baseline.document.collected import Defaults
+    from pytest_llmbench.baseline.document.importing import import_document, read_document, report, write_drafts
+
+    defaults = Defaults(arguments.recipe, arguments.size, arguments.gpu, arguments.dtype)
+    path = arguments.document
+    imported = import_document(read_document(path), path.name, arguments.release, defaults)
+    if arguments.output is None:
+        code, told = 0 if imported.is_whole else 1, "\n".join(report(imported, ()))
+        return Output("\n".join(one.text for one in imported.drafts).rstrip("\n"), code, told)
+    written = write_drafts(imported, arguments.output, force=arguments.force)
+    is_done = imported.is_whole and all(one.what != "kept" for one in written)
+    return Output("\n".join(report(imported, written)), 0 if is_done else 1)
+
+
+def _list(arguments: argparse.Namespace) -> Output:
+    from pytest_llmbench.baseline.describe import table
+
+    recipes = recipes_in(arguments.baselines)
+    names = sorted({recipe.name for recipe in recipes})
+    wanted = arguments.recipe
+    if wanted and wanted not in names:
+        raise BaselineError(f"--recipe {wanted}: expected {', '.join(names)}{did_you_mean(wanted, names)}")
+    chosen = [recipe for recipe in recipes if wanted in ("", recipe.name)]
+    return Output(table([baseline for recipe in chosen for baseline in recipe.baselines]))
+
+
+def _show(arguments: argparse.Namespace) -> Output:
+    from pytest_llmbench.baseline.describe import page
+
+    recipes = recipes_in(arguments.baselines)
+    pairs = [(recipe, baseline) for recipe in recipes for baseline in recipe.baselines]
+    chosen = [(recipe, baseline) for recipe, baseline in pairs if baseline.key.id == arguments.id]
+    if not chosen:
+        hint = did_you_mean(arguments.id, [baseline.key.id for _, baseline in pairs])
+        raise BaselineError(f"no configuration {arguments.id!r}{hint}; `llmbench baselines list` has all of them")
+    return Output("\n\n".join(page(recipe, baseline, _arithmetic(), WIDTH) for recipe, baseline in chosen))
+
+
+def _lint(arguments: argparse.Namespace) -> Output:
+    from pytest_llmbench.baseline.describe import lint_page
+    from pytest_llmbench.baseline.lint import lint_file
+    from pytest_llmbench.baseline.locate import shipped_baselines
+    from pytest_llmbench.baseline.read import baseline_files, read_file, read_recipes
+
+    paths = baseline_files(arguments.places or [shipped_baselines()])
+    read_recipes(paths)
+    reports = [lint_file(read_file(path), _arithmetic()) for path in paths]
+    return Output(lint_page(reports, WIDTH), code=1 if any(report.findings for report in reports) else 0)
+
+
+def _diff(arguments: argparse.Namespace) -> Output:
+    import json
+
+    from pytest_llmbench.baseline.difference import compare
+    from pytest_llmbench.baseline.difference_text import records, text
+
+    before, after = (_side(given, arguments.baselines) for given in (arguments.before, arguments.after))
+    found = compare(before, after, _arithmetic())
+    code = 1 if any(one.is_change for one in found) else 0
+    if arguments.format == "json":
+        return Output(json.dumps(records(found), indent=1), code)
+    return Output(text(found, arguments.before, arguments.after), code)
+
+
+def _side(given: str, directories: Sequence[Path]) -> list[Baseline]:
+    """Return the baselines of a file, of a folder, or of a release among the shipped and the user's."""
+    from pytest_llmbench.baseline.read import read_recipes
+
+    path = Path(given).expanduser()
+    if path.exists():
+        return [baseline for recipe in read_recipes([path]) for baseline in recipe.baselines]
+    recipes = recipes_in(directories)
+    releases = sorted({recipe.release for recipe in recipes})
+    if given not in releases:
+        expected = f"expected a file, a folder or a release among {', '.join(releases)}"
+        raise BaselineError(f"{given}: no such file, {expected}{did_you_mean(given, releases)}")
+    return [baseline for recipe in recipes if recipe.release == given for baseline in recipe.baselines]
+
+
+def _arithmetic() -> Arithmetic:
+    from pytest_llmbench.baseline.lint import Arithmetic
+    from pytest_llmbench.measure import derive, flops
+
+    return Arithmetic(
+        tokens_per_second=derive.tokens_per_second,
+        model_flops_utilization=derive.model_flops_utilization,
+        tflops_per_gpu=derive.tflops_per_gpu,
+        days_to_1t_tokens=derive.days_to_1t_tokens,
+        model_flops=flops.model_flops,
+        terms=flops.terms,
+    )

@@ -1,0 +1,34 @@
+"""`llmbench chat`: a session in a few lines."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from pytest_llmbench.commands.output import Output, Subparsers
+
+
+def add(commands: Subparsers) -> None:
+    """Declare `llmbench chat`."""
+    parser = commands.add_parser("chat", help="A session in at most ten lines, for a chat or a mail.")
+    parser.add_argument("file", metavar="FILE", type=Path, help="What pytest's --llmb-json wrote.")
+    parser.add_argument(
+        "--format",
+        choices=("text", "slack"),
+        default="text",
+        help="slack is JSON for an incoming webhook. Default: text.",
+    )
+    parser.add_argument(
+        "--link", metavar="URL", help="Where all of it is (default: the CI job that runs, if one does)."
+    )
+    parser.set_defaults(command=_chat)
+
+
+def _chat(arguments: argparse.Namespace) -> Output:
+    from pytest_llmbench import ci
+    from pytest_llmbench.report import chat, document
+
+    link = ci.address(os.environ) if arguments.link is None else arguments.link
+    text = chat.message(document.read(arguments.file), link)
+    return Output(chat.as_slack(text) if arguments.format == "slack" else text)

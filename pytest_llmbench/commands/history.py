@@ -1,0 +1,242 @@
+"""`llmbench history`: what a history holds, as text and as tables; and what is added to it or removed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from pathlib import Path
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pytest_llmbench import wording
+from pytest_llmbench.commands.output import Output, Subparsers, tell
+from pytest_llmbench.errors import HistoryError
+from pytest_llmbench.options import OPTIONS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from pytest_llmbench.history.place import Place
+
+Converted = TypeVar("Converted")
+
+WRAPPED: dict[str, Any] = {"subsequent_indent": " " * 21, "break_long_words": False, "break_on_hyphens": False}
+
+FORMATS = ("csv", "parquet", "json")
+ANYTHING = "a number of `list`, or the id of a configuration for its last run"
+TEXTS = ("item", "text", "reason", "baseline", "tolerance", "name", "job_id", "launcher", "log", "attempts")
+
+
+def add(commands: Subparsers) -> None:
+    """Declare `llmbench history`."""
+    parser = commands.add_parser("history", help="List, show, export and prune the verdicts of earlier sessions.")
+    parser.set_defaults(command=_run)
+    actions = parser.add_subparsers(required=True, metavar="ACTION", dest="action")
+    listing = actions.add_parser("list", help="A line for each run: when, verdict, step time, difference.")
+    listing.add_argument("-k", metavar="WORDS", type=_words, default="", help='Such as "grok1 and not fp8".')
+    listing.add_argument("--since", metavar="DATE", type=_moment, help="Runs that started from then on (default: all).")
+    listing.add_argument("--limit", metavar="N", type=_count, default=10, help="Of each configuration (default: 10).")
+    showing = actions.add_parser("show", help="Everything that is kept of a run, and each verdict on it.")
+    showing.add_argument("wanted", metavar="RUN", help=f"{ANYTHING[0].upper()}{ANYTHING[1:]}.")
+    exporting = actions.add_parser("export", help="Every verdict, with its run and session, as a table.")
+    exporting.add_argument("--format", choices=FORMATS, help="Default: by the ending of FILE, else csv.")
+    exporting.add_argument("-o", "--output", metavar="FILE", type=Path, help="Default: printed.")
+    pruning = actions.add_parser("prune", help="Remove what old sessions said, and runs that nothing is said of.")
+    pruning.add_argument("--keep", metavar="AGE", type=_age, required=True, help="Keep what is younger: 400d.")
+    pruning.add_argument("--dry-run", action="store_true", help="Tell what would be removed, and remove nothing.")
+    adding = actions.add_parser("add", help="Store what a session could not, from the file that it left.")
+    adding.add_argument("files", metavar="FILE", nargs="+", type=Path, help="llmb-history-unsaved-*.json")
+    metavar = next(option.metavar for option in OPTIONS if option.flag == "--llmb-history")
+    for action in (listing, showing, exporting, pruning, adding):
+        action.add_argument("--history", metavar=metavar, required=True, help="As pytest's --llmb-history.")
+
+
+def _run(arguments: argparse.Namespace) -> Output:
+    from pytest_llmbench.history.place import place_of
+
+    place = place_of(arguments.history, Path.cwd(), writes=arguments.action in ("prune", "add"))
+    if arguments.action == "prune":
+        place_of(arguments.history, Path.cwd(), writes=False)  # a mistyped name is no empty store
+    actions = {"list": _list, "show": _show, "export": _export, "prune": _prune, "add": _add}
+    return Output(actions[arguments.action](place, arguments))
+
+
+def _moment(text: str) -> datetime:
+    from pytest_llmbench.settings import parse_moment
+
+    return _argument(parse_moment, text)
+
+
+def _age(text: str) -> timedelta:
+    from pytest_llmbench.option_values import parse_age
+
+    return _argument(parse_age, text)
+
+
+def _argument(convert: Callable[[str], Converted], text: str) -> Converted:
+    try:
+        return convert(text)
+    except (ValueError, OverflowError) as error:
+        raise argparse.ArgumentTypeError(f"found {text!r}: {error}") from None
+
+
+def _words(text: str) -> str:
+    if set(text) & set("()"):
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected words with and, or, not, and no parentheses")
+    return text
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and int(text)):
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected a number from 1 on")
+    return int(text)
+
+
+# --- list and show ----------------------------------------------------------------------------------------
+
+
+def _list(place: Place, arguments: argparse.Namespace) -> str:
+    from pytest_llmbench.history.look import runs
+
+    rows = runs(place, arguments.k, arguments.since, arguments.limit)
+    if not rows:
+        raise HistoryError(f"{place.shown}: no run that fits; without -k and --since `list` shows all")
+    lines = []
+    for configuration, of_one in groupby(rows, key=lambda row: row["configuration"]):
+        lines += [wording.printable(configuration), *map(_line, of_one)]
+    return "\n".join(lines)
+
+
+def _line(row: dict[str, Any]) -> str:
+    started = f"{row['started']:%Y-%m-%d %H:%M}" if row["started"] else "start unknown"
+    seconds, difference = row["step_time_seconds"], row["log_difference"]
+    change = wording.difference(wording.ratio(difference) if difference is not None else None)
+    job = wording.printable(row["job_id"])
+    told = f"{row['number']:>7}  {started:<16}  {row['verdict']:<14} {wording.seconds(seconds):>9} {change:>8}"
+    return f"{told}  {f'job {job}' if job else ''}"[:79].rstrip()
+
+
+def _show(place: Place, arguments: argparse.Namespace) -> str:
+    from pytest_llmbench.history.look import verdicts_of
+
+    rows = verdicts_of(place, arguments.wanted)
+    lines = [wrap(wording.printable(line), 79, **WRAPPED) for line in _page(rows)]
+    return "\n".join(part for parts in lines for part in parts)
+
+
+def _page(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Yield everything of one run as it was judged last, and a line for each verdict on it."""
+    last = rows[-1]
+    yield last["configuration"]
+    yield _line(last)
+    yield from (f"  {name:<18} {last[name]}" for name in TEXTS if last[name] not in ("", None))
+    yield f"  {'window':<18} {last['statistic'].replace('_', ' ')} of steps {last['first_step']} to {last['last_step']}"
+    yield from (
+        f"  {name:<18} {last[name]}" for name in ("expected_seconds", "bound_seconds") if last[name] is not None
+    )
+    for name, (value, deviation) in last["metrics"].items():
+        yield f"  {name:<30} {value}" + ("" if deviation is None else f" (sd {deviation:.6g})")
+    yield from (f"  {f'environment {name}':<30} {value}" for name, value in last["environment"].items())
+    yield f"  {'nodes':<18} {wording.folded(last['nodes']) or '?'}"
+    yield f"  {'logs':<18} {', '.join(last['log_fingerprints'])}"
+    yield f"  {'steps (seconds)':<18} {', '.join(map(str, last['step_seconds']))}"
+    for row in rows:
+        commit = f", commit {row['git_commit']}" if row["git_commit"] else ""
+        yield f"  judged {row['judged']:%Y-%m-%d %H:%M} {row['verdict']} on {row['host']}, {row['program']}{commit}"
+        yield from ([f"    {row['ci_url']}"] if row["ci_url"] else [])
+        yield from (f"    sha256 {digest or 'not known'}" for digest in row["log_sha256"])
+
+
+# --- export -----------------------------------------------------------------------------------------------
+
+
+def _export(place: Place, arguments: argparse.Namespace) -> str:
+    from pytest_llmbench.history.look import everything
+
+    output = arguments.output
+    kind = arguments.format or _kind(output)
+    if kind == "parquet":
+        _needs_parquet(output)
+    if output and place.file and os.path.realpath(output) == os.path.realpath(place.file):
+        raise HistoryError(f"-o {output}: found the history itself, which it would replace: give another name")
+    rows = [_flat(row) for row in everything(place)]
+    if output is None:
+        return _text(rows, kind)
+    try:
+        if kind == "parquet":
+            _table(rows).to_parquet(output, index=False)
+        else:
+            output.write_text(_text(rows, kind) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise HistoryError(f"{output}: cannot be written: {error.strerror or error}") from None
+    return f"{wording.counted(len(rows), 'verdict')} written to {output}"
+
+
+def _kind(output: Path | None) -> str:
+    """Return the format that the ending of a file's name asks for."""
+    ending = output.suffix.removeprefix(".").lower() if output else ""
+    return ending if ending in FORMATS else "csv"
+
+
+def _needs_parquet(output: Path | None) -> None:
+    import importlib.util
+
+    if importlib.util.find_spec("pyarrow") is None:
+        raise HistoryError("--format parquet needs pyarrow: pip install 'pytest-llmbench[parquet]'")
+    if output is None:
+        raise HistoryError("--format parquet is no text: give a file with -o FILE")
+
+
+def _flat(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row with a column for each metric, and times as ISO texts; lists and dictionaries stay."""
+    metrics = {f"metric_{name}": value for name, (value, _) in row["metrics"].items()}
+    deviations = {f"metric_{name}_sd": sd for name, (_, sd) in row["metrics"].items() if sd is not None}
+    times = {name: row[name].isoformat() if row[name] else None for name in ("started", "judged")}
+    return {**{name: value for name, value in row.items() if name != "metrics"}, **times, **metrics, **deviations}
+
+
+def _text(rows: Sequence[dict[str, Any]], kind: str) -> str:
+    return json.dumps(rows, indent=1) if kind == "json" else str(_table(rows).to_csv(index=False)).rstrip("\n")
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
+    """Return rows as a table; what is a list or dictionary stands in it as JSON, but for the steps."""
+    import pandas as pd
+
+    nested = ("nodes", "jobs", "log_fingerprints", "environment", "mean_of", "log_sha256", "options")
+    plain = [{**row, **{name: json.dumps(row[name]) for name in nested}} for row in rows]
+    floats = [[math.nan if value is None else value for value in row["step_seconds"]] for row in rows]
+    return pd.DataFrame([{**row, "step_seconds": steps} for row, steps in zip(plain, floats, strict=True)])
+
+
+# --- prune and add ----------------------------------------------------------------------------------------
+
+
+def _prune(place: Place, arguments: argparse.Namespace) -> str:
+    from pytest_llmbench.history.look import prune
+
+    before = datetime.now(UTC) - arguments.keep
+    removed = prune(place, before, dry_run=arguments.dry_run)
+    told = ", ".join(wording.counted(count, name.removesuffix("s")) for name, count in removed.items())
+    return f"{'would remove' if arguments.dry_run else 'removed'} {told} from before {before:%Y-%m-%d}"
+
+
+def _add(place: Place, arguments: argparse.Namespace) -> str:
+    from pytest_llmbench.history.unsaved import kept
+    from pytest_llmbench.history.write import write
+
+    documents = [(path, kept(path)) for path in arguments.files]
+    added = 0
+    for path, document in documents:
+        try:
+            verdicts = write(place, document)
+        except (KeyError, TypeError, ValueError) as error:
+            raise HistoryError(f"{path}: not as a session left it ({error!r}): nothing of it was stored") from None
+        added += verdicts
+        tell(f"{path}: {wording.counted(verdicts, 'verdict')} stored" if verdicts else f"{path}: stored before")
+    return f"{wording.counted(added, 'verdict')} added to {place.shown}; the files may go"

@@ -1,0 +1,47 @@
+"""`llmbench nccl`: what an NCCL trace says."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from pytest_llmbench.commands.output import Output, Subparsers
+from pytest_llmbench.commands.runs import own_flags
+
+
+def add(commands: Subparsers) -> None:
+    """Declare `llmbench nccl`."""
+    parser = commands.add_parser(
+        "nccl", help="What an NCCL trace says in sum: operations, volume, sizes, ranks; what changed since another one."
+    )
+    parser.add_argument(
+        "logs", metavar="LOG", nargs="+", help="The files of one trace, a folder or archive of them, or - ; all count."
+    )
+    parser.add_argument(
+        "--against", metavar="LOG|FILE", help="Tell what changed since this trace, a log or what --save wrote."
+    )
+    parser.add_argument(
+        "--save", metavar="FILE", type=Path, help="Write what the trace says, to keep beside a recorded baseline."
+    )
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="Default: text.")
+    parser.set_defaults(command=_nccl)
+
+
+def _nccl(arguments: argparse.Namespace) -> Output:
+    import json
+
+    from pytest_llmbench.nccl import changes, saved, text
+    from pytest_llmbench.option_values import readable
+
+    with own_flags():
+        paths = [readable("--llmb-logs", given, Path.cwd()) for given in arguments.logs]
+        against = arguments.against and readable("--llmb-against", arguments.against, Path.cwd())
+    trace = saved.read(paths)
+    other = saved.read([against]) if against else None
+    if arguments.save:
+        saved.save(trace, arguments.save)
+    found = changes.compare(trace, other) if other else None
+    code = 1 if found and found.changes else 0
+    if arguments.format == "json":
+        return Output(json.dumps(saved.document(trace, found), indent=1), code)
+    return Output(text.changes(found, trace, other) if found and other else text.page(trace), code)

@@ -1,0 +1,53 @@
+"""`llmbench summary`: a line for each run."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from pytest_llmbench.commands.output import Output, Subparsers
+from pytest_llmbench.commands.runs import add_runs, own_flags, settings_of
+
+if TYPE_CHECKING:
+    from pytest_llmbench.models import Window
+
+
+def add(commands: Subparsers) -> None:
+    """Declare `llmbench summary`."""
+    parser = commands.add_parser(
+        "summary", help="One line for each run: status, step time and TFLOP/s over the window."
+    )
+    add_runs(parser)
+    parser.add_argument("--format", choices=("table", "csv", "json"), default="table", help="Default: table.")
+    parser.add_argument(
+        "--window", metavar="FIRST-LAST", type=_window, help="Steps that count (default: the baseline's, else 11-44)."
+    )
+    parser.set_defaults(command=_summary)
+
+
+def _window(text: str) -> Window:
+    from pytest_llmbench.models import Window
+
+    first, dash, last = text.partition("-")
+    if not (dash and first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected two step numbers such as 11-44")
+    return Window(int(first), int(last))
+
+
+def _summary(arguments: argparse.Namespace) -> Output:
+    from pytest_llmbench.catalogue import load
+    from pytest_llmbench.ingest import ingest
+    from pytest_llmbench.overview import as_text, rows, skipped, table
+
+    with own_flags():
+        settings = settings_of(arguments)
+        catalogue = load(settings)
+    ingested = ingest(settings, catalogue, datetime.now(UTC))
+    found = rows(ingested, catalogue, arguments.window)
+    code, aside = 0 if found else 1, skipped(ingested.ignored)
+    if arguments.format == "csv":
+        return Output(table(found).to_csv(index=False).rstrip("\n"), code, aside)
+    if arguments.format == "json":
+        return Output(table(found).to_json(orient="records", date_format="iso", indent=2), code, aside)
+    return Output(as_text(found), code, aside)

@@ -1,0 +1,1 @@
+"""The history: every verdict of every session, in SQLite or PostgreSQL."""

@@ -1,0 +1,159 @@
+"""What `llmbench history` shows, exports and removes."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from pytest_llmbench.errors import HistoryError, did_you_mean
+from pytest_llmbench.history.migrations import holds_something, migrate
+from pytest_llmbench.history.place import Place
+from pytest_llmbench.history.store import connected
+
+if TYPE_CHECKING:
+    from sqlalchemy import Select
+
+Rows = list[dict[str, Any]]
+
+_NEVER = datetime.min.replace(tzinfo=UTC)
+
+
+def runs(place: Place, words: str, since: datetime | None, limit: int) -> Rows:
+    """Return the last `limit` runs of each configuration as they were judged last, by configuration, oldest first.
+
+    A configuration has to hold what `words` ask for, as in `grok1 and not fp8 or llama`; those without any run are left
+    out.
+    """
+    from sqlalchemy import select
+
+    from pytest_llmbench.history.tables import RUN, SESSION, VERDICT, stored
+
+    of_run = (RUN.c.id.label("number"), RUN.c.configuration, RUN.c.started, RUN.c.job_id)
+    judgement = (VERDICT.c.verdict, VERDICT.c.step_time_seconds, VERDICT.c.log_difference)
+    joined = select(*of_run, *judgement).join_from(VERDICT, RUN, RUN.c.id == VERDICT.c.run)
+    query = joined.join(SESSION, SESSION.c.id == VERDICT.c.session).order_by(SESSION.c.started, VERDICT.c.id)
+    if since is not None:
+        query = query.where(RUN.c.started >= stored(since))
+    newest = {row["number"]: row for row in _rows(place, query) if _holds(row["configuration"], words)}
+    by_configuration: dict[str, Rows] = {}
+    for row in sorted(newest.values(), key=_begun):
+        by_configuration.setdefault(row["configuration"], []).append(row)
+    return [row for name in sorted(by_configuration) for row in by_configuration[name][-limit:]]
+
+
+def verdicts_of(place: Place, wanted: str) -> Rows:
+    """Return all verdicts on a run (its number), or on the last run of a configuration (its id), oldest first.
+
+    HistoryError, with the nearest id, for one that the history does not know.
+    """
+    from sqlalchemy import select
+
+    from pytest_llmbench.history.tables import RUN
+
+    number = wanted if wanted.isdecimal() else None
+    if number is None:
+        of_one = _rows(place, select(RUN.c.id, RUN.c.started).where(RUN.c.configuration == wanted).order_by(RUN.c.id))
+        number = max(of_one, key=_begun)["id"] if of_one else None
+    found = [] if number is None else _rows(place, _joined().where(RUN.c.id == int(number)))
+    if not found:
+        ids = [row["configuration"] for row in _rows(place, select(RUN.c.configuration).distinct())]
+        nearest = did_you_mean(wanted, ids)
+        raise HistoryError(f"{place.shown}: no run {wanted}{nearest}; `llmbench history list` shows all of them")
+    return [_decoded(row) for row in found]
+
+
+def everything(place: Place) -> Rows:
+    """Return every verdict with its run and session, those without a run too: columns for a table, oldest first."""
+    return [_decoded(row) for row in _rows(place, _joined())]
+
+
+def prune(place: Place, before: datetime, *, dry_run: bool) -> dict[str, int]:
+    """Remove the sessions that began before a moment, with their verdicts and the runs that are left without one.
+
+    Return how many of each are gone, or would be.
+    """
+    from sqlalchemy import delete, func, select
+
+    from pytest_llmbench.history.tables import RUN, SESSION, VERDICT, stored
+
+    old = select(SESSION.c.id).where(SESSION.c.started < stored(before))
+    steps = (
+        ("verdicts", VERDICT, VERDICT.c.session.in_(old)),
+        ("sessions", SESSION, SESSION.c.id.in_(old)),
+        ("runs", RUN, RUN.c.id.not_in(select(VERDICT.c.run).where(VERDICT.c.run.is_not(None)))),
+    )
+    removed = {}
+    with connected(place, writes=True) as connection:
+        migrate(connection, place.shown)
+        for name, table, which in steps:
+            removed[name] = connection.execute(select(func.count()).select_from(table).where(which)).scalar_one()
+            connection.execute(delete(table).where(which))
+        if dry_run:
+            connection.rollback()
+    return removed
+
+
+def _holds(configuration: str, words: str) -> bool:
+    return any(all(_has(configuration, word.strip()) for word in each.split(" and ")) for each in words.split(" or "))
+
+
+def _has(configuration: str, word: str) -> bool:
+    return (word.removeprefix("not ").strip().lower() in configuration.lower()) is not word.startswith("not ")
+
+
+# --- reading ----------------------------------------------------------------------------------------------
+
+
+def _rows(place: Place, query: Select[Any]) -> Rows:
+    """Return what a query finds; nothing in a store without tables."""
+    with connected(place, writes=False) as connection:
+        if not holds_something(connection, place.shown):
+            return []
+        return [_in_utc(dict(row)) for row in connection.execute(query).mappings()]
+
+
+def _in_utc(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row whose times say that they are UTC."""
+    return {**row, **{name: row[name].replace(tzinfo=UTC) for name in ("started", "judged") if row.get(name)}}
+
+
+def _begun(row: dict[str, Any]) -> datetime:
+    began: datetime = row["started"] or _NEVER
+    return began
+
+
+def _joined() -> Select[Any]:
+    """Return the query for all that is known of each verdict, oldest first."""
+    from sqlalchemy import select
+
+    from pytest_llmbench.history.tables import RUN, SESSION, VERDICT
+
+    of_run = [column for column in RUN.c if column.name not in ("id", "configuration", "fingerprint")]
+    of_verdict = [column for column in VERDICT.c if column.name not in ("id", "run", "session")]
+    of_session = [
+        SESSION.c.id.label("session"),
+        SESSION.c.started.label("judged"),
+        SESSION.c.host,
+        SESSION.c.program,
+        SESSION.c.options,
+        SESSION.c.git_commit,
+        SESSION.c.ci_url,
+    ]
+    columns = (RUN.c.id.label("number"), *of_run, *of_verdict, *of_session)
+    joined = select(*columns).join_from(VERDICT, SESSION, SESSION.c.id == VERDICT.c.session)
+    return joined.join(RUN, RUN.c.id == VERDICT.c.run, isouter=True).order_by(SESSION.c.started, VERDICT.c.id)
+
+
+def _decoded(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row with lists and dictionaries in place of texts and bytes."""
+    packed = bytes(row["step_seconds"])
+    steps = struct.unpack(f"<{len(packed) // 8}d", packed)
+    texts = ("nodes", "jobs", "log_fingerprints", "environment", "metrics", "mean_of", "log_sha256", "options")
+    return {
+        **row,
+        **{name: json.loads(row[name]) if row[name] is not None else None for name in texts},
+        "step_seconds": [None if math.isnan(value) else value for value in steps],
+    }

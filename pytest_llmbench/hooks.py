@@ -1,0 +1,160 @@
+"""The hooks of a session that judges runs: a few lines each. No other session registers them."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_llmbench.leaving import remember, workflow_commands, write_reports
+from pytest_llmbench.stash import (
+    DESCRIBED,
+    INFORMATION,
+    checked,
+    in_worker,
+    selected,
+    session_of,
+    suite_wanted,
+    typed_judging,
+    uses_runs,
+)
+
+if TYPE_CHECKING:
+    from pytest_llmbench.session import Session
+
+NOTHING_SELECTED = (
+    "nothing was judged: no item was selected. Next: look at -k and -m; `llmbench baselines list` has the names, and "
+    'marks are such as llmb(gpus=128), llmb(gpu="h100")'
+)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Hand what the controller read and judged to an xdist worker."""
+    node.workerinput["llmb"] = session_of(node.config).for_workers()
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Say what decides: the baselines and the tolerance in use, and where the logs are."""
+    from pytest_llmbench.telling import header
+
+    return [f"llmbench: {line}" for line in header(session_of(config))]
+
+
+# --- items ------------------------------------------------------------------------------------------------
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> bool | None:
+    """Launch and settle the selected items before the first one runs: what becomes of one depends on the others.
+
+    True ends a session that only tells what it would launch, or only submits.
+    """
+    config = session.config
+    if config.getoption("collectonly"):
+        return None
+    from pytest_llmbench.launch_session import launched
+
+    if session_of(config).settings.launch is not None and launched(session):
+        return True
+    checked(lambda: session_of(config).settle(list(selected(session.items))))
+    return None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Put the outcome on the report, as a dictionary that crosses xdist."""
+    report = yield
+    if DESCRIBED in item.stash and (call.when == "call" or not report.passed):
+        described = item.stash[DESCRIBED]
+        report.llmb = described if report.outcome == described["status"] else _overruled(described, report)  # type: ignore[attr-defined]
+    elif uses_runs(item):
+        report.llmb_unjudged = True  # type: ignore[attr-defined]
+    return report
+
+
+def _overruled(described: dict[str, Any], report: pytest.TestReport) -> dict[str, Any]:
+    """Return the outcome of a user's own test that ended otherwise than the verdict on its configuration."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    error = str(crash.message if crash else report.longreprtext).strip().partition("\n")[0]
+    own = described.get("verdict") or described["reason"].upper()
+    verdict, text = "NOT_ASSERTED", f"{own}, but the test {report.outcome} without asking for it"
+    if report.failed:
+        verdict, text = "TEST_FAILED", f"{own}, but the test failed: {error}"
+    reason = verdict.lower().replace("_", "-")
+    told = {"status": report.outcome, "verdict": verdict, "reason": reason, "text": text, "overruled": own}
+    return {**described, **told}
+
+
+# --- end of a session -------------------------------------------------------------------------------------
+
+
+class Collector:
+    """Collects outcome dictionaries where the reports arrive: in the only process, or in the xdist controller."""
+
+    def __init__(self, session: Session) -> None:
+        """Take the session that keeps them."""
+        self.session = session
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Keep the outcome of a report; an item that crashed its worker has none of its own."""
+        if hasattr(report, "llmb"):
+            if report.outcome in ("passed", "failed", "skipped"):  # a plugin's own outcome is tried again
+                self.session.keep([report.llmb])
+        elif hasattr(report, "llmb_unjudged"):
+            self.session.used = True
+        elif report.failed and report.when not in ("setup", "call", "teardown"):  # xdist's word of a crash has none
+            self.session.keep(self.session.crashed(report.nodeid, report.longreprtext))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Write the report files. A session that judged nothing, or a report that cannot be written, is red."""
+    config = session.config
+    if in_worker(config) or any(config.getoption(name, None) for name in INFORMATION):
+        return
+    state = session_of(config)
+    expected = state.used or bool(typed_judging(config)) or suite_wanted(config)
+    if state.ended_early:
+        session.exitstatus = session.exitstatus or int(state.problems)
+        return
+    if session.exitstatus == pytest.ExitCode.OK and expected and not state.judged:
+        state.failures.append("nothing was judged: no item with a verdict ran to its end")
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and expected:
+        state.failures.append(NOTHING_SELECTED)
+    if not write_reports(state, int(session.exitstatus)):
+        session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
+    remember(state)  # last: whatever happens there, verdicts and reports stand
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Print a line for each configuration, what to do next, and the count by verdict."""
+    from pytest_llmbench.telling import summary
+
+    session = session_of(config)
+    for report in chain.from_iterable(terminalreporter.stats.values()):
+        _shorten(report)
+    lines = summary(session, config.get_verbosity())
+    if lines:
+        terminalreporter.section("llmbench")
+    for line in lines:
+        terminalreporter.write(line[: line.marked], **({line.colour: True} if line.colour else {}))
+        terminalreporter.write(f"{line[line.marked :]}\n")
+    for command in workflow_commands(session):
+        terminalreporter.write(f"{command}\n")
+
+
+def _shorten(report: Any) -> None:
+    """Leave of a message of ours its first line to pytest's short summary, which follows, and in a CI and with -vv is
+    not cut to the width of the terminal; the sections of the failures and the JUnit report are written by now."""
+    crash = getattr(getattr(report, "longrepr", None), "reprcrash", None)
+    if crash is None or not hasattr(report, "llmb"):
+        return
+    from pytest_llmbench.report.explain import headline
+
+    error, _, told = crash.message.partition("\n")[0].partition(": ")
+    if told and headline(report.llmb).startswith(told):  # a long one goes on in the next line; a user's own text stays
+        crash.message = f"{error}: {headline(report.llmb)}"

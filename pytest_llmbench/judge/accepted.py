@@ -1,0 +1,143 @@
+"""Accepted changes of step time: the level that a run is compared with, moved by what was acknowledged."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+from pytest_llmbench import wording
+from pytest_llmbench.judge.nights import Earlier, when
+from pytest_llmbench.models import Acknowledgement, Baseline, Evidence, Key, Measurement, Metric, Note
+from pytest_llmbench.quantities import METRICS
+from pytest_llmbench.robust import median
+
+NIGHTS = 7
+"""The level before an accepted change is the median of so many valid runs before it."""
+
+FEWEST = 3
+"""Fewer runs before it say nothing of that level: the baseline stands for it."""
+
+
+def covering(key: Key, entries: Sequence[Acknowledgement]) -> tuple[Acknowledgement, ...]:
+    """Return the acknowledgements of a configuration, by their id or pattern."""
+    return tuple(one for one in entries if fnmatchcase(key.id, one.configuration))
+
+
+def described(one: Acknowledgement) -> str:
+    """Return `acknowledged: +6.0 % by NAME until 2026-01-31: REASON`."""
+    return f"acknowledged: {wording.difference(1 + one.fraction)} by {one.by} until {one.expires}: {one.reason}"
+
+
+def moved(evidence: Evidence, entries: Sequence[Acknowledgement], *, certify: bool = False) -> Evidence:
+    """Return the evidence with its baseline at the level that was accepted, and the remarks that say so.
+
+    The tolerance stays: what is slower than the accepted level by more than it is a regression. An acknowledgement
+    counts for runs from its day on while it has not expired; never for a certificate, and not against a baseline that
+    was recorded from runs after the change, which holds it already. The accepted level is that of the runs before the
+    change times the change where they were faster than the baseline, and never below the baseline because of a slower
+    one: a configuration that was faster before gets no more room than it needs. A run that is faster than that level by
+    more than the tolerance and meets the baseline's own bound does not need it, and is compared with the baseline as it
+    is.
+    """
+    known = covering(evidence.baseline.key, entries)
+    newest = next((one for one in evidence.measurements if one.excluded is None), None)
+    if not known or newest is None or newest.run.started is None:
+        return evidence
+    began = [one for one in known if one.since <= newest.run.started.date()]
+    notes = [_idle(one, evidence, certify=certify) for one in began]
+    idle = [note for note in notes if note is not None]
+    active = [one for one, note in zip(began, notes, strict=True) if note is None]
+    shift = _shift(evidence, active)
+    remarks = [Note("acknowledged", described(one)) for one in active]
+    if shift > 0 and _needs_none(newest, evidence, shift):
+        shift = 0.0
+        text = "faster than the acknowledged level by more than the tolerance: it can go"
+        remarks = [Note("acknowledgement-idle", f"{described(one)}: {text} ({one.place})") for one in active]
+    return dataclasses.replace(_at(evidence, math.exp(shift)) if shift else evidence, remarks=(*remarks, *idle))
+
+
+def _idle(one: Acknowledgement, evidence: Evidence, *, certify: bool) -> Note | None:
+    """Return why an acknowledgement that has begun moves nothing; None where it does."""
+    what = f"{described(one)} ({one.place})"
+    if certify:
+        return Note("acknowledgement-idle", f"without effect under --llmb-certify: {what}")
+    if evidence.now.date() > one.expires:
+        return Note("acknowledgement-expired", f"expired on {one.expires}, without effect: {what}")
+    recording = evidence.baseline.recording
+    last = (recording.newest_run or recording.date[:10]) if recording else ""
+    if last >= one.since.isoformat():
+        why = f"the baseline was recorded from runs up to {last} and may hold it already"
+        return Note("acknowledgement-idle", f"without effect, {why}: {what}")
+    return None
+
+
+def _shift(evidence: Evidence, active: Sequence[Acknowledgement]) -> float:
+    """Return by how much the accepted level lies above the baseline, as a logarithm."""
+    accepted = sum(math.log1p(one.fraction) for one in active)
+    if not active or not math.isfinite(evidence.baseline.step_seconds):
+        return 0.0
+    since = min(one.since for one in active)
+    known: tuple[Earlier, ...] = (*evidence.measurements, *evidence.history, *evidence.recalled)
+    runs = [one for one in known if one.valid and one.started is not None and one.started.date() < since]
+    before = sorted(runs, key=when)
+    levels = [math.log((one.statistic_seconds or math.nan) / evidence.baseline.step_seconds) for one in before]
+    base = min(_median(levels[-NIGHTS:]), 0.0) if len(levels) >= FEWEST else 0.0
+    return max(base + accepted, 0.0) if accepted > 0 else base + accepted
+
+
+def _median(values: Sequence[float]) -> float:
+    import numpy as np
+
+    return median(np.array(values))
+
+
+def _needs_none(newest: Measurement, evidence: Evidence, shift: float) -> bool:
+    seconds = newest.statistic_seconds
+    if not seconds or not math.isfinite(seconds):
+        return False
+    tolerated = math.log(evidence.tolerance.factor)
+    return math.log(seconds / evidence.baseline.step_seconds) < min(shift - tolerated, tolerated)
+
+
+def _at(evidence: Evidence, factor: float) -> Evidence:
+    """Return the evidence with every time of its baseline multiplied, and what its measurements are shown beside."""
+    baseline = _scaled(evidence.baseline, factor)
+
+    def against(one: Measurement) -> Measurement:
+        expected = tuple(_metric(metric, factor) for metric in one.expected)
+        return dataclasses.replace(one, baseline=baseline, expected=expected)
+
+    return dataclasses.replace(
+        evidence,
+        baseline=baseline,
+        measurements=tuple(map(against, evidence.measurements)),
+        history=tuple(map(against, evidence.history)),
+    )
+
+
+def _scaled(baseline: Baseline, factor: float) -> Baseline:
+    recording = baseline.recording
+    if recording is not None:
+        recording = dataclasses.replace(
+            recording,
+            mean_seconds=recording.mean_seconds * factor,
+            trimmed_mean_seconds=recording.trimmed_mean_seconds * factor,
+            run_seconds=tuple(one * factor for one in recording.run_seconds),
+            earlier=tuple(dataclasses.replace(one, seconds=one.seconds * factor) for one in recording.earlier),
+        )
+    return dataclasses.replace(
+        baseline,
+        step_seconds=baseline.step_seconds * factor,
+        resolution_seconds=baseline.resolution_seconds * factor,
+        recording=recording,
+    )
+
+
+def _metric(metric: Metric, factor: float) -> Metric:
+    if not METRICS[metric.name].of_step_time:
+        return metric
+    return dataclasses.replace(
+        metric, value=metric.value / factor if metric.larger_is_better else metric.value * factor
+    )

@@ -1,0 +1,197 @@
+"""Changes of level in a series of nights: when, by how much, and how well that is known.
+
+A series with single bad nights fools the usual detectors. The guards matter more than the algorithm: what lies far from
+the running median is drawn in to it, and a level has to hold for three nights before anything is said.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pytest_llmbench.judge.margin import quantile
+from pytest_llmbench.models import Noise
+from pytest_llmbench.robust import median, median_deviation
+
+if TYPE_CHECKING:
+    from pytest_llmbench.models import Floats, Integers
+
+FEWEST = 7
+"""Fewer nights show no change: three on each side, and one to tell the noise from it."""
+
+HELD = 3
+"""A level that did not hold for so many nights is none."""
+
+RUNNING = 7
+"""The running median is that of so many nights: three bad ones among them do not move it."""
+
+REACH = 3.0
+"""What lies further from its median than so many sigma is set there."""
+
+APART = 2.0
+"""A few nights of one level are hardly ever further apart (median absolute deviation) than so many times their error.
+"""
+
+LEVEL = 2.9e-7
+"""The probability, on one side, with which chance may make the t statistic of a change: 5 sigma."""
+
+SMALLEST = 0.005
+"""A smaller change, as a logarithm, is not worth a message."""
+
+LONG = 20
+"""So many nights of one level tell whether they drift."""
+
+MOST_CORRELATION = 0.9
+CHANCE = 1.645 * 1.36
+"""A lag-1 correlation below this over the root of the nights may be chance, and is not counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A change of level: `position` is the first night after it; the two levels reach from `first` to before `last`.
+
+    `difference`, `low` and `high` (95 % between them) are logarithms.
+    """
+
+    position: int
+    first: int
+    last: int
+    difference: float
+    low: float
+    high: float
+
+
+def steps(values: Sequence[float], noise: Noise, smallest: float = SMALLEST) -> tuple[Step, ...]:
+    """Return the changes of level in a series, one log step time a night, oldest first; slower is positive.
+
+    Circular binary segmentation (Olshen, Venkatraman, Lucito and Wigler, Biostatistics 5, 2004): the part whose mean
+    differs most from the rest, by the t statistic, is cut out while it is beyond LEVEL, and each piece is searched
+    again; so a change that was taken back is found as well as one that lasts. Then each cut has to hold between its two
+    neighbours, with the spread and the correlation that is left within the pieces, and the weakest are dropped first.
+
+    Empty means that nothing can be shown: also for fewer than 7 nights, and where the noise is only assumed.
+    """
+    series = np.array(values, dtype=float)
+    if len(series) < FEWEST or not noise.measured or not np.isfinite(series).all():
+        return ()
+    drawn = drawn_in(series, noise.sigma)
+    threshold = quantile(1 - LEVEL, noise.degrees_of_freedom)
+    cuts = [0, *sorted(_cuts(drawn, 0, threshold * noise.sigma)), len(series)]
+    while len(cuts) > 2:
+        error = error_of_one([drawn[begin:end] for begin, end in pairwise(cuts)], noise)
+        errors = _errors(series, cuts, error)
+        strengths = [_strength(drawn, cuts, at, errors, smallest) for at in range(1, len(cuts) - 1)]
+        if min(strengths) > threshold:
+            return tuple(_step(series, cuts, at, errors, noise) for at in range(1, len(cuts) - 1))
+        del cuts[1 + int(np.argmin(strengths))]
+    return ()
+
+
+def drawn_in(series: Floats, sigma: float) -> Floats:
+    """Return a series, shape (n,), with what lies further than 3 sigma from the median of the 7 nights around it set
+    there. At the ends it is the median of the outer 7, so that the last two nights alone never look like a level."""
+    if len(series) <= RUNNING:
+        middle = np.full(len(series), median(series))
+    else:
+        around = np.lib.stride_tricks.sliding_window_view(series, RUNNING)
+        inner = np.partition(around, RUNNING // 2, axis=1)[:, RUNNING // 2]
+        middle = np.pad(inner, RUNNING // 2, mode="edge")
+    return np.clip(series, middle - REACH * sigma, middle + REACH * sigma)
+
+
+def _cuts(series: Floats, offset: int, least: float) -> list[int]:
+    """Return where a series, shape (n,), is cut: the part that differs most, then what is left; `offset` is added."""
+    count = len(series)
+    if count < 2 * HELD:
+        return []
+    sums = np.concatenate([[0.0], np.cumsum(series - np.mean(series))])
+    starts, ends = _ends(count)
+    statistic = sums[ends] - sums[starts][:, None]
+    np.abs(statistic, out=statistic)
+    statistic *= _weights(count)
+    start, end = divmod(int(np.argmax(statistic)), len(ends))
+    if not statistic[start, end] > least:
+        return []
+    places = [0, *(int(place) for place in (starts[start], ends[end]) if 0 < place < count), count]
+    found = [place + offset for place in places[1:-1]]
+    for begin, stop in pairwise(places):
+        found += _cuts(series[begin:stop], offset + begin, least)
+    return found
+
+
+def _ends(count: int) -> tuple[Integers, Integers]:
+    """Return where a part of a series of `count` nights may begin, and before which night it may end."""
+    inner = np.arange(HELD, count - HELD + 1)
+    return np.append(0, inner), np.append(inner, count)
+
+
+@lru_cache(maxsize=8)
+def _weights(count: int) -> Floats:
+    """Return what the sum of a part is multiplied by, shape (starts, ends); 0 where it or the rest is too short."""
+    starts, ends = _ends(count)
+    inner = ends[:-1]
+    weight = np.zeros(count + 1)
+    weight[inner] = np.sqrt(count / (inner * (count - inner)))
+    return np.asarray(weight[np.maximum(ends - starts[:, None], 0)])
+
+
+def error_of_one(pieces: Sequence[Floats], noise: Noise) -> float:
+    """Return the standard deviation of one night for the error of a mean of many: at least the noise that is known, at
+    least the spread within the pieces (each of one level), and more where nights follow each other."""
+    rests, taken = zip(*map(_rest, pieces), strict=True)
+    rest = np.concatenate(rests)
+    count, total = len(rest), float(rest @ rest)
+    if total == 0:
+        return noise.sigma
+    together = sum(float(piece[1:] @ piece[:-1]) for piece in rests)
+    correlation = min((count * together / total + sum(taken)) / max(count - 4, 1), MOST_CORRELATION)
+    if correlation < CHANCE / math.sqrt(count):
+        correlation = 0.0
+    spread = math.sqrt(total / max(count - sum(taken), 1))
+    return max(noise.sigma, spread) * math.sqrt((1 + correlation) / (1 - correlation))
+
+
+def _rest(piece: Floats) -> tuple[Floats, int]:
+    """Return what is left of the nights of one level beside their mean, and beside the line through them where they are
+    many: a slow drift within a level is neither its spread nor a correlation, and must not hide the changes around it.
+    The number is that of the parameters that were taken out."""
+    centred = piece - np.mean(piece)
+    if len(piece) < LONG:
+        return centred, 1
+    nights = np.arange(len(piece)) - (len(piece) - 1) / 2
+    return np.asarray(centred - nights * float(nights @ centred) / float(nights @ nights)), 2
+
+
+def _errors(series: Floats, cuts: Sequence[int], error: float) -> list[float]:
+    """Return the standard error of each piece's level. Bad nights in a row, which differ from each other, are no level
+    that held: where a short piece is apart by more than chance makes it, that counts."""
+    errors = []
+    for piece in (series[begin:end] for begin, end in pairwise(cuts)):
+        apart = median_deviation(piece) if len(piece) < RUNNING else 0.0
+        errors.append((apart if apart > APART * error else error) / math.sqrt(len(piece)))
+    return errors
+
+
+def _strength(drawn: Floats, cuts: Sequence[int], at: int, errors: Sequence[float], smallest: float) -> float:
+    """Return the t statistic of one cut between its neighbours; 0 for a change that is too small to matter."""
+    before, after = drawn[cuts[at - 1] : cuts[at]], drawn[cuts[at] : cuts[at + 1]]
+    difference = abs(float(np.mean(after) - np.mean(before)))
+    return difference / math.hypot(errors[at - 1], errors[at]) if difference >= smallest else 0.0
+
+
+def _step(series: Floats, cuts: Sequence[int], at: int, errors: Sequence[float], noise: Noise) -> Step:
+    """Return a change with its size: here each night is drawn in to the median of its own level, not of both."""
+    first, position, last = cuts[at - 1 : at + 2]
+    levels = []
+    for side in (series[first:position], series[position:last]):
+        middle = median(side)
+        levels.append(float(np.mean(np.clip(side, middle - REACH * noise.sigma, middle + REACH * noise.sigma))))
+    difference = levels[1] - levels[0]
+    half = quantile(0.975, noise.degrees_of_freedom) * math.hypot(errors[at - 1], errors[at])
+    return Step(position, first, last, difference, difference - half, difference + half)

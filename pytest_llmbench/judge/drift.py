@@ -1,0 +1,71 @@
+"""How far tonight is from the value that was accepted first: what re-recording would hide."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from pytest_llmbench import wording
+from pytest_llmbench.acceptance import EQUAL, moved, reference
+from pytest_llmbench.judge.margin import Answer, answer
+from pytest_llmbench.models import Accepted, Evidence, Judgement, Note, Reason, Recording, Verdict
+
+GREEN = (Verdict.PASS, Verdict.IMPROVEMENT, Verdict.INCONCLUSIVE)
+UNSETTLED = (Reason.FEW_STEPS_DECIDE, Reason.WARMING_UP, Reason.REPEATS_DISAGREE)
+"""Reasons for which a run cannot say how slow the software is."""
+
+NOTABLE = 0.5
+"""From this share of the budget on the distance is told under a green line, too."""
+
+
+def drifted(judgement: Judgement, evidence: Evidence) -> Judgement:
+    """Return a verdict that does not follow a recorded baseline further than the drift budget allows.
+
+    A run that is shown to be slower than the value that counts (`acceptance.reference`) by more than the budget, or
+    than the tolerance where that is larger, is a REGRESSION (drifted), however near it is to what was recorded since.
+    So is one whose recorded value itself is beyond the budget (the file was edited, or the budget is smaller now),
+    unless the run is shown to be within it. Any other verdict stays, with a note of the distance.
+    """
+    recording, found = judgement.baseline.recording, judgement.estimate
+    if recording is None or not recording.earlier or found is None:
+        return judgement
+    first = reference(recording)
+    since = math.log(recording.trimmed_mean_seconds / first.seconds)
+    limit = math.log(max(1 + evidence.drift_budget, evidence.tolerance.factor))
+    told = answer(found.low + since, found.high + since, limit)
+    edited = since > math.log1p(evidence.drift_budget) + EQUAL and told is not Answer.WITHIN
+    if judgement.verdict not in GREEN or judgement.reason in UNSETTLED or not (told is Answer.BEYOND or edited):
+        return replace(judgement, notes=(*judgement.notes, _note(recording, first, found.difference + since, evidence)))
+    text = _beyond(recording, first, evidence) if edited else _tonight(first, found.difference + since, limit, evidence)
+    return replace(
+        judgement,
+        verdict=Verdict.REGRESSION,
+        reason=Reason.DRIFTED,
+        text=f"{text}; against the recorded value: {judgement.text}",
+    )
+
+
+def _tonight(first: Accepted, difference: float, limit: float, evidence: Evidence) -> str:
+    bound = wording.seconds(first.seconds * math.exp(limit))
+    return f"{_distance(first, difference)}; at most {bound} is allowed ({_budget(evidence)})"
+
+
+def _beyond(recording: Recording, first: Accepted, evidence: Evidence) -> str:
+    return f"the recorded value moved too far: {moved(recording.trimmed_mean_seconds, first)} ({_budget(evidence)})"
+
+
+def _budget(evidence: Evidence) -> str:
+    return f"drift budget {evidence.drift_budget * 100:.10g} %, tolerance {evidence.tolerance}"
+
+
+def _distance(first: Accepted, difference: float) -> str:
+    return f"tonight {moved(first.seconds * math.exp(difference), first)}"
+
+
+def _note(recording: Recording, first: Accepted, difference: float, evidence: Evidence) -> Note:
+    """Return how far tonight and the recorded value are from what was accepted, a `drift` from half the budget on."""
+    recorded = recording.trimmed_mean_seconds / first.seconds
+    furthest = max(difference, math.log(recorded))
+    is_notable = furthest > NOTABLE * math.log1p(evidence.drift_budget)
+    text = f"{_distance(first, difference)}; recorded since: {wording.difference(recorded)} ({_budget(evidence)})"
+    return Note("drift" if is_notable else "drift-little", text)

@@ -1,0 +1,63 @@
+"""What was seen of a configuration: its nights in order, and its last valid run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from pytest_llmbench import wording
+from pytest_llmbench.judge.nights import Earlier, when
+from pytest_llmbench.models import Evidence, Measurement, Night, PastRun
+
+
+def last_valid(evidence: Evidence) -> str:
+    """Return `last valid run 12 nights ago (2025-11-08 02:00, job 123)`; empty where none is known that says when."""
+    newest = _newest_valid(evidence)
+    if newest is None or newest.started is None:
+        return ""
+    ago = (evidence.now.date() - newest.started.date()).days
+    job_id = newest.job_id if isinstance(newest, PastRun) else newest.run.found.job_id
+    job = f", job {job_id}" if job_id else ""
+    before = wording.counted(ago, "night") if ago > 0 else wording.age(evidence.now - newest.started)
+    return f"last valid run {before} ago ({newest.started:%Y-%m-%d %H:%M}{job})"
+
+
+def is_stale(evidence: Evidence) -> bool:
+    """Whether the last valid run that is known is older than allowed: not where none is known, or nothing limits it."""
+    newest = _newest_valid(evidence)
+    if newest is None or newest.started is None or evidence.max_age is None:
+        return False
+    return evidence.now - newest.started > evidence.max_age
+
+
+def _newest_valid(evidence: Evidence) -> Earlier | None:
+    found: tuple[Earlier, ...] = (*evidence.measurements, *evidence.history, *evidence.recalled)
+    return max((one for one in found if one.valid and one.started is not None), key=when, default=None)
+
+
+def as_nights(older: Sequence[Earlier], tonight: Sequence[Measurement] = ()) -> tuple[Night, ...]:
+    """Return measured nights, oldest first, as what happened on them; tonight's repeats are one night, their mean."""
+    nights = [_night(one, one.statistic_seconds or math.nan) for one in older]
+    if tonight and tonight[0].run.started is not None:
+        logarithms = [math.log(one.statistic_seconds or math.nan) for one in tonight]
+        nights.append(_night(tonight[0], math.exp(sum(logarithms) / len(logarithms))))
+    return tuple(one for one in nights if math.isfinite(one.seconds) and one.seconds > 0)
+
+
+def coarse(runs: Sequence[Earlier]) -> float:
+    """Return one printed unit of the step times of runs, as a fraction, where their steps do not differ by as much: a
+    level that crosses a rounding bound then moves by a unit, however small the change was. Else 0."""
+    units = []
+    for one in runs:
+        if isinstance(one, PastRun):
+            continue
+        spread = max(one.window_seconds, default=0.0) - min(one.window_seconds, default=0.0)
+        seconds = one.statistic_seconds
+        units.append(1.01 * one.resolution_seconds / seconds if seconds and spread < one.resolution_seconds else 0.0)
+    return max(units, default=0.0)
+
+
+def _night(one: Earlier, seconds: float) -> Night:
+    if one.started is None:
+        raise ValueError(f"nothing says when {one} started")
+    return Night(one.started, seconds, one.environment)

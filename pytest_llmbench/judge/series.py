@@ -1,0 +1,122 @@
+"""What happened to a configuration over its nights: changes of level, what differs around each, and who accepted it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import date
+from typing import NamedTuple
+
+from pytest_llmbench import wording
+from pytest_llmbench.judge import changes
+from pytest_llmbench.judge.accepted import described
+from pytest_llmbench.judge.changes import SMALLEST, Step
+from pytest_llmbench.judge.coverage import covered
+from pytest_llmbench.judge.cusum import drift
+from pytest_llmbench.models import Acknowledgement, Change, Night, Noise
+
+NEAR = 3
+"""Of the surroundings of a change, so many nights on each side are compared."""
+
+COMMIT = 12
+"""Letters of a commit that are told."""
+
+
+def changes_of(
+    nights: Sequence[Night],
+    noise: Noise,
+    acknowledged: Sequence[Acknowledgement],
+    today: date,
+    *,
+    coarse: float = 0.0,
+) -> tuple[Change, ...]:
+    """Return the changes in the nights of one configuration, oldest first; where none to slower stands, the drift.
+
+    `acknowledged` are those that cover the configuration. `coarse` is one printed unit of the times, as a fraction,
+    where their noise is smaller: a change has to be larger. Empty: nothing can be shown.
+    """
+    values = [math.log(night.seconds) for night in nights]
+    found = changes.steps(values, noise, max(SMALLEST, coarse))
+    series = _Series(nights, acknowledged, today)
+    told = _changes("step", found, series)
+    anchored = max((one.night for one in told if one.acknowledged or one.difference < 0), default=0)
+    slow = drift(values[anchored:], noise, coarse)
+    if slow is None or any(one.stands and not one.acknowledged and one.difference > 0 for one in told):
+        return tuple(told)
+    place = slow.position + anchored
+    moved = Step(place, anchored, len(nights), slow.difference, slow.low, slow.high)
+    return (*told, *_changes("drift", (moved,), series))
+
+
+class _Series(NamedTuple):
+    nights: Sequence[Night]
+    acknowledged: Sequence[Acknowledgement]
+    today: date
+
+
+def _changes(kind: str, found: Sequence[Step], series: _Series) -> list[Change]:
+    entries = covered(kind, found, *series)
+    return [_change(kind, one, series, found, entry) for one, entry in zip(found, entries, strict=True)]
+
+
+def _change(kind: str, one: Step, series: _Series, found: Sequence[Step], entry: Acknowledgement | None) -> Change:
+    nights = series.nights
+    expired = entry is not None and series.today > entry.expires
+    net = sum(step.difference for step in found if step.position >= one.position)
+    stands = net >= SMALLEST if one.difference > 0 else net <= -SMALLEST
+    change = Change(
+        kind=kind,
+        night=one.position,
+        started=nights[one.position].started,
+        difference=math.expm1(one.difference),
+        low=math.expm1(one.low),
+        high=math.expm1(one.high),
+        environment=environment(nights, one.position) if kind == "step" else (),
+        stands=stands,
+        acknowledged=None if expired else entry,
+        expired=entry if expired else None,
+    )
+    return _told(change)
+
+
+def environment(nights: Sequence[Night], position: int) -> tuple[tuple[str, str, str], ...]:
+    """Return what differs around a change whose first night is at `position`: name, value before, value after.
+
+    A value counts that is the same on three nights before and on three after, so that what differs every night is not
+    blamed; noise may have put the change a night too early or too late. Nights that do not tell a name are passed over.
+    """
+    told = [night.environment for night in nights]
+    names = dict.fromkeys(name for one in told for name in one)
+    return tuple((name, *pair) for name in names if (pair := _differs(told, name, position)))
+
+
+def _differs(told: Sequence[Mapping[str, str]], name: str, position: int) -> tuple[str, str] | None:
+    for place in (position, position - 1, position + 1):
+        before = [one[name] for one in told[:place] if name in one][-NEAR:]
+        after = [one[name] for one in told[place:] if name in one][:NEAR]
+        if before and after and len(set(before)) == len(set(after)) == 1 and before[0] != after[0]:
+            return before[0], after[0]
+    return None
+
+
+def _short(name: str, value: str) -> str:
+    """Return a value as it is told: of a commit as much as finds it."""
+    return value[:COMMIT] if name == "commit" else value
+
+
+def _told(change: Change) -> Change:
+    low, high = (wording.difference(1 + bound).removesuffix(" %") for bound in (change.low, change.high))
+    size = f"{wording.difference(1 + change.difference)} ({low} to {high} %)"
+    text = f"{size} {'since' if change.kind == 'step' else 'drifted since'} {change.started:%Y-%m-%d}"
+    differs = [f"{name} {_short(name, before)} -> {_short(name, after)}" for name, before, after in change.environment]
+    parts = [text, *([wording.listed(differs)] if differs else ["nothing known differs"] * (change.kind == "step"))]
+    if change.acknowledged:
+        parts.append(described(change.acknowledged))
+    elif change.expired:
+        gone = change.expired
+        size = wording.difference(1 + gone.fraction)
+        parts.append(f"the acknowledgement expired on {gone.expires}: {size} by {gone.by}: {gone.reason}")
+    if not change.stands:
+        parts.append("taken back since")
+    return replace(change, text="; ".join(parts))

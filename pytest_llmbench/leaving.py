@@ -1,0 +1,129 @@
+"""What a session leaves behind: report files, its history, and what a CI server is told."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_llmbench import __version__, wording
+
+if TYPE_CHECKING:
+    from pytest_llmbench.session import Session
+
+
+def write_reports(session: Session, exit_code: int) -> bool:
+    """Write the report files that were asked for; False, with the reason kept for the summary, where one failed.
+
+    `exit_code` is that of the session as far as it is known.
+    """
+    from pytest_llmbench.report.junit import render
+
+    if session.settings.html or session.settings.json:
+        if session.remembered is not None:
+            session.described = [session.remembered.with_nights(one) for one in session.described]
+        session.described = _with_lines(session)
+    well = _write(session, "junit", "JUnit report", lambda: render(session.described, session.now))
+    well &= _write(session, "html", "HTML report", lambda: _page(session))
+    well &= _write(session, "json", "JSON document", lambda: _document(session, exit_code or int(not well)))
+    _tell_github(session, exit_code or int(not well))
+    return well
+
+
+def _with_lines(session: Session) -> list[dict[str, Any]]:
+    """Return the outcomes with the lines of their logs around a failure, without the secrets of launched jobs; without
+    lines where they cannot be read, or where the secrets are not known, as in a session that only collects."""
+    from pytest_llmbench.launch.redaction import MASK, redacted
+    from pytest_llmbench.report.excerpt import excerpts
+
+    wanted = [_place(session, one["excerpt"]) for one in session.described if "excerpt" in one]
+    found = excerpts(wanted) if MASK not in session.secrets else {}
+
+    def completed(told: dict[str, Any]) -> dict[str, Any]:
+        lines = found.get(_place(session, told["excerpt"])) if "excerpt" in told else None
+        if lines is None:
+            return {name: value for name, value in told.items() if name != "excerpt"}
+        shown = [redacted(line, session.secrets) for line in lines["lines"]]
+        return {**told, "excerpt": {**told["excerpt"], **lines, "lines": shown}}
+
+    return [completed(one) for one in session.described]
+
+
+def _place(session: Session, excerpt: dict[str, Any]) -> tuple[Path, int]:
+    return session.directory / excerpt["log"], excerpt["line"]
+
+
+def _write(session: Session, name: str, label: str, content: Callable[[], bytes]) -> bool:
+    """Write one report, if it was asked for; False where that failed."""
+    from pytest_llmbench.report.whole_file import write_whole
+
+    path = getattr(session.settings, name)
+    if path is None:
+        return True
+    try:
+        write_whole(path, content())
+    except OSError as error:
+        session.failures.append(f"--llmb-{name}={path}: the report was not written: {error.strerror}")
+        return False
+    session.written.append(f"{label}: {wording.place(path, session.directory)}")
+    return True
+
+
+def _page(session: Session) -> bytes:
+    from pytest_llmbench.report.html.page import render
+
+    return render(session.described, session.now).encode("utf-8", "backslashreplace")
+
+
+def _document(session: Session, exit_code: int) -> bytes:
+    from pytest_llmbench.report.document import Ending, document, render
+    from pytest_llmbench.telling import header, tolerances
+
+    asked = {
+        "version": __version__,
+        "baselines": session.catalogue.describe(),
+        "tolerances": list(tolerances(session.settings)),
+        "header": list(header(session)),
+    }
+    return render(document(session.described, asked, Ending(exit_code, session.failures), session.now))
+
+
+def _tell_github(session: Session, exit_code: int) -> None:
+    """Add to the job summary; what is wrong with that is told, and changes nothing."""
+    from pytest_llmbench.report.document import Ending
+    from pytest_llmbench.report.github import append
+
+    path = session.settings.step_summary
+    if path is None:
+        return
+    try:
+        append(path, session.described, Ending(exit_code, session.failures))
+    except OSError as error:
+        session.written.append(f"GITHUB_STEP_SUMMARY={path}: the job summary was not written: {error.strerror}")
+
+
+def workflow_commands(session: Session) -> list[str]:
+    """Return the workflow commands with which GitHub annotates what is red; none elsewhere."""
+    from pytest_llmbench.report import github
+
+    return github.workflow_commands(session.described, session.failures) if session.settings.github else []
+
+
+def remember(session: Session) -> None:
+    """Store the outcomes in the history, if there is one; what cannot be stored is told, and changes nothing."""
+    if session.remembered is None:
+        return
+    from pytest_llmbench.log_hashes import with_hashes
+    from pytest_llmbench.report.terminal import worst
+
+    told = worst(session.described)
+    try:
+        told = with_hashes(told, session.directory)
+    except KeyboardInterrupt:  # all is decided by now, and gigabytes take their time
+        session.written.append("history: interrupted, so it holds no sha256 of the logs of this session")
+    folders = (session.directory, Path(tempfile.gettempdir()))
+    stored, problem = session.remembered.store(told, session.now, session.command, os.environ, folders)
+    session.written += filter(None, [stored])
+    session.failures += filter(None, [problem])

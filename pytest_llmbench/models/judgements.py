@@ -1,0 +1,164 @@
+"""What a verdict is reached from, and what it says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import date, datetime, timedelta
+
+    from pytest_llmbench.models.baselines import Baseline, Tolerance
+    from pytest_llmbench.models.measurements import Measurement, Note, PastRun
+    from pytest_llmbench.models.verdicts import Reason, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """How much the logarithm of a run's statistic varies from run to run: standard deviation `sigma`, and what says so.
+
+    `measured` is False for an assumption, which holds nothing of what happens within a run.
+    """
+
+    sigma: float
+    degrees_of_freedom: float
+    source: str
+    measured: bool
+
+
+class Night(NamedTuple):
+    """One night of a configuration: when its run started, its step time in seconds, and what it ran with, by name."""
+
+    started: datetime
+    seconds: float
+    environment: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledgement:
+    """A change of step time that somebody accepted, from one day to another (both included).
+
+    `configuration` is an id or a shell pattern; `fraction` the change, slower is positive; `place` is where it stands.
+    """
+
+    configuration: str
+    fraction: float
+    since: date
+    expires: date
+    reason: str
+    by: str
+    place: str
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Asked:
+    """So many valid runs of a configuration are required, and where that is written."""
+
+    runs: int
+    place: str
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of level in the nights of a configuration, as fractions of the step time; slower is positive.
+
+    `night` is the position of the first night after it, oldest first; the 95 % interval reaches from `low` to `high`.
+    `kind` is step, or drift for one that came slowly. `environment` is what differs between the two sides: name,
+    before, after. `stands`: it was not taken back since. `acknowledged` covers it now; `expired` did.
+    """
+
+    kind: str
+    night: int
+    started: datetime
+    difference: float
+    low: float
+    high: float
+    environment: tuple[tuple[str, str, str], ...] = ()
+    stands: bool = True
+    acknowledged: Acknowledgement | None = None
+    expired: Acknowledgement | None = None
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What a verdict is reached from: the measurements of one configuration, newest first, and the settings that apply.
+
+    `history` are further, older ones that only tell the noise, and `recalled` those that only the history knows.
+    `prior` is what other configurations say of it, or an assumption; `assumed_cv` the run-to-run variation that one
+    without a history of its own has at least. Runs of one launch are repeats of each other; of those found on disk, the
+    ones of one build that started within `repeat_window` of the newest. `level` is the probability of a wrong PASS at
+    the bound. `now` is the time of the session; `max_age` limits how old the judged run may be. `drift_budget` is how
+    far recorded values may move, as a fraction. `remarks` are said with the verdict: what was acknowledged and moved
+    the baseline.
+    """
+
+    baseline: Baseline
+    measurements: tuple[Measurement, ...]
+    tolerance: Tolerance
+    now: datetime
+    prior: Noise
+    max_age: timedelta | None = None
+    history: tuple[Measurement, ...] = ()
+    repeat_window: timedelta | None = None
+    level: float = 0.05
+    assumed_cv: float = 0.01
+    drift_budget: float = 0.05
+    remarks: tuple[Note, ...] = ()
+    recalled: tuple[PastRun, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """How well a difference to the baseline is known. All but `detectable` are logarithms, slower is positive.
+
+    `difference` is the mean over `runs` of log(statistic / baseline), `low` and `high` are its one-sided bounds (each
+    wrong with probability `level`), `margin` is the bound of the verdict, `p_slower` the p-value of "not slower than
+    the baseline". `rounding` is the standard error from the printed baseline's digits, `effective_sample_size` the
+    number of independent steps. `detectable` is the smallest slowdown against the baseline, as a fraction, that such a
+    run shows with 80 % probability; `repeats_needed` the number of runs that would settle the verdict, None where none
+    would. `threshold_only`: nothing is known of the error, and the numbers are compared as they are.
+    """
+
+    difference: float
+    standard_error: float
+    degrees_of_freedom: float
+    low: float
+    high: float
+    margin: float
+    level: float
+    runs: int
+    noise: Noise
+    within_run_error: float
+    effective_sample_size: float
+    rounding: float
+    detectable: float
+    repeats_needed: int | None
+    p_slower: float | None
+    threshold_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The verdict on one configuration. `bound_seconds` is the largest step time that passes; `log_difference` is
+    log(measured / expected), slower is positive; `meets_point` is the literal rule, measured <= bound; `repeats` are
+    the other runs that were averaged with `measurement`; `estimate` is None where nothing was compared. Against a
+    baseline without a value `bound_seconds` is NaN. `nights` are the valid ones before this one whose runs were
+    found, `changes` those of the level over all that are known, both oldest first."""
+
+    verdict: Verdict
+    reason: Reason
+    text: str
+    baseline: Baseline
+    bound_seconds: float
+    tolerance: Tolerance
+    measurement: Measurement | None = None
+    log_difference: float | None = None
+    meets_point: bool | None = None
+    notes: tuple[Note, ...] = ()
+    estimate: Estimate | None = None
+    repeats: tuple[Measurement, ...] = ()
+    nights: tuple[Night, ...] = ()
+    changes: tuple[Change, ...] = ()

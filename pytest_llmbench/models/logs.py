@@ -1,0 +1,173 @@
+"""What logs say: columns of steps, and what else a reader of a log has to know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from pytest_llmbench.jobs import Pairs
+    from pytest_llmbench.models.columns import Flags, Floats, Integers
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Steps:
+    """The steps of one segment as columns of equal length n, ordered by step.
+
+    index: the log's own step numbers. seconds: step time as printed, so also NaN, infinite, zero or negative.
+    resolution_seconds: one unit in the last significant
+    place that was printed (0.1 for NeMo 1's `24.00`, 0 where nothing was rounded). line: 1-based line in the log.
+    mean_of: how many steps `seconds` is the mean of, up to and with this one, where a log prints only every n-th step;
+    1 where it is the time of that step alone. asynchronous: the time is that of dispatching the step only.
+    loss, grad_norm, tflops_per_gpu, tokens_per_second_per_gpu, global_batch_size, peak_memory_bytes: NaN where the
+    log does not print them; `has_loss` and `has_grad_norm` tell a printed NaN from a missing field.
+    """
+
+    index: Integers
+    seconds: Floats
+    resolution_seconds: Floats
+    line: Integers
+    mean_of: Integers
+    asynchronous: Flags
+    loss: Floats
+    has_loss: Flags
+    grad_norm: Floats
+    has_grad_norm: Flags
+    tflops_per_gpu: Floats
+    tokens_per_second_per_gpu: Floats
+    global_batch_size: Floats
+    peak_memory_bytes: Floats
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """Records that were read but not kept: how many, why, and where the first one stands."""
+
+    reason: str
+    count: int
+    first_line: int
+    example: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A dialect of a baseline file that finds no step in a log: in how many lines its `find` stands, and the first of
+    them that its pattern does not match; 0 and empty where no line holds it."""
+
+    dialect: str
+    find: str
+    count: int = 0
+    first_line: int = 0
+    example: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """The part of a log that is one attempt. `total_steps` is the log's own total, `finished` its end marker,
+    `first_step` the number that its dialect gives to the first step of a run."""
+
+    steps: Steps
+    first_line: int
+    last_line: int
+    rank: str = ""
+    total_steps: int | None = None
+    finished: bool = False
+    first_step: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a log says it ended: a short code ("time-limit", "traceback", ...), the text that says so, and its line.
+
+    file: the name of the file of that line where it is not the log itself. rank: which process wrote it, in words.
+    beside: what else happened, before it or because of it. went_on: steps follow, so it may be no more than a warning.
+    """
+
+    code: str
+    text: str
+    line: int
+    file: str = ""
+    rank: str = ""
+    beside: Ending | None = None
+    went_on: bool = False
+
+
+SAVE, LOAD = "save", "load"
+"""What is done with a checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRecord:
+    """One line that says that a checkpoint was saved or loaded, and perhaps how long that took.
+
+    `part` is the 1-based number of the segment that it belongs to, 0 where it is none's. `dispatched`: the time may be
+    that of handing a save over only, while training went on. `torn`: the line has a time that cannot be read.
+    """
+
+    action: str
+    line: int
+    seconds: float | None = None
+    rank: str = ""
+    part: int = 0
+    dispatched: bool = False
+    torn: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoints:
+    """What a log says of checkpoints, in its order; `unread` counts the records beyond those that are kept."""
+
+    records: tuple[CheckpointRecord, ...] = ()
+    unread: int = 0
+
+    @property
+    def load_line(self) -> int:
+        """The first line that says that a checkpoint was loaded, 0 for none."""
+        return next((one.line for one in self.records if one.action == LOAD), 0)
+
+    @property
+    def save_line(self) -> int:
+        """The first line that says that a checkpoint was saved, 0 for none."""
+        return next((one.line for one in self.records if one.action == SAVE), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedLog:
+    """What one log says. Lines are 1-based, 0 where there is none; between the first and the last NCCL line (not always
+    the very last) every part is traced. `readings` is the log as other dialects read it, where baseline files define
+    some: which one counts is known when the run is. `prints_loss`: its dialect prints the loss of each step.
+    `environment`: the versions and the container that it names. `begun_again_line`: where a process started behind the
+    last step of a finished run. `unread`: why the dialects of baseline files find none, of a log without any step."""
+
+    dialect: str | None
+    segments: tuple[Segment, ...]
+    dropped: tuple[Dropped, ...] = ()
+    ending: Ending | None = None
+    started: datetime | None = None
+    nccl_line: int = 0
+    nccl_last_line: int = 0
+    checkpoints: Checkpoints = Checkpoints()
+    environment: Pairs = ()
+    fingerprint: str = ""
+    size_bytes: int = 0
+    lines: int = 0
+    prints_loss: bool = True
+    begun_again_line: int = 0
+    readings: tuple[ParsedLog, ...] = ()
+    unread: tuple[Unread, ...] = ()
+
+    @property
+    def dialects(self) -> frozenset[str]:
+        """Every dialect in which it has steps."""
+        return frozenset(one.dialect for one in (self, *self.readings) if one.dialect)
+
+    def read_as(self, *dialects: str) -> ParsedLog:
+        """Return the log as the first of these dialects reads it, as it is where none of them does."""
+        by_name = {one.dialect: one for one in (self, *self.readings)}
+        read = next((by_name[name] for name in dialects if name in by_name), self)
+        return replace(read, fingerprint=self.fingerprint, size_bytes=self.size_bytes, readings=())

@@ -1,0 +1,158 @@
+"""What was measured of a run, and what is wrong with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from pytest_llmbench.models.logs import Checkpoints
+from pytest_llmbench.models.runs import run_marks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from datetime import datetime
+    from pathlib import Path
+
+    from pytest_llmbench.models.baselines import Baseline, Window
+    from pytest_llmbench.models.runs import Marks, Run
+    from pytest_llmbench.models.verdicts import Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A measured quantity; its unit and direction are declared once, in measure.metrics."""
+
+    name: str
+    value: float
+    standard_deviation: float | None = None
+    unit: str = ""
+    larger_is_better: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something a reader should know that changes no verdict, with the log line it stands on (0: none)."""
+
+    code: str
+    text: str
+    line: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a run cannot be judged."""
+
+    reason: Reason
+    text: str
+    line: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Try:
+    """One of the attempts that the logs of a run tell of, numbered from 1: a part of a log, or a log without any step.
+
+    `line` is its first one (0: none), `first_step` and `last_step` are the log's own numbers, None without steps;
+    `ended` says how it ended in words, `finished` whether it reached its last step. `starts_over`: it began anew after
+    one that had finished, so it is another run and no restart. `judged`: the one that counts.
+    """
+
+    number: int
+    log: Path
+    line: int
+    first_step: int | None
+    last_step: int | None
+    finished: bool
+    ended: str
+    starts_over: bool = False
+    judged: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Measurement:
+    """What one run measured against one baseline's window. `problems` is empty for a valid run; `statistic_seconds` is
+    None where the window could not be measured; `window_seconds` are the step times in the window, with their numbers
+    and log lines beside them; `mean_of` says of each how many steps, up to its number, it is the mean of, and is empty
+    where all are single steps; `moving_means` holds one number, that of the steps that each of them is a moving mean of
+    (1: itself), found when it is first looked at; `resolution_seconds` one unit in the last place of most of them;
+    `expected` are the metrics at the baseline's step time; `checkpoints` is what the log says of them in the part that
+    was measured; `tries` are all attempts that the logs of the run tell of."""
+
+    run: Run
+    baseline: Baseline
+    log: Path | None
+    attempt: int
+    segment: int
+    statistic_seconds: float | None
+    last_step_seconds: float | None
+    window_seconds: tuple[float, ...]
+    metrics: Sequence[Metric]
+    window_steps: tuple[int, ...] = ()
+    window_lines: tuple[int, ...] = ()
+    mean_of: tuple[int, ...] = ()
+    moving_means: Sequence[int] = (1,)
+    resolution_seconds: float = 0.0
+    expected: Sequence[Metric] = ()
+    problems: tuple[Problem, ...] = ()
+    notes: Sequence[Note] = ()
+    excluded: Problem | None = None
+    checkpoints: Checkpoints = field(default_factory=Checkpoints)
+    tries: Sequence[Try] = ()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What the attempt that was measured ran on, by name: what its log says, and rather what its metadata say, for
+        a launcher records every job in the same words."""
+        logs = (attempt.log for attempt in self.run.attempts if attempt.files.log == self.log)
+        said = next((log.environment for log in logs), ())
+        return dict(sorted({**dict(said), **dict(self.run.found.environment)}.items()))
+
+    @property
+    def moving_mean(self) -> int:
+        """The number of steps that each time is a moving mean of, 1 where it is that of its own step."""
+        return self.moving_means[0]
+
+    @property
+    def valid(self) -> bool:
+        """Whether it can stand for a night: measured, and nothing wrong with it."""
+        return self.statistic_seconds is not None and not self.problems and self.excluded is None
+
+    @property
+    def started(self) -> datetime | None:
+        """When its run started, None where nothing says it."""
+        return self.run.started
+
+    def metric(self, name: str) -> Metric:
+        """The metric of that name; KeyError, with the names that there are, for one that the run does not have."""
+        by_name = {metric.name: metric for metric in self.metrics}
+        if name not in by_name:
+            raise KeyError(f"{name!r} is not among the metrics of this run: {', '.join(by_name)}")
+        return by_name[name]
+
+
+class PastRun(NamedTuple):
+    """A run as the history knows it: only a night among others, never the run that is judged.
+
+    `logs` is its `logs_mark`. `valid` says whether it may stand for a night of its configuration, `statistic_seconds`
+    is then a number. From `verdict` on it is what was said of it last, with its repeats, if it was judged.
+    """
+
+    started: datetime
+    job_id: str
+    logs: str
+    window: Window
+    environment: dict[str, str]
+    valid: bool
+    statistic_seconds: float | None
+    verdict: str = ""
+    reason: str = ""
+    step_time_seconds: float | None = None
+    expected_seconds: float | None = None
+    log_difference: float | None = None
+
+
+def others(past: Iterable[PastRun], marks: Marks) -> Iterator[PastRun]:
+    """Yield the runs that are none of those that have these marks."""
+    jobs = {job_id for job_id, _ in marks}
+    for one in past:
+        if one.job_id not in jobs or marks.isdisjoint(run_marks(one.job_id, one.logs, one.started)):
+            yield one

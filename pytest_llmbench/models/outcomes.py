@@ -1,0 +1,133 @@
+"""What becomes of the items of a session."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from pytest_llmbench.models.verdicts import JUDGED
+
+if TYPE_CHECKING:
+    from datetime import datetime
+    from pathlib import Path
+
+    from pytest_llmbench.jobs import Launched
+    from pytest_llmbench.models.baselines import Key
+    from pytest_llmbench.models.judgements import Judgement
+    from pytest_llmbench.models.verdicts import Reason, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What one test item is about: a configuration, with `run_id` where every run has an item of its own."""
+
+    id: str
+    key: Key
+    run_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A configuration beside its reference: the efficiency or speed-up that was measured, and that of the baselines of
+    a kind (`baseline`); both are step times of the reference over those of the configuration."""
+
+    key: Key
+    reference: Key
+    baseline: str
+    measured: float
+    documented: float
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What one item besides the configurations says: of several of them together, or of the gate itself.
+
+    `kind` is weak-scaling, fp8-speedup, cluster-change, trend or selftest, `verdict` a word for it, `lines` the rows of
+    its table, `message` the text of the item. `decides` is False where it only reports. `members` are all that could be
+    compared, `compared` those that were.
+    """
+
+    kind: str
+    id: str
+    status: Status
+    verdict: str
+    text: str
+    lines: tuple[str, ...] = ()
+    decides: bool = False
+    message: str = ""
+    members: tuple[Key, ...] = ()
+    compared: tuple[Compared, ...] = ()
+
+    @property
+    def failed(self) -> bool:
+        """Whether the item has to fail."""
+        return self.status is Status.FAILED
+
+    @property
+    def skipped(self) -> bool:
+        """Whether the item has to be skipped."""
+        return self.status is Status.SKIPPED
+
+
+@dataclass(frozen=True, slots=True)
+class Stray:
+    """A run that no baseline fits, or an entry that could not be read: an item that fails unless it is allowed.
+
+    `candidates` are the configurations that it may be a run of, `nearest` those that differ least, `message` is the
+    text of its item.
+    """
+
+    id: str
+    reason: Reason
+    text: str
+    path: Path
+    candidates: tuple[Key, ...] = ()
+    nearest: tuple[Key, ...] = ()
+    started: datetime | None = None
+    message: str = ""
+
+
+class Status(StrEnum):
+    """What becomes of the item of a verdict."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A verdict and what follows from it in this session.
+
+    `others` are the verdicts against further baselines, `context` is what the whole session adds ("nothing was
+    judged"), `recorded` and `recorded_seconds` what was written instead of judging, `message` the text of the item.
+    `jobs` are those that were launched for it, in order, and `nodes` says what they tell of the nodes.
+    """
+
+    case: Case
+    status: Status
+    judgement: Judgement
+    others: tuple[Judgement, ...] = ()
+    context: str = ""
+    recorded: str = ""
+    recorded_seconds: float | None = None
+    message: str = ""
+    jobs: tuple[Launched, ...] = ()
+    nodes: str = ""
+
+    @property
+    def judged(self) -> bool:
+        """Whether the verdict rests on a valid run, and nothing in the session puts it in doubt."""
+        return self.judgement.verdict in JUDGED and not self.context
+
+    @property
+    def failed(self) -> bool:
+        """Whether the item has to fail."""
+        return self.status is Status.FAILED
+
+    @property
+    def skipped(self) -> bool:
+        """Whether the item has to be skipped."""
+        return self.status is Status.SKIPPED

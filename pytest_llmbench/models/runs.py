@@ -1,0 +1,146 @@
+"""Runs: what was found of them, what they are, and what tells one from another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+    from pathlib import Path
+
+    from pytest_llmbench.jobs import Pairs
+    from pytest_llmbench.models.baselines import Key
+    from pytest_llmbench.models.logs import ParsedLog
+    from pytest_llmbench.models.verdicts import Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Clue:
+    """One thing that a name or metadata says about a run: `field` is a Key field, or global_batch_size, tp, ..."""
+
+    field: str
+    value: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptFiles:
+    """The files of one attempt: its log, its standard error where it stands apart, and its restart count."""
+
+    number: int
+    log: Path
+    err: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Shards:
+    """How many *.distcp files stand below a folder of a run, which is relative to that of its log; with `partial` there
+    may be more."""
+
+    folder: str
+    count: int
+    partial: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRun:
+    """Files on disk that are one execution, and what their names and metadata say.
+
+    `layout` is results, experiments, workloads or empty. `started` is what its metadata or its own folder says, `dated`
+    what only a folder above or a bare day says. `excluded` is positive evidence that the run is not comparable. `build`
+    is what its metadata says of container, commit and framework: equal texts are one build, empty is unknown. `launch`
+    is the launch that started it, one text for the runs that count for one verdict; empty for a run found on disk.
+    `launcher` is what started it (sbatch, nemo-run, configured-sbatch, ...), empty where nothing tells. `saves` is
+    positive evidence that it was to save a checkpoint, and `shards` what of one is on disk, None where nothing was
+    looked at. `environment` is what its metadata say of container, versions and commits, by the names of the reports.
+    """
+
+    id: str
+    folder: Path
+    attempts: tuple[AttemptFiles, ...]
+    clues: tuple[Clue, ...]
+    job_id: str = ""
+    layout: str = ""
+    metadata: Path | None = None
+    started: datetime | None = None
+    started_from: str = ""
+    dated: datetime | None = None
+    dated_from: str = ""
+    modified: datetime | None = None
+    excluded: Reason | None = None
+    excluded_because: str = ""
+    build: str = ""
+    launch: str = ""
+    launcher: str = ""
+    saves: str = ""
+    shards: Shards | None = None
+    environment: Pairs = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Discovery:
+    """What was found: runs, files that are no runs (with the reason), and what could not be read."""
+
+    runs: tuple[FoundRun, ...]
+    ignored: tuple[tuple[Path, str], ...] = ()
+    unreadable: tuple[tuple[Path, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which configuration a run is. `key` is None when nothing or more than one fits; `because` says why, in words.
+    `assumed` lists what nothing said and only one candidate allowed (release, gpu), `contradicted` the fields of which
+    its sources say several things."""
+
+    key: Key | None
+    because: str
+    candidates: tuple[Key, ...] = ()
+    nearest: tuple[Key, ...] = ()
+    assumed: tuple[str, ...] = ()
+    contradicted: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Attempt:
+    """One attempt, read."""
+
+    files: AttemptFiles
+    log: ParsedLog
+
+
+Marks = frozenset[tuple[str, "str | datetime"]]
+"""What tells a run from others of its configuration: two runs that share a mark are one, however often it was read."""
+
+
+def logs_mark(fingerprints: Sequence[str]) -> str:
+    """Return the fingerprints of a run's logs as one text; empty where one is not known."""
+    return " ".join(fingerprints) if all(fingerprints) else ""
+
+
+def run_marks(job_id: str, logs: str, started: datetime | None) -> Marks:
+    """Return the marks of a run: its job with its logs, and its job with its start, as its log may still grow."""
+    return frozenset((job_id, mark) for mark in (logs, started) if mark)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """One execution: what was found, what its logs say, and which configuration it is."""
+
+    found: FoundRun
+    attempts: tuple[Attempt, ...]
+    identity: Identity
+    started: datetime | None = None
+    started_from: str = ""
+
+    @property
+    def id(self) -> str:
+        """A short name that is unique in its session."""
+        return self.found.id
+
+    @property
+    def marks(self) -> Marks:
+        """What tells it from other runs of its configuration, in any session."""
+        logs = logs_mark([attempt.log.fingerprint for attempt in self.attempts])
+        return run_marks(self.found.job_id, logs, self.started)

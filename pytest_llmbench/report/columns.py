@@ -1,0 +1,50 @@
+"""Text in columns of a terminal: wrapped by what its signs take there, with a colour for its first words."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+import unicodedata
+
+WIDTH = 79
+"""Columns of a line: a terminal of 80 without wrapping."""
+
+FILLER = "\ue000"
+"""Stands behind a wide sign while a text is wrapped. It prints nothing, so no text that is reported holds it."""
+
+GLUE = "\ue001"
+"""Stands for the blank between a number and its unit while a text is wrapped: they stay on one line."""
+
+
+class Line(str):
+    """A line of the terminal. Its first `marked` signs have the colour: red, yellow, green, or none."""
+
+    __slots__ = ("colour", "marked")
+    colour: str
+    marked: int
+
+    def __new__(cls, text: str, colour: str = "", marked: int | None = None) -> Line:
+        """Return the line; without `marked` all of it has the colour."""
+        made = super().__new__(cls, text)
+        made.colour = colour
+        made.marked = len(text) if marked is None else marked
+        return made
+
+
+def width(text: str) -> int:
+    """Return how many columns a text takes: two for each wide sign (UAX 11), none for one that is put on another."""
+    return len(text) if text.isascii() else sum(map(_columns, text))
+
+
+def wrapped(text: str, indent: str = "", *, first: str = "") -> list[str]:
+    """Return the text in lines of `WIDTH` columns, those after the first indented; words are broken where they must."""
+    filled = text if text.isascii() else "".join(sign + FILLER * (_columns(sign) - 1) for sign in text)
+    glued = re.sub(r"(?<=\d) (?=[%s](?!\w))", GLUE, filled)
+    lines = textwrap.wrap(glued, WIDTH, initial_indent=first, subsequent_indent=indent, break_on_hyphens=False)
+    return [line.replace(FILLER, "").replace(GLUE, " ") for line in lines]
+
+
+def _columns(sign: str) -> int:
+    if unicodedata.east_asian_width(sign) in "WF":
+        return 2
+    return 0 if unicodedata.combining(sign) else 1

@@ -1,0 +1,119 @@
+"""A session as one JSON document (`--llmb-json`): what it was asked, how it ended, and the dictionary of each outcome.
+
+Its schema is `session.schema.json` beside this file.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from pytest_llmbench.errors import ReportError
+from pytest_llmbench.report.terminal import count, counts, worst
+
+SCHEMA = 1
+"""Raised when a field of the document changes its meaning; fields may be added."""
+
+KEYS = ("schema", "version", "started", "exit_code", "green", "count", "counts", "failures", "outcomes")
+"""What has to stand in a document that is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a session ended: the exit code of pytest, and what made it red besides its items."""
+
+    exit_code: int
+    failures: Sequence[str] = ()
+
+    def state(self, *, green: bool) -> str:
+        """Return it in a word, `green` only where nothing is red and the exit code says so too.
+
+        A session that is not green and ends with 0 is one whose exit code another plugin has changed.
+        """
+        if green and self.exit_code == 0:
+            return "green"
+        return {0: "red", 1: "red", 2: "interrupted"}.get(self.exit_code, f"error (exit code {self.exit_code})")
+
+
+def document(
+    described: Sequence[dict[str, Any]], asked: Mapping[str, Any], ending: Ending, started: datetime
+) -> dict[str, Any]:
+    """Return a session as plain values, each id once, its worst outcome, sorted; `asked`: the version and settings."""
+    outcomes = sorted(worst(described), key=lambda one: (one["kind"], one["suite"], one["id"]))
+    red = ending.failures or any(one["status"] == "failed" for one in outcomes)
+    return {
+        "schema": SCHEMA,
+        **asked,
+        "started": started.isoformat(),
+        "exit_code": ending.exit_code,
+        "green": ending.exit_code == 0 and not red,
+        "count": count(described),
+        "counts": counts(described),
+        "failures": list(ending.failures),
+        "outcomes": list(map(_shortened, outcomes)),
+    }
+
+
+def _shortened(one: dict[str, Any]) -> dict[str, Any]:
+    """Return an outcome whose nights name their environment only where it is not that of the night before."""
+    if "history" not in one:
+        return one
+    nights: list[dict[str, Any]] = []
+    known: object = None
+    for night in one["history"]:
+        same, known = night.get("environment") == known, night.get("environment")
+        nights.append({name: value for name, value in night.items() if name != "environment"} if same else night)
+    return {**one, "history": nights}
+
+
+def render(made: Mapping[str, Any]) -> bytes:
+    """Return the document as UTF-8 text that every JSON reader accepts: a number that is none is null."""
+    text = "{\n" + ",\n".join(f" {_compact(name)}: {_lines(value)}" for name, value in made.items()) + "\n}\n"
+    return text.encode("utf-8", "backslashreplace")
+
+
+def _lines(value: Any) -> str:
+    """Return a value as JSON; a list of objects with a line for each."""
+    if not (isinstance(value, list) and value and isinstance(value[0], dict)):
+        return _compact(value)
+    return "[\n" + ",\n".join(f"  {_compact(one)}" for one in value) + "\n ]"
+
+
+def _compact(value: Any) -> str:
+    try:
+        return json.dumps(value, allow_nan=False, ensure_ascii=False)  # indented it would take ten times as long
+    except ValueError:
+        return json.dumps(_finite(value), allow_nan=False, ensure_ascii=False)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Return the document in a file; ReportError where there is none that this version understands."""
+    try:
+        made = json.loads(path.read_bytes(), parse_constant=_refuse)
+    except OSError as error:
+        raise ReportError(f"{path}: {error.strerror}; give the file that --llmb-json wrote") from None
+    except ValueError as error:  # also bytes that are no UTF-8
+        raise ReportError(f"{path}: no JSON ({error}); give the file that --llmb-json wrote") from None
+    missing = [key for key in KEYS if key not in made] if isinstance(made, dict) else list(KEYS)
+    if missing:
+        raise ReportError(f"{path}: no {missing[0]!r} in it: this is no file that --llmb-json wrote")
+    if made["schema"] != SCHEMA:
+        raise ReportError(f"{path}: schema {made['schema']}, expected {SCHEMA}: another version of llmbench wrote it")
+    return dict(made)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"found {constant}")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(name): _finite(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,112 @@
+"""The lines of a log around the one that a failure is told of."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pytest_llmbench import wording
+from pytest_llmbench.errors import LogError
+from pytest_llmbench.files import local
+from pytest_llmbench.files.compressed import Stream
+from pytest_llmbench.files.packed import archive_of, members
+
+BEFORE, AFTER = 27, 12
+"""Lines before and after it: what led there says more than what followed."""
+
+WIDEST = 400
+"""Characters that are kept of a line."""
+
+LARGEST = 8 << 20
+"""Bytes that are looked at for the lines; lines beyond them are left out."""
+
+MOST = 1 << 29
+"""Bytes of an archive that are passed for the lines of all its logs; of a larger one none is shown. That is about a
+second, and 20 of bzip2."""
+
+Place = tuple[Path, int]
+"""A log and the number of a line of it, from 1."""
+
+Excerpt = dict[str, Any]
+
+
+def excerpts(places: Iterable[Place]) -> dict[Place, Excerpt]:
+    """Return at most 40 lines around each place, and the number of the first; each archive is passed once.
+
+    A place is left out where there is nothing to be read: a log of another machine, or gone since it was judged.
+    """
+    found: dict[Place, Excerpt | None] = {}
+    packed: dict[Path, dict[Path, int]] = defaultdict(dict)
+    for log, line in places:
+        archive = archive_of(log)
+        if archive is None:
+            found[log, line] = _excerpt(Stream(local.blocks(log), log), line)
+        else:
+            packed[archive][log] = line
+    for archive, lines in packed.items():
+        found |= {(log, lines[log]): told for log, told in _packed(archive, lines).items()}
+    return {place: told for place, told in found.items() if told}
+
+
+def _packed(archive: Path, lines: Mapping[Path, int]) -> dict[Path, Excerpt | None]:
+    """Return what stands around a line of each log in an archive; nothing where it is too large to be passed."""
+    passed = 0
+
+    def within(blocks: Iterable[bytes]) -> Iterator[bytes]:
+        nonlocal passed
+        for block in blocks:
+            passed += len(block)
+            if passed > MOST:
+                return
+            yield block
+
+    found: dict[Path, Excerpt | None] = {}
+    try:
+        for log, data in members(archive, within(Stream(local.blocks(archive), archive)), lines):
+            found[log] = _excerpt(within(Stream(data, log)), lines[log])
+    except LogError:
+        pass  # what was whole before that was judged, too
+    return found if passed <= MOST else {}
+
+
+def _excerpt(blocks: Iterable[bytes], line: int) -> Excerpt | None:
+    """Return the lines of a text around one of them, None where it does not have it or cannot be read."""
+    first = max(line - BEFORE, 1)
+    try:
+        data, skipped = _around(blocks, first, line + AFTER)
+    except LogError:
+        return None  # it was read when it was judged, and reports say nothing new of it
+    found = data.split(b"\n")[first - 1 - skipped :][: line + AFTER - first + 1]
+    lines = [_shown(one) for one in found]
+    if lines and not lines[-1]:
+        lines.pop()  # what stands behind the last line break
+    return {"first_line": first, "lines": lines} if lines else None
+
+
+def _around(blocks: Iterable[bytes], first: int, last: int) -> tuple[bytes, int]:
+    """Return the text of the blocks that hold these lines, and how many line breaks stand before it."""
+    kept, size, passed, skipped = list[bytes](), 0, 0, 0
+    for block in _pieces(blocks):
+        breaks = block.count(b"\n")
+        if passed + breaks >= first - 1:
+            skipped = skipped if kept else passed
+            kept.append(block)
+            size += len(block)
+        passed += breaks
+        if passed >= last or size > LARGEST:
+            break
+    return b"".join(kept), skipped
+
+
+def _pieces(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the blocks, none of them larger than what may be looked at."""
+    for block in blocks:
+        yield from (block[begin : begin + LARGEST] for begin in range(0, len(block), LARGEST))
+
+
+def _shown(line: bytes) -> str:
+    """Return a line as text: tabs as spaces, what cannot be printed escaped, the rest of a long one left out."""
+    text = line[: 4 * WIDEST].decode("utf-8", "replace").rstrip("\r").expandtabs(8)
+    return wording.printable(text if len(text) <= WIDEST and len(line) <= 4 * WIDEST else f"{text[: WIDEST - 3]}...")

@@ -1,0 +1,132 @@
+"""What GitHub Actions shows of a session: a job summary in Markdown, and annotations (workflow commands)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from pytest_llmbench.report.document import Ending
+from pytest_llmbench.report.explain import advice, headline, where
+from pytest_llmbench.report.terminal import count, ordered, timing, worst
+
+MOST_BYTES = 1024 * 1024
+"""GitHub refuses a larger job summary (of one step), all of it."""
+
+MOST_ANNOTATIONS = 10
+"""Of one level GitHub shows so many for a step, and drops the rest without a word."""
+
+LONGEST = 300
+"""Signs of a text in a cell of the table or an annotation: the whole explanation is in the log."""
+
+HEAD = "| verdict | configuration | step time | difference | why | next |\n|---|---|---:|---:|---|---|\n"
+
+MARKUP = re.compile(r"[\\`*_\[\]|~#<>&!$@:]")
+"""Signs that mean something in GitHub's Markdown; as references to characters they are only signs."""
+
+
+def job_summary(described: Sequence[dict[str, Any]], ending: Ending, room: int = MOST_BYTES) -> str:
+    """Return the Markdown of a session, at most `room` bytes: what is red, what is in doubt, what passed, the count.
+
+    Rows that do not fit are counted. Where not even the head fits the text is empty.
+    """
+    shown = ordered(worst(described))
+    red = [one for one in shown if one["status"] == "failed"]
+    doubtful = [one for one in shown if _is_doubtful(one)]
+    passed = [one for one in shown if one["status"] == "passed" and one["kind"] != "check"]
+    green = [one for one in passed if not _is_doubtful(one)]
+    state = ending.state(green=not red and not ending.failures)
+    parts = [f"### llmbench: {state}\n\n", *(f"{_escaped(text)}\n\n" for text in (*ending.failures, count(described)))]
+    text = "".join(parts)
+    if len(text.encode()) > room:
+        return ""
+    for title, ones in (("red", red), ("in doubt", doubtful), ("passed", green)):
+        if ones:
+            text += _section(title, ones, room - len(text.encode()))
+    return text
+
+
+def append(path: Path, described: Sequence[dict[str, Any]], ending: Ending) -> None:
+    """Add the Markdown of a session to a job summary, where there is room behind what stands there.
+
+    Raises OSError where that is impossible.
+    """
+    there = path.stat().st_size if path.exists() else 0
+    text = job_summary(described, ending, MOST_BYTES - there)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(text)
+
+
+def workflow_commands(described: Sequence[dict[str, Any]], failures: Sequence[str]) -> list[str]:
+    """Return the workflow commands of a session: an error for each red item, a warning for each that is in doubt."""
+    shown = ordered(worst(described))
+    red = [("llmbench", text) for text in failures]
+    red += [_annotation(one) for one in shown if one["status"] == "failed"]
+    doubtful = [_annotation(one) for one in shown if _is_doubtful(one)]
+    return [*_commands("error", red, "red"), *_commands("warning", doubtful, "in doubt")]
+
+
+def _is_doubtful(one: dict[str, Any]) -> bool:
+    return (one["status"], one["kind"], one.get("verdict")) == ("passed", "configuration", "INCONCLUSIVE")
+
+
+def _section(title: str, ones: Sequence[dict[str, Any]], room: int) -> str:
+    """Return a table with as many rows as there is room for; that of what passed is folded."""
+    start, end = f"#### {len(ones)} {title}\n\n{HEAD}", "\n"
+    if title == "passed":
+        start, end = f"<details><summary>{len(ones)} {title}</summary>\n\n{HEAD}", "\n</details>\n\n"
+    left = room - len((start + end).encode()) - 100  # for the count of what does not fit
+    rows: list[str] = []
+    for row in map(_row, ones):
+        left -= len(row.encode())
+        if left < 0:
+            break
+        rows.append(row)
+    more = len(ones) - len(rows)
+    text = f"{start}{''.join(rows)}{_more(more)}{end}"
+    return text if len(text.encode()) <= room else ""
+
+
+def _more(number: int) -> str:
+    return f"| | {number} more | | | there is no room for them here: see the log | |\n" if number else ""
+
+
+def _row(one: dict[str, Any]) -> str:
+    step_time, change = timing(one) if one["kind"] == "configuration" else ("", "")
+    verdict = one.get("verdict") or one["reason"].upper()
+    place = f" ({where(one)})" if one["status"] == "failed" and one["log"] else ""
+    cells = (verdict, one["id"], step_time, change, _clipped(one["text"]) + place, advice(one))
+    return f"| {' | '.join(map(_escaped, cells))} |\n"
+
+
+def _annotation(one: dict[str, Any]) -> tuple[str, str]:
+    log = f"\nlog: {where(one)}" if one["log"] else ""
+    return " ".join(headline(one).split()), f"{_clipped(one['text'])}\nnext: {advice(one)}{log}"
+
+
+def _commands(level: str, told: Sequence[tuple[str, str]], named: str) -> Iterator[str]:
+    shown = told if len(told) <= MOST_ANNOTATIONS else told[: MOST_ANNOTATIONS - 1]
+    for title, text in shown:
+        yield f"::{level} title={_property(title)}::{_data(text)}"
+    if len(shown) < len(told):
+        yield f"::{level} title=llmbench::{len(told) - len(shown)} more are {named}: see the job summary"
+
+
+def _escaped(text: str) -> str:
+    """Return text that stands in Markdown, in a cell too, as it is."""
+    return MARKUP.sub(lambda found: f"&#{ord(found.group())};", " ".join(text.split()))
+
+
+def _clipped(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+
+
+def _data(text: str) -> str:
+    """Return text as the message of a workflow command (the runner decodes %25, %0D and %0A)."""
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    """Return text as a property of a workflow command, in which colons and commas end something."""
+    return _data(text).replace(":", "%3A").replace(",", "%2C")

@@ -1,0 +1,112 @@
+"""The page: one file that holds all it shows, with a policy that lets it run nothing but its own script."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_llmbench.report import explain
+from pytest_llmbench.report.html import families, table, verdicts
+from pytest_llmbench.report.html.details import details
+from pytest_llmbench.report.terminal import worst
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+HERE = Path(__file__).parent
+
+OPTION = re.compile(r"--llmb-[a-z-]+(?:=[^\s;,]+)?")
+"""An option in a text of ours."""
+
+KINDS = {"fp8 speedup": "FP8 speed-up"}
+"""The titles of checks that are not just their kind."""
+
+
+def render(described: Sequence[dict[str, Any]], now: datetime) -> str:
+    """Return the page: the same text for the same outcomes and time, in whatever order they came.
+
+    Whatever stands in an outcome is text of the page: the templates escape it, and the policy forbids other scripts.
+    """
+    outcomes = sorted(worst(described), key=lambda one: (one["kind"], verdicts.rank(one)))
+    style, script = (_read(name) for name in ("style.css", "script.js"))
+    return (
+        _environment()
+        .get_template("page.html")
+        .render(
+            **_content(outcomes),
+            now=f"{now:%Y-%m-%d %H:%M} UTC",
+            style=style,
+            script=script,
+            policy=f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'",
+        )
+    )
+
+
+def _content(outcomes: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return what the templates show."""
+    anchors = _anchors(outcomes)
+    of_kind = {kind: [one for one in outcomes if one["kind"] == kind] for kind in ("configuration", "stray", "check")}
+    by_id = {one["id"]: one for one in of_kind["configuration"]}
+    return {
+        "title": verdicts.title(outcomes),
+        "counts": verdicts.counted(outcomes),
+        "words": verdicts.words(outcomes),
+        "next_steps": verdicts.next_steps(outcomes, anchors),
+        "columns": table.COLUMNS,
+        "rows": table.rows(of_kind["configuration"], anchors),
+        "strays": [(anchors[verdicts.key(one)], one, verdicts.badge(one)) for one in of_kind["stray"]],
+        "checks": _checks(of_kind["check"], by_id, anchors),
+        "configurations": [details(one, anchors[verdicts.key(one)]) for one in of_kind["configuration"]],
+        "advice": explain.advice,
+    }
+
+
+def _checks(
+    checks: Sequence[dict[str, Any]], by_id: Mapping[str, dict[str, Any]], anchors: Mapping[tuple[str, str], str]
+) -> dict[str, list[dict[str, Any]]]:
+    """Return the checks of each kind, those of families with their curve."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for one in sorted(checks, key=lambda one: one["check"]):
+        anchor = anchors[verdicts.key(one)]
+        chart = families.curve(one, by_id, f"{anchor}-curve")
+        title = KINDS.get(one["suite"], one["suite"].capitalize())
+        found.setdefault(title, []).append({"anchor": anchor, "one": one, "badge": verdicts.badge(one), "chart": chart})
+    return found
+
+
+def _anchors(outcomes: Sequence[dict[str, Any]]) -> dict[tuple[str, str], str]:
+    """Return for the key of an outcome a name that links can hold, each once."""
+    found: dict[tuple[str, str], str] = {}
+    for one in outcomes:
+        head = "" if one["kind"] == "configuration" else f"{one.get('check', one['kind'])}-"
+        name = head + (re.sub(r"[^\w.-]+", "-", one["id"], flags=re.ASCII).strip("-") or "item")
+        taken = set(found.values())
+        found.setdefault(verdicts.key(one), name if name not in taken else f"{name}-{len(taken)}")
+    return found
+
+
+def _environment() -> Environment:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup, escape
+
+    made = Environment(
+        loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    made.filters["drawn"] = Markup  # charts are elements, made by a library that escapes
+    made.filters["marked"] = lambda text: Markup(OPTION.sub(r"<code>\g<0></code>", str(escape(text))))  # noqa: S704
+    return made
+
+
+def _read(name: str) -> str:
+    return (HERE / name).read_text(encoding="utf-8").strip()
+
+
+def _hash(content: str) -> str:
+    """Return how a policy names a style sheet or script of the page: by its content."""
+    digest = hashlib.sha256(f"\n{content}\n".encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"

@@ -1,0 +1,98 @@
+"use strict";
+// The page is complete without this: it only sorts the table, filters it and what it links to, opens what a link names, and keeps a theme.
+(() => {
+  const one = (selector) => document.querySelector(selector);
+  const table = one("#table");
+
+  function cardOf(hash) {
+    const target = document.getElementById(decodeURIComponent(hash.slice(1)));
+    return target && target.closest("details");
+  }
+
+  function reveal() {
+    const card = cardOf(location.hash);
+    if (!card) return;
+    card.hidden = false;  // the filter may have left it out
+    card.open = true;
+    card.scrollIntoView({ block: "start" });
+    card.querySelector("summary").focus({ preventScroll: true });
+  }
+
+  function compare(column, numeric, sign) {
+    const value = (row) => row.cells[column].dataset.v;
+    return (first, second) => {
+      const [a, b] = [value(first), value(second)];
+      if (a === "" || b === "") return (a === "") - (b === "");  // unknown values last, whichever way
+      return sign * (numeric ? a - b : a.localeCompare(b, "en", { numeric: true })) || first.dataset.place - second.dataset.place;
+    };
+  }
+
+  function sort(head) {
+    const up = head.getAttribute("aria-sort") !== "ascending";
+    for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
+    head.setAttribute("aria-sort", up ? "ascending" : "descending");
+    const numeric = head.classList.contains("number") || head.cellIndex === 0;
+    const rows = [...table.tBodies[0].rows].sort(compare(head.cellIndex, numeric, up ? 1 : -1));
+    table.tBodies[0].append(...rows);
+  }
+
+  function makeSortable() {
+    [...table.tBodies[0].rows].forEach((row, place) => { row.dataset.place = place; });
+    for (const head of table.tHead.rows[0].cells) {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.textContent = head.textContent;
+      button.addEventListener("click", () => sort(head));
+      head.replaceChildren(button);
+    }
+  }
+
+  function filter() {
+    const words = one("#words").value.toLowerCase().split(/\s+/).filter(Boolean);
+    const colours = new Set([...document.querySelectorAll("[name=colour]:checked")].map((box) => box.value));
+    const rows = [...table.tBodies[0].rows];
+    for (const row of rows) {
+      const text = row.textContent.toLowerCase();
+      row.hidden = !colours.has(row.dataset.colour) || !words.every((word) => text.includes(word));
+      cardOf(row.querySelector("a").hash).hidden = row.hidden;
+    }
+    one("#shown").textContent = `${rows.filter((row) => !row.hidden).length} of ${rows.length} shown`;
+  }
+
+  function makeFilter() {
+    const form = one("#filter");
+    form.hidden = false;
+    form.addEventListener("input", filter);
+    form.addEventListener("submit", (event) => event.preventDefault());
+    filter();
+  }
+
+  const names = { "": "automatic", light: "light", dark: "dark" };
+  function setTheme(theme) {
+    if (theme) document.documentElement.dataset.theme = theme;
+    else delete document.documentElement.dataset.theme;
+    one("#theme").textContent = `Theme: ${names[theme]}`;
+  }
+
+  function stored() {
+    try { return localStorage.getItem("llmbench-theme") || ""; } catch { return ""; }  // forbidden in a sandbox
+  }
+
+  function makeTheme() {
+    let theme = Object.keys(names).includes(stored()) ? stored() : "";
+    setTheme(theme);
+    one("#theme").hidden = false;
+    one("#theme").addEventListener("click", () => {
+      const order = Object.keys(names);
+      theme = order[(order.indexOf(theme) + 1) % order.length];
+      setTheme(theme);
+      try { localStorage.setItem("llmbench-theme", theme); } catch { /* forbidden in a sandbox */ }
+    });
+  }
+
+  if (table) { makeSortable(); makeFilter(); }
+  makeTheme();
+  addEventListener("hashchange", reveal);
+  addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((card) => { card.open = true; }));
+  reveal();
+})();

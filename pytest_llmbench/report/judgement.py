@@ -1,0 +1,161 @@
+"""A judgement as plain values: what was decided, what it was held against, and the run that it is about."""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from pytest_llmbench import wording
+from pytest_llmbench.acceptance import reference
+from pytest_llmbench.models import Baseline, Estimate, Judgement, Measurement, Metric, Note, Problem, Recording
+from pytest_llmbench.quantities import METRICS
+from pytest_llmbench.report import tries
+
+
+def describe(judgement: Judgement, now: datetime, directory: Path) -> dict[str, Any]:
+    """Return a judgement as plain values; paths below `directory` are shown relative to it."""
+    baseline, window = judgement.baseline, judgement.baseline.window
+    return {
+        "verdict": str(judgement.verdict),
+        "reason": str(judgement.reason),
+        "text": judgement.text,
+        "expected_seconds": wording.finite(baseline.step_seconds),
+        "bound_seconds": wording.finite(judgement.bound_seconds),
+        "tolerance": str(judgement.tolerance),
+        "tolerance_source": judgement.tolerance.source,
+        "log_difference": judgement.log_difference,
+        "estimate": _estimate(judgement.estimate),
+        "repeats": [one.run.id for one in judgement.repeats],
+        "meets_point": judgement.meets_point,
+        "window": {
+            "first": window.first,
+            "last": window.last,
+            "statistic": window.statistic,
+            "text": str(window),
+        },
+        "baseline": _baseline(baseline),
+        "notes": [_note(note) for note in judgement.notes],
+        **_measurement(judgement.measurement, now, directory),
+        **_averaged(judgement),
+    }
+
+
+def _averaged(judgement: Judgement) -> dict[str, Any]:
+    """Return the metrics at the mean of repeats, in place of those of the newest run alone."""
+    newest, difference = judgement.measurement, judgement.log_difference
+    if not judgement.repeats or newest is None or difference is None or not newest.statistic_seconds:
+        return {}
+    slower = judgement.baseline.step_seconds * math.exp(difference) / newest.statistic_seconds
+    metrics = {metric.name: {**_metric(metric), **_scaled(metric, slower)} for metric in newest.metrics}
+    return {"metrics": metrics}
+
+
+def _scaled(metric: Metric, slower: float) -> dict[str, float]:
+    if not METRICS[metric.name].of_step_time:
+        return {}
+    return {"value": metric.value / slower if metric.larger_is_better else metric.value * slower}
+
+
+def _metric(metric: Metric) -> dict[str, Any]:
+    return {
+        "value": wording.finite(metric.value),
+        "standard_deviation": wording.finite(metric.standard_deviation),
+        "unit": metric.unit,
+    }
+
+
+def _estimate(estimate: Estimate | None) -> dict[str, Any] | None:
+    """Return the estimate with differences as fractions of the baseline's step time, slower is positive."""
+    if estimate is None:
+        return None
+    return {
+        "difference": wording.ratio(estimate.difference) - 1,
+        "low": wording.ratio(estimate.low) - 1,
+        "high": wording.ratio(estimate.high) - 1,
+        "margin": wording.ratio(estimate.margin) - 1,
+        "level": estimate.level,
+        "standard_error": estimate.standard_error,
+        "degrees_of_freedom": estimate.degrees_of_freedom,
+        "runs": estimate.runs,
+        "run_to_run": {
+            "sigma": estimate.noise.sigma,
+            "degrees_of_freedom": estimate.noise.degrees_of_freedom,
+            "source": estimate.noise.source,
+            "measured": estimate.noise.measured,
+        },
+        "within_run_error": estimate.within_run_error,
+        "effective_sample_size": estimate.effective_sample_size,
+        "baseline_rounding": estimate.rounding,
+        "detectable": estimate.detectable,
+        "repeats_needed": estimate.repeats_needed,
+        "p_slower": estimate.p_slower,
+        "threshold_only": estimate.threshold_only,
+    }
+
+
+def _baseline(baseline: Baseline) -> dict[str, Any]:
+    return {
+        "kind": baseline.kind,
+        "timed": baseline.timed,
+        "document": baseline.source.document,
+        "table": baseline.source.table,
+        "file": Path(baseline.source.file).name,
+        "line": baseline.source.line,
+        "published_seconds": baseline.published_seconds,
+        "cells": dict(baseline.cells),
+        "recorded": _recording(baseline.recording) if baseline.recording else None,
+    }
+
+
+def _recording(recording: Recording) -> dict[str, Any]:
+    """Return who recorded a baseline and when, and the value that its drift is counted from."""
+    first = reference(recording)
+    return {
+        "date": recording.date,
+        "by": recording.by,
+        "environment": dict(recording.environment),
+        "reason": recording.reason,
+        "earlier": len(recording.earlier),
+        "first": {"date": first.date, "seconds": first.seconds, "by": first.by, "reason": first.reason},
+    }
+
+
+def _measurement(measurement: Measurement | None, now: datetime, directory: Path) -> dict[str, Any]:
+    if measurement is None:
+        return {"metrics": {}, "problems": [], "log": None, "run": None, "window_seconds": []}
+    return {
+        "metrics": {metric.name: _metric(metric) for metric in measurement.metrics},
+        "expected_metrics": {metric.name: wording.finite(metric.value) for metric in measurement.expected},
+        "statistic_seconds": wording.finite(measurement.statistic_seconds),
+        "last_step_seconds": wording.finite(measurement.last_step_seconds),
+        "window_seconds": [wording.finite(value) for value in measurement.window_seconds],
+        "window_mean_of": list(measurement.mean_of),
+        "problems": [_note(problem) for problem in measurement.problems],
+        "log": wording.place(measurement.log, directory) if measurement.log else None,
+        "line": next((problem.line for problem in measurement.problems if problem.line), 0),
+        "run": _run(measurement, now),
+        "tries": [tries.describe(one, directory) for one in measurement.tries],
+    }
+
+
+def _run(measurement: Measurement, now: datetime) -> dict[str, Any]:
+    run = measurement.run
+    return {
+        "id": run.id,
+        "job_id": run.found.job_id,
+        "launcher": run.found.launcher,
+        "identified": run.identity.because,
+        "started": run.started.isoformat() if run.started else None,
+        "started_from": run.started_from,
+        "age": wording.age(now - run.started) if run.started else "?",
+        "attempt": measurement.attempt,
+        "attempts": len(run.attempts),
+        "segment": measurement.segment,
+        "log_fingerprint": [attempt.log.fingerprint for attempt in run.attempts],
+    }
+
+
+def _note(note: Note | Problem) -> dict[str, Any]:
+    return {"code": note.code if isinstance(note, Note) else str(note.reason), "text": note.text, "line": note.line}

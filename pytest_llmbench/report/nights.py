@@ -1,0 +1,53 @@
+"""The nights of a configuration and the changes in them, as plain values."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Any
+
+from pytest_llmbench import wording
+from pytest_llmbench.models import Change, Judgement, Night
+
+NIGHTS = 365
+"""So many of a history stand in an outcome."""
+
+NOT_JUDGED = "NOT_JUDGED"
+"""Stands for the verdict of a night whose run lies in the folder: it only tells the noise and the changes."""
+
+
+def describe(judgement: Judgement) -> dict[str, Any]:
+    """Return the `history` and the `changes` that were judged with."""
+    return with_nights([_night(one) for one in judgement.nights], [_change(one) for one in judgement.changes])
+
+
+def with_nights(history: Sequence[dict[str, Any]], changes: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the last NIGHTS of a history, oldest first, and its changes with their places in it."""
+    kept = sorted(history, key=lambda night: str(night["started"]))[-NIGHTS:]
+    begins = [night["started"] for night in kept]
+    return {"history": kept, "changes": [{**one, "night": bisect_left(begins, one["started"])} for one in changes]}
+
+
+def _night(night: Night) -> dict[str, Any]:
+    return {
+        "started": night.started.isoformat(),
+        "verdict": NOT_JUDGED,
+        "step_time_seconds": wording.finite(night.seconds),
+        "environment": dict(night.environment),
+    }
+
+
+def _change(change: Change) -> dict[str, Any]:
+    accepted = change.acknowledged
+    return {
+        "kind": change.kind,
+        "started": change.started.isoformat(),
+        "difference": change.difference,
+        "low": change.low,
+        "high": change.high,
+        "environment": {name: [before, after] for name, before, after in change.environment},
+        "stands": change.stands,
+        "acknowledged": accepted
+        and {"reason": accepted.reason, "by": accepted.by, "expires": accepted.expires.isoformat()},
+        "text": change.text,
+    }

@@ -1,0 +1,73 @@
+"""The steps of a judged attempt as plain values, for a report that draws them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pytest_llmbench import wording
+from pytest_llmbench.models import Measurement, Segment
+from pytest_llmbench.robust import stragglers
+
+if TYPE_CHECKING:
+    from pytest_llmbench.models import Flags, Integers
+
+MOST = 2000
+"""Steps that a report is given; of more, the slow ones and as many of the others, evenly apart."""
+
+
+def describe(measurement: Measurement) -> dict[str, Any]:
+    """Return the step numbers and times of the attempt that was measured, also of those outside of the window.
+
+    `slow` are the positions of the stragglers of the window. A time that no step can have is None. Empty where the
+    attempt has no step, or is not there any more.
+    """
+    segment = _segment(measurement)
+    if segment is None:
+        return {}
+    counted = dict(zip(measurement.window_steps, measurement.window_seconds, strict=False))
+    slow = np.isin(segment.steps.index, _slow(measurement))
+    kept = _kept(slow)
+    numbers, printed = segment.steps.index[kept].tolist(), segment.steps.seconds[kept].tolist()
+    told = [_possible(counted.get(number, value)) for number, value in zip(numbers, printed, strict=True)]
+    return {"steps": {"index": numbers, "seconds": told, "slow": np.flatnonzero(slow[kept]).tolist()}}
+
+
+def telling(measurement: Measurement) -> tuple[int, str]:
+    """Return the log line of the step that tells most of a slow run, and what it is: the slowest straggler of the
+    window, without one its first step; 0 where no line is known."""
+    lines, slow = measurement.window_lines, _slow(measurement)
+    if not lines:
+        return 0, ""
+    numbers, seconds = measurement.window_steps, measurement.window_seconds
+    if not slow:
+        return lines[0], f"step {numbers[0]}, the first of the window"
+    place = int(np.argmax(seconds))  # a straggler is above all that is none
+    return lines[place], f"step {numbers[place]}, the slowest of the window: {wording.seconds(seconds[place])}"
+
+
+def _segment(measurement: Measurement) -> Segment | None:
+    """Return the part of the log that was measured."""
+    of_log = [one.log.segments for one in measurement.run.attempts if one.files.log == measurement.log]
+    parts = of_log[-1] if of_log else ()
+    return parts[measurement.segment - 1] if 0 < measurement.segment <= len(parts) else None
+
+
+def _slow(measurement: Measurement) -> list[int]:
+    """Return the numbers of the steps of the window that stand out of it."""
+    if not measurement.window_seconds:
+        return []
+    found = stragglers(np.array(measurement.window_seconds), measurement.resolution_seconds)
+    return [number for number, slow in zip(measurement.window_steps, found.tolist(), strict=False) if slow]
+
+
+def _kept(slow: Flags) -> Integers:
+    """Return the positions of the steps that are told: at most MOST, the slow ones first of all."""
+    room = max(MOST - int(np.count_nonzero(slow)), 1)
+    regular = np.arange(len(slow)) % -(-len(slow) // room) == 0
+    return np.flatnonzero(slow | regular)[:MOST]
+
+
+def _possible(value: float) -> float | None:
+    return wording.finite(value) if value > 0 else None

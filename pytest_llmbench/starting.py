@@ -1,0 +1,103 @@
+"""How a session starts in which llmb options were given: what they may not be, and what judges."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from collections import ChainMap
+from dataclasses import replace
+from importlib import import_module
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_llmbench.hooks import Collector
+from pytest_llmbench.option_values import refuse_shared
+from pytest_llmbench.options import LAUNCH_OPTIONS, OPTIONS, destination
+from pytest_llmbench.reading_progress import ReadingProgress
+from pytest_llmbench.session import Session
+from pytest_llmbench.settings import outputs
+from pytest_llmbench.stash import INFORMATION, SESSION, checked, in_worker, judging, launching, suite_wanted, wanted_ids
+
+HOOKS = ("pytest_llmbench.hooks", "pytest_llmbench.collection")
+"""Imported by name: pytester forgets modules that a session imported, but their package would still have them."""
+
+
+def start(config: pytest.Config) -> None:
+    """Refuse misused options; with runs to judge register the hooks, and read the baselines."""
+    if not in_worker(config):
+        _refuse_misuse(config)
+    if suite_wanted(config):
+        config.args = [str(config.rootpath)]  # a new list: the old one may be the option itself
+    if judging(config):
+        session = _session(config)
+        config.stash[SESSION] = session
+        for name in HOOKS:
+            config.pluginmanager.register(import_module(name), name)
+        config.pluginmanager.register(Collector(session), "pytest_llmbench_collector")
+        checked(session.prepare)
+
+
+def _session(config: pytest.Config) -> Session:
+    if in_worker(config):
+        return Session.in_worker(config.workerinput["llmb"])  # type: ignore[attr-defined]
+    made: Session = checked(lambda: Session.from_options(_values(config), config.invocation_params.dir))
+    xml = config.getoption("xmlpath", None)
+    checked(lambda: refuse_shared({"--junitxml": Path(xml) if xml else None}, outputs(made.settings)))
+    made.tell_reading = _progress(config)
+    made.command = tuple(map(str, config.invocation_params.args))
+    if any(config.getoption(name, None) for name in INFORMATION):
+        made.settings = replace(made.settings, history=None)  # it neither judges nor stores
+    return made
+
+
+def _progress(config: pytest.Config) -> ReadingProgress:
+    """Return what tells on the terminal how far reading is: nothing under -q."""
+
+    def terminal() -> Any:
+        return config.pluginmanager.get_plugin("terminalreporter") if config.get_verbosity() >= 0 else None
+
+    return ReadingProgress(terminal, time.monotonic)
+
+
+def _refuse_misuse(config: pytest.Config) -> None:
+    """Raise UsageError for options typed on the command line that would do something else than they say."""
+    typed = [str(argument) for argument in config.invocation_params.args]
+    for flag, value in pairwise([*shlex.split(os.environ.get("PYTEST_ADDOPTS", "")), "", *typed]):
+        if flag in {option.flag for option in OPTIONS if not option.is_flag} and os.path.exists(value):
+            raise pytest.UsageError(
+                f"write {flag}={value} with an equals sign: after a space pytest takes {value} for a test path "
+                "and looks for the project's ini file there"
+            )
+    given = [argument.partition("=")[0] for argument in typed if argument.startswith("--llmb-")]
+    idle = {option.flag for option in LAUNCH_OPTIONS} & set(given)
+    if idle and not launching(config):
+        raise pytest.UsageError(f"{min(idle)} has nothing to launch: add --llmb-launch")
+    if given and not judging(config):
+        raise pytest.UsageError(f"{given[0]} has no runs to work on: add --llmb-logs=PATH, or --llmb-launch")
+    if "-" in (config.getoption("llmb_logs") or ()) and config.getoption("capture") != "no":
+        raise pytest.UsageError("--llmb-logs=- reads standard input, which pytest takes away from tests: add -s")
+    if launching(config) and _distributed(config):
+        raise pytest.UsageError("a launch runs in one process: leave out -n, or add -n0 (jobs run side by side anyway)")
+    if 0 < len(wanted_ids(config)) < len(config.getoption("file_or_dir", None) or []):
+        raise pytest.UsageError(f"{wanted_ids(config)[0]}: ids of built-in tests and paths cannot run in one session")
+    if config.getoption("llmb_record") and config.getoption("numprocesses", None):
+        raise pytest.UsageError("--llmb-record writes from one process: leave out -n, or add -n0")
+
+
+def _distributed(config: pytest.Config) -> bool:
+    return bool(config.getoption("numprocesses", None)) or config.getoption("dist", "no") != "no"
+
+
+def _values(config: pytest.Config) -> ChainMap[str, Any]:
+    """Return the values on the command line, and behind them the ini file's. An empty value is none that was meant."""
+    given = {option.flag: config.getoption(destination(option.flag)) for option in OPTIONS}
+    for flag, value in given.items():
+        if value == "":
+            raise pytest.UsageError(f"{flag}= is empty: give a value, or leave the option out")
+    typed = {destination(flag): value for flag, value in given.items() if value is not None}
+    decided = (destination(option.flag) for option in OPTIONS if option.ini)
+    return ChainMap(typed, {name: config.getini(name) for name in decided})

@@ -1,0 +1,157 @@
+"""Suite files of llmb-run (exemplar.yaml) as requirements: which configurations, each with how many valid runs.
+
+    config: {scale: 512, repeats: 3, profile: true}
+    workloads:
+      h100:
+      - pretrain_grok1_314b:
+          dtypes: [bf16, fp8]
+
+What the file leaves out is what llmb-run takes for it: 512 GPUs and 3 runs (llmb_run/exemplar.py in
+NVIDIA/dgxc-benchmarking).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+
+from pytest_llmbench import wording
+from pytest_llmbench.batch import Judged, Result
+from pytest_llmbench.errors import SettingsError, did_you_mean
+from pytest_llmbench.models import Asked, Evidence, Key, Note, Reason, Recipe, Verdict
+from pytest_llmbench.settings import Settings
+from pytest_llmbench.yamlfile.schema import Entry, Fields, Flag, Items, Names, Number, Report, Text
+
+SCALE, REPEATS = 512, 3
+
+_DTYPES = Fields({"dtypes": Items(Text("a precision such as bf16"))})
+_WORKLOAD = Names(_DTYPES, Text("a workload such as pretrain_grok1_314b"))
+_FILE = Fields(
+    {
+        "config": Fields(
+            {},
+            {"scale": Number(1, 10**7, whole=True), "repeats": Number(1, 1000, whole=True), "profile": Flag()},
+        ),
+        "workloads": Names(Items(_WORKLOAD), Text("a GPU type such as h100")),
+    }
+)
+
+
+def read_suite(path: Path, recipes: Sequence[Recipe], settings: Settings) -> dict[Key, Asked]:
+    """Return what a suite file asks for on the GPU type of `settings`, which may be left out where it names only one.
+
+    Of several releases that document a configuration it is the newest, unless `settings` name one. Raises SettingsError
+    with file, line and the nearest name for a workload, precision or scale that no baseline has: what cannot be judged
+    must not be passed over.
+    """
+    from pytest_llmbench.yamlfile.document import read_document
+    from pytest_llmbench.yamlfile.read import read_entry
+
+    asked: dict[Key, Asked] = {}
+
+    def check(entry: Entry, report: Report) -> None:
+        gpu = _gpu(entry["workloads"], settings.gpu, report)
+        config: Entry = entry["config"]
+        scale, runs = config.get("scale", SCALE), config.get("repeats", REPEATS)
+        for name, line, dtype in _wanted(entry["workloads"].get(gpu, ()), report):
+            for key in _keys(name, (gpu, dtype, scale), recipes, settings, partial(report, line)):
+                asked[key] = Asked(runs, f"{path.name}:{line}")
+
+    root = read_document(path, what="suite file", raises=SettingsError)
+    read_entry(path, root, _FILE, check=check, raises=SettingsError)
+    return asked
+
+
+def _gpu(workloads: Entry, given: str, report: Report) -> str:
+    names = list(workloads.values)
+    if given in names or (not given and len(names) == 1):
+        return given or names[0]
+    listed = ", ".join(names)
+    said = f"no workloads of --llmb-gpu={given}" if given else f"workloads of {len(names)} GPU types"
+    report(workloads.line, f"found {said}, expected --llmb-gpu to be one of {listed}{did_you_mean(given, names)}")
+    return ""
+
+
+def _wanted(workloads: Sequence[Entry], report: Report) -> Iterator[tuple[str, int, str]]:
+    """Yield each workload with its line and each of its precisions."""
+    seen: set[str] = set()
+    for one in workloads:
+        if len(one.values) != 1 or seen & one.values.keys():
+            report(one.line, "found several workloads in one entry, or one again, expected each in an entry of its own")
+            continue
+        ((name, of_workload),) = one.values.items()
+        seen.add(name)
+        for dtype in of_workload["dtypes"]:
+            yield name, one.lines[name], dtype
+
+
+def _keys(
+    name: str, cell: tuple[str, str, int], recipes: Sequence[Recipe], settings: Settings, wrong: Callable[[str], None]
+) -> Iterator[Key]:
+    """Yield the configurations that a workload means on a GPU type, in a precision, on a number of GPUs."""
+    of_workload = [key for key, names in _known(recipes, settings.release) if name.casefold() in names]
+    if not of_workload:
+        every = sorted({f"pretrain_{key.recipe}_{key.size}" for key, _ in _known(recipes, settings.release)})
+        near = did_you_mean(name, every)
+        wrong(f"found {name}, of which there is no baseline, expected a workload that has one{near}")
+        return
+    gpu, dtype, scale = cell
+    found = [key for key in of_workload if (key.gpu, key.dtype, key.gpus) == cell]
+    if not found:
+        near = ", ".join(sorted({f"{key.dtype} on {key.gpus} {key.gpu}" for key in of_workload if key.gpu == gpu}))
+        wrong(f"found {name} in {dtype} on {scale} {gpu}, expected one that has a baseline: {near or 'none on these'}")
+        return
+    newest = max((key.release for key in found), key=_release)
+    plain = [key for key in found if key.release == newest and not (key.task or key.scaling or key.variant)]
+    yield from plain or [key for key in found if key.release == newest]
+
+
+def _known(recipes: Sequence[Recipe], release: str) -> Iterator[tuple[Key, frozenset[str]]]:
+    """Yield each configuration with the names of its workload: `pretrain_grok1_314b`, with and without the task."""
+    for recipe in recipes:
+        for key in (baseline.key for baseline in recipe.baselines if release in ("", recipe.release)):
+            plain = {f"{name}_{key.size}".casefold() for name in (recipe.name, *recipe.names)}
+            yield key, frozenset(f"{task}{name}" for task in ("", "pretrain_", "pretraining_") for name in plain)
+
+
+def _release(text: str) -> tuple[int, ...]:
+    return tuple(int(digits) for digits in re.findall(r"\d+", text))
+
+
+# --- what is there ----------------------------------------------------------------------------------------
+
+
+def with_asked(judged: Judged, asked: Mapping[Key, Asked], fewer: int | None = None) -> Judged:
+    """Return the results; one with fewer valid runs than a suite asks for is MISSING, unless it is red anyway.
+
+    The runs of its evidence count that are not older than `max_age` allows. Where a launch was told to make `fewer`,
+    and so many are there, the verdict stands, with a note of what is missing.
+    """
+    return {
+        name: (_short_of(result, asked.get(result.case.key), evidence[0], fewer), evidence)
+        for name, (result, evidence) in judged.items()
+    }
+
+
+def _short_of(result: Result, asked: Asked | None, evidence: Evidence, fewer: int | None) -> Result:
+    judgement = result.judgement
+    if asked is None or judgement.verdict not in (Verdict.PASS, Verdict.IMPROVEMENT, Verdict.INCONCLUSIVE):
+        return result
+    valid = sum(one.valid and not _is_old(one.run.started, evidence) for one in evidence.measurements)
+    if valid >= asked.runs:
+        return result
+    told = f"{wording.counted(valid, 'valid run')}, {asked.place} asks for {asked.runs}"
+    if fewer is not None and valid >= fewer:
+        note = Note("fewer-runs", f"{told} (--llmb-repeats={fewer})")
+        return replace(result, judgement=replace(judgement, notes=(*judgement.notes, note)))
+    text = f"{told}; the newest: {judgement.text}"
+    short = replace(judgement, verdict=Verdict.MISSING, reason=Reason.TOO_FEW_RUNS, text=text)
+    return replace(result, judgement=short)
+
+
+def _is_old(started: datetime | None, evidence: Evidence) -> bool:
+    return evidence.max_age is not None and (started is None or evidence.now - started > evidence.max_age)

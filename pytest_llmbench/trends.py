@@ -1,0 +1,138 @@
+"""Changes of each configuration over its nights: found, compared with what was acknowledged, and an item for each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from pytest_llmbench import wording
+from pytest_llmbench.across import newest_of
+from pytest_llmbench.batch import Judged, Result
+from pytest_llmbench.models import (
+    JUDGED,
+    Acknowledgement,
+    Change,
+    Check,
+    Evidence,
+    Judgement,
+    Measurement,
+    Status,
+)
+from pytest_llmbench.settings import Settings
+
+FAILS = 0.01
+"""A smaller change to slower, as a fraction, is told and fails nothing; several that come to it together do."""
+
+
+def with_changes(judged: Judged, acknowledged: Sequence[Acknowledgement], now: datetime) -> Judged:
+    """Return the results, the newest of each configuration with the changes in its nights."""
+    changed = {
+        result.case.id: replace(result, judgement=_with_changes(result.judgement, evidence, acknowledged, now))
+        for result, evidence in newest_of(judged).values()
+    }
+    return {name: (changed.get(name, result), evidence) for name, (result, evidence) in judged.items()}
+
+
+def _with_changes(
+    judgement: Judgement, evidence: Evidence, acknowledged: Sequence[Acknowledgement], now: datetime
+) -> Judgement:
+    from pytest_llmbench.judge.accepted import covering
+    from pytest_llmbench.judge.changes import FEWEST
+    from pytest_llmbench.judge.estimate import noise_of
+    from pytest_llmbench.judge.nights import history
+    from pytest_llmbench.judge.seen import as_nights, coarse
+    from pytest_llmbench.judge.series import changes_of
+
+    tonight = _tonight(judgement)
+    older = history(tonight, evidence)
+    nights = as_nights(older, tonight)
+    judgement = replace(judgement, nights=as_nights([one for one in older if isinstance(one, Measurement)]))
+    if len(nights) < FEWEST:
+        return judgement
+    known = covering(evidence.baseline.key, acknowledged)
+    unit = coarse((*older, *tonight))
+    return replace(judgement, changes=changes_of(nights, noise_of(evidence, older), known, now.date(), coarse=unit))
+
+
+def _tonight(judgement: Judgement) -> tuple[Measurement, ...]:
+    newest = judgement.measurement
+    if newest is None or judgement.verdict not in JUDGED:
+        return ()
+    return (newest, *judgement.repeats)
+
+
+def unneeded(judged: Judged, acknowledged: Sequence[Acknowledgement]) -> Iterator[str]:
+    """Yield a remark for each acknowledgement that says nothing of any run that was judged."""
+    from pytest_llmbench.judge.accepted import covering, described
+
+    said = [(result.case.key, note.text) for result, _ in judged.values() for note in result.judgement.notes]
+    for one in acknowledged:
+        if not any(covering(key, [one]) and described(one) in text for key, text in said):
+            yield f"{one.place}: no run needs it ({one.configuration}): {described(one)}"
+
+
+def trend_checks(judged: Judged, settings: Settings) -> Iterator[Check]:
+    """Yield an item for each configuration whose level stands changed.
+
+    It fails only if `settings.trend` is "fail", for a change to slower of 1 % or more, or several that come to it
+    together, that nobody acknowledged, or whose acknowledgement expired.
+    """
+    for result, _ in newest_of(judged).values():
+        standing = [one for one in result.judgement.changes if one.stands]
+        if standing:
+            yield _check(result, standing, settings)
+
+
+def _check(result: Result, standing: Sequence[Change], settings: Settings) -> Check:
+    bad = _unaccepted(standing)
+    good = [one for one in standing if one.acknowledged is not None]
+    way = "SLOWER" if standing[-1].difference > 0 else "FASTER"
+    asked, changes = settings.trend == "fail", result.judgement.changes
+    several = [f"  {one.text}" for one in changes] if len(changes) > 1 else []
+    entry = _entry(result.case.key.id, standing) if bad and asked else ()
+    return Check(
+        kind="trend",
+        id=result.case.key.id,
+        status=Status.FAILED if bad and asked else Status.PASSED,
+        verdict="SLOWER" if bad else "ACKNOWLEDGED" if good else way,
+        text=bad or (good or standing)[-1].text,
+        lines=(*several, *entry),
+        decides=asked and result.judgement.verdict in JUDGED,  # old nights alone make no session green
+    )
+
+
+def _entry(configuration: str, standing: Sequence[Change]) -> tuple[str, ...]:
+    """Return the lines of a file that accept the last standing change, but for what a person has to say; nothing where
+    that alone would not do: several changes, or an entry that expired."""
+    slower = _slower(standing)
+    if len(slower) != 1 or slower[0].expired is not None:
+        return ()
+    percent = math.ceil(slower[0].difference * 1000) / 10
+    return (
+        "to accept it, below `acknowledged:` in the file:",
+        f"  - configuration: {configuration}",
+        f"    slower: {percent}%",
+        f"    since: {slower[0].started:%Y-%m-%d}",
+        "    expires: DAY",
+        "    reason: WHY",
+        "    by: WHO",
+    )
+
+
+def _slower(standing: Sequence[Change]) -> list[Change]:
+    """Return the changes to slower that nobody accepted."""
+    return [one for one in standing if one.difference > 0 and one.acknowledged is None]
+
+
+def _unaccepted(standing: Sequence[Change]) -> str:
+    """Return what is said of standing changes to slower that nobody accepted; empty where they are too small."""
+    slower = _slower(standing)
+    large = [one.text for one in slower if one.difference >= FAILS]
+    if large:
+        return large[-1]
+    together = math.prod(1 + one.difference for one in slower)
+    if together < 1 + FAILS:
+        return ""
+    return f"{wording.difference(together)} in {len(slower)} changes, the last: {slower[-1].text}"

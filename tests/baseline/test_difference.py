@@ -1,0 +1,209 @@
+"""What moved from one set of baselines to another, and what of it moved MFU."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from builders import BASELINE
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_llmbench.baseline.difference import PARTS, Difference, compare
+from pytest_llmbench.baseline.difference_text import records, text
+from pytest_llmbench.baseline.lint import Arithmetic
+from pytest_llmbench.baseline.locate import shipped_baselines
+from pytest_llmbench.baseline.read import read_recipes
+from pytest_llmbench.errors import BaselineError
+from pytest_llmbench.models import Accepted, Baseline, Budget, Recording, RegexDialect, Tolerance
+
+SHIPPED = tuple(baseline for recipe in read_recipes([shipped_baselines()]) for baseline in recipe.baselines)
+
+
+def changed(baseline: Baseline = BASELINE, **changes: object) -> Baseline:
+    """Return a baseline with another architecture, parallelism, configuration or other field."""
+    configuration = baseline.configuration
+    for name in ("architecture", "parallelism"):
+        own = {key: value for key, value in changes.items() if key in getattr(configuration, name).__dataclass_fields__}
+        configuration = replace(configuration, **{name: replace(getattr(configuration, name), **own)})
+        changes = {key: value for key, value in changes.items() if key not in own}
+    own = {key: value for key, value in changes.items() if key in configuration.__dataclass_fields__}
+    rest = {key: value for key, value in changes.items() if key not in own}
+    return replace(baseline, configuration=replace(configuration, **own), **rest)  # type: ignore[arg-type]
+
+
+def of(arithmetic: Arithmetic, before: Baseline, after: Baseline) -> Difference:
+    (found,) = compare([before], [after], arithmetic)
+    return found
+
+
+def test_the_shipped_files_do_not_differ_from_themselves(arithmetic: Arithmetic) -> None:
+    found = compare(SHIPPED, SHIPPED, arithmetic)
+    assert len(found) == 82
+    assert not any(one.is_change for one in found)
+    assert text(found, "A", "B") == "82 configurations in both, 0 of them changed"
+
+
+def test_what_nothing_has_timed_in_both_sets_did_not_change(arithmetic: Arithmetic) -> None:
+    untimed = replace(BASELINE, kind="recipe", step_seconds=math.nan, cells=())
+    assert not of(arithmetic, untimed, replace(untimed)).is_change
+    assert of(arithmetic, untimed, replace(untimed, step_seconds=7.3)).is_change
+    assert of(arithmetic, replace(untimed, step_seconds=7.3), untimed).is_change
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("unit", "ms"), ("averages", "interval"), ("first_step", 1), ("pattern", "b"), ("end", "the end")],
+)
+def test_a_log_that_is_read_in_another_way_is_a_change(arithmetic: Arithmetic, name: str, value: str | int) -> None:
+    log = RegexDialect("regex:mine", "find", "a")
+    before = replace(BASELINE, log=log)
+    after = replace(BASELINE, log=replace(log, **{name: value}))  # type: ignore[arg-type]
+    found = of(arithmetic, before, after)
+    assert found.is_change
+    assert [(what, new) for what, _, new in found.facts] == [(f"log {name}", str(value))]
+    assert "dialect" in str(of(arithmetic, before, BASELINE).facts)
+
+
+UNPRINTED = replace(BASELINE, cells=())
+
+MOVES = {
+    "step time": (changed(UNPRINTED, step_seconds=6.9), 7.325 / 6.9),
+    "FLOPs formula": (changed(UNPRINTED, formula="grok", layers=32), None),
+    "batch": (changed(UNPRINTED, global_batch_size=512), 2.0),
+    "peak": (changed(UNPRINTED, peak_tflops=2500.0), 2450 / 2500),
+}
+
+
+@pytest.mark.parametrize("part", MOVES)
+def test_mfu_is_moved_by_what_was_changed_and_by_nothing_else(arithmetic: Arithmetic, part: str) -> None:
+    after, ratio = MOVES[part]
+    moved = of(arithmetic, UNPRINTED, after).utilization
+    assert moved
+    assert moved.after / moved.before == pytest.approx(math.exp(moved.parts[part]))
+    assert ratio is None or moved.after / moved.before == pytest.approx(ratio)
+    assert [name for name, share in moved.parts.items() if abs(share) > 1e-12] == [part]
+
+
+@given(
+    st.fixed_dictionaries(
+        {
+            "step_seconds": st.floats(3, 14),
+            "global_batch_size": st.sampled_from([64, 256, 512]),
+            "peak_tflops": st.sampled_from([2250.0, 2450.0, math.nan]),
+            "layers": st.integers(1, 99),
+        }
+    ),
+    st.sampled_from([(), (("step_time", "7.325"), ("mfu", "47.59%"))]),
+)
+def test_the_parts_add_up(
+    arithmetic: Arithmetic, changes: dict[str, float], cells: tuple[tuple[str, str], ...]
+) -> None:
+    before = replace(BASELINE, cells=cells)
+    after = changed(before, **changes)
+    moved = of(arithmetic, before, after).utilization
+    if math.isnan(changes["peak_tflops"]):
+        assert moved is None
+        return
+    assert moved
+    assert tuple(moved.parts) == PARTS
+    assert sum(moved.parts.values()) == pytest.approx(math.log(moved.after / moved.before), abs=1e-9)
+    assert moved.printed is bool(cells)
+
+
+def test_a_formula_that_was_corrected_moves_mfu_without_a_change_in_step_time(arithmetic: Arithmetic) -> None:
+    """As it happened between two releases: the same seconds, another MFU."""
+    cells = (("step_time", "7.325"), ("mfu", "47.59%"))
+    before = changed(BASELINE, cells=cells)
+    after = changed(BASELINE, cells=(("step_time", "7.325"), ("mfu", "43.83%")), query_groups=48, top_k=1)
+    told = text([of(arithmetic, before, after)], "24.11", "25.01")
+    assert "7.325 s    7.325 s     0.0 %   -7.9 %" in told
+    assert "MFU 47.59% -> 43.83%, by FLOPs formula" in told
+    assert "step time" not in told.splitlines()[2]
+    assert "query groups: 8 -> 48" in told
+
+
+def test_a_printed_mfu_that_follows_from_nothing_is_told(arithmetic: Arithmetic) -> None:
+    cells = (("step_time", "7.325"), ("mfu", "47.59%"))
+    after = changed(BASELINE, cells=(("step_time", "7.325"), ("mfu", "52.35%")))
+    told = text([of(arithmetic, changed(BASELINE, cells=cells), after)], "A", "B")
+    assert "MFU 47.59% -> 52.35%, by the documents' own sums +10.0 %" in told
+
+
+@pytest.mark.parametrize(
+    ("after", "fact"),
+    [
+        (changed(tp=8), ("TP", "4", "8")),
+        (changed(vp=None), ("VP", "1", "-")),
+        (changed(window=replace(BASELINE.window, first=35)), None),
+        (changed(tolerances=(Tolerance(0.02),)), ("tolerance", "the session's", "2 %")),
+        (changed(budgets=(Budget("checkpoint_save_seconds", 60),)), ("budgets", "-", "checkpoint_save_seconds 60 s")),
+        (changed(drift_budget=0.03), ("drift budget", "-", "3 %")),
+        (changed(steps=100), None),
+        (changed(kind="recorded"), ("kind", "published", "recorded")),
+        (changed(sequence_length=4096), ("sequence length", "8192", "4096")),
+    ],
+)
+def test_whatever_else_is_another_is_told(
+    arithmetic: Arithmetic, after: Baseline, fact: tuple[str, str, str] | None
+) -> None:
+    found = of(arithmetic, BASELINE, after)
+    assert found.is_change
+    assert found.facts == (fact,) if fact else [name for name, _, _ in found.facts] == ["window"]
+
+
+RECORDED = Recording("2025-11-20", 1, 7.4, 7.4, 0.01, (7.4,), ())
+
+
+@pytest.mark.parametrize(
+    ("changes", "fact"),
+    [
+        ({"mean_seconds": 9.9}, ("mean", "0.0 %", "+33.8 %")),
+        ({"reason": "why"}, ("drift from", "7.200 s of 2025-11-01", "7.400 s of 2025-11-20")),
+        ({"earlier": ()}, ("drift from", "7.200 s of 2025-11-01", "7.400 s of 2025-11-20")),
+        ({"mean_seconds": 7.401, "by": "somebody"}, None),
+    ],
+    ids=["mean", "accepted", "forgotten", "nothing"],
+)
+def test_what_a_recording_holds_a_run_to_besides_is_told(
+    arithmetic: Arithmetic, changes: dict[str, object], fact: tuple[str, str, str] | None
+) -> None:
+    """A recording whose mean allows more, or that forgot the value that drift is counted from, is another gate."""
+    recording = replace(RECORDED, earlier=(Accepted("2025-11-01", 7.2),))
+    before = changed(kind="recorded", recording=recording)
+    after = changed(before, recording=replace(recording, **changes))  # type: ignore[arg-type]
+    assert of(arithmetic, before, after).facts == ((fact,) if fact else ())
+
+
+def test_releases_are_compared_without_their_names_and_folders_with_them(arithmetic: Arithmetic) -> None:
+    old, new = ([one for one in SHIPPED if one.key.release == release] for release in ("24.11", "25.05"))
+    shared = [one.id for one in compare(old, new, arithmetic) if one.before and one.after]
+    assert shared == ["grok1_314b-h100-bf16-512", "grok1_314b-h100-fp8-512"]
+    assert {one.id for one in compare(SHIPPED, new, arithmetic) if one.after} == {one.key.id for one in new}
+
+
+def test_what_nothing_tells_apart_is_refused(arithmetic: Arithmetic) -> None:
+    with pytest.raises(BaselineError, match="bf16-128-published twice on one side"):
+        compare([BASELINE, BASELINE], [BASELINE], arithmetic)
+
+
+def test_published_and_recorded_stand_side_by_side(arithmetic: Arithmetic) -> None:
+    both = [BASELINE, replace(BASELINE, kind="recorded", step_seconds=7.4)]
+    found = compare(both, [BASELINE], arithmetic)
+    assert [(one.id.rpartition("-")[2], one.is_change) for one in found] == [("published", False), ("recorded", True)]
+
+
+def test_text_fits_and_names_both_sides(arithmetic: Arithmetic) -> None:
+    lines = text(compare(SHIPPED, SHIPPED[9:], arithmetic), "old", str(Path("new"))).splitlines()
+    assert lines[0].startswith("only in old: 9: grok1_314b-24.11-h100-bf16-8, grok1_314b-24.11-h100-bf16-16,")
+    assert max(map(len, lines)) < 80
+
+
+def test_records_hold_both_sides(arithmetic: Arithmetic) -> None:
+    (one,) = records([of(arithmetic, UNPRINTED, changed(UNPRINTED, step_seconds=7.4, tp=8))])
+    assert one["step_seconds"] == [7.325, 7.4]
+    assert one["step_time_change"] == pytest.approx(7.4 / 7.325 - 1)
+    assert one["facts"] == {"TP": ["4", "8"]}
+    assert one["mfu_log_parts"]["step time"] == pytest.approx(math.log(7.325 / 7.4))

@@ -1,0 +1,62 @@
+"""The page of a night in Debian's Chromium, driven by Playwright."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from night import NOW, night
+
+PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
+
+
+def absent(text: str) -> None:
+    """Skip the test, or fail it under LLMB_REQUIRE_BROWSER."""
+    if os.environ.get("LLMB_REQUIRE_BROWSER"):
+        pytest.fail(text)
+    pytest.skip(text)
+
+
+@pytest.fixture(scope="session")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the pages of a whole night, and of a few configurations of it."""
+    from pytest_llmbench.report.html.page import render
+
+    folder = tmp_path_factory.mktemp("night")
+    outcomes = night(folder)
+    (folder / "report.html").write_text(render(outcomes, NOW))
+    checks = [one for one in outcomes if one["kind"] != "configuration"]
+    (folder / "few.html").write_text(render([*outcomes[:9], outcomes[81], *checks[:3], *checks[-3:]], NOW))
+    return folder
+
+
+@pytest.fixture
+def report(reports: Path) -> Path:
+    """The page of a whole night."""
+    return reports / "report.html"
+
+
+@pytest.fixture
+def few(reports: Path) -> Path:
+    """The page of one configuration of each verdict."""
+    return reports / "few.html"
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Any]:
+    """A running browser; without one the test is skipped, or fails under LLMB_REQUIRE_BROWSER."""
+    program = next(filter(None, map(shutil.which, PROGRAMS)), None)
+    if program is None:
+        absent("there is no chromium: apt-get install chromium")
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError as error:
+        absent(f"{error}: pip install --group browser")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])  # CI runs as root
+        yield browser
+        browser.close()

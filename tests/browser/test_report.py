@@ -1,0 +1,191 @@
+"""The HTML report as its readers have it: sorted, filtered, opened by a link, by keyboard, in both themes, on a phone,
+without a script, and under the policy with which Jenkins serves artifacts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SLOW = "grok1_314b-24.11-h100-bf16-8"
+
+JENKINS = "sandbox; default-src 'none'; img-src 'self'; style-src 'self';"
+"""https://www.jenkins.io/doc/book/system-administration/security/configuring-content-security-policy/"""
+
+Open = Callable[..., Any]
+
+
+@pytest.fixture
+def opened(chromium: Any, report: Path) -> Iterator[Open]:
+    """Open the page (at an anchor, in a context with these settings); anything on the console fails the test."""
+    contexts, told = [], list[str]()
+
+    def open_page(anchor: str = "", path: Path = report, **context: Any) -> Any:
+        contexts.append(chromium.new_context(**context))
+        page = contexts[-1].new_page()
+        page.on("console", lambda message: told.append(message.text))
+        page.on("pageerror", lambda error: told.append(str(error)))
+        page.goto(f"{path.as_uri()}{anchor}")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert told == []
+
+
+def column(page: Any, place: int) -> list[str]:
+    """Return the texts of a column of the verdict table, of the rows that are shown."""
+    cells: list[str] = page.locator(f"#table tbody tr:visible > :nth-child({place})").all_inner_texts()
+    return cells
+
+
+def sort(page: Any, name: str) -> None:
+    page.locator("#table thead").get_by_role("button", name=name, exact=True).click()
+
+
+def test_the_table_sorts_numbers_as_numbers_and_unknown_ones_last(opened: Open) -> None:
+    page = opened()
+    sort(page, "GPUs")
+    assert page.get_by_role("columnheader", name="GPUs").get_attribute("aria-sort") == "ascending"
+    sizes = [int(text) for text in column(page, 6)]
+    assert sizes == sorted(sizes)
+    assert (sizes[0], sizes[-1]) == (8, 2048)
+    sort(page, "GPUs")
+    assert [int(text) for text in column(page, 6)] == sorted(sizes, reverse=True)
+    for _ in range(2):
+        sort(page, "Difference")
+        differences = column(page, 3)
+        assert differences.count("-") == 6
+        assert set(differences[-6:]) == {"-"}
+    assert differences[0] == "+11.4 %"
+    assert page.locator("th[aria-sort]").count() == 1
+    sort(page, "Verdict")
+    assert column(page, 2)[0] == SLOW
+
+
+def test_the_table_filters_by_words_and_by_colour(opened: Open) -> None:
+    page = opened()
+    assert page.locator("#shown").inner_text() == "82 of 82 shown"
+    page.get_by_label("Filter").fill("grok1 FP8")
+    names = column(page, 2)
+    assert 0 < len(names) < 82
+    assert all("grok1" in name and "fp8" in name for name in names)
+    assert page.locator("#shown").inner_text() == f"{len(names)} of 82 shown"
+    cards = page.locator("section[aria-labelledby=configurations] details")
+    assert cards.locator("visible=true").locator(".name").all_inner_texts() == names
+    page.get_by_label("Filter").fill("")
+    for colour in ("green", "skipped", "unclear"):
+        page.get_by_label(colour).uncheck()
+    assert len(column(page, 2)) == 4
+    page.get_by_label("Filter").fill("no such thing")
+    assert page.locator("#shown").inner_text() == "0 of 82 shown"
+
+
+def test_a_link_opens_its_configuration(opened: Open) -> None:
+    page = opened()
+    card = page.locator("details", has=page.locator(f"[id='{SLOW}']"))
+    assert not card.get_by_text("the bound is 25.23 s").first.is_visible()
+    page.locator("#table").get_by_role("link", name=SLOW, exact=True).click()
+    assert card.get_by_text("the bound is 25.23 s").first.is_visible()
+    assert card.locator("svg").count() == 3
+    assert page.evaluate("document.activeElement.tagName") == "SUMMARY"
+
+
+def test_a_link_opens_also_what_the_filter_left_out(opened: Open) -> None:
+    page = opened()
+    page.get_by_role("checkbox", name="red").uncheck()
+    page.locator(".next").get_by_role("link", name=SLOW, exact=True).click()
+    assert page.get_by_text("the bound is 25.23 s").first.is_visible()
+
+
+def test_a_link_from_elsewhere_opens_its_configuration(opened: Open) -> None:
+    assert opened(f"#{SLOW}").get_by_text("the bound is 25.23 s").first.is_visible()
+
+
+def test_the_keyboard_reaches_everything(opened: Open) -> None:
+    page = opened()
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "To the verdicts"
+    page.locator("#table thead button", has_text="GPUs").focus()
+    page.keyboard.press("Enter")
+    assert column(page, 6)[0] == "8"
+    page.locator("details summary").first.focus()
+    page.keyboard.press("Space")
+    assert page.locator("section details").first.evaluate("card => card.open")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(opened: Open, few: Path, scheme: str) -> None:
+    """With everything open, of one configuration of each verdict: axe-core takes its time."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    page = opened(path=few, color_scheme=scheme, bypass_csp=True)  # axe-core is a script that the page's policy forbids
+    page.evaluate("document.querySelectorAll('details').forEach((card) => { card.open = true })")
+    found = Axe().run(page).response
+    assert len(found["passes"]) > 20
+    assert [(one["id"], one["nodes"][0]["html"]) for one in found["violations"]] == []
+
+
+def test_the_theme_can_be_chosen(opened: Open) -> None:
+    page = opened(color_scheme="light")
+    background = "getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(background)
+    button = page.get_by_role("button", name="Theme")
+    button.click()
+    assert (button.inner_text(), page.evaluate(background)) == ("Theme: light", light)
+    button.click()
+    dark = page.evaluate(background)
+    assert dark != light
+    page.reload()
+    assert (button.inner_text(), page.evaluate(background)) == ("Theme: dark", dark)
+
+
+def test_a_phone_scrolls_the_table_and_not_the_page(opened: Open) -> None:
+    page = opened(f"#{SLOW}", viewport={"width": 390, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert page.evaluate("document.querySelector('#table').scrollWidth") > 390
+    seen = page.locator("#table tbody tr td.number").first.bounding_box()  # how much slower it is, without scrolling
+    assert seen is not None
+    assert seen["x"] + seen["width"] <= 390
+
+
+def test_it_reads_without_a_script(opened: Open) -> None:
+    page = opened(f"#{SLOW}", java_script_enabled=False)
+    assert page.locator("#table tbody tr").count() == 82
+    assert page.get_by_text("the bound is 25.23 s").first.is_visible()
+    assert not page.locator("#filter").is_visible()
+    assert not page.locator("#theme").is_visible()
+
+
+def test_it_reads_as_jenkins_serves_it(chromium: Any, report: Path) -> None:
+    """Neither style nor script: the charts are there, and a link still opens its configuration."""
+    context = chromium.new_context()
+    page = context.new_page()
+    headers = {"Content-Security-Policy": JENKINS, "Content-Type": "text/html; charset=utf-8"}
+    body = report.read_text(encoding="utf-8")
+    page.route("http://ci.invalid/**", lambda route: route.fulfill(headers=headers, body=body))
+    page.goto(f"http://ci.invalid/report.html#{SLOW}")
+    assert page.locator("body").evaluate("body => getComputedStyle(body).fontFamily") != "system-ui, sans-serif"
+    assert page.locator("#table tbody tr").count() == 82
+    assert page.get_by_text("the bound is 25.23 s").first.is_visible()
+    box = page.locator("svg").first.bounding_box()
+    assert box is not None
+    assert (box["width"], box["height"]) == (438, 228)
+    context.close()
+
+
+def test_a_script_of_a_log_does_not_run(opened: Open) -> None:
+    page = opened()
+    assert page.title().startswith("5 red, 1 unclear")
+    assert page.get_by_text("<script>document.title='owned'</script>").count() > 5
+
+
+def test_what_is_printed_shows_all_details(opened: Open) -> None:
+    page = opened()
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.locator("details:not([open])").count() == 0
+    page.emulate_media(media="print")
+    assert not page.locator("#filter").is_visible()

@@ -1,0 +1,31 @@
+"""Both kinds of stores: each test that asks for one runs on SQLite and on PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from databases import new_database, server
+
+from pytest_llmbench.history.place import Place, place_of
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[Path]:
+    """The folder of a server's socket."""
+    yield from server()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A new store, as it is given on the command line."""
+    if request.param == "sqlite":
+        return str(tmp_path / "history.db")
+    return new_database(request.getfixturevalue("postgresql"))
+
+
+@pytest.fixture
+def place(url: str, tmp_path: Path) -> Place:
+    """A new store."""
+    return place_of(url, tmp_path)

@@ -1,0 +1,160 @@
+"""What names a store, and what is told where it cannot be one; no password is ever printed."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sqlite3
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_llmbench.errors import HistoryError
+from pytest_llmbench.history.place import place_of, without_password
+from pytest_llmbench.history.write import prepare
+
+
+@pytest.mark.parametrize(
+    ("given", "file"),
+    [
+        ("history.db", "history.db"),
+        ("./a:b.db", "a:b.db"),
+        ("sqlite:///history.db", "history.db"),
+        ("sqlite:///sub/../history.db", "sub/../history.db"),
+    ],
+)
+def test_a_file_is_below_the_folder_of_the_session(tmp_path: Path, given: str, file: str) -> None:
+    (tmp_path / "sub").mkdir()
+    assert place_of(given, tmp_path).file == tmp_path / file
+
+
+def test_an_absolute_path_has_four_slashes(tmp_path: Path) -> None:
+    assert place_of(f"sqlite:///{tmp_path}/h.db", Path("/elsewhere")).file == tmp_path / "h.db"
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("sqlit:///h.db", "found the scheme 'sqlit' (did you mean 'sqlite'?); expected a file such as history.db"),
+        ("postgres://u:secret@h/d", "found the scheme 'postgres' (did you mean 'postgresql'?)"),
+        ("mysql://u:secret@h/d", "found the scheme 'mysql'"),
+        ("sqlite:h.db", "no scheme with ://"),
+        ("sqlite://h.db", "found two slashes; write sqlite:///history.db"),
+        ("sqlite://", "found two slashes"),
+        ("sqlite:///", "found no file"),
+        ("sqlite:///:memory:", "would be forgotten"),
+        ("sqlite:///h.db?mode=ro", "found options behind '?'"),
+        ("postgresql://u:secret@h", "names no database"),
+        ("postgresql://u:secret@h:port/d", "not a URL"),
+        ("nowhere/h.db", "does not exist: make it, or give another one"),
+        (".", "found something that is no file"),
+    ],
+)
+def test_what_cannot_be_a_store_is_told_with_what_can(tmp_path: Path, given: str, told: str) -> None:
+    with pytest.raises(HistoryError) as error:
+        place_of(given, tmp_path)
+    assert told in str(error.value)
+    assert "secret" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("--llmb-history=postgresql://u:secret@h/d", "--llmb-history=postgresql://u:***@h/d"),
+        ("postgresql://u:se/cr@et@h/d", "postgresql://u:***@h/d"),
+        ("postgresql://h/d?user=u&password=secret&x=1", "postgresql://h/d?user=u&password=***&x=1"),
+        ("postgresql://u@h/d?sslpassword=secret", "postgresql://u@h/d?sslpassword=***"),
+        ("https://ci.example/job/7", "https://ci.example/job/7"),
+        ("user@host: text", "user@host: text"),
+    ],
+)
+def test_passwords_are_not_told(text: str, told: str) -> None:
+    assert without_password(text) == told
+
+
+def test_the_place_of_a_server_shows_no_password(tmp_path: Path) -> None:
+    place = place_of("postgresql://u:secret@h:5432/d?sslmode=require&sslpassword=secret", tmp_path)
+    assert place.shown == "postgresql://u@h:5432/d?sslmode=require"
+    assert "secret" not in repr(place)
+    assert "secret" in place.url
+
+
+def test_a_server_that_does_not_answer_is_told_without_the_password(tmp_path: Path) -> None:
+    place = place_of(f"postgresql://u:secret@/d?host={tmp_path}", tmp_path)
+    with pytest.raises(HistoryError) as error:
+        prepare(place)
+    assert str(error.value).startswith("postgresql://u@/d?host=")
+    assert "see that the server runs and lets this user in" in str(error.value)
+    assert "secret" not in str(error.value)
+
+
+def test_the_database_of_another_program_is_left_alone(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "other.db") as other:
+        other.execute("CREATE TABLE users (name TEXT)")
+    other.close()
+    before = (tmp_path / "other.db").read_bytes()
+    with pytest.raises(HistoryError, match=r"found the tables of another program \(users\): give another file"):
+        prepare(place_of("other.db", tmp_path))
+    assert (tmp_path / "other.db").read_bytes() == before
+
+
+@pytest.mark.parametrize("content", [b"verdict,seconds\n", b"SQLite format 2\x00" + bytes(100)])
+def test_a_file_that_is_no_database_is_left_alone(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "h.csv").write_bytes(content)
+    with pytest.raises(HistoryError, match="the file is not a database: give another name"):
+        place_of("h.csv", tmp_path)
+    assert (tmp_path / "h.csv").read_bytes() == content
+
+
+def test_a_damaged_database_is_told(tmp_path: Path) -> None:
+    (tmp_path / "h.db").write_bytes(b"SQLite format 3\x00" + b"\xff" * 5000)
+    with pytest.raises(HistoryError, match="file is not a database"):
+        prepare(place_of("h.db", tmp_path))
+
+
+def test_an_empty_file_becomes_a_store(tmp_path: Path) -> None:
+    """As `mktemp` makes one."""
+    (tmp_path / "h.db").touch()
+    prepare(place_of("h.db", tmp_path))
+
+
+def test_the_command_makes_no_store(tmp_path: Path) -> None:
+    with pytest.raises(HistoryError, match="there is no such file"):
+        place_of("h.db", tmp_path, writes=False)
+
+
+def test_a_package_that_is_missing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = importlib.util.find_spec
+    for package, given, extra in (
+        ("sqlalchemy", "h.db", "history"),
+        ("psycopg", "postgresql://u:secret@h/d", "postgresql"),
+    ):
+        monkeypatch.setattr(
+            importlib.util, "find_spec", lambda name, absent=package: None if name == absent else found(name)
+        )
+        with pytest.raises(HistoryError, match=rf"needs {package}: pip install 'pytest-llmbench\[{extra}\]'") as error:
+            place_of(given, tmp_path)
+        assert "secret" not in str(error.value)
+
+
+@pytest.fixture
+def read_only(tmp_path: Path) -> Iterator[Path]:
+    """A folder that nobody can write: a file system where root may mount one, as root may write any folder."""
+    folder = tmp_path / "sealed"
+    folder.mkdir()
+    if os.getuid() != 0:
+        folder.chmod(0o555)
+        yield folder
+        folder.chmod(0o755)
+        return
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "none", str(folder)], check=False).returncode:
+        pytest.skip("root may not mount here")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_folder_that_cannot_be_written_is_told_at_once(read_only: Path) -> None:
+    with pytest.raises(HistoryError, match=r"sealed cannot be written: change its permissions"):
+        place_of("h.db", read_only)

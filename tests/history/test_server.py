@@ -1,0 +1,101 @@
+"""What only a server can do: refuse a user, and go away."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import builders
+import pytest
+from databases import missing, new_database, running
+from remembered import document, outcome
+
+from pytest_llmbench import remembering
+from pytest_llmbench.errors import HistoryError
+from pytest_llmbench.history import look, migrations
+from pytest_llmbench.history.place import place_of
+from pytest_llmbench.history.store import connected
+from pytest_llmbench.history.write import prepare, write
+from pytest_llmbench.remembering import Remembered
+
+
+def test_a_user_who_may_not_write_is_told_at_the_start(postgresql: Path, tmp_path: Path) -> None:
+    """One that may not even see the tables, and one that may only read them."""
+    url = new_database(postgresql)
+    owner = place_of(url, tmp_path)
+    prepare(owner)
+    with connected(owner, writes=True) as connection:
+        name = url.partition("@/")[2].partition("?")[0]
+        connection.exec_driver_sql(f"CREATE ROLE r{name} LOGIN")
+    reader = place_of(url.replace("llmb@", f"r{name}@"), tmp_path)
+    with pytest.raises(HistoryError, match="permission denied for table llmb_version; the user may not use its tables"):
+        prepare(reader)
+    with connected(owner, writes=True) as connection:
+        connection.exec_driver_sql(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO r{name}")
+    with pytest.raises(HistoryError, match="this user may not write to llmb_version: grant it, or use another"):
+        prepare(reader)
+    assert look.everything(reader) == []
+
+
+def test_other_tables_of_the_database_are_left_alone(postgresql: Path, tmp_path: Path) -> None:
+    place = place_of(new_database(postgresql), tmp_path)
+    with connected(place, writes=True) as connection:
+        connection.exec_driver_sql("CREATE TABLE session (id TEXT)")
+        connection.exec_driver_sql("INSERT INTO session VALUES ('mine')")
+    write(place, document(outcome(7.4)))
+    with connected(place, writes=False) as connection:
+        assert connection.exec_driver_sql("SELECT id FROM session").all() == [("mine",)]
+
+
+def test_a_user_who_does_not_own_an_older_store_cannot_bring_it_up(postgresql: Path, tmp_path: Path) -> None:
+    """And it stays what it was, for those who use it as it is."""
+    url = new_database(postgresql)
+    owner, name = place_of(url, tmp_path), f"w{url.partition('@/')[2].partition('?')[0]}"
+    with connected(owner, writes=True) as connection:
+        migrations.migrate(connection, owner.shown, migrations.MIGRATIONS[:1])
+        connection.exec_driver_sql(f"CREATE ROLE {name} LOGIN")
+        connection.exec_driver_sql(f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {name}")
+    with pytest.raises(HistoryError, match="must be owner of table llmb_verdict"):
+        prepare(place_of(url.replace("llmb@", f"{name}@"), tmp_path))
+    with connected(owner, writes=False) as connection:
+        assert migrations.version_of(connection, owner.shown) == 1
+
+
+def stored(remembered: Remembered, folder: Path) -> tuple[str, str]:
+    return remembered.store([outcome(7.4)], builders.NOW, ["-q"], {}, [folder])
+
+
+def test_a_server_that_comes_back_gets_the_session_once(
+    postgresql: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it had stored the session, and the word of it was lost."""
+    place = place_of(new_database(postgresql), tmp_path)
+    remembered = Remembered(place, [builders.KEY])
+    tries = []
+
+    def interrupted(*arguments: object) -> int:
+        tries.append(write(*arguments))  # type: ignore[arg-type]
+        if len(tries) == 1:
+            raise HistoryError("the connection was lost")
+        return tries[-1]
+
+    monkeypatch.setattr(remembering, "PAUSES", (0.0, 0.0))
+    monkeypatch.setattr("pytest_llmbench.history.write.write", interrupted)
+    told, problem = stored(remembered, tmp_path)
+    assert (told, problem, tries) == (f"history: 1 verdict stored in {place.shown}", "", [1, 0])
+    assert len(look.everything(place)) == 1
+
+
+def test_a_server_that_is_gone_at_the_end_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if absent := missing():
+        pytest.skip(absent)
+    monkeypatch.setattr(remembering, "PAUSES", (0.0, 0.0))
+    with running() as folder:
+        place = place_of(new_database(folder), tmp_path)
+        remembered = Remembered(place, [builders.KEY])
+    told, problem = stored(remembered, tmp_path)
+    assert told == ""
+    assert "history: 1 verdict not stored (no verdict depends on it): postgresql://llmb@/" in problem
+    assert "see that the server runs and lets this user in; they are kept: llmbench history add llmb-history" in problem
+    assert len(list(tmp_path.glob("llmb-history-unsaved-*.json"))) == 1
+    with pytest.raises(HistoryError, match="see that the server runs"):
+        Remembered(place, [builders.KEY])

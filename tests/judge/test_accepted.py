@@ -1,0 +1,175 @@
+"""An accepted change moves the level that a run is compared with, by no more than was accepted, and says so."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from datetime import date, timedelta
+
+import pytest
+from builders import BASELINE, HISTORY, KEY, NOW, at, evidence, measurement, nights, run
+
+from pytest_llmbench.judge.accepted import moved
+from pytest_llmbench.judge.decide import judge
+from pytest_llmbench.models import Acknowledgement, Evidence, Judgement, Measurement, PastRun, Recording, Verdict
+
+TODAY = NOW.date()
+SLOWER = Acknowledgement(
+    KEY.id, 0.06, TODAY - timedelta(days=1), TODAY + timedelta(days=30), "the security fix", "A. Person", "a.yaml:3"
+)
+TEXT = f"acknowledged: +6.0 % by A. Person until {SLOWER.expires}: the security fix"
+RECORDED = Recording("2025-11-01", 3, 7.325, 7.325, 0.01, (7.3, 7.325, 7.35), ())
+
+
+def changed(**fields: object) -> Acknowledgement:
+    return replace(SLOWER, **fields)  # type: ignore[arg-type]
+
+
+def tonight(factor: float) -> Measurement:
+    return measurement(7.325 * factor)
+
+
+def verdict(
+    factor: float, *entries: Acknowledgement, older: tuple[Measurement, ...] = HISTORY, certify: bool = False
+) -> Judgement:
+    return judge(moved(evidence(tonight(factor), *older), entries, certify=certify))
+
+
+def test_an_accepted_change_passes_and_says_who_accepted_it() -> None:
+    assert verdict(1.06).verdict is Verdict.REGRESSION
+    told = verdict(1.06, SLOWER)
+    assert told.verdict is Verdict.PASS
+    assert told.text.endswith(TEXT)
+    assert (told.notes[0].code, told.notes[0].text) == ("acknowledged", TEXT)
+    assert told.baseline.step_seconds == pytest.approx(7.325 * 1.06)
+    assert told.bound_seconds == pytest.approx(7.325 * 1.06 * 1.05)
+
+
+def test_a_further_change_of_the_same_size_still_fails() -> None:
+    told = verdict(1.06 * 1.06, SLOWER)
+    assert told.verdict is Verdict.REGRESSION
+    assert TEXT in told.text
+
+
+@pytest.mark.parametrize(("accepted", "first"), [(0.06, 13), (0.12, 19), (0.2, 27)])
+def test_more_slowdown_never_turns_a_failure_into_a_pass(accepted: float, first: int) -> None:
+    """Nor is a part of what was accepted a regression: 1.06 x 1.05 is 1.113, and what the run can show."""
+    entry = changed(fraction=accepted)
+    failing = [verdict(1 + percent / 100, entry).verdict is Verdict.REGRESSION for percent in range(31)]
+    assert failing == sorted(failing)
+    assert failing.index(True) == first
+
+
+@pytest.mark.parametrize(
+    ("entry", "why"),
+    [
+        (changed(expires=TODAY - timedelta(days=1)), f"expired on {TODAY - timedelta(days=1)}, without effect"),
+        (changed(since=TODAY + timedelta(days=1)), ""),
+        (changed(configuration="llama*"), ""),
+    ],
+    ids=["expired", "not yet", "another configuration"],
+)
+def test_what_does_not_hold_tonight_has_no_effect(entry: Acknowledgement, why: str) -> None:
+    told = verdict(1.06, entry)
+    assert told.verdict is Verdict.REGRESSION
+    assert why in told.text
+    assert [note.code for note in told.notes if note.text in told.text] == ["acknowledgement-expired"] * bool(why)
+    assert told.baseline is BASELINE
+
+
+def test_its_first_and_last_day_count() -> None:
+    assert verdict(1.06, changed(since=(NOW - timedelta(hours=3)).date(), expires=TODAY)).verdict is Verdict.PASS
+
+
+def test_a_certificate_accepts_nothing() -> None:
+    told = verdict(1.06, SLOWER, certify=True)
+    assert told.verdict is Verdict.REGRESSION
+    assert "without effect under --llmb-certify" in told.text
+
+
+@pytest.mark.parametrize(("since", "expected"), [(date(2025, 10, 31), 1.0), (date(2025, 11, 2), 1.06)])
+def test_a_baseline_that_was_recorded_after_the_change_holds_it_already(since: date, expected: float) -> None:
+    recorded = at(BASELINE, kind="recorded", recording=RECORDED)
+    entry = changed(since=since)
+    found = moved(evidence(measurement(7.325 * 1.06, baseline=recorded), baseline=recorded), [entry])
+    assert found.baseline.step_seconds == pytest.approx(7.325 * expected)
+    assert found.baseline.recording is not None
+    assert found.baseline.recording.trimmed_mean_seconds == pytest.approx(7.325 * expected)
+    assert ("may hold it already" in found.remarks[0].text) is (expected == 1.0)
+
+
+@pytest.mark.parametrize(("newest", "expected"), [("2025-10-30", 1.06), ("2025-10-31", 1.0), ("", 1.0)])
+def test_a_baseline_that_was_recorded_later_from_runs_before_the_change_does_not_hold_it(
+    newest: str, expected: float
+) -> None:
+    recorded = at(BASELINE, kind="recorded", recording=replace(RECORDED, newest_run=newest))
+    entry = changed(since=date(2025, 10, 31))
+    found = moved(evidence(measurement(7.325 * 1.06, baseline=recorded), baseline=recorded), [entry])
+    assert found.baseline.step_seconds == pytest.approx(7.325 * expected)
+
+
+def test_a_configuration_that_was_faster_than_its_baseline_gets_no_more_room_than_it_needs() -> None:
+    """Six percent faster than the document, then six slower: it is where the document is, and not six above it."""
+    before = nights(*[7.325 * 0.94] * 8, first=3)
+    entry = changed(since=TODAY - timedelta(days=2))
+    assert verdict(1.0, entry, older=before).baseline.step_seconds == pytest.approx(7.325)
+    assert verdict(1.06, entry, older=before).verdict is not Verdict.PASS
+    slower = nights(*[7.325 * 1.03] * 8, first=3)
+    assert verdict(1.09, entry, older=slower).baseline.step_seconds == pytest.approx(7.325 * 1.06)
+
+
+def test_runs_that_only_the_history_knows_tell_how_fast_it_was_before() -> None:
+    """A nightly folder holds tonight's run alone: the accepted level is the same as if all of them lay in it."""
+    entry = changed(since=TODAY - timedelta(days=2))
+    found = nights(*[7.325 * 0.94] * 8, first=3)
+    recalled = [
+        PastRun(one.started, "1", "", BASELINE.window, {}, True, one.statistic_seconds) for one in found if one.started
+    ]
+    told = moved(evidence(tonight(1.06), recalled=tuple(recalled)), [entry])
+    assert told.baseline.step_seconds == pytest.approx(7.325)
+    assert told.baseline.step_seconds == moved(evidence(tonight(1.06), *found), [entry]).baseline.step_seconds
+
+
+def test_a_run_that_does_not_need_it_is_compared_with_the_baseline_and_says_that_it_can_go() -> None:
+    told = verdict(1.0, SLOWER)
+    assert (told.verdict, told.baseline) == (Verdict.PASS, BASELINE)
+    assert "it can go (a.yaml:3)" in told.text
+
+
+def test_an_accepted_improvement_makes_the_level_stricter() -> None:
+    faster = changed(fraction=-0.10)
+    assert verdict(0.9).verdict is Verdict.IMPROVEMENT
+    assert verdict(0.9, faster).verdict is Verdict.PASS
+    assert verdict(1.0).verdict is Verdict.PASS
+    assert verdict(1.0, faster).verdict is Verdict.REGRESSION
+
+
+def test_two_changes_of_different_days_add_up() -> None:
+    entries = [changed(since=TODAY - timedelta(days=40), fraction=0.03), SLOWER]
+    found = moved(evidence(tonight(1.09)), entries)
+    assert found.baseline.step_seconds == pytest.approx(7.325 * 1.03 * 1.06)
+    assert len(found.remarks) == 2
+
+
+def test_what_a_run_is_shown_beside_moves_too() -> None:
+    from pytest_llmbench.models import Metric
+
+    expected = (Metric("step_time_seconds", 7.325), Metric("mfu", 0.4, larger_is_better=True))
+    found = moved(evidence(measurement(7.76, expected=expected)), [SLOWER])
+    assert [metric.value for metric in found.measurements[0].expected] == pytest.approx([7.325 * 1.06, 0.4 / 1.06])
+    assert found.measurements[0].baseline is found.baseline
+
+
+@pytest.mark.parametrize(
+    "of",
+    [evidence(), evidence(measurement(7.76, run=run(started=None)))],
+    ids=["no run", "a run that does not say when it started"],
+)
+def test_without_a_run_and_its_day_nothing_is_moved(of: Evidence) -> None:
+    assert moved(of, [SLOWER]) is of
+
+
+def test_a_baseline_without_a_value_stays_so() -> None:
+    none = at(BASELINE, step_seconds=math.nan, kind="recipe")
+    found = moved(evidence(measurement(7.0, baseline=none), baseline=none), [SLOWER])
+    assert math.isnan(found.baseline.step_seconds)

@@ -1,0 +1,166 @@
+"""Changes of level in a series of nights: found where they are, and nothing where there is none."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import ruptures
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_llmbench.judge.changes import FEWEST, SMALLEST, Step, drawn_in, steps
+from pytest_llmbench.models import Noise
+
+KNOWN = Noise(0.01, 100.0, "nights", measured=True)
+QUIET = Noise(1e-4, 100.0, "nights", measured=True)
+
+
+def series(*levels: tuple[float, int], seed: int = 1, sigma: float = 0.01) -> list[float]:
+    """Return nights at these levels (logarithm, number of nights), with noise."""
+    values = np.concatenate([np.full(count, level) for level, count in levels])
+    noisy = values + sigma * np.random.default_rng(seed).standard_normal(len(values))
+    return [float(value) for value in noisy]
+
+
+def positions(found: tuple[Step, ...]) -> list[int]:
+    return [one.position for one in found]
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(("size", "after"), [(0.05, 4), (0.03, 8), (-0.05, 4), (0.02, 40)])
+def test_a_change_that_held_is_found_where_it_is(size: float, after: int, seed: int) -> None:
+    (one,) = steps(series((0.0, 60), (size, after), seed=seed), KNOWN)
+    assert abs(one.position - 60) <= (1 if abs(size) > 0.02 else 4)
+    assert one.difference == pytest.approx(size, abs=0.02)
+    assert one.low < one.difference < one.high
+
+
+def test_a_change_has_its_size_with_an_interval() -> None:
+    (one,) = steps(series((0.0, 100), (0.04, 100)), KNOWN)
+    assert one.difference == pytest.approx(0.04, abs=0.004)
+    assert one.high - one.low == pytest.approx(2 * 1.98 * 0.01 * math.sqrt(2 / 100), rel=0.3)
+
+
+def test_a_change_that_was_taken_back_is_two() -> None:
+    found = steps(series((0.0, 150), (0.05, 10), (0.0, 150)), KNOWN)
+    assert positions(found) == pytest.approx([150, 160], abs=1)
+    assert [one.difference > 0 for one in found] == [True, False]
+
+
+def test_stairs_are_found_one_by_one() -> None:
+    found = steps(series((0.0, 40), (0.04, 40), (0.08, 40), (0.02, 40)), KNOWN)
+    assert positions(found) == pytest.approx([40, 80, 120], abs=1)
+    assert [one.difference for one in found] == pytest.approx([0.04, 0.04, -0.06], abs=0.01)
+    assert [(one.first, one.last) for one in found[1:-1]] == [(found[0].position, found[2].position)]
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(("size", "slope"), [(-0.08, 0.08), (0.08, -0.08), (-0.06, 0.1)])
+def test_a_slow_drift_hides_no_change_before_it(seed: int, size: float, slope: float) -> None:
+    """What drifts back lies far apart and follows each other, which is no reason to doubt the change."""
+    values = np.array(series((0.0, 30), (size, 170), seed=seed, sigma=0.003))
+    values[60:] += np.linspace(0, slope, 140)
+    first, *later = steps(values.tolist(), Noise(0.003, 30.0, "nights", measured=True))
+    assert first.position == 30
+    assert first.difference == pytest.approx(size, abs=0.012)
+    assert later
+    assert all(math.copysign(1, one.difference) == math.copysign(1, slope) for one in later)
+
+
+@pytest.mark.parametrize("bad", [1, 2])
+def test_two_bad_nights_are_no_level_however_bad(bad: int) -> None:
+    assert steps([*series((0.0, 60)), *[0.3] * bad], KNOWN) == ()
+
+
+def test_three_bad_nights_that_differ_are_no_level() -> None:
+    assert steps([*series((0.0, 120)), 0.05, 0.28, 0.12], KNOWN) == ()
+    assert positions(steps([*series((0.0, 120)), 0.15, 0.16, 0.15, 0.16], KNOWN)) == [120]
+
+
+def test_single_bad_nights_are_no_changes() -> None:
+    values = series((0.0, 120))
+    for night in (20, 21, 60, 90, 118):
+        values[night] += 0.25
+    assert steps(values, KNOWN) == ()
+
+
+def test_three_nights_hold_a_large_change() -> None:
+    quiet = Noise(0.003, 100.0, "nights", measured=True)
+    assert positions(steps(series((0.0, 90), (0.05, 4), sigma=0.003), quiet)) == [90]
+
+
+def test_equal_nights_and_ties_give_nothing_and_no_nan() -> None:
+    assert steps([0.0] * 50, QUIET) == ()
+    assert steps([0.0, 0.004] * 25, QUIET) == ()
+
+
+def test_equal_nights_with_one_change_are_found_without_nan() -> None:
+    (one,) = steps([0.0] * 20 + [0.02] * 20, QUIET)
+    assert one.position == 20
+    assert one.difference == pytest.approx(0.02)
+    assert math.isfinite(one.low)
+    assert math.isfinite(one.high)
+
+
+def test_too_few_nights_an_assumption_or_no_number_show_nothing() -> None:
+    values = series((0.0, 30), (0.2, 30))
+    assert steps(values, Noise(0.01, 4.0, "assumed", measured=False)) == ()
+    assert steps(values[27 : 27 + FEWEST - 1], KNOWN) == ()
+    assert steps([*values, math.nan], KNOWN) == ()
+    assert steps([], KNOWN) == ()
+
+
+def test_a_noise_that_is_hardly_known_shows_less() -> None:
+    values = series((0.0, 60), (0.03, 8))
+    assert steps(values, KNOWN)
+    assert steps(values, Noise(0.01, 3.0, "8 nights", measured=True)) == ()
+
+
+def test_a_change_below_the_smallest_is_not_worth_a_message() -> None:
+    quiet = Noise(5e-4, 100.0, "nights", measured=True)
+    assert steps(series((0.0, 60), (0.8 * SMALLEST, 60), sigma=5e-4), quiet) == ()
+    assert steps(series((0.0, 60), (0.01, 60), sigma=5e-4), quiet, 0.02) == ()
+    assert len(steps(series((0.0, 60), (0.01, 60), sigma=5e-4), quiet)) == 1
+
+
+def test_nights_that_follow_each_other_are_no_changes() -> None:
+    """Successive differences make such noise look small."""
+    random = np.random.default_rng(3)
+    alarms = 0
+    for _ in range(40):
+        values = random.standard_normal(150)
+        for night in range(1, 150):
+            values[night] = 0.5 * values[night - 1] + math.sqrt(0.75) * values[night]
+        seen = Noise(0.01 * math.sqrt(0.5), 60.0, "nights", measured=True)
+        alarms += bool(steps((0.01 * values).tolist(), seen))
+    assert alarms <= 1
+
+
+@given(st.lists(st.floats(-0.3, 0.3), min_size=7, max_size=60), st.floats(-2.0, 2.0))
+@settings(max_examples=60, deadline=None)
+def test_the_level_of_the_baseline_does_not_matter_and_the_other_way_is_the_mirror(
+    values: list[float], level: float
+) -> None:
+    found = steps(values, KNOWN)
+    assert positions(steps([value + level for value in values], KNOWN)) == positions(found)
+    mirrored = steps([-value for value in values], KNOWN)
+    assert [-one.difference for one in mirrored] == pytest.approx([one.difference for one in found])
+
+
+def test_what_is_drawn_in_stays_within_three_sigma_of_its_surroundings() -> None:
+    values = np.array(series((0.0, 30)))
+    values[10] = 5.0
+    drawn = drawn_in(values, 0.01)
+    assert drawn[10] < 0.06
+    assert np.all(np.delete(drawn, 10) == np.delete(values, 10))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_another_search_finds_the_same_changes(seed: int) -> None:
+    """Pelt with an equal penalty for each change; without bad nights both have to agree."""
+    values = series((0.0, 70), (0.05, 50), (0.01, 60), seed=seed)
+    penalty = 25 * 0.01**2
+    other = ruptures.Pelt(model="l2", min_size=3, jump=1).fit(np.array(values)).predict(pen=penalty)
+    assert positions(steps(values, KNOWN)) == pytest.approx(other[:-1], abs=1)

@@ -1,0 +1,192 @@
+"""What is told of a change: the night, its size, what differs around it, and who accepted it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, timedelta
+
+import numpy as np
+import pytest
+
+from pytest_llmbench.judge.changes import Step
+from pytest_llmbench.judge.coverage import covered
+from pytest_llmbench.judge.series import changes_of, environment
+from pytest_llmbench.models import Acknowledgement, Change, Night, Noise
+
+KNOWN = Noise(0.01, 100.0, "nights", measured=True)
+BEGAN = datetime(2025, 9, 1, 2, tzinfo=UTC)
+CHANGED = date(2025, 10, 11)
+TODAY = date(2025, 11, 20)
+OLD, NEW = {"driver": "550.54", "container": "25.04"}, {"driver": "555.42", "container": "25.04"}
+
+
+def nights(*levels: tuple[float, int], seed: int = 2) -> list[Night]:
+    """Return nights at these levels (factor, number of nights); the driver is a new one from the second level on."""
+    factors = [factor for factor, count in levels for _ in range(count)]
+    first = levels[0][1]
+    noise = 0.01 * np.random.default_rng(seed).standard_normal(len(factors))
+    return [
+        Night(BEGAN + timedelta(days=day), 7.0 * factor * math.exp(wobble), OLD if day < first else NEW)
+        for day, (factor, wobble) in enumerate(zip(factors, noise.tolist(), strict=True))
+    ]
+
+
+def accepted(fraction: float = 0.06, since: date = CHANGED, expires: date = date(2026, 1, 31)) -> Acknowledgement:
+    return Acknowledgement("*", fraction, since, expires, "the security fix", "A. Person", "acknowledged.yaml:3")
+
+
+def told(series: Sequence[Night], *entries: Acknowledgement, coarse: float = 0.0) -> tuple[Change, ...]:
+    return changes_of(series, KNOWN, entries, TODAY, coarse=coarse)
+
+
+def test_a_change_says_when_how_much_and_what_differs() -> None:
+    (change,) = told(nights((1.0, 40), (1.06, 20)))
+    assert (change.kind, change.night, change.started.date()) == ("step", 40, CHANGED)
+    assert change.low < 0.06 < change.high
+    assert change.environment == (("driver", "550.54", "555.42"),)
+    assert change.text.startswith("+6.2 % (+5.7 to +6.8 %)")
+    assert change.text.endswith("since 2025-10-11; driver 550.54 -> 555.42")
+    assert change.stands
+    assert change.acknowledged is None
+
+
+def test_what_does_not_differ_is_said() -> None:
+    series = [Night(one.started, one.seconds) for one in nights((1.0, 40), (1.06, 20))]
+    (change,) = told(series)
+    assert change.environment == ()
+    assert change.text.endswith("nothing known differs")
+
+
+def test_an_acknowledgement_that_covers_it_is_named() -> None:
+    (change,) = told(nights((1.0, 40), (1.06, 20)), accepted())
+    assert change.acknowledged == accepted()
+    assert "acknowledged: +6.0 % by A. Person until 2026-01-31: the security fix" in change.text
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        accepted(fraction=-0.06),
+        accepted(fraction=0.02),
+        accepted(since=CHANGED - timedelta(days=20)),
+        accepted(since=CHANGED + timedelta(days=20)),
+    ],
+    ids=["other way", "less than there is", "too early", "too late"],
+)
+def test_what_is_not_of_the_change_does_not_cover_it(entry: Acknowledgement) -> None:
+    (change,) = told(nights((1.0, 40), (1.06, 20)), entry)
+    assert (change.acknowledged, change.expired) == (None, None)
+
+
+STEPS = [(0, 40), (0.04, 4), (0.08, 20)]
+"""Logarithms, number of nights: two changes of 4 % within a week."""
+
+
+def exact(levels: Sequence[tuple[float, int]]) -> list[Night]:
+    """Return nights at these levels (logarithms), with a spread of 0.1 %."""
+    return [
+        Night(one.started, 7.0 * math.exp(math.log(one.seconds / 7.0) / 10))
+        for one in nights(*((math.exp(10 * level), count) for level, count in levels))
+    ]
+
+
+def names(*entries: Acknowledgement, levels: Sequence[tuple[float, int]] = STEPS) -> list[Acknowledgement | None]:
+    """Return what covers each change of a series whose noise is 0.1 %."""
+    noise = Noise(0.001, 100.0, "nights", measured=True)
+    return [one.acknowledged or one.expired for one in changes_of(exact(levels), noise, entries, TODAY)]
+
+
+@pytest.mark.parametrize(("difference", "covers"), [(0.05, True), (0.07, True), (0.09, False)])
+@pytest.mark.parametrize("kind", ["step", "drift"])
+def test_a_change_of_uncertain_size_is_covered_by_no_much_smaller_one(
+    kind: str, difference: float, covers: bool
+) -> None:
+    """A drift that a later change was taken for has an interval in which both fit."""
+    found = Step(40, 0, 60, difference, 0.02, 2 * difference - 0.02)
+    entry = accepted(0.049)
+    assert covered(kind, [found], nights((1.0, 60)), [entry], TODAY) == [entry if covers else None]
+
+
+def test_one_acknowledgement_does_not_cover_a_second_change_of_its_size() -> None:
+    entry = accepted(0.041)
+    assert names(entry) == [entry, None]
+    assert names(accepted(0.084)) == [accepted(0.084)] * 2
+
+
+def test_a_change_that_was_taken_back_and_came_again_is_the_one_that_was_accepted() -> None:
+    entry = accepted(0.041)
+    assert names(entry, levels=[(0, 40), (0.04, 4), (0, 4), (0.04, 20)]) == [entry, None, entry]
+
+
+def test_of_two_acknowledgements_each_covers_the_change_that_is_nearest_to_its_day() -> None:
+    first, second = accepted(0.041), accepted(0.042, since=CHANGED + timedelta(days=8))
+    assert names(first, second, levels=[(0, 40), (0.04, 7), (0.08, 20)]) == [first, second]
+    assert names(second, first, levels=[(0, 40), (0.04, 7), (0.08, 20)]) == [first, second]
+    gone = accepted(0.041, expires=TODAY - timedelta(days=1))
+    later = accepted(0.042, since=CHANGED + timedelta(days=5))
+    assert names(gone, later) == [later, gone]
+
+
+def test_an_expired_acknowledgement_covers_nothing_and_is_named() -> None:
+    (change,) = told(nights((1.0, 40), (1.06, 20)), accepted(expires=date(2025, 11, 19)))
+    assert change.acknowledged is None
+    assert change.text.endswith("the acknowledgement expired on 2025-11-19: +6.0 % by A. Person: the security fix")
+    (last_day,) = told(nights((1.0, 40), (1.06, 20)), accepted(expires=TODAY))
+    assert last_day.acknowledged is not None
+
+
+def test_a_change_that_was_taken_back_does_not_stand() -> None:
+    slower, faster = told(nights((1.0, 40), (1.06, 20), (1.0, 20)))
+    assert not slower.stands
+    assert slower.text.endswith("taken back since")
+    assert faster.difference < 0
+
+
+def test_a_drift_is_told_where_no_level_stands_and_anchors_anew_behind_an_accepted_change() -> None:
+    slow = [(1 + 0.0001 * night, 1) for night in range(150)]
+    (change,) = told(nights((1.0, 30), *slow, seed=0))
+    assert change.kind == "drift"
+    assert "drifted since" in change.text
+    assert change.environment == ()
+    *_, last = told(nights((1.0, 40), (1.06, 60)), accepted())
+    assert last.kind == "step"
+
+
+@pytest.mark.parametrize(("seed", "count"), [(0, 150), (1, 130)])
+def test_an_improvement_hides_no_drift_behind_it(seed: int, count: int) -> None:
+    """Against the nights before it, nothing is slower yet."""
+    slow = [(0.92 * (1 + 0.0001 * night), 1) for night in range(count)]
+    faster, slower = told(nights((1.0, 40), (0.92, 20), *slow, seed=seed))
+    assert (faster.difference < 0, faster.stands) == (True, True)
+    assert (slower.kind, slower.stands, slower.acknowledged) == ("drift", True, None)
+    assert slower.difference > 0.01
+
+
+def test_a_change_of_no_more_than_a_printed_unit_is_none() -> None:
+    assert told(nights((1.0, 40), (1.06, 20)), coarse=0.08) == ()
+
+
+@pytest.mark.parametrize("late", [-1, 0, 1])
+def test_noise_may_have_put_a_change_a_night_too_early_or_too_late(late: int) -> None:
+    series = nights((1.0, 40), (1.06, 20))
+    assert environment(series, 40 + late) == (("driver", "550.54", "555.42"),)
+
+
+def test_of_a_commit_as_much_is_told_as_finds_it() -> None:
+    old, new = "0123456789ab" + "c" * 28, "fedcba987654" + "3" * 28
+    series = [
+        Night(one.started, one.seconds, {"commit": old if day < 40 else new})
+        for day, one in enumerate(nights((1.0, 40), (1.06, 20)))
+    ]
+    (change,) = told(series)
+    assert change.text.endswith("commit 0123456789ab -> fedcba987654")
+    assert change.environment == (("commit", old, new),)
+
+
+def test_what_differs_every_night_is_not_blamed_and_gaps_are_passed_over() -> None:
+    series = [
+        Night(one.started, one.seconds, {"node": f"n{day}", **(one.environment if day % 2 else {})})
+        for day, one in enumerate(nights((1.0, 40), (1.06, 20)))
+    ]
+    assert environment(series, 40) == (("driver", "550.54", "555.42"),)

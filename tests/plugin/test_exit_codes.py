@@ -1,0 +1,95 @@
+"""The exit codes that docs/ci.md promises: those of pytest, and nothing but a judged and green session ends with 0."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fake_recipe import WELL, write_recipe
+from sessions import Write, until
+
+BF16, FP8 = "grok1_314b-25.05-gb200-bf16-128", "grok1_314b-25.05-gb200-fp8-128"
+
+
+def ended(pytester: pytest.Pytester, *arguments: object) -> int:
+    return int(pytester.runpytest_inprocess("-p", "no:cacheprovider", *map(str, arguments)).ret)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["-k", FP8], 0),
+        (["-k", f"{FP8} or 24.11"], 0),  # missing ones are skipped beside it
+        ([], 1),  # a regression
+        (["-k", "24.11"], 1),  # nothing of it was judged
+        (["-k", FP8, "--llmb-junit=/dev/full"], 1),
+        (["-k", FP8, "--llmb-json=/dev/full"], 1),
+        (["-k", "gb200-fp8", "--llmb-require=all"], 1),
+        (["--llmb-tolerance=much"], 4),
+        (["--llmb-github=on"], 4),
+        (["--llmb-no-such-option"], 4),
+        (["pytest_llmbench/suite/test_performance.py::test_performance[no-such-id]"], 4),
+        (["-k", "nothing_has_this_name"], 5),
+    ],
+)
+def test_a_session_over_runs_on_disk(
+    pytester: pytest.Pytester, generated: Write, arguments: list[str], code: int
+) -> None:
+    generated(BF16, factor=1.3)
+    assert ended(pytester, f"--llmb-logs={generated(FP8)}", *arguments) == code
+
+
+def test_an_internal_error_is_three(pytester: pytest.Pytester, generated: Write) -> None:
+    pytester.makeconftest("def pytest_collection_finish(session): raise RuntimeError('broken plugin')")
+    assert ended(pytester, f"--llmb-logs={generated(FP8)}") == 3
+
+
+def test_an_interrupted_session_is_two_and_its_document_not_green(
+    pytester: pytest.Pytester, generated: Write, tmp_path: Path
+) -> None:
+    pytester.makeconftest("def pytest_runtest_call(item): raise KeyboardInterrupt")
+    path = tmp_path / "llmb.json"
+    arguments = [f"--llmb-logs={generated(FP8)}", f"--llmb-json={path}", "-k", FP8]
+    assert pytester.runpytest_subprocess("-p", "no:cacheprovider", *arguments).ret == 2
+    assert '"exit_code": 2,\n "green": false' in path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "behaviour", "code"),
+    [
+        (["--llmb-launch"], WELL, 0),
+        (["--llmb-launch"], "steps 1.2", 1),
+        (["--llmb-launch"], "exit 3", 1),
+        (["--llmb-launch", "--llmb-gpu-hours=0.001"], WELL, 4),
+        (["--llmb-launch", "-n2"], WELL, 4),
+        (["--llmb-launch", "--lf"], WELL, 4),
+        (["--llmb-dry-run"], WELL, 0),
+        (["--llmb-dry-run", "--llmb-gpu-hours=0.001"], WELL, 1),
+        (["--llmb-collect"], WELL, 4),
+        (["--llmb-resume"], WELL, 4),
+        (["--llmb-launch", "-k", "nothing_has_this_name"], WELL, 5),
+    ],
+)
+def test_a_session_that_launches(pytester: pytest.Pytester, arguments: list[str], behaviour: str, code: int) -> None:
+    write_recipe(pytester.path, {"one": behaviour}, kind="local")
+    given = ["-k", "fake", *arguments]
+    assert int(pytester.runpytest_inprocess(*given).ret) == code
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_launch_that_is_stopped_is_two(pytester: pytest.Pytester, number: int) -> None:
+    write_recipe(pytester.path, {"one": "touch $STAGE_PATH/started; sleep 60"}, kind="local")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-m", "pytest", "-k", "fake", "--llmb-launch"]
+    process = subprocess.Popen(command, cwd=pytester.path, env=environment, stdout=subprocess.DEVNULL)
+    try:
+        until((pytester.path / "stage" / "started").exists, seconds=60)
+        process.send_signal(number)
+        assert process.wait(timeout=60) == 2
+    finally:
+        process.kill()
+        process.wait()

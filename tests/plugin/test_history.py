@@ -1,0 +1,457 @@
+"""Sessions with a history: what they store, what they learn from it, and what happens where it cannot be written."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import io
+import json
+import os
+import re
+import resource
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy.dialects.sqlite  # noqa: F401 (its compiled parts cannot be imported twice, as pytester would)
+from generator import write_run
+from sessions import Judge, Judged, Write
+
+from pytest_llmbench import cli, remembering
+from pytest_llmbench.errors import HistoryError
+from pytest_llmbench.history import look, store
+from pytest_llmbench.history.place import Place
+from pytest_llmbench.models import Baseline
+
+GROK = "grok1_314b-25.05-gb200-bf16-128"
+LLAMA = "llama3.1_8b-25.04-h100-bf16-8"
+FIRST = datetime(2025, 7, 1, 2, tzinfo=UTC)
+WOBBLE = (0, 1, -1, 2, 0, -2, 1, 0, -1, 1)
+"""Per mille of the step time, night by night."""
+
+HISTORY = "--llmb-history=h.db"
+
+Night = Callable[..., Judged]
+
+
+@pytest.fixture
+def written(baselines: dict[str, Baseline], tmp_path: Path) -> Callable[..., Path]:
+    """Write the run of a night below a folder of its own, or that of `name`, and return the folder."""
+
+    def write(number: int, name: str = "", **options: Any) -> Path:
+        folder = tmp_path / (name or f"night-{number}")
+        folder.mkdir(exist_ok=True)
+        fields = {"factor": 1 + 0.001 * WOBBLE[number % 10], "noise": 0.0003, "job_id": str(5000 + number), **options}
+        write_run(folder, baselines[GROK], started=FIRST + timedelta(days=number), **fields)
+        return folder
+
+    return write
+
+
+@pytest.fixture
+def night(judged: Judge, written: Callable[..., Path]) -> Night:
+    """Judge one night's run alone: its folder holds no other. Say which night, and how the run is."""
+
+    def run(number: int, *arguments: str, **options: Any) -> Judged:
+        return judged(f"--llmb-logs={written(number, **options)}", "-k", GROK, HISTORY, *arguments)
+
+    return run
+
+
+@pytest.fixture
+def before(judged: Judge, written: Callable[..., Path]) -> Callable[[range], None]:
+    """Judge the runs of these nights, each in an item of its own, and take the folder away."""
+
+    def run(numbers: range) -> None:
+        folder = next(iter([written(number, "before") for number in numbers]))
+        judged(f"--llmb-logs={folder}", "-k", GROK, HISTORY, "--llmb-runs=each")
+        shutil.rmtree(folder)
+
+    return run
+
+
+def place(pytester: pytest.Pytester) -> Place:
+    return Place("h.db", pytester.path / "h.db")
+
+
+def noise(judged: Judged) -> dict[str, Any]:
+    found: dict[str, Any] = judged.described[GROK]["estimate"]["run_to_run"]
+    return found
+
+
+def test_the_noise_of_nights_whose_folders_are_gone_is_known(
+    night: Night,
+    before: Callable[[range], None],
+    judged: Judge,
+    written: Callable[..., Path],
+    pytester: pytest.Pytester,
+) -> None:
+    """A night alone in its folder is judged with nine of the store, as if all ten lay in one folder."""
+    assert noise(night(-1))["measured"] is False
+    before(range(9))
+    tonight = night(9)
+    assert noise(tonight)["source"] == "10 nights of history"
+    for number in range(-1, 10):
+        folder = written(number, "together")
+    together = judged(f"--llmb-logs={folder}", "-k", GROK)
+    assert noise(together) == {**noise(tonight), "source": "10 nights"}
+    estimates = [one.described[GROK]["estimate"] | {"run_to_run": None} for one in (tonight, together)]
+    assert estimates[0] == estimates[1]
+    both = judged(f"--llmb-logs={folder}", "-k", GROK, HISTORY)
+    assert noise(both) == noise(together)  # no run counts twice
+    assert len(look.runs(place(pytester), "", None, 100)) == 11
+
+
+def test_the_history_is_never_judged(night: Night, judged: Judge, tmp_path: Path) -> None:
+    """A good night in the store does not stand for the bad or missing one of tonight."""
+    assert night(0).verdicts == {GROK: "PASS"}
+    assert night(3, factor=1.2).verdicts == {GROK: "REGRESSION"}
+    (tmp_path / "empty").mkdir()
+    nothing = judged(f"--llmb-logs={tmp_path / 'empty'}", "-k", GROK, HISTORY)
+    assert (nothing.verdicts, nothing.ret) == ({GROK: "MISSING"}, pytest.ExitCode.TESTS_FAILED)
+
+
+def test_nights_after_the_run_tell_nothing_of_it(night: Night, before: Callable[[range], None]) -> None:
+    """An old folder is judged by what was known before it."""
+    before(range(1, 12))
+    assert noise(night(0))["measured"] is False
+    assert noise(night(12))["source"] == "12 nights of history"
+
+
+def test_a_run_that_states_no_start_counts_as_the_newest(night: Night, before: Callable[[range], None]) -> None:
+    """The clock of the node was ahead: without the nights a change to slower in them would not fail any more."""
+    before(range(10))
+    told = night(2000, "--llmb-trend=fail").described[GROK]
+    assert told["run"]["started"] is None
+    assert told["estimate"]["run_to_run"]["source"] == "10 nights of history"
+
+
+def test_the_other_configurations_of_the_store_tell_the_noise_too(
+    judged: Judge, baselines: dict[str, Baseline], tmp_path: Path
+) -> None:
+    """Tonight's folder holds a run of one configuration without a history; five others have one in the store."""
+    others = [name for name in baselines if name.startswith("llama3.1_8b") and "bf16" in name][:5]
+    earlier, tonight = tmp_path / "earlier", tmp_path / "tonight"
+    earlier.mkdir()
+    tonight.mkdir()
+    for position, name in enumerate(others):
+        for number in range(8):
+            factor = 1 + 0.02 * WOBBLE[(number + position) % 10]
+            started = FIRST + timedelta(days=number, minutes=position)
+            write_run(earlier, baselines[name], started=started, factor=factor, job_id=f"{position}{number}")
+    write_run(tonight, baselines[GROK], started=FIRST + timedelta(days=20))
+    judged(f"--llmb-logs={earlier}", "-k", "llama3.1_8b", "--llmb-runs=each", HISTORY)
+    found = noise(judged(f"--llmb-logs={tonight}", "-k", GROK, HISTORY))
+    assert (found["source"], found["measured"]) == ("5 configurations", True)
+    assert found["sigma"] > 0.01
+
+
+def test_what_a_session_is_told(night: Night, capsys: pytest.CaptureFixture[str]) -> None:
+    night(0)
+    first = capsys.readouterr().out
+    assert "llmbench: history in h.db: nothing yet" in first
+    assert "history: 1 verdict stored in h.db" in first
+    night(1)
+    assert "llmbench: history in h.db: 1 run of 1 configuration" in capsys.readouterr().out
+
+
+def test_the_ini_file_can_say_it(
+    judged: Judge, generated: Write, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what the CI says of itself."""
+    pytester.makeini("[pytest]\nllmb_history = sqlite:///h.db\n")
+    monkeypatch.setenv("GITHUB_SHA", "abc1234")
+    for name, value in (("SERVER_URL", "https://git.example"), ("REPOSITORY", "a/b"), ("RUN_ID", "7")):
+        monkeypatch.setenv(f"GITHUB_{name}", value)
+    judged(f"--llmb-logs={generated(GROK)}", "-k", GROK)
+    (row,) = look.everything(place(pytester))
+    assert (row["git_commit"], row["ci_url"]) == ("abc1234", "https://git.example/a/b/actions/runs/7")
+    assert row["options"][-2:] == ["-k", GROK]
+
+
+def test_who_judges_a_run_again_elsewhere_does_not_change_its_commit(
+    judged: Judge, generated: Write, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What ran on a night does not follow what somebody looks at it with months later."""
+    folder = generated(GROK)
+    for commit in ("a" * 40, "b" * 40, ""):
+        monkeypatch.setenv("GITHUB_SHA", commit)
+        ended = judged(f"--llmb-logs={folder}", "-k", GROK, HISTORY)
+        assert ended.described[GROK]["environment"]["commit"] == "a" * 40
+    rows = look.everything(place(pytester))
+    assert [row["git_commit"] for row in rows] == ["a" * 40, "b" * 40, ""]
+    assert {row["environment"]["commit"] for row in rows} == {"a" * 40}
+
+
+def test_workers_store_nothing_and_the_controller_all(
+    judged: Judge, generated: Write, pytester: pytest.Pytester
+) -> None:
+    generated(GROK)
+    folder = generated(LLAMA)
+    ended = judged(f"--llmb-logs={folder}", "-n", "2", HISTORY)
+    rows = look.everything(place(pytester))
+    assert ended.ret == pytest.ExitCode.OK
+    assert len({row["session"] for row in rows}) == 1
+    assert sorted(row["verdict"] for row in rows) == ["MISSING"] * 80 + ["PASS"] * 2
+
+
+# --- the hashes of logs -----------------------------------------------------------------------------------
+
+
+def files_of(folder: Path) -> list[str]:
+    """Return the sha256 of the logs of a folder, in the order of their attempts."""
+    return [hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.rglob("log-*.out"))]
+
+
+@pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["alone", "workers"])
+def test_the_hash_of_each_log_of_a_run_is_stored_with_its_verdict(
+    judged: Judge, generated: Write, pytester: pytest.Pytester, workers: list[str]
+) -> None:
+    """Of both attempts, in their order; the outcome that travels and is reported knows nothing of them."""
+    folder = generated(GROK, restarts=1, cut=22)
+    ended = judged(f"--llmb-logs={folder}", "-k", GROK, HISTORY, "--llmb-json=out.json", *workers)
+    (row,) = look.everything(place(pytester))
+    assert row["log_sha256"] == files_of(folder)
+    assert len(set(row["log_sha256"])) == len(row["log_fingerprints"]) == 2
+    assert "sha256" not in repr(ended.described[GROK]) + (pytester.path / "out.json").read_text()
+
+
+def test_a_log_in_an_archive_has_the_hash_that_it_has_on_disk(
+    judged: Judge, generated: Write, pytester: pytest.Pytester
+) -> None:
+    folder = generated(GROK)
+    with tarfile.open(pytester.path / "night.tar.gz", "w:gz") as archive:
+        archive.add(folder, "runs")
+    for given in (folder, "night.tar.gz"):
+        assert judged(f"--llmb-logs={given}", "-k", GROK, HISTORY).verdicts == {GROK: "PASS"}
+    assert [row["log_sha256"] for row in look.verdicts_of(place(pytester), GROK)] == [files_of(folder)] * 2
+
+
+@pytest.mark.parametrize("change", ["log.write_bytes(log.read_bytes() * 2)", "log.unlink()"], ids=["grows", "goes"])
+def test_a_log_that_changes_after_it_was_judged_has_no_hash(
+    judged: Judge, generated: Write, pytester: pytest.Pytester, change: str
+) -> None:
+    """And the verdict stands, and is stored."""
+    folder = generated(GROK)
+    (log,) = folder.rglob("log-*.out")
+    pytester.makepyfile(f"""
+        from pathlib import Path
+        def test_one(llmb_measurement):
+            log = Path({str(log)!r})
+            {change}
+    """)
+    ended = judged(f"--llmb-logs={folder}", HISTORY, "-k", GROK, str(pytester.path))
+    (row,) = look.everything(place(pytester))
+    assert (ended.ret, row["verdict"], row["log_sha256"]) == (pytest.ExitCode.OK, "PASS", [None])
+
+
+def test_what_was_judged_from_standard_input_has_no_hash(
+    judged: Judge, generated: Write, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is left there to be hashed."""
+    folder = generated(GROK)
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        archive.add(folder, "runs")
+    buffer.seek(0)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(buffer))
+    judged("-s", "--llmb-logs=-", "-k", GROK, HISTORY)
+    (row,) = look.everything(place(pytester))
+    assert (row["verdict"], row["log_sha256"]) == ("PASS", [None])
+
+
+def test_who_interrupts_the_hashing_loses_hashes_and_no_verdict(
+    night: Night, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(importlib.import_module("pytest_llmbench.log_hashes"), "with_hashes", interrupted)
+    ended = night(0)
+    (row,) = look.verdicts_of(place(pytester), GROK)
+    assert (ended.ret, row["verdict"], row["log_sha256"]) == (pytest.ExitCode.OK, "PASS", [])
+    assert "holds no sha256 of the logs" in capsys.readouterr().out
+
+
+def test_without_a_history_no_log_is_read_again(
+    judged: Judge, generated: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*arguments: Any) -> None:
+        raise AssertionError("hashed")
+
+    monkeypatch.setattr(importlib.import_module("pytest_llmbench.log_hashes"), "with_hashes", refused)
+    assert judged(f"--llmb-logs={generated(GROK)}", "-k", GROK).ret == pytest.ExitCode.OK
+
+
+# --- what is stored ---------------------------------------------------------------------------------------
+
+
+def test_several_tests_of_one_configuration_are_one_verdict(
+    judged: Judge, generated: Write, pytester: pytest.Pytester
+) -> None:
+    """The worst of them, as in the summary."""
+    pytester.makepyfile("""
+        def test_one(llmb_measurement): pass
+        def test_two(llmb_measurement): assert llmb_measurement is None
+    """)
+    judged(f"--llmb-logs={generated(GROK)}", HISTORY, "-k", GROK, str(pytester.path))
+    (row,) = look.everything(place(pytester))
+    assert (row["verdict"], row["counts"]) == ("TEST_FAILED", True)
+
+
+def test_a_session_that_only_tells_leaves_no_store(judged: Judge, generated: Write, pytester: pytest.Pytester) -> None:
+    judged(f"--llmb-logs={generated(GROK)}", HISTORY, "--collect-only")
+    assert not (pytester.path / "h.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--llmb-history=sqlit:///h.db"], "--llmb-history=sqlit:///h.db: found the scheme 'sqlit' (did you mean"),
+        (["--llmb-history=nowhere/h.db"], "nowhere does not exist: make it, or give another one"),
+        (["--llmb-history=h.txt"], "--llmb-history=h.txt: the file is not a database"),
+        (["--llmb-history=h.db", "--llmb-record=own"], "--llmb-history with --llmb-record: a session that records"),
+    ],
+)
+def test_what_is_wrong_is_a_usage_error_before_anything_is_read(
+    pytester: pytest.Pytester, tmp_path: Path, arguments: list[str], told: str
+) -> None:
+    pytester.path.joinpath("h.txt").write_text("no database at all")
+    (tmp_path / "broken.out").write_bytes(b"\x1f\x8b broken")  # reading it would be told
+    ended = pytester.runpytest(f"--llmb-logs={tmp_path}", *arguments)
+    assert ended.ret == pytest.ExitCode.USAGE_ERROR
+    ended.stderr.fnmatch_lines([f"*{re.escape(told).replace(chr(92), '')}*"])
+    assert "broken" not in ended.stdout.str()
+
+
+# --- what cannot be stored --------------------------------------------------------------------------------
+
+
+def unsaved(pytester: pytest.Pytester) -> list[Path]:
+    return sorted(pytester.path.glob("llmb-history-unsaved-*.json"))
+
+
+def held_while_it_stores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let another connection hold the store whenever a session would write."""
+    storing = remembering.Remembered.store
+
+    def while_it_is_held(self: Any, *arguments: Any) -> Any:
+        with store.connected(self.place, writes=True):
+            return storing(self, *arguments)
+
+    monkeypatch.setattr(store, "PATIENCE_SECONDS", 1)
+    monkeypatch.setattr(remembering.Remembered, "store", while_it_is_held)
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.2])
+def test_a_store_that_is_held_at_the_end_changes_no_verdict(
+    night: Night,
+    pytester: pytest.Pytester,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    factor: float,
+) -> None:
+    """It is told, what was not stored is kept in a file, and `llmbench history add` stores it later, once."""
+    night(0)
+    held_while_it_stores(monkeypatch)
+    capsys.readouterr()
+    ended = night(1, "--llmb-junit=junit.xml", factor=factor)
+    told = " ".join(capsys.readouterr().out.split())
+    (file,) = unsaved(pytester)
+    assert ended.ret == (pytest.ExitCode.OK if factor == 1 else pytest.ExitCode.TESTS_FAILED)
+    assert "history: 1 verdict not stored (no verdict depends on it): h.db: database is locked (SQLITE_BUSY)" in told
+    assert f"they are kept: llmbench history add {file.name} --history h.db" in told
+    assert (pytester.path / "junit.xml").exists()
+    assert [row["job_id"] for row in look.runs(place(pytester), "", None, 9)] == ["5000"]
+    for expected in ("1 verdict added to h.db", "0 verdicts added to h.db"):
+        assert cli.main(["history", "add", str(file), "--history", "h.db"]) == 0
+        assert expected in capsys.readouterr().out
+    assert [row["job_id"] for row in look.runs(place(pytester), "", None, 9)] == ["5000", "5001"]
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Any:
+    """A folder on a file system of 300 kB; skipped where root may not mount one."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    if (
+        os.getuid()
+        or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "none", str(folder)], check=False).returncode
+    ):
+        pytest.skip("needs a root that may mount")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_full_disk_changes_no_verdict_and_what_was_stored_stays(
+    judged: Judge, generated: Write, small: Path, pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = generated(GROK)
+    arguments = (f"--llmb-logs={folder}", "-k", GROK, f"--llmb-history={small / 'h.db'}")
+    assert judged(*arguments).ret == pytest.ExitCode.OK
+    with suppress(OSError), (small / "filler").open("wb", buffering=0) as filler:
+        while True:
+            filler.write(bytes(4096))
+    capsys.readouterr()
+    ended = judged(f"--llmb-logs={folder}", f"--llmb-history={small / 'h.db'}")
+    told = " ".join(capsys.readouterr().out.split())
+    assert (ended.verdicts[GROK], ended.ret) == ("PASS", pytest.ExitCode.OK)
+    assert "history: 82 verdicts not stored" in told
+    assert "make room" in told
+    (file,) = unsaved(pytester)
+    assert len(json.loads(file.read_text())["verdicts"]) == 82
+    (small / "filler").unlink()
+    assert len(look.everything(Place("h.db", small / "h.db"))) == 1
+    assert cli.main(["history", "add", str(file), "--history", str(small / "h.db")]) == 0
+    assert len(look.everything(Place("h.db", small / "h.db"))) == 83
+
+
+def test_a_folder_that_becomes_read_only_changes_no_verdict(
+    judged: Judge, generated: Write, small: Path, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = generated(GROK)
+    arguments = (f"--llmb-logs={folder}", "-k", GROK, f"--llmb-history={small / 'h.db'}")
+    storing = remembering.Remembered.store
+
+    def sealed(self: Any, *given: Any) -> Any:
+        subprocess.run(["mount", "-o", "remount,ro", str(small)], check=True)
+        return storing(self, *given)
+
+    monkeypatch.setattr(remembering.Remembered, "store", sealed)
+    assert judged(*arguments).ret == pytest.ExitCode.OK
+    assert len(unsaved(pytester)) == 1
+    ended = pytester.runpytest(*arguments)  # from now on it is known at the start
+    assert ended.ret == pytest.ExitCode.USAGE_ERROR
+    ended.stderr.fnmatch_lines(["*small cannot be written: change its permissions, or give another place"])
+
+
+def test_what_can_be_kept_nowhere_is_told(
+    night: Night, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No folder takes the file either: files may not grow here any more."""
+
+    def refused(self: Any, document: Any) -> None:
+        raise HistoryError("h.db: gone")
+
+    monkeypatch.setattr(remembering.Remembered, "_write", refused)
+    storing = remembering.Remembered.store
+
+    def limited(self: Any, *given: Any) -> Any:
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+        try:
+            return storing(self, *given)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    monkeypatch.setattr(remembering.Remembered, "store", limited)
+    assert night(0).ret == pytest.ExitCode.OK
+    told = " ".join(capsys.readouterr().out.split())
+    assert "h.db: gone; they could not be kept in a file either (File too large), and are lost to it" in told
+    assert unsaved(pytester) == []

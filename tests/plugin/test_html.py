@@ -1,0 +1,161 @@
+"""--llmb-html in whole sessions: what it holds, which process writes it, and what becomes of it when it cannot be."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from shutil import make_archive
+
+import pytest
+from fake_recipe import write_recipe
+from sessions import Write
+
+SELECTED = "8b and (fp8 or bf16-8)"
+
+
+def session(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
+    return pytester.runpytest_inprocess("-p", "no:cacheprovider", *arguments)
+
+
+def page(pytester: pytest.Pytester, name: str = "report.html") -> str:
+    return (pytester.path / name).read_text(encoding="utf-8")
+
+
+def words(text: str) -> str:
+    return " ".join(re.sub("<[^>]*>", " ", text).split())
+
+
+@pytest.mark.parametrize("workers", [(), ("-n2",)])
+def test_the_page_of_a_session(pytester: pytest.Pytester, examples: Path, workers: tuple[str, ...]) -> None:
+    if workers:
+        pytest.importorskip("xdist")
+    result = session(pytester, f"--llmb-logs={examples}", "-k", SELECTED, "--llmb-html=out/report.html", *workers)
+    result.stdout.fnmatch_lines(["HTML report: out/report.html"])
+    text = words(page(pytester, "out/report.html"))
+    assert "1 red" in text
+    assert "10.05 s is +6.0 % against 9.480 s" in text
+    assert re.search(r"Step times 50 steps, [\d.]+ s to [\d.]+ s; window 11 to 44;", text)
+    assert "Weak scaling" in text
+
+
+def test_workers_and_one_process_write_the_same_page(pytester: pytest.Pytester, examples: Path) -> None:
+    pytest.importorskip("xdist")
+    for name, workers in (("one.html", "-n0"), ("two.html", "-n2")):
+        session(pytester, f"--llmb-logs={examples}", "-k", SELECTED, f"--llmb-html={name}", workers)
+    one, two = (re.sub(r"\d\d:\d\d UTC", "", page(pytester, name)) for name in ("one.html", "two.html"))
+    assert one == two
+
+
+def test_a_failure_shows_its_log_as_text(pytester: pytest.Pytester, generated: Write) -> None:
+    folder = generated("grok1_314b-25.05-gb200-bf16-128", ending="diverged", cut=20)
+    (path,) = folder.rglob("log-*.out")
+    hostile = "<script>alert(1)</script>"
+    path.write_text(path.read_text().replace("reduced_train_loss: nan", f"reduced_train_loss: nan | {hostile}"))
+    session(pytester, f"--llmb-logs={folder}", "-k", "gb200-bf16-128", "--llmb-html=report.html")
+    assert '<pre class="excerpt"' in page(pytester)
+    assert hostile not in page(pytester)
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page(pytester)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_what_is_invalid_and_what_is_slow_show_their_logs_also_from_an_archive(
+    pytester: pytest.Pytester, generated: Write, tmp_path: Path, packed: bool
+) -> None:
+    generated("grok1_314b-25.05-gb200-bf16-128", ending="diverged", cut=20)
+    folder = generated("grok1_314b-25.05-gb200-fp8-128", factor=1.3)
+    given = make_archive(str(tmp_path / "night"), "gztar", folder) if packed else folder
+    session(pytester, f"--llmb-logs={given}", "-k", "gb200-bf16-128 or gb200-fp8-128", "--llmb-html=report.html")
+    shown = re.findall('<pre class="excerpt".*?</pre>', page(pytester), re.DOTALL)
+    marked = [words(mark) for one in shown for mark in re.findall("<mark>.*?</mark>", one, re.DOTALL)]
+    assert len(marked) == 2
+    assert any("reduced_train_loss: nan" in line for line in marked)
+    assert any(re.search(r"global_step: 11 \|.* train_step_timing in s: ", line) for line in marked)
+    assert "around step 11, the first of the window" in words(page(pytester))
+
+
+def test_runs_of_no_configuration_and_missing_ones_are_on_it(pytester: pytest.Pytester, tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "log-unknown_7b_1.out").write_text("nothing\n")
+    session(pytester, f"--llmb-logs={tmp_path / 'runs'}", "-k", "gb200 or unmatched", "--llmb-html=report.html")
+    text = words(page(pytester))
+    assert "6 MISSING" in text
+    assert "no-run : grok1_314b-25.05-gb200-bf16-128" in text
+    assert "nothing was judged" in text
+
+
+def test_recorded_baselines_are_on_it(pytester: pytest.Pytester, examples: Path) -> None:
+    session(
+        pytester,
+        f"--llmb-logs={examples}",
+        "-k",
+        "8b-25.04-h100-fp8-16",
+        "--llmb-record=new",
+        "--llmb-html=report.html",
+    )
+    assert "1 RECORDED" in words(page(pytester))
+
+
+def test_a_page_that_cannot_be_written_changes_no_verdict_and_is_told(
+    pytester: pytest.Pytester, examples: Path
+) -> None:
+    pytester.makeconftest(
+        "import pathlib\ndef pytest_collection_finish(): pathlib.Path('out').write_text('now a file')\n"
+    )
+    result = session(
+        pytester,
+        f"--llmb-logs={examples}",
+        "-k",
+        "8b-25.04-h100-fp8-16",
+        "--llmb-html=out/report.html",
+        "--llmb-junit=junit.xml",
+    )
+    result.stdout.fnmatch_lines(["PASS *", "JUnit report: junit.xml", "--llmb-html=*"])
+    assert "the report was not written: File exists" in " ".join(result.stdout.str().split())
+    assert result.parseoutcomes()["passed"] == 1
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+
+
+def test_the_log_of_a_launched_job_is_shown_without_its_secrets(pytester: pytest.Pytester) -> None:
+    said = "steps 1.0 0 30; echo the token is $HF_TOKEN; echo then it ended; exit 1"
+    write_recipe(pytester.path, {"ok": said}, kind="local")
+    cluster = pytester.path / "cluster.yaml"
+    cluster.write_text(cluster.read_text().replace("environment: {", "environment: {HF_TOKEN: hf_53cr3t, "))
+    session(pytester, "-k", "fake", "--llmb-launch", "--llmb-retries=0", "--llmb-repeats=1", "--llmb-html=report.html")
+    text = page(pytester)
+    assert "hf_53cr3t" not in text
+    assert "the token is ***" in text
+    assert "then it ended" in text
+
+
+@pytest.mark.parametrize("package", ["jinja2", "leather"])
+def test_without_its_packages_the_extra_is_named(
+    pytester: pytest.Pytester, examples: Path, monkeypatch: pytest.MonkeyPatch, package: str
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    result = session(pytester, f"--llmb-logs={examples}", "--llmb-html=report.html")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"*--llmb-html=*report.html needs the package {package}*pytest-llmbench[[]html[]]*"])
+
+
+def test_a_folder_is_no_file(pytester: pytest.Pytester, examples: Path) -> None:
+    result = session(pytester, f"--llmb-logs={examples}", "--llmb-html=.")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*--llmb-html=.: * is a folder"])
+
+
+@pytest.mark.parametrize(
+    "last", ["echo the token is $HF_TOKEN; echo then it ended", "echo then it ended; echo the token is $HF_TOKEN"]
+)
+def test_what_is_only_collected_quotes_no_log_of_a_job_with_secrets(pytester: pytest.Pytester, last: str) -> None:
+    """The journal keeps no secret, so nobody knows which of the log's words is one."""
+    write_recipe(pytester.path, {"ok": f"steps 1.0 0 30; {last}; exit 1"}, kind="local")
+    cluster = pytester.path / "cluster.yaml"
+    cluster.write_text(cluster.read_text().replace("environment: {", "environment: {HF_TOKEN: hf_53cr3t, "))
+    session(pytester, "-k", "fake", "--llmb-launch", "--llmb-retries=0", "--llmb-repeats=1")
+    [name] = [path.name for path in (pytester.path / ".llmbench" / "jobs").iterdir()]
+    done = session(pytester, "-k", "fake", "--llmb-collect", f"--llmb-session={name}", "--llmb-html=report.html")
+    assert "hf_53cr3t" not in done.stdout.str()
+    assert "1 INVALID" in words(page(pytester))
+    assert "hf_53cr3t" not in page(pytester)
+    assert 'class="excerpt"' not in page(pytester)

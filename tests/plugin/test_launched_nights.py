@@ -1,0 +1,221 @@
+"""A launched run and the nights before it: changes are found, told, accepted and red as for runs on disk."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+import sqlalchemy.dialects.sqlite  # noqa: F401 (its compiled parts cannot be imported twice, as pytester would)
+from fake_recipe import write_recipe
+from generator import write_run
+from sessions import Judge, Judged
+
+from pytest_llmbench.catalogue import load
+from pytest_llmbench.judge import series
+from pytest_llmbench.models import Change, Night
+from pytest_llmbench.settings import Settings
+
+NAME = "fake_8b-24.11-h100-bf16-8"
+NIGHTS, CHANGED = 33, 26
+START = datetime.now(UTC).replace(hour=3, minute=0, second=0, microsecond=0) - timedelta(days=NIGHTS)
+DAY = (START + timedelta(days=CHANGED)).date()
+WOBBLE = (0, 1, -1, 2, 0, -2, 1, 0, -1, 1)
+"""Per mille of the step time, night by night."""
+
+OWN_TEST = "def test_mine(llmb_verdict):\n    assert not llmb_verdict.failed\n"
+
+Nights = Callable[..., None]
+Launch = Callable[..., Judged]
+
+
+@pytest.fixture
+def nights(pytester: pytest.Pytester) -> Nights:
+    """Write 33 nights below `old`, the last 7 at this multiple of the published step time, and the recipe whose job
+    does this, or goes on at their level."""
+
+    def write(level: float, commands: str = "") -> None:
+        write_recipe(pytester.path, {"8b": commands or f"steps {level:.4f}"}, kind="local")
+        baselines = load(Settings(baselines=(pytester.path / "baselines",))).baselines
+        ((baseline, *_),) = [of_key for key, of_key in baselines.items() if key.id == NAME]
+        for night in range(NIGHTS):
+            factor = (level if night >= CHANGED else 1.0) * (1 + 0.001 * WOBBLE[night % 10])
+            job: dict[str, Any] = {"started": START + timedelta(days=night), "job_id": str(1000 + night)}
+            write_run(pytester.path / "old", baseline, factor=factor, layout="results", **job)
+
+    return write
+
+
+@pytest.fixture
+def launch(judged: Judge) -> Launch:
+    """Launch it with the old nights, and these arguments."""
+    return lambda *arguments: judged("--llmb-launch", "--llmb-logs=old", "-k", "fake", *arguments)
+
+
+def acknowledge(folder: Path, slower: str, *, days: int = 30) -> str:
+    """Write that the change is accepted for so many more days, and return the option."""
+    (folder / "acknowledged.yaml").write_text(
+        f"schema: 1\nacknowledged:\n  - configuration: fake*\n    slower: {slower}\n    since: {DAY}\n"
+        f"    expires: {(datetime.now(UTC) + timedelta(days=days)).date()}\n"
+        "    reason: the security fix\n    by: A. Person\n"
+    )
+    return "--llmb-acknowledged=acknowledged.yaml"
+
+
+def trends(session: Judged) -> list[dict[str, Any]]:
+    return [one for one in session.reports if one.get("check") == "trend"]
+
+
+def test_a_change_is_told_everywhere_and_red_where_asked(
+    nights: Nights, launch: Launch, pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The verdict alone would be green: the level is within the tolerance."""
+    nights(1.04)
+    capsys.readouterr()
+    session = launch("--llmb-trend=fail", "--llmb-json=all.json", "--llmb-html=all.html", "--junitxml=junit.xml")
+    printed = capsys.readouterr().out
+    assert session.verdicts == {NAME: "PASS"}
+    (told,) = trends(session)
+    assert (told["id"], told["verdict"], told["status"], told["decides"]) == (NAME, "SLOWER", "failed", True)
+    assert f"since {DAY}" in told["text"]
+    (change,) = session.described[NAME]["changes"]
+    assert change["night"] == CHANGED
+    assert change["low"] < 0.04 < change["high"]
+    assert len(session.described[NAME]["history"]) == NIGHTS
+    assert session.ret == pytest.ExitCode.TESTS_FAILED
+    assert f"test_trend[{NAME}]" in printed
+    assert "[ 50%]" in printed
+    assert "1 failed, 1 passed" in printed
+    assert "--lf" not in printed  # it would launch nothing
+    written = json.loads((pytester.path / "all.json").read_text())
+    (found,) = [one for one in written["outcomes"] if one["kind"] == "check"]
+    assert found["text"] == told["text"]
+    assert f"since {DAY}" in (pytester.path / "all.html").read_text()
+    suite = ElementTree.parse(pytester.path / "junit.xml").getroot()[0]  # noqa: S314 (our own file)
+    assert (suite.get("tests"), suite.get("failures")) == ("2", "1")
+
+
+def test_it_is_told_and_green_where_it_only_reports(nights: Nights, launch: Launch) -> None:
+    nights(1.04)
+    session = launch()
+    assert [(one["verdict"], one["status"], one["decides"]) for one in trends(session)] == [("SLOWER", "passed", False)]
+    assert session.ret == pytest.ExitCode.OK
+
+
+@pytest.mark.parametrize(
+    "selection",
+    [
+        ["-k", "fake and performance"],
+        ["--deselect=pytest_llmbench/suite/test_trend.py"],
+        [f"pytest_llmbench/suite/test_performance.py::test_performance[{NAME}]"],
+        ["test_mine.py"],
+    ],
+    ids=["expression", "deselected", "node", "own-test"],
+)
+def test_no_selection_makes_a_launch_green_whose_trend_is_bad(
+    nights: Nights, launch: Launch, pytester: pytest.Pytester, selection: list[str]
+) -> None:
+    nights(1.04)
+    pytester.makepyfile(test_mine=OWN_TEST)
+    session = launch("--llmb-trend=fail", *selection)
+    assert [one["status"] for one in trends(session)] == ["failed"]
+    assert (session.verdicts, session.ret) == ({NAME: "PASS"}, pytest.ExitCode.TESTS_FAILED)
+
+
+def test_a_user_s_own_tests_get_no_item_that_only_reports(
+    nights: Nights, launch: Launch, pytester: pytest.Pytester
+) -> None:
+    nights(1.04)
+    pytester.makepyfile(test_mine=OWN_TEST)
+    session = launch("test_mine.py")
+    assert (trends(session), session.ret) == ([], pytest.ExitCode.OK)
+    assert session.described[NAME]["changes"]
+
+
+def test_what_was_acknowledged_is_named_and_green(nights: Nights, launch: Launch, pytester: pytest.Pytester) -> None:
+    nights(1.06)
+    session = launch("--llmb-trend=fail", acknowledge(pytester.path, "6%"))
+    assert session.verdicts == {NAME: "PASS"}
+    assert [(one["verdict"], one["status"]) for one in trends(session)] == [("ACKNOWLEDGED", "passed")]
+    assert session.described[NAME]["changes"][0]["acknowledged"]["by"] == "A. Person"
+    assert session.ret == pytest.ExitCode.OK
+
+
+@pytest.mark.parametrize(
+    ("slower", "days", "more"),
+    [("6%", -1, []), ("2%", 30, []), ("4%", 30, ["--llmb-certify"])],
+    ids=["expired", "too-little", "certificate"],
+)
+def test_what_covers_it_no_longer_or_not_is_red(
+    nights: Nights, launch: Launch, pytester: pytest.Pytester, *, slower: str, days: int, more: list[str]
+) -> None:
+    nights(1.04)
+    session = launch("--llmb-trend=fail", acknowledge(pytester.path, slower, days=days), *more)
+    assert [(one["verdict"], one["status"]) for one in trends(session)] == [("SLOWER", "failed")]
+    assert session.ret == pytest.ExitCode.TESTS_FAILED
+
+
+def test_the_nights_of_a_history_are_searched_too(nights: Nights, judged: Judge, pytester: pytest.Pytester) -> None:
+    nights(1.04)
+    stored = judged("--llmb-logs=old", "-k", "fake", "--llmb-history=h.db", "--llmb-runs=each")
+    assert len(stored.verdicts) == NIGHTS
+    shutil.rmtree(pytester.path / "old")
+    session = judged("--llmb-launch", "-k", "fake", "--llmb-history=h.db", "--llmb-trend=fail", "--llmb-json=all.json")
+    assert [one["status"] for one in trends(session)] == ["failed"]
+    written = json.loads((pytester.path / "all.json").read_text())
+    (told,) = [one for one in written["outcomes"] if one["kind"] == "configuration"]
+    assert len(told["history"]) == NIGHTS
+    assert [(one["night"], one["started"][:10]) for one in told["changes"]] == [(CHANGED, str(DAY))]
+
+
+def test_a_launch_that_was_not_judged_tells_of_its_older_nights_and_decides_nothing(
+    nights: Nights, launch: Launch
+) -> None:
+    nights(1.04, "steps 1.0400 0 20; exit 3")
+    session = launch("--llmb-trend=fail")
+    assert session.verdicts == {NAME: "INVALID"}
+    assert [(one["status"], one["decides"]) for one in trends(session)] == [("failed", False)]
+    assert len(session.described[NAME]["history"]) == NIGHTS
+
+
+def test_quiet_nights_have_no_item(nights: Nights, launch: Launch) -> None:
+    nights(1.0)
+    session = launch("--llmb-trend=fail")
+    assert (trends(session), session.described[NAME]["changes"]) == ([], [])
+    assert session.ret == pytest.ExitCode.OK
+
+
+def test_the_repeats_of_a_launch_are_one_night_their_mean(
+    nights: Nights, launch: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched: list[Sequence[Night]] = []
+
+    def changes_of(nights: Sequence[Night], *known: Any, **more: Any) -> tuple[Change, ...]:
+        searched.append(nights)
+        return found(nights, *known, **more)
+
+    found = series.changes_of
+    monkeypatch.setattr(series, "changes_of", changes_of)
+    nights(1.0, "echo >> $STAGE_PATH/ran; steps 1.1$(wc -l < $STAGE_PATH/ran)00")
+    session = launch("--llmb-trend=fail")
+    seconds = [job["step_seconds"] for job in session.described[NAME]["jobs"]]
+    assert len(seconds) == 3
+    ((*older, tonight),) = searched
+    assert [night.started.date() for night in older] == [(START + timedelta(days=n)).date() for n in range(NIGHTS)]
+    assert tonight.seconds == pytest.approx(math.prod(seconds) ** (1 / 3))
+    assert (trends(session), session.described[NAME]["changes"]) == ([], [])
+
+
+def test_a_launch_that_records_takes_what_it_launched_and_no_night_before_it(nights: Nights, launch: Launch) -> None:
+    nights(1.04)
+    session = launch("--llmb-record=mine")
+    told = session.described[NAME]
+    assert (trends(session), told["verdict"]) == ([], "RECORDED")
+    assert told["metrics"]["step_time_seconds"]["value"] == pytest.approx(1.04, rel=1e-3)
+    assert "from 3 valid runs" in told["text"]

@@ -1,0 +1,95 @@
+"""A launch of a suite file makes as many runs as it asks for, and is held to that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from fake_recipe import WELL, write_recipe
+from sessions import Judge, Judged
+
+NAME = "fake_8b-24.11-h100-bf16-8"
+SUITE = "config: {scale: 8, repeats: %d}\nworkloads: {h100: [{pretrain_fake_8b: {dtypes: [bf16]}}]}\n"
+
+Launch = Callable[..., Judged]
+
+
+@pytest.fixture
+def launch(pytester: pytest.Pytester, judged: Judge) -> Launch:
+    """Launch a configuration of which a suite file asks for so many runs."""
+
+    def run(*arguments: str, asked: int = 3, goes_on: bool = False) -> Judged:
+        write_recipe(pytester.path, {"8b": f"echo ran >> $STAGE_PATH/ran; {WELL}"}, kind="local")
+        pytester.path.joinpath("exemplar.yaml").write_text(SUITE % asked)
+        started = () if goes_on else ("--llmb-launch", "--llmb-require=exemplar.yaml")
+        return judged("-k", "fake", *started, *arguments)
+
+    return run
+
+
+@pytest.fixture
+def ran(pytester: pytest.Pytester) -> Callable[[], int]:
+    """How many jobs have run."""
+    file = pytester.path / "stage" / "ran"
+    return lambda: len(file.read_text().splitlines()) if file.exists() else 0
+
+
+def test_a_run_that_passes_is_repeated_as_often_as_the_suite_asks_for(launch: Launch, ran: Callable[[], int]) -> None:
+    session = launch()
+    assert (session.verdicts, session.ret, ran()) == ({NAME: "PASS"}, pytest.ExitCode.OK, 3)
+    assert session.described[NAME]["estimate"]["runs"] == 3
+    assert "fewer-runs" not in [note["code"] for note in session.described[NAME]["notes"]]
+
+
+def test_fewer_where_the_command_says_so_and_what_is_missing_stands_under_the_line(
+    launch: Launch, ran: Callable[[], int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = launch("--llmb-repeats=1")
+    assert (session.verdicts, session.ret, ran()) == ({NAME: "PASS"}, pytest.ExitCode.OK, 1)
+    assert "1 valid run, exemplar.yaml:2 asks for 3 (--llmb-repeats=1)" in capsys.readouterr().out
+
+
+def test_a_certificate_needs_all_runs_whatever_the_command_says(launch: Launch, ran: Callable[[], int]) -> None:
+    session = launch("--llmb-repeats=1", "--llmb-certify", "--llmb-tolerance=50%")
+    told = session.described[NAME]
+    assert (told["verdict"], told["reason"], told["status"]) == ("MISSING", "too-few-runs", "failed")
+    assert (session.ret, ran()) == (pytest.ExitCode.TESTS_FAILED, 1)
+
+
+def test_what_a_launch_cannot_make_is_missing_until_a_further_launch_has_made_it(
+    launch: Launch, ran: Callable[[], int]
+) -> None:
+    session = launch(asked=5)
+    told = session.described[NAME]
+    assert (told["verdict"], told["reason"], told["status"]) == ("MISSING", "too-few-runs", "failed")
+    assert told["text"].startswith("3 valid runs, exemplar.yaml:2 asks for 5; the newest: ")
+    assert (session.ret, ran()) == (pytest.ExitCode.TESTS_FAILED, 3)
+    again = launch("--llmb-logs=.llmbench/jobs", asked=5)
+    assert (again.verdicts, again.ret, ran()) == ({NAME: "PASS"}, pytest.ExitCode.OK, 6)
+
+
+def test_the_gpu_hours_of_all_runs_are_known_before_anything_is_submitted(
+    launch: Launch, ran: Callable[[], int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One run takes 0.11 GPU-hours."""
+    session = launch("--llmb-gpu-hours=0.2")
+    assert (session.ret, ran()) == (pytest.ExitCode.USAGE_ERROR, 0)
+    told = capsys.readouterr()
+    assert f"0.3  {NAME}, 3 runs" in told.out + told.err
+    launch("--llmb-dry-run")
+    assert "3 jobs, 0.3 GPU-hours of steps" in capsys.readouterr().out
+
+
+def test_a_launch_in_two_parts_makes_the_runs_where_it_goes_on_and_lacks_them_where_it_only_collects(
+    launch: Launch, ran: Callable[[], int]
+) -> None:
+    for going_on, verdict, runs in (("--llmb-collect", "MISSING", 1), ("--llmb-resume", "PASS", 1 + 3)):
+        launch("--llmb-submit-only")
+        session = launch(going_on, "--llmb-require=exemplar.yaml", goes_on=True)
+        assert (session.verdicts, ran()) == ({NAME: verdict}, runs)
+
+
+def test_a_session_that_goes_on_makes_what_it_set_out_to_make(launch: Launch, ran: Callable[[], int]) -> None:
+    launch("--llmb-submit-only")
+    session = launch("--llmb-resume", goes_on=True)
+    assert (session.verdicts, ran()) == ({NAME: "PASS"}, 3)

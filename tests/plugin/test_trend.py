@@ -1,0 +1,188 @@
+"""A folder of months: changes of level are found, told and acknowledged."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from generator import write_run
+from sessions import Judge, Judged, Write
+
+from pytest_llmbench.models import Baseline
+
+NAME = "llama3.1_8b-25.04-h100-fp8-16"
+NIGHTS, CHANGED = 34, 26
+START = datetime.now(UTC).replace(hour=3, minute=0, second=0, microsecond=0) - timedelta(days=NIGHTS)
+DAY = (START + timedelta(days=CHANGED)).date()
+
+
+def trend(session: Judged) -> dict[str, dict[str, Any]]:
+    return {one["id"]: one for one in session.reports if one.get("check") == "trend"}
+
+
+@pytest.fixture(scope="module")
+def months(tmp_path_factory: pytest.TempPathFactory, baselines: dict[str, Baseline]) -> Path:
+    """26 nights with a spread of 0.3 %, and 8 that are 6 % slower."""
+    folder = tmp_path_factory.mktemp("months")
+    noise = 0.003 * np.random.default_rng(5).standard_normal(NIGHTS)
+    for night, wobble in enumerate(noise.tolist()):
+        factor = (1.06 if night >= CHANGED else 1.0) * (1 + wobble)
+        started = START + timedelta(days=night)
+        write_run(folder, baselines[NAME], factor=factor, started=started, job_id=str(1000 + night))
+    return folder
+
+
+def write(path: Path, *, slower: str = "6%", expires: str = "", configuration: str = "llama3.1_8b-*") -> Path:
+    expires = expires or (datetime.now(UTC) + timedelta(days=30)).date().isoformat()
+    path.write_text(
+        f"schema: 1\nacknowledged:\n  - configuration: {configuration}\n    slower: {slower}\n    since: {DAY}\n"
+        f"    expires: {expires}\n    reason: the security fix\n    by: A. Person\n",
+        encoding="utf-8",
+    )
+    return path
+
+
+def options(folder: Path, *more: str) -> list[str]:
+    return [f"--llmb-logs={folder}", "-k", NAME, *more]
+
+
+def test_a_change_is_told_with_its_night_and_fails_where_asked(judged: Judge, months: Path) -> None:
+    session = judged(*options(months))
+    (told,) = trend(session).values()
+    assert (told["id"], told["verdict"], told["status"]) == (NAME, "SLOWER", "passed")
+    assert f"since {DAY}" in told["text"]
+    (change,) = session.described[NAME]["changes"]
+    assert change["night"] == CHANGED
+    assert change["started"].startswith(str(DAY))
+    assert change["low"] < 0.06 < change["high"]
+    assert change["acknowledged"] is None
+    assert session.verdicts[NAME] == "REGRESSION"
+    assert f"  change    {change['text'][:20]}" in session.messages[NAME]
+    asked = judged(*options(months, "--llmb-trend=fail"))
+    assert trend(asked)[NAME]["status"] == "failed"
+    assert asked.ret == pytest.ExitCode.TESTS_FAILED
+
+
+def test_the_entry_that_a_change_proposes_accepts_it(judged: Judge, months: Path, tmp_path: Path) -> None:
+    """As it is printed, once a person has said until when, why and who."""
+    (told,) = trend(judged(*options(months, "--llmb-trend=fail"))).values()
+    entry = "\n".join(told["lines"][1:])
+    day = (datetime.now(UTC) + timedelta(days=30)).date().isoformat()
+    for word, said in (("DAY", day), ("WHY", "the security fix"), ("WHO", "A. Person")):
+        assert word in entry
+        entry = entry.replace(word, said)
+    file = tmp_path / "acknowledged.yaml"
+    file.write_text(f"schema: 1\nacknowledged:\n{entry}\n", encoding="utf-8")
+    session = judged(*options(months, f"--llmb-acknowledged={file}", "--llmb-trend=fail"))
+    assert (session.verdicts[NAME], trend(session)[NAME]["verdict"]) == ("PASS", "ACKNOWLEDGED")
+    assert trend(session)[NAME]["lines"] == []
+
+
+def test_an_acknowledged_change_passes_and_is_named_everywhere(
+    judged: Judge, months: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(tmp_path / "acknowledged.yaml")
+    capsys.readouterr()
+    session = judged(*options(months, f"--llmb-acknowledged={file}", "--llmb-trend=fail"))
+    printed = capsys.readouterr().out
+    assert (session.verdicts[NAME], session.statuses[NAME]) == ("PASS", "passed")
+    assert "acknowledged: +6.0 % by A. Person" in session.described[NAME]["text"]
+    assert trend(session)[NAME]["verdict"] == "ACKNOWLEDGED"
+    assert session.described[NAME]["changes"][0]["acknowledged"]["by"] == "A. Person"
+    assert session.ret == pytest.ExitCode.OK
+    assert "1 acknowledged change: " in printed
+    assert printed.count("acknowledged: +6.0 % by A. Person") == 2
+
+
+def test_an_acknowledged_change_alone_is_not_green_where_no_run_was_judged(
+    judged: Judge, months: Path, tmp_path: Path
+) -> None:
+    """The last run is older than allowed: what its nights show says nothing of tonight."""
+    file = write(tmp_path / "acknowledged.yaml")
+    only = ("-k", f"trend and {NAME}", "--llmb-max-age=1h", "--llmb-trend=fail", f"--llmb-acknowledged={file}")
+    session = judged(f"--llmb-logs={months}", *only)
+    assert trend(session)[NAME]["verdict"] == "ACKNOWLEDGED"
+    assert session.ret == pytest.ExitCode.TESTS_FAILED
+
+
+def test_an_expired_one_fails_again_and_says_when_it_expired(judged: Judge, months: Path, tmp_path: Path) -> None:
+    yesterday = (datetime.now(UTC) - timedelta(days=1)).date().isoformat()
+    file = write(tmp_path / "acknowledged.yaml", expires=yesterday)
+    session = judged(*options(months, f"--llmb-acknowledged={file}", "--llmb-trend=fail"))
+    assert session.verdicts[NAME] == "REGRESSION"
+    assert f"expired on {yesterday}, without effect" in session.described[NAME]["text"]
+    assert f"the acknowledgement expired on {yesterday}" in trend(session)[NAME]["text"]
+    assert trend(session)[NAME]["status"] == "failed"
+
+
+def test_less_than_there_is_covers_no_change(judged: Judge, months: Path, tmp_path: Path) -> None:
+    file = write(tmp_path / "acknowledged.yaml", slower="3%")
+    session = judged(*options(months, f"--llmb-acknowledged={file}", "--llmb-trend=fail"))
+    assert trend(session)[NAME]["status"] == "failed"
+    assert "acknowledged: +3.0 %" in session.described[NAME]["text"]
+
+
+def test_a_certificate_accepts_nothing(judged: Judge, months: Path, tmp_path: Path) -> None:
+    file = write(tmp_path / "acknowledged.yaml")
+    session = judged(*options(months, f"--llmb-acknowledged={file}", "--llmb-certify", "--llmb-trend=fail"))
+    assert session.statuses[NAME] == "failed"
+    assert "without effect under --llmb-certify" in session.described[NAME]["text"]
+    assert trend(session)[NAME]["verdict"] == "SLOWER"
+
+
+def test_each_run_is_judged_at_the_level_of_its_own_day(judged: Judge, months: Path, tmp_path: Path) -> None:
+    file = write(tmp_path / "acknowledged.yaml")
+    session = judged(f"--llmb-logs={months}", f"--llmb-acknowledged={file}", "--llmb-runs=each", "-k", f"{NAME}-10")
+    before, after = session.described[f"{NAME}-1020"], session.described[f"{NAME}-1030"]
+    assert after["expected_seconds"] == pytest.approx(before["expected_seconds"] * 1.06, rel=0.01)
+    assert "acknowledged" not in before["text"]
+
+
+def test_the_newest_run_is_one_night_where_each_has_an_item(judged: Judge, months: Path) -> None:
+    """It is no earlier night of itself, which would show a change of last night after one night."""
+    alone = judged(*options(months)).described[NAME]
+    each = judged(f"--llmb-logs={months}", "--llmb-runs=each", "-k", f"{NAME}-{1000 + NIGHTS - 1}")
+    (newest,) = each.described.values()
+    assert (newest["history"], newest["changes"]) == (alone["history"], alone["changes"])
+
+
+def test_what_no_run_needs_is_a_remark(
+    judged: Judge, months: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(tmp_path / "acknowledged.yaml", configuration="grok1*")
+    capsys.readouterr()
+    judged(*options(months, f"--llmb-acknowledged={file}"))
+    assert "acknowledged.yaml:3: no run needs it (grok1*)" in capsys.readouterr().out
+
+
+def test_a_file_that_names_nothing_is_a_usage_error(pytester: pytest.Pytester, months: Path, tmp_path: Path) -> None:
+    file = write(tmp_path / "acknowledged.yaml", configuration="lama3")
+    done = pytester.runpytest_inprocess(*options(months, f"--llmb-acknowledged={file}"))
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    done.stderr.fnmatch_lines(["ERROR: *acknowledged.yaml:3: found 'lama3', expected the id of a configuration*"])
+
+
+def test_small_changes_that_come_to_a_large_one_fail_together(judged: Judge, generated: Write) -> None:
+    """Three of 0.9 %, each of which alone fails nothing."""
+    noise = 0.0003 * np.random.default_rng(5).standard_normal(48)
+    for night, wobble in enumerate(noise.tolist()):
+        started, factor = START + timedelta(days=night - 14), 1.009 ** (night // 12) * (1 + wobble)
+        folder = generated(NAME, factor=factor, noise=0.0003, started=started, job_id=str(night))
+    session = judged(*options(folder, "--llmb-trend=fail"))
+    (told,) = trend(session).values()
+    assert (told["status"], told["verdict"]) == ("failed", "SLOWER")
+    assert re.match(r"\+2\.[678] % in 3 changes, the last: \+0\.[89] %", told["text"])
+    assert session.statuses[NAME] == "passed"
+
+
+def test_quiet_nights_have_no_item(judged: Judge, generated: Write) -> None:
+    noise = 0.003 * np.random.default_rng(6).standard_normal(20)
+    for night, wobble in enumerate(noise.tolist()):
+        folder = generated(NAME, factor=1 + wobble, started=START + timedelta(days=night), job_id=str(night))
+    session = judged(*options(folder, "--llmb-trend=fail"))
+    assert trend(session) == {}
+    assert session.described[NAME]["changes"] == []

@@ -1,0 +1,57 @@
+"""Outcomes of configurations as sessions have them, and documents of them, for tests of the history."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import builders
+
+from pytest_llmbench.history import record
+from pytest_llmbench.judge.decide import judge
+from pytest_llmbench.measure.metrics import metric
+from pytest_llmbench.models import Case, Key, Outcome, Status, Verdict
+from pytest_llmbench.report.outcome import describe
+
+START = datetime(2025, 11, 1, 2, tzinfo=UTC)
+ID = builders.KEY.id
+
+
+def outcome(
+    seconds: float | None = 7.4,
+    night: int = 0,
+    *,
+    key: Key = builders.KEY,
+    job: str = "",
+    logs: str = "00ff",
+    **run: Any,
+) -> dict[str, Any]:
+    """Return what a session says of a run: of `night` days after START; None seconds is no run."""
+    configuration = replace(builders.BASELINE.configuration, key=key)
+    baseline = replace(builders.BASELINE, configuration=configuration)
+    found = {"started": START + timedelta(days=night), "key": key, "job_id": job or f"{1000 + night}", **run}
+    log = replace(builders.log(builders.segment()), fingerprint=logs if logs != "00ff" else f"{night:x}-00ff")
+    runs = []
+    if seconds:
+        metrics = (metric("step_time_seconds", seconds, 0.0741), metric("mfu", 0.25))
+        runs = [builders.noisy(seconds, run=builders.run(log, **found), baseline=baseline, metrics=metrics)]
+    evidence = builders.evidence(*runs, baseline=baseline)
+    judgement = judge(evidence)
+    status = Status.SKIPPED if judgement.verdict is Verdict.MISSING else Status.PASSED
+    told = Outcome(Case(key.id, key), status, judgement)
+    return describe(told, builders.NOW, Path("/runs"))
+
+
+def document(*outcomes: dict[str, Any], began: datetime = builders.NOW, **session: Any) -> dict[str, Any]:
+    """Return what a session with these outcomes stores."""
+    fields: dict[str, Any] = {"host": "ci", "program": "0.1.0", "options": ["-q"], "environment": {}, **session}
+    return record.document(record.session(uuid.uuid4().hex, began, **fields), outcomes)
+
+
+def nights(seconds: Sequence[float], **run: Any) -> list[dict[str, Any]]:
+    """Return the outcomes of a run a night, oldest first."""
+    return [outcome(value, night, **run) for night, value in enumerate(seconds)]

@@ -1,0 +1,303 @@
+"""The page: whole, self-contained, the same for the same outcomes; and whatever a log holds is text."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import BASELINE, KEY, NOW, evidence, log, run, segment, steps
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from night import HOSTILE, NIGHTS
+
+from pytest_llmbench.judge.decide import judge
+from pytest_llmbench.measure.measurement import measure
+from pytest_llmbench.models import Case, Check, Outcome, Reason, Status, Stray
+from pytest_llmbench.report import terminal
+from pytest_llmbench.report.explain import repeats
+from pytest_llmbench.report.html.page import render
+from pytest_llmbench.report.next_steps import next_steps
+from pytest_llmbench.report.outcome import describe, describe_check, describe_stray
+
+LARGEST = 3_000_000
+VOID = {"meta", "input", "br", "img", "path", "line"}
+
+
+class Parsed(HTMLParser):
+    """A page as a browser takes it apart: elements with their attributes, and the text of each."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.inside: list[str] = []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.inside.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.inside.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+    @property
+    def text(self) -> str:
+        return "".join(self.texts)
+
+    @property
+    def words(self) -> str:
+        """The text of all elements, with single spaces."""
+        return " ".join(" ".join(self.texts).split())
+
+    def of(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+def told(seconds: float = 7.4, status: str = "passed", **changes: Any) -> dict[str, Any]:
+    """Return the dictionary of a complete run at this step time."""
+    measured = measure(run(log(segment(steps(seconds)))), BASELINE, NOW)
+    outcome = Outcome(Case(KEY.id, KEY), Status(status), judge(evidence(measured)))
+    return {**describe(outcome, NOW, Path("/runs")), **changes}
+
+
+@pytest.fixture(scope="module")
+def page(outcomes: list[dict[str, Any]]) -> str:
+    """The page of a whole night."""
+    return render(outcomes, NOW)
+
+
+# --- whole ------------------------------------------------------------------------------------------------
+
+
+def test_a_night_of_82_configurations_with_50_steps_and_90_nights_each_is_small(
+    outcomes: list[dict[str, Any]], page: str
+) -> None:
+    full = [one for one in outcomes if one["kind"] == "configuration" and "steps" in one]
+    assert len(full) == 79
+    assert {len(one["history"]) for one in full} == {NIGHTS}
+    assert len(page.encode()) < LARGEST * 0.7  # room for the charts of what is missing here
+
+
+def test_every_element_ends_and_every_link_leads_somewhere(page: str) -> None:
+    parsed = Parsed(page)
+    assert parsed.inside == []
+    ids = [attributes["id"] for _, attributes in parsed.elements if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    links = [str(attributes["href"]) for attributes in parsed.of("a")]
+    assert len(links) > 82
+    assert {link[0] for link in links} == {"#"}
+    assert {link[1:] for link in links} <= set(ids)
+    named = [attributes["aria-labelledby"] for attributes in parsed.of("svg")]
+    assert len(named) > 200
+    assert set(named) <= set(ids)
+
+
+def test_nothing_is_fetched_from_elsewhere(page: str) -> None:
+    parsed = Parsed(page)
+    assert parsed.of("link") == parsed.of("img") == parsed.of("iframe") == []
+    assert [attributes for _, attributes in parsed.elements if "src" in attributes] == []
+    assert "url(" not in page
+    assert "@import" not in page
+
+
+def test_its_policy_allows_its_own_style_and_script_and_nothing_else(page: str) -> None:
+    (policy,) = (one["content"] for one in Parsed(page).of("meta") if one.get("http-equiv"))
+    allowed = {}
+    for tag in ("style", "script"):
+        (content,) = re.findall(f"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
+        allowed[tag] = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+    assert policy == (
+        f"default-src 'none'; style-src 'sha256-{allowed['style']}'; script-src 'sha256-{allowed['script']}'; "
+        "base-uri 'none'"
+    )
+    assert [attributes for _, attributes in Parsed(page).elements if "style" in attributes] == []
+
+
+def test_it_is_the_same_in_whatever_order_the_outcomes_arrive(outcomes: list[dict[str, Any]], page: str) -> None:
+    """Workers of xdist report as they please."""
+    assert render(outcomes[::-1], NOW) == page
+
+
+def test_it_is_made_from_what_json_can_hold(outcomes: list[dict[str, Any]], page: str) -> None:
+    assert render(json.loads(json.dumps(outcomes, allow_nan=False)), NOW) == page
+
+
+# --- what it says -----------------------------------------------------------------------------------------
+
+
+def test_the_head_counts_and_says_what_to_do_next(page: str) -> None:
+    text = Parsed(page).words
+    assert "5 red 1 unclear 73 green 4 skipped" in text
+    assert "1 REGRESSION, 2 INVALID, 2 INCONCLUSIVE, 1 UNMATCHED, 1 IMPROVEMENT, 72 PASS, 4 MISSING" in text
+    assert "slower-than-bound : grok1_314b-24.11-h100-bf16-8 compare with an older run of this configuration" in text
+
+
+def test_what_to_do_next_is_what_the_terminal_says_and_red_comes_first(
+    outcomes: list[dict[str, Any]], page: str
+) -> None:
+    (told,) = re.findall('<ul class="next">.*?</ul>', page, re.DOTALL)
+    reasons = re.findall("<strong>(.*?)</strong>", told)
+    assert reasons == [
+        "slower-than-bound",
+        "diverged",
+        "incomplete",
+        "cannot-tell",
+        "unmatched",
+        "faster-than-baseline",
+    ]
+    advice = [re.sub("<[^>]*>", "", text) for text in re.findall('class="advice">(.*?)</span>', told)]
+    assert advice[0].endswith("record its own baseline with --llmb-record=DIR")
+    assert "<code>--llmb-record=DIR</code>" in told
+    said = " ".join(" ".join(next_steps(terminal.ordered(outcomes))).split())
+    assert all(f": {text}" in said for text in advice[:2])
+    unclear = next(one for one in outcomes if one.get("verdict") == "INCONCLUSIVE" and one["status"] == "failed")
+    assert f"makes the noise known; about {repeats(unclear)} would settle it" in told
+
+
+def test_what_leaves_nothing_to_do_is_no_next_step() -> None:
+    done = told(8.4, "failed", reason="not-judged")
+    assert 'class="next"' not in render([done], NOW)
+
+
+def test_every_configuration_has_its_row_and_its_card(outcomes: list[dict[str, Any]], page: str) -> None:
+    for one in outcomes:
+        if one["kind"] == "configuration":
+            assert f'<a href="#{one["id"]}">{one["id"]}</a>' in page
+            assert f'id="{one["id"]}"' in page
+            assert f'<span class="name">{one["id"]}</span>' in page
+
+
+def test_what_a_failure_needs_is_there() -> None:
+    text = Parsed(render([told(8.4, "failed")], NOW)).words
+    for part in (
+        "✕ REGRESSION",
+        "8.400 s is +14.7 % against 7.325 s",
+        "50 steps, 8.400 s to 8.400 s; window 11 to 44; baseline 7.325 s; bound 7.691 s.",
+        "Next: compare with an older run",
+        "step time 8.400 s 7.325 s +14.7 %",
+        "rule as written, measured <= bound: does not hold",
+        "log-x_1_0.out",
+    ):
+        assert part in text
+
+
+def test_the_excerpt_marks_the_line_that_is_to_blame() -> None:
+    quoted = {"log": "a.out", "first_line": 9, "lines": ["before", "the & problem", "after"], "line": 10}
+    page = render([told(8.4, "failed", excerpt=quoted)], NOW)
+    (marked,) = re.findall("<mark>(.*?)</mark>", page)
+    assert re.sub("<[^>]*>", "", marked) == "&gt;    10  the &amp; problem"
+    (pre,) = re.findall('<pre class="excerpt".*?</pre>', page, re.DOTALL)
+    assert Parsed(pre).text.split("\n")[1:4] == ["      9  before", ">    10  the & problem", "     11  after"]
+
+
+def test_attempts_jobs_changes_and_the_environment_have_tables() -> None:
+    change = {
+        "started": "2025-11-01T03:00:00+00:00",
+        "kind": "step",
+        "stands": True,
+        "night": 1,
+        "difference": 0.031,
+        "low": 0.02,
+        "high": 0.04,
+        "environment": {"driver": ["560", "570"]},
+        "acknowledged": {"reason": "new driver", "by": "ops", "expires": "2026-01-01"},
+        "text": "",
+    }
+    job = {"job_id": "12", "purpose": "measure", "attempt": 1, "repeat": 1, "state": "NODE_FAIL", "nodes": ["n1", "n2"]}
+    jobs = [{**job, "step_seconds": None, "text": "", "files": ["out/profile.nsys-rep"]}]
+    text = Parsed(render([told(jobs=jobs, changes=[change], environment={"nccl": "2.26"})], NOW)).words
+    assert "2025-11-01 +3.1 % +2.0 % to +4.0 % driver: 560 to 570 acknowledged by ops until 2026-01-01: new dr" in text
+    assert "12 measure n[1-2] job 12 on n[1-2]: NODE_FAIL" in text
+    assert "Files file out/profile.nsys-rep" in text
+    assert "nccl 2.26" in text
+
+
+@pytest.mark.parametrize(("status", "shown"), [("failed", True), ("passed", False), ("skipped", False)])
+def test_a_check_without_a_curve_is_open_where_it_failed(status: str, shown: bool) -> None:
+    slow = Check("fp8-speedup", "x-8", Status(status), "SLOW", "FP8 is 1.1 times as fast")
+    page = render([describe_check(slow)], NOW)
+    assert "FP8 speed-up" in Parsed(page).text
+    assert Parsed(page).of("details")[0].get("open", "closed") == (None if shown else "closed")
+
+
+def test_a_slow_run_s_metrics_stand_before_its_log_and_a_broken_one_s_log_first() -> None:
+    quoted = {"log": "a.out", "first_line": 9, "lines": ["here"], "line": 9}
+    for what, order in (("step 11, the first of the window", 1), ("", -1)):
+        page = render([told(8.4, "failed", excerpt={**quoted, "what": what})], NOW)
+        assert order * (page.index('<pre class="excerpt"') - page.index("<caption>Metrics")) > 0
+        assert page.count('<pre class="excerpt"') == 1
+
+
+def test_sizes_are_ordered_as_numbers(page: str) -> None:
+    names = [
+        name for name in re.findall('<span class="name">(.*?)</span>', page) if name.startswith("llama3.1_8b-25.04")
+    ]
+    assert names[:5] == [f"llama3.1_8b-25.04-h100-bf16-{size}" for size in (8, 16, 32, 64, 128)]
+
+
+def test_of_several_tests_about_one_configuration_the_worst_is_shown() -> None:
+    page = render([told(), told(8.4, "failed"), told()], NOW)
+    assert page.count('<span class="name">') == 1
+    assert "1 red" in Parsed(page).words
+
+
+def test_ids_that_no_link_can_hold_get_names_of_their_own() -> None:
+    strays = [describe_stray(Stray(name, Reason.UNMATCHED, "", Path("/x")), Path("/")) for name in ("a b", "a/b", "é")]
+    parsed = Parsed(render(strays, NOW))
+    ids = {attributes["id"] for attributes in parsed.of("article")}
+    assert len(ids) == 3
+    assert {str(link["href"])[1:] for link in parsed.of("a")} >= ids
+
+
+def test_nothing_judged_is_a_page_too() -> None:
+    assert "<title>0 outcomes - llmbench</title>" in render([], NOW)
+
+
+OPTIONAL = ("steps", "excerpt", "history", "changes", "environment", "tries", "jobs", "nodes", "context", "notes")
+
+
+@pytest.mark.parametrize("name", [*OPTIONAL, "expected_metrics"])
+def test_what_an_outcome_does_not_say_is_not_shown(outcomes: list[dict[str, Any]], name: str) -> None:
+    less = [{key: value for key, value in one.items() if key != name} for one in outcomes[:12]]
+    assert Parsed(render(less, NOW)).inside == []
+
+
+# --- text is text -----------------------------------------------------------------------------------------
+
+
+def test_a_log_with_markup_and_script_shows_it_as_text(page: str) -> None:
+    parsed = Parsed(page)
+    assert parsed.text.count(HOSTILE) >= 10
+    assert len(parsed.of("script")) == len(parsed.of("style")) == 1
+    assert [name for _, attributes in parsed.elements for name in attributes if name.startswith("on")] == []
+
+
+@settings(max_examples=25, deadline=None)
+@given(text=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\0"), min_size=1, max_size=60))
+def test_no_text_becomes_more_than_text(text: str) -> None:
+    """Elements and their attributes are those of a harmless text, but for the anchors, which are made of ids."""
+    quoted = {"log": text, "first_line": 1, "lines": [text], "line": 1}
+    changed = {"text": text, "context": text, "suite": text, "environment": {text: text}, "excerpt": quoted}
+    notes = [{"code": "x", "text": text, "line": 0}]
+    parsed = Parsed(render([told(8.4, "failed", notes=notes, **changed)], NOW))
+    harmless = {"text": "x", "context": "x", "suite": "x", "environment": {"x": "x"}}
+    other = Parsed(
+        render([told(8.4, "failed", notes=notes, **harmless, excerpt={**quoted, "log": "x", "lines": ["x"]})], NOW)
+    )
+    assert [tag for tag, _ in parsed.elements] == [tag for tag, _ in other.elements]
+    assert parsed.of("div") == other.of("div")
+    assert parsed.text.count(text) >= 5

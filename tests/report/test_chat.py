@@ -1,0 +1,87 @@
+"""A session in a few lines: never green where it is not, never longer than a chat bears, nobody is called by a log."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from builders import NOW
+from outcomes import doubtful, killed, missing, slow, stray, told
+
+from pytest_llmbench.ci import address
+from pytest_llmbench.report.chat import as_slack, message
+from pytest_llmbench.report.document import Ending, document
+
+
+def session(*described: dict[str, Any], exit_code: int = 1, failures: tuple[str, ...] = ()) -> dict[str, Any]:
+    asked = {"version": "0.1.0", "baselines": "", "tolerances": [], "header": []}
+    return document(described, asked, Ending(exit_code, failures), NOW)
+
+
+def test_a_green_session_is_one_line_and_a_link() -> None:
+    assert message(session(told(), missing(), exit_code=0), "https://ci/7").splitlines() == [
+        "llmbench GREEN, 2025-11-20 06:00 UTC: 1 green: 1 PASS; 1 skipped: 1 MISSING",
+        "https://ci/7",
+    ]
+
+
+def test_what_is_red_is_named_with_its_difference() -> None:
+    lines = message(session(told(), stray(), killed(), slow(), doubtful("failed"))).splitlines()
+    assert lines[1:] == [
+        "REGRESSION slow: +20.0 % (8.790 s, expected 7.325 s)",
+        "INVALID killed: stopped after step 27 of 50; the log does not say why",
+        "INCONCLUSIVE doubtful: +3.8 % (7.600 s, expected 7.325 s)",
+        "UNMATCHED run_7: no baseline of release 26.01",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("described", "exit_code", "failures", "word"),
+    [
+        ([told()], 0, (), "GREEN,"),
+        ([told()], 1, (), "RED,"),
+        ([slow()], 0, (), "RED,"),
+        ([told()], 0, ("x",), "RED,"),
+        ([told()], 2, (), "INTERRUPTED,"),
+        ([told()], 3, (), "ERROR (exit code 3),"),
+        ([], 5, (), "ERROR (exit code 5),"),
+    ],
+)
+def test_the_first_word_says_how_the_session_ended(
+    described: list[dict[str, Any]], exit_code: int, failures: tuple[str, ...], word: str
+) -> None:
+    text = message(session(*described, exit_code=exit_code, failures=failures))
+    assert text.startswith(f"llmbench {word} ")
+
+
+def test_a_session_of_thousands_is_ten_lines_of_bounded_length() -> None:
+    many = [slow(f"slow-{number}") for number in range(1000)] + [stray(f"{n}", "x\ny" * 500) for n in range(9)]
+    lines = message(session(*many, failures=("nothing " * 90, "b", "c")), "https://ci/7").splitlines()
+    assert len(lines) <= 10
+    assert lines[-2:] == ["and 1004 more", "https://ci/7"]
+    assert lines[1].endswith("... (and 2 more)")
+    assert max(map(len, lines)) < 200
+
+
+def test_a_text_of_a_log_calls_nobody() -> None:
+    text = message(session(stray("<!channel>", "a & b <@U1>")))
+    sent = json.loads(as_slack(text))
+    assert list(sent) == ["text"]
+    assert "&lt;!channel&gt;: a &amp; b &lt;@U1&gt;" in sent["text"]
+
+
+@pytest.mark.parametrize(
+    ("environment", "link"),
+    [
+        (
+            {"GITHUB_SERVER_URL": "https://github.com", "GITHUB_REPOSITORY": "a/b", "GITHUB_RUN_ID": "7"},
+            "https://github.com/a/b/actions/runs/7",
+        ),
+        ({"CI_JOB_URL": "https://gitlab/a/-/jobs/7"}, "https://gitlab/a/-/jobs/7"),
+        ({"BUILD_URL": "https://jenkins/job/a/7/"}, "https://jenkins/job/a/7/"),
+        ({}, ""),
+    ],
+)
+def test_the_link_is_that_of_the_job(environment: dict[str, str], link: str) -> None:
+    assert address(environment) == link

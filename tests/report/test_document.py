@@ -1,0 +1,254 @@
+"""The JSON document of a session: strict JSON that its schema describes, whatever the outcomes hold."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import KEY, NOW
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+from outcomes import SCHEMA, check, doubtful, faults, killed, missing, slow, stray, told
+
+from pytest_llmbench.errors import ReportError
+from pytest_llmbench.models import Verdict
+from pytest_llmbench.report.document import Ending, document, read, render
+
+ASKED = {
+    "version": "0.1.0",
+    "baselines": "82 configurations in 5 files",
+    "tolerances": ["5 %"],
+    "header": ["tolerance: 5 %"],
+}
+MIXED = [
+    told(),
+    slow(),
+    doubtful(),
+    killed(),
+    missing(),
+    stray(),
+    check(),
+    check("failed", Verdict.REGRESSION, "other"),
+]
+
+NOT_OF_EVERY_RUN = frozenset({"environment", "history", "changes", "steps", "excerpt"})
+
+TONIGHT: dict[str, Any] = {
+    "environment": {"nccl": "2.27.3", "commit": "1f", "driver": None},
+    "history": [
+        {
+            "started": "2025-11-19T06:00:00+00:00",
+            "verdict": "PASS",
+            "reason": "within-tolerance",
+            "step_time_seconds": 7.3,
+            "expected_seconds": 7.325,
+            "log_difference": -0.003,
+            "job_id": "7",
+            "environment": {"nccl": "2.26.2"},
+        }
+    ],
+    "changes": [
+        {
+            "started": "2025-11-20T03:00:00+00:00",
+            "kind": "step",
+            "stands": True,
+            "night": 1,
+            "difference": 0.031,
+            "low": 0.02,
+            "high": 0.04,
+            "environment": {"nccl": ["2.26.2", "2.27.3"]},
+            "acknowledged": {"reason": "NCCL update", "by": "ops", "expires": None},
+            "text": "3.1 % slower since the NCCL update",
+        }
+    ],
+    "steps": {"index": [11, 12], "seconds": [7.3, None], "slow": [0]},
+    "excerpt": {"log": "log-x_1_0.out", "line": 32, "what": "", "first_line": 31, "lines": ["step 31", "loss nan"]},
+}
+"""What other parts may add to the outcome of a configuration."""
+
+
+def made(*described: dict[str, Any], exit_code: int = 1, failures: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return the document as it is read again."""
+    ending = Ending(exit_code, failures)
+    return dict(json.loads(render(document(described, ASKED, ending, NOW)), parse_constant=pytest.fail))
+
+
+# --- what it says -----------------------------------------------------------------------------------------
+
+
+def test_the_document_says_how_the_session_ended_and_every_outcome() -> None:
+    found = made(*MIXED, failures=("a report was not written",))
+    assert {name: found[name] for name in ("schema", "started", "exit_code", "green", "failures")} == {
+        "schema": 1,
+        "started": "2025-11-20T06:00:00+00:00",
+        "exit_code": 1,
+        "green": False,
+        "failures": ["a report was not written"],
+    }
+    ids = [one["id"] for one in found["outcomes"]]
+    assert ids == ["family", "other", "doubtful", KEY.id, "killed", "missing", "slow", "run_7"]
+    assert all(one in found["outcomes"] for one in MIXED)
+    assert found["counts"]["red"] == {"REGRESSION": 1, "INVALID": 1, "WEAK-SCALING": 1, "UNMATCHED": 1}
+    assert found["count"].startswith("2 green: 1 INCONCLUSIVE, 1 PASS; 4 red:")
+
+
+def test_the_page_about_it_shows_the_fields_in_their_order() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "json.md").read_text(encoding="utf-8")
+    (shown,) = re.findall("```json\n(.*?)```", page, re.DOTALL)
+    assert list(json.loads(shown)) == list(made(told()))
+    assert sorted(json.loads(shown)) == sorted(SCHEMA["properties"])
+
+
+@pytest.mark.parametrize(
+    ("described", "exit_code", "failures", "green"),
+    [
+        ([told(), missing()], 0, (), True),
+        ([told()], 1, (), False),
+        ([slow()], 0, (), False),
+        ([told()], 0, ("not written",), False),
+        ([told()], 2, (), False),
+        ([], 5, (), False),
+    ],
+)
+def test_it_is_green_only_where_the_exit_code_and_every_item_are(
+    described: list[dict[str, Any]], exit_code: int, failures: tuple[str, ...], green: bool
+) -> None:
+    assert made(*described, exit_code=exit_code, failures=failures)["green"] is green
+
+
+def test_the_order_in_which_workers_report_does_not_matter() -> None:
+    assert made(*MIXED) == made(*reversed(MIXED))
+
+
+def test_each_id_stands_once_with_its_worst_outcome() -> None:
+    found = made(told(), told("failed"), told("skipped"))["outcomes"]
+    assert [one["status"] for one in found] == ["failed"]
+
+
+# --- the schema -------------------------------------------------------------------------------------------
+
+
+def test_the_schema_is_one() -> None:
+    Draft202012Validator.check_schema(SCHEMA)
+
+
+@pytest.mark.parametrize(
+    "described", [MIXED, [], [told(**TONIGHT)], [told("failed", verdict="TEST_FAILED", overruled="PASS")]]
+)
+def test_the_schema_describes_the_document(described: list[dict[str, Any]]) -> None:
+    assert faults(made(*described)) == []
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return the path of every dictionary with fixed keys."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    below = [place for name, one in inner for place in places(one, (*path, name))]
+    return [path, *below] if isinstance(value, dict) and not {*path} & OPEN else below
+
+
+OPEN = {"metrics", "expected_metrics", "cells", "green", "red", "skipped", "environment"}
+"""Dictionaries whose keys are names of something."""
+
+
+@pytest.mark.parametrize("one", [told(**TONIGHT), killed(), stray(), check()], ids=["run", "killed", "stray", "check"])
+def test_an_unknown_key_is_a_fault_wherever_it_stands(one: dict[str, Any]) -> None:
+    whole = made(one)
+    found = places(whole)
+    assert len(found) >= 3
+    for path in found:
+        changed = copy.deepcopy(whole)
+        target = changed
+        for name in path:
+            target = target[name]
+        target["surprise"] = 1
+        assert faults(changed), path
+
+
+@pytest.mark.parametrize(
+    "name",
+    sorted(
+        set(told())
+        - {
+            "expected_metrics",
+            "statistic_seconds",
+            "last_step_seconds",
+            "window_mean_of",
+            "line",
+            "tries",
+            *NOT_OF_EVERY_RUN,
+        }
+    ),
+)
+def test_a_missing_key_is_a_fault(name: str) -> None:
+    whole = made(told())
+    del whole["outcomes"][0][name]
+    assert faults(whole)
+
+
+def test_nights_name_what_they_ran_with_where_it_changes() -> None:
+    ran_with = [{"nccl": "2.26"}, {"nccl": "2.26"}, {"nccl": "2.27"}, {}, {"nccl": "2.27"}, {"nccl": "2.27"}]
+    nights = [{"started": f"2025-10-0{day}", "verdict": "PASS", "environment": ran_with[day]} for day in range(6)]
+    told_of = made(told(history=nights))
+    found = [night.get("environment") for night in told_of["outcomes"][0]["history"]]
+    assert found == [{"nccl": "2.26"}, None, {"nccl": "2.27"}, {}, {"nccl": "2.27"}, None]
+    assert faults(told_of) == []
+
+
+# --- strict JSON ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_what_is_no_number_is_null(number: float) -> None:
+    one = told(window_seconds=[7.3, number], log_difference=number, steps={"index": [1], "seconds": [number]})
+    (found,) = made(one)["outcomes"]
+    assert (found["window_seconds"], found["log_difference"], found["steps"]["seconds"]) == ([7.3, None], None, [None])
+    assert faults(made(one)) == []
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.text(st.characters() | st.characters(categories=["Cs", "Cc"])), min_size=1, max_size=5))
+def test_no_text_breaks_the_document(drawn: list[str]) -> None:
+    words = itertools.cycle(drawn)
+    one = told(
+        text=next(words), log=next(words), context=next(words), notes=[{"code": "x", "text": next(words), "line": 0}]
+    )
+    content = render(document([one], ASKED, Ending(1), NOW))
+    assert json.loads(content.decode("utf-8"))["outcomes"][0]["verdict"] == "PASS"
+
+
+# --- reading it again -------------------------------------------------------------------------------------
+
+
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "llmb.json"
+    path.write_bytes(render(document(MIXED, ASKED, Ending(1), NOW)))
+    assert read(path) == made(*MIXED)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (None, "No such file"),
+        (b"", "no JSON"),
+        (b"\xff\xfe\x00", "no JSON"),
+        (b'{"schema": NaN}', "no JSON (found NaN)"),
+        (b"[]", "no 'schema' in it"),
+        (b'{"schema": 1}', "no 'version' in it"),
+        (render(document([], ASKED, Ending(1), NOW)).replace(b'"schema": 1', b'"schema": 2'), "schema 2, expected 1"),
+    ],
+)
+def test_what_is_no_document_is_one_message(tmp_path: Path, content: bytes | None, told: str) -> None:
+    path = tmp_path / "llmb.json"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ReportError) as error:
+        read(path)
+    assert str(error.value).startswith(f"{path}: ")
+    assert told in str(error.value)

@@ -1,0 +1,174 @@
+"""What GitHub shows: no text of a log becomes markup or a command, nothing is larger than GitHub takes."""
+
+from __future__ import annotations
+
+import html
+import re
+from pathlib import Path
+from typing import Any
+
+import cmarkgfm
+import pytest
+from cmarkgfm.cmark import Options
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from outcomes import check, doubtful, killed, missing, slow, stray, told
+
+from pytest_llmbench.report.document import Ending
+from pytest_llmbench.report.github import MOST_BYTES, append, job_summary, workflow_commands
+
+RED = Ending(1)
+HOSTILE = "a|b `c` <script>*d*_e_ [f](http://g) ![h](i) ~~j~~ $k$ &amp; \\| #l\n\n| m | n |\n```\r\n# o @p"
+
+
+def rendered(markdown: str) -> str:
+    """Return the HTML that GitHub's own renderer makes of it."""
+    return str(cmarkgfm.github_flavored_markdown_to_html(markdown, options=Options.CMARK_OPT_UNSAFE))
+
+
+def rows(markdown: str) -> list[list[str]]:
+    """Return the cells of every table as a reader sees them."""
+    found = re.findall(r"<tr>(.*?)</tr>", rendered(markdown), re.DOTALL)
+    cells = [re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL) for row in found]
+    return [[html.unescape(cell) for cell in row] for row in cells if row]
+
+
+# --- the job summary --------------------------------------------------------------------------------------
+
+
+def test_red_stands_first_with_what_to_do_next_then_doubt_then_the_rest() -> None:
+    markdown = job_summary([told(), missing(), doubtful(), stray(), slow(), check()], RED)
+    assert [row[:2] for row in rows(markdown)] == [
+        ["REGRESSION", "slow"],
+        ["UNMATCHED", "run_7"],
+        ["INCONCLUSIVE", "doubtful"],
+        ["PASS", told()["id"]],
+    ]
+    assert re.findall("^### (.*)|^#### (.*)|<summary>(.*)</summary>", markdown, re.MULTILINE) == [
+        ("llmbench: red", "", ""),
+        ("", "2 red", ""),
+        ("", "1 in doubt", ""),
+        ("", "", "1 passed"),
+    ]
+    red = rows(markdown)[0]
+    assert red[2:4] == ["8.790 s", "+20.0 %"]
+    assert red[4].endswith("(log-x_1_0.out)")
+    assert red[5].startswith("compare with an older run")
+    assert "2 green: 1 INCONCLUSIVE, 1 PASS; 2 red" in html.unescape(rendered(markdown))
+
+
+@pytest.mark.parametrize(
+    ("described", "exit_code", "failures", "word"),
+    [
+        ([told()], 0, [], "green"),
+        ([doubtful()], 0, [], "green"),
+        ([told(), slow()], 1, [], "red"),
+        ([told(), slow()], 0, [], "red"),
+        ([told()], 1, ["the report was not written"], "red"),
+        ([told()], 2, [], "interrupted"),
+        ([told()], 3, [], "error (exit code 3)"),
+        ([], 5, [], "error (exit code 5)"),
+        ([], 1, ["nothing was judged"], "red"),
+    ],
+)
+def test_the_headline_is_green_only_where_the_session_is(
+    described: list[dict[str, Any]], exit_code: int, failures: list[str], word: str
+) -> None:
+    markdown = job_summary(described, Ending(exit_code, failures))
+    assert markdown.splitlines()[0] == f"### llmbench: {word}"
+    assert all(text in markdown for text in failures)
+
+
+def test_no_text_is_markup() -> None:
+    one = slow(HOSTILE, text=HOSTILE, log=HOSTILE)
+    markdown = job_summary([one], Ending(1, [HOSTILE]))
+    ((verdict, identifier, _, _, why, _),) = rows(markdown)
+    seen = " ".join(HOSTILE.split())
+    assert (verdict, identifier) == ("REGRESSION", seen)
+    assert why == f"{seen} ({seen})"
+    tags = set(re.findall(r"<(\w+)", rendered(markdown)))
+    assert tags <= {"h3", "h4", "p", "table", "thead", "tbody", "tr", "th", "td"}
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.text(st.characters(codec="utf-8") | st.sampled_from("|`<>*_[]()\\&#~!$\n -:;x"), max_size=40))
+def test_whatever_a_log_says_stands_in_its_cell(text: str) -> None:
+    cells = rows(job_summary([slow("before"), slow("x", text=f"a{text}b"), slow("z")], RED))
+    assert [row[1] for row in cells] == ["before", "x", "z"]
+    assert cells[1][4] == f"{' '.join(f'a{text}b'.split())} (log-x_1_0.out)".replace("\0", "\ufffd")
+
+
+def test_the_summary_fits_and_counts_what_does_not() -> None:
+    many = [slow(f"slow-{number:05d}", text="語" * 300) for number in range(2000)]
+    markdown = job_summary(many, RED)
+    assert MOST_BYTES - 5_000 < len(markdown.encode()) <= MOST_BYTES
+    *shown, last = rows(markdown)
+    assert [row[1] for row in shown] == [f"slow-{number:05d}" for number in range(len(shown))]
+    assert last[1] == f"{2000 - len(shown)} more"
+
+
+@pytest.mark.parametrize("room", [-5, 0, 100, 400, 1_000, 3_000])
+def test_no_summary_is_larger_than_its_room(room: int) -> None:
+    assert len(job_summary([slow(f"{n}") for n in range(20)] + [told()], RED, room).encode()) <= max(room, 0)
+
+
+def test_a_summary_is_added_to_what_stands_there(tmp_path: Path) -> None:
+    path = tmp_path / "summary.md"
+    path.write_text("# before\n")
+    append(path, [told()], Ending(0))
+    assert path.read_text() == f"# before\n{job_summary([told()], Ending(0))}"
+    path.write_text("x" * (MOST_BYTES - 10))
+    append(path, [slow()], RED)
+    assert path.stat().st_size == MOST_BYTES - 10
+
+
+# --- annotations ------------------------------------------------------------------------------------------
+
+
+def decoded(command: str) -> tuple[str, str, str]:
+    """Return level, title and message as the runner reads a command."""
+    found = re.fullmatch(r"::(error|warning) title=([^,:\n]*)::([^\r\n]*)", command)
+    assert found, command
+    texts = [found[2].replace("%3A", ":").replace("%2C", ","), found[3]]
+    title, message = (text.replace("%0A", "\n").replace("%0D", "\r").replace("%25", "%") for text in texts)
+    return found[1], title, message
+
+
+def test_what_is_red_is_an_error_and_what_is_in_doubt_a_warning() -> None:
+    found = [decoded(one) for one in workflow_commands([told(), doubtful(), stray(), killed(), missing(), check()], [])]
+    assert [(level, title) for level, title, _ in found] == [
+        ("error", "INVALID killed (incomplete)"),
+        ("error", "UNMATCHED run_7"),
+        ("warning", "INCONCLUSIVE doubtful (cannot-tell)"),
+    ]
+    assert found[0][2].splitlines() == [
+        "stopped after step 27 of 50; the log does not say why",
+        "next: run it again; a run counts only when it reached its last step",
+        "log: log-x_1_0.out:127",
+    ]
+
+
+def test_a_red_session_without_a_red_item_is_an_error() -> None:
+    assert workflow_commands([], ["nothing was judged: x"]) == ["::error title=llmbench::nothing was judged: x"]
+
+
+def test_an_inconclusive_run_that_fails_is_an_error() -> None:
+    assert [decoded(one)[0] for one in workflow_commands([doubtful("failed")], [])] == ["error"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.text(st.characters(codec="utf-8") | st.sampled_from("::%,\r\n=A0D"), max_size=40))
+def test_whatever_a_log_says_is_one_command(text: str) -> None:
+    (command,) = workflow_commands([slow(f"x{text}", text=f"a{text}")], [])
+    level, title, message = decoded(command)
+    assert level == "error"
+    assert title == " ".join(f"REGRESSION  x{text} (slower-than-bound)".split())
+    assert message.startswith(f"a{text}\nnext: ")
+
+
+@pytest.mark.parametrize(("number", "shown", "rest"), [(10, 10, ""), (11, 9, "2 more are red: see the job summary")])
+def test_beyond_ten_the_rest_is_counted(number: int, shown: int, rest: str) -> None:
+    found = [decoded(one) for one in workflow_commands([slow(f"{n:02d}") for n in range(number)], [])]
+    assert len([title for _, title, _ in found if title.startswith("REGRESSION")]) == shown
+    assert len(found) <= 10
+    assert (found[-1][2] if rest else "") == rest

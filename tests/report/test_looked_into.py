@@ -1,0 +1,223 @@
+"""What a report draws and quotes: the steps of the judged attempt, and the lines of its log around a problem."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import lzma
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zstandard
+from builders import BASELINE, KEY, NOW, evidence, log, run, segment, steps
+from files.written import archive
+
+from pytest_llmbench.files import local
+from pytest_llmbench.judge.decide import judge
+from pytest_llmbench.measure.measurement import measure
+from pytest_llmbench.models import Attempt, AttemptFiles, Case, Outcome, ParsedLog, Run, Status
+from pytest_llmbench.report import excerpt as quoting
+from pytest_llmbench.report.excerpt import LARGEST, WIDEST, excerpts
+from pytest_llmbench.report.outcome import describe
+from pytest_llmbench.report.steps import MOST
+
+
+def told(content: Run, status: Status = Status.FAILED, folder: Path = Path("/runs")) -> dict[str, Any]:
+    judgement = judge(evidence(measure(content, BASELINE, NOW)))
+    return describe(Outcome(Case(KEY.id, KEY), status, judgement), NOW, folder)
+
+
+def in_file(path: Path, *logs: ParsedLog) -> Run:
+    """Return a run whose attempts all have this log."""
+    whole = run(*logs)
+    attempts = tuple(Attempt(AttemptFiles(one.files.number, path), one.log) for one in whole.attempts)
+    return Run(whole.found, attempts, whole.identity, whole.started, whole.started_from)
+
+
+def numbered(count: int) -> str:
+    return "".join(f"line {number}\n" for number in range(1, count + 1))
+
+
+# --- steps ------------------------------------------------------------------------------------------------
+
+
+def test_every_step_of_the_attempt_is_told_and_which_of_the_window_are_slow() -> None:
+    found = told(run(log(segment(steps([23.4, *[7.4] * 29, 9.0, *[7.4] * 19])))))["steps"]
+    assert found["index"] == list(range(50))
+    assert found["seconds"] == [23.4, *[7.4] * 29, 9.0, *[7.4] * 19]
+    assert found["slow"] == [30]  # the first step is slow as well, but nothing counts it
+
+
+def test_times_that_no_step_can_have_are_left_open() -> None:
+    seconds = [float("nan"), float("inf"), 0.0, -1.0, *[7.4] * 46]
+    described = told(run(log(segment(steps(seconds)))))
+    assert described["steps"]["seconds"][:5] == [None, None, None, None, 7.4]
+    json.dumps(described, allow_nan=False)
+
+
+def test_the_steps_are_those_of_the_judged_attempt() -> None:
+    torn, whole = log(segment(steps([9.0] * 20), finished=False)), log(segment(steps(7.4)))
+    assert told(run(torn, whole))["steps"]["seconds"] == [7.4] * 50
+    two = log(segment(steps([9.0] * 20), finished=False), segment(steps(7.4)))
+    assert told(run(two))["steps"]["seconds"] == [7.4] * 50
+
+
+@pytest.mark.parametrize("count", [2000, 2001, 8000, 9001])
+def test_of_a_long_run_the_slow_steps_are_kept(count: int) -> None:
+    seconds = [7.4] * count
+    seconds[33] = 9.5
+    found = told(run(log(segment(steps(seconds), total=count))))["steps"]
+    assert MOST / 3 < len(found["index"]) <= MOST
+    assert [found["index"][position] for position in found["slow"]] == [33]
+    assert found["index"][-1] > count - 6
+    assert len(found["seconds"]) == len(found["index"])
+
+
+def test_a_run_without_a_step_has_none() -> None:
+    assert "steps" not in told(run(log()))
+
+
+PACKED: dict[str, Callable[[bytes], bytes]] = {
+    "tar": bytes,
+    "tar.gz": gzip.compress,
+    "tar.zst": lambda data: zstandard.ZstdCompressor().compress(data),
+    "tar.xz": lzma.compress,
+    "tar.bz2": bz2.compress,
+}
+
+
+def excerpt(path: Path, line: int) -> dict[str, Any] | None:
+    return excerpts([(path, line)]).get((path, line))
+
+
+# --- the excerpt ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("line", "first", "last"), [(1, 1, 13), (50, 23, 62), (99, 72, 100)])
+def test_the_lines_around_a_line(tmp_path: Path, line: int, first: int, last: int) -> None:
+    (path := tmp_path / "a.out").write_text(numbered(100))
+    found = excerpt(path, line)
+    assert found == {
+        "first_line": first,
+        "lines": [f"line {number}" for number in range(first, last + 1)],
+    }
+
+
+def test_lines_far_down_a_compressed_log(tmp_path: Path) -> None:
+    (path := tmp_path / "a.out.gz").write_bytes(gzip.compress(numbered(400_000).encode()))
+    found = excerpt(path, 390_000)
+    assert found is not None
+    assert found["lines"][390_000 - found["first_line"]] == "line 390000"
+
+
+def test_what_a_log_holds_is_made_fit_to_be_shown(tmp_path: Path) -> None:
+    path = tmp_path / "a.out"
+    path.write_bytes(b"a\tb\x1b[31m\r\n" + b"\xff\n" + b"x" * 1000 + b"\nlast")
+    found = excerpt(path, 2)
+    assert found is not None
+    assert found["lines"] == ["a       b\\x1b[31m", "\N{REPLACEMENT CHARACTER}", "x" * (WIDEST - 3) + "...", "last"]
+
+
+def test_a_line_without_an_end_does_not_fill_the_memory(tmp_path: Path) -> None:
+    (path := tmp_path / "a.out").write_bytes(b"x" * (LARGEST + (3 << 20)))
+    found = excerpt(path, 1)
+    assert found is not None
+    assert [len(line) for line in found["lines"]] == [WIDEST]
+
+
+@pytest.mark.parametrize("path", ["<stdin>", "/nowhere/logs.tar/a.out", "/", "s3:/bucket/a.out"])
+def test_what_cannot_be_read_again_has_no_excerpt(path: str) -> None:
+    assert excerpt(Path(path), 3) is None
+
+
+@pytest.mark.parametrize("suffix", ["tar", "tar.gz", "tar.zst", "tar.xz", "tar.bz2"])
+def test_logs_in_an_archive_are_quoted_in_one_pass(
+    tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["runs/a.out", "runs/b.out", "runs/c.out.gz"]
+    texts = [numbered(100).encode(), numbered(30_000).encode(), gzip.compress(numbered(500).encode())]
+    data = archive([*zip(names, texts, strict=True), ("runs/d.out", b"")])
+    path = tmp_path / f"night.{suffix}"
+    path.write_bytes(PACKED[suffix](data))
+    opened = list[Path]()
+
+    def blocks(path: Path) -> Iterator[bytes]:
+        opened.append(path)
+        yield path.read_bytes()
+
+    monkeypatch.setattr(local, "blocks", blocks)
+    places = [(path / names[1], 29_000), (path / names[2], 400), (path / names[0], 3)]
+    found = excerpts([*places, (path / "runs" / "gone.out", 3), (path / "runs" / "d.out", 3)])
+    assert opened == [path]
+    assert set(found) == set(places)
+    for place, one in found.items():
+        assert one["lines"][place[1] - one["first_line"]] == f"line {place[1]}"
+
+
+def test_of_a_log_that_an_archive_holds_twice_the_last_one_counts(tmp_path: Path) -> None:
+    path = tmp_path / "night.tar"
+    path.write_bytes(archive([("a.out", b"old\n" * 9), ("./a.out", b"new\n" * 9)]))
+    assert excerpts([(path / "a.out", 2)])[path / "a.out", 2]["lines"] == ["new"] * 9
+
+
+def test_of_an_archive_that_is_cut_what_was_whole_is_quoted(tmp_path: Path) -> None:
+    path = tmp_path / "night.tar"
+    path.write_bytes(archive([("a.out", b"whole\n"), ("b.out", b"cut\n" * 999)])[:2000])
+    assert list(excerpts([(path / "a.out", 1), (path / "b.out", 900)])) == [(path / "a.out", 1)]
+
+
+def test_a_large_archive_is_not_passed_for_a_quotation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the log stands at its beginning: another one of its name may follow, and would count."""
+    path = tmp_path / "night.tar.gz"
+    path.write_bytes(gzip.compress(archive([("a.out", numbered(9).encode()), ("b.out", bytes(4 << 20))])))
+    assert excerpts([(path / "a.out", 1)])
+    monkeypatch.setattr(quoting, "MOST", 4 << 20)
+    assert excerpts([(path / "a.out", 1)]) == {}
+
+
+def test_a_log_in_an_archive_that_is_compressed_out_of_all_bounds_is_not_quoted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "night.tar"
+    path.write_bytes(archive([("a.out.gz", gzip.compress(bytes(8 << 20)))]))
+    monkeypatch.setattr(quoting, "MOST", 4 << 20)
+    assert excerpts([(path / "a.out.gz", 2)]) == {}
+
+
+def test_a_failure_says_where_its_problem_stands(tmp_path: Path) -> None:
+    (path := tmp_path / "a.out").write_text(numbered(300))
+    diverged = steps(loss=np.array([12.0] * 20 + [float("nan")] * 30))
+    described = told(in_file(path, log(segment(diverged))), folder=tmp_path)
+    assert described["reason"] == "diverged"
+    assert described["excerpt"] == {"log": "a.out", "line": 120, "what": ""}
+
+
+@pytest.mark.parametrize(
+    ("slow", "what"),
+    [
+        ({}, "step 11, the first of the window"),
+        ({30: 19.0, 31: 25.0}, "step 31, the slowest of the window: 25.00 s"),
+        ({3: 40.0}, "step 11, the first of the window"),  # what the window leaves out explains nothing
+        ({20: 4.0}, "step 11, the first of the window"),  # a fast one neither
+    ],
+)
+def test_a_slow_run_quotes_its_slowest_step_or_where_the_window_begins(
+    tmp_path: Path, slow: dict[int, float], what: str
+) -> None:
+    (path := tmp_path / "a.out").write_text(numbered(300))
+    content = segment(steps([slow.get(number, 9.9) for number in range(50)]))
+    described = told(in_file(path, log(content)), folder=tmp_path)
+    number = int(what.split()[1].removesuffix(","))
+    assert described["verdict"] in ("REGRESSION", "INCONCLUSIVE")
+    assert described["excerpt"] == {"log": "a.out", "line": int(content.steps.line[number]), "what": what}
+
+
+def test_what_passed_quotes_nothing(tmp_path: Path) -> None:
+    (path := tmp_path / "a.out").write_text(numbered(300))
+    assert "excerpt" not in told(in_file(path, log(segment(steps(7.3)))), Status.PASSED)
+    assert "excerpt" not in told(in_file(path, log(segment(steps(9.9)))), Status.PASSED)
+    assert "excerpt" not in told(in_file(path, log(segment(steps(5.0)))))  # an IMPROVEMENT that fails: nothing is slow

@@ -1,0 +1,221 @@
+"""The summary of a session: what is shown at which verbosity, in which colour, how wide, and what to do next."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from outcomes import check, doubtful, killed, missing, slow, stray, told
+
+from pytest_llmbench.models import Verdict
+from pytest_llmbench.report.columns import WIDTH, Line, width, wrapped
+from pytest_llmbench.report.explain import explain
+from pytest_llmbench.report.html.verdicts import colour as page_colour
+from pytest_llmbench.report.terminal import colour, count, counts, summary
+
+MIXED = [told(), slow(), doubtful(), missing(), stray(), check(), killed()]
+
+
+def coloured(*described: dict[str, Any]) -> dict[str, str]:
+    """Return the colour of each marked text."""
+    return {line[: line.marked]: line.colour for line in summary(described, []) if line.colour}
+
+
+def steps(*described: dict[str, Any]) -> list[str]:
+    """Return what is to be done next, each step in one line."""
+    text = "\n".join(line for line in summary(described, [])).partition("\nnext: ")[2]
+    lines = text.splitlines()[: -len(wrapped(count(described), "  "))]
+    return " ".join(line.strip() for line in lines).split(" next: ") if lines else []
+
+
+# --- verbosity --------------------------------------------------------------------------------------------
+
+
+def test_quiet_shows_what_is_red_and_the_count() -> None:
+    lines = list(summary(MIXED, ["a report was not written"], -1))
+    assert [line.split()[:2] for line in lines if line[:1].isupper()] == [
+        ["REGRESSION", "slow"],
+        ["INVALID", "killed"],
+        ["UNMATCHED", "run_7"],
+    ]
+    assert "a report was not written" in lines
+    assert " ".join(lines[-2:]).split()[:3] == ["2", "green:", "1"]
+    assert not [line for line in lines if line.startswith(("next", "verdict", "weak-scaling"))]
+
+
+def test_quiet_and_green_is_the_count_alone() -> None:
+    assert list(summary([told(), missing()], [], -1)) == ["1 green: 1 PASS; 1 skipped: 1 MISSING"]
+
+
+def test_a_red_check_is_shown_where_all_else_is_quiet() -> None:
+    lines = list(summary([told(), check("failed", Verdict.REGRESSION)], [], -1))
+    assert lines[:2] == ["weak-scaling: 1 REGRESSION", "  family: 93.1 % of the throughput"]
+
+
+def test_everything_without_a_run_is_named_where_more_was_asked_for() -> None:
+    absent = [missing(f"absent-{number}") for number in range(9)]
+    assert "absent-8" not in " ".join(summary(absent, []))
+    named = " ".join(" ".join(summary([told(), *absent], [], 1)).split())
+    assert "MISSING 9 without a run: absent-0, absent-1, absent-2, absent-3, absent-4, absent-5, absent-6" in named
+    assert "absent-8" in named
+
+
+def test_of_configurations_without_a_run_the_red_ones_have_a_line_of_their_own() -> None:
+    lines = [line for line in summary([missing("a"), missing("b", "failed"), told()], []) if "without a run:" in line]
+    assert lines == ["MISSING        1 without a run: b", "MISSING        1 without a run: a"]
+
+
+# --- colours ----------------------------------------------------------------------------------------------
+
+
+def test_the_word_of_a_verdict_has_the_colour_of_its_status() -> None:
+    found = coloured(told(), slow(), doubtful(), missing(), stray())
+    assert {word: found[word] for word in ("PASS", "REGRESSION", "INCONCLUSIVE", "MISSING", "UNMATCHED")} == {
+        "PASS": "green",
+        "REGRESSION": "red",
+        "INCONCLUSIVE": "yellow",
+        "MISSING": "yellow",
+        "UNMATCHED": "red",
+    }
+
+
+def test_a_pass_that_a_test_made_red_is_not_green() -> None:
+    assert coloured(told("failed"))["PASS"] == "red"
+
+
+@pytest.mark.parametrize(
+    ("described", "expected"),
+    [
+        ([told()], "green"),
+        ([told(), missing()], "green"),
+        ([told(), doubtful()], "yellow"),
+        ([told(), doubtful("failed")], "red"),
+        ([missing()], "yellow"),
+        ([], "yellow"),
+        ([told(), stray()], "red"),
+    ],
+)
+def test_the_count_is_green_only_where_something_was_judged_and_nothing_is_in_doubt(
+    described: list[dict[str, Any]], expected: str
+) -> None:
+    assert colour(described) == expected
+    last = list(summary(described, []))[-1]
+    assert (last.colour, last.marked) == (expected, len(last))
+
+
+@pytest.mark.parametrize("verdict", ["REGRESSION", "SLOWER", "INCONCLUSIVE"])
+def test_what_only_reports_a_loss_is_not_green(verdict: str) -> None:
+    told_only = {**check(), "verdict": verdict}
+    assert coloured(told(), told_only)["weak-scaling:"] == "yellow"
+    assert page_colour(told_only) == "unclear"
+    assert (coloured(told(), check())["weak-scaling:"], page_colour(check())) == ("green", "green")
+
+
+def test_a_line_is_its_text() -> None:
+    assert Line("PASS a", "green", 4) == "PASS a"
+
+
+# --- counts -----------------------------------------------------------------------------------------------
+
+
+def test_the_worst_of_an_id_is_counted_by_verdict() -> None:
+    assert counts([*MIXED, told("failed")]) == {
+        "green": {"INCONCLUSIVE": 1},
+        "red": {"REGRESSION": 1, "INVALID": 1, "PASS": 1, "UNMATCHED": 1},
+        "skipped": {"MISSING": 1},
+    }
+
+
+# --- what to do next --------------------------------------------------------------------------------------
+
+
+def test_red_comes_first_with_its_log_and_how_to_judge_only_that_again() -> None:
+    found = steps(doubtful(), told(), slow("b"), slow("a"), killed(), missing())
+    assert found[0].startswith("a and 1 more: compare with an older run of this configuration")
+    assert found[0].endswith("log: log-x_1_0.out")
+    assert found[1].startswith("killed: run it again")
+    assert found[2:] == ["only what is red again: the same command with --lf"]
+
+
+def test_what_is_inconclusive_says_how_many_runs_would_settle_it() -> None:
+    (found,) = steps(told(), doubtful())
+    assert found.startswith("doubtful: run it again, and judge the runs together with --llmb-repeat-window")
+    assert found.endswith("; about 5 runs would settle it")
+    assert "log:" not in found
+
+
+def test_an_improvement_is_recorded() -> None:
+    assert steps(told("passed", "fast", 6.5)) == ["fast: record a new baseline with --llmb-record=DIR"]
+
+
+def test_what_is_missing_is_launched_where_nothing_else_is_left() -> None:
+    assert steps(told(), missing("a"), missing("b")) == [
+        "a and 1 more without a run: pytest -k a --llmb-launch launches it, --llmb-dry-run says what that takes"
+    ]
+    assert "launches it" not in " ".join(steps(doubtful(), missing("a")))
+    assert "launch it (pytest -k a --llmb-launch)" in steps(told(), missing("a", "failed"))[0]
+
+
+def test_where_nothing_was_judged_the_reason_says_what_to_do() -> None:
+    assert steps(missing("a", "failed", "nothing was judged: no log below x. Next: look there")) == []
+
+
+def test_a_session_in_which_all_is_well_leaves_nothing_to_do() -> None:
+    assert steps(told(), check()) == []
+
+
+# --- width ------------------------------------------------------------------------------------------------
+
+WORDS = st.text(st.sampled_from("ab-_. /,:語ｗ\u0301é"), max_size=150)
+KEPT = {"status", "kind", "reason", "suite", "verdict", "check", "unit", "log", "files", "age"}
+
+
+def replaced(value: Any, words: Iterator[str], key: str = "") -> Any:
+    """Return a copy with every text in it replaced by the next word."""
+    if isinstance(value, dict):
+        return {name: replaced(inner, words, name) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [replaced(inner, words) for inner in value]
+    return next(words) if isinstance(value, str) and key not in KEPT else value
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(WORDS, min_size=1, max_size=5))
+def test_no_id_and_no_text_is_wider_than_eighty_columns(drawn: list[str]) -> None:
+    words = itertools.cycle(drawn)
+    described = [{**replaced(one, words), "id": f"{number}{next(words)}"} for number, one in enumerate(MIXED)]
+    for verbosity in (-1, 0, 1):
+        lines = list(summary(described, [next(words)], verbosity))
+        assert [line for line in lines if width(line) > 80] == []
+    for one in described:
+        assert [line for line in explain(one, short=False).splitlines() if width(line) > 80] == []
+
+
+@pytest.mark.parametrize(("text", "expected"), [("abc", 3), ("語ｗ", 4), ("e\u0301", 1), ("", 0)])
+def test_wide_signs_take_two_columns(text: str, expected: int) -> None:
+    assert width(text) == expected
+
+
+def test_a_number_and_its_unit_stay_on_one_line() -> None:
+    words = "x" * (WIDTH - 6)
+    assert wrapped(f"{words} 12.5 % more") == [words, "12.5 % more"]
+    assert wrapped(f"{words} 7.32 s; last") == [words, "7.32 s; last"]
+    assert wrapped(f"{words} 7.32 steps") == [f"{words} 7.32", "steps"]
+
+
+def test_wide_text_is_broken_at_the_edge_and_nothing_is_lost() -> None:
+    lines = wrapped("語" * 100)
+    assert "".join(lines) == "語" * 100
+    assert max(map(width, lines)) <= 80
+    assert len(lines) == 3
+
+
+def test_a_long_id_stands_above_its_numbers() -> None:
+    lines = list(summary([told(identifier="long-" * 12)], []))
+    assert lines[1] == f"{'PASS':<14} {'long-' * 12}"
+    assert lines[2].split() == ["7.330", "s", "+0.1", "%", "3h"]
+    assert len(lines[2]) == WIDTH - 1

@@ -1,0 +1,37 @@
+"""Who recorded a baseline is what git says, else what the environment says; never nothing, and never an error."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from pytest_llmbench.authorship import author
+from pytest_llmbench.launch.runner import Done, run
+
+
+def git(out: str, code: int = 0) -> object:
+    def answer(arguments: Sequence[str], *, timeout: float, environment: Mapping[str, str] | None = None) -> Done:
+        assert arguments == ["git", "-C", "/project", "config", "user.email"]
+        return Done(code, out, "")
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "environment", "host", "expected"),
+    [
+        (git("alice@example.com\n"), {"USER": "root"}, "login1", "alice@example.com on login1"),
+        (git("", 1), {"USER": "alice"}, "login1", "alice on login1"),
+        (git("", 127), {"USER": " ", "LOGNAME": "bob"}, "login1", "bob on login1"),
+        (git("nonsense", 124), {}, "login1", "somebody on login1"),
+        (git("a\x1b[31m@b"), {}, "", "a\\x1b[31m@b"),
+    ],
+)
+def test_who_records(answer: object, environment: dict[str, str], host: str, expected: str) -> None:
+    assert author(Path("/project"), environment, host, answer) == expected  # type: ignore[arg-type]
+
+
+def test_a_folder_without_git_is_no_error(tmp_path: Path) -> None:
+    assert author(tmp_path / "nowhere", {"USER": "alice"}, "login1", run) == "alice on login1"

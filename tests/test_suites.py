@@ -1,0 +1,111 @@
+"""Suite files: what they ask for, and that nothing they ask for is passed over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_llmbench.catalogue import load
+from pytest_llmbench.errors import SettingsError
+from pytest_llmbench.settings import Settings
+
+SUITE = """config:
+  scale: 512
+  repeats: 3
+  profile: true
+workloads:
+  gb200:
+  - pretrain_grok1_314b:
+      dtypes: [bf16, fp8]
+  h100:
+  - pretrain_grok1_314b:
+      dtypes: [bf16, fp8]
+  - pretrain_llama3.1_70b:
+      dtypes: [bf16]
+"""
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Path:
+    path = tmp_path / "exemplar.yaml"
+    path.write_text(SUITE, encoding="utf-8")
+    return path
+
+
+def asked(path: Path, gpu: str = "h100", release: str = "") -> dict[str, tuple[int, str]]:
+    found = load(Settings(suites=(path,), gpu=gpu, release=release)).asked
+    return {key.id: (one.runs, one.place) for key, one in found.items()}
+
+
+def refused(path: Path, gpu: str = "h100") -> str:
+    with pytest.raises(SettingsError) as error:
+        asked(path, gpu)
+    return str(error.value).replace(f"{path.parent}/", "")
+
+
+def test_the_configurations_of_one_gpu_type_are_asked_for_with_their_repeats(suite: Path) -> None:
+    assert asked(suite) == {
+        "grok1_314b-25.05-h100-bf16-512": (3, "exemplar.yaml:10"),
+        "grok1_314b-25.05-h100-fp8-512": (3, "exemplar.yaml:10"),
+        "llama3.1_70b-25.04-h100-bf16-512": (3, "exemplar.yaml:12"),
+    }
+    assert list(asked(suite, "gb200")) == ["grok1_314b-25.05-gb200-bf16-512", "grok1_314b-25.05-gb200-fp8-512"]
+
+
+def test_of_several_releases_it_is_the_newest_unless_one_is_named(suite: Path) -> None:
+    suite.write_text(SUITE.replace("  - pretrain_llama3.1_70b:\n      dtypes: [bf16]\n", ""))
+    assert all("-24.11-" in name for name in asked(suite, release="24.11"))
+
+
+def test_what_is_left_out_is_what_llmb_run_takes_for_it(suite: Path) -> None:
+    suite.write_text(
+        SUITE.replace("  scale: 512\n  repeats: 3\n  profile: true\n", "").replace("config:", "config: {}")
+    )
+    assert {runs for runs, _ in asked(suite).values()} == {3}
+    assert all(name.endswith("-512") for name in asked(suite))
+
+
+def test_several_files_ask_for_the_most(suite: Path, tmp_path: Path) -> None:
+    more = tmp_path / "more.yml"
+    more.write_text(SUITE.replace("repeats: 3", "repeats: 5"))
+    for order in ((suite, more), (more, suite)):
+        found = load(Settings(suites=order, gpu="h100")).asked
+        assert {one.runs for one in found.values()} == {5}
+
+
+@pytest.mark.parametrize(
+    ("written", "instead", "message"),
+    [
+        (
+            "llama3.1_70b",
+            "llama31_70b",
+            "12: found pretrain_llama31_70b, of which there is no baseline, expected a workload that has one "
+            "(did you mean 'pretrain_llama3.1_70b'?)",
+        ),
+        (
+            "[bf16]",
+            "[nvfp4]",
+            "12: found pretrain_llama3.1_70b in nvfp4 on 512 h100, expected one that has a baseline:",
+        ),
+        ("scale: 512", "scale: 500", "10: found pretrain_grok1_314b in bf16 on 500 h100, expected one"),
+        ("repeats: 3", "repeat: 3", "3: found the unknown key 'repeat', expected profile, repeats, scale (did you"),
+        ("repeats: 3", "repeats: 0", "3: found 0, expected a whole number from 1 to 1000"),
+        ("dtypes: [bf16]\n", "dtypes: []\n", "13: found a list, expected a list with an entry"),
+        ("  - pretrain_llama3.1_70b", "    pretrain_llama3.1_70b", "10: found several workloads in one entry"),
+        ("pretrain_llama3.1_70b", "pretrain_grok1_314b", "12: found several workloads in one entry, or one again"),
+        ("workloads:", "workload:", "5: found the unknown key 'workload'"),
+    ],
+)
+def test_what_cannot_be_judged_is_not_passed_over(suite: Path, written: str, instead: str, message: str) -> None:
+    assert written in SUITE
+    suite.write_text(SUITE.replace(written, instead))
+    assert f"exemplar.yaml:{message}" in refused(suite)
+
+
+def test_the_gpu_type_has_to_be_said_where_the_file_has_several(suite: Path) -> None:
+    assert "6: found workloads of 2 GPU types, expected --llmb-gpu to be one of gb200, h100" in refused(suite, "")
+    one = SUITE.replace(SUITE[SUITE.index("  gb200") : SUITE.index("  h100")], "")
+    suite.write_text(one)
+    assert len(asked(suite, "")) == 3
+    assert "found no workloads of --llmb-gpu=gb200, expected --llmb-gpu to be one of h100" in refused(suite, "gb200")
