@@ -18,8 +18,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
+sys.path.extend(str(Path(__file__).resolve().parents[1] / name) for name in ("examples", "benchmarks"))
 
+from environment import ENVIRONMENT
 from generator import write_run
 from generator.__main__ import shipped
 
@@ -45,7 +46,7 @@ METRICS = (
     "days_to_1t_tokens",
     "peak_memory_bytes",
 )
-ENVIRONMENT = {
+TOLD = {
     "container": "nvcr.io/nvidia/nemo:25.04.01",
     "driver": "570.86.15",
     "cuda": "12.8.1.012",
@@ -84,7 +85,7 @@ def outcome(baseline: Baseline, night: int, random: Random) -> dict[str, Any]:
         "metrics": {name: {"value": seconds * 1.01, "standard_deviation": seconds / 300} for name in METRICS},
         "window_seconds": steps,
         "log": f"experiments/night-{night}/pretrain_{key.id}/log-account-pretrain_{key.id}_{night}_0.out",
-        "environment": ENVIRONMENT,
+        "environment": TOLD,
         "run": {
             "id": f"pretrain_{key.id}/{night}",
             "job_id": str(1_000_000 + night),
@@ -114,7 +115,7 @@ def session_seconds(folder: Path, arguments: Sequence[str], times: int) -> float
     taken = []
     for _ in range(times):
         before = os.times()
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, check=False)
         if done.returncode:
             sys.exit(f"the session failed: {done.stdout}{done.stderr}")
         after = os.times()

@@ -6,18 +6,21 @@ python -m benchmarks.idle [--pairs 30]
 from __future__ import annotations
 
 import argparse
-import os
 import resource
 import statistics
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from environment import ENVIRONMENT
 
 LIMIT_MILLISECONDS = 5.0
 
 WITHOUT = ("-p", "no:pytest_llmbench")
 COMMAND = (sys.executable, "-m", "pytest", "--collect-only", "--quiet", "-p", "no:cacheprovider")
-ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 NO_TESTS = 5
 """How pytest ends where there is nothing to collect."""
 

@@ -25,6 +25,7 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import ingest_today as today
+from environment import ENVIRONMENT
 
 HERE = Path(__file__).resolve().parent
 GIB, MIB = 1 << 30, 1 << 20
@@ -62,11 +63,10 @@ Outcome = Iterator[Promise]
 
 def measured(command: Sequence[str | Path]) -> Measured:
     """Run a command; RuntimeError with what it wrote where it fails (pytest may: with 1 it has judged)."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     with tempfile.TemporaryDirectory() as folder, (Path(folder) / "out").open("w+b") as out:
         begin = time.perf_counter()
         process = subprocess.Popen(
-            command, stdout=out, stderr=subprocess.STDOUT, cwd=folder, env=environment | {"LC_ALL": "C"}
+            command, stdout=out, stderr=subprocess.STDOUT, cwd=folder, env=ENVIRONMENT | {"LC_ALL": "C"}
         )
         _, status, usage = os.wait4(process.pid, 0)
         seconds = time.perf_counter() - begin
