@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -140,3 +141,10 @@ def test_the_tests_run_against_what_they_claim() -> None:
     """With LLMB_INSTALLED the package comes from its wheel, not from the checkout."""
     checkout = Path(__file__).resolve().parents[1]
     assert PACKAGE.is_relative_to(checkout) is not bool(os.environ.get("LLMB_INSTALLED"))
+
+
+def test_no_group_is_possessive() -> None:
+    """Before Python 3.11.5 one keeps what its failed try took (python/cpython#106052): `12.` was read as a number."""
+    possessive = re.compile(r"\)(?:[?*+]|\{[\d,]+\})\+")
+    texts = {path: path.read_text(encoding="utf-8") for path in modules()}
+    assert [str(path) for path, text in texts.items() if possessive.search(text)] == []

@@ -34,7 +34,7 @@ BAR = re.compile(BAR_BEGIN + rb"([^\]\r\n]*+)\]")
 BAR_HEAD = re.compile(rb"Epoch \d{1,9}:[: ]*\d{1,3}%")
 DLL = re.compile(rb"DLL \d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)? - (\d{1,15}) ")
 WHOLE = re.compile(rb"\d{1,15}(?:\.0{1,9})?|\d(?:\.\d{1,2})?e\+\d{1,2}")
-FINITE = rb"-?\d{1,18}+(?:\.\d{1,18}+)?+(?:e[+-]\d{1,3}+)?+"
+FINITE = rb"-?\d{1,18}+(?:\.\d{1,18}+)?(?:e[+-]\d{1,3}+)?"
 NUMBER = re.compile(rb"%b|-?%b" % (FINITE, NOT_FINITE))
 PADDED = re.compile(rb"(-?%b)\.0" % NOT_FINITE)
 """Bars fill up short values: `nan.0`."""
@@ -110,7 +110,7 @@ def _repeated(places: Sequence[int], first: dict[bytes, bytes]) -> Repeated:
 @cache
 def _layout(names: tuple[bytes, ...]) -> re.Pattern[bytes]:
     """Return what a bar looks like, without values or with these."""
-    values = dict.fromkeys(NUMBERS, b"(%b)" % FINITE) | {STEP: rb"(\d{1,15}+(?:\.0{1,9}+)?+)"}
+    values = dict.fromkeys(NUMBERS, b"(%b)" % FINITE) | {STEP: rb"(\d{1,15}+(?:\.0{1,9}+)?)"}
     fields = b", ".join(b"%b=%b" % (re.escape(name), values.get(name, rb"[^,\]\r\n\x00]*+")) for name in names)
     rest = rb"[^\]=,\r\n]*+(?:, [^\]=,\r\n]++(?!=))?(?:, %b)?\]\n" % fields
     return re.compile(BAR_BEGIN + rest)

@@ -28,7 +28,7 @@ DIGITS = 4
 HEAD = re.compile(rb"Training epoch (\d{1,9}+), iteration (\d{1,15}+)/(\d{1,15}+) \| ")
 CUT_HEAD = re.compile(rb"Training epoch \d+(?:, |$)")
 STEP = re.compile(rb"\d{1,15}+")
-FINITE = rb"-?\d{1,18}+(?:\.\d{1,18}+)?+(?:e[+-]\d{2,3}+)?+"
+FINITE = rb"-?\d{1,18}+(?:\.\d{1,18}+)?(?:e[+-]\d{2,3}+)?"
 NUMBER = re.compile(rb"%b|-?%b" % (FINITE, NOT_FINITE))
 OTHER = rb"[^|\r\n\x00\x1b]*"
 REST = re.compile(rb"(?=[^\r\n]*[\d|])[\d.]*(?:e?[+-]?\d\d)?(?: \| [A-Za-z_][\w ]*: |[ \t\r]*$)")
