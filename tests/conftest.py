@@ -2,6 +2,7 @@
 
 # pytester forgets what an in-process session imported, and extension modules cannot be loaded twice
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -37,6 +38,16 @@ def _no_user_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.delenv("GITHUB_ACTIONS", raising=False)
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _utc() -> Iterator[None]:
+    """Read the times of generated logs, which name no zone, as they were meant, wherever the tests run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TZ", "UTC")
+        time.tzset()
+        yield
+    time.tzset()
 
 
 @pytest.fixture(scope="session", autouse=True)
