@@ -115,9 +115,9 @@ def listed(items: Sequence[object], limit: int = 5) -> str:
     return f"{shown} and {len(items) - limit} more" if len(items) > limit else shown
 
 
-def counted(number: int, noun: str, plural: str = "") -> str:
+def counted(number: int, noun: str) -> str:
     """Return `1 run` or `2 runs`."""
-    return f"{number} {noun if number == 1 else plural or noun + 's'}"
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def ordinal(number: int) -> str:

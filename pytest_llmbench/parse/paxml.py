@@ -10,7 +10,6 @@ from pytest_llmbench.parse.records import NAN, NOT_FINITE, Origin, StepRecord, T
 
 MARKER = b"[PAX STATUS]: "
 TOOK = b"train_step() took "
-INITIAL = b"Model initial global_step="
 LOOP = b"[PAX STATUS]: Starting training loop"
 LOSS = b"step_i: "
 END = b"Elapsed time for <_main>"
@@ -22,7 +21,7 @@ DIVERGED = re.compile(rb"step_i: \d{1,15}, train(?:ing)? loss: (-?%b)(?!\w)" % N
 UNNUMBERED, CUT, LOOP_BEGINS, LOSS_DIVERGES, ENDED = -1, -2, -3, -4, -5
 """What stands for the step until `settle` counts: a step, a torn one, and lines that are no steps.
 
-A step that is not negative is that of an INITIAL line.
+A step that is not negative is that of a line that FIRST reads.
 """
 
 

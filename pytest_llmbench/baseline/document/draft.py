@@ -14,7 +14,6 @@ from pytest_llmbench.wording import printable
 
 FILL_IN = "# fill in:"
 USUAL_WINDOW = "{statistic: mean, first: 11, last: 44}"
-MODEL_KEYS = ("formula", "hidden_size", "attention_heads", "query_groups", "ffn_size", "vocabulary_size")
 SUMS = ("attention", "mlp", "embedding")
 HINTS = {
     "framework": "such as NeMo-Run",

@@ -126,10 +126,10 @@ class Picture:
 
         self._marks.append(draw)
 
-    def band(self, first: float, last: float, kind: str = "window") -> None:
-        """Fill everything between two values of x."""
+    def band(self, first: float, last: float) -> None:
+        """Fill everything between two values of x, the window."""
         (_, bottom), (_, top) = self._ends()
-        self.box(first, last, bottom, top, kind)
+        self.box(first, last, bottom, top, "window")
 
     def box(self, first: float, last: float, bottom: float, top: float, kind: str = "bar") -> None:
         """Fill a rectangle."""
