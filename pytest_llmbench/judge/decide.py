@@ -25,14 +25,13 @@ def judge(evidence: Evidence) -> Judgement:
     """Return the verdict on a configuration from its measurements, newest first.
 
     The newest comparable run is judged, together with its repeats; where runs were launched, those of the newest launch
-    and nothing that was found on disk. PASS: shown to be at most baseline x (1 +
-    tolerance). REGRESSION: shown to be slower than that. IMPROVEMENT: shown to be faster than baseline / (1 +
-    tolerance). INCONCLUSIVE: none of these can be shown. A run that cannot be judged is INVALID, whatever older runs
-    say, and so is a launch with such a run, and one against a baseline without a value; a configuration without a
-    comparable run is MISSING. Last the drift of its recorded baseline and its budgets are held against it.
+    and nothing that was found on disk. PASS: shown to be at most baseline x (1 + tolerance). REGRESSION: shown to be
+    slower than that. IMPROVEMENT: shown to be faster than baseline / (1 + tolerance). INCONCLUSIVE: none of these can
+    be shown. A run that cannot be judged is INVALID, whatever older runs say, and so is a launch with such a run, and
+    one against a baseline without a value; a configuration without a comparable run is MISSING. Last the drift of its
+    recorded baseline and its budgets are held against it.
     """
-    judgement = drifted(_remarked(_of_newest(evidence), evidence), evidence)
-    return held(judgement, held_runs(evidence, judgement))
+    return _held(_of_newest(evidence), evidence)
 
 
 def _of_newest(evidence: Evidence) -> Judgement:
@@ -51,9 +50,13 @@ def _of_newest(evidence: Evidence) -> Judgement:
 def judge_alone(evidence: Evidence) -> Judgement:
     """Return the verdict on the first run, which has an item of its own; the others are its history.
 
-    NOT_COMPARABLE where positive evidence excludes it. Its budgets are held against it, too.
+    NOT_COMPARABLE where positive evidence excludes it. The drift and its budgets are held against it, too.
     """
-    judgement = drifted(_remarked(_of_first(evidence), evidence), evidence)
+    return _held(_of_first(evidence), evidence)
+
+
+def _held(judgement: Judgement, evidence: Evidence) -> Judgement:
+    judgement = drifted(_remarked(judgement, evidence), evidence)
     return held(judgement, held_runs(evidence, judgement))
 
 
