@@ -96,10 +96,9 @@ def shared_shift(judged: Judged) -> SharedShift | None:
 
     told = []
     for result, evidence in newest_of(judged).values():
-        newest = result.judgement.measurement
-        if newest is not None:
-            tonight = (newest, *result.judgement.repeats)
-            told.append(night(result.judgement, nights.history(tonight, evidence)))
+        judgement = result.judgement
+        if judgement.runs:
+            told.append(night(judgement, nights.history(judgement.runs, evidence)))
     return shared_shift([one for one in told if one is not None])
 
 

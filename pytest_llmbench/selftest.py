@@ -98,9 +98,8 @@ def selftest(identifier: str, evidence: Evidence, judgement: Judgement, decide: 
     if newest is None or estimate is None:
         return None
     factor = (1 + estimate.detectable) * JUST_BEYOND / float(np.exp(estimate.difference))
-    tonight = (newest, *judgement.repeats)
     slower = f"slowed to {wording.difference(1 + estimate.detectable)}"
-    mutants = [_judged(slower, tonight, slowed(factor), evidence, decide)]
+    mutants = [_judged(slower, judgement.runs, slowed(factor), evidence, decide)]
     mutants += [_judged(name, (newest,), change, evidence, decide) for name, change in CHANGES.items()]
     return SelfTest(identifier, estimate.detectable, tuple(mutants))
 

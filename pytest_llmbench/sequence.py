@@ -296,9 +296,7 @@ def _with_failures(result: Result, failures: Mapping[int, Judgement]) -> Result:
 
 
 def _launched(course: Course, job: Job, end: JobEnd, result: Result) -> Launched:
-    judgement = result.judgement
-    measured = (judgement.measurement, *judgement.repeats)
-    seconds = {one.run.found.job_id: one.statistic_seconds for one in measured if one is not None}
+    seconds = {one.run.found.job_id: one.statistic_seconds for one in result.judgement.runs}
     return Launched(
         job_id=job.job_id,
         purpose=job.spec.purpose,

@@ -45,7 +45,7 @@ def _with_changes(
     from pytest_llmbench.judge.seen import as_nights, coarse
     from pytest_llmbench.judge.series import changes_of
 
-    tonight = _tonight(judgement)
+    tonight = judgement.runs if judgement.verdict in JUDGED else ()
     older = history(tonight, evidence)
     nights = as_nights(older, tonight)
     judgement = replace(judgement, nights=as_nights([one for one in older if isinstance(one, Measurement)]))
@@ -54,13 +54,6 @@ def _with_changes(
     known = covering(evidence.baseline.key, acknowledged)
     unit = coarse((*older, *tonight))
     return replace(judgement, changes=changes_of(nights, noise_of(evidence, older), known, now.date(), coarse=unit))
-
-
-def _tonight(judgement: Judgement) -> tuple[Measurement, ...]:
-    newest = judgement.measurement
-    if newest is None or judgement.verdict not in JUDGED:
-        return ()
-    return (newest, *judgement.repeats)
 
 
 def unneeded(judged: Judged, acknowledged: Sequence[Acknowledgement]) -> Iterator[str]:

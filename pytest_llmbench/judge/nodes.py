@@ -34,7 +34,7 @@ def judged_nodes(judgement: Judgement, evidence: Evidence, nodes: Mapping[str, S
     """
     if judgement.measurement is None or judgement.estimate is None:
         return NodeFinding()
-    runs = (judgement.measurement, *judgement.repeats)
+    runs = judgement.runs
     # The runs themselves tell no noise here: slow nodes among them would hide behind the spread that they make.
     sigma = sigma_of(runs, noise_of(evidence, nights.history(runs, evidence)))
     told = [(one.run.id, one.statistic_seconds or math.nan, tuple(nodes.get(one.run.id, ()))) for one in runs]

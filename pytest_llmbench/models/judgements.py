@@ -162,3 +162,8 @@ class Judgement:
     repeats: tuple[Measurement, ...] = ()
     nights: tuple[Night, ...] = ()
     changes: tuple[Change, ...] = ()
+
+    @property
+    def runs(self) -> tuple[Measurement, ...]:
+        """The run that was judged, with its repeats; empty without one."""
+        return () if self.measurement is None else (self.measurement, *self.repeats)
