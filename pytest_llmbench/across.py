@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from pytest_llmbench import wording
 from pytest_llmbench.batch import Judged, Result
 from pytest_llmbench.models import (
+    JUDGED,
     Check,
     Compared,
     Configuration,
     Evidence,
+    Judgement,
     Key,
     Measurement,
     Metric,
@@ -24,7 +26,11 @@ from pytest_llmbench.settings import Settings
 
 if TYPE_CHECKING:
     from pytest_llmbench.judge.comparison import Comparison, Row
+    from pytest_llmbench.judge.nights import Earlier
     from pytest_llmbench.judge.shift import SharedShift
+
+Older: TypeAlias = "Mapping[Key, Sequence[Earlier]]"
+"""For each key the nights before tonight, oldest first."""
 
 
 def comparisons(
@@ -89,16 +95,11 @@ def _row(row: Row) -> str:
     return f"  {name:<18} {row.measured:6.3f}, {row.baseline} {row.documented:6.3f}: {interval:<27} {row.verdict}"
 
 
-def shared_shift(judged: Judged) -> SharedShift | None:
+def shared_shift(judged: Judged, older: Older) -> SharedShift | None:
     """Return the shift that most configurations share since their last runs, or against their baselines."""
-    from pytest_llmbench.judge import nights
     from pytest_llmbench.judge.shift import night, shared_shift
 
-    told = []
-    for result, evidence in newest_of(judged).values():
-        judgement = result.judgement
-        if judgement.runs:
-            told.append(night(judgement, nights.history(judgement.runs, evidence)))
+    told = [night(result.judgement, older[key]) for key, (result, _) in newest_of(judged).items()]
     return shared_shift([one for one in told if one is not None])
 
 
@@ -127,6 +128,19 @@ def newest_of(judged: Judged) -> dict[Key, tuple[Result, Evidence]]:
         decided = next(one for one in evidence if one.baseline is result.judgement.baseline)
         newest.setdefault(result.case.key, (result, decided))
     return newest
+
+
+def tonight_of(judgement: Judgement) -> tuple[Measurement, ...]:
+    """Return the runs that a verdict rests on; empty where they gave none."""
+    return judgement.runs if judgement.verdict in JUDGED else ()
+
+
+def older_nights(judged: Judged) -> Older:
+    """Return for each key its nights before tonight, oldest first: all of them where nothing was judged."""
+    from pytest_llmbench.judge.nights import history
+
+    newest = newest_of(judged)
+    return {key: history(tonight_of(result.judgement), evidence) for key, (result, evidence) in newest.items()}
 
 
 def with_warnings(judged: Judged) -> Judged:

@@ -8,7 +8,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from pytest_llmbench.across import comparisons, efficiencies, shared_shift, with_metric, with_shift, with_warnings
+from pytest_llmbench.across import (
+    comparisons,
+    efficiencies,
+    older_nights,
+    shared_shift,
+    with_metric,
+    with_shift,
+    with_warnings,
+)
 from pytest_llmbench.batch import Batch, Judged, Result
 from pytest_llmbench.catalogue import Catalogue, drift_budget_of, tolerance_of
 from pytest_llmbench.ingest import Ingested, ingest
@@ -86,15 +94,12 @@ def together(
     judged: Judged, settings: Settings, catalogue: Catalogue, now: datetime
 ) -> tuple[Judged, tuple[Check, ...]]:
     """Return the results with what only all of them, and their nights, show; and the items that are about that."""
-    shift = shared_shift(judged)
-    shown = _over_nights(with_warnings(with_shift(judged, shift)), settings, catalogue, now)
+    older = older_nights(judged)
+    shift = shared_shift(judged, older)
+    accepts = settings.record is None and not settings.certify  # neither a recording nor a certificate does
+    acknowledged = catalogue.acknowledged if accepts else ()
+    shown = with_changes(with_warnings(with_shift(judged, shift)), older, acknowledged, now)
     return shown, tuple(_checks(shown, shift, settings, catalogue))
-
-
-def _over_nights(judged: Judged, settings: Settings, catalogue: Catalogue, now: datetime) -> Judged:
-    """Return the results with the changes in their nights; a recording accepts none, nor does a certificate."""
-    accepts = settings.record is None and not settings.certify
-    return with_changes(judged, catalogue.acknowledged if accepts else (), now)
 
 
 def _checks(judged: Judged, shift: SharedShift | None, settings: Settings, catalogue: Catalogue) -> Iterator[Check]:

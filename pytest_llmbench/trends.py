@@ -6,9 +6,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from pytest_llmbench import wording
-from pytest_llmbench.across import newest_of
+from pytest_llmbench.across import Older, newest_of, tonight_of
 from pytest_llmbench.batch import Judged, Result
 from pytest_llmbench.models import (
     JUDGED,
@@ -22,31 +23,36 @@ from pytest_llmbench.models import (
 )
 from pytest_llmbench.settings import Settings
 
+if TYPE_CHECKING:
+    from pytest_llmbench.judge.nights import Earlier
+
 FAILS = 0.01
 """A smaller change to slower, as a fraction, is told and fails nothing; several that come to it together do."""
 
 
-def with_changes(judged: Judged, acknowledged: Sequence[Acknowledgement], now: datetime) -> Judged:
+def with_changes(judged: Judged, older: Older, acknowledged: Sequence[Acknowledgement], now: datetime) -> Judged:
     """Return the results, the newest of each configuration with the changes in its nights."""
-    changed = {
-        result.case.id: replace(result, judgement=_with_changes(result.judgement, evidence, acknowledged, now))
-        for result, evidence in newest_of(judged).values()
-    }
+    changed = {}
+    for key, (result, evidence) in newest_of(judged).items():
+        judgement = _with_changes(result.judgement, evidence, older[key], acknowledged, now)
+        changed[result.case.id] = replace(result, judgement=judgement)
     return {name: (changed.get(name, result), evidence) for name, (result, evidence) in judged.items()}
 
 
 def _with_changes(
-    judgement: Judgement, evidence: Evidence, acknowledged: Sequence[Acknowledgement], now: datetime
+    judgement: Judgement,
+    evidence: Evidence,
+    older: Sequence[Earlier],
+    acknowledged: Sequence[Acknowledgement],
+    now: datetime,
 ) -> Judgement:
     from pytest_llmbench.judge.accepted import covering
     from pytest_llmbench.judge.changes import FEWEST
     from pytest_llmbench.judge.estimate import noise_of
-    from pytest_llmbench.judge.nights import history
     from pytest_llmbench.judge.seen import as_nights, coarse
     from pytest_llmbench.judge.series import changes_of
 
-    tonight = judgement.runs if judgement.verdict in JUDGED else ()
-    older = history(tonight, evidence)
+    tonight = tonight_of(judgement)
     nights = as_nights(older, tonight)
     judgement = replace(judgement, nights=as_nights([one for one in older if isinstance(one, Measurement)]))
     if len(nights) < FEWEST:

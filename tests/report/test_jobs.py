@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 from builders import BASELINE, HISTORY, KEY, NOW, evidence, log, run, segment, steps
 
-from pytest_llmbench.across import shared_shift, with_shift, with_warnings
+from pytest_llmbench.across import older_nights, shared_shift, with_shift, with_warnings
 from pytest_llmbench.batch import Result
 from pytest_llmbench.jobs import Launched, Purpose
 from pytest_llmbench.judge.comparison import WEAK_SCALING, compare
@@ -268,7 +268,7 @@ def test_without_a_value_nothing_is_said_of_the_session_and_nothing_is_damaged()
     found = evidence(measure(GOOD, EMPTY, NOW), baseline=EMPTY)
     judgement = judge(found)
     judged = {KEY.id: (Result(Case(KEY.id, KEY), judgement), (found,))}
-    assert shared_shift(judged) is None
+    assert shared_shift(judged, older_nights(judged)) is None
     assert with_warnings(with_shift(judged, None)) == judged
 
     def decide(_: Evidence) -> tuple[Judgement, Status]:
