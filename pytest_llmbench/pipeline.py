@@ -178,36 +178,48 @@ def evidence_of(
     measured: Measured, settings: Settings, catalogue: Catalogue, now: datetime, past: Past = NO_PAST
 ) -> dict[Key, tuple[Evidence, ...]]:
     """Return for each key the evidence against each of its baselines; what is known of the noise uses all of them."""
-    from pytest_llmbench.judge.noise import assumed
     from pytest_llmbench.judge.prior import prior
 
-    evidence = {
-        key: tuple(
-            Evidence(
-                baseline=baseline,
-                measurements=_current(measurements, settings),
-                tolerance=tolerance_of(settings, baseline),
-                now=now,
-                prior=assumed(settings.assumed_cv),
-                max_age=settings.max_age,
-                history=tuple(one for one in measurements if _is_before(one.run, settings)),
-                repeat_window=settings.repeat_window,
-                assumed_cv=settings.assumed_cv,
-                drift_budget=drift_budget_of(settings, baseline),
-                recalled=_recalled(past.get(key, ()), measurements, baseline),
-            )
-            for baseline, unknown in zip(catalogue.baselines[key], of_key, strict=True)
-            for measurements in (_with_commits(unknown, past.get(key, ())),)
-        )
-        for key, of_key in measured.items()
-    }
+    evidence = {}
+    for key, of_key in measured.items():
+        found, recalled = _with_past(of_key, past.get(key, ()))
+        pairs = zip(catalogue.baselines[key], found, strict=True)
+        evidence[key] = tuple(_against(baseline, one, recalled, settings, now) for baseline, one in pairs)
     known = prior((of_key[0] for of_key in evidence.values()), settings.assumed_cv)
     return {key: tuple(dataclasses.replace(one, prior=known) for one in of_key) for key, of_key in evidence.items()}
 
 
-def _with_commits(found: tuple[Measurement, ...], past: Sequence[PastRun]) -> tuple[Measurement, ...]:
-    """Return runs with the commit of the first session that judged each, which no log has and the history knows."""
-    here = {mark for one in found for mark in one.run.marks}
+def _against(
+    baseline: Baseline,
+    measurements: tuple[Measurement, ...],
+    recalled: Sequence[PastRun],
+    settings: Settings,
+    now: datetime,
+) -> Evidence:
+    """Return what is known of a configuration against a baseline, but for what others say of the noise."""
+    from pytest_llmbench.judge.noise import assumed
+
+    return Evidence(
+        baseline=baseline,
+        measurements=_current(measurements, settings),
+        tolerance=tolerance_of(settings, baseline),
+        now=now,
+        prior=assumed(settings.assumed_cv),
+        max_age=settings.max_age,
+        history=tuple(one for one in measurements if _is_before(one.run, settings)),
+        repeat_window=settings.repeat_window,
+        assumed_cv=settings.assumed_cv,
+        drift_budget=drift_budget_of(settings, baseline),
+        recalled=tuple(one for one in recalled if one.window == baseline.window),
+    )
+
+
+def _with_past(
+    of_key: tuple[tuple[Measurement, ...], ...], past: Sequence[PastRun]
+) -> tuple[tuple[tuple[Measurement, ...], ...], list[PastRun]]:
+    """Return the runs with the commit of the first session that judged each, which no log has and the history knows;
+    and the valid runs that only the history knows."""
+    here = frozenset(mark for one in of_key[0] for mark in one.run.marks)
     commits: dict[tuple[str, str | datetime], str] = {
         mark: one.environment["commit"]
         for one in past
@@ -215,7 +227,8 @@ def _with_commits(found: tuple[Measurement, ...], past: Sequence[PastRun]) -> tu
         for mark in ((one.job_id, one.logs), (one.job_id, one.started))
         if mark in here
     }
-    return tuple(_with_commit(one, commits) for one in found) if commits else found
+    found = tuple(tuple(_with_commit(one, commits) for one in runs) for runs in of_key) if commits else of_key
+    return found, list(others((one for one in past if one.valid), here))
 
 
 def _with_commit(one: Measurement, commits: Mapping[tuple[str, str | datetime], str]) -> Measurement:
@@ -224,12 +237,6 @@ def _with_commit(one: Measurement, commits: Mapping[tuple[str, str | datetime], 
         return one
     told = dataclasses.replace(one.run.found, environment=(*one.run.found.environment, ("commit", commit)))
     return dataclasses.replace(one, run=dataclasses.replace(one.run, found=told))
-
-
-def _recalled(past: Sequence[PastRun], found: Sequence[Measurement], baseline: Baseline) -> tuple[PastRun, ...]:
-    """Return the nights that only the history knows, of the window and statistic of a baseline."""
-    here = frozenset(mark for one in found for mark in one.run.marks)
-    return tuple(others((one for one in past if one.valid and one.window == baseline.window), here))
 
 
 def _cases(key: Key, of_key: tuple[Evidence, ...], runs: str) -> Iterator[tuple[Case, tuple[Evidence, ...]]]:
