@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -166,6 +166,19 @@ def parse_age(text: str) -> timedelta:
             "w": timedelta(weeks=1),
         }[found[2]]
     )
+
+
+def parse_window(text: str) -> timedelta | None:
+    """Read an age as `parse_age` does, and `0` (`0h`) as None; ValueError otherwise."""
+    return None if re.fullmatch(r"0+\s*[mhdw]?", text, re.ASCII) else parse_age(text)
+
+
+def parse_moment(text: str) -> datetime:
+    """Read an ISO date or time; without a zone it is local time. ValueError otherwise."""
+    try:
+        return datetime.fromisoformat(text).astimezone(UTC)
+    except ValueError:
+        raise ValueError("expected a date such as 2025-11-20 or a time such as 2025-11-20T06:00") from None
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path | None:

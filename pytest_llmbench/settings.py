@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +24,8 @@ from pytest_llmbench.option_values import (
     history,
     output,
     parse_age,
+    parse_moment,
+    parse_window,
     readable,
     refuse_shared,
     text,
@@ -170,19 +171,6 @@ def _github(values: Mapping[str, Any], environment: Mapping[str, str]) -> dict[s
     wanted = chosen(values, "--llmb-github", "auto") == "auto" and environment.get("GITHUB_ACTIONS") == "true"
     place = environment.get("GITHUB_STEP_SUMMARY", "")
     return {"github": wanted, "step_summary": Path(place) if wanted and place else None}
-
-
-def parse_window(text: str) -> timedelta | None:
-    """Read an age as `parse_age` does, and `0` (`0h`) as None; ValueError otherwise."""
-    return None if re.fullmatch(r"0+\s*[mhdw]?", text, re.ASCII) else parse_age(text)
-
-
-def parse_moment(text: str) -> datetime:
-    """Read an ISO date or time; without a zone it is local time. ValueError otherwise."""
-    try:
-        return datetime.fromisoformat(text).astimezone(UTC)
-    except ValueError:
-        raise ValueError("expected a date such as 2025-11-20 or a time such as 2025-11-20T06:00") from None
 
 
 def _refuse_contradictions(settings: Settings, typed: Mapping[str, Any]) -> None:

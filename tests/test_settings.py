@@ -13,9 +13,9 @@ import pytest
 
 from pytest_llmbench.errors import SettingsError
 from pytest_llmbench.models import Tolerance
-from pytest_llmbench.option_values import cache_folder, parse_age
+from pytest_llmbench.option_values import cache_folder, parse_age, parse_moment
 from pytest_llmbench.options import OPTIONS, destination
-from pytest_llmbench.settings import CERTIFIED, Settings, parse_moment, resolve
+from pytest_llmbench.settings import CERTIFIED, Settings, resolve
 
 
 @pytest.fixture

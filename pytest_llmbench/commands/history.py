@@ -67,7 +67,7 @@ def _run(arguments: argparse.Namespace) -> Output:
 
 
 def _moment(text: str) -> datetime:
-    from pytest_llmbench.settings import parse_moment
+    from pytest_llmbench.option_values import parse_moment
 
     return _argument(parse_moment, text)
 
