@@ -26,7 +26,6 @@ from pytest_llmbench.models import (
     Reason,
     RegexDialect,
     Run,
-    Status,
     Verdict,
 )
 from pytest_llmbench.sequence import Judges
@@ -134,18 +133,12 @@ class LaunchedRuns:
 
     def _judge(self, key: Key, runs: Sequence[Run]) -> Result:
         """Return the verdict on launched runs, newest first; each of the two looks of a sequence has half the level."""
-        from pytest_llmbench.judge.consequence import worst
         from pytest_llmbench.pipeline import accepted
-        from pytest_llmbench.settling import decided, status_of
+        from pytest_llmbench.settling import result_of
 
         known = accepted(self._known({key: runs})[key], self.settings, self.catalogue)
-        evidence = tuple(dataclasses.replace(one, level=self.level) for one in known)
-
-        def status(judgement: Judgement) -> Status:
-            return status_of(judgement, required=False, settings=self.settings)
-
-        self._evidence[key] = evidence
-        return Result(Case(key.id, key), *worst([decided(one, self.settings, alone=False) for one in evidence], status))
+        self._evidence[key] = tuple(dataclasses.replace(one, level=self.level) for one in known)
+        return result_of(Case(key.id, key), self._evidence[key], self.settings)
 
     def _known(self, runs: Mapping[Key, Sequence[Run]]) -> dict[Key, tuple[Evidence, ...]]:
         """Return the evidence on launched runs against each baseline, with all older ones, whose noise is theirs."""

@@ -17,7 +17,7 @@ from pytest_llmbench.across import (
     with_shift,
     with_warnings,
 )
-from pytest_llmbench.batch import Batch, Judged, Result
+from pytest_llmbench.batch import Batch, Judged
 from pytest_llmbench.catalogue import Catalogue, drift_budget_of, tolerance_of
 from pytest_llmbench.ingest import Ingested, ingest
 from pytest_llmbench.models import (
@@ -25,17 +25,15 @@ from pytest_llmbench.models import (
     Case,
     Check,
     Evidence,
-    Judgement,
     Key,
     Measurement,
     PastRun,
     Run,
-    Status,
     others,
 )
 from pytest_llmbench.resting import without_collector
 from pytest_llmbench.settings import Settings
-from pytest_llmbench.settling import decided, status_of
+from pytest_llmbench.settling import result_of
 from pytest_llmbench.strays import strays
 from pytest_llmbench.suites import with_asked
 from pytest_llmbench.trends import trend_checks, unneeded, with_changes
@@ -150,16 +148,8 @@ def judge_measured(
     measured: Measured, settings: Settings, catalogue: Catalogue, now: datetime, past: Past = NO_PAST
 ) -> Judged:
     """Return by item id the verdict, with what those against each of its baselines were reached from."""
-    from pytest_llmbench.judge.consequence import worst
-
-    def decide(case: Case, evidence: Evidence) -> Judgement:
-        return decided(evidence, settings, alone=bool(case.run_id))
-
-    def status(judgement: Judgement) -> Status:
-        return status_of(judgement, required=False, settings=settings)
-
     return {
-        case.id: (Result(case, *worst([decide(case, one) for one in chosen], status)), chosen)
+        case.id: (result_of(case, chosen, settings), chosen)
         for key, of_key in evidence_of(measured, settings, catalogue, now, past).items()
         for case, unmoved in _cases(key, of_key, settings.runs)
         for chosen in (accepted(unmoved, settings, catalogue),)

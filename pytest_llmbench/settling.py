@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from pytest_llmbench import wording
-from pytest_llmbench.batch import Batch
+from pytest_llmbench.batch import Batch, Result
 from pytest_llmbench.catalogue import is_required
-from pytest_llmbench.models import JUDGED, Evidence, Judgement, Outcome, Reason, Status, Stray, Verdict
+from pytest_llmbench.models import JUDGED, Case, Evidence, Judgement, Outcome, Reason, Status, Stray, Verdict
 from pytest_llmbench.settings import Settings
 from pytest_llmbench.strays import briefly, unshadowed
 
@@ -29,6 +29,16 @@ def settle(batch: Batch, selected: Collection[str], settings: Settings) -> tuple
         outcome = Outcome(result.case, status, result.judgement, result.others, nothing)
         outcomes.append(replace(outcome, jobs=result.jobs, nodes=result.nodes))
     return tuple(outcomes)
+
+
+def result_of(case: Case, evidence: Sequence[Evidence], settings: Settings) -> Result:
+    """Return the verdict on a case, the worst of those against each of its baselines."""
+    from pytest_llmbench.judge.consequence import worst
+
+    def status(judgement: Judgement) -> Status:
+        return status_of(judgement, required=False, settings=settings)
+
+    return Result(case, *worst([decided(one, settings, alone=bool(case.run_id)) for one in evidence], status))
 
 
 def decided(evidence: Evidence, settings: Settings, *, alone: bool) -> Judgement:
