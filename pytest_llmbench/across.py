@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from pytest_llmbench import wording
-from pytest_llmbench.batch import Judged, Result
+from pytest_llmbench.batch import Judged, Result, deciding
 from pytest_llmbench.models import (
     JUDGED,
     Check,
@@ -125,8 +125,7 @@ def newest_of(judged: Judged) -> dict[Key, tuple[Result, Evidence]]:
     """Return for each key the result of its newest run, and what its deciding verdict was reached from."""
     newest: dict[Key, tuple[Result, Evidence]] = {}
     for result, evidence in judged.values():
-        decided = next(one for one in evidence if one.baseline is result.judgement.baseline)
-        newest.setdefault(result.case.key, (result, decided))
+        newest.setdefault(result.case.key, (result, deciding(result, evidence)))
     return newest
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_llmbench.jobs import Launched
@@ -22,6 +22,11 @@ class Result:
     jobs: tuple[Launched, ...] = ()
     nodes: str = ""
     done: str = ""
+
+
+def deciding(result: Result, evidence: Sequence[Evidence]) -> Evidence:
+    """Return which evidence, of that against each baseline, the verdict that decides was reached from."""
+    return next(one for one in evidence if one.baseline is result.judgement.baseline)
 
 
 Judged = Mapping[str, tuple[Result, tuple[Evidence, ...]]]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_llmbench import wording
-from pytest_llmbench.batch import Judged, Result
+from pytest_llmbench.batch import Judged, Result, deciding
 from pytest_llmbench.catalogue import Catalogue, tolerance_of
 from pytest_llmbench.errors import LogError
 from pytest_llmbench.jobs import Blame, Job, LaunchFacts, Purpose
@@ -191,9 +191,8 @@ class LaunchedRuns:
         """Return what the runs behind a verdict tell of their nodes, and which of them to avoid."""
         from pytest_llmbench.judge.nodes import judged_nodes
 
-        judgement = result.judgement
-        evidence = next(one for one in self._evidence[result.case.key] if one.baseline is judgement.baseline)
-        finding = judged_nodes(judgement, evidence, nodes)
+        evidence = deciding(result, self._evidence[result.case.key])
+        finding = judged_nodes(result.judgement, evidence, nodes)
         return finding.text, finding.exclude
 
 

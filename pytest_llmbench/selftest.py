@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pytest_llmbench import wording
-from pytest_llmbench.batch import Judged
+from pytest_llmbench.batch import Judged, deciding
 from pytest_llmbench.models import Attempt, Check, Evidence, Judgement, Measurement, Run, Segment, Status, Steps
 from pytest_llmbench.settings import Settings
 from pytest_llmbench.settling import decided, status_of
@@ -58,8 +58,7 @@ def selftests(judged: Judged, settings: Settings) -> Iterator[Check]:
             return judgement, status_of(judgement, required=False, settings=settings)
 
         if status_of(result.judgement, required=False, settings=settings) is Status.PASSED:
-            against = next(one for one in evidence if one.baseline is result.judgement.baseline)
-            tested = selftest(name, against, result.judgement, decide)
+            tested = selftest(name, deciding(result, evidence), result.judgement, decide)
             if tested is not None:
                 yield _check(tested)
 
