@@ -208,8 +208,9 @@ def _table(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
     """Return rows as a table; what is a list or dictionary stands in it as JSON, but for the steps."""
     import pandas as pd
 
-    nested = ("nodes", "jobs", "log_fingerprints", "environment", "mean_of", "log_sha256", "options")
-    plain = [{**row, **{name: json.dumps(row[name]) for name in nested}} for row in rows]
+    from pytest_llmbench.history.look import NESTED
+
+    plain = [{**row, **{name: json.dumps(row[name]) for name in NESTED}} for row in rows]
     floats = [[math.nan if value is None else value for value in row["step_seconds"]] for row in rows]
     return pd.DataFrame([{**row, "step_seconds": steps} for row, steps in zip(plain, floats, strict=True)])
 

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 Rows = list[dict[str, Any]]
 
+NESTED = ("nodes", "jobs", "log_fingerprints", "environment", "mean_of", "log_sha256", "options")
+"""The columns that hold lists and dictionaries, besides `metrics`."""
+
 _NEVER = datetime.min.replace(tzinfo=UTC)
 
 
@@ -151,9 +154,8 @@ def _decoded(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row with lists and dictionaries in place of texts and bytes."""
     packed = bytes(row["step_seconds"])
     steps = struct.unpack(f"<{len(packed) // 8}d", packed)
-    texts = ("nodes", "jobs", "log_fingerprints", "environment", "metrics", "mean_of", "log_sha256", "options")
     return {
         **row,
-        **{name: json.loads(row[name]) if row[name] is not None else None for name in texts},
+        **{name: json.loads(row[name]) if row[name] is not None else None for name in (*NESTED, "metrics")},
         "step_seconds": [None if math.isnan(value) else value for value in steps],
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -83,8 +82,3 @@ def _run(one: dict[str, Any]) -> dict[str, Any]:
         "jobs": one.get("jobs", []),
         "environment": one.get("environment") or {},
     }
-
-
-def finite(value: float | None) -> float:
-    """Return a number as it is packed: NaN for none."""
-    return math.nan if value is None else value

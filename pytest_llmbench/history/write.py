@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -11,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from pytest_llmbench.errors import HistoryError
 from pytest_llmbench.history.migrations import migrate
 from pytest_llmbench.history.place import Place
-from pytest_llmbench.history.record import finite
 from pytest_llmbench.history.store import connected
 from pytest_llmbench.models import logs_mark, run_marks
 
@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 KEY = ("recipe", "size", "release", "gpu", "dtype", "gpus")
-PLAIN = ("verdict", "reason", "status", "counts", "run_seconds", "step_time_seconds", "expected_seconds")
-PLAIN_TOO = ("bound_seconds", "log_difference", "baseline", "tolerance", "item", "text")
+PLAIN = (
+    *("verdict", "reason", "status", "counts", "run_seconds", "step_time_seconds", "expected_seconds"),
+    *("bound_seconds", "log_difference", "baseline", "tolerance", "item", "text"),
+)
 
 
 def prepare(place: Place) -> None:
@@ -63,12 +65,12 @@ def write(place: Place, document: dict[str, Any]) -> int:
 
 
 def _row(one: dict[str, Any], session: str, run: int | None) -> dict[str, Any]:
-    window, seconds = one["window"], [finite(value) for value in one["step_seconds"]]
+    window, seconds = one["window"], [math.nan if value is None else value for value in one["step_seconds"]]
     return {
         "session": session,
         "run": run,
         "configuration": one["configuration"]["id"],
-        **{name: one[name] for name in (*PLAIN, *PLAIN_TOO)},
+        **{name: one[name] for name in PLAIN},
         "first_step": window["first"],
         "last_step": window["last"],
         "statistic": window["statistic"],
@@ -123,7 +125,7 @@ def _numbers(rows: Sequence[dict[str, Any] | None], known: Sequence[dict[str, An
     ]
     others = [one for one in known if one["id"] not in of_logs]
     return [
-        number or next((other["id"] for other in others if row and is_same(row, other)), None)
+        number or next((other["id"] for other in others if row and _is_same(row, other)), None)
         for row, number in zip(rows, of_logs, strict=True)
     ]
 
@@ -173,7 +175,7 @@ def _known(connection: Connection, rows: Sequence[dict[str, Any]]) -> list[dict[
     return [row._asdict() for row in found if row.configuration in configurations]
 
 
-def is_same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+def _is_same(one: dict[str, Any], other: dict[str, Any]) -> bool:
     """Whether two rows are one run: of one configuration and job, with equal logs or an equal start."""
     marks, of_other = (run_marks(row["job_id"], row["fingerprint"], row["started"]) for row in (one, other))
     return one["configuration"] == other["configuration"] and not marks.isdisjoint(of_other)
