@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 MANIFOLD = 10
 """From here on a ratio reads better than a percentage."""
 
+COMMIT = 12
+"""Letters of a commit: enough to find it."""
 
 ENDINGS = {
     "time-limit": "it reached its time limit",
@@ -107,6 +109,11 @@ def ratio(logarithm: float) -> float:
 def finite(value: float | None) -> float | None:
     """Return a value that JSON can hold: one that is no number is None."""
     return value if value is not None and math.isfinite(value) else None
+
+
+def setting(name: str, value: str) -> str:
+    """Return a value of an environment, by its name: of a commit as much as finds it."""
+    return value[:COMMIT] if name == "commit" else value
 
 
 def listed(items: Sequence[object], limit: int = 5) -> str:

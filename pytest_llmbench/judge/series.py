@@ -19,9 +19,6 @@ from pytest_llmbench.models import Acknowledgement, Change, Night, Noise
 NEAR = 3
 """Of the surroundings of a change, so many nights on each side are compared."""
 
-COMMIT = 12
-"""Letters of a commit that are told."""
-
 
 def changes_of(
     nights: Sequence[Night],
@@ -100,16 +97,14 @@ def _differs(told: Sequence[Mapping[str, str]], name: str, position: int) -> tup
     return None
 
 
-def _short(name: str, value: str) -> str:
-    """Return a value as it is told: of a commit as much as finds it."""
-    return value[:COMMIT] if name == "commit" else value
-
-
 def _told(change: Change) -> Change:
     low, high = (wording.difference(1 + bound).removesuffix(" %") for bound in (change.low, change.high))
     size = f"{wording.difference(1 + change.difference)} ({low} to {high} %)"
     text = f"{size} {'since' if change.kind == 'step' else 'drifted since'} {change.started:%Y-%m-%d}"
-    differs = [f"{name} {_short(name, before)} -> {_short(name, after)}" for name, before, after in change.environment]
+    differs = [
+        f"{name} {wording.setting(name, before)} -> {wording.setting(name, after)}"
+        for name, before, after in change.environment
+    ]
     parts = [text, *([wording.listed(differs)] if differs else ["nothing known differs"] * (change.kind == "step"))]
     if change.acknowledged:
         parts.append(described(change.acknowledged))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping
 
+from pytest_llmbench import wording
+
 LABELS = {
     "cuda": "CUDA",
     "cuda_driver": "CUDA of the driver",
@@ -18,13 +20,10 @@ LABELS = {
 LONGEST = 200
 """Letters of the line: three lines of a message."""
 
-COMMIT = 12
-"""Letters of a commit: enough to find it."""
-
 
 def line(environment: Mapping[str, str]) -> str:
     """Return `driver 570.133.20, framework nemo2 25.04, NCCL 2.26.6`; empty where nothing is known."""
-    told = (f"{label(name)} {text[:COMMIT] if name == 'commit' else text}" for name, text in environment.items())
+    told = (f"{label(name)} {wording.setting(name, text)}" for name, text in environment.items())
     return textwrap.shorten(", ".join(told), LONGEST, placeholder=" ...")
 
 
