@@ -8,7 +8,7 @@ import numpy as np
 
 from pytest_llmbench import wording
 from pytest_llmbench.judge.pattern import Columns, Pattern, listed, pattern, percent, slowest
-from pytest_llmbench.judge.trend import Drift, WarmUp, drift, warm_up
+from pytest_llmbench.judge.steady import Drift, WarmUp, drift, warm_up
 from pytest_llmbench.models import Measurement, Note
 from pytest_llmbench.robust import mean, trimmed_mean
 

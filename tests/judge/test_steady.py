@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from pytest_llmbench.judge.trend import condensed, drift, kendall, theil_sen, warm_up
+from pytest_llmbench.judge.steady import condensed, drift, kendall, theil_sen, warm_up
 
 lists = st.lists(st.floats(0.1, 100).map(lambda value: round(value, 2)), min_size=3, max_size=60).map(np.array)
 
