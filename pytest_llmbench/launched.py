@@ -133,10 +133,10 @@ class LaunchedRuns:
 
     def _judge(self, key: Key, runs: Sequence[Run]) -> Result:
         """Return the verdict on launched runs, newest first; each of the two looks of a sequence has half the level."""
-        from pytest_llmbench.pipeline import accepted
+        from pytest_llmbench.pipeline import at_acknowledged_level
         from pytest_llmbench.settling import result_of
 
-        known = accepted(self._known({key: runs})[key], self.settings, self.catalogue)
+        known = at_acknowledged_level(self._known({key: runs})[key], self.settings, self.catalogue)
         self._evidence[key] = tuple(dataclasses.replace(one, level=self.level) for one in known)
         return result_of(Case(key.id, key), self._evidence[key], self.settings)
 

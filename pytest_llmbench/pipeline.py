@@ -152,13 +152,13 @@ def judge_measured(
         case.id: (result_of(case, chosen, settings), chosen)
         for key, of_key in evidence_of(measured, settings, catalogue, now, past).items()
         for case, unmoved in _cases(key, of_key, settings.runs)
-        for chosen in (accepted(unmoved, settings, catalogue),)
+        for chosen in (at_acknowledged_level(unmoved, settings, catalogue),)
     }
 
 
-def accepted(of_key: Sequence[Evidence], settings: Settings, catalogue: Catalogue) -> tuple[Evidence, ...]:
+def at_acknowledged_level(of_key: Sequence[Evidence], settings: Settings, catalogue: Catalogue) -> tuple[Evidence, ...]:
     """Return the evidence against each baseline, at the level that was acknowledged; a recording acknowledges none."""
-    from pytest_llmbench.judge.accepted import moved
+    from pytest_llmbench.judge.acknowledged import moved
 
     known = catalogue.acknowledged if settings.record is None else ()
     return tuple(moved(one, known, certify=settings.certify) for one in of_key)

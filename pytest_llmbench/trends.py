@@ -46,7 +46,7 @@ def _with_changes(
     acknowledged: Sequence[Acknowledgement],
     now: datetime,
 ) -> Judgement:
-    from pytest_llmbench.judge.accepted import covering
+    from pytest_llmbench.judge.acknowledged import covering
     from pytest_llmbench.judge.changes import FEWEST
     from pytest_llmbench.judge.estimate import noise_of
     from pytest_llmbench.judge.seen import as_nights, coarse
@@ -64,7 +64,7 @@ def _with_changes(
 
 def unneeded(judged: Judged, acknowledged: Sequence[Acknowledgement]) -> Iterator[str]:
     """Yield a remark for each acknowledgement that says nothing of any run that was judged."""
-    from pytest_llmbench.judge.accepted import covering, described
+    from pytest_llmbench.judge.acknowledged import covering, described
 
     said = [(result.case.key, note.text) for result, _ in judged.values() for note in result.judgement.notes]
     for one in acknowledged:

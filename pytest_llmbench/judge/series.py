@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from pytest_llmbench import wording
 from pytest_llmbench.judge import changes
-from pytest_llmbench.judge.accepted import described
+from pytest_llmbench.judge.acknowledged import described
 from pytest_llmbench.judge.changes import SMALLEST, Step
 from pytest_llmbench.judge.coverage import covered
 from pytest_llmbench.judge.cusum import drift

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from builders import BASELINE, HISTORY, KEY, NOW, at, evidence, measurement
 
-from pytest_llmbench.judge.accepted import moved as acknowledged
+from pytest_llmbench.judge.acknowledged import moved as acknowledged
 from pytest_llmbench.judge.decide import judge, judge_alone
 from pytest_llmbench.models import (
     Accepted,

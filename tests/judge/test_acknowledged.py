@@ -9,7 +9,7 @@ from datetime import date, timedelta
 import pytest
 from builders import BASELINE, HISTORY, KEY, NOW, at, evidence, measurement, nights, run
 
-from pytest_llmbench.judge.accepted import moved
+from pytest_llmbench.judge.acknowledged import moved
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.models import Acknowledgement, Evidence, Judgement, Measurement, PastRun, Recording, Verdict
 
