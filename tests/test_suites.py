@@ -55,7 +55,8 @@ def test_the_configurations_of_one_gpu_type_are_asked_for_with_their_repeats(sui
 
 def test_of_several_releases_it_is_the_newest_unless_one_is_named(suite: Path) -> None:
     suite.write_text(SUITE.replace("  - pretrain_llama3.1_70b:\n      dtypes: [bf16]\n", ""))
-    assert all("-24.11-" in name for name in asked(suite, release="24.11"))
+    for given, used in (("", "25.05"), ("24.11", "24.11")):
+        assert {name.split("-")[1] for name in asked(suite, release=given)} == {used}
 
 
 def test_what_is_left_out_is_what_llmb_run_takes_for_it(suite: Path) -> None:

@@ -231,7 +231,7 @@ def test_what_a_user_wrote_into_a_recorded_file_is_kept_and_holds_for_what_is_ad
     }
 
 
-def recorded_before(path: Path) -> None:
+def judged_by_the_mean(path: Path) -> None:
     """Make a file of a recorded one as it was written when the mean decided."""
     path.write_text(
         path.read_text().replace("timed: trimmed_mean", "timed: mean").replace("statistic: trimmed_", "statistic: ")
@@ -240,7 +240,7 @@ def recorded_before(path: Path) -> None:
 
 def test_a_file_that_was_recorded_by_the_mean_is_judged_by_it(tmp_path: Path) -> None:
     ((path, _),) = write.write_recorded(tmp_path, [(GROK[0], recording(7.4))])
-    recorded_before(path)
+    judged_by_the_mean(path)
     (baseline,) = read_recipe(path).baselines
     assert (baseline.window.statistic, baseline.step_seconds) == ("mean", recording(7.4).mean_seconds)
 
@@ -248,7 +248,7 @@ def test_a_file_that_was_recorded_by_the_mean_is_judged_by_it(tmp_path: Path) ->
 @pytest.mark.parametrize("again", [GROK[0], GROK[1]], ids=["the same configuration", "another configuration"])
 def test_a_file_that_was_recorded_by_the_mean_is_not_added_to(tmp_path: Path, again: Baseline) -> None:
     ((path, _),) = write.write_recorded(tmp_path, [(GROK[0], recording())])
-    recorded_before(path)
+    judged_by_the_mean(path)
     before = path.read_bytes()
     expected = r"25\.05\.yaml: found baselines judged by the mean, expected the trimmed mean, .* move the file away"
     with pytest.raises(RecordError, match=expected):

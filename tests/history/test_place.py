@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench.errors import HistoryError
-from pytest_llmbench.history.place import place_of, without_password
+from pytest_llmbench.history.place import SQLITE_HEADER, place_of, without_password
 from pytest_llmbench.history.write import prepare
 
 
@@ -118,6 +118,7 @@ def test_an_empty_file_becomes_a_store(tmp_path: Path) -> None:
     """As `mktemp` makes one."""
     (tmp_path / "h.db").touch()
     prepare(place_of("h.db", tmp_path))
+    assert (tmp_path / "h.db").read_bytes().startswith(SQLITE_HEADER)
 
 
 def test_the_command_makes_no_store(tmp_path: Path) -> None:
