@@ -48,7 +48,7 @@ class Remembered:
 
         Of a night that lies in the folder, too, the history knows the verdict.
         """
-        from pytest_llmbench.report.nights import with_nights
+        from pytest_llmbench.report.nights import recalled, with_nights
 
         if told["kind"] != "configuration":
             return told
@@ -63,7 +63,7 @@ class Remembered:
                 day = str(one.started.date())
                 nights[day] = max(one, nights.get(day, one), key=attrgetter("valid"))
         found = {night["started"][:10]: night for night in told.get("history", ())}
-        known = {day: _night(one) for day, one in nights.items()}
+        known = {day: recalled(one) for day, one in nights.items()}
         return {**told, **with_nights(list((found | known).values()), told.get("changes", ()))}
 
     def store(
@@ -107,20 +107,6 @@ class Remembered:
             else:
                 return
         write(self.place, document)
-
-
-def _night(past: PastRun) -> dict[str, Any]:
-    """Return what reports show of a night, as plain values."""
-    return {
-        "started": past.started.isoformat(),
-        "verdict": past.verdict,
-        "reason": past.reason,
-        "step_time_seconds": past.step_time_seconds,
-        "expected_seconds": past.expected_seconds,
-        "log_difference": past.log_difference,
-        "job_id": past.job_id,
-        "environment": past.environment,
-    }
 
 
 def _kept(document: dict[str, Any], folders: Sequence[Path], shown: str) -> str:

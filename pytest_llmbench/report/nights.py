@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pytest_llmbench import wording
-from pytest_llmbench.models import Change, Judgement, Night
+from pytest_llmbench.models import Change, Judgement, Night, PastRun
 
 NIGHTS = 365
 """So many of a history stand in an outcome."""
@@ -26,6 +26,20 @@ def with_nights(history: Sequence[dict[str, Any]], changes: Sequence[dict[str, A
     kept = sorted(history, key=lambda night: str(night["started"]))[-NIGHTS:]
     begins = [night["started"] for night in kept]
     return {"history": kept, "changes": [{**one, "night": bisect_left(begins, one["started"])} for one in changes]}
+
+
+def recalled(past: PastRun) -> dict[str, Any]:
+    """Return a night that the history knows, with what was said of it, as plain values."""
+    return {
+        "started": past.started.isoformat(),
+        "verdict": past.verdict,
+        "reason": past.reason,
+        "step_time_seconds": past.step_time_seconds,
+        "expected_seconds": past.expected_seconds,
+        "log_difference": past.log_difference,
+        "job_id": past.job_id,
+        "environment": past.environment,
+    }
 
 
 def _night(night: Night) -> dict[str, Any]:
