@@ -66,8 +66,7 @@ NOTEWORTHY = (
 )
 """Notes that stand under a green line too: what was judged is not all that there was."""
 
-
-DOUBTFUL = ("INCONCLUSIVE", "REGRESSION", "SLOWER")
+UNSURE = ("INCONCLUSIVE", "REGRESSION", "SLOWER")
 """Verdicts of outcomes that are not green where they passed: they cannot tell, or nobody asked them to fail."""
 
 
@@ -97,7 +96,7 @@ def colour(described: Sequence[dict[str, Any]]) -> str:
     if any(one["status"] == "failed" for one in described):
         return "red"
     judged = [one for one in described if one["status"] != "skipped"]
-    return "green" if judged and all(one.get("verdict") not in DOUBTFUL for one in judged) else "yellow"
+    return "green" if judged and all(one.get("verdict") not in UNSURE for one in judged) else "yellow"
 
 
 def timed(one: dict[str, Any]) -> tuple[float | None, float | None]:

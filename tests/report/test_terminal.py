@@ -69,6 +69,13 @@ def test_of_configurations_without_a_run_the_red_ones_have_a_line_of_their_own()
     assert lines == ["MISSING        1 without a run: b", "MISSING        1 without a run: a"]
 
 
+@pytest.mark.parametrize("reason", ["few-steps-decide", "warming-up", "repeats-disagree"])
+def test_what_a_run_could_not_tell_for_another_reason_than_noise_stands_under_its_line(reason: str) -> None:
+    one = told(verdict="INCONCLUSIVE", reason=reason, text="7.330 s is +0.1 % against 7.325 s; why it is no PASS")
+    lines = [line.strip() for line in summary([one], [])]
+    assert lines[2] == "why it is no PASS"
+
+
 # --- colours ----------------------------------------------------------------------------------------------
 
 

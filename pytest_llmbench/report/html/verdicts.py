@@ -10,7 +10,7 @@ from typing import Any
 
 from pytest_llmbench import wording
 from pytest_llmbench.report.next_steps import steps
-from pytest_llmbench.report.terminal import DOUBTFUL, ORDER, counting
+from pytest_llmbench.report.terminal import ORDER, UNSURE, counting
 
 COLOURS = {"red": "red", "unclear": "unclear", "green": "green", "skipped": "skipped"}
 """The colours of a page in their order, with the word for each."""
@@ -65,7 +65,7 @@ def colour(one: dict[str, Any]) -> str:
         return "red"
     if one["status"] == "skipped":
         return "skipped"
-    return "unclear" if one.get("verdict") in DOUBTFUL else "green"
+    return "unclear" if one.get("verdict") in UNSURE else "green"
 
 
 def key(one: dict[str, Any]) -> tuple[str, str]:
