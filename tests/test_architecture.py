@@ -86,6 +86,14 @@ def test_stages_share_models_and_errors_and_never_import_each_other(path: Path) 
     assert not [name for name in imports(path) if name.split(".")[0] == "_pytest"]
 
 
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_constant_is_assigned_once(path: Path) -> None:
+    """The second one would take the place of the first without a word, as it once did."""
+    assigned = [node for node in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(node, ast.Assign)]
+    names = [ast.unparse(target) for node in assigned for target in node.targets]
+    assert len(names) == len(set(names))
+
+
 def test_the_rule_looks_at_every_stage() -> None:
     assert {path.parent.name for path in modules()} >= STAGES
 
