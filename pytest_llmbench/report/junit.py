@@ -7,6 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
@@ -14,13 +15,10 @@ from pytest_llmbench import wording
 from pytest_llmbench.report import environment, jobs
 from pytest_llmbench.report.explain import explain
 from pytest_llmbench.report.outcome import PROPERTIES, properties
-from pytest_llmbench.report.terminal import JUDGED
+from pytest_llmbench.report.terminal import JUDGED, SEVERITY, worst
 
 if TYPE_CHECKING:
     from junit_xml import TestCase
-
-GREENNESS = {"skipped": 1, "passed": 2}
-"""Of several entries with one id the least green counts; a status that is not listed is a failure."""
 
 ILLEGAL = re.compile("[^\t\n\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """What XML 1.0 forbids, the other control characters, and carriage returns, which a reader takes for line feeds."""
@@ -34,7 +32,7 @@ def render(described: Sequence[dict[str, Any]], now: datetime) -> bytes:
     from junit_xml import TestSuite
 
     cases = defaultdict(list)
-    for one in _each_once(described):
+    for one in sorted(worst(described), key=itemgetter("suite", "id")):
         cases[one["suite"]].append(_case(one))
     stamp = now.isoformat(timespec="seconds")
     suites = [TestSuite(name, of_suite, timestamp=stamp).build_xml_doc() for name, of_suite in cases.items()]
@@ -48,14 +46,6 @@ def render(described: Sequence[dict[str, Any]], now: datetime) -> bytes:
     return document + b"\n"
 
 
-def _each_once(described: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return one dictionary for each suite and id, sorted: several tests may be about one configuration."""
-    once: dict[tuple[str, str], dict[str, Any]] = {}
-    for one in sorted(described, key=lambda one: (one["suite"], one["id"], GREENNESS.get(one["status"], 0))):
-        once.setdefault((one["suite"], one["id"]), one)
-    return list(once.values())
-
-
 def _case(one: dict[str, Any]) -> TestCase:
     from junit_xml import TestCase
 
@@ -65,7 +55,7 @@ def _case(one: dict[str, Any]) -> TestCase:
     case = TestCase(one["id"], _classname(one), elapsed_sec=seconds, stdout=_system_out(one))
     # junit-xml drops a failure without message and output, and the case reads as passed: this is never empty.
     message = _one_line(f"{one.get('verdict') or one['reason'].upper()}: {one['text']}")
-    if one["status"] not in GREENNESS:
+    if one["status"] not in SEVERITY:
         case.add_failure_info(message, explain(one, short=False), one["reason"])
     elif one["status"] == "skipped":
         case.add_skipped_info(message, message)  # GitLab shows the text, others the attribute

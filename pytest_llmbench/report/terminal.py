@@ -34,6 +34,9 @@ TIMED = (*JUDGED, "TEST_FAILED", "NOT_ASSERTED")
 QUIET = ("PASS", "MISSING")
 """The verdicts of checks that need no line of their own; a self-test tells what each run would have shown."""
 
+SEVERITY = {"passed": 0, "skipped": 1}
+"""The least severe first; a status that is not listed is a failure."""
+
 DOUBTFUL = ("few-steps-decide", "warming-up", "repeats-disagree")
 """Reasons that stand under a line whatever its colour."""
 
@@ -202,14 +205,13 @@ def _rank(item: tuple[str, int]) -> tuple[int, str]:
 
 
 def worst(described: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return one outcome for each id, the worst: several tests of a user may be about one configuration."""
-    severity = ("passed", "skipped", "failed")
-    by_id = {_name(one): one for one in sorted(described, key=lambda one: severity.index(one["status"]))}
-    return [by_id[name] for name in dict.fromkeys(_name(one) for one in described)]
+    """Return one outcome for each suite and id, the worst: several tests of a user may be about one configuration."""
+    by_name = {_name(one): one for one in sorted(described, key=lambda one: SEVERITY.get(one["status"], len(SEVERITY)))}
+    return [by_name[name] for name in dict.fromkeys(map(_name, described))]
 
 
 def _name(one: dict[str, Any]) -> tuple[str, str]:
-    return one["suite"] if one["kind"] == "check" else "", one["id"]
+    return one["suite"], one["id"]
 
 
 def _lines(one: dict[str, Any]) -> Iterator[Line]:

@@ -129,6 +129,10 @@ def test_a_line_is_its_text() -> None:
 # --- counts -----------------------------------------------------------------------------------------------
 
 
+def test_a_run_without_a_configuration_that_is_called_like_one_takes_no_verdict_away() -> None:
+    assert count([told(), stray(told()["id"])]) == "1 green: 1 PASS; 1 red: 1 UNMATCHED"
+
+
 def test_the_worst_of_an_id_is_counted_by_verdict() -> None:
     assert counts([*MIXED, told("failed")]) == {
         "green": {"INCONCLUSIVE": 1},
