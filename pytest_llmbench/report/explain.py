@@ -13,8 +13,6 @@ from pytest_llmbench.report.columns import WIDTH, width, wrapped
 MANY = 100
 """From this many runs on nobody would start them."""
 
-MOST_FILES = 5
-
 ROWS = (
     ("step time", "step_time_seconds", "{:#.4g} s"),
     ("tokens/s", "tokens_per_second", "{:,.0f}"),
@@ -241,10 +239,10 @@ def _jobs(described: dict[str, Any]) -> Iterator[tuple[str, str]]:
     launched, files = described.get("jobs", ()), jobs.files(described)
     for job in launched if len(launched) > 1 else ():
         yield "job", jobs.line(described, job)
-    for file in files[:MOST_FILES]:
+    for file in files[: jobs.MOST_FILES]:
         yield "file", file
-    if len(files) > MOST_FILES:
-        yield "file", f"{len(files) - MOST_FILES} more"
+    if len(files) > jobs.MOST_FILES:
+        yield "file", f"{len(files) - jobs.MOST_FILES} more"
 
 
 def _statistics(described: dict[str, Any]) -> Iterator[tuple[str, str]]:

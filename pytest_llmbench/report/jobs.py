@@ -15,6 +15,9 @@ MEASURE = "measure"
 PROPERTIES = ("job_id", "nodes", "attempts", "runs", "failed_attempts")
 """The properties of a test case that was launched, in this order, after those of every test case."""
 
+MOST_FILES = 5
+"""Of the files that the jobs of a configuration left, so many are named on the terminal; reports name all."""
+
 
 def describe(job: Launched, directory: Path) -> dict[str, Any]:
     """Return a job as plain values; files below `directory` are shown relative to it."""

@@ -45,9 +45,6 @@ ABSENT = {"not-on-cluster": "not on this cluster", "not-launched": "not launched
 
 INDENT = " " * 17
 
-MOST_FILES = 5
-"""Of the files that the jobs of a configuration left; reports name all."""
-
 NOTEWORTHY = (
     "not-comparable",
     "repeats",
@@ -228,7 +225,7 @@ def _lines(one: dict[str, Any]) -> Iterator[Line]:
     told = [_clipped(remark, 120) for remark in (remarks if one["verdict"] in JUDGED else [one["text"]])]
     for remark in filter(None, (*told, jobs.brief(one), jobs.finding(one))):
         yield from map(Line, wrapped(remark, INDENT, first=INDENT))
-    for file in jobs.files(one)[:MOST_FILES]:  # whole, to be copied
+    for file in jobs.files(one)[: jobs.MOST_FILES]:  # whole, to be copied
         yield Line(f"{INDENT}{file}")
 
 
