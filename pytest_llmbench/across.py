@@ -129,7 +129,7 @@ def newest_of(judged: Judged) -> dict[Key, tuple[Result, Evidence]]:
     return newest
 
 
-def tonight_of(judgement: Judgement) -> tuple[Measurement, ...]:
+def judged_runs(judgement: Judgement) -> tuple[Measurement, ...]:
     """Return the runs that a verdict rests on; empty where they gave none."""
     return judgement.runs if judgement.verdict in JUDGED else ()
 
@@ -139,7 +139,7 @@ def older_nights(judged: Judged) -> Older:
     from pytest_llmbench.judge.nights import history
 
     newest = newest_of(judged)
-    return {key: history(tonight_of(result.judgement), evidence) for key, (result, evidence) in newest.items()}
+    return {key: history(judged_runs(result.judgement), evidence) for key, (result, evidence) in newest.items()}
 
 
 def with_warnings(judged: Judged) -> Judged:

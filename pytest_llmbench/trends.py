@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from pytest_llmbench import wording
-from pytest_llmbench.across import Older, newest_of, tonight_of
+from pytest_llmbench.across import Older, judged_runs, newest_of
 from pytest_llmbench.batch import Judged, Result
 from pytest_llmbench.models import (
     JUDGED,
@@ -52,7 +52,7 @@ def _with_changes(
     from pytest_llmbench.judge.seen import as_nights, coarse
     from pytest_llmbench.judge.series import changes_of
 
-    tonight = tonight_of(judgement)
+    tonight = judged_runs(judgement)
     nights = as_nights(older, tonight)
     judgement = replace(judgement, nights=as_nights([one for one in older if isinstance(one, Measurement)]))
     if len(nights) < FEWEST:
