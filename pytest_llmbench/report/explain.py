@@ -203,7 +203,7 @@ def facts(described: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "window", f"{described['window']['text']} ({found}); last step {last}"
     if run:
         job = f"job {run['job_id']}, " if run["job_id"] else ""
-        started = (run["started"] or "at an unknown time")[:16].replace("T", " ")
+        started = run["started"][:16].replace("T", " ") if run["started"] else "at an unknown time"
         yield "run", f"{job}started {started} ({run['started_from']}), {run['age']} old"
     if ran_on := environment.line(described.get("environment") or {}):
         yield "software", ran_on

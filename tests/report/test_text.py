@@ -88,6 +88,11 @@ def test_without_a_run_there_is_no_environment() -> None:
     assert described["environment"] == {}
 
 
+def test_a_start_that_nothing_says_is_told_in_whole_words() -> None:
+    unknown = outcome(replace(SLOW, started=None, started_from="every time that it states lies in the future"))
+    assert "started at an unknown time (every time that it states" in explain(unknown, short=False)
+
+
 def test_a_regression_reads_on_one_screen() -> None:
     assert explain(outcome(SLOW), short=False) == REGRESSION
 
