@@ -78,6 +78,11 @@ def test_list_says_that_nothing_fits(command: Command) -> None:
     assert "no run that fits; without -k and --since `list` shows all" in command("list", "-k", "llama", code=2)
 
 
+def test_list_of_an_empty_history_asks_for_nothing_to_be_left_out(command: Command) -> None:
+    command("prune", "--keep", "1d")
+    assert "no run in it" in command("list", code=2)
+
+
 def test_show_tells_everything_of_the_last_run_or_of_a_number(command: Command) -> None:
     shown = command("show", ID)
     assert shown == command("show", "3")

@@ -105,7 +105,9 @@ def _list(place: Place, arguments: argparse.Namespace) -> str:
 
     rows = runs(place, arguments.k, arguments.since, arguments.limit)
     if not rows:
-        raise HistoryError(f"{place.shown}: no run that fits; without -k and --since `list` shows all")
+        chosen = arguments.k or arguments.since
+        hint = "no run that fits; without -k and --since `list` shows all" if chosen else "no run in it"
+        raise HistoryError(f"{place.shown}: {hint}")
     lines = []
     for configuration, of_one in groupby(rows, key=lambda row: row["configuration"]):
         lines += [wording.printable(configuration), *map(_line, of_one)]
