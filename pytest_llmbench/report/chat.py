@@ -24,6 +24,7 @@ def message(told: Mapping[str, Any], link: str = "") -> str:
     lines = [
         f"llmbench {word.upper()}{space}{code}, {started} UTC: {told['count']}",
         *_failures(told),
+        *_why_nothing(told),
         *_red(told),
         link,
     ]
@@ -41,6 +42,11 @@ def _failures(told: Mapping[str, Any]) -> Iterator[str]:
     if told["failures"]:
         more = f" (and {len(told['failures']) - 1} more)" if len(told["failures"]) > 1 else ""
         yield f"{_clipped(told['failures'][0])}{more}"
+
+
+def _why_nothing(told: Mapping[str, Any]) -> Iterator[str]:
+    """Yield why nothing was judged, where nothing was: it is not said by names of what never runs here."""
+    yield from [_clipped(one["context"]) for one in told["outcomes"] if one.get("context")][:1]
 
 
 def _red(told: Mapping[str, Any]) -> Iterator[str]:

@@ -114,14 +114,16 @@ def timing(one: dict[str, Any]) -> tuple[str, str]:
 
 
 def ordered(described: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the outcomes as a reader wants them: configurations by verdict, then runs without one, then checks."""
+    """Return the outcomes as a reader wants them: configurations by verdict, those of which nothing was seen last, then
+    runs without one, then checks."""
     return sorted(described, key=_place)
 
 
-def _place(one: dict[str, Any]) -> tuple[int, int, str]:
+def _place(one: dict[str, Any]) -> tuple[int, int, bool, str]:
     if one["kind"] == "configuration":
-        return 0, ORDER.index(one["verdict"]), "" if _is_absent(one) else one["id"]
-    return (1 if one["kind"] == "stray" else 2), 0, ""
+        absent = _is_absent(one)
+        return 0, ORDER.index(one["verdict"]), absent, "" if absent else one["id"]
+    return (1 if one["kind"] == "stray" else 2), 0, False, ""
 
 
 def _table(configurations: Sequence[dict[str, Any]], verbosity: int) -> Iterator[Line]:
