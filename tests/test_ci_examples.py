@@ -14,12 +14,15 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+
+from pytest_llmbench.option_values import parse_age
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 CI = EXAMPLES / "ci"
@@ -136,6 +139,15 @@ def test_the_steps_of_github_judge_and_tell(home: Path, hook: tuple[str, list[di
 
 def test_without_a_webhook_nothing_is_told(home: Path) -> None:
     assert shell(home, ["bash", "-e", "-c", step("Tell the chat")["run"]], CHAT_WEBHOOK="").returncode == 0
+
+
+# --- GitHub and GitLab ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["github-actions.yml", "gitlab-ci.yml"])
+def test_the_run_of_last_night_never_stands_for_one_of_tonight(name: str) -> None:
+    (age,) = re.findall(r"LLMB_MAX_AGE: (\S+)", (CI / name).read_text())
+    assert parse_age(age) < timedelta(days=1)
 
 
 # --- GitLab -----------------------------------------------------------------------------------------------
