@@ -8,7 +8,7 @@ from typing import Any
 
 from pytest_llmbench import wording
 from pytest_llmbench.report.document import Ending
-from pytest_llmbench.report.terminal import JUDGED, ordered, timing
+from pytest_llmbench.report.terminal import JUDGED, ordered, timing, why_nothing
 
 MOST = 5
 """Red items that are named."""
@@ -24,7 +24,7 @@ def message(told: Mapping[str, Any], link: str = "") -> str:
     lines = [
         f"llmbench {word.upper()}{space}{code}, {started} UTC: {told['count']}",
         *_failures(told),
-        *_why_nothing(told),
+        _clipped(why_nothing(told["outcomes"])),
         *_red(told),
         link,
     ]
@@ -42,11 +42,6 @@ def _failures(told: Mapping[str, Any]) -> Iterator[str]:
     if told["failures"]:
         more = f" (and {len(told['failures']) - 1} more)" if len(told["failures"]) > 1 else ""
         yield f"{_clipped(told['failures'][0])}{more}"
-
-
-def _why_nothing(told: Mapping[str, Any]) -> Iterator[str]:
-    """Yield why nothing was judged, where nothing was: it is not said by names of what never runs here."""
-    yield from [_clipped(one["context"]) for one in told["outcomes"] if one.get("context")][:1]
 
 
 def _red(told: Mapping[str, Any]) -> Iterator[str]:

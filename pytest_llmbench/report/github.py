@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_llmbench.report.document import Ending
 from pytest_llmbench.report.explain import advice, headline, where
-from pytest_llmbench.report.terminal import count, ordered, timing, worst
+from pytest_llmbench.report.terminal import count, ordered, timing, why_nothing, worst
 
 MOST_BYTES = 1024 * 1024
 """GitHub refuses a larger job summary (of one step), all of it."""
@@ -37,8 +37,8 @@ def job_summary(described: Sequence[dict[str, Any]], ending: Ending, room: int =
     passed = [one for one in shown if one["status"] == "passed" and one["kind"] != "check"]
     green = [one for one in passed if not _is_doubtful(one)]
     state = ending.state(green=not red and not ending.failures)
-    parts = [f"### llmbench: {state}\n\n", *(f"{_escaped(text)}\n\n" for text in (*ending.failures, count(described)))]
-    text = "".join(parts)
+    told = filter(None, (*ending.failures, why_nothing(described), count(described)))
+    text = "".join([f"### llmbench: {state}\n\n", *(f"{_escaped(text)}\n\n" for text in told)])
     if len(text.encode()) > room:
         return ""
     for title, ones in (("red", red), ("in doubt", doubtful), ("passed", green)):
@@ -61,7 +61,7 @@ def append(path: Path, described: Sequence[dict[str, Any]], ending: Ending) -> N
 def workflow_commands(described: Sequence[dict[str, Any]], failures: Sequence[str]) -> list[str]:
     """Return the workflow commands of a session: an error for each red item, a warning for each that is in doubt."""
     shown = ordered(worst(described))
-    red = [("llmbench", text) for text in failures]
+    red = [("llmbench", text) for text in filter(None, (*failures, why_nothing(described)))]
     red += [_annotation(one) for one in shown if one["status"] == "failed"]
     doubtful = [_annotation(one) for one in shown if _is_doubtful(one)]
     return [*_commands("error", red, "red"), *_commands("warning", doubtful, "in doubt")]

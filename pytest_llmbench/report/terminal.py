@@ -113,6 +113,11 @@ def timing(one: dict[str, Any]) -> tuple[str, str]:
     return wording.seconds(seconds), wording.difference(None if difference is None else wording.ratio(difference))
 
 
+def why_nothing(described: Sequence[dict[str, Any]]) -> str:
+    """Return why nothing was judged; empty where something was."""
+    return next((str(one["context"]) for one in described if one.get("context")), "")
+
+
 def ordered(described: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the outcomes as a reader wants them: configurations by verdict, those of which nothing was seen last, then
     runs without one, then checks."""
