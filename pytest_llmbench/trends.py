@@ -63,13 +63,18 @@ def _with_changes(
 
 
 def unneeded(judged: Judged, acknowledged: Sequence[Acknowledgement]) -> Iterator[str]:
-    """Yield a remark for each acknowledgement that says nothing of any run that was judged."""
+    """Yield a remark for each acknowledgement that says nothing of any run that was judged, or whose change was taken
+    back: until it goes, the next one has its room."""
     from pytest_llmbench.judge.acknowledged import covering, described
 
     said = [(result.case.key, note.text) for result, _ in judged.values() for note in result.judgement.notes]
+    changes = [change for result, _ in judged.values() for change in result.judgement.changes]
     for one in acknowledged:
+        stand = [change.stands for change in changes if change.acknowledged == one]
         if not any(covering(key, [one]) and described(one) in text for key, text in said):
             yield f"{one.place}: no run needs it ({one.configuration}): {described(one)}"
+        elif stand and not any(stand):
+            yield f"{one.place}: taken back since, it can go ({one.configuration}): {described(one)}"
 
 
 def trend_checks(judged: Judged, settings: Settings) -> Iterator[Check]:

@@ -159,6 +159,23 @@ def test_what_no_run_needs_is_a_remark(
     assert "acknowledged.yaml:3: no run needs it (grok1*)" in capsys.readouterr().out
 
 
+def test_an_entry_whose_change_was_taken_back_can_go(
+    judged: Judge, generated: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is smaller than the tolerance, so that no run tells: the next change to slower would have its room."""
+    noise = 0.003 * np.random.default_rng(5).standard_normal(NIGHTS)
+    for night, wobble in enumerate(noise.tolist()):
+        factor = (1.03 if CHANGED - 8 <= night < CHANGED else 1.0) * (1 + wobble)
+        folder = generated(NAME, factor=factor, started=START + timedelta(days=night), job_id=str(night))
+    since = (START + timedelta(days=CHANGED - 8)).date()
+    file = write(tmp_path / "acknowledged.yaml", slower="3%")
+    file.write_text(file.read_text().replace(str(DAY), str(since)), encoding="utf-8")
+    capsys.readouterr()
+    judged(*options(folder, f"--llmb-acknowledged={file}"))
+    told = " ".join(capsys.readouterr().out.split())
+    assert "acknowledged.yaml:3: taken back since, it can go (llama3.1_8b-*): acknowledged: +3.0 %" in told
+
+
 def test_a_file_that_names_nothing_is_a_usage_error(pytester: pytest.Pytester, months: Path, tmp_path: Path) -> None:
     file = write(tmp_path / "acknowledged.yaml", configuration="lama3")
     done = pytester.runpytest_inprocess(*options(months, f"--llmb-acknowledged={file}"))
