@@ -88,7 +88,8 @@ def _check_once(one: Entry, others: Sequence[Entry], keys: Sequence[Key], report
     for other in others:
         both = [key.id for key in keys if all(fnmatchcase(key.id, entry["configuration"]) for entry in (one, other))]
         if both and abs(one["since"] - other["since"]) <= SAME:
-            report(one.line, f"found {both[0]} again (first in line {other.line}), expected each change once")
+            again = f"found {both[0]} again (first in line {other.line}), expected each change once"
+            report(one.line, f"{again}: change the first, or its day in `expires`")
             return
 
 

@@ -108,11 +108,13 @@ def _check(result: Result, standing: Sequence[Change], settings: Settings) -> Ch
 
 
 def _entry(configuration: str, standing: Sequence[Change]) -> tuple[str, ...]:
-    """Return the lines of a file that accept the last standing change, but for what a person has to say; nothing where
-    that alone would not do: several changes, or an entry that expired."""
+    """Return the lines of a file that accept the last standing change, but for what a person has to say, or which entry
+    has expired; nothing of several changes, where one entry would not do."""
     slower = _slower(standing)
-    if len(slower) != 1 or slower[0].expired is not None:
+    if len(slower) != 1:
         return ()
+    if slower[0].expired is not None:
+        return (f"to accept it for longer, give the entry of {slower[0].expired.place} a later day in `expires`",)
     percent = math.ceil(slower[0].difference * 1000) / 10
     return (
         "to accept it, below `acknowledged:` in the file:",

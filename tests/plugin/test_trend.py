@@ -116,6 +116,7 @@ def test_an_expired_one_fails_again_and_says_when_it_expired(judged: Judge, mont
     assert session.verdicts[NAME] == "REGRESSION"
     assert f"expired on {yesterday}, without effect" in session.described[NAME]["text"]
     assert f"the acknowledgement expired on {yesterday}" in trend(session)[NAME]["text"]
+    assert "give the entry of acknowledged.yaml:3 a later day in `expires`" in trend(session)[NAME]["lines"][-1]
     assert trend(session)[NAME]["status"] == "failed"
 
 
