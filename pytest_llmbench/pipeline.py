@@ -105,7 +105,7 @@ def _checks(judged: Judged, shift: SharedShift | None, settings: Settings, catal
 
     if settings.record is None:
         yield from comparisons(judged, shift, catalogue.configurations, settings)
-        yield from trend_checks(judged, settings)
+        yield from trend_checks(judged, settings, catalogue.acknowledged)
     if settings.selftest:
         yield from selftests(judged, settings)
 

@@ -18,6 +18,7 @@ from pytest_llmbench.models import (
     Check,
     Evidence,
     Judgement,
+    Key,
     Measurement,
     Status,
 )
@@ -77,7 +78,7 @@ def unneeded(judged: Judged, acknowledged: Sequence[Acknowledgement]) -> Iterato
             yield f"{one.place}: taken back since, it can go ({one.configuration}): {described(one)}"
 
 
-def trend_checks(judged: Judged, settings: Settings) -> Iterator[Check]:
+def trend_checks(judged: Judged, settings: Settings, acknowledged: Sequence[Acknowledgement]) -> Iterator[Check]:
     """Yield an item for each configuration whose level stands changed.
 
     It fails only if `settings.trend` is "fail", for a change to slower of 1 % or more, or several that come to it
@@ -86,16 +87,18 @@ def trend_checks(judged: Judged, settings: Settings) -> Iterator[Check]:
     for result, _ in newest_of(judged).values():
         standing = [one for one in result.judgement.changes if one.stands]
         if standing:
-            yield _check(result, standing, settings)
+            yield _check(result, standing, settings, acknowledged)
 
 
-def _check(result: Result, standing: Sequence[Change], settings: Settings) -> Check:
+def _check(
+    result: Result, standing: Sequence[Change], settings: Settings, acknowledged: Sequence[Acknowledgement]
+) -> Check:
     bad = _unaccepted(standing)
     good = [one for one in standing if one.acknowledged is not None]
     way = "SLOWER" if standing[-1].difference > 0 else "FASTER"
     asked, changes = settings.trend == "fail", result.judgement.changes
     several = [f"  {one.text}" for one in changes] if len(changes) > 1 else []
-    entry = _entry(result.case.key.id, standing) if bad and asked else ()
+    entry = _entry(result.case.key, standing, acknowledged) if bad and asked else ()
     return Check(
         kind="trend",
         id=result.case.key.id,
@@ -107,20 +110,29 @@ def _check(result: Result, standing: Sequence[Change], settings: Settings) -> Ch
     )
 
 
-def _entry(configuration: str, standing: Sequence[Change]) -> tuple[str, ...]:
+def _entry(key: Key, standing: Sequence[Change], acknowledged: Sequence[Acknowledgement]) -> tuple[str, ...]:
     """Return the lines of a file that accept the last standing change, but for what a person has to say, or which entry
-    has expired; nothing of several changes, where one entry would not do."""
+    to change: the one that has expired, or one so near that the file could not hold both. Nothing of several changes,
+    where one entry would not do."""
+    from pytest_llmbench.acknowledged import SAME
+    from pytest_llmbench.judge.accepted import covering
+
     slower = _slower(standing)
     if len(slower) != 1:
         return ()
     if slower[0].expired is not None:
-        return (f"to accept it for longer, give the entry of {slower[0].expired.place} a later day in `expires`",)
+        return (f"to accept it for longer, give a later day in `expires`: {slower[0].expired.place}",)
+    since = slower[0].started.date()
+    for one in covering(key, acknowledged):
+        if abs(one.since - since) <= SAME:
+            told = "it begins within a week of this, and a second one is refused"
+            return f"to accept it, change the entry of {one.place}:", told
     percent = math.ceil(slower[0].difference * 1000) / 10
     return (
         "to accept it, below `acknowledged:` in the file:",
-        f"  - configuration: {configuration}",
+        f"  - configuration: {key.id}",
         f"    slower: {percent}%",
-        f"    since: {slower[0].started:%Y-%m-%d}",
+        f"    since: {since}",
         "    expires: DAY",
         "    reason: WHY",
         "    by: WHO",

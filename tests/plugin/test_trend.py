@@ -116,7 +116,7 @@ def test_an_expired_one_fails_again_and_says_when_it_expired(judged: Judge, mont
     assert session.verdicts[NAME] == "REGRESSION"
     assert f"expired on {yesterday}, without effect" in session.described[NAME]["text"]
     assert f"the acknowledgement expired on {yesterday}" in trend(session)[NAME]["text"]
-    assert "give the entry of acknowledged.yaml:3 a later day in `expires`" in trend(session)[NAME]["lines"][-1]
+    assert "give a later day in `expires`: acknowledged.yaml:3" in trend(session)[NAME]["lines"][-1]
     assert trend(session)[NAME]["status"] == "failed"
 
 
@@ -125,6 +125,7 @@ def test_less_than_there_is_covers_no_change(judged: Judge, months: Path, tmp_pa
     session = judged(*options(months, f"--llmb-acknowledged={file}", "--llmb-trend=fail"))
     assert trend(session)[NAME]["status"] == "failed"
     assert "acknowledged: +3.0 %" in session.described[NAME]["text"]
+    assert trend(session)[NAME]["lines"][0] == "to accept it, change the entry of acknowledged.yaml:3:"
 
 
 def test_a_certificate_accepts_nothing(judged: Judge, months: Path, tmp_path: Path) -> None:
