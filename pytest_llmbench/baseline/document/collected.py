@@ -18,6 +18,9 @@ Key = tuple[str, ...]
 MOST_APART = 1.3
 """What is printed with one digit may be a quarter off its exact value; a factor beyond this is another value."""
 
+MOST_OFF = 3.0
+"""Documents have computed tokens/s with half of the batch; milliseconds or a value per GPU are further off."""
+
 UNMEASURED = "nothing was measured of its configuration"
 
 
@@ -143,15 +146,19 @@ def _incomplete(thing: Thing, *, timed: bool) -> str:
     if timed and "step_time" not in thing.cells:
         return "no step time stands beside it"
     apart = "its tokens/s and its days to 1T tokens contradict each other: a row may be shifted by a cell"
-    return apart if _apart(thing.cells) > MOST_APART else ""
+    if _apart(thing.cells, "days_to_1t", 1e12 / 86_400) > MOST_APART:
+        return apart
+    tokens = math.prod(int(thing.facts.get(name, 0)) for name in ("sequence_length", "gbs"))
+    off = "its tokens/s are not those of its step time, sequence length and GBS: one may be in another unit"
+    return off if tokens and _apart(thing.cells, "step_time", tokens) > MOST_OFF else ""
 
 
-def _apart(cells: Mapping[str, str]) -> float:
-    """Return how far apart days to 1T tokens and tokens/s are, as a factor of 1 or more; 1 where one is missing."""
-    found = [cells.get(name, "NA") for name in ("tokens_per_second", "days_to_1t")]
+def _apart(cells: Mapping[str, str], name: str, product: float) -> float:
+    """Return how far a metric times tokens/s is from what it should be, as a factor of 1 or more; 1 without one."""
+    found = [cells.get(each, "NA") for each in ("tokens_per_second", name)]
     if any(text in ABSENT for text in found):
         return 1.0
-    factor = math.prod(map(float, found)) * 86_400 / 1e12
+    factor = math.prod(map(float, found)) / product
     return max(factor, 1 / factor)
 
 

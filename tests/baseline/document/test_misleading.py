@@ -97,6 +97,20 @@ def test_days_that_do_not_follow_from_the_tokens_beside_them_are_not_read(shifte
     assert "its tokens/s and its days to 1T tokens contradict each other" in unread(found)
 
 
+@pytest.mark.parametrize(
+    ("time", "tokens"), [("9330", "112388"), ("9.33", "112"), ("9.33", "14048"), ("0.156", "112388")]
+)
+def test_a_step_time_that_is_not_that_of_its_tokens_is_not_read(time: str, tokens: str) -> None:
+    """Milliseconds or minutes, thousands of tokens or those of one GPU, without a word of it."""
+    table = "| Llama 3.1 8b FP8 (SeqLen=8192, GBS={}) | 8x H100 GPUs |\n|---|---|\n"
+    table += "| Step time | {} |\n| Tokens/s | {} |\n"
+    assert cells(read(table.format(128, "9.33", "112388"))) == {("fp8", 8): "9.33"}
+    assert cells(read(table.format(256, "9.33", "112388"))) == {("fp8", 8): "9.33"}  # as a document has it
+    found = read(table.format(128, time, tokens))
+    assert cells(found) == {}
+    assert f"3 {time}: 'Step time': its tokens/s are not those of its step time" in unread(found)
+
+
 def test_a_row_that_was_cut_in_its_last_number_is_not_read() -> None:
     found = read(ROWS.replace("102.99 |", "102.9\n9 |"))
     assert cells(found) == {("fp8", 16): "9.36"}
