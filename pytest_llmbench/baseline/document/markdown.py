@@ -158,6 +158,8 @@ def _cells(line: str) -> list[str]:
 
 
 def _stray(line: str, place: int) -> Iterator[Row]:
+    """Yield what looks like a row, between pipes, tabs or tags."""
+    line = _HTML_CELL.sub("|", line.strip().replace("\t", "|"))
     if len(_PIPE.findall(line)) > 0 and not _is_dashes(line):
         row = _row(line, place)
         if any(_NUMBERS.fullmatch(cell) for cell in row.cells):
@@ -170,4 +172,4 @@ def _hidden(text: str) -> Iterator[Row]:
         for place, line in enumerate(found[0].split("\n"), text.count("\n", 0, found.start())):
             if _NUMBERS.fullmatch(line):
                 yield _row(line, place)
-            yield from _stray(_HTML_CELL.sub("|", line), place)
+            yield from _stray(line, place)

@@ -186,6 +186,13 @@ def test_tables_in_comments_and_in_html_are_listed() -> None:
         assert f"{line} {'12.27' if line == 11 else '9.41'}: it stands in no Markdown table" in unread(found)
 
 
+@pytest.mark.parametrize("row", ["32\t12.27", "<tr><td>32</td><td>12.27</td></tr>"])
+def test_rows_between_tabs_or_in_a_table_that_does_not_end_are_listed(row: str) -> None:
+    found = read(f"{ROWS}\n{row}\n")
+    assert cells(found) == cells(read(ROWS))
+    assert "8 12.27: it stands in no Markdown table" in unread(found)
+
+
 def test_the_configuration_of_one_recipe_is_not_that_of_another() -> None:
     text = """\
 ## Llama 3.1 8b FP8
