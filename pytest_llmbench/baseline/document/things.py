@@ -12,6 +12,8 @@ from pytest_llmbench.baseline.document.labelled import KEY, Statement, Value, is
 from pytest_llmbench.baseline.document.markdown import Row, Table
 from pytest_llmbench.baseline.document.printed import METRICS
 
+SHIFTED = "the last cell of its row is empty, which may be shifted: write NA where there is no value"
+
 
 @dataclass(frozen=True, slots=True)
 class Unread:
@@ -94,7 +96,7 @@ def _rows(table: Table) -> Iterator[tuple[Row, str]]:
         elif table.header.closed > row.closed and below is not None and len(below.cells) < wide:
             why = f"its row has no pipe at its end, as the header has: line {below.line} may be the rest of it"
         elif printed.metric(row.cells[0]) and row.cells[-1] == "" and any(row.cells[1:]):
-            why = "the last cell of its row is empty, which may be shifted: write NA where there is no value"
+            why = SHIFTED
         yield row, why
 
 
@@ -105,14 +107,20 @@ def _other(table: Table) -> Iterator[Unread]:
 
 
 def _of_rows(table: Table, rows: Sequence[Row]) -> tuple[tuple[Thing, ...], tuple[Unread, ...]]:
-    labels, read = table.header.cells, []
+    things: list[Thing] = []
+    unread: list[Unread] = []
+    labels = table.header.cells
     caption = read_caption(table.heading)
     inner = next((place for place, row in enumerate(rows) if _is_header(labels, row)), len(rows))
     for row in rows[:inner]:
         values = [Value(label, text, row.line) for label, text in zip(labels, row.cells, strict=True)]
-        read.append(_thing(row.line, table.heading, caption, (), values))
-    below = tuple(_below(rows[inner:]))
-    return tuple(thing for thing, _ in read), (*(one for _, unread in read for one in unread), *below)
+        if row.cells[-1] == "" and is_known(labels[-1]):
+            unread += [Unread(row.line, cell, SHIFTED) for cell in filter(None, row.cells)]
+            continue
+        thing, problems = _thing(row.line, table.heading, caption, (), values)
+        things.append(thing)
+        unread += problems
+    return tuple(things), (*unread, *_below(rows[inner:]))
 
 
 def _is_header(labels: Sequence[str], row: Row) -> bool:

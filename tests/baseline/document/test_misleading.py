@@ -58,7 +58,7 @@ def test_a_column_that_was_struck_out_is_not_read() -> None:
 
 
 def test_a_row_that_is_shifted_by_a_cell_is_not_read() -> None:
-    found = read(ROWS.replace("9.33 | 112,388 | 102.99", "112388 | 102.99 days | "))
+    found = read(ROWS.replace("9.33 | 112,388 | 102.99", "112388 | 102.99 days | NA"))
     assert cells(found) == {("fp8", 16): "9.36"}
     assert "5 112388: '102.99 days' has the unit of another metric than 'Tokens/s'" in unread(found)
 
@@ -95,6 +95,14 @@ def test_days_that_do_not_follow_from_the_tokens_beside_them_are_not_read(shifte
     found = read(table.format(shifted))
     assert len(found.things) == 1
     assert "its tokens/s and its days to 1T tokens contradict each other" in unread(found)
+
+
+def test_a_row_of_a_configuration_with_an_empty_cell_at_its_end_may_be_shifted() -> None:
+    found = read(ROWS.replace("9.33 | 112,388 | 102.99", "112388 | 102.99 | "))
+    assert cells(found) == {("fp8", 16): "9.36"}
+    assert "5 112388: the last cell of its row is empty, which may be shifted" in unread(found)
+    notes = ROWS.replace(" |\n", " | |\n").replace("1T | |", "1T | Notes |").replace("---| |", "---|---|")
+    assert cells(read(notes)) == cells(read(ROWS))
 
 
 @pytest.mark.parametrize(
