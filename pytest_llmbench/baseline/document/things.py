@@ -129,6 +129,11 @@ def _is_header(labels: Sequence[str], row: Row) -> bool:
     return any(map(is_known, row.cells)) or any(_is_caption(cell) for cell in metrics)
 
 
+def _names_columns(row: Row) -> bool:
+    """Whether a row is the header of another table with a column for each configuration: `8x H100 GPUs`."""
+    return not is_known(row.cells[0]) and any("gpus" in read_caption(cell).facts for cell in row.cells[1:])
+
+
 def _is_caption(text: str) -> bool:
     caption = read_caption(text)
     return bool(caption.facts.keys() & set(KEY)) and not caption.rest
@@ -143,7 +148,9 @@ def _below(rows: Sequence[Row]) -> Iterator[Unread]:
 
 def _of_columns(table: Table, rows: Sequence[Row]) -> tuple[tuple[Thing, ...], tuple[Unread, ...]]:
     header, title = table.header, read_caption(table.header.cells[0])
-    things, unread = [], list(_not_understood(header.line, table.header.cells[0], title))
+    inner = next((place for place, row in enumerate(rows) if _names_columns(row)), len(rows))
+    rows, below = rows[:inner], rows[inner:]
+    things, unread = [], [*_not_understood(header.line, table.header.cells[0], title), *_below(below)]
     odd_labels = (row for row in rows if not is_known(row.cells[0]) and any(map(str.isdigit, row.cells[0])))
     unread += [Unread(row.line, row.cells[0], "it stands where a label is expected") for row in odd_labels]
     for number, text in enumerate(header.cells[1:], 1):

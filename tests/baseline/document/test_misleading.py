@@ -119,6 +119,14 @@ def test_a_step_time_that_is_not_that_of_its_tokens_is_not_read(time: str, token
     assert f"3 {time}: 'Step time': its tokens/s are not those of its step time" in unread(found)
 
 
+def test_below_the_header_of_a_further_table_nothing_is_read() -> None:
+    """Its line of dashes was lost; nothing of it stands twice."""
+    table = "| Llama 3.1 8b BF16 | 8x H100 GPUs |\n|---|---|\n| Step time (s) | 12.27 |\n"
+    found = read(f"{table}| Llama 3.1 8b FP8 | 8x H100 GPUs |\n| Tokens/s | 112388 |\n")
+    assert [one.cells for one in found.things] == [{"step_time": "12.27"}]
+    assert "5 112388: line 4 looks like a header" in unread(found)
+
+
 def test_a_row_that_was_cut_in_its_last_number_is_not_read() -> None:
     found = read(ROWS.replace("102.99 |", "102.9\n9 |"))
     assert cells(found) == {("fp8", 16): "9.36"}
