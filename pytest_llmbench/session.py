@@ -243,7 +243,7 @@ class Session:
         if result is None:
             return []
         told = self._told(Outcome(result.case, Status.FAILED, result.judgement))
-        text = f"the item did not end: {error.strip().partition(chr(10))[0]}"
+        text = f"the item did not end: {wording.printable(error.strip().partition(chr(10))[0])}"
         return [{**told, "verdict": "TEST_FAILED", "reason": "test-failed", "text": text}]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -183,6 +184,15 @@ def test_a_users_own_failing_test_is_red_everywhere_although_the_verdict_passes(
     report = pytester.path.joinpath("junit.xml").read_text()
     assert 'failures="1"' in report
     assert "PASS, but the test failed" in report
+
+
+def test_what_a_users_own_test_says_is_escaped_in_every_report(pytester: pytest.Pytester, examples: Path) -> None:
+    """What it says may be from a log."""
+    pytester.makepyfile(test_mine="def test_mine(llmb_verdict): raise ValueError('\\x1b[31m red \\u202e')")
+    options = ("-k", "gb200-bf16-128", "--llmb-json=llmb.json")
+    pytester.runpytest_inprocess("-p", "no:cacheprovider", "test_mine.py", logs(examples), *options)
+    (told,) = json.loads(pytester.path.joinpath("llmb.json").read_bytes())["outcomes"]
+    assert told["text"] == "PASS, but the test failed: ValueError: \\x1b[31m red \\u202e"
 
 
 def test_undecodable_names_cross_to_workers(pytester: pytest.Pytester, examples: Path) -> None:

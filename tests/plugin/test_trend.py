@@ -156,9 +156,12 @@ def test_what_no_run_needs_is_a_remark(
     judged: Judge, months: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = write(tmp_path / "acknowledged.yaml", configuration="grok1*")
+    file.write_text(file.read_text().replace("A. Person", '"A. \\e[31mPerson"'))
     capsys.readouterr()
     judged(*options(months, f"--llmb-acknowledged={file}"))
-    assert "acknowledged.yaml:3: no run needs it (grok1*)" in capsys.readouterr().out
+    told = " ".join(capsys.readouterr().out.split())
+    assert "acknowledged.yaml:3: no run needs it (grok1*)" in told
+    assert "by A. \\x1b[31mPerson" in told
 
 
 def test_an_entry_whose_change_was_taken_back_can_go(
