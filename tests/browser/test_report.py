@@ -8,6 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from night import NOW
+from outcomes import told
+
+from pytest_llmbench.report.html.page import render
 
 SLOW = "grok1_314b-24.11-h100-bf16-8"
 
@@ -150,6 +154,15 @@ def test_a_phone_scrolls_the_table_and_not_the_page(opened: Open) -> None:
     seen = page.locator("#table tbody tr td.number").first.bounding_box()  # how much slower it is, without scrolling
     assert seen is not None
     assert seen["x"] + seen["width"] <= 390
+
+
+def test_no_word_of_a_note_is_too_long_for_a_phone(opened: Open, tmp_path: Path) -> None:
+    page = tmp_path / "long.html"
+    page.write_text(render([told(notes=[{"code": "attempts", "text": "x" * 10_000, "line": 0}])], NOW))
+    shown = opened(path=page, viewport={"width": 390, "height": 800})
+    shown.locator("summary").first.click()
+    assert shown.get_by_role("listitem").inner_text() == "x" * 10_000
+    assert shown.evaluate("document.documentElement.scrollWidth") <= 390
 
 
 def test_it_reads_without_a_script(opened: Open) -> None:
