@@ -15,6 +15,9 @@ FILLER = "\ue000"
 GLUE = "\ue001"
 """Stands for the blank between a number and its unit while a text is wrapped: they stay on one line."""
 
+COMMAND = re.compile(r"^ ?(?= *::)|(?<=#)(?=#\[)", re.MULTILINE)
+"""Where GitHub Actions, which reads the output, would take what follows for a command: `::error::`, `##[error]`."""
+
 
 class Line(str):
     """A line of the terminal. Its first `marked` signs have the colour: red, yellow, green, or none."""
@@ -25,9 +28,9 @@ class Line(str):
 
     def __new__(cls, text: str, colour: str = "", marked: int | None = None) -> Line:
         """Return the line; without `marked` all of it has the colour."""
-        made = super().__new__(cls, text)
+        made = super().__new__(cls, harmless(text))
         made.colour = colour
-        made.marked = len(text) if marked is None else marked
+        made.marked = len(made) if marked is None else marked
         return made
 
 
@@ -42,6 +45,12 @@ def wrapped(text: str, indent: str = "", *, first: str = "") -> list[str]:
     glued = re.sub(r"(?<=\d) (?=[%s](?!\w))", GLUE, filled)
     lines = textwrap.wrap(glued, WIDTH, initial_indent=first, subsequent_indent=indent, break_on_hyphens=False)
     return [line.replace(FILLER, "").replace(GLUE, " ") for line in lines]
+
+
+def harmless(text: str) -> str:
+    """Return lines with a backslash where what a log says would be a command to the CI server that reads them; it takes
+    the place of a blank where there is one."""
+    return COMMAND.sub(r"\\", text)
 
 
 def _columns(sign: str) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 from pytest_llmbench import wording
 from pytest_llmbench.report import environment, jobs, tries
-from pytest_llmbench.report.columns import WIDTH, width, wrapped
+from pytest_llmbench.report.columns import WIDTH, harmless, width, wrapped
 
 MANY = 100
 """From this many runs on nobody would start them."""
@@ -114,7 +114,7 @@ def explain(described: dict[str, Any], *, short: bool) -> str:
         lines.append(f"log: {where(described)}")
     if not short:
         lines += wrapped(f"next: {advice(described)}", "      ")
-    return "\n".join(lines)
+    return harmless("\n".join(lines))
 
 
 def advice(described: dict[str, Any]) -> str:

@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from outcomes import check, doubtful, killed, missing, slow, stray, told
 
 from pytest_llmbench.report.document import Ending
+from pytest_llmbench.report.explain import explain
 from pytest_llmbench.report.github import MOST_BYTES, append, job_summary, workflow_commands
+from pytest_llmbench.report.terminal import summary
 
 RED = Ending(1)
 HOSTILE = "a|b `c` <script>*d*_e_ [f](http://g) ![h](i) ~~j~~ $k$ &amp; \\| #l\n\n| m | n |\n```\r\n# o @p"
@@ -178,3 +180,15 @@ def test_beyond_ten_the_rest_is_counted(number: int, shown: int, rest: str) -> N
     assert len([title for _, title, _ in found if title.startswith("REGRESSION")]) == shown
     assert len(found) <= 10
     assert (found[-1][2] if rest else "") == rest
+
+
+@pytest.mark.parametrize("command", ["::stop-commands::x", "::error title=PASS::owned", "##[error]owned"])
+def test_no_text_of_a_log_is_a_command_to_the_runner(command: str) -> None:
+    """The runner obeys `::` at the beginning of a line, whatever blanks stand before it, and `##[` anywhere (its
+    ActionCommand.cs)."""
+    text = f"its log ends with {'x' * 56} {command} and {command}"
+    one = {**killed(), "text": text, "log": f"runs {command}/log.out"}
+    lines = [*explain(one, short=False).splitlines(), *summary([one], [text])]
+    assert sum("owned" in line or "stop-commands" in line for line in lines) > 4
+    assert not [line for line in lines if line.lstrip().startswith("::") or "##[" in line]
+    assert max(map(len, lines)) <= 80
