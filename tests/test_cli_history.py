@@ -126,6 +126,7 @@ def test_export_has_a_row_for_each_verdict(command: Command, tmp_path: Path) -> 
         assert [None if pd.isna(one) else one for one in parquet[name]] == written, name
     assert csv["run_seconds"].dropna().tolist() == [row["run_seconds"] for row in rows if row["run_seconds"]]
     assert list(parquet["number"].dropna()) == [1, 2, 3, 4]
+    assert "1,2025" in (tmp_path / "h.csv").read_text()  # and not 1.0, which `show` does not know
     assert [json.loads(text) for text in csv["step_seconds"]] == [row["step_seconds"] for row in rows]
     assert [list(steps) for steps in parquet["step_seconds"]] == [row["step_seconds"] for row in rows]
 

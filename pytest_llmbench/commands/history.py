@@ -28,6 +28,7 @@ Converted = TypeVar("Converted")
 WRAPPED: dict[str, Any] = {"subsequent_indent": " " * 21, "break_long_words": False, "break_on_hyphens": False}
 
 FORMATS = ("csv", "parquet", "json")
+WHOLE = ("number", "gpus", "attempts")
 ANYTHING = "a number of `list`, or the id of a configuration for its last run"
 TEXTS = ("item", "text", "reason", "baseline", "tolerance", "name", "job_id", "launcher", "log", "attempts")
 
@@ -214,7 +215,8 @@ def _table(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
 
     plain = [{**row, **{name: json.dumps(row[name]) for name in NESTED}} for row in rows]
     floats = [[math.nan if value is None else value for value in row["step_seconds"]] for row in rows]
-    return pd.DataFrame([{**row, "step_seconds": steps} for row, steps in zip(plain, floats, strict=True)])
+    frame = pd.DataFrame([{**row, "step_seconds": steps} for row, steps in zip(plain, floats, strict=True)])
+    return frame.astype({name: "Int64" for name in WHOLE if name in frame})  # beside an empty cell, too
 
 
 # --- prune and add ----------------------------------------------------------------------------------------
