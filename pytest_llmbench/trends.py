@@ -115,7 +115,7 @@ def _entry(key: Key, standing: Sequence[Change], acknowledged: Sequence[Acknowle
     to change: the one that has expired, or one so near that the file could not hold both. Nothing of several changes,
     where one entry would not do."""
     from pytest_llmbench.acknowledged import SAME
-    from pytest_llmbench.judge.accepted import covering
+    from pytest_llmbench.judge.acknowledged import covering
 
     slower = _slower(standing)
     if len(slower) != 1:
