@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 MANIFOLD = 10
 """From here on a ratio reads better than a percentage."""
 
+MANY = 100
+"""From this many runs on nobody would start them."""
+
 COMMIT = 12
 """Letters of a commit: enough to find it."""
 

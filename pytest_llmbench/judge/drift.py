@@ -63,9 +63,9 @@ def _distance(first: Accepted, difference: float) -> str:
 
 
 def _note(recording: Recording, first: Accepted, difference: float, evidence: Evidence) -> Note:
-    """Return how far tonight and the recorded value are from what was accepted, a `drift` from half the budget on."""
+    """Return how far tonight and the recorded value are from what was accepted, notable from half the budget on."""
     recorded = recording.trimmed_mean_seconds / first.seconds
     furthest = max(difference, math.log(recorded))
     is_notable = furthest > NOTABLE * math.log1p(evidence.drift_budget)
     text = f"{_distance(first, difference)}; recorded since: {wording.difference(recorded)} ({_budget(evidence)})"
-    return Note("drift" if is_notable else "drift-little", text)
+    return Note("recorded-drift" if is_notable else "recorded-drift-little", text)

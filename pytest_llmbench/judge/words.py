@@ -8,9 +8,6 @@ from pytest_llmbench import wording
 from pytest_llmbench.judge.shape import Shape
 from pytest_llmbench.models import Estimate, Measurement, Note, Verdict
 
-MANY = 100
-"""From this many runs on nobody would start them."""
-
 COARSE = 0.1
 """A baseline whose rounding is a larger part of the margin than this is worth a warning."""
 
@@ -47,7 +44,7 @@ def how_many(found: Estimate) -> str:
     if found.repeats_needed is None:
         return f"{runs} cannot tell, and no number would: it lies at the bound"
     needed = max(found.repeats_needed, found.runs + 1)
-    return f"{runs} cannot tell; {f'about {needed}' if needed <= MANY else f'more than {MANY}'} would"
+    return f"{runs} cannot tell; {f'about {needed}' if needed <= wording.MANY else f'more than {wording.MANY}'} would"
 
 
 def how_few_means(one: Measurement) -> str:

@@ -8,10 +8,8 @@ from typing import Any
 
 from pytest_llmbench import wording
 from pytest_llmbench.report import environment, jobs, tries
+from pytest_llmbench.report.advice import advice
 from pytest_llmbench.report.columns import WIDTH, harmless, width, wrapped
-
-MANY = 100
-"""From this many runs on nobody would start them."""
 
 ROWS = (
     ("step time", "step_time_seconds", "{:#.4g} s"),
@@ -20,83 +18,6 @@ ROWS = (
     ("TFLOP/s per GPU", "tflops_per_gpu", "{:,.1f}"),
     ("days to 1T tokens", "days_to_1t_tokens", "{:,.2f}"),
 )
-
-SLOWER_THAN_RECORDED = (
-    "compare with an older run of this configuration; a change that is known and meant goes into the file of "
-    "--llmb-acknowledged"
-)
-
-UNKNOWN_NOISE = "; a history of 8 nights or a recorded baseline of several runs makes the noise known"
-
-EXPIRED = (
-    "find what made it slower; if it is to stay so for longer, give its entry in the file of --llmb-acknowledged a "
-    "later day after `expires`"
-)
-
-ADVICE = {
-    "slower-than-bound": "compare with an older run of this configuration; if this cluster is known to differ from the "
-    "document, record its own baseline with --llmb-record=DIR",
-    "drifted": "find what made it slower since, night by night; if that is meant to be, record it with "
-    '--llmb-record=DIR --llmb-accept-drift="the reason"',
-    "faster-than-baseline": "record a new baseline with --llmb-record=DIR",
-    "diverged": "the step time of a diverged run means nothing: look at the first bad step, then run it again",
-    "incomplete": "run it again; a run counts only when it reached its last step",
-    "still-running": "judge it again when the job has ended",
-    "no-steps": "read the end of the log, and with `dialect: regex` compare `find` and `pattern` with it; run it again",
-    "window-incomplete": "the window must be whole; look for lost or torn lines in the log, or run it again",
-    "loss-missing": "without its loss nobody knows that a run trained; check the log's format",
-    "impossible-sample": "check the unit, and that GPU type, precision and number of GPUs are those of the run",
-    "wrong-configuration": "compare the run's settings with: llmbench baselines show {id} (with "
-    "--baselines=DIR for your own); if they agree and the framework counts FLOPs in another way, give the baseline "
-    "file a logged_tflops_factor",
-    "no-run": "give --llmb-logs a folder that holds a run of it, launch it (pytest -k {id} --llmb-launch), or select "
-    "fewer with -k",
-    "start-unknown": "correct the clock or the file's time, or name its folder by the time of its start",
-    "too-old": "run it again, or raise --llmb-max-age",
-    "too-few-runs": "run it again until there are as many valid runs as the suite asks for; a launch counts "
-    "earlier ones below --llmb-logs",
-    "profiled": "run it again without profiling",
-    "traced": "run it again without the NCCL trace; llmbench nccl LOG says what the trace holds",
-    "asynchronous-dispatch": "judge a window after the steps that were only dispatched when their time was taken",
-    "checkpoint-load": "nothing: it only verifies that a checkpoint loads",
-    "only-not-comparable": "run it again without profiling, tracing or loading a checkpoint",
-    "unmatched": "add a baseline with --llmb-baselines=DIR, where only the release differs judge it against another "
-    "one with --llmb-baseline-release, or allow it with --llmb-unmatched=list",
-    "ambiguous": "say what nothing in the run says: release and GPU type with --llmb-release and --llmb-gpu, the rest "
-    "in the name of its folder or log (pretrain_<recipe>_<size>_<precision>_<GPUs>) or in its metadata; correct what "
-    "contradicts itself; or allow it with --llmb-unmatched=list",
-    "within-tolerance": "nothing",
-    "cannot-tell": "run it again, and judge the runs together with --llmb-repeat-window",
-    "warming-up": "run more steps before the window, or run it again",
-    "few-steps-decide": "look at the slow steps in the log: a stall of the node, a checkpoint, an evaluation; run it "
-    "again",
-    "test-failed": "read the test",
-    "cluster-change": "look at what all nodes share: driver, fabric, power and clocks, file system, image",
-    "weak-scaling": "compare the communication of the larger run with the smaller one's: fabric, topology, placement",
-    "fp8-speedup": "check that the FP8 run used FP8 kernels, and compare both runs with older ones",
-    "trend": "look at what differs since that night, also at what no log tells: firmware, clocks, fabric; if it is "
-    "known and accepted, say so in the file of --llmb-acknowledged, which begins with `schema: 1` and `acknowledged:`",
-    "selftest": "do not trust the gate with such runs: look at what of the damage the log shows",
-    "not-asserted": "let the test act on llmb_verdict.failed and llmb_verdict.skipped",
-    "recorded": "judge against it with --llmb-baselines=DIR",
-    "repeats-disagree": "find what differs between the runs: nodes, steps, what else ran there; then run it again",
-    "no-baseline": "record it with --llmb-record=DIR, judge later runs with --llmb-baselines=DIR",
-    "not-on-cluster": "nothing, or correct what the options and cluster.yaml say of this cluster",
-    "not-launched": "launch it with --llmb-launch",
-    "not-submitted": "correct what the launcher complains of; --llmb-dry-run shows the command",
-    "never-started": "look at the reason that the queue gives, at partition and limits; then run it again",
-    "job-failed": "correct what its log says, then run it again",
-    "failed-step": "the job ended well, but a part of it did not: read that part's log, then run it again",
-    "cancelled": "run it again",
-    "job-lost": "look for the job with sacct, and for its log, before it is run again",
-    "log-missing": "look into the folder of the job: its log may have another name or place",
-    "over-budget": "look at the file system and at what else used it then; the budget is in the baseline file",
-    "budget-unknown": "budget what its log can state: checkpoint_save_seconds of a synchronous save, "
-    "checkpoint_save_dispatch_seconds of an asynchronous one; or take the budget out of the baseline file",
-    "nothing-left": "look in its log whether it did what it was for, and at its variables with --llmb-dry-run",
-    "not-judged": "nothing: such a run is not judged for speed; look at its files",
-    "unreadable": "make it readable, move it elsewhere, or allow it with --llmb-unmatched=list",
-}
 
 
 def explain(described: dict[str, Any], *, short: bool) -> str:
@@ -115,22 +36,6 @@ def explain(described: dict[str, Any], *, short: bool) -> str:
     if not short:
         lines += wrapped(f"next: {advice(described)}", "      ")
     return harmless("\n".join(lines))
-
-
-def advice(described: dict[str, Any]) -> str:
-    """Return what to do next about an item."""
-    return _advice(described).format(id=described["id"])
-
-
-def _advice(described: dict[str, Any]) -> str:
-    reason = described["reason"]
-    if reason == "slower-than-bound":
-        if any(note["code"] == "acknowledgement-expired" for note in described.get("notes", ())):
-            return EXPIRED
-        recorded = (described.get("baseline") or {}).get("kind") == "recorded"
-        return SLOWER_THAN_RECORDED if recorded else ADVICE[reason]
-    known = (described.get("estimate") or {}).get("run_to_run", {}).get("measured", False)
-    return ADVICE[reason] + (UNKNOWN_NOISE if reason == "cannot-tell" and not known else "")
 
 
 def headline(described: dict[str, Any]) -> str:
@@ -273,7 +178,7 @@ def repeats(described: dict[str, Any]) -> str:
     """Return how many runs would settle what is inconclusive, `3 runs`; empty where nobody would start so many."""
     estimate = described.get("estimate") or {}
     needed = estimate.get("repeats_needed")
-    if described.get("verdict") != "INCONCLUSIVE" or not needed or needed > MANY:
+    if described.get("verdict") != "INCONCLUSIVE" or not needed or needed > wording.MANY:
         return ""
     return wording.counted(max(needed, estimate["runs"] + 1), "run")
 

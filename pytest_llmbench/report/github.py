@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from pytest_llmbench.report.advice import advice
 from pytest_llmbench.report.document import Ending
-from pytest_llmbench.report.explain import advice, headline, where
+from pytest_llmbench.report.explain import headline, where
 from pytest_llmbench.report.terminal import count, ordered, timing, why_nothing, worst
 
 MOST_BYTES = 1024 * 1024

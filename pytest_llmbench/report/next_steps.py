@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from pytest_llmbench.report.advice import advice
 from pytest_llmbench.report.columns import Line, wrapped
-from pytest_llmbench.report.explain import advice, repeats, where
+from pytest_llmbench.report.explain import repeats, where
 
 MOST = 2
 """Groups of items of which the summary tells; the message of each red one has its own step."""

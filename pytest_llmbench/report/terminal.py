@@ -60,6 +60,7 @@ NOTEWORTHY = (
     "torn",
     "over-budget",
     "drift",
+    "recorded-drift",
     "acknowledged",
     "acknowledgement-idle",
     "acknowledgement-expired",

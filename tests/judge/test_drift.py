@@ -53,7 +53,7 @@ def judged(seconds: float, baseline: Baseline, **fields: Any) -> Judgement:
 
 
 def told(judgement: Judgement) -> list[str]:
-    return [note.code for note in judgement.notes if note.code.startswith("drift")]
+    return [note.code for note in judgement.notes if note.code.startswith("recorded-drift")]
 
 
 def test_a_night_near_a_value_that_crept_up_is_a_regression() -> None:
@@ -69,7 +69,9 @@ def test_the_same_night_passes_against_a_baseline_that_never_moved() -> None:
     assert (judgement.verdict, told(judgement)) == (Verdict.PASS, [])
 
 
-@pytest.mark.parametrize(("factor", "code"), [(1.04, "drift"), (1.02, "drift-little"), (0.99, "drift-little")])
+@pytest.mark.parametrize(
+    ("factor", "code"), [(1.04, "recorded-drift"), (1.02, "recorded-drift-little"), (0.99, "recorded-drift-little")]
+)
 def test_a_green_night_tells_its_distance(factor: float, code: str) -> None:
     judgement = judged(7.325 * factor, recorded(7.325 * factor, FIRST))
     assert (judgement.verdict, told(judgement)) == (Verdict.PASS, [code])
@@ -104,13 +106,13 @@ def test_noise_at_the_edge_of_the_budget_is_no_alarm() -> None:
     """5.5 % against a budget of 5 %: what was seen is beyond, what is known is not."""
     judgement = judged(7.325 * 1.055, recorded(7.325 * 1.04, FIRST))
     assert judgement.verdict is Verdict.PASS
-    assert told(judgement) == ["drift"]
+    assert told(judgement) == ["recorded-drift"]
 
 
 def test_a_regression_stays_one_and_tells_the_distance() -> None:
     judgement = judged(9.0, recorded(7.325 * 1.04, FIRST))
     assert judgement.reason is Reason.SLOWER_THAN_BOUND
-    assert told(judgement) == ["drift"]
+    assert told(judgement) == ["recorded-drift"]
 
 
 def test_a_message_says_who_recorded_and_from_which_value_drift_is_counted() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from pytest_llmbench import wording
 from pytest_llmbench.report import explain, jobs
+from pytest_llmbench.report.advice import advice
 from pytest_llmbench.report.html.chart import Chart
 from pytest_llmbench.report.html.history_chart import change_in_words, history
 from pytest_llmbench.report.html.step_charts import distribution, steps
@@ -74,7 +75,7 @@ def details(one: dict[str, Any], anchor: str) -> Details:
         badge=badge(one),
         short=one["reason"],
         texts=[text for text in (one["text"], one.get("context")) if text],
-        advice=explain.advice(one) if one["status"] != "passed" else "",
+        advice=advice(one) if one["status"] != "passed" else "",
         facts=[fact for fact in explain.facts(one) if fact[0] not in TABLES],
         tables=[table for table in _tables(one) if table.rows],
         charts=list(_charts(one, anchor)),

@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_llmbench.report import explain
+from pytest_llmbench.report.advice import advice
 from pytest_llmbench.report.html import families, table, verdicts
 from pytest_llmbench.report.html.details import details
 from pytest_llmbench.report.terminal import worst
@@ -62,7 +62,7 @@ def _content(outcomes: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "strays": [(anchors[verdicts.key(one)], one, verdicts.badge(one)) for one in of_kind["stray"]],
         "checks": _checks(of_kind["check"], by_id, anchors),
         "configurations": [details(one, anchors[verdicts.key(one)]) for one in of_kind["configuration"]],
-        "advice": explain.advice,
+        "advice": advice,
     }
 
 
