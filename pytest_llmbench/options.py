@@ -156,7 +156,7 @@ JUDGING_OPTIONS = (
     Option(
         "--llmb-max-age",
         "AGE",
-        "A configuration whose newest run is older counts as missing: 90m, 36h, 7d (default: none).",
+        "A configuration whose newest run is older counts as missing: 90m, 20h, 7d (default: none).",
         ini="string",
     ),
     Option(
