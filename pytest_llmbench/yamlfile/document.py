@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.errors import BaselineError, LlmbenchError
+from pytest_llmbench.yamlfile.text import read_text
 
 if TYPE_CHECKING:
     import yaml
@@ -47,19 +48,7 @@ def read_document(
 def _text(path: Path, what: str, raises: type[LlmbenchError]) -> str:
     if os.path.exists(path) and not path.is_file():  # a path that may not be looked at is told below
         raise raises(f"{path}: found something that is no regular file, expected a {what}")
-    try:
-        with path.open("rb") as file:
-            data = file.read(LARGEST_BYTES + 1)
-    except OSError as error:
-        raise raises(f"{path}: {error.strerror or error}, expected a readable {what}") from error
-    if len(data) > LARGEST_BYTES:
-        raise raises(f"{path}: found more than {LARGEST_BYTES >> 20} MiB, expected a {what}")
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        byte = data[error.start]
-        raise raises(f"{path}:{line}: found byte 0x{byte:02x}, expected UTF-8 text") from error
+    return read_text(path, what, LARGEST_BYTES, raises)
 
 
 def _refuse_extras(path: Path, events: Any, raises: type[LlmbenchError]) -> None:

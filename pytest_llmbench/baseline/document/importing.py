@@ -17,6 +17,7 @@ from pytest_llmbench.baseline.document.markdown import read_tables
 from pytest_llmbench.baseline.document.prose import read_prose
 from pytest_llmbench.baseline.document.things import Unread
 from pytest_llmbench.errors import BaselineError
+from pytest_llmbench.yamlfile.text import read_text
 
 LARGEST_BYTES = 16 << 20
 WIDTH = 79
@@ -66,18 +67,7 @@ def import_document(text: str, name: str, release: str, defaults: Defaults) -> I
 
 def read_document(path: Path) -> str:
     """Return the text of a document; BaselineError where it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(LARGEST_BYTES + 1)
-    except OSError as error:
-        raise BaselineError(f"{path}: {error.strerror or error}, expected a readable Markdown document") from error
-    if len(data) > LARGEST_BYTES:
-        raise BaselineError(f"{path}: found more than {LARGEST_BYTES >> 20} MiB, expected a Markdown document")
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise BaselineError(f"{path}:{line}: found byte 0x{data[error.start]:02x}, expected UTF-8 text") from error
+    return read_text(path, "Markdown document", LARGEST_BYTES, BaselineError)
 
 
 def write_drafts(imported: Imported, output: Path, *, force: bool) -> tuple[Written, ...]:
