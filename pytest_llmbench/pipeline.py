@@ -200,7 +200,7 @@ def _against(
         repeat_window=settings.repeat_window,
         assumed_cv=settings.assumed_cv,
         drift_budget=drift_budget_of(settings, baseline),
-        recalled=tuple(one for one in recalled if one.window == baseline.window),
+        recalled=tuple([one for one in recalled if one.window == baseline.window]),
     )
 
 
@@ -210,15 +210,16 @@ def _with_past(
     """Return the runs with the commit of the first session that judged each, which no log has and the history knows;
     and the valid runs that only the history knows."""
     here = frozenset(mark for one in of_key[0] for mark in one.run.marks)
+    jobs = {job_id for job_id, _ in here}
     commits: dict[tuple[str, str | datetime], str] = {
         mark: one.environment["commit"]
         for one in past
-        if "commit" in one.environment
+        if one.job_id in jobs and "commit" in one.environment
         for mark in ((one.job_id, one.logs), (one.job_id, one.started))
         if mark in here
     }
     found = tuple(tuple(_with_commit(one, commits) for one in runs) for runs in of_key) if commits else of_key
-    return found, list(others((one for one in past if one.valid), here))
+    return found, others([one for one in past if one.valid], here)
 
 
 def _with_commit(one: Measurement, commits: Mapping[tuple[str, str | datetime], str]) -> Measurement:

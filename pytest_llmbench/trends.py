@@ -19,7 +19,7 @@ from pytest_llmbench.models import (
     Evidence,
     Judgement,
     Key,
-    Measurement,
+    Night,
     Status,
 )
 from pytest_llmbench.settings import Settings
@@ -50,12 +50,13 @@ def _with_changes(
     from pytest_llmbench.judge.acknowledged import covering
     from pytest_llmbench.judge.changes import FEWEST
     from pytest_llmbench.judge.estimate import noise_of
-    from pytest_llmbench.judge.seen import as_nights, coarse
+    from pytest_llmbench.judge.seen import as_night, as_nights, coarse
     from pytest_llmbench.judge.series import changes_of
 
     tonight = judged_runs(judgement)
-    nights = as_nights(older, tonight)
-    judgement = replace(judgement, nights=as_nights([one for one in older if isinstance(one, Measurement)]))
+    before = as_nights(older)
+    nights = (*before, *as_night(tonight))
+    judgement = replace(judgement, nights=tuple([one for one in before if isinstance(one, Night)]))
     if len(nights) < FEWEST:
         return judgement
     known = covering(evidence.baseline.key, acknowledged)

@@ -80,7 +80,7 @@ def recorded_baseline(published: Baseline, recording: Recording) -> Baseline:
         kind="recorded",
         step_seconds=float(recording.trimmed_mean_seconds),
         cells=(),
-        window=replace(published.window, statistic=STATISTIC),
+        window=published.window._replace(statistic=STATISTIC),
         timed=STATISTIC,
         tolerances=merged(published.tolerances),
         budgets=merged_budgets(published.budgets),

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.errors import HistoryError, did_you_mean
+from pytest_llmbench.history import digests
 from pytest_llmbench.history.migrations import holds_something, migrate
 from pytest_llmbench.history.place import Place
 from pytest_llmbench.history.store import connected
@@ -94,8 +95,11 @@ def prune(place: Place, before: datetime, *, dry_run: bool) -> dict[str, int]:
         for name, table, which in steps:
             removed[name] = connection.execute(select(func.count()).select_from(table).where(which)).scalar_one()
             connection.execute(delete(table).where(which))
+        digests.remove_stale(connection)
         if dry_run:
             connection.rollback()
+    if not dry_run:
+        digests.renew(place)
     return removed
 
 

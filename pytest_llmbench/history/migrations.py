@@ -51,7 +51,13 @@ FIRST: Migration = (
 HASHES: Migration = ("ALTER TABLE llmb_verdict ADD COLUMN log_sha256 TEXT NOT NULL DEFAULT '[]'",)
 """Of a verdict and not of its run: a log that was edited and judged again must not take the place of the first one."""
 
-MIGRATIONS: tuple[Migration, ...] = (FIRST, HASHES)
+DIGESTS: Migration = (
+    """CREATE TABLE llmb_digest (
+        configuration TEXT NOT NULL, upto INTEGER NOT NULL, newest_day TEXT NOT NULL, verdicts TEXT NOT NULL,
+        PRIMARY KEY (configuration, upto))""",
+)
+
+MIGRATIONS: tuple[Migration, ...] = (FIRST, HASHES, DIGESTS)
 """Version n is the first n of them."""
 
 

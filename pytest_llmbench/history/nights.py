@@ -1,27 +1,25 @@
-"""The runs of earlier sessions, as judging and reports need them: one query for all, columns only."""
+"""The runs of earlier sessions, as judging and reports need them: from the digests, and the verdicts since."""
 
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Collection
-from datetime import UTC
-from functools import lru_cache
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterable, Sequence
+from operator import attrgetter, itemgetter
 
+from pytest_llmbench.errors import HistoryError
+from pytest_llmbench.history import digests
+from pytest_llmbench.history.digests import Digest, Said
 from pytest_llmbench.history.migrations import is_current
 from pytest_llmbench.history.place import Place
 from pytest_llmbench.history.store import connected
-from pytest_llmbench.models import PastRun, Window
-
-if TYPE_CHECKING:
-    from sqlalchemy import Select
+from pytest_llmbench.models import PastRun
 
 LAST = 365
 """The runs of so many of the last days of each configuration are read."""
 
-SHOWN = ("PASS", "REGRESSION", "IMPROVEMENT", "INCONCLUSIVE", "INVALID", "TEST_FAILED", "NOT_ASSERTED")
+SHOWN = frozenset(("PASS", "REGRESSION", "IMPROVEMENT", "INCONCLUSIVE", "INVALID", "TEST_FAILED", "NOT_ASSERTED"))
 """The verdicts of a night; a profiled run is none, and a recording gives none."""
 
 
@@ -31,60 +29,64 @@ def past_runs(place: Place, configurations: Collection[str]) -> dict[str, tuple[
     Each is there once for each window, as it was judged last. Nothing from a store without tables. HistoryError where
     it cannot be read.
     """
+    from pytest_llmbench.history.tables import VERDICT
+
     with connected(place, writes=False) as connection:
-        current = is_current(connection, place.shown)
-        rows = connection.execute(_last_runs(configurations)).all() if current else []
-        sessions = connection.execute(_sessions()).scalars() if current else ()
-        began = {session: position for position, session in enumerate(sessions)}  # one may be pruned just now
-    windows, environments = lru_cache(None)(Window), lru_cache(None)(json.loads)
-    found: dict[str, dict[object, PastRun]] = defaultdict(dict)
-    for row in sorted(rows, key=lambda row: (began.get(row[0], -1), row[1])):
-        _, _, run, configuration, begun, job_id, logs, environment, first, last, statistic, *judged = row
-        known = (begun.replace(tzinfo=UTC), job_id, logs, windows(first, last, statistic), environments(environment))
-        found[configuration][run, first, last, statistic] = PastRun(*known, *judged)
-    return {name: tuple(sorted(runs.values(), key=attrgetter("started"))) for name, runs in found.items()}
+        if not is_current(connection, place.shown):
+            return {}
+        covered = digests.covered(connection)
+        old = digests.read(connection, configurations) if covered else {}
+        new = defaultdict(list)
+        wanted = VERDICT.c.configuration.in_(configurations)  # the run's is the same, but would be searched first
+        for row in connection.execute(digests.after(covered).where(wanted)):
+            new[row.configuration].append(row)
+    found = {}
+    for name in old.keys() | new.keys():
+        try:
+            found[name] = _last_days(_last_words(_read(old.get(name, ()), digests.packed(new.get(name, ())))))
+        except (ValueError, KeyError, TypeError) as error:
+            remedy = "DELETE FROM llmb_digest, they are made again from the verdicts"
+            raise HistoryError(f"{place.shown}: a digest of {name} cannot be read ({error!r}); {remedy}") from None
+    return {name: runs for name, runs in found.items() if runs}
 
 
-def _sessions() -> Select[Any]:
-    """Return the query for all sessions by their time: one that could not be stored is added after later ones."""
-    from sqlalchemy import select
+def _read(old: Sequence[tuple[str, str]], new: Digest) -> list[Said]:
+    """Return the verdicts in digests, in their order; those in which all runs are older than needed are not opened."""
+    opened = [new]
+    for newest_day, text in reversed(old):
+        if not _hold_later_days(opened, newest_day):
+            opened.append(json.loads(text))
+    return [said for digest in reversed(opened) for said in digests.verdicts(digest)]
 
-    from pytest_llmbench.history.tables import SESSION
 
-    return select(SESSION.c.id).order_by(SESSION.c.started)
+def _hold_later_days(opened: Sequence[Digest], day: str) -> bool:
+    """Whether digests hold runs of as many days as are needed, all of them after this one."""
+    if sum(len(digest["started"]) for digest in opened) < LAST:
+        return False
+    nights = (night for digest in opened for night in zip(digest["started"], digest["verdict"], strict=True))
+    days = {started[:10] for started, verdict in nights if started and verdict in SHOWN}
+    return len(days) >= LAST and sorted(days)[-LAST] > day
 
 
-def _last_runs(configurations: Collection[str]) -> Select[Any]:
-    """Return the query: each row begins with the session and the number of the verdict, by which the last one on a run
-    is known."""
-    from sqlalchemy import func, select
+def _last_words(verdicts: Sequence[Said]) -> list[PastRun]:
+    """Return each run once for each window, with the verdict of the session that began last.
 
-    from pytest_llmbench.history.tables import RUN, VERDICT
+    What is known of a run is what stands with its newest verdict: a session that is added late says nothing of it.
+    """
+    known = {run: past for _, run, past in verdicts}
+    in_order = sorted(verdicts, key=itemgetter(0))
+    last = {(run, past.window): past for _, run, past in in_order if past.verdict in SHOWN}
+    return [past if known[run] is past else _as_known(past, known[run]) for (run, _), past in last.items()]
 
-    by_day = func.date(RUN.c.started).desc()
-    newest_first = func.dense_rank().over(partition_by=RUN.c.configuration, order_by=by_day)
-    dated = RUN.c.configuration.in_(configurations), RUN.c.started.is_not(None)
-    ranked = select(RUN.c.id, newest_first.label("rank")).where(*dated).subquery()  # numbers only: a cheap sort
-    wanted = select(ranked.c.id).where(ranked.c.rank <= LAST)
-    columns = (
-        VERDICT.c.session,
-        VERDICT.c.id,
-        RUN.c.id,
-        RUN.c.configuration,
-        RUN.c.started,
-        RUN.c.job_id,
-        RUN.c.fingerprint,
-        RUN.c.environment,
-        VERDICT.c.first_step,
-        VERDICT.c.last_step,
-        VERDICT.c.statistic,
-        VERDICT.c.counts,
-        VERDICT.c.run_seconds,
-        VERDICT.c.verdict,
-        VERDICT.c.reason,
-        VERDICT.c.step_time_seconds,
-        VERDICT.c.expected_seconds,
-        VERDICT.c.log_difference,
-    )
-    joined = select(*columns).join_from(VERDICT, RUN, RUN.c.id == VERDICT.c.run)
-    return joined.where(RUN.c.id.in_(wanted), VERDICT.c.verdict.in_(SHOWN))
+
+def _as_known(past: PastRun, known: PastRun) -> PastRun:
+    return past._replace(started=known.started, job_id=known.job_id, logs=known.logs, environment=known.environment)
+
+
+def _last_days(runs: Iterable[PastRun]) -> tuple[PastRun, ...]:
+    """Return the runs of the last days, oldest first, without those of which nothing says when they started."""
+    found = sorted((run for run in runs if run.started), key=attrgetter("started"))
+    if len(found) > LAST:
+        days = [run.started.date() for run in found]
+        found = found[bisect_left(days, sorted(set(days))[-LAST:][0]) :]
+    return tuple(found)

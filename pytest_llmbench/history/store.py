@@ -93,7 +93,9 @@ def _engine(place: Place, writes: bool) -> Engine:
 def _begin(connection: Connection, writes: bool) -> None:
     connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{PATIENCE_SECONDS}s'")
     connection.exec_driver_sql(f"SET LOCAL statement_timeout = '{3 * PATIENCE_SECONDS}s'")
-    if writes:
+    if not writes:  # all queries see one moment, as they do in a file
+        connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+    else:
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({LOCK})")
 
 

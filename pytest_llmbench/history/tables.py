@@ -84,6 +84,16 @@ NaN for what is no number; `metrics` is JSON, by name the value and its standard
 the hash of each log as this session read it, null for one that nobody could tell, empty where none was asked for.
 """
 
+DIGEST = Table(
+    "llmb_digest",
+    METADATA,
+    Column("configuration", Text, primary_key=True),
+    Column("upto", Integer, primary_key=True),
+    Column("newest_day", Text),
+    Column("verdicts", Text),
+)
+"""What sessions read of the verdicts with numbers up to `upto` (and larger than the one before): see `digests`."""
+
 
 def stored(moment: datetime) -> datetime:
     """Return a time as it is stored: UTC, without saying so."""

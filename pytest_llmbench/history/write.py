@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.errors import HistoryError
+from pytest_llmbench.history import digests
 from pytest_llmbench.history.migrations import migrate
 from pytest_llmbench.history.place import Place
 from pytest_llmbench.history.store import connected
@@ -54,6 +55,7 @@ def write(place: Place, document: dict[str, Any]) -> int:
         migrate(connection, place.shown)
         if connection.execute(select(SESSION.c.id).where(SESSION.c.id == session["id"])).first():
             return 0
+        digests.remove_stale(connection)
         began = stored(datetime.fromisoformat(session["started"]))
         values = {**session, "started": began, "options": json.dumps(session["options"])}
         connection.execute(insert(SESSION), values)
@@ -61,6 +63,9 @@ def write(place: Place, document: dict[str, Any]) -> int:
         rows = [_row(one, session["id"], run) for one, run in zip(verdicts, runs, strict=True)]
         if rows:
             connection.execute(insert(VERDICT), rows)
+        due = digests.are_due(connection)
+    if due:
+        digests.renew(place)
     return len(rows)
 
 

@@ -67,7 +67,7 @@ class Step:
     high: float
 
 
-def steps(values: Sequence[float], noise: Noise, smallest: float = SMALLEST) -> tuple[Step, ...]:
+def steps(values: Sequence[float] | Floats, noise: Noise, smallest: float = SMALLEST) -> tuple[Step, ...]:
     """Return the changes of level in a series, one log step time a night, oldest first; slower is positive.
 
     Circular binary segmentation (Olshen, Venkatraman, Lucito and Wigler, Biostatistics 5, 2004): the part whose mean

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 
 from pytest_llmbench.judge.changes import Step
-from pytest_llmbench.models import Acknowledgement, Night
+from pytest_llmbench.models import Acknowledgement, Nights
 
 PLACED = timedelta(days=7)
 """An acknowledgement may name a day so far from that of the change: noise decides which night is found."""
@@ -17,7 +17,11 @@ UNCERTAIN = 0.5
 
 
 def covered(
-    kind: str, found: Sequence[Step], nights: Sequence[Night], acknowledged: Sequence[Acknowledgement], today: date
+    kind: str,
+    found: Sequence[Step],
+    nights: Nights,
+    acknowledged: Sequence[Acknowledgement],
+    today: date,
 ) -> list[Acknowledgement | None]:
     """Return for each change, oldest first, the acknowledgement that covers it; None for one that nobody accepted.
 
@@ -31,9 +35,9 @@ def covered(
         near = [place for place, entry in enumerate(acknowledged) if _is_near(entry, kind, step, nights)]
         fits = [place for place in near if _is_enough(acknowledged[place], [*spent[place], step])]
 
-        def order(place: int, night: Night = nights[step.position]) -> tuple[bool, timedelta]:
+        def order(place: int, began: datetime = nights[step.position].started) -> tuple[bool, timedelta]:
             entry = acknowledged[place]
-            return today > entry.expires, abs(entry.since - night.started.date())
+            return today > entry.expires, abs(entry.since - began.date())
 
         best = min(fits, key=order, default=None)
         chosen.append(None if best is None else acknowledged[best])
@@ -43,7 +47,7 @@ def covered(
     return chosen
 
 
-def _is_near(entry: Acknowledgement, kind: str, one: Step, nights: Sequence[Night]) -> bool:
+def _is_near(entry: Acknowledgement, kind: str, one: Step, nights: Nights) -> bool:
     last = nights[-1] if kind == "drift" else nights[one.position]
     first = nights[max(one.position - 1, 0)]
     return first.started.date() - PLACED <= entry.since <= last.started.date() + PLACED

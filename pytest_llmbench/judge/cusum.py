@@ -30,7 +30,7 @@ SMALLEST = 0.01
 """A smaller drift, as a logarithm, is not worth a message: nothing is known of one night's cause."""
 
 
-def drift(values: Sequence[float], noise: Noise, smallest: float = 0.0) -> Step | None:
+def drift(values: Sequence[float] | Floats, noise: Noise, smallest: float = 0.0) -> Step | None:
     """Return the drift in which a series stands tonight, one log step time a night, oldest first; slower is positive.
 
     Two cumulative sums against the first 20 nights (Page, Biometrika 41, 1954), of nights in units of sigma that are

@@ -70,7 +70,7 @@ def noise_of(evidence: Evidence, older: Sequence[Earlier], tonight: Sequence[Mea
 def own_noise(baseline: Baseline, older: Sequence[Earlier]) -> list[Noise | None]:
     """Return what a configuration's own nights and its recorded runs say of its noise; None where they are too few."""
     recorded = baseline.recording.run_seconds if baseline.recording else ()
-    logarithms = np.log([run.statistic_seconds or math.nan for run in older])
+    logarithms = np.log(np.array([run.statistic_seconds for run in older], dtype=float))
     return [noise.of_history(logarithms, _nights(older)), noise.of_runs(recorded, "recorded runs")]
 
 
@@ -106,7 +106,7 @@ def _within(run: Measurement) -> WithinRun:
 
 def _nights(older: Sequence[Earlier]) -> str:
     """Return what nights are called: where only the history knows some of them, that is said."""
-    recalled = sum([isinstance(one, PastRun) for one in older])  # a list: a year of nights three times a configuration
+    recalled = list(map(type, older)).count(PastRun)  # of a year of nights, three times a configuration
     if not recalled:
         return "nights"
     return "nights of history" if recalled == len(older) else f"nights, {recalled} of them of the history"

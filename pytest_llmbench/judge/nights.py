@@ -69,9 +69,10 @@ def history(tonight: Sequence[Measurement], evidence: Evidence) -> list[Earlier]
     measured = (*evidence.measurements, *evidence.history)
     found = [one for one in measured if one.valid and one.started is not None and one not in tonight]
     known: list[Earlier] = sorted((*found, *evidence.recalled), key=_BEGUN)
-    nights = {_BEGUN(one).date(): one for one in known[: bisect_right(known, started, key=_BEGUN)]}
+    before = known[: bisect_right(known, started, key=_BEGUN)]
+    nights = dict(zip(map(datetime.toordinal, map(_BEGUN, before)), before, strict=True))
     if tonight:  # an earlier run of its day is no earlier night
-        nights.pop(started.date(), None)
+        nights.pop(started.toordinal(), None)
     return list(nights.values())
 
 

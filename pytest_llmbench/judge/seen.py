@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from pytest_llmbench import wording
 from pytest_llmbench.judge.nights import Earlier, when
-from pytest_llmbench.models import Evidence, Measurement, Night, PastRun
+from pytest_llmbench.models import Evidence, Measurement, Night, Nights, PastRun
 
 
 def last_valid(evidence: Evidence) -> str:
@@ -35,13 +35,19 @@ def _newest_valid(evidence: Evidence) -> Earlier | None:
     return max((one for one in found if one.valid and one.started is not None), key=when, default=None)
 
 
-def as_nights(older: Sequence[Earlier], tonight: Sequence[Measurement] = ()) -> tuple[Night, ...]:
-    """Return measured nights, oldest first, as what happened on them; tonight's repeats are one night, their mean."""
-    nights = [_night(one, one.statistic_seconds or math.nan) for one in older]
-    if tonight and tonight[0].run.started is not None:
-        logarithms = [math.log(one.statistic_seconds or math.nan) for one in tonight]
-        nights.append(_night(tonight[0], math.exp(sum(logarithms) / len(logarithms))))
-    return tuple(one for one in nights if math.isfinite(one.seconds) and one.seconds > 0)
+def as_nights(older: Sequence[Earlier]) -> Nights:
+    """Return measured nights, oldest first, as what happened on them."""
+    nights = [one if isinstance(one, PastRun) else _night(one, one.statistic_seconds or math.nan) for one in older]
+    return [one for one in nights if 0 < (one.statistic_seconds or 0) < math.inf]
+
+
+def as_night(tonight: Sequence[Measurement]) -> list[Night]:
+    """Return tonight's repeats as one night, their mean; empty where there is no run, or nothing says when it began."""
+    if not tonight or tonight[0].run.started is None:
+        return []
+    logarithms = [math.log(one.statistic_seconds or math.nan) for one in tonight]
+    mean = math.exp(sum(logarithms) / len(logarithms))
+    return [_night(tonight[0], mean)] if math.isfinite(mean) else []
 
 
 def coarse(runs: Sequence[Earlier]) -> float:
@@ -57,7 +63,7 @@ def coarse(runs: Sequence[Earlier]) -> float:
     return max(units, default=0.0)
 
 
-def _night(one: Earlier, seconds: float) -> Night:
+def _night(one: Measurement, seconds: float) -> Night:
     if one.started is None:
         raise ValueError(f"nothing says when {one} started")
     return Night(one.started, seconds, one.environment)

@@ -8,20 +8,22 @@ from dataclasses import replace
 from datetime import date
 from typing import NamedTuple
 
+import numpy as np
+
 from pytest_llmbench import wording
 from pytest_llmbench.judge import changes
 from pytest_llmbench.judge.acknowledged import described
 from pytest_llmbench.judge.changes import SMALLEST, Step
 from pytest_llmbench.judge.coverage import covered
 from pytest_llmbench.judge.cusum import drift
-from pytest_llmbench.models import Acknowledgement, Change, Night, Noise
+from pytest_llmbench.models import Acknowledgement, Change, Nights, Noise
 
 NEAR = 3
 """Of the surroundings of a change, so many nights on each side are compared."""
 
 
 def changes_of(
-    nights: Sequence[Night],
+    nights: Nights,
     noise: Noise,
     acknowledged: Sequence[Acknowledgement],
     today: date,
@@ -33,7 +35,7 @@ def changes_of(
     `acknowledged` are those that cover the configuration. `coarse` is one printed unit of the times, as a fraction,
     where their noise is smaller: a change has to be larger. Empty: nothing can be shown.
     """
-    values = [math.log(night.seconds) for night in nights]
+    values = np.log(np.array([night.statistic_seconds for night in nights], dtype=float))
     found = changes.steps(values, noise, max(SMALLEST, coarse))
     series = _Series(nights, acknowledged, today)
     told = _changes("step", found, series)
@@ -47,7 +49,7 @@ def changes_of(
 
 
 class _Series(NamedTuple):
-    nights: Sequence[Night]
+    nights: Nights
     acknowledged: Sequence[Acknowledgement]
     today: date
 
@@ -77,7 +79,7 @@ def _change(kind: str, one: Step, series: _Series, found: Sequence[Step], entry:
     return _told(change)
 
 
-def environment(nights: Sequence[Night], position: int) -> tuple[tuple[str, str, str], ...]:
+def environment(nights: Nights, position: int) -> tuple[tuple[str, str, str], ...]:
     """Return what differs around a change whose first night is at `position`: name, value before, value after.
 
     A value counts that is the same on three nights before and on three after, so that what differs every night is not

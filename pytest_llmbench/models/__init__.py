@@ -28,6 +28,7 @@ from pytest_llmbench.models.judgements import (
     Evidence,
     Judgement,
     Night,
+    Nights,
     Noise,
 )
 from pytest_llmbench.models.logs import (
@@ -99,6 +100,7 @@ __all__ = [
     "Measurement",
     "Metric",
     "Night",
+    "Nights",
     "Noise",
     "Note",
     "Outcome",

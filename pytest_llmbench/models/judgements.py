@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,8 +33,12 @@ class Night(NamedTuple):
     """One night of a configuration: when its run started, its step time in seconds, and what it ran with, by name."""
 
     started: datetime
-    seconds: float
+    statistic_seconds: float
     environment: Mapping[str, str] = MappingProxyType({})
+
+
+Nights: TypeAlias = "Sequence[Night | PastRun]"
+"""The nights of one configuration in their order, of runs that were found and of those that the history knows."""
 
 
 @dataclass(frozen=True, slots=True)

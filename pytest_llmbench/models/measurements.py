@@ -9,7 +9,7 @@ from pytest_llmbench.models.logs import Checkpoints
 from pytest_llmbench.models.runs import run_marks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
     from datetime import datetime
     from pathlib import Path
 
@@ -150,9 +150,9 @@ class PastRun(NamedTuple):
     log_difference: float | None = None
 
 
-def others(past: Iterable[PastRun], marks: Marks) -> Iterator[PastRun]:
-    """Yield the runs that are none of those that have these marks."""
+def others(past: Iterable[PastRun], marks: Marks) -> list[PastRun]:
+    """Return the runs that are none of those that have these marks."""
     jobs = {job_id for job_id, _ in marks}
-    for one in past:
-        if one.job_id not in jobs or marks.isdisjoint(run_marks(one.job_id, one.logs, one.started)):
-            yield one
+    return [
+        one for one in past if one.job_id not in jobs or marks.isdisjoint(run_marks(one.job_id, one.logs, one.started))
+    ]

@@ -46,7 +46,7 @@ def _night(night: Night) -> dict[str, Any]:
     return {
         "started": night.started.isoformat(),
         "verdict": NOT_JUDGED,
-        "step_time_seconds": wording.finite(night.seconds),
+        "step_time_seconds": wording.finite(night.statistic_seconds),
         "environment": dict(night.environment),
     }
 

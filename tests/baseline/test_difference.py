@@ -137,7 +137,7 @@ def test_a_printed_mfu_that_follows_from_nothing_is_told(arithmetic: Arithmetic)
     [
         (changed(tp=8), ("TP", "4", "8")),
         (changed(vp=None), ("VP", "1", "-")),
-        (changed(window=replace(BASELINE.window, first=35)), None),
+        (changed(window=BASELINE.window._replace(first=35)), None),
         (changed(tolerances=(Tolerance(0.02),)), ("tolerance", "the session's", "2 %")),
         (changed(budgets=(Budget("checkpoint_save_seconds", 60),)), ("budgets", "-", "checkpoint_save_seconds 60 s")),
         (changed(drift_budget=0.03), ("drift budget", "-", "3 %")),

@@ -167,7 +167,7 @@ def test_the_same_configuration_twice_is_refused(tmp_path: Path) -> None:
 
 def changed(baseline: Baseline, change: str) -> Baseline:
     if change == "window":
-        return replace(baseline, window=replace(baseline.window, first=35))
+        return replace(baseline, window=baseline.window._replace(first=35))
     if change == "peak TFLOP/s":
         return replace(baseline, peak_tflops=2500.0)
     architecture = replace(baseline.configuration.architecture, hidden_size=6145)

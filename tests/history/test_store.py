@@ -357,7 +357,7 @@ def test_looking_at_a_store_of_version_1_leaves_it_as_it_is(first: Place) -> Non
         lambda place: look.runs(place, "", None, 9),
         lambda place: look.verdicts_of(place, ID),
     ):
-        with pytest.raises(HistoryError, match="found version 1, expected 2: a session with --llmb-history brings it"):
+        with pytest.raises(HistoryError, match="found version 1, expected 3: a session with --llmb-history brings it"):
             look_at(first)
     with connected(first, writes=False) as connection:
         assert migrations.version_of(connection, first.shown) == 1
@@ -369,7 +369,7 @@ def test_an_older_program_says_that_it_is_too_old(place: Place) -> None:
     """To whatever it would do, at its start and at its end, and it changes nothing."""
     write(place, document(outcome(7.4)))
     for action in (migrations.migrate, migrations.is_current):
-        told = pytest.raises(HistoryError, match="found version 2, expected at most 1: a newer pytest-llmbench wrote")
+        told = pytest.raises(HistoryError, match="found version 3, expected at most 1: a newer pytest-llmbench wrote")
         with told, connected(place, writes=True) as connection:
             action(connection, place.shown, migrations.MIGRATIONS[:1])
     assert len(past(place)) == 1
@@ -419,7 +419,7 @@ def test_the_store_of_a_newer_version_is_left_alone(place: Place) -> None:
     with connected(place, writes=True) as connection:
         connection.exec_driver_sql("UPDATE llmb_version SET version = 99")
     for action in (prepare, past, lambda place: write(place, document(outcome(7.4))), look.everything):
-        with pytest.raises(HistoryError, match="found version 99, expected at most 2: a newer pytest-llmbench"):
+        with pytest.raises(HistoryError, match="found version 99, expected at most 3: a newer pytest-llmbench"):
             action(place)
 
 

@@ -17,7 +17,7 @@ from pytest_llmbench.robust import trimmed_mean
 RECORDED = replace(
     BASELINE,
     kind="recorded",
-    window=replace(BASELINE.window, statistic="trimmed_mean"),
+    window=BASELINE.window._replace(statistic="trimmed_mean"),
     recording=Recording("2025-11-01", 4, 7.325, 7.325, 0.05, (7.31, 7.32, 7.33, 7.34), ()),
 )
 

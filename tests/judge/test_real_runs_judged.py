@@ -241,7 +241,7 @@ def test_what_a_few_steps_decide_is_said_with_the_steps(runs: Runs, kind: str) -
     """Against steps 11 to 49, a trimmed mean of steps 11 to 99 is 1 % slower, and a mean 20 %."""
     real = runs[EVO2]
     early = own(real, Window(11, 49), kind)
-    judgement = judged(real, replace(early, window=replace(early.window, last=99)), 0.003, slowed(real, 1.0))
+    judgement = judged(real, replace(early, window=early.window._replace(last=99)), 0.003, slowed(real, 1.0))
     assert (judgement.verdict, judgement.reason) == (Verdict.INCONCLUSIVE, Reason.FEW_STEPS_DECIDE)
     assert "slow stretch: steps 50 to 62" in judgement.text
 

@@ -9,7 +9,7 @@ from builders import BASELINE, NOW, evidence, measurement, nights, run
 
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.judge.nights import history
-from pytest_llmbench.judge.seen import as_nights, coarse, last_valid
+from pytest_llmbench.judge.seen import as_night, as_nights, coarse, last_valid
 from pytest_llmbench.models import PastRun, Problem, Reason
 
 DIVERGED = Problem(Reason.DIVERGED, "the loss is NaN")
@@ -20,8 +20,8 @@ def test_repeats_of_tonight_are_one_night_and_say_what_they_ran_with() -> None:
     tonight = [
         measurement(value, run=run(environment=(("commit", "0a1b"), ("container", "a:1")))) for value in (7.0, 7.7)
     ]
-    seen = as_nights(older, tonight)
-    assert [one.seconds for one in seen] == pytest.approx([7.3, 7.4, (7.0 * 7.7) ** 0.5])
+    seen = [*as_nights(older), *as_night(tonight)]
+    assert [one.statistic_seconds for one in seen] == pytest.approx([7.3, 7.4, (7.0 * 7.7) ** 0.5])
     assert [one.started for one in seen] == sorted(one.started for one in seen)
     assert seen[-1].environment == {"commit": "0a1b", "container": "a:1"}
     assert len(as_nights(older)) == 2

@@ -52,7 +52,7 @@ def test_a_change_says_when_how_much_and_what_differs() -> None:
 
 
 def test_what_does_not_differ_is_said() -> None:
-    series = [Night(one.started, one.seconds) for one in nights((1.0, 40), (1.06, 20))]
+    series = [Night(one.started, one.statistic_seconds) for one in nights((1.0, 40), (1.06, 20))]
     (change,) = told(series)
     assert change.environment == ()
     assert change.text.endswith("nothing known differs")
@@ -86,7 +86,7 @@ STEPS = [(0, 40), (0.04, 4), (0.08, 20)]
 def exact(levels: Sequence[tuple[float, int]]) -> list[Night]:
     """Return nights at these levels (logarithms), with a spread of 0.1 %."""
     return [
-        Night(one.started, 7.0 * math.exp(math.log(one.seconds / 7.0) / 10))
+        Night(one.started, 7.0 * math.exp(math.log(one.statistic_seconds / 7.0) / 10))
         for one in nights(*((math.exp(10 * level), count) for level, count in levels))
     ]
 
@@ -176,7 +176,7 @@ def test_noise_may_have_put_a_change_a_night_too_early_or_too_late(late: int) ->
 def test_of_a_commit_as_much_is_told_as_finds_it() -> None:
     old, new = "0123456789ab" + "c" * 28, "fedcba987654" + "3" * 28
     series = [
-        Night(one.started, one.seconds, {"commit": old if day < 40 else new})
+        Night(one.started, one.statistic_seconds, {"commit": old if day < 40 else new})
         for day, one in enumerate(nights((1.0, 40), (1.06, 20)))
     ]
     (change,) = told(series)
@@ -186,7 +186,7 @@ def test_of_a_commit_as_much_is_told_as_finds_it() -> None:
 
 def test_what_differs_every_night_is_not_blamed_and_gaps_are_passed_over() -> None:
     series = [
-        Night(one.started, one.seconds, {"node": f"n{day}", **(one.environment if day % 2 else {})})
+        Night(one.started, one.statistic_seconds, {"node": f"n{day}", **(one.environment if day % 2 else {})})
         for day, one in enumerate(nights((1.0, 40), (1.06, 20)))
     ]
     assert environment(series, 40) == (("driver", "550.54", "555.42"),)

@@ -411,7 +411,7 @@ def test_a_log_that_tells_no_batch_size_is_noted() -> None:
 
 def test_a_trimmed_baseline_is_compared_with_a_trimmed_mean() -> None:
     spiky = log(segment(steps(changed("seconds", 20, 70.0))))
-    trimmed = replace(BASELINE, window=replace(BASELINE.window, statistic="trimmed_mean"))
+    trimmed = replace(BASELINE, window=BASELINE.window._replace(statistic="trimmed_mean"))
     assert measure(run(spiky), trimmed, NOW).statistic_seconds == pytest.approx(7.325)
 
 

@@ -1,0 +1,179 @@
+"""Digests: what later sessions ask of the verdicts, packed, so that a year of nights is read in a moment.
+
+A digest is JSON text of the verdicts on the runs of one configuration, of a range of their numbers and in that order: a
+list for each of COLUMNS, with windows and environments by their place in lists of them. No verdict is ever changed, so
+digests hold until some are removed, which their number tells; what is newer is read from the verdicts themselves.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pytest_llmbench.errors import HistoryError
+from pytest_llmbench.history.store import connected
+from pytest_llmbench.models import PastRun, Window
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Row, Select
+
+    from pytest_llmbench.history.place import Place
+
+SIZE = 2000
+"""So many verdicts, of all configurations, are packed together; up to so many are read one by one."""
+
+ALL = ""
+"""The configuration of the row that says how many verdicts there were up to its number."""
+
+OF_RUN = ("job_id", "fingerprint")
+OF_VERDICT = ("counts", "run_seconds", "verdict", "reason", "step_time_seconds", "expected_seconds", "log_difference")
+COLUMNS = ("session_started", "run", "started", "window", "environment", *OF_RUN, *OF_VERDICT)
+
+Digest = dict[str, Any]
+
+Said = tuple[str, int, PastRun]
+"""One verdict: when its session began (ISO 8601), the number of its run, and the run with it."""
+
+
+def verdicts(digest: Digest) -> Iterator[Said]:
+    """Yield the verdicts of a digest in the order of their numbers; `started` is None where nothing said it."""
+    windows, environments = [Window(*one) for one in digest["windows"]], digest["environments"]
+    began, runs, started, window, environment, job_ids, logs, *judged = map(digest.__getitem__, COLUMNS)
+    moments = [one and datetime.fromisoformat(one) for one in started]
+    of_window, with_environment = map(windows.__getitem__, window), map(environments.__getitem__, environment)
+    past = zip(moments, job_ids, logs, of_window, with_environment, *judged, strict=True)
+    return zip(began, runs, map(_past_run, past), strict=True)
+
+
+_past_run = partial(tuple.__new__, PastRun)
+"""PastRun of a tuple of its fields: a year of nights of a cluster are 30,000."""
+
+
+def packed(rows: Iterable[Sequence[Any]]) -> Digest:
+    """Return rows of `after` as a digest."""
+    windows: dict[tuple[Any, ...], int] = {}
+    environments: dict[str, int] = {}
+    lines = []
+    for began, run, _, started, environment, first, last, statistic, *plain in rows:
+        window = windows.setdefault((first, last, statistic), len(windows))
+        ran_with = environments.setdefault(environment, len(environments))
+        lines.append((_text(began), run, started and _text(started), window, ran_with, *plain))
+    columns = dict(zip(COLUMNS, zip(*lines, strict=True) if lines else [()] * len(COLUMNS), strict=True))
+    return {"windows": list(windows), "environments": list(map(json.loads, environments)), **columns}
+
+
+def _text(moment: datetime) -> str:
+    return moment.replace(tzinfo=UTC).isoformat()
+
+
+# --- in the store -----------------------------------------------------------------------------------------
+
+
+def after(number: int) -> Select[Any]:
+    """Return the query for the verdicts on runs with a larger number, in their order."""
+    from sqlalchemy import select
+
+    from pytest_llmbench.history.tables import RUN, SESSION, VERDICT
+
+    said = (SESSION.c.started.label("began"), VERDICT.c.run)
+    of_run = (RUN.c.configuration, RUN.c.started, RUN.c.environment)
+    of_window = (VERDICT.c.first_step, VERDICT.c.last_step, VERDICT.c.statistic)
+    plain = (*(RUN.c[name] for name in OF_RUN), *(VERDICT.c[name] for name in OF_VERDICT))
+    joined = select(*said, *of_run, *of_window, *plain).join_from(VERDICT, RUN, RUN.c.id == VERDICT.c.run)
+    joined = joined.join(SESSION, SESSION.c.id == VERDICT.c.session)
+    return joined.where(VERDICT.c.id > number).order_by(VERDICT.c.id)
+
+
+def covered(connection: Connection) -> int:
+    """Return the number of the last verdict in the digests; 0 where there are none, or verdicts were removed since."""
+    from sqlalchemy import select
+
+    from pytest_llmbench.history.tables import DIGEST
+
+    newest_first = select(DIGEST.c.upto, DIGEST.c.verdicts).where(DIGEST.c.configuration == ALL)
+    last = connection.execute(newest_first.order_by(DIGEST.c.upto.desc()).limit(1)).first()
+    if last is None:
+        return 0
+    return int(last.upto) if _count(connection, last.upto) == int(last.verdicts) else 0
+
+
+def _count(connection: Connection, upto: int) -> int:
+    """Return how many verdicts have no larger number: all but the newer ones, for an index counts all of them."""
+    from sqlalchemy import func, select
+
+    from pytest_llmbench.history.tables import VERDICT
+
+    count = select(func.count()).select_from(VERDICT)
+    newer = count.where(VERDICT.c.id > upto).scalar_subquery()
+    return int(connection.execute(select(count.scalar_subquery() - newer)).scalar_one())
+
+
+def read(connection: Connection, configurations: Collection[str]) -> dict[str, list[tuple[str, str]]]:
+    """Return by configuration its digests in their order, each as the day (ISO 8601) of its newest run and its text."""
+    from sqlalchemy import select
+
+    from pytest_llmbench.history.tables import DIGEST
+
+    wanted = select(DIGEST).where(DIGEST.c.configuration.in_(configurations)).order_by(DIGEST.c.upto)
+    found = defaultdict(list)
+    for row in connection.execute(wanted):
+        found[row.configuration].append((row.newest_day, row.verdicts))
+    return found
+
+
+def remove_stale(connection: Connection) -> None:
+    """Remove digests that hold no longer: before verdicts are added, to which a file may give the numbers of others."""
+    from sqlalchemy import delete
+
+    from pytest_llmbench.history.tables import DIGEST
+
+    if not covered(connection):
+        connection.execute(delete(DIGEST))
+
+
+def are_due(connection: Connection) -> bool:
+    """Whether so many verdicts are new that they are to be packed."""
+    from sqlalchemy import func, select
+
+    from pytest_llmbench.history.tables import VERDICT
+
+    return (connection.execute(select(func.max(VERDICT.c.id))).scalar() or 0) - covered(connection) >= SIZE
+
+
+def renew(place: Place) -> None:
+    """Pack what is due, in short transactions. What goes wrong is left to the next session: nothing needs them."""
+    with suppress(HistoryError):
+        while _packed_more(place):
+            pass
+
+
+def _packed_more(place: Place) -> bool:
+    from sqlalchemy import insert
+
+    from pytest_llmbench.history.tables import DIGEST, VERDICT
+
+    with connected(place, writes=True) as connection:
+        remove_stale(connection)
+        if not are_due(connection):
+            return False
+        last = covered(connection)
+        upto = last + SIZE
+        by_configuration = defaultdict(list)
+        for row in connection.execute(after(last).where(VERDICT.c.id <= upto)):
+            by_configuration[row.configuration].append(row)
+        rows = [
+            {"configuration": name, "newest_day": _newest_day(found), "verdicts": json.dumps(packed(found))}
+            for name, found in by_configuration.items()
+        ]
+        marker = {"configuration": ALL, "newest_day": "", "verdicts": str(_count(connection, upto))}
+        connection.execute(insert(DIGEST), [{**row, "upto": upto} for row in (marker, *rows)])
+    return True
+
+
+def _newest_day(rows: Sequence[Row[Any]]) -> str:
+    return max((_text(row.started)[:10] for row in rows if row.started), default="")

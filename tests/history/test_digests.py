@@ -1,0 +1,221 @@
+"""What sessions read of a year of nights: the same from the digests as from the verdicts, whatever was stored when."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import builders
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from remembered import ID, START, document, nights, outcome
+from sqlalchemy import delete, func, select, update
+
+from pytest_llmbench.errors import HistoryError
+from pytest_llmbench.history import digests, look
+from pytest_llmbench.history import nights as reading
+from pytest_llmbench.history.nights import past_runs
+from pytest_llmbench.history.place import Place
+from pytest_llmbench.history.store import connected
+from pytest_llmbench.history.tables import DIGEST, VERDICT
+from pytest_llmbench.history.write import write
+from pytest_llmbench.models import PastRun
+
+OTHER = replace(builders.KEY, dtype="fp8")
+
+Past = dict[str, tuple[PastRun, ...]]
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(digests, "SIZE", 4)
+
+
+def past(place: Place) -> Past:
+    return past_runs(place, (ID, OTHER.id))
+
+
+def covered(place: Place) -> int:
+    with connected(place, writes=False) as connection:
+        return digests.covered(connection)
+
+
+def from_verdicts(place: Place) -> Past:
+    """Return the same without digests, which are left as they are."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(digests, "covered", lambda _connection: 0)
+        return past(place)
+
+
+def change(place: Place, statement: Any) -> None:
+    with connected(place, writes=True) as connection:
+        connection.execute(statement)
+
+
+def test_so_many_new_verdicts_are_packed(place: Place) -> None:
+    seen = []
+    for night in range(9):
+        write(place, document(outcome(7.4 + night / 1000, night)))
+        seen.append(covered(place))
+    assert seen == [0, 0, 0, 4, 4, 4, 4, 8, 8]
+    assert [one.statistic_seconds for one in past(place)[ID]] == [7.4 + night / 1000 for night in range(9)]
+    assert past(place) == from_verdicts(place)
+
+
+def test_what_is_in_a_digest_is_read_from_there(place: Place) -> None:
+    write(place, document(*nights([7.4, 7.5, 7.6, 7.7])))
+    write(place, document(outcome(7.8, 4)))
+    with connected(place, writes=False) as connection:
+        wanted = select(DIGEST.c.verdicts).where(DIGEST.c.configuration == ID)
+        text = json.loads(connection.execute(wanted).scalar_one())
+    text["run_seconds"][1] = 9.9
+    change(place, update(DIGEST).where(DIGEST.c.configuration == ID).values(verdicts=json.dumps(text)))
+    assert [one.statistic_seconds for one in past(place)[ID]] == [7.4, 9.9, 7.6, 7.7, 7.8]
+
+
+def test_all_that_an_older_store_holds_is_packed_with_the_next_session(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a large store in pieces, so that none of the transactions is long."""
+    monkeypatch.setattr(digests, "SIZE", 1000)
+    write(place, document(*nights([7.4] * 10), outcome(None, key=OTHER)))
+    monkeypatch.setattr(digests, "SIZE", 4)
+    assert covered(place) == 0
+    write(place, document(outcome(7.4, 10)))
+    assert covered(place) == 12
+    assert len(past(place)[ID]) == 11
+    assert past(place) == from_verdicts(place)
+
+
+def test_digests_hold_until_verdicts_are_removed(place: Place) -> None:
+    old = builders.NOW - timedelta(days=400)
+    write(place, document(*nights([7.4, 7.5, 7.6, 7.7, 7.8]), began=old))
+    for night in range(5, 10):
+        write(place, document(outcome(7.9, night)))
+    assert covered(place) == 8
+    look.prune(place, builders.NOW - timedelta(days=30), dry_run=True)
+    assert covered(place) == 8
+    look.prune(place, builders.NOW - timedelta(days=30), dry_run=False)
+    assert covered(place) == 8  # packed again
+    assert [one.job_id for one in past(place)[ID]] == [f"{1000 + night}" for night in range(5, 10)]
+
+
+def test_a_verdict_that_somebody_removes_by_hand_is_gone(place: Place) -> None:
+    write(place, document(*nights([7.4, 7.5, 7.6, 7.7])))
+    change(place, delete(VERDICT).where(VERDICT.c.run == 2))
+    assert covered(place) == 0
+    assert [one.statistic_seconds for one in past(place)[ID]] == [7.4, 7.6, 7.7]
+    write(place, document(outcome(7.8, 4)))  # makes them new
+    assert covered(place) == 4
+    assert [one.statistic_seconds for one in past(place)[ID]] == [7.4, 7.6, 7.7, 7.8]
+
+
+def test_digests_of_verdicts_that_are_gone_never_stand_for_others(place: Place) -> None:
+    """A file gives the numbers of removed verdicts again."""
+    write(place, document(*nights([7.4] * 4), began=builders.NOW - timedelta(days=400)))
+    look.prune(place, builders.NOW, dry_run=False)
+    write(place, document(*nights([7.9] * 3)))
+    write(place, document(outcome(7.9, 3)))
+    assert [one.statistic_seconds for one in past(place)[ID]] == [7.9] * 4
+
+
+def test_the_last_verdicts_may_be_removed_by_hand_as_well(place: Place) -> None:
+    """New ones then get their numbers in a file, and are as many."""
+    write(place, document(*nights([7.4, 7.5, 7.6, 7.7])))
+    change(place, delete(VERDICT).where(VERDICT.c.run > 2))
+    write(place, document(outcome(7.8, 4), outcome(7.9, 5)))
+    assert [one.statistic_seconds for one in past(place)[ID]] == [7.4, 7.5, 7.8, 7.9]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"windows": 7}', "null"])
+def test_a_damaged_digest_is_told(place: Place, text: str) -> None:
+    write(place, document(*nights([7.4] * 4)))
+    change(place, update(DIGEST).where(DIGEST.c.configuration == ID).values(verdicts=text))
+    with pytest.raises(HistoryError, match=r"cannot be read \(.*; DELETE FROM llmb_digest, they are made") as told:
+        past(place)
+    assert str(told.value).startswith(f"{place.shown}: a digest of {ID}")
+    change(place, delete(DIGEST))
+    assert len(past(place)[ID]) == 4
+
+
+def test_a_session_is_stored_where_its_digests_are_not(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are only faster."""
+
+    def full(*_arguments: object) -> None:
+        raise HistoryError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(digests, "_packed_more", full)
+        assert write(place, document(*nights([7.4] * 4))) == 4
+    assert (covered(place), len(past(place)[ID])) == (0, 4)
+    write(place, document(outcome(7.4, 4)))
+    assert (covered(place), len(past(place)[ID])) == (4, 5)
+
+
+def test_digests_of_days_that_are_too_old_are_not_opened(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store of many years takes no longer to read than one of one."""
+    monkeypatch.setattr(reading, "LAST", 6)
+    for night in range(20):
+        write(place, document(outcome(7.4, night)))
+    oldest = select(func.min(DIGEST.c.upto)).scalar_subquery()
+    change(place, update(DIGEST).where(DIGEST.c.upto == oldest, DIGEST.c.configuration == ID).values(verdicts="{"))
+    assert [one.job_id for one in past(place)[ID]] == [f"{1000 + night}" for night in range(14, 20)]
+    monkeypatch.setattr(reading, "LAST", 17)
+    with pytest.raises(HistoryError, match="cannot be read"):
+        past(place)
+
+
+def verdict(**of_run: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    words = {"verdict": ["PASS", "REGRESSION", "NOT_COMPARABLE"], "statistic": ["mean", "trimmed_mean"]}
+    sampled = {name: st.sampled_from(values) for name, values in words.items()}
+    keys = st.sampled_from([builders.KEY, OTHER])
+    return st.fixed_dictionaries({"night": st.integers(0, 7), "key": keys, **sampled, **of_run})
+
+
+def sessions(verdicts: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[list[Any]]:
+    """Return the hour at which each began, and its verdicts: sessions are stored in another order than they began."""
+    return st.lists(st.tuples(st.integers(0, 9), st.lists(verdicts, min_size=1, max_size=3)), min_size=1, max_size=7)
+
+
+def same_from_both(found: list[Any], size: int, last: int) -> None:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(digests, "SIZE", size)
+        patch.setattr(reading, "LAST", last)
+        place = Place("history.db", Path(folder) / "history.db")
+        for number, (hour, verdicts) in enumerate(found):
+            told = [judged(7.4 + number / 100 + item / 1000, **one) for item, one in enumerate(verdicts)]
+            write(place, document(*told, began=START + timedelta(days=20, hours=hour)))
+        assert past(place) == from_verdicts(place)
+        assert covered(place) > 0 or sum(len(verdicts) for _, verdicts in found) < size
+
+
+def judged(seconds: float, verdict: str, statistic: str, *, dated: bool = True, **of_run: Any) -> dict[str, Any]:
+    told = outcome(seconds, **of_run) if dated else outcome(seconds, **of_run, started=None)
+    return {**told, "verdict": verdict, "window": {**told["window"], "statistic": statistic}}
+
+
+@given(
+    sessions(
+        verdict(
+            job=st.sampled_from(["", "7"]),
+            logs=st.sampled_from(["00ff", "1-aa", "2-bb", ""]),
+            dated=st.sampled_from([True, True, False]),
+        )
+    ),
+    st.integers(1, 5),
+)
+@settings(max_examples=25, deadline=None)
+def test_digests_say_the_same_as_the_verdicts(found: list[Any], size: int) -> None:
+    """Runs that are judged again, in sessions that are added late, with logs that have grown, without a start."""
+    same_from_both(found, size, reading.LAST)
+
+
+@given(sessions(verdict()), st.integers(1, 3), st.integers(1, 5))
+@settings(max_examples=25, deadline=None)
+def test_digests_say_the_same_of_the_last_days(found: list[Any], size: int, last: int) -> None:
+    same_from_both(found, size, last)
