@@ -109,19 +109,23 @@ def fill(place: Place, nights: int) -> Iterator[float]:
         yield time.process_time() - begin
 
 
-def session_seconds(folder: Path, arguments: Sequence[str], times: int) -> float:
-    """Return the least CPU seconds of a session in a process of its own, of several."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--llmb-logs={folder}/runs", *arguments]
-    taken = []
-    for _ in range(times):
-        before = os.times()
-        done = subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, check=False)
-        if done.returncode:
-            sys.exit(f"the session failed: {done.stdout}{done.stderr}")
-        after = os.times()
-        user, system = after.children_user - before.children_user, after.children_system - before.children_system
-        taken.append(user + system)
-    return min(taken)
+def least_seconds(folder: Path, sessions: Sequence[Sequence[str]], times: int) -> list[float]:
+    """Return the least CPU seconds of each session, given by its options, of several: all in turn, as machines have
+    slow minutes."""
+    return [
+        min(taken) for taken in zip(*([_seconds(folder, one) for one in sessions] for _ in range(times)), strict=True)
+    ]
+
+
+def _seconds(folder: Path, options: Sequence[str]) -> float:
+    """Return the CPU seconds of a session in a process of its own."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--llmb-logs={folder}/runs", *options]
+    before = os.times()
+    done = subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"the session failed: {done.stdout}{done.stderr}")
+    after = os.times()
+    return after.children_user - before.children_user + after.children_system - before.children_system
 
 
 def main() -> int:
@@ -143,12 +147,10 @@ def main() -> int:
         begin = time.process_time()
         found = past_runs(place, [baseline.key.id for baseline in shipped().values()])
         reading = time.process_time() - begin
-        history = f"--llmb-history={given.url}"
-        without = session_seconds(folder, [], given.times)
-        with_history = session_seconds(folder, [history], given.times)
-        reports = ["--llmb-html=page.html", "--llmb-json=session.json"]
-        shown = session_seconds(folder, reports, given.times)
-        shown_with_history = session_seconds(folder, [history, *reports], given.times)
+        history, reports = [f"--llmb-history={given.url}"], ["--llmb-html=page.html", "--llmb-json=session.json"]
+        without, with_history, shown, shown_with_history = least_seconds(
+            folder, ([], history, reports, [*history, *reports]), given.times
+        )
     print(f"| {given.nights} nights, {len(found)} configurations, {sum(map(len, found.values()))} runs | |")
     print("|---|---|")
     print(f"| size of the store | {size / 1e6:.0f} MB |")

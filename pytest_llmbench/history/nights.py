@@ -52,20 +52,21 @@ def past_runs(place: Place, configurations: Collection[str]) -> dict[str, tuple[
 
 def _read(old: Sequence[tuple[str, str]], new: Digest) -> list[Said]:
     """Return the verdicts in digests, in their order; those in which all runs are older than needed are not opened."""
-    opened = [new]
+    opened, first = [new], _first_day([new])
     for newest_day, text in reversed(old):
-        if not _hold_later_days(opened, newest_day):
+        if newest_day >= first:
             opened.append(json.loads(text))
+            first = _first_day(opened)
     return [said for digest in reversed(opened) for said in digests.verdicts(digest)]
 
 
-def _hold_later_days(opened: Sequence[Digest], day: str) -> bool:
-    """Whether digests hold runs of as many days as are needed, all of them after this one."""
+def _first_day(opened: Sequence[Digest]) -> str:
+    """Return the first of the last days (ISO 8601) of which digests hold nights; empty where they are too few."""
     if sum(len(digest["started"]) for digest in opened) < LAST:
-        return False
+        return ""
     nights = (night for digest in opened for night in zip(digest["started"], digest["verdict"], strict=True))
     days = {started[:10] for started, verdict in nights if started and verdict in SHOWN}
-    return len(days) >= LAST and sorted(days)[-LAST] > day
+    return sorted(days)[-LAST] if len(days) >= LAST else ""
 
 
 def _last_words(verdicts: Sequence[Said]) -> list[PastRun]:
@@ -87,6 +88,6 @@ def _last_days(runs: Iterable[PastRun]) -> tuple[PastRun, ...]:
     """Return the runs of the last days, oldest first, without those of which nothing says when they started."""
     found = sorted((run for run in runs if run.started), key=attrgetter("started"))
     if len(found) > LAST:
-        days = [run.started.date() for run in found]
+        days = [run.started.toordinal() for run in found]
         found = found[bisect_left(days, sorted(set(days))[-LAST:][0]) :]
     return tuple(found)

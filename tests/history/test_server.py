@@ -11,7 +11,7 @@ from remembered import document, outcome
 
 from pytest_llmbench import remembering
 from pytest_llmbench.errors import HistoryError
-from pytest_llmbench.history import look, migrations
+from pytest_llmbench.history import digests, look, migrations
 from pytest_llmbench.history.place import place_of
 from pytest_llmbench.history.store import connected
 from pytest_llmbench.history.write import prepare, write
@@ -58,6 +58,24 @@ def test_a_user_who_does_not_own_an_older_store_cannot_bring_it_up(postgresql: P
         prepare(place_of(url.replace("llmb@", f"{name}@"), tmp_path))
     with connected(owner, writes=False) as connection:
         assert migrations.version_of(connection, owner.shown) == 1
+
+
+def test_a_user_who_may_not_delete_stores_and_packs(
+    postgresql: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(digests, "SIZE", 3)
+    url = new_database(postgresql)
+    owner, name = place_of(url, tmp_path), f"i{url.partition('@/')[2].partition('?')[0]}"
+    prepare(owner)
+    with connected(owner, writes=True) as connection:
+        connection.exec_driver_sql(f"CREATE ROLE {name} LOGIN")
+        connection.exec_driver_sql(f"GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA public TO {name}")
+    place = place_of(url.replace("llmb@", f"{name}@"), tmp_path)
+    for night in range(4):
+        assert write(place, document(outcome(7.4, night))) == 1
+    with connected(place, writes=False) as connection:
+        assert digests.covered(connection) == 3
+    assert len(Remembered(place, [builders.KEY]).past[builders.KEY]) == 4
 
 
 def stored(remembered: Remembered, folder: Path) -> tuple[str, str]:
