@@ -41,10 +41,10 @@ def past_runs(place: Place, configurations: Collection[str]) -> dict[str, tuple[
         for row in connection.execute(digests.after(covered).where(wanted)):
             new[row.configuration].append(row)
     found = {}
-    for name in old.keys() | new.keys():
+    for name in configurations:
         try:
             found[name] = _last_days(_last_words(_read(old.get(name, ()), digests.packed(new.get(name, ())))))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
             remedy = "DELETE FROM llmb_digest, they are made again from the verdicts"
             raise HistoryError(f"{place.shown}: a digest of {name} cannot be read ({error!r}); {remedy}") from None
     return {name: runs for name, runs in found.items() if runs}

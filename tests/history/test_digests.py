@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -132,10 +134,25 @@ def test_the_last_verdicts_may_be_removed_by_hand_as_well(place: Place) -> None:
     assert [one.statistic_seconds for one in past(place)[ID]] == [7.4, 7.5, 7.8, 7.9]
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"windows": 7}', "null"])
-def test_a_damaged_digest_is_told(place: Place, text: str) -> None:
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: text[: len(text) // 2],
+        lambda _: "null",
+        lambda _: "{}",
+        lambda text: text.replace('"run"', '"ran"'),
+        lambda text: re.sub(r'"windows": \[.*?\]\]', '"windows": []', text),
+        lambda text: text.replace('"PASS", ', "", 1),
+        lambda text: text.replace("2025-11-01T", "2025-11-99T"),
+    ],
+)
+def test_a_damaged_digest_is_told(place: Place, damage: Callable[[str], str]) -> None:
     write(place, document(*nights([7.4] * 4)))
-    change(place, update(DIGEST).where(DIGEST.c.configuration == ID).values(verdicts=text))
+    of_one = DIGEST.c.configuration == ID
+    with connected(place, writes=True) as connection:
+        text = connection.execute(select(DIGEST.c.verdicts).where(of_one)).scalar_one()
+        assert damage(text) != text
+        connection.execute(update(DIGEST).where(of_one).values(verdicts=damage(text)))
     with pytest.raises(HistoryError, match=r"cannot be read \(.*; DELETE FROM llmb_digest, they are made") as told:
         past(place)
     assert str(told.value).startswith(f"{place.shown}: a digest of {ID}")

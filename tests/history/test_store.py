@@ -17,7 +17,7 @@ from remembered import ID, START, document, nights, outcome
 from sqlalchemy import Connection, Table, inspect
 
 from pytest_llmbench.errors import HistoryError
-from pytest_llmbench.history import look, migrations, store
+from pytest_llmbench.history import digests, look, migrations, store
 from pytest_llmbench.history.nights import LAST, past_runs
 from pytest_llmbench.history.place import Place
 from pytest_llmbench.history.store import connected
@@ -213,9 +213,11 @@ import sys
 from pathlib import Path
 sys.path[:0] = {path!r}
 from remembered import document, outcome
+from pytest_llmbench.history import digests
 from pytest_llmbench.history.place import place_of
 from pytest_llmbench.history.write import write
 
+digests.SIZE = 5
 place = place_of({url!r}, Path("."))
 for number in range(8):
     write(place, document(outcome(7.4, number), outcome(7.4, {first} + number)))
@@ -229,7 +231,7 @@ def writer(url: str, first: int) -> subprocess.Popen[str]:
 
 
 def test_two_sessions_that_write_at_once_lose_nothing(url: str, place: Place) -> None:
-    """Both make the store, and half of the runs are judged by both: each is one run with two verdicts."""
+    """Both make the store and pack it, and half of the runs are judged by both: each is one run with two verdicts."""
     processes = [writer(url, first) for first in (100, 200)]
     said = [process.communicate(timeout=120)[0] for process in processes]
     assert said == ["stored\n" * 8] * 2
@@ -237,6 +239,8 @@ def test_two_sessions_that_write_at_once_lose_nothing(url: str, place: Place) ->
     assert len({row["session"] for row in rows}) == 16
     assert len(rows) == 32
     assert len(past(place)) == 8 + 8 + 8
+    with connected(place, writes=False) as connection:
+        assert digests.covered(connection) == 30
 
 
 KILLED = """
