@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from pytest_llmbench.commands.output import Output, Subparsers
+from pytest_llmbench.errors import ReportError
 
 
 def add(commands: Subparsers) -> None:
@@ -30,5 +31,9 @@ def _chat(arguments: argparse.Namespace) -> Output:
     from pytest_llmbench.report import chat, document
 
     link = ci.address(os.environ) if arguments.link is None else arguments.link
-    text = chat.message(document.read(arguments.file), link)
+    told = document.read(arguments.file)
+    try:
+        text = chat.message(told, link)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise ReportError(f"{arguments.file}: changed since --llmb-json wrote it: {error!r}") from None
     return Output(chat.as_slack(text) if arguments.format == "slack" else text)

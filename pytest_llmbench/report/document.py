@@ -97,7 +97,7 @@ def read(path: Path) -> dict[str, Any]:
         made = json.loads(path.read_bytes(), parse_constant=_refuse)
     except OSError as error:
         raise ReportError(f"{path}: {error.strerror}; give the file that --llmb-json wrote") from None
-    except ValueError as error:  # also bytes that are no UTF-8
+    except (ValueError, RecursionError) as error:  # also bytes that are no UTF-8
         raise ReportError(f"{path}: no JSON ({error}); give the file that --llmb-json wrote") from None
     missing = [key for key in KEYS if key not in made] if isinstance(made, dict) else list(KEYS)
     if missing:

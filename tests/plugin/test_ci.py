@@ -216,6 +216,26 @@ def test_a_file_that_is_none_is_told(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "give the file that --llmb-json wrote" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [{"count": None}, {"outcomes": [1]}, {"outcomes": 7}, {"exit_code": {}}, {"failures": 3}, {"started": []}],
+    ids=str,
+)
+def test_a_document_that_somebody_changed_is_told_or_is_never_green(
+    documented: Any, generated: Write, tmp_path: Path, damage: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, told = documented(LOGS(generated(BF16, factor=1.3)), "-k", BF16)
+    path = tmp_path / "changed.json"
+    path.write_text(json.dumps({**told, **damage}))
+    capsys.readouterr()
+    code = main(["chat", str(path)])
+    found = capsys.readouterr()
+    if code:
+        assert (code, found.out) == (2, "")
+        assert found.err.startswith(f"llmbench: {path}: changed since --llmb-json wrote it: ")
+    assert "GREEN" not in found.out
+
+
 # --- the terminal -----------------------------------------------------------------------------------------
 
 

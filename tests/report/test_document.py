@@ -239,6 +239,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
         (b"", "no JSON"),
         (b"\xff\xfe\x00", "no JSON"),
         (b'{"schema": NaN}', "no JSON (found NaN)"),
+        pytest.param(b"[" * 100_000, "no JSON (", id="deep"),
         (b"[]", "no 'schema' in it"),
         (b'{"schema": 1}', "no 'version' in it"),
         (render(document([], ASKED, Ending(1), NOW)).replace(b'"schema": 1', b'"schema": 2'), "schema 2, expected 1"),
