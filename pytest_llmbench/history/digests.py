@@ -28,7 +28,10 @@ SIZE = 2000
 """So many verdicts, of all configurations, are packed together; up to so many are read one by one."""
 
 ALL = ""
-"""The configuration of the row that says how many verdicts there were up to its number."""
+"""The configuration of the row that says how many verdicts there were up to its number, and how many digests."""
+
+DAMAGED = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+"""What `verdicts` and `packed` raise for what no session stored."""
 
 OF_RUN = ("job_id", "fingerprint")
 OF_VERDICT = ("counts", "run_seconds", "verdict", "reason", "step_time_seconds", "expected_seconds", "log_difference")
@@ -90,27 +93,27 @@ def after(number: int) -> Select[Any]:
 
 
 def covered(connection: Connection) -> int:
-    """Return the number of the last verdict in the digests; 0 where there are none, or verdicts were removed since."""
+    """Return the number of the last verdict in the digests; 0 where there are none, or where some do not hold."""
     from sqlalchemy import select
 
     from pytest_llmbench.history.tables import DIGEST
 
     newest_first = select(DIGEST.c.upto, DIGEST.c.verdicts).where(DIGEST.c.configuration == ALL)
     last = connection.execute(newest_first.order_by(DIGEST.c.upto.desc()).limit(1)).first()
-    if last is None:
-        return 0
-    return int(last.upto) if _count(connection, last.upto) == int(last.verdicts) else 0
+    return int(last.upto) if last and last.verdicts == _counted(connection, last.upto) else 0
 
 
-def _count(connection: Connection, upto: int) -> int:
-    """Return how many verdicts have no larger number: all but the newer ones, for an index counts all of them."""
+def _counted(connection: Connection, upto: int) -> str:
+    """Return how many verdicts have no larger number, and how many digests there are."""
     from sqlalchemy import func, select
 
-    from pytest_llmbench.history.tables import VERDICT
+    from pytest_llmbench.history.tables import DIGEST, VERDICT
 
-    count = select(func.count()).select_from(VERDICT)
-    newer = count.where(VERDICT.c.id > upto).scalar_subquery()
-    return int(connection.execute(select(count.scalar_subquery() - newer)).scalar_one())
+    count = select(func.count()).select_from(VERDICT)  # all of them are in an index, and the newer ones are few
+    verdicts = count.scalar_subquery() - count.where(VERDICT.c.id > upto).scalar_subquery()
+    digests = select(func.count()).select_from(DIGEST).where(DIGEST.c.configuration != ALL)
+    of_verdicts, of_digests = connection.execute(select(verdicts, digests.scalar_subquery())).one()
+    return f"{of_verdicts} in {of_digests}"
 
 
 def read(connection: Connection, configurations: Collection[str]) -> dict[str, list[tuple[str, str]]]:
@@ -126,28 +129,31 @@ def read(connection: Connection, configurations: Collection[str]) -> dict[str, l
     return found
 
 
-def remove_stale(connection: Connection) -> None:
-    """Remove digests that hold no longer: before verdicts are added, to which a file may give the numbers of others."""
+def without_stale(connection: Connection) -> int:
+    """Remove all digests if some do not hold, and return what `covered` does."""
     from sqlalchemy import delete, select
 
     from pytest_llmbench.history.tables import DIGEST
 
-    if not covered(connection) and connection.execute(select(DIGEST.c.upto).limit(1)).first():
+    last = covered(connection)
+    if not last and connection.execute(select(DIGEST.c.upto).limit(1)).first():
         connection.execute(delete(DIGEST))  # not every time: a user of a server may not be allowed to
+    return last
 
 
-def are_due(connection: Connection) -> bool:
-    """Whether so many verdicts are new that they are to be packed."""
-    from sqlalchemy import func, select
+def due(connection: Connection, last: int) -> int | None:
+    """Return the number up to which the verdicts after the `last` one are to be packed; None while they are few."""
+    from sqlalchemy import select
 
     from pytest_llmbench.history.tables import VERDICT
 
-    return (connection.execute(select(func.max(VERDICT.c.id))).scalar() or 0) - covered(connection) >= SIZE
+    numbers = select(VERDICT.c.id).where(VERDICT.c.id > last).order_by(VERDICT.c.id)
+    return connection.execute(numbers.offset(SIZE - 1).limit(1)).scalar()
 
 
 def renew(place: Place) -> None:
     """Pack what is due, in short transactions. What goes wrong is left to the next session: nothing needs them."""
-    with suppress(HistoryError):
+    with suppress(HistoryError, *DAMAGED):
         while _packed_more(place):
             pass
 
@@ -158,21 +164,29 @@ def _packed_more(place: Place) -> bool:
     from pytest_llmbench.history.tables import DIGEST, VERDICT
 
     with connected(place, writes=True) as connection:
-        remove_stale(connection)
-        if not are_due(connection):
+        last = without_stale(connection)
+        upto = due(connection, last)
+        if upto is None:
             return False
-        last = covered(connection)
-        upto = last + SIZE
         by_configuration = defaultdict(list)
         for row in connection.execute(after(last).where(VERDICT.c.id <= upto)):
             by_configuration[row.configuration].append(row)
-        rows = [
-            {"configuration": name, "newest_day": _newest_day(found), "verdicts": json.dumps(packed(found))}
-            for name, found in by_configuration.items()
-        ]
-        marker = {"configuration": ALL, "newest_day": "", "verdicts": str(_count(connection, upto))}
-        connection.execute(insert(DIGEST), [{**row, "upto": upto} for row in (marker, *rows)])
+        for name, found in by_configuration.items():
+            values = {"configuration": name, "newest_day": _newest_day(found), "verdicts": json.dumps(packed(found))}
+            connection.execute(insert(DIGEST).values(upto=upto, **values))
+        marker = {"configuration": ALL, "newest_day": "", "verdicts": _counted(connection, upto)}
+        connection.execute(insert(DIGEST).values(upto=upto, **marker))
     return True
+
+
+def remove(place: Place) -> None:
+    """Remove all digests, which are made again; where that cannot be, they stay."""
+    from sqlalchemy import delete
+
+    from pytest_llmbench.history.tables import DIGEST
+
+    with suppress(HistoryError), connected(place, writes=True) as connection:
+        connection.execute(delete(DIGEST))
 
 
 def _newest_day(rows: Sequence[Row[Any]]) -> str:

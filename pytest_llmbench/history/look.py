@@ -95,7 +95,7 @@ def prune(place: Place, before: datetime, *, dry_run: bool) -> dict[str, int]:
         for name, table, which in steps:
             removed[name] = connection.execute(select(func.count()).select_from(table).where(which)).scalar_one()
             connection.execute(delete(table).where(which))
-        digests.remove_stale(connection)
+        digests.without_stale(connection)
         if dry_run:
             connection.rollback()
     if not dry_run:

@@ -10,7 +10,7 @@ from operator import attrgetter, itemgetter
 
 from pytest_llmbench.errors import HistoryError
 from pytest_llmbench.history import digests
-from pytest_llmbench.history.digests import Digest, Said
+from pytest_llmbench.history.digests import DAMAGED, Digest, Said
 from pytest_llmbench.history.migrations import is_current
 from pytest_llmbench.history.place import Place
 from pytest_llmbench.history.store import connected
@@ -29,24 +29,30 @@ def past_runs(place: Place, configurations: Collection[str]) -> dict[str, tuple[
     Each is there once for each window, as it was judged last. Nothing from a store without tables. HistoryError where
     it cannot be read.
     """
+    try:
+        return _past_runs(place, configurations, from_digests=True)
+    except DAMAGED:  # they only repeat the verdicts
+        digests.remove(place)
+    try:
+        return _past_runs(place, configurations, from_digests=False)
+    except DAMAGED as error:
+        raise HistoryError(f"{place.shown}: holds what no session stored ({error!r})") from None
+
+
+def _past_runs(place: Place, configurations: Collection[str], *, from_digests: bool) -> dict[str, tuple[PastRun, ...]]:
     from pytest_llmbench.history.tables import VERDICT
 
     with connected(place, writes=False) as connection:
         if not is_current(connection, place.shown):
             return {}
-        covered = digests.covered(connection)
+        covered = digests.covered(connection) if from_digests else 0
         old = digests.read(connection, configurations) if covered else {}
         new = defaultdict(list)
         wanted = VERDICT.c.configuration.in_(configurations)  # the run's is the same, but would be searched first
         for row in connection.execute(digests.after(covered).where(wanted)):
             new[row.configuration].append(row)
-    found = {}
-    for name in configurations:
-        try:
-            found[name] = _last_days(_last_words(_read(old.get(name, ()), digests.packed(new.get(name, ())))))
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
-            remedy = "DELETE FROM llmb_digest, they are made again from the verdicts"
-            raise HistoryError(f"{place.shown}: a digest of {name} cannot be read ({error!r}); {remedy}") from None
+    read = ((name, _read(old.get(name, ()), digests.packed(new.get(name, ())))) for name in configurations)
+    found = {name: _last_days(_last_words(verdicts)) for name, verdicts in read}
     return {name: runs for name, runs in found.items() if runs}
 
 
@@ -61,11 +67,13 @@ def _read(old: Sequence[tuple[str, str]], new: Digest) -> list[Said]:
 
 
 def _first_day(opened: Sequence[Digest]) -> str:
-    """Return the first of the last days (ISO 8601) of which digests hold nights; empty where they are too few."""
+    """Return the first of the last days (ISO 8601) of which digests, newest first, hold nights; empty where they are
+    too few. A run counts once, as its newest verdict dates it."""
     if sum(len(digest["started"]) for digest in opened) < LAST:
         return ""
-    nights = (night for digest in opened for night in zip(digest["started"], digest["verdict"], strict=True))
-    days = {started[:10] for started, verdict in nights if started and verdict in SHOWN}
+    columns = [(digest["run"], digest["started"], digest["verdict"]) for digest in reversed(opened)]
+    nights = (night for one in columns for night in zip(*one, strict=True))
+    days = {started[:10] for started in {run: day for run, day, verdict in nights if day and verdict in SHOWN}.values()}
     return sorted(days)[-LAST] if len(days) >= LAST else ""
 
 

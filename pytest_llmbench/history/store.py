@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.history.place import Place
 
 PATIENCE_SECONDS = 20
-"""How long other processes may hold the store; each of ours does for milliseconds."""
+"""How long other processes may hold the store; each of ours does for less than a second."""
 
 CONNECT_SECONDS = 10
 

@@ -55,7 +55,8 @@ def write(place: Place, document: dict[str, Any]) -> int:
         migrate(connection, place.shown)
         if connection.execute(select(SESSION.c.id).where(SESSION.c.id == session["id"])).first():
             return 0
-        digests.remove_stale(connection)
+        # Before verdicts are added, to which a file may give the numbers of others that were removed.
+        last = digests.without_stale(connection) if place.file else digests.covered(connection)
         began = stored(datetime.fromisoformat(session["started"]))
         values = {**session, "started": began, "options": json.dumps(session["options"])}
         connection.execute(insert(SESSION), values)
@@ -63,8 +64,8 @@ def write(place: Place, document: dict[str, Any]) -> int:
         rows = [_row(one, session["id"], run) for one, run in zip(verdicts, runs, strict=True)]
         if rows:
             connection.execute(insert(VERDICT), rows)
-        due = digests.are_due(connection)
-    if due:
+        due = digests.due(connection, last)
+    if due is not None:
         digests.renew(place)
     return len(rows)
 

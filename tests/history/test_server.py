@@ -75,6 +75,9 @@ def test_a_user_who_may_not_delete_stores_and_packs(
         assert write(place, document(outcome(7.4, night))) == 1
     with connected(place, writes=False) as connection:
         assert digests.covered(connection) == 3
+    with connected(owner, writes=True) as connection:
+        connection.exec_driver_sql("DELETE FROM llmb_verdict WHERE run = 2")
+    assert write(place, document(outcome(7.4, 4))) == 1  # digests that do not hold are left to the owner
     assert len(Remembered(place, [builders.KEY]).past[builders.KEY]) == 4
 
 
