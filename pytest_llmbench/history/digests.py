@@ -35,7 +35,11 @@ DAMAGED = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
 OF_RUN = ("job_id", "fingerprint")
 OF_VERDICT = ("counts", "run_seconds", "verdict", "reason", "step_time_seconds", "expected_seconds", "log_difference")
-COLUMNS = ("session_started", "run", "started", "window", "environment", *OF_RUN, *OF_VERDICT)
+COLUMNS = ("session_started", "run", "started", *OF_RUN, "window", "environment", *OF_VERDICT)
+"""From `started` on they are the fields of PastRun."""
+
+REPEATED = ("session_started", "window", "environment", "verdict", "reason", "expected_seconds")
+"""Columns of few values: a list of these, and the place of each in it."""
 
 Digest = dict[str, Any]
 
@@ -45,29 +49,39 @@ Said = tuple[str, int, PastRun]
 
 def verdicts(digest: Digest) -> Iterator[Said]:
     """Yield the verdicts of a digest in the order of their numbers; `started` is None where nothing said it."""
-    windows, environments = [Window(*one) for one in digest["windows"]], digest["environments"]
-    began, runs, started, window, environment, job_ids, logs, *judged = map(digest.__getitem__, COLUMNS)
-    moments = [one and datetime.fromisoformat(one) for one in started]
-    of_window, with_environment = map(windows.__getitem__, window), map(environments.__getitem__, environment)
-    past = zip(moments, job_ids, logs, of_window, with_environment, *judged, strict=True)
-    return zip(began, runs, map(_past_run, past), strict=True)
+    values, places = digest["window"]
+    windows = [Window(*one) for one in values]
+    columns = {name: column(digest, name) for name in COLUMNS}
+    columns["started"] = [one and datetime.fromisoformat(one) for one in columns["started"]]
+    columns["window"] = map(windows.__getitem__, places)
+    began, runs, *past = columns.values()
+    return zip(began, runs, map(_past_run, zip(*past, strict=True)), strict=True)
 
 
 _past_run = partial(tuple.__new__, PastRun)
 """PastRun of a tuple of its fields: a year of nights of a cluster are 30,000."""
 
 
+def column(digest: Digest, name: str) -> Iterable[Any]:
+    """Return the values of one of COLUMNS."""
+    if name not in REPEATED:
+        return digest[name]  # type: ignore[no-any-return]
+    values, places = digest[name]
+    return map(values.__getitem__, places)
+
+
 def packed(rows: Iterable[Sequence[Any]]) -> Digest:
     """Return rows of `after` as a digest."""
-    windows: dict[tuple[Any, ...], int] = {}
-    environments: dict[str, int] = {}
-    lines = []
-    for began, run, _, started, environment, first, last, statistic, *plain in rows:
-        window = windows.setdefault((first, last, statistic), len(windows))
-        ran_with = environments.setdefault(environment, len(environments))
-        lines.append((_text(began), run, started and _text(started), window, ran_with, *plain))
-    columns = dict(zip(COLUMNS, zip(*lines, strict=True) if lines else [()] * len(COLUMNS), strict=True))
-    return {"windows": list(windows), "environments": list(map(json.loads, environments)), **columns}
+    lines = [
+        (_text(began), run, started and _text(started), job_id, logs, (first, last, statistic), environment, *judged)
+        for began, run, _, started, environment, first, last, statistic, job_id, logs, *judged in rows
+    ]
+    digest: Digest = dict(zip(COLUMNS, zip(*lines, strict=True) if lines else [()] * len(COLUMNS), strict=True))
+    for name in REPEATED:
+        places: dict[Any, int] = {}
+        at = [places.setdefault(value, len(places)) for value in digest[name]]
+        digest[name] = [list(map(json.loads, places)) if name == "environment" else list(places), at]
+    return digest
 
 
 def _text(moment: datetime) -> str:

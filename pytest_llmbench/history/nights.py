@@ -58,11 +58,11 @@ def _past_runs(place: Place, configurations: Collection[str], *, from_digests: b
 
 def _read(old: Sequence[tuple[str, str]], new: Digest) -> list[Said]:
     """Return the verdicts in digests, in their order; those in which all runs are older than needed are not opened."""
-    opened, first = [new], _first_day([new])
+    opened, first = [new], ""
     for newest_day, text in reversed(old):
+        first = first or _first_day(opened)
         if newest_day >= first:
             opened.append(json.loads(text))
-            first = _first_day(opened)
     return [said for digest in reversed(opened) for said in digests.verdicts(digest)]
 
 
@@ -71,7 +71,8 @@ def _first_day(opened: Sequence[Digest]) -> str:
     too few. A run counts once, as its newest verdict dates it."""
     if sum(len(digest["started"]) for digest in opened) < LAST:
         return ""
-    columns = [(digest["run"], digest["started"], digest["verdict"]) for digest in reversed(opened)]
+    names = ("run", "started", "verdict")
+    columns = ((digests.column(digest, name) for name in names) for digest in reversed(opened))
     nights = (night for one in columns for night in zip(*one, strict=True))
     days = {started[:10] for started in {run: day for run, day, verdict in nights if day and verdict in SHOWN}.values()}
     return sorted(days)[-LAST] if len(days) >= LAST else ""
@@ -83,6 +84,8 @@ def _last_words(verdicts: Sequence[Said]) -> list[PastRun]:
     What is known of a run is what stands with its newest verdict: a session that is added late says nothing of it.
     """
     known = {run: past for _, run, past in verdicts}
+    if len(known) == len(verdicts):  # none was judged twice: most often
+        return [past for past in known.values() if past.verdict in SHOWN]
     in_order = sorted(verdicts, key=itemgetter(0))
     last = {(run, past.window): past for _, run, past in in_order if past.verdict in SHOWN}
     return [past if known[run] is past else _as_known(past, known[run]) for (run, _), past in last.items()]
