@@ -49,13 +49,11 @@ Said = tuple[str, int, PastRun]
 
 def verdicts(digest: Digest) -> Iterator[Said]:
     """Yield the verdicts of a digest in the order of their numbers; `started` is None where nothing said it."""
-    values, places = digest["window"]
-    windows = [Window(*one) for one in values]
-    columns = {name: column(digest, name) for name in COLUMNS}
-    columns["started"] = [one and datetime.fromisoformat(one) for one in columns["started"]]
-    columns["window"] = map(windows.__getitem__, places)
-    began, runs, *past = columns.values()
-    return zip(began, runs, map(_past_run, zip(*past, strict=True)), strict=True)
+    windows, places = digest["window"]
+    digest = {**digest, "window": [[Window(*one) for one in windows], places]}
+    began, runs, started, *past = [column(digest, name) for name in COLUMNS]
+    moments = [one and datetime.fromisoformat(one) for one in started]
+    return zip(began, runs, map(_past_run, zip(moments, *past, strict=True)), strict=True)
 
 
 _past_run = partial(tuple.__new__, PastRun)
@@ -130,16 +128,16 @@ def _counted(connection: Connection, upto: int) -> str:
     return f"{of_verdicts} in {of_digests}"
 
 
-def read(connection: Connection, configurations: Collection[str]) -> dict[str, list[tuple[str, str]]]:
+def read(connection: Connection, configurations: Collection[str]) -> dict[str, list[list[str]]]:
     """Return by configuration its digests in their order, each as the day (ISO 8601) of its newest run and its text."""
     from sqlalchemy import select
 
     from pytest_llmbench.history.tables import DIGEST
 
-    wanted = select(DIGEST).where(DIGEST.c.configuration.in_(configurations)).order_by(DIGEST.c.upto)
+    wanted = select(DIGEST.c.configuration, DIGEST.c.newest_day, DIGEST.c.verdicts).order_by(DIGEST.c.upto)
     found = defaultdict(list)
-    for row in connection.execute(wanted):
-        found[row.configuration].append((row.newest_day, row.verdicts))
+    for name, *digest in connection.execute(wanted.where(DIGEST.c.configuration.in_(configurations))).all():
+        found[name].append(digest)
     return found
 
 
@@ -183,7 +181,7 @@ def _packed_more(place: Place) -> bool:
         if upto is None:
             return False
         by_configuration = defaultdict(list)
-        for row in connection.execute(after(last).where(VERDICT.c.id <= upto)):
+        for row in connection.execute(after(last).where(VERDICT.c.id <= upto)).all():
             by_configuration[row.configuration].append(row)
         for name, found in by_configuration.items():
             values = {"configuration": name, "newest_day": _newest_day(found), "verdicts": json.dumps(packed(found))}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from datetime import datetime
 from operator import attrgetter, itemgetter
 
 from pytest_llmbench.errors import HistoryError
@@ -18,6 +19,8 @@ from pytest_llmbench.models import PastRun
 
 LAST = 365
 """The runs of so many of the last days of each configuration are read."""
+
+_STARTED: Callable[[PastRun], datetime] = attrgetter("started")
 
 SHOWN = frozenset(("PASS", "REGRESSION", "IMPROVEMENT", "INCONCLUSIVE", "INVALID", "TEST_FAILED", "NOT_ASSERTED"))
 """The verdicts of a night; a profiled run is none, and a recording gives none."""
@@ -49,14 +52,14 @@ def _past_runs(place: Place, configurations: Collection[str], *, from_digests: b
         old = digests.read(connection, configurations) if covered else {}
         new = defaultdict(list)
         wanted = VERDICT.c.configuration.in_(configurations)  # the run's is the same, but would be searched first
-        for row in connection.execute(digests.after(covered).where(wanted)):
+        for row in connection.execute(digests.after(covered).where(wanted)).all():
             new[row.configuration].append(row)
     read = ((name, _read(old.get(name, ()), digests.packed(new.get(name, ())))) for name in configurations)
     found = {name: _last_days(_last_words(verdicts)) for name, verdicts in read}
     return {name: runs for name, runs in found.items() if runs}
 
 
-def _read(old: Sequence[tuple[str, str]], new: Digest) -> list[Said]:
+def _read(old: Sequence[Sequence[str]], new: Digest) -> list[Said]:
     """Return the verdicts in digests, in their order; those in which all runs are older than needed are not opened."""
     opened, first = [new], ""
     for newest_day, text in reversed(old):
@@ -97,8 +100,8 @@ def _as_known(past: PastRun, known: PastRun) -> PastRun:
 
 def _last_days(runs: Iterable[PastRun]) -> tuple[PastRun, ...]:
     """Return the runs of the last days, oldest first, without those of which nothing says when they started."""
-    found = sorted((run for run in runs if run.started), key=attrgetter("started"))
-    if len(found) > LAST:
-        days = [run.started.toordinal() for run in found]
-        found = found[bisect_left(days, sorted(set(days))[-LAST:][0]) :]
+    found = sorted([run for run in runs if run.started], key=_STARTED)
+    days = list(dict.fromkeys(map(datetime.toordinal, map(_STARTED, found))))
+    if len(days) > LAST:
+        found = found[bisect_left(found, days[-LAST], key=lambda run: _STARTED(run).toordinal()) :]
     return tuple(found)

@@ -37,8 +37,8 @@ def _newest_valid(evidence: Evidence) -> Earlier | None:
 
 def as_nights(older: Sequence[Earlier]) -> Nights:
     """Return measured nights, oldest first, as what happened on them."""
-    nights = [one if isinstance(one, PastRun) else _night(one, one.statistic_seconds or math.nan) for one in older]
-    return [one for one in nights if 0 < (one.statistic_seconds or 0) < math.inf]
+    measured = [one for one in older if 0 < (one.statistic_seconds or 0) < math.inf]
+    return [one if isinstance(one, PastRun) else _night(one, one.statistic_seconds or math.nan) for one in measured]
 
 
 def as_night(tonight: Sequence[Measurement]) -> list[Night]:
