@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.errors import HistoryError
@@ -45,16 +46,13 @@ def connected(place: Place, *, writes: bool) -> Iterator[Connection]:
 
     Where it `writes`, all others that write wait. HistoryError where the store cannot be used; nothing was stored then.
     """
-    engine = _engine(place, writes)
-    try:
-        with explained(place), engine.connect() as connection:
-            connection.begin()  # now, not with the first statement: whoever writes waits here
-            if engine.dialect.name == "postgresql":
-                _begin(connection, writes)
-            yield connection
-            connection.commit()
-    finally:
-        engine.dispose()
+    with explained(place), _engine(place).connect() as connection:
+        connection.execution_options(llmb_writes=writes)
+        connection.begin()  # now, not with the first statement: whoever writes waits here
+        if connection.dialect.name == "postgresql":
+            _begin(connection, writes)
+        yield connection
+        connection.commit()
 
 
 @contextmanager
@@ -68,7 +66,8 @@ def explained(place: Place) -> Iterator[None]:
         raise HistoryError(f"{place.shown}: {_told(error)}; {_remedy(error, place)}") from None
 
 
-def _engine(place: Place, writes: bool) -> Engine:
+@lru_cache(maxsize=8)
+def _engine(place: Place) -> Engine:
     """Return an engine without a pool: a connection that is not used is closed."""
     from sqlalchemy import URL, NullPool, create_engine, event
 
@@ -85,7 +84,7 @@ def _engine(place: Place, writes: bool) -> Engine:
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if connection.get_execution_options()["llmb_writes"] else "BEGIN")
 
     return engine
 
