@@ -26,10 +26,10 @@ from pytest_llmbench.settings import Settings
 
 if TYPE_CHECKING:
     from pytest_llmbench.judge.comparison import Comparison, Row
-    from pytest_llmbench.judge.nights import Earlier
+    from pytest_llmbench.judge.nights import EarlierNights
     from pytest_llmbench.judge.shift import SharedShift
 
-Older: TypeAlias = "Mapping[Key, Sequence[Earlier]]"
+Older: TypeAlias = "Mapping[Key, EarlierNights]"
 """For each key the nights before tonight, oldest first."""
 
 

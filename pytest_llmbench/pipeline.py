@@ -187,6 +187,7 @@ def _against(
     now: datetime,
 ) -> Evidence:
     """Return what is known of a configuration against a baseline, but for what others say of the noise."""
+    from pytest_llmbench.judge.nights import Recalled
     from pytest_llmbench.judge.noise import assumed
 
     return Evidence(
@@ -200,7 +201,7 @@ def _against(
         repeat_window=settings.repeat_window,
         assumed_cv=settings.assumed_cv,
         drift_budget=drift_budget_of(settings, baseline),
-        recalled=tuple([one for one in recalled if one.window == baseline.window]),
+        recalled=Recalled([one for one in recalled if one.window == baseline.window]),
     )
 
 

@@ -25,7 +25,7 @@ from pytest_llmbench.models import (
 from pytest_llmbench.settings import Settings
 
 if TYPE_CHECKING:
-    from pytest_llmbench.judge.nights import Earlier
+    from pytest_llmbench.judge.nights import EarlierNights
 
 FAILS = 0.01
 """A smaller change to slower, as a fraction, is told and fails nothing; several that come to it together do."""
@@ -43,7 +43,7 @@ def with_changes(judged: Judged, older: Older, acknowledged: Sequence[Acknowledg
 def _with_changes(
     judgement: Judgement,
     evidence: Evidence,
-    older: Sequence[Earlier],
+    older: EarlierNights,
     acknowledged: Sequence[Acknowledgement],
     now: datetime,
 ) -> Judgement:

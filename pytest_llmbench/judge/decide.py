@@ -222,9 +222,7 @@ def _finding(found: Estimate, tonight: Sequence[Measurement], evidence: Evidence
     return _Finding(Verdict.PASS, Reason.WITHIN_TOLERANCE)
 
 
-def _over_nights(
-    evidence: Evidence, newest: Measurement, older: Sequence[nights.Earlier], meets: bool
-) -> _Finding | None:
+def _over_nights(evidence: Evidence, newest: Measurement, older: nights.EarlierNights, meets: bool) -> _Finding | None:
     """Return what three INCONCLUSIVE nights running say together of a run that does not meet the literal rule.
 
     Only a REGRESSION: two good nights must not average away that something changed tonight.

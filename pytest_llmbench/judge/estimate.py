@@ -10,9 +10,9 @@ import numpy as np
 
 from pytest_llmbench import wording
 from pytest_llmbench.judge import margin, noise
-from pytest_llmbench.judge.nights import Earlier
+from pytest_llmbench.judge.nights import Earlier, EarlierNights
 from pytest_llmbench.judge.sample import WithinRun, within_run
-from pytest_llmbench.models import Baseline, Estimate, Evidence, Measurement, Noise, PastRun
+from pytest_llmbench.models import Baseline, Estimate, Evidence, Measurement, Noise
 
 FEWEST_STEPS = 3
 """A window with fewer steps says nothing of its own spread."""
@@ -61,17 +61,16 @@ def theta(runs: Sequence[Measurement], baseline: Baseline) -> float:
     return sum(math.log(one / baseline.step_seconds) for one in seconds) / len(seconds)
 
 
-def noise_of(evidence: Evidence, older: Sequence[Earlier], tonight: Sequence[Measurement] = ()) -> Noise:
+def noise_of(evidence: Evidence, older: EarlierNights, tonight: Sequence[Measurement] = ()) -> Noise:
     """Return the run-to-run noise of a configuration, pooled from all that was measured; else what is assumed."""
     own = [*own_noise(evidence.baseline, older), noise.of_runs([_seconds(run) for run in tonight], "repeats")]
     return noise.with_prior(noise.pooled(own), evidence.prior, evidence.assumed_cv)
 
 
-def own_noise(baseline: Baseline, older: Sequence[Earlier]) -> list[Noise | None]:
+def own_noise(baseline: Baseline, older: EarlierNights) -> list[Noise | None]:
     """Return what a configuration's own nights and its recorded runs say of its noise; None where they are too few."""
     recorded = baseline.recording.run_seconds if baseline.recording else ()
-    logarithms = np.log(np.array([run.statistic_seconds for run in older], dtype=float))
-    return [noise.of_history(logarithms, _nights(older)), noise.of_runs(recorded, "recorded runs")]
+    return [older.noise, noise.of_runs(recorded, "recorded runs")]
 
 
 def disagree(runs: Sequence[Measurement], run_noise: Noise) -> bool:
@@ -102,14 +101,6 @@ def _within(run: Measurement) -> WithinRun:
     inside = within_run(np.array(run.window_seconds), run.baseline.window.statistic, run.moving_mean, run.mean_of)
     half_unit = run.resolution_seconds / 2 / _seconds(run)  # all steps may be rounded the same way
     return replace(inside, error=math.hypot(inside.error, half_unit / math.sqrt(3)), reach=inside.reach + half_unit)
-
-
-def _nights(older: Sequence[Earlier]) -> str:
-    """Return what nights are called: where only the history knows some of them, that is said."""
-    recalled = list(map(type, older)).count(PastRun)  # of a year of nights, three times a configuration
-    if not recalled:
-        return "nights"
-    return "nights of history" if recalled == len(older) else f"nights, {recalled} of them of the history"
 
 
 def _seconds(run: Earlier) -> float:

@@ -6,10 +6,14 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from functools import cached_property
 from itertools import pairwise
 from operator import attrgetter
 
-from pytest_llmbench.models import Evidence, Measurement, PastRun
+import numpy as np
+
+from pytest_llmbench.judge.noise import of_history
+from pytest_llmbench.models import Evidence, Measurement, Noise, PastRun
 
 Earlier = Measurement | PastRun
 """A run that stands for an earlier night: one that was found, or one that only the history knows."""
@@ -18,6 +22,28 @@ ADJACENT = timedelta(days=4)
 """Nights this near to each other are running: a weekend may lie between them."""
 
 _BEGUN: Callable[[Earlier], datetime] = attrgetter("started")  # of those that have one
+
+
+class EarlierNights(tuple[Earlier, ...]):
+    """The nights before tonight, oldest first, one run each; their noise is worked out once."""
+
+    @cached_property
+    def noise(self) -> Noise | None:
+        """What they say of the noise from run to run; None where they are too few."""
+        recalled = sum(isinstance(one, PastRun) for one in self)
+        told = "nights" if not recalled else "nights of history"
+        if 0 < recalled < len(self):
+            told = f"nights, {recalled} of them of the history"
+        return of_history(np.log(np.array([one.statistic_seconds for one in self], dtype=float)), told)
+
+
+class Recalled(tuple[PastRun, ...]):
+    """The valid runs that only the history knows, oldest first, with the nights before a day of which they are all."""
+
+    @cached_property
+    def before(self) -> dict[int | None, EarlierNights]:
+        """By the day of tonight (an ordinal; None: nothing ran), as `history` found them."""
+        return {}
 
 
 def repeats(newest: Measurement, evidence: Evidence) -> tuple[tuple[Measurement, ...], tuple[Measurement, ...]]:
@@ -58,7 +84,7 @@ def build(measurement: Measurement) -> str:
     return "; ".join(parts) if any(not part.startswith("release=") for part in parts) else ""
 
 
-def history(tonight: Sequence[Measurement], evidence: Evidence) -> list[Earlier]:
+def history(tonight: Sequence[Measurement], evidence: Evidence) -> EarlierNights:
     """Return one valid run for each earlier night (day, UTC), oldest first: the newest of that day.
 
     Runs of one day share what changes from night to night, so that they would make the noise look small; those of
@@ -66,14 +92,19 @@ def history(tonight: Sequence[Measurement], evidence: Evidence) -> list[Earlier]
     start nothing says: it counts as the newest.
     """
     started = max((one.started for one in tonight if one.started), default=evidence.now)
-    measured = (*evidence.measurements, *evidence.history)
+    day = started.toordinal() if tonight else None
+    measured, recalled = (*evidence.measurements, *evidence.history), evidence.recalled
     found = [one for one in measured if one.valid and one.started is not None and one not in tonight]
-    known: list[Earlier] = sorted((*found, *evidence.recalled), key=_BEGUN)
-    before = known[: bisect_right(known, started, key=_BEGUN)]
-    nights = dict(zip(map(datetime.toordinal, map(_BEGUN, before)), before, strict=True))
-    if tonight:  # an earlier run of its day is no earlier night
-        nights.pop(started.toordinal(), None)
-    return list(nights.values())
+    alone = not found and all(one.started <= started for one in recalled[-1:])
+    kept = recalled.before if alone and isinstance(recalled, Recalled) else {}
+    if day not in kept:
+        known: list[Earlier] = sorted((*found, *recalled), key=_BEGUN)
+        before = known[: bisect_right(known, started, key=_BEGUN)]
+        nights = dict(zip(map(datetime.toordinal, map(_BEGUN, before)), before, strict=True))
+        if day is not None:  # an earlier run of its day is no earlier night
+            nights.pop(day, None)
+        kept[day] = EarlierNights(nights.values())
+    return kept[day]
 
 
 def running(older: Sequence[Measurement], newest: Measurement, count: int) -> list[Measurement]:

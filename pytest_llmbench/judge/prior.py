@@ -19,9 +19,9 @@ def prior(configurations: Iterable[Evidence], assumed_cv: float) -> Noise:
     return noise.of_others(measured) or noise.assumed(assumed_cv)
 
 
-def _older(evidence: Evidence) -> list[nights.Earlier]:
+def _older(evidence: Evidence) -> nights.EarlierNights:
     """Return the nights before the newest valid run; where there is none but a history, all nights."""
     newest = next((one for one in evidence.measurements if one.valid), None)
     if newest is None and not evidence.recalled:
-        return []
+        return nights.EarlierNights()
     return nights.history([newest] if newest else [], evidence)

@@ -60,5 +60,5 @@ def test_a_night_is_a_day_and_none_is_that_of_tonight() -> None:
     hours = (0, 2, 5, 20, 22, 44, 46)  # before six in the morning
     newest, *older = (measurement(7.4, run=run(started=NOW - timedelta(hours=one))) for one in hours)
     found = history([newest], evidence(newest, *older))
-    assert found == [older[4], older[2]]
-    assert history([], evidence(newest, *older)) == [older[4], older[2], newest]
+    assert list(found) == [older[4], older[2]]
+    assert list(history([], evidence(newest, *older))) == [older[4], older[2], newest]
