@@ -1,0 +1,86 @@
+"""Nights that are constructed to look green, or to look odd and be well: what tests of the gate are fed with."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from generator import write_run
+
+from pytest_llmbench.models import Baseline
+
+NEMO2 = "llama3.1_8b-25.04-h100-fp8-16"
+BF16 = "llama3.1_8b-25.04-h100-bf16-16"
+NEMO2_LAUNCHER = "grok1_314b-25.05-gb200-bf16-128"
+NEMO1 = "nemotron4_340b-25.01-h100-bf16-128"
+GROK = "grok1_314b-24.11-h100-bf16-64"
+MAXTEXT = "maxtext_llama2_70b-24.11-h100-bf16-128"
+
+Edit = Callable[[str], str]
+"""From the text of a log to another."""
+
+
+@dataclass
+class Site:
+    """A folder of runs in the making. The last night began three hours ago, those before it a day earlier each."""
+
+    folder: Path
+    baselines: Mapping[str, Baseline]
+    newest: datetime = field(default_factory=lambda: datetime.now(UTC).replace(microsecond=0) - timedelta(hours=3))
+    number: int = 5000
+
+    def write(self, identifier: str = NEMO2, *, days: float = 0, edit: Edit | None = None, **options: Any) -> Path:
+        """Write a run that began so many days before the last night, and return its log."""
+        self.number += 1
+        usual = {"started": self.newest - timedelta(days=days), "job_id": str(self.number + 1000 * (9 - int(days)))}
+        path = write_run(self.folder, self.baselines[identifier], **usual | options)
+        if edit is not None:
+            rewrite(path, edit)
+        return path
+
+    def good(self, identifier: str = NEMO2, *, days: float = 1, **options: Any) -> Path:
+        """Write a clean run of a night before the last."""
+        return self.write(identifier, days=days, **options)
+
+
+def rewrite(path: Path, edit: Edit) -> None:
+    """Change the text of a file, and keep its time."""
+    import os
+
+    stamp = path.stat().st_mtime
+    path.write_bytes(edit(path.read_bytes().decode("utf-8")).encode("utf-8"))
+    os.utime(path, (stamp, stamp))
+
+
+def replace(pattern: str, by: str | Callable[[re.Match[str]], str], count: int = 0) -> Edit:
+    """Return the edit that replaces what a regular expression finds."""
+    return lambda text: re.sub(pattern, by, text, count=count)
+
+
+def of_steps(change: Callable[[int, str], str | None], name: str = "iteration") -> Edit:
+    """Return the edit that changes each line of a NeMo 2 step by its number; None takes the line out."""
+
+    def edit(text: str) -> str:
+        lines = []
+        for line in text.splitlines(keepends=True):
+            found = re.search(rf"{name} (\d+)/", line)
+            changed = change(int(found.group(1)), line) if found else line
+            lines.append(changed or "")
+        return "".join(lines)
+
+    return edit
+
+
+def timed(scale: Callable[[int, float], str], first: int = 0, last: int = 10**9) -> Edit:
+    """Return the edit that prints other step times in the lines of NeMo 2 from step `first` to `last`."""
+
+    def change(step: int, line: str) -> str:
+        if not first <= step <= last:
+            return line
+        return re.sub(r"(?<=timing in s: )[\d.]+", lambda found: scale(step, float(found.group())), line)
+
+    return of_steps(change)
