@@ -23,6 +23,7 @@ DROPPED = {
     "other-rank": ("step", "of other ranks"),
     "other-dialect": ("record", "of another dialect"),
     "unknown-step": ("record", "without a certain step number"),
+    "ramped-up": ("step", "in which the batch still grew, set aside"),
 }
 """What the reasons of the parse stage mean: of what there are so many, and what became of it."""
 
