@@ -119,7 +119,7 @@ class Collector:
         self._first_lines: dict[bytes, int] = {}
         self._checkpoints = checkpoints.Found()
         self._environment = environment.Found()
-        self._stated = stated.Found()
+        self._stated = stated.Statements()
         self._trace_line = 0
         self._steps_since_trace = False
         self._start = facts.Start()

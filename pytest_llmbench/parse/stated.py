@@ -133,7 +133,7 @@ MARKERS = tuple(dict.fromkeys(rule.marker for rule in RULES))
 _BY_MARKER = {marker: [rule for rule in RULES if rule.marker == marker] for marker in MARKERS}
 
 
-class Found:
+class Statements:
     """The statements of one log, in its order."""
 
     def __init__(self) -> None:
