@@ -14,6 +14,9 @@ from pytest_llmbench.models import Acknowledgement, Asked, Baseline, Configurati
 from pytest_llmbench.settings import DEFAULT_TOLERANCE, Settings
 from pytest_llmbench.tolerance import merged
 
+PLAUSIBLE = 0.15
+"""A run that saves a larger part of its baseline's time is more likely one of another configuration."""
+
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
@@ -82,6 +85,26 @@ def tolerance_of(settings: Settings, baseline: Baseline) -> Tolerance:
 def drift_budget_of(settings: Settings, baseline: Baseline) -> float:
     """Return how far recorded values may move: the command line decides, else the ini file, else the baseline file."""
     return settings.drift_budget or baseline.drift_budget or DRIFT_BUDGET
+
+
+def is_any_improvement(key: Key, settings: Settings, catalogue: Catalogue) -> bool:
+    """Whether a run of this configuration may be faster than its baseline by any amount.
+
+    So it is where somebody said so, against another release (they differ by up to 24 %), and on this machine, of which
+    nobody knows what else it does.
+    """
+    if settings.any_improvement or settings.baseline_release:
+        return True
+    if settings.launch is not None and settings.launch.launcher == "local":
+        return True
+    kinds = (dict(recipe.launch).get("kind") for recipe in catalogue.recipes if recipe.name == key.recipe)
+    return "local" in kinds
+
+
+def relatives_of(key: Key, catalogue: Catalogue) -> tuple[tuple[str, float], ...]:
+    """Return the ids and step times of the other configurations of a model, in any release, size and precision."""
+    others = (of_key[0] for other, of_key in catalogue.baselines.items() if other.recipe == key.recipe and other != key)
+    return tuple((one.key.id, one.step_seconds) for one in others if one.step_seconds > 0)
 
 
 def _chosen(recipes: Sequence[Recipe], against: str) -> dict[Key, tuple[Baseline, ...]]:

@@ -26,6 +26,7 @@ from pytest_llmbench.models import (
     ParsedLog,
     RegexDialect,
     Segment,
+    Statement,
     Steps,
     Unread,
 )
@@ -35,7 +36,7 @@ from pytest_llmbench.resting import without_collector
 _HEADER = struct.Struct("=Q")
 """Bytes of the JSON text."""
 
-_RECORDS = (ParsedLog, Segment, Ending, Dropped, CheckpointRecord, Checkpoints, Unread, RegexDialect)
+_RECORDS = (ParsedLog, Segment, Ending, Dropped, CheckpointRecord, Checkpoints, Statement, Unread, RegexDialect)
 _FIELDS: dict[type[Any], tuple[Any, ...]] = {
     record: tuple(getattr(record, one.name) for one in fields(record)) for record in _RECORDS
 }

@@ -18,7 +18,14 @@ from pytest_llmbench.across import (
     with_warnings,
 )
 from pytest_llmbench.batch import Batch, Judged
-from pytest_llmbench.catalogue import Catalogue, drift_budget_of, tolerance_of
+from pytest_llmbench.catalogue import (
+    PLAUSIBLE,
+    Catalogue,
+    drift_budget_of,
+    is_any_improvement,
+    relatives_of,
+    tolerance_of,
+)
 from pytest_llmbench.ingest import Ingested, ingest
 from pytest_llmbench.models import (
     Baseline,
@@ -175,6 +182,11 @@ def evidence_of(
         found, recalled = _with_past(of_key, past.get(key, ()))
         pairs = zip(catalogue.baselines[key], found, strict=True)
         evidence[key] = tuple(_against(baseline, one, recalled, settings, now) for baseline, one in pairs)
+        if any(found) and not is_any_improvement(key, settings, catalogue):
+            relatives = relatives_of(key, catalogue)
+            evidence[key] = tuple(
+                dataclasses.replace(one, plausible=PLAUSIBLE, relatives=relatives) for one in evidence[key]
+            )
     known = prior((of_key[0] for of_key in evidence.values()), settings.assumed_cv)
     return {key: tuple(dataclasses.replace(one, prior=known) for one in of_key) for key, of_key in evidence.items()}
 

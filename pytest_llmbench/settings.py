@@ -57,9 +57,9 @@ class Settings:
     baseline files decide. `against` is empty for recorded baselines where there are any, `repeat_window` None for no
     repeats but those of one launch, `assumed_cv` a fraction, and so is `drift_budget`, None where the baseline files
     decide; `accept_drift` is why more may be recorded. `cache` is the folder of what was read before, None to read all.
-    `github`: this is a job of GitHub Actions that is told what is red, in its `step_summary` too. `commit` is what a CI
-    says that it tests, empty where none does. `history` is where verdicts are kept, None for nowhere, as in a session
-    that records and judges nothing.
+    `any_improvement`: somebody said that a run may be faster by any amount. `github`: this is a job of GitHub Actions
+    that is told what is red, in its `step_summary` too. `commit` is what a CI says that it tests, empty where none
+    does. `history` is where verdicts are kept, None for nowhere, as in a session that records and judges nothing.
     """
 
     logs: tuple[Path, ...] = ()
@@ -85,6 +85,7 @@ class Settings:
     html: Path | None = None
     inconclusive: str = "literal"
     improvement: str = "pass"
+    any_improvement: bool = False
     scaling: str = "report"
     trend: str = "report"
     acknowledged: Path | None = None
@@ -128,6 +129,7 @@ def resolve(values: Mapping[str, Any], directory: Path) -> Settings:
         html=with_packages("--llmb-html", output(values, "--llmb-html", directory), "html", ("jinja2", "leather")),
         inconclusive=chosen(values, "--llmb-inconclusive", "literal"),
         improvement=chosen(values, "--llmb-improvement", "pass"),
+        any_improvement=value(values, "--llmb-improvement") == "pass",
         scaling=chosen(values, "--llmb-scaling", "report"),
         trend=chosen(values, "--llmb-trend", "report"),
         acknowledged=_file(values, "--llmb-acknowledged", directory),
@@ -212,7 +214,8 @@ def _refuse_idle_trend(settings: Settings, typed: Mapping[str, Any]) -> None:
 def _certifying(settings: Settings, typed: Mapping[str, Any]) -> Settings:
     """Return what a certificate rests on: nothing untold, nothing missing, and the published performance.
 
-    Only the command line and the ini file may say another tolerance or baseline, and nothing another `inconclusive`.
+    Only the command line and the ini file may say another tolerance or baseline, only the command line that a run may
+    be faster by any amount, and nothing another `inconclusive`.
     """
     mode = value(typed, "--llmb-inconclusive")
     if mode not in (None, "fail"):
@@ -226,6 +229,7 @@ def _certifying(settings: Settings, typed: Mapping[str, Any]) -> Settings:
         require=(*settings.require, "all"),
         against=settings.against or "published",
         inconclusive="fail",
+        any_improvement=value(typed, "--llmb-improvement") == "pass",
     )
 
 

@@ -81,7 +81,7 @@ def steps(seconds: Sequence[float] | float = 7.325, first: int = 0, **columns: A
         "line": index + 100,
         "mean_of": np.ones(count, dtype=np.int64),
         "asynchronous": np.zeros(count, dtype=bool),
-        "loss": np.full(count, 12.0),
+        "loss": 12.0 - 0.01 * np.arange(count),
         "has_loss": np.ones(count, dtype=bool),
         "grad_norm": absent,
         "has_grad_norm": np.zeros(count, dtype=bool),
@@ -89,6 +89,10 @@ def steps(seconds: Sequence[float] | float = 7.325, first: int = 0, **columns: A
         "tokens_per_second_per_gpu": absent,
         "global_batch_size": np.full(count, 256.0),
         "peak_memory_bytes": absent,
+        "learning_rate": absent,
+        "consumed_samples": absent,
+        "target_tokens": absent,
+        "skipped_steps": absent,
     }
     return Steps(**{**made, **columns})
 

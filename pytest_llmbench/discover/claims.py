@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from pytest_llmbench.discover.names import RECIPES
 from pytest_llmbench.models import Clue, Recipe
 
 _FRAMEWORK = re.compile(r"(?:nemo\d?|maxtext)[-_]", re.IGNORECASE)
@@ -71,6 +72,8 @@ def _agree(one: Claim, other: Claim, recipes: Sequence[Recipe]) -> bool:
         return True
     if one.field == "recipe":
         return bool(recipes_named(one.value, recipes) & recipes_named(other.value, recipes))
+    if one.field == "dtype":  # metadata say `fp8` of every recipe of it
+        return any({one.value, other.value} <= {"fp8", *names} for names in RECIPES.values())
     either_way = is_release(one.value, other.value) or is_release(other.value, one.value)
     return one.field == "release" and either_way
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_llmbench.discover.claims import Claim, Claims, is_release, recipes_named
+from pytest_llmbench.discover.names import RECIPES
 from pytest_llmbench.models import Baseline, Key, Recipe
 
 _FIRST_WORKLOADS_RELEASE = (25, 5)
@@ -122,13 +123,12 @@ def _accepted(baseline: Baseline, said: Mapping[str, Claim]) -> dict[str, Collec
     key, configuration = baseline.key, baseline.configuration
     accepted: dict[str, Collection[str]] = {
         "size": {key.size.casefold()},
-        "dtype": {key.dtype.casefold()},
         "gpus": {str(key.gpus)},
         "nodes": {str(_nodes(key, said))},
         "gpu": {key.gpu.casefold()},
         "task": _PRETRAINING if key.task.casefold() in _PRETRAINING else {key.task.casefold()},
         "scaling": {key.scaling.casefold()} if key.scaling else {"weak"},
-        "variant": {key.variant.casefold()},
+        **_precision(key, said),
         "proxy": {str(configuration.proxy).lower()},
         "global_batch_size": {str(configuration.global_batch_size)},
         "model_overrides": (),
@@ -137,6 +137,21 @@ def _accepted(baseline: Baseline, said: Mapping[str, Claim]) -> dict[str, Collec
         accepted["micro_batch_size"] = {str(configuration.micro_batch_size)}
     sizes = ((name, getattr(configuration.parallelism, name)) for name in _PARALLELISM)
     return accepted | {name: {str(size)} for name, size in sizes if size is not None}
+
+
+def _precision(key: Key, said: Mapping[str, Claim]) -> dict[str, Collection[str]]:
+    """Return the precisions and variants that a run of this baseline may say: one recipe of FP8 has several names.
+
+    `fp8_mx`, `mxfp8`, and `fp8` with the variant `mx` are one. Where the baseline names none, or another one, it is not
+    the run's.
+    """
+    dtype, variant = key.dtype.casefold(), key.variant.casefold()
+    recipe = next((name for name, names in RECIPES.items() if dtype in names), variant if dtype == "fp8" else "")
+    if recipe not in RECIPES:
+        return {"dtype": {dtype}, "variant": {variant}}
+    stated = "variant" in said and said["variant"].value == recipe
+    dtypes = {dtype, *RECIPES[recipe], *(["fp8"] if stated else [])}
+    return {"dtype": dtypes, "variant": {variant, recipe}}
 
 
 def _nodes(key: Key, said: Mapping[str, Claim]) -> int:

@@ -32,6 +32,14 @@ _GPUS_THEN_SIZE = re.compile(
     rf"(?P<recipe>[^_]+)-(?P<gpus>\d+)_(?P<size>{SIZE})(?:_(?P<job>\d+))?(?:_(?P<attempt>\d+))?", _IGNORE
 )
 _JOB_AND_ATTEMPT = re.compile(r"(?P<base>.*?)_(?P<job>\d+)(?:_(?P<attempt>\d+))?", re.DOTALL)
+RECIPES = {
+    "cs": ("fp8_cs", "fp8cs"),
+    "mx": ("fp8_mx", "fp8mx", "mxfp8"),
+    "ds": ("fp8_ds", "fp8ds"),
+    "sc": ("fp8_sc", "fp8sc"),
+}
+"""The recipes of FP8 (current scaling, MXFP8, delayed scaling, sub-channel scaling), and names of the precision with
+each: they differ by 6 to 50 %, so that a run of one of them is none of another."""
 _SETTING = re.compile(r"(tp|pp|cp|ep|etp|dp|vp|fsdp|mbs|gbs|ga)(\d+)", _IGNORE)
 _GPUS = re.compile(r"gpus?(\d+)|(\d+)(?:gpus?|g)", _IGNORE)
 _NODES = re.compile(r"nodes?(\d+)|(\d+)(?:nodes?|n)", _IGNORE)
@@ -111,13 +119,20 @@ def _read(name: str, *, typed: bool) -> Experiment | None:
     found = _EXPERIMENT.fullmatch(name)
     if not found or (typed and not found["type"]):
         return None
-    said, numbers = _settings(found["rest"].split("_")[1:])
+    tokens = found["rest"].split("_")[1:]
+    scaled = found["dtype"].lower() == "fp8" and tokens and tokens[0].lower() in RECIPES
+    scaling = tokens[0] if scaled else ""
+    said, numbers = _settings(tokens[1:] if scaling else tokens)
     head = [*_task(found["type"]), ("recipe", found["recipe"]), ("size", found["size"]), ("dtype", found["dtype"])]
+    variants = [scaling] if scaling else []
     if found["proxy"] or (found["variant"] or "").lower() == "proxy":
         head.append(("proxy", "true"))
     elif found["variant"]:
-        head.append(("variant", found["variant"]))
-    return Experiment((*head, *said), numbers)
+        variants.insert(0, found["variant"])
+    variants += [value for field, value in said if field == "variant"]
+    if variants:
+        head.append(("variant", "_".join(variants)))
+    return Experiment((*head, *(pair for pair in said if pair[0] != "variant")), numbers)
 
 
 def workload(name: str) -> Said:

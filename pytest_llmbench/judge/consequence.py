@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from pytest_llmbench.models import Judgement, Status, Verdict
+from pytest_llmbench.models import Judgement, Reason, Status, Verdict
 
 SEVERITY = (
     Verdict.REGRESSION,
@@ -25,13 +25,14 @@ def consequence(
 
     INCONCLUSIVE follows the literal rule, measured <= bound; under "fail" it fails, and under "skip" it is skipped,
     unless the configuration is required: then it fails, since the answer that was asked for is not there. IMPROVEMENT
-    fails unless `improvement` is "pass". Anything unknown fails.
+    fails unless `improvement` is "pass", and where it is larger than is plausible. Anything unknown fails.
     """
     match judgement.verdict:
         case Verdict.PASS:
             return Status.PASSED
         case Verdict.IMPROVEMENT:
-            return Status.PASSED if improvement == "pass" else Status.FAILED
+            plausible = judgement.reason is not Reason.IMPLAUSIBLY_FAST
+            return Status.PASSED if improvement == "pass" and plausible else Status.FAILED
         case Verdict.INCONCLUSIVE if inconclusive == "literal":
             return Status.PASSED if judgement.meets_point else Status.FAILED
         case Verdict.INCONCLUSIVE if inconclusive == "skip":

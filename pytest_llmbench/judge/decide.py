@@ -26,10 +26,10 @@ def judge(evidence: Evidence) -> Judgement:
 
     The newest comparable run is judged, together with its repeats; where runs were launched, those of the newest launch
     and nothing that was found on disk. PASS: shown to be at most baseline x (1 + tolerance). REGRESSION: shown to be
-    slower than that. IMPROVEMENT: shown to be faster than baseline / (1 + tolerance). INCONCLUSIVE: none of these can
-    be shown. A run that cannot be judged is INVALID, whatever older runs say, and so is a launch with such a run, and
-    one against a baseline without a value; a configuration without a comparable run is MISSING. Last the drift of its
-    recorded baseline and its budgets are held against it.
+    slower than that. IMPROVEMENT: shown to be faster than baseline / (1 + tolerance), or by more than is plausible.
+    INCONCLUSIVE: none of these can be shown. A run that cannot be judged is INVALID, whatever older runs say, and
+    so is a launch with such a run, and one against a baseline without a value; a configuration without a comparable
+    run is MISSING. Last the drift of its recorded baseline and its budgets are held against it.
     """
     return _held(_of_newest(evidence), evidence)
 
@@ -216,10 +216,18 @@ def _finding(found: Estimate, tonight: Sequence[Measurement], evidence: Evidence
         return _Finding(Verdict.REGRESSION, Reason.SLOWER_THAN_BOUND, words.how_slower(shape))
     if shape.warming_up:
         return _Finding(Verdict.INCONCLUSIVE, Reason.WARMING_UP, shape.warming_up.text)
+    return _improvement(found, tonight, evidence) or _Finding(Verdict.PASS, Reason.WITHIN_TOLERANCE)
+
+
+def _improvement(found: Estimate, tonight: Sequence[Measurement], evidence: Evidence) -> _Finding | None:
+    """Return that runs are shown to be faster than the tolerance, or than is plausible; None where they are not."""
+    if evidence.plausible is not None and found.high < math.log1p(-evidence.plausible):
+        because = words.how_implausible(found, tonight[0], evidence)
+        return _Finding(Verdict.IMPROVEMENT, Reason.IMPLAUSIBLY_FAST, because)
     if answer(found.low, found.high, -found.margin) is Answer.WITHIN:
         because = "refresh the baseline, or it will hide the next regression"
         return _Finding(Verdict.IMPROVEMENT, Reason.FASTER_THAN_BASELINE, because)
-    return _Finding(Verdict.PASS, Reason.WITHIN_TOLERANCE)
+    return None
 
 
 def _over_nights(evidence: Evidence, newest: Measurement, older: nights.EarlierNights, meets: bool) -> _Finding | None:

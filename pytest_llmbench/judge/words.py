@@ -6,7 +6,10 @@ import math
 
 from pytest_llmbench import wording
 from pytest_llmbench.judge.shape import Shape
-from pytest_llmbench.models import Estimate, Measurement, Note, Verdict
+from pytest_llmbench.models import Estimate, Evidence, Measurement, Note, Verdict
+
+UNVERIFIED = frozenset(("unverified-batch", "unverified-loss", "loss-stands-still", "assumed", "padded"))
+"""Notes on what nothing in a run confirms: there another configuration would not show."""
 
 COARSE = 0.1
 """A baseline whose rounding is a larger part of the margin than this is worth a warning."""
@@ -51,6 +54,18 @@ def how_few_means(one: Measurement) -> str:
     """Say why means of several steps show nothing where there are too few of them to differ from each other."""
     means = wording.counted(len(one.window_seconds), "printed mean")
     return f"{means} of {sum(one.mean_of)} steps: within them a warm-up or a stall stays unseen, and how much they vary"
+
+
+def how_implausible(found: Estimate, newest: Measurement, evidence: Evidence) -> str:
+    """Say what would explain a run that is faster than is plausible: what it is like, and what its log leaves open."""
+    share = f"{(evidence.plausible or 0) * 100:.3g} %"
+    told = [f"more than {share} faster is more likely another configuration"]
+    seconds = evidence.baseline.step_seconds * math.exp(found.difference)
+    near = [name for name, expected in evidence.relatives if abs(math.log(seconds / expected)) <= found.margin]
+    if near:
+        told.append(f"it is as fast as {wording.listed(near)}")
+    told += [note.text for note in newest.notes if note.code in UNVERIFIED]
+    return "; ".join(told)
 
 
 def doubts(found: Estimate) -> list[Note]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_llmbench import wording
-from pytest_llmbench.measure import derive
+from pytest_llmbench.measure import derive, stated, training
 from pytest_llmbench.measure.gaps import gaps
 from pytest_llmbench.measure.timing import Timing
 from pytest_llmbench.measure.window import Choice, is_finished, is_traced
@@ -44,6 +44,8 @@ def exclusion(run: Run, choice: Choice | None) -> Problem | None:
     if choice is None:
         return None
     log = choice.attempt.log
+    if switched := stated.profiled(choice):
+        return Problem(Reason.PROFILED, "the log says that a profiler was switched on or off", switched.line)
     if is_traced(choice.attempt, choice.number):
         return Problem(Reason.TRACED, "the log holds NCCL trace records", log.nccl_line)
     if log.checkpoints.load_line and choice.segment.finished:
@@ -80,9 +82,10 @@ def unusable(run: Run, baseline: Baseline, now: datetime) -> Problem:
 def problems(run: Run, choice: Choice, timed: Timing, baseline: Baseline, now: datetime) -> tuple[Problem, ...]:
     """Return all that is wrong with the chosen segment, the cause of the others first; empty when it is valid."""
     found = [
-        *_wrong_configuration(run, timed, baseline),
+        *_wrong_configuration(run, choice, timed, baseline),
         *_unread(run, choice),
         *not_finite(choice.segment.steps),
+        *training.problems(run, choice, timed, baseline),
         *_unfinished(run, choice, baseline, now),
         *_begun_again(run, choice),
         *gaps(timed, baseline),
@@ -170,7 +173,7 @@ def not_finite(steps: Steps) -> Iterator[Problem]:
             yield Problem(Reason.DIVERGED, text, int(steps.line[rows[0]]))
 
 
-def _wrong_configuration(run: Run, timed: Timing, baseline: Baseline) -> Iterator[Problem]:
+def _wrong_configuration(run: Run, choice: Choice, timed: Timing, baseline: Baseline) -> Iterator[Problem]:
     configuration, steps = baseline.configuration, timed.steps
     yield from _claims(run, baseline)
     batches = steps.global_batch_size
@@ -180,6 +183,7 @@ def _wrong_configuration(run: Run, timed: Timing, baseline: Baseline) -> Iterato
         row = int(np.argmax(batches == wrong))
         text = f"global batch size {wrong:g} in the log, {configuration.global_batch_size} in the baseline"
         yield Problem(Reason.WRONG_CONFIGURATION, text, int(steps.line[row]))
+    yield from stated.problems(choice, timed, baseline)
     yield from _triangulated(timed, baseline)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_llmbench import wording
+from pytest_llmbench.measure import stated, training
 from pytest_llmbench.measure.checks import is_begun_again
 from pytest_llmbench.measure.timing import Timing
 from pytest_llmbench.measure.window import Choice, in_window, is_inside
@@ -23,6 +24,7 @@ DROPPED = {
     "other-rank": ("step", "of other ranks"),
     "other-dialect": ("record", "of another dialect"),
     "unknown-step": ("record", "without a certain step number"),
+    "ramped-up": ("step", "in which the batch still grew, set aside"),
 }
 """What the reasons of the parse stage mean: of what there are so many, and what became of it."""
 
@@ -39,6 +41,8 @@ def notes(run: Run, choice: Choice, timed: Timing, baseline: Baseline) -> Iterat
         yield from _unprinted_losses(timed.steps, baseline.window)
     else:
         yield Note("unverified-loss", "the log prints no loss: it would not show that the run diverged")
+    yield from training.notes(run, choice, timed, baseline)
+    yield from stated.notes(timed, baseline)
     total = choice.segment.total_steps
     if int(timed.steps.index[-1]) != int(choice.segment.steps.index[-1]):
         yield Note(

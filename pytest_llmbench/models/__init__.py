@@ -32,7 +32,14 @@ from pytest_llmbench.models.judgements import (
     Noise,
 )
 from pytest_llmbench.models.logs import (
+    ENGINE,
+    GPUS,
     LOAD,
+    MODEL,
+    NAMED,
+    OBJECTIVE,
+    PROFILER,
+    QUANTIZATION,
     SAVE,
     CheckpointRecord,
     Checkpoints,
@@ -40,6 +47,7 @@ from pytest_llmbench.models.logs import (
     Ending,
     ParsedLog,
     Segment,
+    Statement,
     Steps,
     Unread,
 )
@@ -64,8 +72,15 @@ if TYPE_CHECKING:
     from pytest_llmbench.models.columns import Flags, Floats, Integers
 
 __all__ = [
+    "ENGINE",
+    "GPUS",
     "JUDGED",
     "LOAD",
+    "MODEL",
+    "NAMED",
+    "OBJECTIVE",
+    "PROFILER",
+    "QUANTIZATION",
     "SAVE",
     "Accepted",
     "Acknowledgement",
@@ -116,6 +131,7 @@ __all__ = [
     "Segment",
     "Shards",
     "Source",
+    "Statement",
     "Status",
     "Steps",
     "Stray",

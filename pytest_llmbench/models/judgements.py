@@ -97,7 +97,9 @@ class Evidence:
     ones of one build that started within `repeat_window` of the newest. `level` is the probability of a wrong PASS at
     the bound. `now` is the time of the session; `max_age` limits how old the judged run may be. `drift_budget` is how
     far recorded values may move, as a fraction. `remarks` are said with the verdict: what was acknowledged and moved
-    the baseline.
+    the baseline. `plausible` is the largest part of the baseline's step time that a run may save and still be taken for
+    one of this configuration, None where any may be; `relatives` are the ids of other configurations of the same model
+    with their expected step times: such a run may be one of them.
     """
 
     baseline: Baseline
@@ -113,6 +115,8 @@ class Evidence:
     drift_budget: float = 0.05
     remarks: tuple[Note, ...] = ()
     recalled: tuple[PastRun, ...] = ()
+    plausible: float | None = None
+    relatives: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,9 @@ class Steps:
     mean_of: how many steps `seconds` is the mean of, up to and with this one, where a log prints only every n-th step;
     1 where it is the time of that step alone. asynchronous: the time is that of dispatching the step only.
     loss, grad_norm, tflops_per_gpu, tokens_per_second_per_gpu, global_batch_size, peak_memory_bytes: NaN where the
-    log does not print them; `has_loss` and `has_grad_norm` tell a printed NaN from a missing field.
+    log does not print them; `has_loss` and `has_grad_norm` tell a printed NaN from a missing field. So are
+    learning_rate; consumed_samples, the samples of the run up to and with this step; target_tokens, those tokens of the
+    step whose loss counts; skipped_steps, how many of the steps since the line before moved no weight.
     """
 
     index: Integers
@@ -39,6 +41,10 @@ class Steps:
     tokens_per_second_per_gpu: Floats
     global_batch_size: Floats
     peak_memory_bytes: Floats
+    learning_rate: Floats
+    consumed_samples: Floats
+    target_tokens: Floats
+    skipped_steps: Floats
 
     def __len__(self) -> int:
         return len(self.index)
@@ -66,10 +72,35 @@ class Unread:
     example: str = ""
 
 
+GPUS, MODEL, QUANTIZATION, NAMED, ENGINE, OBJECTIVE, PROFILER = (
+    "gpus",
+    "model",
+    "quantization",
+    "named",
+    "engine",
+    "objective",
+    "profiler",
+)
+"""What a log may state of its run: a number of GPUs; a model, perhaps with its size; the numbers that it computes with
+where they are no 16 or 32 bit floats (`none` says that they are); the name of an experiment; an engine that keeps
+values to itself; rewards or preferences in place of the next token; a profiler that was switched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """What one line of a log states of its run: a field, one of those above, and its value."""
+
+    field: str
+    value: str
+    line: int
+
+
 @dataclass(frozen=True, slots=True)
 class Segment:
     """The part of a log that is one attempt. `total_steps` is the log's own total, `finished` its end marker,
-    `first_step` the number that its dialect gives to the first step of a run."""
+    `first_step` the number that its dialect gives to the first step of a run. `stated` is what the log states of it, in
+    its order, before its first step but for a profiler; `loss_digits` is the largest number of digits of a loss, 0
+    where none is printed; `rewards`: its records hold rewards."""
 
     steps: Steps
     first_line: int
@@ -78,6 +109,9 @@ class Segment:
     total_steps: int | None = None
     finished: bool = False
     first_step: int = 0
+    stated: tuple[Statement, ...] = ()
+    loss_digits: int = 0
+    rewards: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_llmbench.models import ParsedLog, Unread
-from pytest_llmbench.parse import checkpoints, environment, facts, regex, uniform
+from pytest_llmbench.parse import checkpoints, environment, facts, regex, stated, uniform
 from pytest_llmbench.parse.dialects import DIALECTS, NO_TOTAL, SEPARATORS, Dialect, Grammar, grammar
 from pytest_llmbench.parse.dropped import OTHER_DIALECT, REPEATED, TORN, Tally, printable
 from pytest_llmbench.parse.endings import NEEDLES as ENDING_NEEDLES
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 STEP_NEEDLES = {needle: name for name, dialect in DIALECTS.items() for needle in dialect.needles}
 MARKS = frozenset(needle for dialect in DIALECTS.values() for needle in dialect.starts + dialect.ends)
-KNOWN = (*STEP_NEEDLES, *ENDING_NEEDLES, *checkpoints.NEEDLES, *sorted(MARKS))
+KNOWN = (*STEP_NEEDLES, *ENDING_NEEDLES, *checkpoints.NEEDLES, *sorted(MARKS), stated.PROFILED)
+STATED = frozenset((*stated.MARKERS, stated.PROFILED))
 
 
 class Mark(NamedTuple):
@@ -110,11 +111,15 @@ class Collector:
         # behind AT_ONCE needles those are searched for apart that cost least: none of them begins with what is frequent
         self._others = searcher((*self._late, *environment.NEEDLES))
         self._all = searcher((*self._late, *facts.NEEDLES, *environment.NEEDLES))
+        # beyond AT_ONCE, and so as long again: for the beginning of a log only
+        self._first_others = searcher((*self._late, *environment.NEEDLES, *stated.MARKERS))
+        self._first = searcher((*self._late, *facts.NEEDLES, *environment.NEEDLES, *stated.MARKERS))
         self._marks: list[Mark] = []
         self._endings = Endings()
         self._first_lines: dict[bytes, int] = {}
         self._checkpoints = checkpoints.Found()
         self._environment = environment.Found()
+        self._stated = stated.Statements()
         self._trace_line = 0
         self._steps_since_trace = False
         self._start = facts.Start()
@@ -127,6 +132,8 @@ class Collector:
         A trace repeats its needle in every line, and one of them says enough. Versions stand near the beginning.
         """
         traced = bool(self._first_lines) and not self._steps_since_trace
+        if offset < stated.FARTHEST:
+            return self._first_others if traced else self._first
         if offset < facts.FARTHEST:
             return self._others if traced else self._all
         return searcher(self._late if traced else (*self._late, *facts.NEEDLES))
@@ -145,7 +152,8 @@ class Collector:
         """Take the new part of a window, with the places of needles that it holds."""
         self._start.take(window)
         if self._first_lines and any(needle in STEP_NEEDLES or needle in self._needles for _, needle in places):
-            places = self._all.places(window.text, window.start, window.stop)
+            needles = self._first if window.offset + window.start < stated.FARTHEST else self._all
+            places = needles.places(window.text, window.start, window.stop)
         if window.whole:
             places = self._take_uniform(window, places)
         marks, ends = [], []
@@ -222,9 +230,9 @@ class Collector:
         for name, found in self._found.items():
             if name == chosen or chosen is None:
                 tally.merge(found.tally)
-            elif found.records and name in DIALECTS:
-                first = found.records[0]
-                tally.add(OTHER_DIALECT, first.origin.line, f"{name}: step {first.step}", len(found.records))
+            elif name in DIALECTS and (records := [record for record in found.records if record.mean_of]):
+                first = records[0]
+                tally.add(OTHER_DIALECT, first.origin.line, f"{name}: step {first.step}", len(records))
         return tally
 
     def _unread(self) -> Iterator[Unread]:
@@ -235,7 +243,7 @@ class Collector:
                 yield replace(found.unread(one.find), dialect=one.name) if found else Unread(one.name, one.find)
 
     def _parsed(self, chosen: str | None) -> ParsedLog:
-        parts = self._found[chosen].segments if chosen else ()
+        parts = self._stated.of_segments(self._found[chosen].segments) if chosen else ()
         ends = self._found[chosen].rules.dialect.ends if chosen else ()
         end_lines = [mark.line for mark in self._marks if mark.needle in ends]
         return ParsedLog(
@@ -269,7 +277,9 @@ class Collector:
 
     def _file(self, hit: Hit) -> None:
         """Put a needle where it belongs."""
-        if hit.needle in STEP_NEEDLES:
+        if hit.needle in STATED:
+            self._stated.add(hit)
+        elif hit.needle in STEP_NEEDLES:
             self._take_step(hit)
         elif hit.needle in checkpoints.NEEDLES:
             self._checkpoints.add(hit)

@@ -32,6 +32,10 @@ def columns(records: Iterable[StepRecord]) -> Steps:
         tokens_per_second_per_gpu=_floats(row.tokens for row in rows),
         global_batch_size=_floats(row.batch for row in rows),
         peak_memory_bytes=_floats(row.memory for row in rows),
+        learning_rate=_floats(row.rate for row in rows),
+        consumed_samples=_floats(row.consumed for row in rows),
+        target_tokens=_floats(row.targets for row in rows),
+        skipped_steps=_floats(row.skipped for row in rows),
     )
 
 

@@ -81,6 +81,7 @@ DIALECTS = {
         reader="pytest_llmbench.parse.maxtext:read_step",
         starts=(b"Config param steps: ",),
         total=rb"Config param steps: (\d{1,15})[ \t]*[\r\n]",
+        settler="pytest_llmbench.parse.maxtext:settle",
         timer="pytest_llmbench.parse.maxtext:time_steps",
         columns="pytest_llmbench.parse.maxtext:read_columns",
     ),
@@ -110,8 +111,8 @@ DIALECTS = {
     "paxml": Dialect(
         needles=(
             b"train_step() took ",
-            b"Model initial global_step=",
-            b"[PAX STATUS]: Starting training loop",
+            b"initial global_step=",
+            b"Starting training loop",
             b"step_i: ",
             b"Elapsed time for <_main>",
         ),
@@ -123,10 +124,15 @@ DIALECTS = {
         prints_loss=False,
     ),
     "huggingface": Dialect(
-        needles=(b"'train_runtime': ", b'"train_runtime": ', b"Continuing training from global step "),
-        reader="pytest_llmbench.parse.huggingface:read_step",
+        needles=(
+            b"'train_runtime': ",
+            b'"train_runtime": ',
+            b"Continuing training from global step ",
+            b"'learning_rate': ",
+        ),
+        reader="pytest_llmbench.parse.trainer:read_step",
         starts=(b"***** Running training *****", *SEPARATORS),
-        joiner="pytest_llmbench.parse.huggingface:join",
+        joiner="pytest_llmbench.parse.trainer:join",
     ),
 }
 

@@ -16,8 +16,10 @@ OTHER_DIALECT = "other-dialect"
 """A record of a dialect with fewer steps in the log."""
 UNKNOWN_STEP = "unknown-step"
 """A record whose step number is rounded and follows from nothing else."""
+RAMPED_UP = "ramped-up"
+"""A step of the phase in which the batch grows to the size that it is to have."""
 
-REASONS = (TORN, REPEATED, REPEAT_DISAGREES, OTHER_RANK, OTHER_DIALECT, UNKNOWN_STEP)
+REASONS = (TORN, REPEATED, REPEAT_DISAGREES, OTHER_RANK, OTHER_DIALECT, UNKNOWN_STEP, RAMPED_UP)
 
 EXAMPLE_LENGTH = 80
 

@@ -9,8 +9,19 @@ from functools import cache
 from itertools import takewhile
 from statistics import median
 
-from pytest_llmbench.parse.records import HOLE, NAN, NOT_FINITE, Origin, StepRecord, Torn, line_stop, printed_unit
-from pytest_llmbench.parse.uniform import Columns, numbers, rows
+from pytest_llmbench.parse.dropped import RAMPED_UP, Tally
+from pytest_llmbench.parse.records import (
+    HOLE,
+    NAN,
+    NOT_FINITE,
+    Origin,
+    StepRecord,
+    Torn,
+    digits,
+    line_stop,
+    printed_unit,
+)
+from pytest_llmbench.parse.uniform import Columns, most_digits, numbers, rows
 
 NEEDLE = b"completed step: "
 
@@ -25,6 +36,11 @@ FEWEST_LATER = 5
 FAST = 0.75
 
 LOSS = b"loss"
+TARGETS = b"total_weights"
+TARGETS_PRINTED = re.compile(rb", total_weights: (\d{1,15}(?:\.\d{1,9})?)(?=,)")
+LOSS_PRINTED = re.compile(rb", loss: (-?\d{1,18}\.\d{3})")
+RAMP_UP = b"[Rampup Batch Size Phase], "
+"""What stands before the steps in which the batch grows, which are not those of the configuration."""
 NUMBERS = {
     b"TFLOP/s/device": THREE_DECIMALS,
     b"Tokens/s/device": THREE_DECIMALS,
@@ -36,8 +52,9 @@ NUMBERS = {
 def read_step(text: bytes, start: int, end: int, origin: Origin) -> StepRecord | Torn | None:
     """Return the step at `text[start]`, what is left of it, or None where a sentence only begins the same way.
 
-    `total_weights`, the target tokens in a step of the whole run (524288 is 128 samples of 4096 tokens), is not read:
-    without the sequence length it gives no batch size, and padding lowers it.
+    `total_weights` are the target tokens in a step of the whole run (524288 is 128 samples of 4096 tokens): without the
+    sequence length it gives no batch size, and padding lowers it. A step of the phase in which the batch grows has
+    mean_of 0: `settle` leaves it out.
     """
     stop = line_stop(text, start, end)
     whole = stop < end
@@ -58,21 +75,33 @@ def read_step(text: bytes, start: int, end: int, origin: Origin) -> StepRecord |
         grad_norm=number.get(b"grad_norm"),
         tflops=number.get(b"TFLOP/s/device", NAN),
         tokens=number.get(b"Tokens/s/device", NAN),
+        targets=_targets(text[head.end() : stop]),
+        loss_digits=_loss_digits(text[head.end() : stop]),
+        mean_of=0 if text.endswith(RAMP_UP, 0, start) else 1,
     )
+
+
+def settle(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
+    """Return the steps of one rank without those whose batch had not its size yet."""
+    for record in records:
+        if not record.mean_of:
+            tally.add(RAMPED_UP, record.origin.line, f"step {record.step}: {record.seconds:g} s")
+    return [record for record in records if record.mean_of]
 
 
 def read_columns(text: bytes, places: Sequence[int], stops: Sequence[int]) -> Columns | None:
     """Return the steps at these places, each on a line of its own; None where one is not as the first, or not whole."""
     fields = text[places[0] : stops[0]].split(b", ")[2:]
     names = tuple(field.partition(b": ")[0] for field in fields if b": " in field)
-    if not names or len(set(names)) < len(fields):
+    if not names or len(set(names)) < len(fields) or text.endswith(RAMP_UP, 0, places[0]):
         return None
     found = rows(_layout(names), text, places, stops)
     if found is None:
         return None
     steps, printed, *columns = zip(*found, strict=True)
-    read = (name for name in names if name in NUMBERS)
-    number = {name: numbers(column) for name, column in zip(read, columns, strict=True)}
+    read = (name for name in names if name in NUMBERS or name == TARGETS)
+    value = dict(zip(read, columns, strict=True))
+    number = {name: numbers(column) for name, column in value.items()}
     seconds = list(map(float, printed))
     return Columns(
         list(map(int, steps)),
@@ -82,6 +111,8 @@ def read_columns(text: bytes, places: Sequence[int], stops: Sequence[int]) -> Co
         grad_norm=number.get(b"grad_norm"),
         tflops=number.get(b"TFLOP/s/device"),
         tokens=number.get(b"Tokens/s/device"),
+        targets=number.get(TARGETS),
+        loss_digits=most_digits(value.get(LOSS)),
         asynchronous=_dispatched(seconds),
     )
 
@@ -89,7 +120,10 @@ def read_columns(text: bytes, places: Sequence[int], stops: Sequence[int]) -> Co
 @cache
 def _layout(names: tuple[bytes, ...]) -> re.Pattern[bytes]:
     """Return what a record with these fields looks like."""
-    values = dict.fromkeys(NUMBERS, rb"(-?\d{1,18}+\.\d{3})") | {b"grad_norm": rb"(-?\d\.\d{3}e[+-]\d\d)"}
+    values = dict.fromkeys(NUMBERS, rb"(-?\d{1,18}+\.\d{3})") | {
+        b"grad_norm": rb"(-?\d\.\d{3}e[+-]\d\d)",
+        TARGETS: rb"(\d{1,15}+(?:\.\d{1,9})?+)",
+    }
     fields = (rb", %b: %b" % (re.escape(name), values.get(name, rb"[^,\r\n\x00]*+")) for name in names)
     return re.compile(rb"completed step: (\d{1,15}+), seconds: (-?\d{1,15}+\.\d{1,9}+)" + b"".join(fields) + rb"\n")
 
@@ -115,6 +149,18 @@ def _dispatched(seconds: Sequence[float]) -> tuple[int, int]:
     after = first + len(fast)
     sure = after <= FIRST_STEPS and all(value < FAST * seconds[after] for value in fast)
     return (first, after) if sure else (0, 0)
+
+
+def _targets(text: bytes) -> float:
+    """Return the target tokens that a record goes on with, NaN without them."""
+    found = TARGETS_PRINTED.search(text)
+    return float(found[1]) if found else NAN
+
+
+def _loss_digits(text: bytes) -> int:
+    """Return with how many digits a record prints its loss."""
+    found = LOSS_PRINTED.search(text)
+    return digits(found[1]) if found else 0
 
 
 def _numbers(text: bytes) -> dict[bytes, float] | None:

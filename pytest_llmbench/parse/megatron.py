@@ -23,6 +23,7 @@ from pytest_llmbench.parse.records import (
     Origin,
     StepRecord,
     Torn,
+    digits,
     line_stop,
     printed_unit,
 )
@@ -55,6 +56,10 @@ NORM = b"grad norm"
 BATCH = b"global batch size"
 TFLOPS = (b"throughput per GPU (TFLOP/s/GPU)", b"TFLOPs")
 TOKENS = (b"tokens per GPU (tokens/s/GPU)", b"tokens per gpu per second (tgs)")
+RATE = b"learning rate"
+CONSUMED = b"consumed samples"
+EXTRA = frozenset({RATE, CONSUMED})
+"""Fields without which a record is whole."""
 NUMBERS = frozenset({MILLISECONDS, SECONDS, SKIPPED, NOT_NUMBERS, NORM, BATCH, *LOSSES, *TFLOPS, *TOKENS})
 
 STEP_TIME = re.compile(
@@ -144,6 +149,8 @@ def _values(body: bytes) -> dict[bytes, bytes] | None:
             if number is None or name in values:
                 return None
             values[name] = number[1]
+        elif number is not None and (name in EXTRA or _is_bad_loss(name, number[1])):
+            values.setdefault(name, number[1])
     return values if NOT_NUMBERS in values and (MILLISECONDS in values) != (SECONDS in values) else None
 
 
@@ -161,6 +168,10 @@ def _record(origin: Origin, step: int, total: int, values: dict[bytes, bytes], s
         tflops=_number(values, TFLOPS),
         tokens=_number(values, TOKENS),
         batch=_number(values, (BATCH,)),
+        rate=_number(values, (RATE,)),
+        consumed=_number(values, (CONSUMED,)),
+        skipped=_number(values, (SKIPPED,)),
+        loss_digits=max((digits(values[name]) for name in LOSSES if name in values), default=0),
         stamp=stamp,
     )
 
@@ -183,13 +194,20 @@ def _loss_and_norm(values: dict[bytes, bytes]) -> tuple[float | None, float | No
     """
     loss, norm = _first(values, LOSSES), _first(values, (NORM,))
     skipped = float(values.get(SKIPPED, b"0")) > 0
-    if float(values[NOT_NUMBERS]) != 0:
+    if float(values[NOT_NUMBERS]) != 0 or any(
+        name not in NUMBERS and _is_bad_loss(name, values[name]) for name in values
+    ):
         return NAN, norm
     if skipped and not (norm is not None and math.isnan(norm)):
         return loss or None, norm if norm is None or math.isfinite(norm) else None
     if loss is None and norm is not None and not math.isfinite(norm):
         return NAN, norm
     return loss, norm
+
+
+def _is_bad_loss(name: bytes, printed: bytes) -> bool:
+    """Tell whether a number is a loss besides the model's own (a router's, of further tokens) that is not finite."""
+    return name.endswith(b"loss") and not math.isfinite(float(printed))
 
 
 def _first(values: dict[bytes, bytes], names: Sequence[bytes]) -> float | None:

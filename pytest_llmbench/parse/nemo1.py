@@ -20,11 +20,12 @@ from pytest_llmbench.parse.records import (
     Origin,
     StepRecord,
     Torn,
+    digits,
     line_stop,
     significant_unit,
     significant_units,
 )
-from pytest_llmbench.parse.uniform import Columns, Repeated, numbers, rows
+from pytest_llmbench.parse.uniform import Columns, Repeated, most_digits, numbers, rows
 
 NEEDLES = (b"Epoch ", b"DLL ")
 DIGITS = 3
@@ -44,6 +45,7 @@ STEP = b"global_step"
 LOSS = b"reduced_train_loss"
 SAMPLES = b"consumed_samples"
 NORM = b"grad_norm"
+RATE = b"lr"
 NUMBERS = (TIME, LOSS, SAMPLES, NORM)
 READ = frozenset((*NUMBERS, STEP))
 
@@ -93,6 +95,8 @@ def read_columns(text: bytes, places: Sequence[int], stops: Sequence[int]) -> Co
         loss=numbers(value[LOSS]) if LOSS in value else None,
         grad_norm=numbers(value[NORM]) if NORM in value else None,
         batch=list(map(_batch, value[SAMPLES], value[STEP], steps)) if SAMPLES in value else None,
+        consumed=list(map(_consumed, value[SAMPLES])) if SAMPLES in value else None,
+        loss_digits=most_digits(value.get(LOSS)),
         kept=kept,
         repeated=_repeated(again, dict(zip(read, said[again[0]], strict=True))) if again else None,
     )
@@ -188,6 +192,8 @@ def _read_bar(text: bytes, start: int, end: int, origin: Origin) -> StepRecord |
         loss=_number(values, LOSS),
         grad_norm=_number(values, NORM),
         batch=_batch(values.get(SAMPLES, b"e"), values[STEP], step),
+        consumed=_consumed(values.get(SAMPLES, b"e")),
+        loss_digits=digits(values.get(LOSS, b"")),
         bar=(epoch, count),
         rounded=rounded,
     )
@@ -216,6 +222,9 @@ def _read_dllogger(text: bytes, start: int, end: int, origin: Origin) -> StepRec
         loss=_number(values, LOSS),
         grad_norm=_number(values, NORM),
         batch=_batch(values.get(SAMPLES, b"e"), values[STEP], step),
+        rate=float(values[RATE]) if NUMBER.fullmatch(values.get(RATE, b"")) else NAN,
+        consumed=_consumed(values.get(SAMPLES, b"e")),
+        loss_digits=digits(values.get(LOSS, b"")),
         precise=True,
     )
 
@@ -236,6 +245,11 @@ def _values(parts: Sequence[bytes], separator: bytes) -> dict[bytes, bytes] | No
 
 def _number(values: dict[bytes, bytes], name: bytes) -> float | None:
     return float(values[name]) if name in values else None
+
+
+def _consumed(samples: bytes) -> float:
+    """Return a number of samples that is printed in full, NaN for any other."""
+    return NAN if b"e" in samples else float(samples)
 
 
 def _batch(samples: bytes, printed: bytes, step: int) -> float:

@@ -15,12 +15,13 @@ from pytest_llmbench.parse.records import (
     Origin,
     StepRecord,
     Torn,
+    digits,
     line_stop,
     printed_unit,
     significant_unit,
 )
 from pytest_llmbench.parse.scan import REACH
-from pytest_llmbench.parse.uniform import Columns, numbers, rows
+from pytest_llmbench.parse.uniform import Columns, most_digits, numbers, rows
 
 NEEDLE = b"Training epoch "
 DIGITS = 4
@@ -30,6 +31,7 @@ CUT_HEAD = re.compile(rb"Training epoch \d+(?:, |$)")
 STEP = re.compile(rb"\d{1,15}+")
 FINITE = rb"-?\d{1,18}+(?:\.\d{1,18}+)?(?:e[+-]\d{2,3}+)?"
 NUMBER = re.compile(rb"%b|-?%b" % (FINITE, NOT_FINITE))
+SAMPLES_PRINTED = re.compile(rb"\d{1,15}+(?:\.0{1,9})?+")
 OTHER = rb"[^|\r\n\x00\x1b]*"
 REST = re.compile(rb"(?=[^\r\n]*[\d|])[\d.]*(?:e?[+-]?\d\d)?(?: \| [A-Za-z_][\w ]*: |[ \t\r]*$)")
 REST_LINES = 8
@@ -50,6 +52,9 @@ NUMBERS = (
 NUMBERED = frozenset(NUMBERS)
 STEP_NAME = b"global_step"
 READ = NUMBERED | {STEP_NAME}
+RATE, SAMPLES, LOSS = b"lr", b"consumed_samples", b"reduced_train_loss"
+EXTRA = (RATE, SAMPLES)
+"""Fields that a record may lack, or have cut, and is whole all the same."""
 
 
 def read_step(text: bytes, start: int, end: int, origin: Origin) -> StepRecord | Torn | None:
@@ -84,7 +89,7 @@ def read_columns(text: bytes, places: Sequence[int], stops: Sequence[int]) -> Co
     if found is None or (not NUMBERED.isdisjoint(names[-2:]) and _is_cut(text, places, stops)):
         return None
     epochs, iterations, lasts, *columns = zip(*found, strict=True)
-    value = dict(zip((name for name in names if name in READ), columns, strict=True))
+    value = dict(zip((name for name in names if name in READ or name in EXTRA), columns, strict=True))
     steps = list(map(int, value[STEP_NAME]))
     if iterations == value[STEP_NAME] and not any(map(int, set(epochs))):
         totals = set(lasts)
@@ -104,13 +109,16 @@ def read_columns(text: bytes, places: Sequence[int], stops: Sequence[int]) -> Co
         tflops=number.get(b"TFLOPS_per_GPU"),
         batch=number.get(b"global_batch_size"),
         memory=number.get(b"peak_memory_usage", number.get(b"max_memory_allocated")),
+        rate=numbers(value[RATE]) if RATE in value else None,
+        consumed=[_samples(text) for text in value[SAMPLES]] if SAMPLES in value else None,
+        loss_digits=most_digits(value.get(LOSS)),
     )
 
 
 @cache
 def _layout(names: tuple[bytes, ...]) -> re.Pattern[bytes]:
     """Return what a record with these fields looks like; it may lack the last one unless that is read."""
-    values = dict.fromkeys(NUMBERS, b"(%b)" % FINITE) | {STEP_NAME: b"(%b)" % STEP.pattern}
+    values = dict.fromkeys((*NUMBERS, *EXTRA), b"(%b)" % FINITE) | {STEP_NAME: b"(%b)" % STEP.pattern}
     *fields, last = (b"%b: %b" % (re.escape(name), values.get(name, OTHER)) for name in names)
     ending = rb" \| " + last if names[-1] in READ else rb"(?: \| %b)?" % last
     return re.compile(HEAD.pattern + rb" \| ".join(fields) + ending + rb"\n")
@@ -130,7 +138,15 @@ def _record(origin: Origin, step: int, total: int | None, values: dict[bytes, by
         tflops=number.get(b"TFLOPS_per_GPU", NAN),
         batch=number.get(b"global_batch_size", NAN),
         memory=number.get(b"peak_memory_usage", number.get(b"max_memory_allocated", NAN)),
+        rate=float(values[RATE]) if NUMBER.fullmatch(values.get(RATE, b"")) else NAN,
+        consumed=_samples(values.get(SAMPLES, b"")),
+        loss_digits=digits(values.get(LOSS, b"")),
     )
+
+
+def _samples(printed: bytes) -> float:
+    """Return a number of samples that is printed in full, NaN for any other."""
+    return float(printed) if SAMPLES_PRINTED.fullmatch(printed) else NAN
 
 
 def _values(text: bytes, begin: int, stop: int, end: int) -> dict[bytes, bytes] | None:

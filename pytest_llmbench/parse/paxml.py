@@ -10,12 +10,13 @@ from pytest_llmbench.parse.records import NAN, NOT_FINITE, Origin, StepRecord, T
 
 MARKER = b"[PAX STATUS]: "
 TOOK = b"train_step() took "
-LOOP = b"[PAX STATUS]: Starting training loop"
+LOOP = b"Starting training loop"
 LOSS = b"step_i: "
 END = b"Elapsed time for <_main>"
 
 SECONDS = re.compile(rb"train_step\(\) took (-?(?:\d{1,9}(?:\.\d{1,9})?|%b)) seconds" % NOT_FINITE)
-FIRST = re.compile(rb"Model initial global_step=(\d{1,15})[ \t]*[\r\n]")
+FIRST = re.compile(rb"initial global_step=(\d{1,15})[ \t]*[\r\n]")
+BEFORE_FIRST = b"Model "
 DIVERGED = re.compile(rb"step_i: \d{1,15}, train(?:ing)? loss: (-?%b)(?!\w)" % NOT_FINITE)
 
 UNNUMBERED, CUT, LOOP_BEGINS, LOSS_DIVERGES, ENDED = -1, -2, -3, -4, -5
@@ -30,10 +31,10 @@ def read_step(text: bytes, start: int, end: int, origin: Origin) -> StepRecord |
     if text.startswith(TOOK, start):
         return _read_seconds(text, start, end, origin)
     if text.startswith(LOOP, start):
-        return StepRecord(origin, LOOP_BEGINS, NAN, 0.0)
+        return StepRecord(origin, LOOP_BEGINS, NAN, 0.0) if text.endswith(MARKER, 0, start) else None
     if text.startswith(END, start):
         return StepRecord(origin, ENDED, NAN, 0.0)
-    if initial := FIRST.match(text, start, end):
+    if (initial := FIRST.match(text, start, end)) and text.endswith(BEFORE_FIRST, 0, start):
         return StepRecord(origin, int(initial[1]), NAN, 0.0)
     if diverged := DIVERGED.match(text, start, end):
         return StepRecord(origin, LOSS_DIVERGES, NAN, 0.0, loss=float(diverged[1]))

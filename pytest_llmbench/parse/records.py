@@ -15,6 +15,8 @@ LINE_BREAK = re.compile(rb"[\r\n]")
 HOLE = b"\x00"
 """How a page of a file reads that was never written: what stands before and after it is of different records."""
 
+DIGITS = tuple(b"%d" % digit for digit in range(10))
+
 COLOUR_RESET = re.compile(rb"\x1b\[[\d;]*m")
 
 
@@ -33,7 +35,10 @@ class StepRecord(NamedTuple):
     run. batch: samples in a step, of all ranks. memory: bytes. precise: printed in full, to be preferred. mean_of,
     asynchronous: as in `models.Steps`. stamp: the time stamp of the line, in seconds since any fixed moment. since: a
     step and a time stamp from which on the time counts, where that is later than the record before. bar: epoch and
-    1-based count of a progress bar whose step number is not certain yet.
+    1-based count of a progress bar whose step number is not certain yet. rate: the learning rate; consumed: samples
+    since the run began; targets: tokens whose loss counts; skipped: steps without an update of the weights;
+    loss_digits: how many digits the loss is printed with; rewards: it holds rewards. A record with mean_of 0 is no step
+    that counts, and only its dialect knows what it is.
     """
 
     origin: Origin
@@ -54,6 +59,12 @@ class StepRecord(NamedTuple):
     since: tuple[int, float] | None = None
     bar: tuple[int, int] | None = None
     rounded: bool = False
+    rate: float = NAN
+    consumed: float = NAN
+    targets: float = NAN
+    skipped: float = NAN
+    loss_digits: int = 0
+    rewards: bool = False
 
     @property
     def possible(self) -> bool:
@@ -96,6 +107,12 @@ def printed_unit(text: bytes) -> float:
     mantissa, _, exponent = text.partition(b"e")
     decimals = len(mantissa.partition(b".")[2])
     return float(f"1e{int(exponent or 0) - decimals}")
+
+
+def digits(printed: bytes) -> int:
+    """Return how many digits a number is printed with: 4 for `11.03` and `0.000`, 7 for `1.258695E+01`."""
+    mantissa = printed.lower().partition(b"e")[0]
+    return sum(map(mantissa.count, DIGITS))
 
 
 def line_stop(text: bytes, start: int, end: int) -> int:

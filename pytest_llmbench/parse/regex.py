@@ -14,7 +14,17 @@ from pytest_llmbench.models import RegexDialect
 from pytest_llmbench.parse.dialects import Dialect, Grammar, Timer
 from pytest_llmbench.parse.dropped import TORN, Tally
 from pytest_llmbench.parse.ranks import rank_of
-from pytest_llmbench.parse.records import HOLE, NAN, Origin, StepRecord, Torn, Unmatched, line_stop, printed_unit
+from pytest_llmbench.parse.records import (
+    HOLE,
+    NAN,
+    Origin,
+    StepRecord,
+    Torn,
+    Unmatched,
+    digits,
+    line_stop,
+    printed_unit,
+)
 from pytest_llmbench.parse.scan import REACH_BACK, Hit
 from pytest_llmbench.patterns import RATE, REQUIRED, UNITS, compiled, named_groups
 
@@ -224,6 +234,7 @@ def _step(origin: Origin, values: Mapping[str, bytes], unit: str) -> StepRecord:
         resolution,
         int(plain["total"]) if "total" in plain else None,
         loss=number.get("loss"),
+        loss_digits=digits(plain.get("loss", b"")),
         grad_norm=number.get("grad_norm"),
         tflops=number.get("tflops", NAN),
         tokens=number.get("tokens", NAN),

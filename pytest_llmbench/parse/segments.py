@@ -42,6 +42,7 @@ class Attempt:
     top: int
     total: int | None = None
     kept: dict[int, StepRecord] = field(default_factory=dict)
+    loss_digits: int = 0
 
     @property
     def begin(self) -> int:
@@ -92,7 +93,8 @@ def uniform_segments(parts: Parts, marks: Marks, first_step: int) -> tuple[Segme
     for part, limit in zip(parts, [*limits, None], strict=True):
         top = int(part.steps.index[-1])
         first, last = (StepRecord(Origin(*place, part.rank), top, NAN, NAN) for place in (part.begin, part.end))
-        found.append(_segment(Attempt(part.rank, first, last, top, part.total), part.steps, marks, limit, first_step))
+        attempt = Attempt(part.rank, first, last, top, part.total, loss_digits=part.loss_digits)
+        found.append(_segment(attempt, part.steps, marks, limit, first_step))
     return tuple(found)
 
 
@@ -206,6 +208,8 @@ def _segment(attempt: Attempt, steps: Steps, marks: Marks, limit: int | None, fi
         total,
         finished=_has_end(attempt, marks, limit) or (total is not None and attempt.top + 1 - first_step >= total),
         first_step=first_step,
+        loss_digits=max((record.loss_digits for record in attempt.kept.values()), default=attempt.loss_digits),
+        rewards=any(record.rewards for record in attempt.kept.values()),
     )
 
 

@@ -9,7 +9,17 @@ from datetime import UTC, datetime
 from itertools import pairwise
 
 from pytest_llmbench.parse.dropped import Tally
-from pytest_llmbench.parse.records import COLOUR_RESET, HOLE, NAN, NOT_FINITE, Origin, StepRecord, Torn, line_stop
+from pytest_llmbench.parse.records import (
+    COLOUR_RESET,
+    HOLE,
+    NAN,
+    NOT_FINITE,
+    Origin,
+    StepRecord,
+    Torn,
+    digits,
+    line_stop,
+)
 from pytest_llmbench.parse.scan import REACH_BACK
 
 STEP = b"step: "
@@ -61,6 +71,7 @@ def read_step(text: bytes, start: int, end: int, origin: Origin) -> StepRecord |
         NAN,
         0.0,
         loss=float(values[b"loss"]),
+        loss_digits=digits(values[b"loss"]),
         grad_norm=float(values[b"grad_norm"]) if b"grad_norm" in values else None,
         tflops=_number(found[2]) if found[2] else NAN,
         tokens=_number(found[1]),

@@ -18,6 +18,7 @@ import numpy as np
 
 from pytest_llmbench.models import Steps
 from pytest_llmbench.parse.ranks import rank_of
+from pytest_llmbench.parse.records import digits
 from pytest_llmbench.parse.scan import REACH, REACH_BACK, Hit
 
 if TYPE_CHECKING:
@@ -51,6 +52,10 @@ class Columns(NamedTuple):
     tokens: Values | None = None
     batch: Values | None = None
     memory: Values | None = None
+    rate: Values | None = None
+    consumed: Values | None = None
+    targets: Values | None = None
+    loss_digits: int = 0
     asynchronous: tuple[int, int] = (0, 0)
     kept: Sequence[int] | None = None
     repeated: Repeated | None = None
@@ -65,6 +70,7 @@ class Part(NamedTuple):
     begin: tuple[int, int]
     end: tuple[int, int]
     repeated: Repeated | None
+    loss_digits: int = 0
 
 
 Parts = tuple[Part, ...]
@@ -106,7 +112,8 @@ def _part(reader: Reader, text: bytes, places: Sequence[int], ends: Sequence[int
         return None
     again = columns.repeated and columns.repeated._replace(first=lines[columns.repeated.first])
     steps = _steps(columns, lines if columns.kept is None else [lines[row] for row in kept])
-    return Part(steps, rank, columns.total, (places[first], lines[first]), (places[last], lines[last]), again)
+    begin, end = ((places[row], lines[row]) for row in (first, last))
+    return Part(steps, rank, columns.total, begin, end, again, columns.loss_digits)
 
 
 def _lines(text: bytes, places: Sequence[int], stops: Sequence[int]) -> list[int]:
@@ -123,6 +130,11 @@ def numbers(printed: Sequence[bytes]) -> Values:
     if printed.count(printed[0]) == len(printed):
         return [float(printed[0])] * len(printed)
     return list(map(float, printed))
+
+
+def most_digits(printed: Sequence[bytes] | None) -> int:
+    """Return the largest number of digits of printed numbers, 0 for none; the longest of them has it, or nearly."""
+    return max(map(digits, set(printed))) if printed else 0
 
 
 def rows(
@@ -164,6 +176,10 @@ def _steps(columns: Columns, lines: Sequence[int]) -> Steps:
         tokens_per_second_per_gpu=_floats(columns.tokens, count),
         global_batch_size=_floats(columns.batch, count),
         peak_memory_bytes=_floats(columns.memory, count),
+        learning_rate=_floats(columns.rate, count),
+        consumed_samples=_floats(columns.consumed, count),
+        target_tokens=_floats(columns.targets, count),
+        skipped_steps=_absent(count),
     )
 
 

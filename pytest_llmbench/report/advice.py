@@ -22,6 +22,11 @@ ADVICE = {
     "drifted": "find what made it slower since, night by night; if that is meant to be, record it with "
     '--llmb-record=DIR --llmb-accept-drift="the reason"',
     "faster-than-baseline": "record a new baseline with --llmb-record=DIR",
+    "did-not-train": "a run that learns nothing is no measure of one that does: look at the data, the learning rate "
+    "and its warm-up, the loss scale and what is frozen, then run it again",
+    "implausibly-fast": "look for what would explain it: a smaller batch, a shorter sequence, fewer layers, a lower "
+    "precision, more or other GPUs than the run says; if it is really so fast, accept it with --llmb-improvement=pass "
+    "or an entry `faster:` in the file of --llmb-acknowledged, and record it with --llmb-record=DIR",
     "diverged": "the step time of a diverged run means nothing: look at the first bad step, then run it again",
     "incomplete": "run it again; a run counts only when it reached its last step",
     "still-running": "judge it again when the job has ended",

@@ -1,0 +1,196 @@
+"""What a log states of its configuration, against that of the baseline: GPUs, precision, model, samples and tokens."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from pytest_llmbench.measure.timing import Timing
+from pytest_llmbench.measure.window import Choice, begins
+from pytest_llmbench.models import (
+    GPUS,
+    MODEL,
+    NAMED,
+    PROFILER,
+    QUANTIZATION,
+    Baseline,
+    Note,
+    Problem,
+    Reason,
+    Segment,
+    Statement,
+    Steps,
+)
+from pytest_llmbench.robust import median
+
+if TYPE_CHECKING:
+    from pytest_llmbench.models import Floats
+
+FULL = 0.75
+"""Share of target tokens below which a step is not of the whole batch: padding takes less, or its shapes say more."""
+MORE = 1.02
+"""Share of target tokens above which it is of a larger batch."""
+SHAPES_AGREE = 0.02
+"""How far the tokens that shapes hold may lie from those of the batch."""
+
+SIZE = re.compile(r"(?:^|[_-])(\d+(?:\.\d+)?[bmt])(?:$|[_-])", re.IGNORECASE)
+EXPERIMENT = re.compile(
+    r"pretrain(?:ing)?_(?P<model>.+?_\d+(?:\.\d+)?[bmt](?:_a\d+b)?)(?:_[^_]+)??_"
+    r"(?P<dtype>(?:bf|fp|tf|nvfp|mxfp|int)\d{1,2})(?:[^a-z0-9]|$)",
+    re.IGNORECASE,
+)
+FAMILY = re.compile(
+    r"(llama|gemma|mistral|mixtral|gpt|qwen|deepseek|nemotron|grok|kimi)[-_]?v?(\d+(?:\.\d+)?)?(?![a-z0-9])",
+    re.IGNORECASE,
+)
+"""Models that everybody calls by these names; a run of another name is of no known model."""
+
+
+class ModelName(NamedTuple):
+    """A model by name: its families with their versions, and its size where one is in the name."""
+
+    families: frozenset[tuple[str, str]]
+    size: str
+
+
+def problems(choice: Choice, timed: Timing, baseline: Baseline) -> Iterator[Problem]:
+    """Yield what the judged part of a log states that is not so in the baseline's configuration."""
+    for text, line in (
+        *_gpus(choice.segment, baseline),
+        *_precision(choice.segment, baseline),
+        *_model(choice.segment, baseline),
+        *_samples(choice.segment.steps, timed, baseline),
+        *_target_tokens(timed, baseline),
+    ):
+        yield Problem(Reason.WRONG_CONFIGURATION, text, line)
+
+
+def notes(timed: Timing, baseline: Baseline) -> Iterator[Note]:
+    """Yield that padding takes much of a batch whose shapes are those of the baseline."""
+    share = _target_share(timed.window, baseline)
+    if share < FULL and not any(_target_tokens(timed, baseline)):
+        text = f"{share * 100:.0f} % of the tokens of a step are targets: the rest is padding, and takes as long"
+        yield Note("padded", text, int(timed.window.line[0]))
+
+
+def profiled(choice: Choice) -> Statement | None:
+    """Return where a profiler was switched on or off in the judged part of a log, None where it was not."""
+    return next((one for one in choice.segment.stated if one.field == PROFILER), None)
+
+
+def _gpus(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, int]]:
+    stated = [one for one in segment.stated if one.field == GPUS][-1:]
+    for one in stated:
+        if int(one.value) != baseline.key.gpus:
+            yield f"the log states {one.value} GPUs, the baseline has {baseline.key.gpus}", one.line
+
+
+def _precision(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, int]]:
+    """Yield another precision: of what is stated of the numbers the last counts, names must all say another one."""
+    expected = _family(baseline.key.dtype)
+    for one in [one for one in segment.stated if one.field == QUANTIZATION][-1:]:
+        if (one.value.removeprefix("not ") == expected) == one.value.startswith("not "):
+            what = f"is {one.value}" if one.value.startswith("not ") else f"computes in {_precision_word(one.value)}"
+            yield f"the run {what} by its log, the baseline is of {baseline.key.dtype}", one.line
+    named = [(_family(match["dtype"]), one) for one, match in _experiments(segment)]
+    if named and expected not in {family for family, _ in named}:
+        one = named[-1][1]
+        yield f"the log calls the run {one.value}, the baseline is of {baseline.key.dtype}", one.line
+
+
+def _precision_word(value: str) -> str:
+    return "16 or 32 bits" if value == "none" else value
+
+
+def _family(dtype: str) -> str:
+    """Return what a precision is one of: fp8, fp4, int8, int4, or none for floats of 16 and 32 bits."""
+    return next((family for family in ("fp8", "fp4", "int8", "int4") if family in dtype.casefold()), "none")
+
+
+def _model(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, int]]:
+    """Yield another model, or another size of it, where none of the names in the log is the baseline's.
+
+    A name that is of no known family, or of another model without a size, is that of something else.
+    """
+    own = _named(f"{baseline.key.recipe}_{baseline.key.size}")
+    texts = [(one.value.rstrip("/").rpartition("/")[2], one) for one in segment.stated if one.field == MODEL]
+    texts += [(match["model"], one) for one, match in _experiments(segment)]
+    stated = [(named, one) for text, one in texts if (named := _named(text)).size and named.families]
+    if not own.families or not own.size or not stated:
+        return
+    if not any(_is_same(named, own) for named, _ in stated):
+        one = stated[-1][1]
+        yield (
+            f"the log names the model {one.value}, the baseline is of {baseline.key.recipe} {baseline.key.size}",
+            one.line,
+        )
+
+
+def _experiments(segment: Segment) -> Iterator[tuple[Statement, re.Match[str]]]:
+    named = ((one, EXPERIMENT.match(one.value)) for one in segment.stated if one.field == NAMED)
+    return ((one, match) for one, match in named if match)
+
+
+def _named(text: str) -> ModelName:
+    size = SIZE.search(text)
+    families = frozenset((word.casefold(), version.replace(".", "")) for word, version in FAMILY.findall(text))
+    return ModelName(families, size[1].casefold() if size else "")
+
+
+def _is_same(one: ModelName, other: ModelName) -> bool:
+    return one.size == other.size and any(
+        word == other_word and (version.startswith(other_version) or other_version.startswith(version))
+        for word, version in one.families
+        for other_word, other_version in other.families
+    )
+
+
+def _samples(steps: Steps, timed: Timing, baseline: Baseline) -> Iterator[tuple[str, int]]:
+    """Yield another number of samples in a step than the batch size, by how the samples of the run grow."""
+    known = np.flatnonzero(np.isfinite(steps.consumed_samples))
+    if len(known) < 2 or not len(timed.window):
+        return
+    index, samples = steps.index[known], steps.consumed_samples[known]
+    inside = (index[1:] >= begins(timed.window)[0]) & (index[1:] <= timed.window.index[-1])
+    grown: Floats = (np.diff(samples) / np.diff(index))[inside]
+    wanted = baseline.configuration.global_batch_size
+    if len(grown) and median(grown) != wanted:
+        line = int(steps.line[known[1:][inside][0]])
+        yield f"consumed samples grow by {median(grown):g} a step, the baseline's batch has {wanted}", line
+
+
+def _target_tokens(timed: Timing, baseline: Baseline) -> Iterator[tuple[str, int]]:
+    """Yield another number of target tokens than a batch has.
+
+    Fewer are padding where they change from step to step and the shapes, by tokens/s x step time, are the batch's.
+    """
+    window, share = timed.window, _target_share(timed.window, baseline)
+    if not (share > MORE or share < FULL):
+        return
+    tokens = window.target_tokens[np.isfinite(window.target_tokens)]
+    if share < FULL and len(set(tokens.tolist())) > 1 and _shapes_agree(window, baseline):
+        return
+    wanted = _tokens(baseline)
+    text = (
+        f"total_weights is {tokens.max():g} tokens a step, the baseline has {wanted}: another batch or sequence length"
+    )
+    yield text, int(window.line[0])
+
+
+def _target_share(window: Steps, baseline: Baseline) -> float:
+    """Return the largest number of target tokens as a share of a step's tokens, NaN where the log has none."""
+    tokens = window.target_tokens[np.isfinite(window.target_tokens)]
+    return float(tokens.max()) / _tokens(baseline) if len(tokens) else float("nan")
+
+
+def _shapes_agree(window: Steps, baseline: Baseline) -> bool:
+    tokens = window.tokens_per_second_per_gpu * window.seconds * baseline.key.gpus
+    known = tokens[np.isfinite(tokens)]
+    return len(known) > 0 and abs(median(known) / _tokens(baseline) - 1) <= SHAPES_AGREE
+
+
+def _tokens(baseline: Baseline) -> int:
+    return baseline.configuration.architecture.sequence_length * baseline.configuration.global_batch_size

@@ -1,0 +1,179 @@
+"""Whether a run trained: a loss, a gradient and a learning rate that move the weights.
+
+Without it a run computes the same and is as fast, or faster. Printed digits decide how much a value says: on synthetic
+data a loss of four digits stands still, and `0.000` may be a small one that was rounded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from pytest_llmbench import wording
+from pytest_llmbench.measure.timing import Timing
+from pytest_llmbench.measure.window import Choice
+from pytest_llmbench.models import ENGINE, OBJECTIVE, Baseline, Note, Problem, Reason, Run, Steps
+from pytest_llmbench.robust import median
+
+if TYPE_CHECKING:
+    from pytest_llmbench.models import Floats
+
+ENOUGH_DIGITS = 6
+"""A loss that stands still in so many digits stands still."""
+FEWEST_EQUAL = 3
+"""Fewer equal values may be chance."""
+EXACT_ZERO = frozenset(("nemo1", "nemo2", "megatron", "huggingface"))
+"""Dialects that print significant digits, or all: their 0 is one. Others round to decimals."""
+NO_LOSS_HERE = {"torchtitan": -1.0}
+"""What a pipeline stage without the loss prints in its place."""
+
+DOUBLES = 1.9
+"""A loss that grows by so much in every step, doubles: it is printed in few digits."""
+GREW = 10.0
+"""How much larger than at its beginning a loss may be at the end of the window, where a guess would do better."""
+MOST_SKIPPED = 0.5
+"""With a larger share of skipped steps the window is none of training."""
+
+REWARDED = re.compile(r"(?:^|[^a-z0-9])(?:dpo|grpo|orpo|simpo|ppo|kto|rloo|rlhf|rl|reinforce)(?:[^a-z0-9]|$)")
+"""Training on rewards or preferences, in the names of a run: its loss may be 0 or negative."""
+
+
+class WindowValues(NamedTuple):
+    """What the window prints of one quantity: its values, and whether each step prints it."""
+
+    values: Floats
+    whole: bool
+
+    def are_all(self, value: float) -> bool:
+        """Whether every step of the window prints this value."""
+        return self.whole and bool((self.values == value).all())
+
+    @property
+    def stand_still(self) -> bool:
+        """Whether every step of the window prints the same, and there are enough to tell."""
+        return len(self.values) >= FEWEST_EQUAL and self.are_all(float(self.values[0]))
+
+
+def problems(run: Run, choice: Choice, timed: Timing, baseline: Baseline) -> Iterator[Problem]:
+    """Yield why the window is none of training; nothing where the log prints no loss, gradient norm or rate."""
+    window = timed.window
+    if not len(window):
+        return
+    found = [*_without_update(choice, window), *_without_loss(run, choice, window, baseline)]
+    yield from (Problem(Reason.DID_NOT_TRAIN, text, int(window.line[0])) for text in found)
+
+
+def notes(run: Run, choice: Choice, timed: Timing, baseline: Baseline) -> Iterator[Note]:
+    """Yield what looks like a run that did not train, and is none or cannot be told."""
+    window = timed.window
+    if not len(window):
+        return
+    line = int(window.line[0])
+    loss, norm = _losses(choice, window), _norms(window)
+    if norm.are_all(0.0) and _states(choice, ENGINE):
+        yield Note(
+            "norm-unknown", "the gradient norm is printed as 0 in every step: DeepSpeed does not hand it on", line
+        )
+    if loss.whole and not rewarded(run, choice, baseline) and (loss.are_all(0.0) or loss.stand_still):
+        text = f"the loss is {loss.values[0]:g} in every step of the window, in few digits: it does not show training"
+        yield Note("loss-stands-still", text, line)
+    elif not loss.whole and _is_of_another_stage(choice, window):
+        yield Note("unverified-loss", "this rank prints no loss: it would not show that the run diverged", line)
+    skipped, every = _skipped(window)
+    if skipped:
+        text = f"{skipped} of {wording.counted(every, 'step')} in the window were skipped: they moved no weight"
+        yield Note("skipped-steps", text, line)
+
+
+def rewarded(run: Run, choice: Choice, baseline: Baseline) -> bool:
+    """Whether a run learns from rewards or preferences, where a loss of 0 and below is an ordinary one."""
+    if choice.segment.rewards or _states(choice, OBJECTIVE):
+        return True
+    key, files = baseline.key, choice.attempt.files
+    names = (key.recipe, key.task, key.variant, files.log.name, files.log.parent.name, run.found.folder.name)
+    return any(REWARDED.search(name.casefold()) for name in names)
+
+
+def _without_update(choice: Choice, window: Steps) -> Iterator[str]:
+    """Yield why no step of the window moved the weights."""
+    if _norms(window).are_all(0.0) and not _states(choice, ENGINE):
+        yield "the gradient norm is 0 in every step of the window: nothing was learned"
+    if _finite(window.learning_rate).are_all(0.0):
+        yield "the learning rate is 0 in every step of the window: nothing was learned"
+    skipped, every = _skipped(window)
+    if skipped > MOST_SKIPPED * every:
+        yield f"{skipped} of {wording.counted(every, 'step')} in the window were skipped: they moved no weight"
+
+
+def _without_loss(run: Run, choice: Choice, window: Steps, baseline: Baseline) -> Iterator[str]:
+    """Yield why the losses of the window are none of a language model that learns."""
+    loss = _losses(choice, window)
+    if not len(loss.values):
+        return
+    if not rewarded(run, choice, baseline):
+        if (loss.values < 0).any():
+            yield f"the loss is {loss.values.min():g}: a cross-entropy is never negative"
+        elif _is_certain(loss, choice, window):
+            yield f"the loss is {loss.values[0]:g} in every step of the window"
+    if text := _exploded(loss.values, baseline):
+        yield text
+
+
+def _is_certain(loss: WindowValues, choice: Choice, window: Steps) -> bool:
+    """Whether a loss of 0, or one that stands still, is one by its digits, or the gradient norm agrees."""
+    if not (loss.are_all(0.0) or loss.stand_still):
+        return False
+    exact = loss.are_all(0.0) and choice.attempt.log.dialect in EXACT_ZERO
+    return exact or choice.segment.loss_digits >= ENOUGH_DIGITS or _norms(window).stand_still
+
+
+def _exploded(loss: Floats, baseline: Baseline) -> str:
+    """Return that the loss grows beyond that of a guess, empty where it does not."""
+    if len(loss) < FEWEST_EQUAL or loss[0] <= 0:
+        return ""
+    if (loss[1:] >= DOUBLES * loss[:-1]).all():
+        return f"the loss doubles in every step of the window, from {loss[0]:g} to {loss[-1]:g}"
+    quarter = -(-len(loss) // 4)
+    first, last = median(loss[:quarter]), median(loss[-quarter:])
+    guess = float(np.log(baseline.configuration.architecture.vocabulary_size))
+    if last > guess and last >= GREW * first:
+        return f"the loss grows from {first:g} to {last:g} in the window; a guess has {guess:.3g}"
+    return ""
+
+
+def _losses(choice: Choice, window: Steps) -> WindowValues:
+    """Return the losses of the window; none where the rank that prints has none."""
+    if not choice.attempt.log.prints_loss or _is_of_another_stage(choice, window):
+        return WindowValues(window.loss[:0], whole=False)
+    return _printed(window.loss, bool(window.has_loss.all()))
+
+
+def _is_of_another_stage(choice: Choice, window: Steps) -> bool:
+    absent = NO_LOSS_HERE.get(choice.attempt.log.dialect or "")
+    return absent is not None and bool((window.loss == absent).all())
+
+
+def _norms(window: Steps) -> WindowValues:
+    return _printed(window.grad_norm, bool(window.has_grad_norm.all()))
+
+
+def _finite(values: Floats) -> WindowValues:
+    return _printed(values, bool(np.isfinite(values).all()))
+
+
+def _printed(values: Floats, whole: bool) -> WindowValues:
+    finite = values[np.isfinite(values)]
+    return WindowValues(finite, whole and len(finite) == len(values) > 0)
+
+
+def _skipped(window: Steps) -> tuple[int, int]:
+    """Return how many steps of the window were skipped, and of how many that is known."""
+    known = np.isfinite(window.skipped_steps)
+    return int(window.skipped_steps[known].sum()), int(window.mean_of[known].sum())
+
+
+def _states(choice: Choice, field: str) -> bool:
+    return any(one.field == field for one in choice.segment.stated)
