@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 from operator import methodcaller
 
 from pytest_llmbench.parse.records import (
@@ -47,9 +47,10 @@ NUMBERS = (
     b"peak_memory_usage",
     b"max_memory_allocated",
 )
-NUMBERED = frozenset(NUMBERS)
 STEP_NAME = b"global_step"
-READ = NUMBERED | {STEP_NAME}
+READ = frozenset((*NUMBERS, STEP_NAME))
+WHOLE = b""
+"""Stands behind the names of a record in which no number that is read may have been cut at its end."""
 
 
 def read_step(text: bytes, start: int, end: int, origin: Origin) -> StepRecord | Torn | None:
@@ -81,8 +82,10 @@ def read_columns(text: bytes, places: Sequence[int], stops: Sequence[int]) -> Co
     if len(set(names)) < len(fields) or not {TIME, STEP_NAME} <= set(names):
         return None
     found = rows(_layout(names), text, places, stops)
-    if found is None or (not NUMBERED.isdisjoint(names[-2:]) and _is_cut(text, places, stops)):
+    if found is None or (not READ.isdisjoint(names[-2:]) and _is_cut(text, places, stops)):
         return None
+    if names[-1] not in READ and text.count(b" | %b: " % names[-1], places[usual], stops[-1]) < len(places) - usual:
+        return None  # one that is not the first lacks what the others go on with: its last number may be cut
     epochs, iterations, lasts, *columns = zip(*found, strict=True)
     value = dict(zip((name for name in names if name in READ), columns, strict=True))
     steps = list(map(int, value[STEP_NAME]))
@@ -116,6 +119,12 @@ def _layout(names: tuple[bytes, ...]) -> re.Pattern[bytes]:
     return re.compile(HEAD.pattern + rb" \| ".join(fields) + ending + rb"\n")
 
 
+@lru_cache(maxsize=64)
+def _shared(names: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    """Return equal names as one object: most records of a log have the same."""
+    return names
+
+
 def _record(origin: Origin, step: int, total: int | None, values: dict[bytes, bytes]) -> StepRecord:
     number = {name: float(values[name]) for name in NUMBERS if name in values}
     seconds = number[TIME]
@@ -130,15 +139,20 @@ def _record(origin: Origin, step: int, total: int | None, values: dict[bytes, by
         tflops=number.get(b"TFLOPS_per_GPU", NAN),
         batch=number.get(b"global_batch_size", NAN),
         memory=number.get(b"peak_memory_usage", number.get(b"max_memory_allocated", NAN)),
+        layout=_shared(tuple(values)),
     )
 
 
 def _values(text: bytes, begin: int, stop: int, end: int) -> dict[bytes, bytes] | None:
-    """Return the fields of a record that has a step and a time, with every number whole; None if it is torn."""
+    """Return the fields of a record that has a step and a time, with every number whole; None if it is torn.
+
+    An empty name behind them says that the last number is whole whatever others go on with, or is not read.
+    """
     glued = text.find(NEEDLE, begin, stop)
     line_ends = stop < end and glued < 0
     parts = COLOUR_RESET.sub(b"", text[begin : stop if glued < 0 else glued]).split(b" | ")
-    if not line_ends or b": " not in parts[-1]:
+    followed = not line_ends or b": " not in parts[-1]
+    if followed:
         parts.pop()
     values: dict[bytes, bytes] = {}
     for part in parts:
@@ -152,9 +166,9 @@ def _values(text: bytes, begin: int, stop: int, end: int) -> dict[bytes, bytes] 
         return None
     if not all(NUMBER.fullmatch(values[name]) for name in NUMBERS if name in values):
         return None
-    if line_ends and parts[-1].partition(b": ")[0] in NUMBERS and _goes_on_below(text, stop, end):
-        return None
-    return values
+    if not followed and parts[-1].partition(b": ")[0] in READ:
+        return None if _goes_on_below(text, stop, end) else values
+    return values | {WHOLE: b""}
 
 
 def _resolutions(printed: Sequence[bytes], seconds: Sequence[float]) -> list[float]:

@@ -33,7 +33,8 @@ class StepRecord(NamedTuple):
     run. batch: samples in a step, of all ranks. memory: bytes. precise: printed in full, to be preferred. mean_of,
     asynchronous: as in `models.Steps`. stamp: the time stamp of the line, in seconds since any fixed moment. since: a
     step and a time stamp from which on the time counts, where that is later than the record before. bar: epoch and
-    1-based count of a progress bar whose step number is not certain yet.
+    1-based count of a progress bar whose step number is not certain yet. layout: the names of its fields, with an empty
+    one behind them where the record cannot end in a number that was cut.
     """
 
     origin: Origin
@@ -54,6 +55,7 @@ class StepRecord(NamedTuple):
     since: tuple[int, float] | None = None
     bar: tuple[int, int] | None = None
     rounded: bool = False
+    layout: tuple[bytes, ...] = ()
 
     @property
     def possible(self) -> bool:
