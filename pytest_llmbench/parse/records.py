@@ -71,10 +71,11 @@ class Torn(NamedTuple):
 
 
 class Unmatched(NamedTuple):
-    """A line that should hold a record, and holds none that a pattern matches."""
+    """A line that should hold a record, and holds none that a pattern matches; `group` is the first that it lacks."""
 
     origin: Origin
     text: bytes
+    group: str = ""
 
 
 def significant_unit(value: float, digits: int) -> float:
