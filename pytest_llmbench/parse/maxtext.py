@@ -9,7 +9,17 @@ from functools import cache
 from itertools import takewhile
 from statistics import median
 
-from pytest_llmbench.parse.records import HOLE, NAN, NOT_FINITE, Origin, StepRecord, Torn, line_stop, printed_unit
+from pytest_llmbench.parse.records import (
+    HOLE,
+    NAN,
+    NOT_FINITE,
+    Origin,
+    StepRecord,
+    Torn,
+    line_stop,
+    printed_unit,
+    without_codes,
+)
 from pytest_llmbench.parse.uniform import Columns, numbers, rows
 
 NEEDLE = b"completed step: "
@@ -39,6 +49,14 @@ def read_step(text: bytes, start: int, end: int, origin: Origin) -> StepRecord |
     `total_weights`, the target tokens in a step of the whole run (524288 is 128 samples of 4096 tokens), is not read:
     without the sequence length it gives no batch size, and padding lowers it.
     """
+    stop = line_stop(text, start, end)
+    if text.find(b"\x1b", start, stop) >= 0:
+        plain = without_codes(text, start, stop, end)
+        return Torn(origin, text[start:stop]) if plain is None else _read_plain(plain, 0, len(plain), origin)
+    return _read_plain(text, start, end, origin)
+
+
+def _read_plain(text: bytes, start: int, end: int, origin: Origin) -> StepRecord | Torn | None:
     stop = line_stop(text, start, end)
     whole = stop < end
     glued = text.find(NEEDLE, start + len(NEEDLE), stop)

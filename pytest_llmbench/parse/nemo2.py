@@ -8,7 +8,6 @@ from functools import cache, lru_cache
 from operator import methodcaller
 
 from pytest_llmbench.parse.records import (
-    COLOUR_RESET,
     HOLE,
     NAN,
     NOT_FINITE,
@@ -18,6 +17,7 @@ from pytest_llmbench.parse.records import (
     line_stop,
     printed_unit,
     significant_unit,
+    without_codes,
 )
 from pytest_llmbench.parse.scan import REACH
 from pytest_llmbench.parse.uniform import Columns, numbers, rows
@@ -59,6 +59,14 @@ def read_step(text: bytes, start: int, end: int, origin: Origin) -> StepRecord |
     Peak memory is `peak_memory_usage` (until 25.04) or `max_memory_allocated`: what tensors took, not what the
     allocator had reserved. The total is known in epoch 0 only, where `iteration` and `global_step` are the same.
     """
+    stop = line_stop(text, start, end)
+    if text.find(b"\x1b", start, stop) >= 0:
+        plain = without_codes(text, start, stop, end)
+        return Torn(origin, text[start:stop]) if plain is None else _read_plain(plain, 0, len(plain), origin)
+    return _read_plain(text, start, end, origin)
+
+
+def _read_plain(text: bytes, start: int, end: int, origin: Origin) -> StepRecord | Torn | None:
     stop = line_stop(text, start, end)
     head = HEAD.match(text, start, stop)
     if head is None:
@@ -150,7 +158,7 @@ def _values(text: bytes, begin: int, stop: int, end: int) -> dict[bytes, bytes] 
     """
     glued = text.find(NEEDLE, begin, stop)
     line_ends = stop < end and glued < 0
-    parts = COLOUR_RESET.sub(b"", text[begin : stop if glued < 0 else glued]).split(b" | ")
+    parts = text[begin : stop if glued < 0 else glued].split(b" | ")
     followed = not line_ends or b": " not in parts[-1]
     if followed:
         parts.pop()

@@ -16,6 +16,9 @@ HOLE = b"\x00"
 """How a page of a file reads that was never written: what stands before and after it is of different records."""
 
 COLOUR_RESET = re.compile(rb"\x1b\[[\d;]*m")
+CODES = re.compile(rb"(?:\x1b\[[\d;?]*[A-Za-z])+")
+CODE_IN_NUMBER = re.compile(rb"[\d.]%b(?:[\d.]|[eE][+-]?\d)" % CODES.pattern)
+"""Nothing shows then that both parts are of one number."""
 
 
 class Origin(NamedTuple):
@@ -76,6 +79,15 @@ class Unmatched(NamedTuple):
     origin: Origin
     text: bytes
     group: str = ""
+
+
+def without_codes(text: bytes, start: int, stop: int, end: int) -> bytes | None:
+    """Return a record, which ends at `stop`, and what can be seen behind it up to `end`, without the codes for colours.
+
+    Codes in the record alone are taken out. None where one stands inside a number.
+    """
+    record = text[start:stop]
+    return None if CODE_IN_NUMBER.search(record) else CODES.sub(b"", record) + text[stop:end]
 
 
 def significant_unit(value: float, digits: int) -> float:

@@ -22,8 +22,8 @@ UNITS = {
 """The words of each unit of time, as `patterns.UNITS` names them; those of a rate are of steps."""
 
 BYTES = re.compile(rb"([KMGT])(i?)B")
-FLOPS = re.compile(rb"([GTP]?)(?:(?i:flops?)(?:/s\S*)?)?")
-TERA = {b"G": 1e-3, b"T": 1.0, b"": 1.0, b"P": 1e3}
+FLOPS = re.compile(rb"([GTP])(?:(?i:flops?)(?:/s)?)?")
+TERA = {b"G": 1e-3, b"T": 1.0, b"P": 1e3}
 
 WORD = re.compile(rb"(?:[A-Za-z]|\xc2\xb5|\xce\xbc)+(?:/[A-Za-z]+)?")
 SPACED_WORD = re.compile(rb" ?(%b)" % WORD.pattern)
