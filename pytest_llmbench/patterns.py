@@ -22,11 +22,15 @@ _TOKEN = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A named group of a pattern, with the characters of the pattern that stand directly before and after it."""
+    """A named group of a pattern, with the characters of the pattern that stand directly before and after it.
+
+    up_to: the pattern as far as the group goes, with what is open closed.
+    """
 
     name: str
     before: str
     after: str
+    up_to: str = ""
 
 
 def compiled(pattern: str) -> Any:
@@ -57,7 +61,8 @@ def named_groups(pattern: str) -> Iterator[Group]:
             name, place = begun.pop()
             if name is not None:
                 after = pattern[token.end() :].removeprefix("\\")
-                yield Group(name, pattern[place - 1 : place] if place else "", after[:1])
+                up_to = pattern[: token.end()] + ")" * len(begun)
+                yield Group(name, pattern[place - 1 : place] if place else "", after[:1], up_to)
         elif token[0].startswith("("):
             begun.append((token["name"], token.start()))
 

@@ -62,7 +62,8 @@ def unread(one: Unread) -> str:
     lines = f"{counted(one.count, 'line')} with {printable(one.find)!r}"
     if not one.first_line:
         return f"{lines} ({one.dialect}) could not be read"
-    return f"the pattern of {one.dialect} reads none of {lines}, such as line {one.first_line}: {one.example}"
+    where = f"; it stops at the group {one.group}" if one.group else ""
+    return f"the pattern of {one.dialect} reads none of {lines}, such as line {one.first_line}: {one.example}{where}"
 
 
 def _ended(ending: Ending, log: str) -> str:

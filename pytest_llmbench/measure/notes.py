@@ -25,6 +25,8 @@ DROPPED = {
     "other-dialect": ("record", "of another dialect"),
     "unknown-step": ("record", "without a certain step number"),
     "ramped-up": ("step", "in which the batch still grew, set aside"),
+    "running-average": ("time", "may be means since the start of the run, which hide slow steps"),
+    "rate-of-samples": ("rate", "of samples or tokens, read as rates of steps"),
 }
 """What the reasons of the parse stage mean: of what there are so many, and what became of it."""
 

@@ -63,13 +63,15 @@ class Dropped:
 @dataclass(frozen=True, slots=True)
 class Unread:
     """A dialect of a baseline file that finds no step in a log: in how many lines its `find` stands, and the first of
-    them that its pattern does not match; 0 and empty where no line holds it."""
+    them that its pattern does not match; 0 and empty where no line holds it. group: the first group of the pattern that
+    this line lacks."""
 
     dialect: str
     find: str
     count: int = 0
     first_line: int = 0
     example: str = ""
+    group: str = ""
 
 
 GPUS, MODEL, QUANTIZATION, NAMED, ENGINE, OBJECTIVE, PROFILER = (

@@ -69,7 +69,7 @@ class Found:
         if not self.unmatched:
             return Unread(self.name, find, self.lines)
         first = self.unmatched[0]
-        return Unread(self.name, find, self.lines, first.origin.line, printable(first.text))
+        return Unread(self.name, find, self.lines, first.origin.line, printable(first.text), first.group)
 
     def divide(self, marks: Sequence[Mark]) -> int:
         """Divide the records into segments; return how many steps they hold."""

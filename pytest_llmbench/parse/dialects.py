@@ -77,7 +77,7 @@ DIALECTS = {
         columns="pytest_llmbench.parse.nemo2:read_columns",
     ),
     "maxtext": Dialect(
-        needles=(b"completed step: ",),
+        needles=(b"completed step",),  # without the colon, before which a colour may end
         reader="pytest_llmbench.parse.maxtext:read_step",
         starts=(b"Config param steps: ",),
         total=rb"Config param steps: (\d{1,15})[ \t]*[\r\n]",
@@ -89,7 +89,7 @@ DIALECTS = {
         needles=(b"iteration  ", b"iteration (", b"Step Time : "),  # with two blanks: NeMo 2 has one, in every step
         reader="pytest_llmbench.parse.megatron:read_step",
         starts=(
-            b"------------------------ arguments ------------------------",
+            b"-------------------- arguments --------------------",  # GPT-NeoX; in Megatron's, with more dashes, too
             b"time to initialize megatron (seconds): ",
             b"> building train, validation, and test datasets ...",
         ),

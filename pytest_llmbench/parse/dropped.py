@@ -1,4 +1,4 @@
-"""What was read and not kept: the reasons, and a tally of them."""
+"""What was read and not kept, or kept with a doubt: the reasons, and a tally of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,15 @@ UNKNOWN_STEP = "unknown-step"
 RAMPED_UP = "ramped-up"
 """A step of the phase in which the batch grows to the size that it is to have."""
 
-REASONS = (TORN, REPEATED, REPEAT_DISAGREES, OTHER_RANK, OTHER_DIALECT, UNKNOWN_STEP, RAMPED_UP)
+RUNNING_AVERAGE = "running-average"
+"""A time that is kept, and that looks like a mean since the start of the run."""
+RATE_OF_SAMPLES = "rate-of-samples"
+"""A rate that is kept as one of steps, and that is printed as one of samples or tokens."""
+
+REASONS = (
+    *(TORN, REPEATED, REPEAT_DISAGREES, OTHER_RANK, OTHER_DIALECT, UNKNOWN_STEP),
+    *(RAMPED_UP, RUNNING_AVERAGE, RATE_OF_SAMPLES),
+)
 
 EXAMPLE_LENGTH = 80
 

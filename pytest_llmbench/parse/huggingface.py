@@ -22,7 +22,7 @@ from pytest_llmbench.parse.scan import REACH_BACK
 
 RESUMED = re.compile(rb"Continuing training from global step (\d{1,15})[ \t]*[\r\n]")
 FIELD = re.compile(
-    rb"\s*(['\"])([A-Za-z][\w/.-]{0,99})\1: ('[^'\r\n]{0,99}'|\"[^\"\r\n]{0,99}\"|[^\s,{}'\"]{1,40})\s*([,}])"
+    rb"\s*(['\"])([A-Za-z][^'\"\r\n{}\x00]{0,99})\1: ('[^'\r\n]{0,99}'|\"[^\"\r\n]{0,99}\"|[^\s,{}'\"]{1,40})\s*([,}])"
 )
 FINITE = re.compile(rb"\d{1,18}(?:\.\d{1,18})?(?:e[+-]\d\d)?")
 NUMBER = re.compile(rb"-?(?:%b|%b)" % (FINITE.pattern, NOT_FINITE))
@@ -110,8 +110,11 @@ def _resumed(record: StepRecord, first: int) -> StepRecord:
 
 
 def _same(old: StepRecord, new: StepRecord) -> bool:
-    """Tell whether a run is printed again, as a dictionary and as JSON perhaps."""
-    return (old.step, old.seconds, repr(old.loss)) == (new.step, new.seconds, repr(new.loss))
+    """Tell whether a run is printed again, as a dictionary and as JSON perhaps, its loss with fewer digits."""
+    return (old.step, old.seconds) == (new.step, new.seconds) and (
+        repr(old.loss) == repr(new.loss)
+        or (old.loss is not None and new.loss is not None and math.isclose(old.loss, new.loss, rel_tol=1e-6))
+    )
 
 
 def _values(text: bytes, start: int, end: int) -> dict[bytes, bytes] | None:

@@ -20,6 +20,7 @@ from pytest_llmbench.parse.records import (
     digits,
     line_stop,
     printed_unit,
+    without_codes,
 )
 from pytest_llmbench.parse.uniform import Columns, most_digits, numbers, rows
 
@@ -56,6 +57,14 @@ def read_step(text: bytes, start: int, end: int, origin: Origin) -> StepRecord |
     sequence length it gives no batch size, and padding lowers it. A step of the phase in which the batch grows has
     mean_of 0: `settle` leaves it out.
     """
+    stop = line_stop(text, start, end)
+    if text.find(b"\x1b", start, stop) >= 0:
+        plain = without_codes(text, start, stop, end)
+        return Torn(origin, text[start:stop]) if plain is None else _read_plain(plain, 0, len(plain), origin)
+    return _read_plain(text, start, end, origin)
+
+
+def _read_plain(text: bytes, start: int, end: int, origin: Origin) -> StepRecord | Torn | None:
     stop = line_stop(text, start, end)
     whole = stop < end
     glued = text.find(NEEDLE, start + len(NEEDLE), stop)

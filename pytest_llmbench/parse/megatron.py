@@ -1,4 +1,4 @@
-"""Megatron-LM, Megatron-DeepSpeed and Megatron-Bridge: two kinds of record of the same steps.
+"""Megatron-LM, Megatron-DeepSpeed, GPT-NeoX and Megatron-Bridge: two kinds of record of the same steps.
 
 ` iteration        3/      20 | consumed samples: 384 | elapsed time per iteration (ms): 32208.7 | ... |`
 `Step Time : 12.78s GPU utilization: 528.1 TFLOP/s/GPU`
@@ -28,6 +28,7 @@ from pytest_llmbench.parse.records import (
     printed_unit,
 )
 from pytest_llmbench.parse.step_times import UNNUMBERED, number, pair, renumbered
+from pytest_llmbench.parse.units import scale_of
 
 HEAD = re.compile(rb"iteration {2,9}(\d{1,15})/ *(\d{1,15}) ?\|")
 """A number has eight places; a record with one that fills them all is torn."""
@@ -51,10 +52,13 @@ MILLISECONDS = b"elapsed time per iteration (ms)"
 SECONDS = b"elapsed time per iteration (s)"
 SKIPPED = b"number of skipped iterations"
 NOT_NUMBERS = b"number of nan iterations"
-LOSSES = (b"lm loss", b"lm-loss")
+LOSSES = (b"lm loss", b"lm-loss", b"lm_loss")
 NORM = b"grad norm"
 BATCH = b"global batch size"
 TFLOPS = (b"throughput per GPU (TFLOP/s/GPU)", b"TFLOPs")
+APPROXIMATE = b"approx flops per GPU"
+"""GPT-NeoX chooses the unit by the size of the number: `37.3TFLOPS`."""
+WITH_LETTERS = re.compile(rb"(\d{1,18}\.\d{1,9})([A-Z]{1,9})")
 TOKENS = (b"tokens per GPU (tokens/s/GPU)", b"tokens per gpu per second (tgs)")
 RATE = b"learning rate"
 CONSUMED = b"consumed samples"
@@ -151,12 +155,15 @@ def _values(body: bytes) -> dict[bytes, bytes] | None:
             values[name] = number[1]
         elif number is not None and (name in EXTRA or _is_bad_loss(name, number[1])):
             values.setdefault(name, number[1])
+        elif name == APPROXIMATE:
+            values[name] = value.strip()
     return values if NOT_NUMBERS in values and (MILLISECONDS in values) != (SECONDS in values) else None
 
 
 def _record(origin: Origin, step: int, total: int, values: dict[bytes, bytes], stamp: float) -> StepRecord:
     seconds, unit = _seconds(values)
     loss, norm = _loss_and_norm(values)
+    tflops = _number(values, TFLOPS) if APPROXIMATE not in values else _approximate_tflops(values[APPROXIMATE])
     return StepRecord(
         origin,
         step,
@@ -165,7 +172,7 @@ def _record(origin: Origin, step: int, total: int, values: dict[bytes, bytes], s
         total or None,
         loss=loss,
         grad_norm=norm,
-        tflops=_number(values, TFLOPS),
+        tflops=tflops,
         tokens=_number(values, TOKENS),
         batch=_number(values, (BATCH,)),
         rate=_number(values, (RATE,)),
@@ -217,6 +224,13 @@ def _first(values: dict[bytes, bytes], names: Sequence[bytes]) -> float | None:
 def _number(values: dict[bytes, bytes], names: Sequence[bytes]) -> float:
     found = _first(values, names)
     return NAN if found is None else found
+
+
+def _approximate_tflops(printed: bytes) -> float:
+    """Return a number with its unit as TFLOP/s; NaN where the unit is none of the usual ones."""
+    found = WITH_LETTERS.fullmatch(printed)
+    scale = scale_of("tflops", found[2], "s", expected=False) if found else None
+    return float(found[1]) * scale if found and scale else NAN
 
 
 def _stamp(text: bytes, start: int) -> float:

@@ -24,6 +24,7 @@ from pytest_llmbench.parse.records import (
     line_stop,
     significant_unit,
     significant_units,
+    without_codes,
 )
 from pytest_llmbench.parse.uniform import Columns, Repeated, most_digits, numbers, rows
 
@@ -56,8 +57,11 @@ def read_step(text: bytes, start: int, end: int, origin: Origin) -> StepRecord |
     The batch size is consumed_samples / (global_step + 1), where both are printed in full. A bar rounds `global_step`
     from 1000 on (`2e+3`); such a record is marked `rounded`, and `settle` finds its step.
     """
-    read = _read_bar if text.startswith(b"Epoch ", start) else _read_dllogger
-    return read(text, start, end, origin)
+    stop = line_stop(text, start, end)
+    if text.find(b"\x1b", start, stop) >= 0:
+        plain = without_codes(text, start, stop, end)
+        return _torn(text[start:stop], origin) if plain is None else _read_plain(plain, 0, len(plain), origin)
+    return _read_plain(text, start, end, origin)
 
 
 def read_columns(text: bytes, places: Sequence[int], stops: Sequence[int]) -> Columns | None:
@@ -166,13 +170,17 @@ def _counted_step(offsets: dict[int, int], record: StepRecord) -> int | None:
     return step if float(f"{step:.3g}") == record.step else None
 
 
+def _read_plain(text: bytes, start: int, end: int, origin: Origin) -> StepRecord | Torn | None:
+    read = _read_bar if text.startswith(b"Epoch ", start) else _read_dllogger
+    return read(text, start, end, origin)
+
+
 def _read_bar(text: bytes, start: int, end: int, origin: Origin) -> StepRecord | Torn | None:
     if not BAR_HEAD.match(text, start, end):
         return None
     bar = BAR.match(text, start, end)
     if bar is None:
-        rest = text[start : line_stop(text, start, end)]
-        return Torn(origin, rest) if any(name in rest for name in (STEP, LOSS, TIME)) else None
+        return _torn(text[start : line_stop(text, start, end)], origin)
     parts = [part for part in bar[4].split(b", ") if b"=" in part]
     if not parts:
         return None
@@ -197,6 +205,11 @@ def _read_bar(text: bytes, start: int, end: int, origin: Origin) -> StepRecord |
         bar=(epoch, count),
         rounded=rounded,
     )
+
+
+def _torn(rest: bytes, origin: Origin) -> Torn | None:
+    """Return what is left of a record; None where it is a bar without values."""
+    return Torn(origin, rest) if any(name in rest for name in (STEP, LOSS, TIME)) else None
 
 
 def _read_dllogger(text: bytes, start: int, end: int, origin: Origin) -> StepRecord | Torn | None:

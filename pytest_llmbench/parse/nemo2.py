@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 from operator import methodcaller
 
 from pytest_llmbench.parse.records import (
-    COLOUR_RESET,
     HOLE,
     NAN,
     NOT_FINITE,
@@ -19,6 +18,7 @@ from pytest_llmbench.parse.records import (
     line_stop,
     printed_unit,
     significant_unit,
+    without_codes,
 )
 from pytest_llmbench.parse.scan import REACH
 from pytest_llmbench.parse.uniform import Columns, most_digits, numbers, rows
@@ -49,12 +49,13 @@ NUMBERS = (
     b"peak_memory_usage",
     b"max_memory_allocated",
 )
-NUMBERED = frozenset(NUMBERS)
 STEP_NAME = b"global_step"
-READ = NUMBERED | {STEP_NAME}
 RATE, SAMPLES, LOSS = b"lr", b"consumed_samples", b"reduced_train_loss"
 EXTRA = (RATE, SAMPLES)
 """Fields that a record may lack, or have cut, and is whole all the same."""
+READ = frozenset((*NUMBERS, STEP_NAME))
+WHOLE = b""
+"""Stands behind the names of a record in which no number that is read may have been cut at its end."""
 
 
 def read_step(text: bytes, start: int, end: int, origin: Origin) -> StepRecord | Torn | None:
@@ -63,6 +64,14 @@ def read_step(text: bytes, start: int, end: int, origin: Origin) -> StepRecord |
     Peak memory is `peak_memory_usage` (until 25.04) or `max_memory_allocated`: what tensors took, not what the
     allocator had reserved. The total is known in epoch 0 only, where `iteration` and `global_step` are the same.
     """
+    stop = line_stop(text, start, end)
+    if text.find(b"\x1b", start, stop) >= 0:
+        plain = without_codes(text, start, stop, end)
+        return Torn(origin, text[start:stop]) if plain is None else _read_plain(plain, 0, len(plain), origin)
+    return _read_plain(text, start, end, origin)
+
+
+def _read_plain(text: bytes, start: int, end: int, origin: Origin) -> StepRecord | Torn | None:
     stop = line_stop(text, start, end)
     head = HEAD.match(text, start, stop)
     if head is None:
@@ -86,8 +95,10 @@ def read_columns(text: bytes, places: Sequence[int], stops: Sequence[int]) -> Co
     if len(set(names)) < len(fields) or not {TIME, STEP_NAME} <= set(names):
         return None
     found = rows(_layout(names), text, places, stops)
-    if found is None or (not NUMBERED.isdisjoint(names[-2:]) and _is_cut(text, places, stops)):
+    if found is None or (not READ.isdisjoint(names[-2:]) and _is_cut(text, places, stops)):
         return None
+    if names[-1] not in READ and text.count(b" | %b: " % names[-1], places[usual], stops[-1]) < len(places) - usual:
+        return None  # one that is not the first lacks what the others go on with: its last number may be cut
     epochs, iterations, lasts, *columns = zip(*found, strict=True)
     value = dict(zip((name for name in names if name in READ or name in EXTRA), columns, strict=True))
     steps = list(map(int, value[STEP_NAME]))
@@ -124,6 +135,12 @@ def _layout(names: tuple[bytes, ...]) -> re.Pattern[bytes]:
     return re.compile(HEAD.pattern + rb" \| ".join(fields) + ending + rb"\n")
 
 
+@lru_cache(maxsize=64)
+def _shared(names: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    """Return equal names as one object: most records of a log have the same."""
+    return names
+
+
 def _record(origin: Origin, step: int, total: int | None, values: dict[bytes, bytes]) -> StepRecord:
     number = {name: float(values[name]) for name in NUMBERS if name in values}
     seconds = number[TIME]
@@ -141,6 +158,7 @@ def _record(origin: Origin, step: int, total: int | None, values: dict[bytes, by
         rate=float(values[RATE]) if NUMBER.fullmatch(values.get(RATE, b"")) else NAN,
         consumed=_samples(values.get(SAMPLES, b"")),
         loss_digits=digits(values.get(LOSS, b"")),
+        layout=_shared(tuple(values)),
     )
 
 
@@ -150,11 +168,15 @@ def _samples(printed: bytes) -> float:
 
 
 def _values(text: bytes, begin: int, stop: int, end: int) -> dict[bytes, bytes] | None:
-    """Return the fields of a record that has a step and a time, with every number whole; None if it is torn."""
+    """Return the fields of a record that has a step and a time, with every number whole; None if it is torn.
+
+    An empty name behind them says that the last number is whole whatever others go on with, or is not read.
+    """
     glued = text.find(NEEDLE, begin, stop)
     line_ends = stop < end and glued < 0
-    parts = COLOUR_RESET.sub(b"", text[begin : stop if glued < 0 else glued]).split(b" | ")
-    if not line_ends or b": " not in parts[-1]:
+    parts = text[begin : stop if glued < 0 else glued].split(b" | ")
+    followed = not line_ends or b": " not in parts[-1]
+    if followed:
         parts.pop()
     values: dict[bytes, bytes] = {}
     for part in parts:
@@ -168,9 +190,9 @@ def _values(text: bytes, begin: int, stop: int, end: int) -> dict[bytes, bytes] 
         return None
     if not all(NUMBER.fullmatch(values[name]) for name in NUMBERS if name in values):
         return None
-    if line_ends and parts[-1].partition(b": ")[0] in NUMBERS and _goes_on_below(text, stop, end):
-        return None
-    return values
+    if not followed and parts[-1].partition(b": ")[0] in READ:
+        return None if _goes_on_below(text, stop, end) else values
+    return values | {WHOLE: b""}
 
 
 def _resolutions(printed: Sequence[bytes], seconds: Sequence[float]) -> list[float]:

@@ -6,7 +6,16 @@ import re
 from collections.abc import Sequence
 
 from pytest_llmbench.parse.dropped import TORN, UNKNOWN_STEP, Tally
-from pytest_llmbench.parse.records import NAN, NOT_FINITE, Origin, StepRecord, Torn, line_stop, printed_unit
+from pytest_llmbench.parse.records import (
+    NAN,
+    NOT_FINITE,
+    Origin,
+    StepRecord,
+    Torn,
+    line_stop,
+    printed_unit,
+    without_codes,
+)
 
 MARKER = b"[PAX STATUS]: "
 TOOK = b"train_step() took "
@@ -97,7 +106,8 @@ def _counted(starts: Sequence[StepRecord], rest: Sequence[StepRecord], tally: Ta
 
 def _read_seconds(text: bytes, start: int, end: int, origin: Origin) -> StepRecord | None:
     """Return a step that is not counted yet; one whose time or beginning is cut has a number all the same."""
-    found = SECONDS.match(text, start, line_stop(text, start, end))
+    stop = line_stop(text, start, end)
+    found = SECONDS.match(without_codes(text, start, stop, stop) or b"")
     marked = text.endswith(MARKER, 0, start)
     if found and marked:
         digits = found[1][-1:].isdigit()

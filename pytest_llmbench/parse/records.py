@@ -18,6 +18,9 @@ HOLE = b"\x00"
 DIGITS = tuple(b"%d" % digit for digit in range(10))
 
 COLOUR_RESET = re.compile(rb"\x1b\[[\d;]*m")
+CODES = re.compile(rb"(?:\x1b\[[\d;?]*[A-Za-z])+")
+CODE_IN_NUMBER = re.compile(rb"[\d.]%b(?:[\d.]|[eE][+-]?\d)" % CODES.pattern)
+"""Nothing shows then that both parts are of one number."""
 
 
 class Origin(NamedTuple):
@@ -38,7 +41,8 @@ class StepRecord(NamedTuple):
     1-based count of a progress bar whose step number is not certain yet. rate: the learning rate; consumed: samples
     since the run began; targets: tokens whose loss counts; skipped: steps without an update of the weights;
     loss_digits: how many digits the loss is printed with; rewards: it holds rewards. A record with mean_of 0 is no step
-    that counts, and only its dialect knows what it is.
+    that counts, and only its dialect knows what it is. layout: the names of its fields, with an empty one behind them
+    where the record cannot end in a number that was cut.
     """
 
     origin: Origin
@@ -65,6 +69,7 @@ class StepRecord(NamedTuple):
     skipped: float = NAN
     loss_digits: int = 0
     rewards: bool = False
+    layout: tuple[bytes, ...] = ()
 
     @property
     def possible(self) -> bool:
@@ -80,10 +85,20 @@ class Torn(NamedTuple):
 
 
 class Unmatched(NamedTuple):
-    """A line that should hold a record, and holds none that a pattern matches."""
+    """A line that should hold a record, and holds none that a pattern matches; `group` is the first that it lacks."""
 
     origin: Origin
     text: bytes
+    group: str = ""
+
+
+def without_codes(text: bytes, start: int, stop: int, end: int) -> bytes | None:
+    """Return a record, which ends at `stop`, and what can be seen behind it up to `end`, without the codes for colours.
+
+    Codes in the record alone are taken out. None where one stands inside a number.
+    """
+    record = text[start:stop]
+    return None if CODE_IN_NUMBER.search(record) else CODES.sub(b"", record) + text[stop:end]
 
 
 def significant_unit(value: float, digits: int) -> float:

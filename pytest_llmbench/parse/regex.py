@@ -8,11 +8,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from copy import copy
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 from pytest_llmbench.models import RegexDialect
+from pytest_llmbench.parse import units
 from pytest_llmbench.parse.dialects import Dialect, Grammar, Timer
 from pytest_llmbench.parse.dropped import TORN, Tally
+from pytest_llmbench.parse.prints import Line, Prints
 from pytest_llmbench.parse.ranks import rank_of
 from pytest_llmbench.parse.records import (
     HOLE,
@@ -31,11 +33,15 @@ from pytest_llmbench.patterns import RATE, REQUIRED, UNITS, compiled, named_grou
 COLOUR = re.compile(rb"\x1b\[[\d;]*m")
 COLOURED_NUMBER = re.compile(rb"[\d.,]\x1b\[[\d;]*m[\d.,]")
 
-COUNT = re.compile(rb"\d{1,15}|\d{1,3}(?:,\d{3}){1,4}")
+COUNT = re.compile(rb"(?:\d{1,15}|\d{1,3}(?:,\d{3}){1,4})(?:\.0{0,9})?")
+POINT_ZERO = re.compile(rb"\.0{1,9}(?![\d.])")
+"""Behind a count that is printed as a float."""
 NUMBER = re.compile(
     rb"[+-]?(?:(?:\d{1,18}|\d{1,3}(?:,\d{3}){1,5})(?:\.\d{0,18})?|\.\d{1,18})(?:[eE][+-]?\d{1,3})?"
     rb"|[+-]?(?i:nan|inf(?:inity)?)"
 )
+BARE = re.compile(rb"[+-]?(?:\d[\d,]*(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?(?=(?:[A-Za-z/]|[\xc2\xce][\xb5\xbc])*\Z)")
+COUNTS = ("step", "total")
 ABSENT = frozenset((b"", b"-", b"--", b"n/a", b"na", b"none", b"null"))
 """What frameworks print where they have no value; a `nan` is one."""
 
@@ -50,14 +56,6 @@ REST_BELOW = re.compile(rb"\r?\n[\d.]{1,18}(?:[eE][+-]?\d{1,3})?[ \t\r]*(?:\n|\Z
 """A line that is nothing but the rest of a number."""
 
 
-class Line(NamedTuple):
-    """The line around a needle without its colours; `whole` if it ends, `cut` if a number was cut at its end."""
-
-    text: bytes
-    whole: bool
-    cut: bool
-
-
 def grammar(definition: RegexDialect) -> Grammar:
     """Return what reads a log as a baseline file says; its state is that of one log."""
     dialect = Dialect(
@@ -69,7 +67,7 @@ def grammar(definition: RegexDialect) -> Grammar:
     )
     timer: Timer = averaged(definition.first_step) if definition.averages == "interval" else list
     lines = StepLines(definition)
-    return Grammar(dialect, lines.take, lines.without_glued, _unchanged, timer, definition.first_step)
+    return Grammar(dialect, lines.take, lines.without_doubtful, _unchanged, timer, definition.first_step)
 
 
 class StepLines:
@@ -82,13 +80,16 @@ class StepLines:
         self._numbers: dict[str, int] = self._pattern.groupindex
         self._unit = definition.unit
         self._read_to = 0
+        self._lacking: str | None = None
         self._counts: Counter[int] = Counter()
         self._doubtful: dict[int, int] = {}
+        self._prints = Prints(definition)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> StepLines:
         """Return one that goes on from here by itself; what was compiled is shared."""
         other = copy(self)
         other._counts, other._doubtful = Counter(self._counts), dict(self._doubtful)
+        other._prints = self._prints.copy()
         return other
 
     def take(self, hit: Hit, _rank: str) -> Sequence[StepRecord | Torn | Unmatched]:
@@ -107,26 +108,49 @@ class StepLines:
         text = _readable(COLOUR.sub(b"", raw))
         matches = self._matches(text)
         if matches is None:
-            return (Torn(origin, text),)
+            return (Torn(origin, _named(self._absent(text), {}, text)),)
         if not matches:
-            return (Unmatched(origin, text),)
+            if self._lacking is None:  # of the first such line: it is the one that is told
+                self._lacking = self._first_lacking(text)
+            return (Unmatched(origin, text, self._lacking),)
         line = Line(text, stop < hit.end, bool(REST_BELOW.match(hit.text, stop, hit.end)))
         self._note(hit, text, matches)
         return tuple(self._record(hit, place, line, match) for place, match in enumerate(matches))
 
-    def without_glued(self, records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
-        """Return the records without those of which the line may hold the time of another one.
+    def without_doubtful(self, records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
+        """Return the records without those of which only the others show that their time may be another one.
 
-        It holds a second time that the pattern takes as well, and the literal text more often than lines usually do.
+        A line may hold the time of another line: there is a second time in it that the pattern takes as well, and the
+        literal text more often than lines usually have it. Or the time may be cut, or be of another unit (`Prints`).
         """
         usual = min(self._counts, key=lambda count: (-self._counts[count], count), default=0)
         kept = []
         for record in records:
             if self._doubtful.get(record.origin.offset, 0) > usual:
                 tally.add(TORN, record.origin.line, f"step {record.step}: two times in a line")
+            elif doubt := self._prints.doubt(record.origin.offset):
+                tally.add(TORN, record.origin.line, f"step {record.step}: {doubt}")
             else:
                 kept.append(record)
+        self._prints.tell(kept, tally)
         return kept
+
+    def _absent(self, text: bytes) -> list[str]:
+        """Return which of the groups that a step needs are not in the first match of a line."""
+        match = self._pattern.search(text)
+        return [name for name in REQUIRED if match.start(self._numbers[name]) < 0]
+
+    def _first_lacking(self, text: bytes) -> str:
+        """Return the group of the pattern that a line is the first to lack: those before it match."""
+        lacking = ""
+        for group in reversed(self._groups.values()):
+            try:
+                if compiled(group.up_to).search(text) is not None:
+                    break
+            except ValueError:  # what stands before a group need not be a pattern by itself
+                continue
+            lacking = group.name
+        return lacking
 
     def _note(self, hit: Hit, text: bytes, matches: Sequence[Any]) -> None:
         """Keep how often the needle stands in a line with steps, and where a match could have taken another time."""
@@ -163,14 +187,35 @@ class StepLines:
         origin = Origin(hit.offset + place, hit.line, rank)
         values = {name: line.text[begin:end].rstrip(b",; \t") for name, (begin, end) in spans.items()}
         values = {name: value for name, value in values.items() if value.lower() not in ABSENT}
-        whole = all(self._is_whole(line, name, spans[name][0], value) for name, value in values.items())
-        if not whole or HOLE in match[0] or not _are_numbers(values):
-            return Torn(origin, line.text)
-        return _step(origin, values, self._unit)
+        scales = {name: self._scale(line, name, spans[name][0], value) for name, value in values.items()}
+        numbers = {name: _without_letters(value) for name, value in values.items()}
+        wrong = [
+            name
+            for name, value in values.items()
+            if scales[name] is None
+            or not self._is_whole(line, name, spans[name][0], value)
+            or not (COUNT if name in COUNTS else NUMBER).fullmatch(numbers[name])
+        ]
+        wrong += [name for name in REQUIRED if name not in values]
+        if wrong or HOLE in match[0]:
+            return Torn(origin, _named(wrong, values, line.text))
+        self._prints.add(origin.offset, line, spans["seconds"], numbers["seconds"])
+        return _step(origin, numbers, {name: scale or 1.0 for name, scale in scales.items()}, self._unit)
+
+    def _scale(self, line: Line, name: str, begin: int, value: bytes) -> float | None:
+        """Return what the letters behind a number multiply it with; None where they leave it uncertain."""
+        number = _without_letters(value)
+        letters = value[len(number) :] or units.letters_at(line.text[begin + len(value) :])
+        if not number[-1:].isdigit() and number[-1:] != b".":
+            return 1.0  # a word, such as nan
+        expected = letters[:1].decode("latin-1") == self._groups[name].after
+        return units.scale_of(name, letters, self._unit, expected=expected)
 
     def _is_whole(self, line: Line, name: str, begin: int, value: bytes) -> bool:
         """Tell whether a number is no part of a longer one, as far as what stands beside it can show."""
         group, before, after = self._groups[name], line.text[:begin], line.text[begin + len(value) :]
+        if name in COUNTS and (zeros := POINT_ZERO.match(after)):
+            after = after[zeros.end() :]
         if BEGAN_BEFORE.search(before[-4:]) or GOES_ON.match(after):
             return False
         if group.before != "," and THOUSANDS_BEFORE.search(before[-4:]) and THREE_DIGITS.match(value):
@@ -217,22 +262,31 @@ def _readable(text: bytes) -> bytes:
     return text if text.isascii() else text.decode("utf-8", "replace").encode()
 
 
-def _are_numbers(values: Mapping[str, bytes]) -> bool:
-    """Tell whether every value is a number, steps are counted, and what a step needs is there."""
-    counted = all(COUNT.fullmatch(values[name]) for name in ("step", "total") if name in values)
-    return counted and set(REQUIRED) <= set(values) and all(NUMBER.fullmatch(value) for value in values.values())
+def _without_letters(value: bytes) -> bytes:
+    """Return the number that a value begins with; a value that begins with none as it is."""
+    number = BARE.match(value)
+    return number[0] if number else value
 
 
-def _step(origin: Origin, values: Mapping[str, bytes], unit: str) -> StepRecord:
+def _named(groups: Sequence[str], values: Mapping[str, bytes], text: bytes) -> bytes:
+    """Return a line that is torn, with the group to which it gives no number."""
+    if not groups:
+        return text
+    value = values.get(groups[0])
+    what = b"is missing" if value is None else b"reads %b" % value
+    return b"group %b %b: %b" % (groups[0].encode(), what, text)
+
+
+def _step(origin: Origin, values: Mapping[str, bytes], scales: Mapping[str, float], unit: str) -> StepRecord:
     plain = {name: value.replace(b",", b"").lower() for name, value in values.items()}
-    number = {name: float(value) for name, value in plain.items()}
-    seconds, resolution = _seconds(number["seconds"], plain["seconds"], unit)
+    number = {name: float(value) * scales[name] for name, value in plain.items()}
+    seconds, resolution = _seconds(number["seconds"], printed_unit(plain["seconds"]) * scales["seconds"], unit)
     return StepRecord(
         origin,
-        int(plain["step"]),
+        int(float(plain["step"])),
         seconds,
         resolution,
-        int(plain["total"]) if "total" in plain else None,
+        int(float(plain["total"])) if "total" in plain else None,
         loss=number.get("loss"),
         loss_digits=digits(plain.get("loss", b"")),
         grad_norm=number.get("grad_norm"),
@@ -243,11 +297,10 @@ def _step(origin: Origin, values: Mapping[str, bytes], unit: str) -> StepRecord:
     )
 
 
-def _seconds(value: float, printed: bytes, unit: str) -> tuple[float, float]:
+def _seconds(value: float, place: float, unit: str) -> tuple[float, float]:
     """Return a printed time or rate as seconds, with one unit in its last place; a rate of zero never ends a step."""
     if not math.isfinite(value):
         return (value if unit != RATE else NAN), 0.0
-    place = printed_unit(printed)
     if unit != RATE:
         return value * UNITS[unit], place * UNITS[unit]
     seconds = 1 / value if value else math.inf

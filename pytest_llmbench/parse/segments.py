@@ -10,14 +10,15 @@ from typing import NamedTuple
 from pytest_llmbench.models import Segment, Steps
 from pytest_llmbench.parse.columns import columns
 from pytest_llmbench.parse.dialects import Settler, Timer
-from pytest_llmbench.parse.dropped import OTHER_RANK, REPEAT_DISAGREES, REPEATED, Tally
+from pytest_llmbench.parse.dropped import OTHER_RANK, REPEAT_DISAGREES, REPEATED, TORN, Tally, printable
 from pytest_llmbench.parse.ranks import rank_order
 from pytest_llmbench.parse.records import NAN, Origin, StepRecord
 from pytest_llmbench.parse.repeats import agree, decided, diverged, with_divergence
 from pytest_llmbench.parse.uniform import Parts
 
 LATE_STEPS = 2
-"""How far back a repeated step may lie, from another process without a prefix, without being a restart."""
+"""How far back a step may lie without being a restart: repeated by another process without a prefix, or printed late,
+where two lines were exchanged."""
 
 
 class Marks(NamedTuple):
@@ -43,6 +44,8 @@ class Attempt:
     total: int | None = None
     kept: dict[int, StepRecord] = field(default_factory=dict)
     loss_digits: int = 0
+    layout: tuple[bytes, ...] = ()
+    """Of the last record that was whole."""
 
     @property
     def begin(self) -> int:
@@ -111,8 +114,9 @@ def split(records: Sequence[StepRecord], marks: Marks, tally: Tally) -> list[Att
     """Return the attempts of one rank."""
     rank = max((record.origin.rank for record in records), key=len, default="")
     attempts: list[Attempt] = []
-    for record in records:
-        if not attempts or _is_of_another(attempts[-1], record, marks):
+    for place, record in enumerate(records):
+        following = records[place + 1 : place + 2 + LATE_STEPS]
+        if not attempts or _is_of_another(attempts[-1], record, following, marks):
             attempts.append(Attempt(rank, record, record, record.step))
         _admit(attempts[-1], record, tally)
     return attempts
@@ -154,11 +158,12 @@ def _hand_over_divergence(other: Attempt, kept: Sequence[Attempt]) -> None:
             steps[record.step] = with_divergence(steps[record.step], record)
 
 
-def _is_of_another(attempt: Attempt, record: StepRecord, marks: Marks) -> bool:
+def _is_of_another(attempt: Attempt, record: StepRecord, following: Sequence[StepRecord], marks: Marks) -> bool:
     """Tell whether a record belongs to another attempt than the one before it of the same rank.
 
     A start mark between them says so, and so do a changed total, a new step after an end mark, and a falling step,
-    unless it is a late repeat: at most LATE_STEPS back, seen before, and not the first step. A gap says nothing.
+    unless it is a late one: at most LATE_STEPS back, and either seen before and not the first step, or not seen before
+    and followed by what goes on, as where two lines were exchanged. A gap says nothing.
     """
     if _any_between(marks.starts, attempt.end, record.origin.offset):
         return True
@@ -166,8 +171,21 @@ def _is_of_another(attempt: Attempt, record: StepRecord, marks: Marks) -> bool:
         return True
     if record.step > attempt.top:
         return marks.ends_divide and _any_between(marks.ends, attempt.end, record.origin.offset)
-    late = attempt.top - record.step <= LATE_STEPS and record.step in attempt.kept
-    return record.step < attempt.top and (record.step == attempt.first.step or not late)
+    if record.step == attempt.top:
+        return False
+    if attempt.top - record.step > LATE_STEPS or record.step == attempt.first.step:
+        return True
+    return record.step not in attempt.kept and _goes_back(attempt, following)
+
+
+def _goes_back(attempt: Attempt, following: Sequence[StepRecord]) -> bool:
+    """Tell whether the next records repeat steps of an attempt before one goes on behind its last: a restart does."""
+    for record in following:
+        if record.step > attempt.top:
+            return False
+        if record.step in attempt.kept:
+            return True
+    return False
 
 
 def _timed(attempt: Attempt, time_steps: Timer) -> Attempt:
@@ -181,10 +199,18 @@ def _any_between(places: Sequence[int], begin: int, end: int) -> bool:
 
 
 def _admit(attempt: Attempt, record: StepRecord, tally: Tally) -> None:
-    """Take a record in; where its step was printed before, one print counts and the other is tallied."""
+    """Take a record in; where its step was printed before, one print counts and the other is tallied.
+
+    One that ends where the one before it goes on is cut, and so may be its last number.
+    """
     attempt.last = record
     attempt.total = attempt.total or record.total
     attempt.top = max(attempt.top, record.step)
+    if 0 < len(record.layout) < len(attempt.layout) and attempt.layout[: len(record.layout)] == record.layout:
+        rest = printable(attempt.layout[len(record.layout)])
+        tally.add(TORN, record.origin.line, f"step {record.step} ends where others go on with {rest}")
+        return
+    attempt.layout = record.layout
     old = attempt.kept.get(record.step)
     if old is None:
         attempt.kept[record.step] = record

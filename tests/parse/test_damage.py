@@ -29,13 +29,13 @@ COLUMNS = (
 
 NEMO2 = (
     "[NeMo I 2025-03-07 22:33:59 x] start\n"
-    + nemo2(0, "10.31", more=" | TFLOPS_per_GPU: 1.249e+03")
-    + nemo2(1, "12.39", more=" | TFLOPS_per_GPU: 865.7 | grad_norm: 1.234 | consumed_samples: 256")
-    + nemo2(2, "7.582", more="")
+    + nemo2(0, "7.582", more="")
+    + nemo2(1, "10.31", more=" | TFLOPS_per_GPU: 1.249e+03")
+    + nemo2(2, "12.39", more=" | TFLOPS_per_GPU: 865.7 | grad_norm: 1.234 | consumed_samples: 256")
     + "ining-demo/0 [default0]:Training epoch 0, iteration 3/49 | lr: 1.649e-06 | consumed_samples: 5632 | "
     "global_batch_size: 512 | global_step: 3 | reduced_train_loss: 11.03 | train_step_timing in s: 10.26\n"
     + nemo2(14, "123.4").rstrip("\n")
-    + nemo2(15, "1.249e+03", more="")
+    + nemo2(15, "1.249e+03")
     + "`Trainer.fit` stopped: `max_steps=50` reached.\n"
 )
 NEMO1 = (

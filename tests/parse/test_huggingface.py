@@ -140,3 +140,19 @@ def test_a_log_damaged_at_any_byte_gives_no_other_number() -> None:
             for segment in parse(text).segments:
                 assert (int(segment.steps.index[0]), float(segment.steps.seconds[0])) in truth
                 assert segment.steps.loss.tolist() in ([1.5], [math.nan])
+
+
+def test_keys_with_blanks_and_parentheses() -> None:
+    """Axolotl and ms-swift; the latter prints the record again in the list of all."""
+    more = "'memory/max_active (GiB)': '2.42', 'train_speed(iter/s)': 0.147982, 'global_step/max_steps': '438/438', "
+    keys = parse(summary().replace("'train_loss'", f"{more}'train_loss'"))
+    assert (steps(keys), dropped(keys)) == ([[1920]], {})
+    assert keys.segments[0].steps.loss.tolist() == [1.5]
+    swift = summary(loss="0.28420261") + summary(loss="0.28420260807150577").replace("'epoch': 3.0}", "'epoch': 3.0}]}")
+    log = parse(swift.replace("'", '"'))
+    assert (steps(log), dropped(log)) == ([[1920]], {"repeated": 1})
+
+
+@pytest.mark.parametrize("key", ["'a\nb': 1, ", "'{x': 1, ", "'a\x00b': 1, ", f"'{'x' * 101}': 1, ", "'': 1, "])
+def test_a_key_that_is_none_tears_the_record(key: str) -> None:
+    assert parse(summary().replace("'train_loss'", f"{key}'train_loss'")).segments == ()

@@ -492,3 +492,37 @@ def test_steps_skipped_before_the_window_are_harmless_and_a_diverged_run_is_not(
     log = parse(text.replace("batch size:   128", "batch size:   256"))
     measurement = measure(run(log), replace(BASELINE, dialect="megatron"), NOW)
     assert [problem.reason for problem in measurement.problems] == expected
+
+
+NEOX_LINE = (
+    " samples/sec: 13.930 | iteration {step:8d}/   11000 | elapsed time per iteration (ms): 1292.2 | learning rate: "
+    "3.000E-04 | approx flops per GPU: {flops} | lm_loss: {loss} | number of skipped iterations:   0 | "
+    "number of nan iterations:   {nan} |\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("flops", "tflops"),
+    [("44.9TFLOPS", 44.9), ("1.2PFLOPS", 1200.0), ("900.5GFLOPS", 0.9005), ("0.0", math.nan), ("x", math.nan)],
+)
+def test_a_line_of_gpt_neox(flops: str, tflops: float) -> None:
+    log = parse("".join(NEOX_LINE.format(step=step, flops=flops, loss="8.854041E+00", nan=0) for step in (10, 20, 30)))
+    (segment,) = log.segments
+    columns = segment.steps
+    assert (log.dialect, segment.total_steps, dropped(log)) == ("megatron", 11000, {})
+    assert (columns.seconds.tolist(), columns.mean_of.tolist()) == ([1.2922] * 3, [10] * 3)
+    assert columns.loss.tolist() == [8.854041] * 3
+    assert columns.tflops_per_gpu.tolist() == pytest.approx([tflops] * 3, nan_ok=True)
+
+
+def test_a_run_of_gpt_neox_that_diverged() -> None:
+    columns = parse(NEOX_LINE.format(step=10, flops="44.9TFLOPS", loss="1.0", nan=3)).segments[0].steps
+    assert columns.has_loss.tolist() == [True]
+    assert math.isnan(columns.loss[0])
+
+
+@pytest.mark.parametrize("dashes", [20, 24])
+def test_the_arguments_of_megatron_and_gpt_neox_begin_another_attempt(dashes: int) -> None:
+    start = f"{'-' * dashes} arguments {'-' * dashes}\n"
+    log = parse(start + line(1) + line(2) + start + line(3) + line(4))
+    assert steps(log) == [[1, 2], [3, 4]]

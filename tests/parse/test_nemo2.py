@@ -197,3 +197,36 @@ def test_numbers_beyond_all_bounds_do_no_harm() -> None:
     assert steps(log) == [[8, 9]]
     assert log.segments[0].steps.seconds.tolist() == [math.inf, 0.0]
     assert dropped(log) == {"torn": 3}
+
+
+SAMPLES = " | consumed_samples: 640"
+
+
+@pytest.mark.parametrize("last", [10, 30, 49])
+@pytest.mark.parametrize("prefix", ["", "3: ", "train/0 [default0]:"])
+@pytest.mark.parametrize("printed", ["6.06", "6.0", "6.", "6", "60.61", "1.249e+0", "1.249"])
+def test_a_record_that_ends_where_its_siblings_go_on_is_torn(printed: str, prefix: str, last: int) -> None:
+    """The file is cut, or another process cut in with a line of its own: nothing shows that the number is whole."""
+    cut = prefix + nemo2(last, printed, more="")
+    lines = [prefix + nemo2(step, more=SAMPLES if step else "") for step in range(50)]
+    lines[last] = cut
+    log = parse("".join(lines))
+    assert steps(log) == [[step for step in range(50) if step != last]]
+    assert dropped(log) == {"torn": 1}
+    assert log.dropped[0].first_line == last + 1
+
+
+@pytest.mark.parametrize("behind", [" | consumed_sam", " | consumed_samples: 6", " |x"])
+def test_a_number_with_something_behind_it_is_whole(behind: str) -> None:
+    log = parse(nemo2(0, more="") + nemo2(1) + nemo2(2, "6.06", more=behind) + nemo2(3))
+    assert steps(log) == [[0, 1, 3] if behind == " |x" else [0, 1, 2, 3]]
+
+
+def test_what_only_later_records_go_on_with_makes_no_earlier_one_torn() -> None:
+    """The first record of a process prints no samples, and a validation adds a field to all that follow."""
+    valued = " | consumed_samples: 640 | val_loss: 2.5"
+    run = [nemo2(0, more=""), *(nemo2(step) for step in range(1, 5)), *(nemo2(step, more=valued) for step in (5, 6))]
+    log = parse("".join(run) + "restart_count=1\n" + nemo2(4, more="") + nemo2(5) + nemo2(6, more=""))
+    assert steps(log) == [list(range(7)), [4, 5]]
+    ending = [nemo2(0, more=""), nemo2(1, more=""), nemo2(2, more=" | val_loss: 2.5"), nemo2(3, more=" | val_loss: 2")]
+    assert steps(parse("".join(ending))) == [[0, 1, 2, 3]]

@@ -340,3 +340,44 @@ def test_all_shared_logs_are_listed_here() -> None:
     names = {path.relative_to(root).as_posix() for kind in kinds for path in (root / kind).iterdir()}
     without_steps = {"megatron/2624217.out", "megatron/3108456.err"}
     assert names - without_steps == {name for name, _ in COUNTS}
+
+
+@pytest.mark.parametrize(
+    ("name", "dialect", "segments", "seconds", "losses"),
+    [
+        # grep -c 'iteration .*elapsed time': 5, every tenth, of two starts
+        (
+            "gptneox_stdout.txt",
+            "megatron",
+            [(10, 40, 4, 11000, False), (10, 10, 1, 11000, False)],
+            [1.5547, 1.2922, 1.2967, 1.2927, 1.5468],
+            [10.8085, 8.854041, 7.819771, 7.652811, 10.80844],
+        ),
+        # 260/260 in the bar below it, 158.8 s
+        ("axolotl_final_excerpt.log", "huggingface", [(260, 260, 1, 260, True)], [158.8 / 260], [1.567]),
+        # 2959.8245 s, 438/438; the last line holds the record again
+        ("msswift_logging.jsonl", "huggingface", [(438, 438, 1, 438, True)], [2959.8245 / 438], [0.28420261]),
+    ],
+)
+def test_frameworks_of_today(
+    name: str,
+    dialect: str,
+    segments: list[tuple[int, int, int, int, bool]],
+    seconds: list[float],
+    losses: list[float],
+) -> None:
+    log = read_log(shared(f"logs/today/{name}"))
+    found = [
+        (int(part.steps.index[0]), int(part.steps.index[-1]), len(part.steps), part.total_steps, part.finished)
+        for part in log.segments
+    ]
+    assert (log.dialect, found) == (dialect, segments)
+    columns = [part.steps for part in log.segments]
+    assert [value for one in columns for value in one.seconds.tolist()] == pytest.approx(seconds)
+    assert [value for one in columns for value in one.loss.tolist()] == pytest.approx(losses)
+    assert "torn" not in {each.reason for each in log.dropped}
+
+
+def test_the_tflops_of_gpt_neox() -> None:
+    steps, place = row("today/gptneox_stdout.txt", 0, 20)
+    assert steps.tflops_per_gpu[place] == 44.9

@@ -170,8 +170,8 @@ def test_a_log_without_a_step_says_which_line_the_pattern_should_have_matched() 
     twin, absent = replace(OWN, name="regex:twin-1.0"), RegexDialect("regex:other-1.0", "never there", OWN.pattern)
     log = parse("hello\nstep=5 took 4 ms\nstep=6 took 4 ms, or 5 ms\n", OWN, twin, absent)
     assert log.unread == (
-        Unread("regex:mine-1.0", " ms", 2, 2, "step=5 took 4 ms"),
-        Unread("regex:twin-1.0", " ms", 2, 2, "step=5 took 4 ms"),
+        Unread("regex:mine-1.0", " ms", 2, 2, "step=5 took 4 ms", "step"),
+        Unread("regex:twin-1.0", " ms", 2, 2, "step=5 took 4 ms", "step"),
         Unread("regex:other-1.0", "never there"),
     )
     assert parse("x" * REACH_BACK + line(1)).unread == (Unread("regex:mine-1.0", " ms", 1),)

@@ -28,7 +28,18 @@ def spans(text: str) -> list[tuple[int, int]]:
         pytest.param(nemo2_run(0, 1) + nemo2_run(0, 9), [(0, 1), (0, 9)], id="to the first step after two"),
         pytest.param(nemo2_run(0, 9) + nemo2(8) + nemo2_run(10, 12), [(0, 12)], id="a late repeat"),
         pytest.param(nemo2_run(0, 9) + nemo2_run(6, 12), [(0, 9), (6, 12)], id="three back"),
-        pytest.param(nemo2_run(0, 5) + nemo2(7) + nemo2(6), [(0, 7), (6, 6)], id="back to one not seen"),
+        pytest.param(nemo2_run(0, 5) + nemo2(7) + nemo2(6), [(0, 7)], id="the last two exchanged"),
+        pytest.param(nemo2_run(0, 5) + nemo2(7) + nemo2(6) + nemo2_run(8, 9), [(0, 9)], id="two exchanged"),
+        pytest.param(nemo2(1) + nemo2(0) + nemo2_run(2, 9), [(0, 9)], id="the first two exchanged"),
+        pytest.param(nemo2_run(0, 5) + nemo2(8) + nemo2(7) + nemo2(6) + nemo2(9), [(0, 9)], id="three turned round"),
+        pytest.param(nemo2_run(0, 5) + nemo2(8) + nemo2_run(6, 7) + nemo2(9), [(0, 9)], id="one two lines early"),
+        pytest.param(
+            nemo2_run(0, 5) + nemo2(7) + nemo2_run(6, 12), [(0, 7), (6, 12)], id="back to one not seen, and repeated"
+        ),
+        pytest.param(nemo2_run(0, 9) + nemo2(8) + nemo2(7) + nemo2(11) + nemo2(10), [(0, 11)], id="late and exchanged"),
+        pytest.param(
+            nemo2_run(0, 5) + nemo2(7) + START + nemo2(6) + nemo2(8), [(0, 7), (6, 8)], id="exchanged at a start mark"
+        ),
         pytest.param(nemo2_run(0, 9) + START + nemo2_run(8, 12), [(0, 9), (8, 12)], id="start mark, step falls"),
         pytest.param(nemo2_run(0, 9) + START + nemo2_run(10, 12), [(0, 9), (10, 12)], id="start mark, goes on"),
         pytest.param(nemo2_run(0, 9) + ELASTIC + nemo2_run(20, 22), [(0, 9), (20, 22)], id="elastic restart"),
@@ -43,6 +54,14 @@ def spans(text: str) -> list[tuple[int, int]]:
 )
 def test_where_an_attempt_begins(text: str, expected: list[tuple[int, int]]) -> None:
     assert spans(text) == expected
+
+
+def test_exchanged_lines_keep_their_times() -> None:
+    lines = [nemo2(step, f"{6 + step / 100:.2f}") for step in range(50)]
+    lines[20], lines[21] = lines[21], lines[20]
+    (segment,) = parse("".join(lines)).segments
+    assert segment.steps.seconds.tolist() == [round(6 + step / 100, 2) for step in range(50)]
+    assert segment.steps.line.tolist()[19:23] == [20, 22, 21, 23]
 
 
 def test_marks_count_by_their_place_even_on_one_line() -> None:
