@@ -33,7 +33,8 @@ SOUND = ("PASS", "IMPROVEMENT", "REGRESSION", "INCONCLUSIVE", "RECORDED")
 
 class Session:
     """Lazily read and judged runs. `described` collects the outcome dictionaries that reports are made from; `context`
-    says why nothing was judged, where nothing was; `noticed` are the cautions that hooks add while it goes on."""
+    says why nothing was judged, where nothing was; `noticed` are the cautions that hooks add while it goes on,
+    `unjudged` the node ids of items that were skipped before there was a verdict."""
 
     def __init__(self, settings: Settings, clock: Callable[[], datetime], directory: Path) -> None:
         """Take the resolved settings, the source of the time, and the folder that paths are shown relative to."""
@@ -43,6 +44,7 @@ class Session:
         self.written: list[str] = []
         self.failures: list[str] = []
         self.noticed: list[Caution] = []
+        self.unjudged: list[str] = []
         self.used = False
         self.ended_early = False
         self.problems = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -63,7 +63,8 @@ class Settings:
     decide; `accept_drift` is why more may be recorded. `cache` is the folder of what was read before, None to read all.
     `github`: this is a job of GitHub Actions that is told what is red, in its `step_summary` too. `commit` is what a CI
     says that it tests, empty where none does. `history` is where verdicts are kept, None for nowhere, as in a session
-    that records and judges nothing. `origins` says where what was given was written.
+    that records and judges nothing. `origins` says where what was given was written,
+    `overridden` the options whose stricter value in the ini file does not count, since another was given.
     """
 
     logs: tuple[Path, ...] = ()
@@ -101,6 +102,7 @@ class Settings:
     commit: str = ""
     history: Place | None = None
     origins: Origins = field(default_factory=dict)
+    overridden: tuple[str, ...] = ()
 
 
 def resolve(values: Mapping[str, Any], directory: Path) -> Settings:
@@ -148,6 +150,7 @@ def resolve(values: Mapping[str, Any], directory: Path) -> Settings:
         commit=ci.commit(os.environ),
         history=None if values.get("llmb_record") else history(values, directory),  # nothing is judged
         origins=origins_of(values),
+        overridden=tuple(_overridden(typed, ini)),
     )
     _refuse_contradictions(settings, typed)
     _refuse_idle_trend(settings, typed)
@@ -249,6 +252,16 @@ def _tolerances(typed: OptionValues, ini: OptionValues) -> tuple[Tolerance, ...]
     weaker = converted(ini, flag, partial(parse_tolerances, source="ini"))
     stronger = converted(typed, flag, partial(parse_tolerances, source=flag))
     return merged(weaker or (), stronger or ())
+
+
+def _overridden(given: Mapping[str, Any], ini: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the options that make less fail than their ini key would."""
+    for flag in ("--llmb-trend", "--llmb-scaling", "--llmb-inconclusive"):
+        if value(ini, flag) == "fail" and value(given, flag) not in (None, "fail"):
+            yield flag
+    required = given.get("llmb_require")
+    if required and "all" not in required and not set(ini.get("llmb_require") or ()) <= set(required):
+        yield "--llmb-require"
 
 
 def _file(values: Mapping[str, Any], flag: str, directory: Path) -> Path | None:

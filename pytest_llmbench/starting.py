@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib import import_module
 from itertools import pairwise
@@ -16,6 +16,7 @@ import pytest
 
 from pytest_llmbench import wording
 from pytest_llmbench.hooks import Collector
+from pytest_llmbench.models import Caution, CautionCode
 from pytest_llmbench.option_values import OptionValues, refuse_shared
 from pytest_llmbench.options import LAUNCH_OPTIONS, OPTIONS, destination
 from pytest_llmbench.origins import (
@@ -26,6 +27,7 @@ from pytest_llmbench.origins import (
     option_origins,
     refuse_empty,
     refuse_unknown,
+    shadowed_keys,
 )
 from pytest_llmbench.reading_progress import ReadingProgress
 from pytest_llmbench.session import Session
@@ -58,6 +60,7 @@ def _session(config: pytest.Config) -> Session:
     made: Session = checked(lambda: Session.from_options(_values(config), config.invocation_params.dir))
     xml = config.getoption("xmlpath", None)
     checked(lambda: refuse_shared({"--junitxml": Path(xml) if xml else None}, outputs(made.settings)))
+    made.noticed += _shadowed(config)
     made.tell_reading = _progress(config)
     made.command = tuple(map(str, config.invocation_params.args))
     if any(config.getoption(name, None) for name in INFORMATION):
@@ -130,6 +133,15 @@ def _origins(config: pytest.Config, given: Sequence[str]) -> Origins:
         **option_origins(given, typed, environment, file),
         **ini_origins(keys, config.getoption("override_ini") or (), typed, file),
     }
+
+
+def _shadowed(config: pytest.Config) -> Iterator[Caution]:
+    """Yield the keys of ours that count for nothing, since pytest reads another file of the same folder."""
+    if config.inipath is None or config.getoption("inifilename", None):
+        return
+    for name, keys in shadowed_keys(config.inipath).items():
+        text = f"{keys[0]} in {name} does not count: pytest reads {config.inipath.name}"
+        yield Caution(CautionCode.OVERRIDDEN, text)
 
 
 def _refuse_strange_keys(config: pytest.Config) -> None:
