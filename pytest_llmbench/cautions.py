@@ -50,6 +50,7 @@ class Judged:
     settings: Settings
     catalogue: Catalogue
     judgements: Sequence[Judgement]
+    strays: int
 
     def origin(self, flag: str) -> Origin:
         """Return where the value of an option was written."""
@@ -79,7 +80,7 @@ def find_cautions(session: Session) -> Iterator[Caution]:
         return
     results = session.batch.results
     selected = [results[one["id"]] for one in outcomes if one["kind"] == "configuration" and one["id"] in results]
-    judged = Judged(session.settings, session.catalogue, list(_judgements(selected)))
+    judged = Judged(session.settings, session.catalogue, list(_judgements(selected)), len(session.batch.strays))
     if judged.judgements:
         yield from _of_tolerance(judged)
         yield from _of_acknowledgements(judged, session)
@@ -105,7 +106,8 @@ def _of_tolerance(judged: Judged) -> Iterator[Caution]:
         tolerance = judgement.tolerance
         if math.isclose(tolerance.factor, expected.factor) or _is_typed_and_stricter(tolerance, expected, judged):
             continue
-        named = tolerance, _tolerance_origin(judgement, judged)
+        file = Path(judgement.baseline.source.file).name
+        named = tolerance, str(_tolerance_origin(tolerance, judged) or file)
         of_tolerance[named] = of_tolerance.get(named, 0) + 1
     for (tolerance, origin), number in of_tolerance.items():
         of_some = "" if number == len(judged.judgements) else f", of {number} of {len(judged.judgements)} verdicts"
@@ -113,27 +115,27 @@ def _of_tolerance(judged: Judged) -> Iterator[Caution]:
 
 
 def _is_typed_and_stricter(tolerance: Tolerance, expected: Tolerance, judged: Judged) -> bool:
-    typed = tolerance.source == "--llmb-tolerance" and judged.origin("--llmb-tolerance").typed
-    return typed and tolerance.factor < expected.factor
+    origin = _tolerance_origin(tolerance, judged)
+    return origin is not None and origin.typed and tolerance.factor < expected.factor
 
 
-def _tolerance_origin(judgement: Judgement, judged: Judged) -> str:
-    source = judgement.tolerance.source
-    if source == "baseline file":
-        return Path(judgement.baseline.source.file).name
-    key = "llmb_tolerance" if source == "ini" else source
-    return str(judged.settings.origins.get(key, source))
+def _tolerance_origin(tolerance: Tolerance, judged: Judged) -> Origin | None:
+    """Return where a tolerance was written; None for one of a baseline file."""
+    return judged.settings.origins.get("llmb_tolerance" if tolerance.source == "ini" else tolerance.source)
 
 
 def _of_acknowledgements(judged: Judged, session: Session) -> Iterator[Caution]:
     """Yield how many accepted changes moved the level of a run, and the largest level."""
+    from pytest_llmbench.judge.acknowledged import LARGEST
+
     levels = {one.baseline.key: _in_force(one, judged.catalogue, session) for one in judged.judgements}
     entries = {one.place for entries in levels.values() for one in entries}
     if not entries:
         return
-    key, largest = max(((key, _together(those)) for key, those in levels.items() if those), key=lambda pair: pair[1])
+    largest = max(math.prod(1 + one.fraction for one in those) for those in levels.values() if those)
     changes = wording.counted(len(entries), "acknowledged change")
-    yield Caution(CautionCode.ACKNOWLEDGED, f"{changes} in force, at most {wording.difference(largest)} ({key.id})")
+    text = f"{changes} in force, up to {wording.difference(min(largest, 1 + LARGEST))}"
+    yield Caution(CautionCode.ACKNOWLEDGED, text)
 
 
 def _in_force(judgement: Judgement, catalogue: Catalogue, session: Session) -> list[Acknowledgement]:
@@ -145,10 +147,6 @@ def _in_force(judgement: Judgement, catalogue: Catalogue, session: Session) -> l
     return [
         one for one in covering(judgement.baseline.key, catalogue.acknowledged) if one.since <= today <= one.expires
     ]
-
-
-def _together(entries: Sequence[Acknowledgement]) -> float:
-    return math.prod(1 + one.fraction for one in entries)
 
 
 def _of_baselines(judged: Judged) -> Iterator[Caution]:
@@ -184,8 +182,9 @@ def _texts(settings: Settings, judged: Judged) -> dict[CautionCode, str]:
     release, since, window = settings.baseline_release, settings.since, settings.repeat_window
     passes = settings.improvement == "pass" and judged.is_given("--llmb-improvement")  # the default is not so lenient
     varies = settings.assumed_cv != ASSUMED_CV
+    listed = f"unmatched runs fail nothing, {judged.strays} of them" if judged.strays else "unmatched runs fail nothing"
     return {
-        CautionCode.UNMATCHED: "unmatched runs fail nothing" if settings.unmatched == "list" else "",
+        CautionCode.UNMATCHED: listed if settings.unmatched == "list" else "",
         CautionCode.INCONCLUSIVE: "INCONCLUSIVE is skipped" if settings.inconclusive == "skip" else "",
         CautionCode.IMPROVEMENT: "improvements pass, however large" if passes else "",
         CautionCode.BASELINE_RELEASE: f"every run is judged against release {release}" if release else "",
@@ -226,13 +225,14 @@ def _of_outcomes(outcomes: Sequence[dict[str, Any]], session: Session) -> Iterat
     if stale and limit and origin and not origin.typed:
         yield Caution(CautionCode.MAX_AGE, f"{stale} stale, older than {wording.age(limit)} ({origin})")
     if session.unjudged:
-        items = wording.counted(len(session.unjudged), "item")
-        yield Caution(CautionCode.SKIPPED_ITEMS, f"{items} skipped without a verdict: {session.unjudged[0]}")
+        names = sorted(nodeid.partition("[")[2].removesuffix("]") or nodeid for nodeid in session.unjudged)
+        items = wording.counted(len(names), "item")
+        yield Caution(CautionCode.SKIPPED_ITEMS, f"{items} skipped before a verdict: {wording.listed(names, 1)}")
     without = Counter(filter(None, map(_absence, configurations)))
     if without:
         told = ", ".join(f"{number} {name}" for name, number in sorted(without.items()))
-        selected = wording.counted(len(configurations), "selected configuration")
-        yield Caution(CautionCode.WITHOUT_VERDICT, f"{without.total()} of {selected} without a verdict: {told}")
+        text = f"{without.total()} of {len(configurations)} selected have no verdict: {told}"
+        yield Caution(CautionCode.WITHOUT_VERDICT, text)
 
 
 def _absence(one: dict[str, Any]) -> str:

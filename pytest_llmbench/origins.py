@@ -27,7 +27,8 @@ class Written(StrEnum):
     TYPED = "typed"
     ENVIRONMENT = "PYTEST_ADDOPTS"
     ADDOPTS = "addopts"
-    ARGUMENT_FILE = "argument-file"
+    ELSEWHERE = "elsewhere"
+    """In a file of arguments (`@FILE`), or set by a conftest."""
     INI = "ini"
 
 
@@ -49,7 +50,7 @@ class Origin:
             Written.TYPED: "",
             Written.ENVIRONMENT: " in PYTEST_ADDOPTS",
             Written.ADDOPTS: f" in addopts of {self.file}" if self.file else " in addopts",
-            Written.ARGUMENT_FILE: " in a file of arguments",
+            Written.ELSEWHERE: " of a conftest or an @file",
             Written.INI: f" in {self.file or 'the ini file'}",
         }
         return f"{self.name}{place[self.written]}"
@@ -61,20 +62,17 @@ Origins = Mapping[str, Origin]
 NO_ORIGINS: Origins = {}
 
 
-def option_origins(given: Sequence[str], typed: Sequence[str], environment: Sequence[str], file: str) -> Origins:
-    """Return where the options that were given were written; what stands nowhere else is of a file of arguments.
+def option_origins(given: Sequence[str], arguments: Mapping[Written, Sequence[str]], file: str) -> Origins:
+    """Return where the options that were given were written.
 
-    `typed` and `environment` are the arguments of the command line and of PYTEST_ADDOPTS, the others are those of
-    addopts in the configuration `file`; the last one that was written counts.
+    `arguments` are those of each place, that which counts before all others first; `file` is pytest's configuration.
     """
+    flags = {place: {argument.partition("=")[0] for argument in there} for place, there in arguments.items()}
 
-    def flags(arguments: Sequence[str]) -> set[str]:
-        return {argument.partition("=")[0] for argument in arguments}
+    def place_of(flag: str) -> Written:
+        return next((place for place, there in flags.items() if flag in there), Written.ELSEWHERE)
 
-    places = ((Written.TYPED, flags(typed)), (Written.ENVIRONMENT, flags(environment)))
-    files = any(argument.startswith("@") for argument in (*typed, *environment))
-    rest = Written.ARGUMENT_FILE if files else Written.ADDOPTS
-    return {flag: Origin(next((at for at, there in places if flag in there), rest), flag, file) for flag in given}
+    return {flag: Origin(place_of(flag), flag, file) for flag in given}
 
 
 def ini_origins(keys: Sequence[str], overrides: Sequence[str], typed: Sequence[str], file: str) -> Origins:

@@ -22,6 +22,7 @@ from pytest_llmbench.options import LAUNCH_OPTIONS, OPTIONS, destination
 from pytest_llmbench.origins import (
     INI_KEYS,
     Origins,
+    Written,
     file_keys,
     ini_origins,
     option_origins,
@@ -128,9 +129,13 @@ def _origins(config: pytest.Config, given: Sequence[str]) -> Origins:
     """Return where the options that were given, and the ini keys, were written."""
     typed, file = [str(argument) for argument in config.invocation_params.args], _file(config)
     keys = [key for key in _file_keys(config) if key in INI_KEYS]
-    environment = shlex.split(os.environ.get("PYTEST_ADDOPTS", ""))
+    arguments = {
+        Written.TYPED: typed,
+        Written.ENVIRONMENT: shlex.split(os.environ.get("PYTEST_ADDOPTS", "")),
+        Written.ADDOPTS: config.getini("addopts"),
+    }
     return {
-        **option_origins(given, typed, environment, file),
+        **option_origins(given, arguments, file),
         **ini_origins(keys, config.getoption("override_ini") or (), typed, file),
     }
 

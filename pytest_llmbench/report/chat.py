@@ -28,7 +28,7 @@ def message(told: Mapping[str, Any], link: str = "") -> str:
     started = str(told["started"])[:16].replace("T", " ")
     red = [_line(one) for one in ordered([one for one in told["outcomes"] if one["status"] == "failed"])]
     cautions = [f"caution: {one['text']}" for one in told.get("cautions", ()) if one["code"] not in FINDINGS]
-    cautions = _first(cautions, MOST_CAUTIONS if red else ROOM)
+    cautions = _first(cautions, MOST_CAUTIONS if red else ROOM, " cautions")
     word = state.partition(" ")[0]
     lines = [
         f"llmbench {word.upper()}{ended.removeprefix(word)}, {started} UTC: {told['count']}",
@@ -54,11 +54,11 @@ def _failures(told: Mapping[str, Any]) -> Iterator[str]:
         yield f"{_clipped(told['failures'][0])}{more}"
 
 
-def _first(lines: Sequence[str], most: int) -> list[str]:
+def _first(lines: Sequence[str], most: int, noun: str = "") -> list[str]:
     """Return at most so many lines, the last of which counts the others where there are more."""
     if len(lines) <= most:
         return list(lines)
-    return [*lines[: most - 1], f"and {len(lines) - most + 1} more"]
+    return [*lines[: most - 1], f"and {len(lines) - most + 1} more{noun}"]
 
 
 def _line(one: dict[str, Any]) -> str:

@@ -124,11 +124,11 @@ def test_cautions_fit_a_terminal_and_end_directly_above_the_count() -> None:
 def test_a_chat_has_ten_lines_whatever_there_is_to_say() -> None:
     many = tuple(Caution(CautionCode.TOLERANCE, f"number {number}") for number in range(20))
     green = chat.message(made([told()], many), "https://ci/7").splitlines()
-    assert (len(green), green[-2]) == (8, "and 15 more")
+    assert (len(green), green[-2]) == (8, "and 15 more cautions")
     red = made([slow(f"s-{number}") for number in range(9)], many, 1)
     lines = chat.message({**red, "failures": ["x"]}, "https://ci/7").splitlines()
     assert len(lines) <= 10
-    assert lines[1:4] == ["caution: number 0", "caution: number 1", "and 18 more"]
+    assert lines[1:4] == ["caution: number 0", "caution: number 1", "and 18 more cautions"]
     assert lines[5].startswith("REGRESSION s-0")
 
 
