@@ -11,12 +11,15 @@ from pathlib import Path
 
 from pytest_llmbench.catalogue import Catalogue
 from pytest_llmbench.errors import SettingsError, did_you_mean
+from pytest_llmbench.judge.acknowledged import LARGEST
 from pytest_llmbench.models import Acknowledgement, Key
 from pytest_llmbench.tolerance import parse_fraction
 from pytest_llmbench.yamlfile.schema import Converted, Entry, Fields, Items, Number, Report, Text
 
 LONGEST = timedelta(days=366)
 """Nothing is accepted for longer than a year from now: whoever still wants it says so again."""
+
+INSTEAD = "record what is slower than that: --llmb-record=DIR --llmb-accept-drift=REASON"
 
 SAME = timedelta(days=7)
 """Two acknowledgements of one configuration that begin so near to each other are of one change, which counts once."""
@@ -29,6 +32,13 @@ def _day(text: str) -> date:
         raise ValueError(f"found {text!r}, expected a day such as 2025-11-20") from None
 
 
+def _slower(text: str) -> float:
+    try:
+        return parse_fraction(text, "a percentage such as 6%", LARGEST)
+    except ValueError as error:
+        raise ValueError(f"{error}; {INSTEAD}") from None
+
+
 _PERCENT = Converted(partial(parse_fraction, expected="a percentage such as 6%"))
 _ENTRY = Fields(
     {
@@ -38,7 +48,7 @@ _ENTRY = Fields(
         "reason": Text("the reason, in words"),
         "by": Text("a name"),
     },
-    {"slower": _PERCENT, "faster": _PERCENT},
+    {"slower": Converted(_slower), "faster": _PERCENT},
 )
 _FILE = Fields({"schema": Number(1, 1, whole=True), "acknowledged": Items(_ENTRY, least=0)})
 
@@ -93,11 +103,15 @@ def _check_once(one: Entry, others: Sequence[Entry], keys: Sequence[Key], report
             return
 
 
-def _acknowledgement(one: Entry, path: Path) -> Acknowledgement:
+def _fraction(one: Entry) -> float:
     slower = one.get("slower")
+    return float(-one["faster"] if slower is None else slower)
+
+
+def _acknowledgement(one: Entry, path: Path) -> Acknowledgement:
     return Acknowledgement(
         configuration=one["configuration"],
-        fraction=-one["faster"] if slower is None else slower,
+        fraction=_fraction(one),
         since=one["since"],
         expires=one["expires"],
         reason=one["reason"],

@@ -11,6 +11,7 @@ from pytest_llmbench import wording
 from pytest_llmbench.acceptance import DRIFT_BUDGET
 from pytest_llmbench.errors import SettingsError, did_you_mean
 from pytest_llmbench.models import Acknowledgement, Asked, Baseline, Configuration, Key, Recipe, RegexDialect, Tolerance
+from pytest_llmbench.origins import stated
 from pytest_llmbench.settings import DEFAULT_TOLERANCE, Settings
 from pytest_llmbench.tolerance import merged
 
@@ -146,14 +147,12 @@ def _check(settings: Settings, catalogue: Catalogue) -> None:
         ("--llmb-gpu", settings.gpu, sorted({key.gpu for key in keys})),
     ):
         if value and value not in valid:
-            raise SettingsError(
-                f"{flag}={value}: no baseline has it; known: {', '.join(valid)}{did_you_mean(value, valid)}"
-            )
+            known = f"{', '.join(valid)}{did_you_mean(value, valid)}"
+            raise SettingsError(f"{stated(settings.origins, flag, value)}: no baseline has it; known: {known}")
     recorded = any(recipe.kind == "recorded" for recipe in catalogue.recipes)
     if settings.against in ("recorded", "both") and not recorded and settings.record is None:
-        raise SettingsError(
-            f"--llmb-against={settings.against}: no recorded baseline was read; give their folder with --llmb-baselines"
-        )
+        what = stated(settings.origins, "--llmb-against", settings.against)
+        raise SettingsError(f"{what}: no recorded baseline was read; give their folder with --llmb-baselines")
     for pattern in settings.require:
         if not any(is_required(key, [pattern]) for key in keys):
             part_of_some = any(pattern in key.id for key in keys)
@@ -161,5 +160,6 @@ def _check(settings: Settings, catalogue: Catalogue) -> None:
                 f" (did you mean '*{pattern}*'?)" if part_of_some else did_you_mean(pattern, [key.id for key in keys])
             )
             raise SettingsError(
-                f"--llmb-require={pattern}: neither a file nor a configuration{near}; see: llmbench baselines list"
+                f"{stated(settings.origins, '--llmb-require', pattern)}: neither a file nor a configuration{near}; "
+                "see: llmbench baselines list"
             )

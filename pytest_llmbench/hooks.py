@@ -107,6 +107,7 @@ class Collector:
                 self.session.keep([report.llmb])
         elif hasattr(report, "llmb_unjudged"):
             self.session.used = True
+            self.session.unjudged += [report.nodeid] if report.skipped else []
         elif report.failed and report.when not in ("setup", "call", "teardown"):  # xdist's word of a crash has none
             self.session.keep(self.session.crashed(report.nodeid, report.longreprtext))
 

@@ -12,7 +12,7 @@ from typing import Any
 from pytest_llmbench import wording
 from pytest_llmbench.errors import SettingsError
 from pytest_llmbench.jobs import Purpose
-from pytest_llmbench.option_values import converted, existing, parse_age, path_of, text, value
+from pytest_llmbench.option_values import converted, existing, parse_age, path_of, stated_in, text, value
 from pytest_llmbench.options import LAUNCHING, destination
 
 LARGEST_SEQUENCE = 3
@@ -115,17 +115,17 @@ def _cluster(values: Mapping[str, Any], directory: Path) -> Path | None:
     if isinstance(given, Sequence) and not isinstance(given, str):  # an ini value is a list of paths
         given = given[-1] if given else None
     if given:
-        return existing("--llmb-cluster", given, directory)
+        return existing(stated_in(values, "--llmb-cluster", given), given, directory)
     default = directory / "cluster.yaml"
     there = default.exists() or default.is_symlink()  # a link to nothing is a mistake, and told
-    return existing("--llmb-cluster", default, directory) if there else None
+    return existing(f"--llmb-cluster={default}", default, directory) if there else None
 
 
 def _recipe(given: object, directory: Path) -> tuple[str, Path]:
     name, equals, folder = str(given).partition("=")
     if not (name and equals and folder):
         raise SettingsError(f"--llmb-recipe={given}: expected NAME=DIR, such as grok1-25.05=/lustre/recipes/grok1")
-    return name, path_of("--llmb-recipe", folder, directory)
+    return name, path_of(f"--llmb-recipe={given}", folder, directory)
 
 
 def _count(values: Mapping[str, Any], flag: str, smallest: int = 1, largest: int = 10**6) -> int | None:

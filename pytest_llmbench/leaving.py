@@ -74,7 +74,7 @@ def _write(session: Session, name: str, label: str, content: Callable[[], bytes]
 def _page(session: Session) -> bytes:
     from pytest_llmbench.report.html.page import render
 
-    return render(session.described, session.now).encode("utf-8", "backslashreplace")
+    return render(session.described, session.now, session.cautions).encode("utf-8", "backslashreplace")
 
 
 def _document(session: Session, exit_code: int) -> bytes:
@@ -87,7 +87,8 @@ def _document(session: Session, exit_code: int) -> bytes:
         "tolerances": list(tolerances(session.settings)),
         "header": list(header(session)),
     }
-    return render(document(session.described, asked, Ending(exit_code, session.failures), session.now))
+    ending = Ending(exit_code, session.failures, session.cautions)
+    return render(document(session.described, asked, ending, session.now))
 
 
 def _tell_github(session: Session, exit_code: int) -> None:
@@ -99,7 +100,7 @@ def _tell_github(session: Session, exit_code: int) -> None:
     if path is None:
         return
     try:
-        append(path, session.described, Ending(exit_code, session.failures))
+        append(path, session.described, Ending(exit_code, session.failures, session.cautions))
     except OSError as error:
         session.written.append(f"GITHUB_STEP_SUMMARY={path}: the job summary was not written: {error.strerror}")
 

@@ -6,6 +6,7 @@ import importlib.util
 import os
 import re
 import sys
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,11 +14,42 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_llmbench.errors import HistoryError, SettingsError, did_you_mean
 from pytest_llmbench.options import OPTIONS, destination
+from pytest_llmbench.origins import NO_ORIGINS, Origin, Origins, Written, stated
 
 if TYPE_CHECKING:
     from pytest_llmbench.history.place import Place
 
 Converted = TypeVar("Converted")
+
+
+class OptionValues(ChainMap[str, Any]):
+    """The values of options by `dest`: those that were given as options, and behind them those of ini keys."""
+
+    def __init__(self, given: Mapping[str, Any], ini: Mapping[str, Any], origins: Origins = NO_ORIGINS) -> None:
+        """Take both layers, and where each value was written."""
+        super().__init__(dict(given), dict(ini))
+        self.origins = origins
+
+
+def origins_of(values: Mapping[str, Any]) -> Origins:
+    """Return where the values were written; of other mappings than `OptionValues` only which ones are ini keys'."""
+    if isinstance(values, OptionValues):
+        return values.origins
+    ini = values.maps[1] if isinstance(values, ChainMap) and len(values.maps) > 1 else {}
+    return {name: Origin(Written.INI, name) for name, given in ini.items() if given}
+
+
+def layers(values: Mapping[str, Any]) -> tuple[OptionValues, OptionValues]:
+    """Return what was given as options, and what ini keys say."""
+    given, ini = (*values.maps, {})[:2] if isinstance(values, ChainMap) else (values, {})
+    origins = origins_of(values)
+    keys = {name: origin for name, origin in origins.items() if name in ini}
+    return OptionValues(given, {}, origins), OptionValues({}, ini, keys)
+
+
+def stated_in(values: Mapping[str, Any], flag: str, given: object) -> str:
+    """Return a value as it was written, for messages: `--llmb-trend=fial`, or `pytest.ini: llmb_trend = fial`."""
+    return stated(origins_of(values), flag, given)
 
 
 def value(values: Mapping[str, Any], flag: str) -> str | None:
@@ -36,9 +68,8 @@ def chosen(values: Mapping[str, Any], flag: str, default: str) -> str:
     choices = next(option.choices for option in OPTIONS if option.flag == flag)
     given = value(values, flag) or default
     if given not in choices:
-        raise SettingsError(
-            f"{flag}={given}: expected {', '.join(choices[:-1])} or {choices[-1]}{did_you_mean(given, choices)}"
-        )
+        expected = f"{', '.join(choices[:-1])} or {choices[-1]}{did_you_mean(given, choices)}"
+        raise SettingsError(f"{stated_in(values, flag, given)}: expected {expected}")
     return given
 
 
@@ -50,32 +81,32 @@ def converted(values: Mapping[str, Any], flag: str, convert: Callable[[str], Con
     try:
         return convert(given)
     except OverflowError:
-        raise SettingsError(f"{flag}={given}: found a number that is too large") from None
+        raise SettingsError(f"{stated_in(values, flag, given)}: found a number that is too large") from None
     except ValueError as error:
-        raise SettingsError(f"{flag}={given}: {error}") from None
+        raise SettingsError(f"{stated_in(values, flag, given)}: {error}") from None
 
 
-def path_of(flag: str, given: object, directory: Path) -> Path:
-    """Return a path below `directory`; SettingsError for an empty one."""
+def path_of(what: str, given: object, directory: Path) -> Path:
+    """Return a path below `directory`; SettingsError for an empty one, with `what` was given as it was written."""
     if not str(given).strip():
-        raise SettingsError(f"{flag}= is empty: give a path")
+        raise SettingsError(f"{what} is empty: give a path")
     return directory / Path(str(given)).expanduser()
 
 
-def existing(flag: str, given: object, directory: Path) -> Path:
+def existing(what: str, given: object, directory: Path) -> Path:
     """Return a path that exists; SettingsError names the part that does not, and the nearest name."""
-    path = path_of(flag, given, directory)
+    path = path_of(what, given, directory)
     try:
         if path.exists():
             return path
     except OSError as error:  # no permission, a name that is too long
-        raise SettingsError(f"{flag}={given}: {error.strerror}, expected a path that can be looked at") from error
+        raise SettingsError(f"{what}: {error.strerror}, expected a path that can be looked at") from error
     if path.is_symlink():
-        raise SettingsError(f"{flag}={given}: a broken link, to {os.readlink(path)}")
+        raise SettingsError(f"{what}: a broken link, to {os.readlink(path)}")
     parent = next(parent for parent in path.parents if parent.exists())
     missing = path.relative_to(parent).parts[0]
     names = [entry.name for entry in parent.iterdir()] if parent.is_dir() else []
-    raise SettingsError(f"{flag}={given} does not exist: {parent} has no {missing!r}{did_you_mean(missing, names)}")
+    raise SettingsError(f"{what} does not exist: {parent} has no {missing!r}{did_you_mean(missing, names)}")
 
 
 def readable(flag: str, given: object, directory: Path) -> Path:
@@ -87,14 +118,15 @@ def readable(flag: str, given: object, directory: Path) -> Path:
 
     if str(given).strip() == "-":
         return standard_input.checked(flag, sys.stdin)
-    return remote.checked_url(flag, str(given)) if remote.is_url(str(given)) else existing(flag, given, directory)
+    url = remote.is_url(str(given))
+    return remote.checked_url(flag, str(given)) if url else existing(f"{flag}={given}", given, directory)
 
 
-def folder(flag: str, given: object, directory: Path) -> Path:
+def folder(what: str, given: object, directory: Path) -> Path:
     """Return a folder that exists."""
-    path = existing(flag, given, directory)
+    path = existing(what, given, directory)
     if not path.is_dir():
-        raise SettingsError(f"{flag}={given}: {path} is a file; give the folder that holds it")
+        raise SettingsError(f"{what}: {path} is a file; give the folder that holds it")
     return path
 
 
@@ -103,7 +135,7 @@ def output(values: Mapping[str, Any], flag: str, directory: Path) -> Path | None
     given = value(values, flag)
     if given is None:
         return None
-    path = path_of(flag, given, directory)
+    path = path_of(f"{flag}={given}", given, directory)
     folder_wanted = flag == "--llmb-record"
     if os.path.exists(path) and path.is_dir() is not folder_wanted:  # one that may not be looked at is not there
         raise SettingsError(f"{flag}={given}: {path} is a {'file' if folder_wanted else 'folder'}")
@@ -149,7 +181,7 @@ def history(values: Mapping[str, Any], directory: Path) -> Place | None:
     try:
         return place_of(given, directory) if given else None
     except HistoryError as error:
-        raise SettingsError(f"--llmb-history={error}") from None
+        raise SettingsError(stated_in(values, "--llmb-history", error)) from None
 
 
 def parse_age(text: str) -> timedelta:

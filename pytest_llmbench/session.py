@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.batch import Batch
     from pytest_llmbench.catalogue import Catalogue
     from pytest_llmbench.launching import Launching
-    from pytest_llmbench.models import Case, Check, Outcome, Stray
+    from pytest_llmbench.models import Case, Caution, Check, Outcome, Stray
     from pytest_llmbench.reading import Done
     from pytest_llmbench.remembering import Remembered
     from pytest_llmbench.settings import Settings
@@ -33,7 +33,8 @@ SOUND = ("PASS", "IMPROVEMENT", "REGRESSION", "INCONCLUSIVE", "RECORDED")
 
 class Session:
     """Lazily read and judged runs. `described` collects the outcome dictionaries that reports are made from; `context`
-    says why nothing was judged, where nothing was."""
+    says why nothing was judged, where nothing was; `noticed` are the cautions that hooks add while it goes on,
+    `unjudged` the node ids of items that were skipped before there was a verdict."""
 
     def __init__(self, settings: Settings, clock: Callable[[], datetime], directory: Path) -> None:
         """Take the resolved settings, the source of the time, and the folder that paths are shown relative to."""
@@ -42,6 +43,8 @@ class Session:
         self.described: list[dict[str, Any]] = []
         self.written: list[str] = []
         self.failures: list[str] = []
+        self.noticed: list[Caution] = []
+        self.unjudged: list[str] = []
         self.used = False
         self.ended_early = False
         self.problems = False
@@ -230,6 +233,13 @@ class Session:
     def judged(self) -> bool:
         """Whether any item ended with a verdict that rests on a run, or with a recording, or red."""
         return any(map(_is_judged, self.described))
+
+    @property
+    def cautions(self) -> tuple[Caution, ...]:
+        """What a reader of the verdicts should know besides; empty where there is nothing to say."""
+        from pytest_llmbench.cautions import find_cautions
+
+        return tuple(find_cautions(self))
 
     def keep(self, told: Sequence[dict[str, Any]]) -> None:
         """Keep outcomes for the reports."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections import ChainMap
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -16,23 +15,28 @@ from pytest_llmbench.errors import SettingsError
 from pytest_llmbench.launch_settings import LaunchSettings, resolve_launch
 from pytest_llmbench.models import Tolerance
 from pytest_llmbench.option_values import (
+    OptionValues,
     cache_folder,
     chosen,
     converted,
     existing,
     folder,
     history,
+    layers,
+    origins_of,
     output,
     parse_age,
     parse_moment,
     parse_window,
     readable,
     refuse_shared,
+    stated_in,
     text,
     value,
     with_packages,
 )
 from pytest_llmbench.options import destination
+from pytest_llmbench.origins import Origins
 from pytest_llmbench.tolerance import merged, parse_fraction, parse_tolerances
 
 if TYPE_CHECKING:
@@ -60,6 +64,8 @@ class Settings:
     `any_improvement`: somebody said that a run may be faster by any amount. `github`: this is a job of GitHub Actions
     that is told what is red, in its `step_summary` too. `commit` is what a CI says that it tests, empty where none
     does. `history` is where verdicts are kept, None for nowhere, as in a session that records and judges nothing.
+    `origins` says where what was given was written, `overridden` the options whose stricter value in the ini file does
+    not count, since another was given.
     """
 
     logs: tuple[Path, ...] = ()
@@ -97,6 +103,8 @@ class Settings:
     cache: Path | None = None
     commit: str = ""
     history: Place | None = None
+    origins: Origins = field(default_factory=dict)
+    overridden: tuple[str, ...] = ()
 
 
 def resolve(values: Mapping[str, Any], directory: Path) -> Settings:
@@ -105,13 +113,16 @@ def resolve(values: Mapping[str, Any], directory: Path) -> Settings:
     `values` were typed; those of a ChainMap's first layer were, and those of its second stand in the ini file. Raises
     SettingsError for the first value that cannot be used.
     """
-    typed, ini = _layers(values)
+    typed, ini = layers(values)
     settings = Settings(
         logs=tuple(readable("--llmb-logs", one, directory) for one in values.get("llmb_logs") or ()),
-        baselines=tuple(folder("--llmb-baselines", one, directory) for one in values.get("llmb_baselines") or ()),
+        baselines=tuple(
+            folder(stated_in(values, "--llmb-baselines", one), one, directory)
+            for one in values.get("llmb_baselines") or ()
+        ),
         tolerances=_tolerances(typed, ini),
-        require=tuple(_patterns(values.get("llmb_require") or (), directory)),
-        suites=tuple(_suites(values.get("llmb_require") or (), directory)),
+        require=tuple(_patterns(values, directory)),
+        suites=tuple(_suites(values, directory)),
         unmatched=chosen(values, "--llmb-unmatched", "fail"),
         release=text(values, "--llmb-release"),
         gpu=text(values, "--llmb-gpu").lower(),
@@ -141,6 +152,8 @@ def resolve(values: Mapping[str, Any], directory: Path) -> Settings:
         cache=None if values.get("llmb_no_cache") else cache_folder(os.environ),
         commit=ci.commit(os.environ),
         history=None if values.get("llmb_record") else history(values, directory),  # nothing is judged
+        origins=origins_of(values),
+        overridden=tuple(_overridden(typed, ini)),
     )
     _refuse_contradictions(settings, typed)
     _refuse_idle_trend(settings, typed)
@@ -239,16 +252,21 @@ def _at_most(weakest: Sequence[Tolerance], given: Sequence[Tolerance]) -> tuple[
     return merged(weakest, stricter)
 
 
-def _layers(values: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Return what was typed, and what stands in the ini file."""
-    return (values.maps[0], values.parents) if isinstance(values, ChainMap) else (values, {})
-
-
-def _tolerances(typed: Mapping[str, Any], ini: Mapping[str, Any]) -> tuple[Tolerance, ...]:
+def _tolerances(typed: OptionValues, ini: OptionValues) -> tuple[Tolerance, ...]:
     flag = "--llmb-tolerance"
     weaker = converted(ini, flag, partial(parse_tolerances, source="ini"))
     stronger = converted(typed, flag, partial(parse_tolerances, source=flag))
     return merged(weaker or (), stronger or ())
+
+
+def _overridden(given: Mapping[str, Any], ini: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the options that make less fail than their ini key would."""
+    for flag in ("--llmb-trend", "--llmb-scaling", "--llmb-inconclusive"):
+        if value(ini, flag) == "fail" and value(given, flag) not in (None, "fail"):
+            yield flag
+    required = given.get("llmb_require")
+    if required and "all" not in required and not set(ini.get("llmb_require") or ()) <= set(required):
+        yield "--llmb-require"
 
 
 def _file(values: Mapping[str, Any], flag: str, directory: Path) -> Path | None:
@@ -256,41 +274,44 @@ def _file(values: Mapping[str, Any], flag: str, directory: Path) -> Path | None:
     given = values.get(destination(flag))
     paths = given if isinstance(given, list) else [given] if given else []
     if len(paths) > 1:
-        raise SettingsError(f"{flag}: found {len(paths)} paths, expected one")
-    return existing(flag, paths[0], directory) if paths else None
+        told = stated_in(values, flag, " ".join(map(str, paths)))
+        raise SettingsError(f"{told}: found {len(paths)} paths, expected one")
+    return existing(stated_in(values, flag, paths[0]), paths[0], directory) if paths else None
 
 
-def _suites(given: Sequence[object], directory: Path) -> list[Path]:
+def _suites(values: Mapping[str, Any], directory: Path) -> list[Path]:
     """Return the suite files among what is required."""
-    return [existing("--llmb-require", one, directory) for one in given if Path(str(one)).suffix.lower() in SUITES]
+    given = [one for one in values.get("llmb_require") or () if Path(str(one)).suffix.lower() in SUITES]
+    return [existing(stated_in(values, "--llmb-require", one), one, directory) for one in given]
 
 
-def _patterns(given: Sequence[object], directory: Path) -> list[str]:
+def _patterns(values: Mapping[str, Any], directory: Path) -> list[str]:
     """Expand files of patterns, one a line, `#` starts a comment; suite files are left to the catalogue."""
     patterns: list[str] = []
-    for one in map(str, given):
+    for one in map(str, values.get("llmb_require") or ()):
+        what = stated_in(values, "--llmb-require", one)
         path = directory / Path(one).expanduser()
         if path.suffix.lower() in SUITES:
             continue
-        if (text := _text(one, path)) is not None:
+        if (text := _text(what, path)) is not None:
             lines = (line.partition("#")[0].strip() for line in text.splitlines())
             found = [line for line in lines if line]
             if not found:
-                raise SettingsError(f"--llmb-require={one}: the file names no configuration")
+                raise SettingsError(f"{what}: the file names no configuration")
             patterns += found
         else:
             patterns.append(one.strip())
-    if "" in patterns:
-        raise SettingsError("--llmb-require= is empty: give an id, a pattern, a file or all")
+        if not patterns[-1]:
+            raise SettingsError(f"{what} is empty: give an id, a pattern, a file or all")
     return patterns
 
 
-def _text(given: str, path: Path) -> str | None:
+def _text(what: str, path: Path) -> str | None:
     """Return what stands in a file of patterns; None where there is no file of that name."""
     try:
         return path.read_text(encoding="utf-8")
     except (PermissionError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", "not UTF-8")
-        raise SettingsError(f"--llmb-require={given}: {why}, expected a file of configurations, one a line") from error
+        raise SettingsError(f"{what}: {why}, expected a file of configurations, one a line") from error
     except OSError:  # no file, a folder, or longer than a name may be
         return None

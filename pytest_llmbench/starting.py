@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from collections import ChainMap
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib import import_module
 from itertools import pairwise
@@ -14,9 +14,22 @@ from typing import Any
 
 import pytest
 
+from pytest_llmbench import wording
 from pytest_llmbench.hooks import Collector
-from pytest_llmbench.option_values import refuse_shared
+from pytest_llmbench.models import Caution, CautionCode
+from pytest_llmbench.option_values import OptionValues, refuse_shared
 from pytest_llmbench.options import LAUNCH_OPTIONS, OPTIONS, destination
+from pytest_llmbench.origins import (
+    INI_KEYS,
+    Origins,
+    Written,
+    file_keys,
+    ini_origins,
+    option_origins,
+    refuse_empty,
+    refuse_unknown,
+    shadowed_keys,
+)
 from pytest_llmbench.reading_progress import ReadingProgress
 from pytest_llmbench.session import Session
 from pytest_llmbench.settings import outputs
@@ -30,6 +43,7 @@ def start(config: pytest.Config) -> None:
     """Refuse misused options; with runs to judge register the hooks, and read the baselines."""
     if not in_worker(config):
         _refuse_misuse(config)
+        checked(lambda: _refuse_strange_keys(config))
     if suite_wanted(config):
         config.args = [str(config.rootpath)]  # a new list: the old one may be the option itself
     if judging(config):
@@ -47,6 +61,7 @@ def _session(config: pytest.Config) -> Session:
     made: Session = checked(lambda: Session.from_options(_values(config), config.invocation_params.dir))
     xml = config.getoption("xmlpath", None)
     checked(lambda: refuse_shared({"--junitxml": Path(xml) if xml else None}, outputs(made.settings)))
+    made.noticed += _shadowed(config)
     made.tell_reading = _progress(config)
     made.command = tuple(map(str, config.invocation_params.args))
     if any(config.getoption(name, None) for name in INFORMATION):
@@ -92,12 +107,73 @@ def _distributed(config: pytest.Config) -> bool:
     return bool(config.getoption("numprocesses", None)) or config.getoption("dist", "no") != "no"
 
 
-def _values(config: pytest.Config) -> ChainMap[str, Any]:
+def _values(config: pytest.Config) -> OptionValues:
     """Return the values on the command line, and behind them the ini file's. An empty value is none that was meant."""
     given = {option.flag: config.getoption(destination(option.flag)) for option in OPTIONS}
     for flag, value in given.items():
         if value == "":
             raise pytest.UsageError(f"{flag}= is empty: give a value, or leave the option out")
     typed = {destination(flag): value for flag, value in given.items() if value is not None}
-    decided = (destination(option.flag) for option in OPTIONS if option.ini)
-    return ChainMap(typed, {name: config.getini(name) for name in decided})
+    flags = [flag for flag, value in given.items() if value is not None]
+    return OptionValues(typed, {name: _ini_value(config, name) for name in INI_KEYS}, _origins(config, flags))
+
+
+def _ini_value(config: pytest.Config, name: str) -> Any:
+    try:
+        return config.getini(name)
+    except (TypeError, ValueError) as error:  # before pytest 9.2 it tells nobody which key it was
+        raise pytest.UsageError(f"{_file(config)}: {name}: {error}") from None
+
+
+def _origins(config: pytest.Config, given: Sequence[str]) -> Origins:
+    """Return where the options that were given, and the ini keys, were written."""
+    typed, file = [str(argument) for argument in config.invocation_params.args], _file(config)
+    keys = [key for key in _file_keys(config) if key in INI_KEYS]
+    arguments = {
+        Written.TYPED: typed,
+        Written.ENVIRONMENT: shlex.split(os.environ.get("PYTEST_ADDOPTS", "")),
+        Written.ADDOPTS: config.getini("addopts"),
+    }
+    return {
+        **option_origins(given, arguments, file),
+        **ini_origins(keys, config.getoption("override_ini") or (), typed, file),
+    }
+
+
+def _shadowed(config: pytest.Config) -> Iterator[Caution]:
+    """Yield the keys of ours that count for nothing, since pytest reads another file of the same folder."""
+    if config.inipath is None or config.getoption("inifilename", None):
+        return
+    for name, keys in shadowed_keys(config.inipath).items():
+        text = f"{keys[0]} in {name} does not count: pytest reads {config.inipath.name}"
+        yield Caution(CautionCode.OVERRIDDEN, text)
+
+
+def _refuse_strange_keys(config: pytest.Config) -> None:
+    """Refuse keys of pytest's configuration that were meant for this plugin and do nothing: pytest only warns."""
+    overrides = [override.partition("=")[0] for override in config.getoption("override_ini") or ()]
+    keys = _file_keys(config)
+    refuse_unknown([key for key in keys if not _is_declared(config, key)], _file(config))
+    refuse_unknown([key for key in overrides if not _is_declared(config, key)], "-o")
+    refuse_empty(keys, _file(config))
+
+
+def _is_declared(config: pytest.Config, key: str) -> bool:
+    try:
+        config.getini(key)
+    except (TypeError, ValueError):
+        return key in INI_KEYS  # a value of ours that cannot be used is told where it is resolved
+    except pytest.UsageError:
+        return True
+    return True
+
+
+def _file_keys(config: pytest.Config) -> dict[str, object]:
+    """Return what the configuration file sets that pytest reads; without one nothing."""
+    path = config.inipath
+    return file_keys(path) if path is not None and path.is_file() else {}
+
+
+def _file(config: pytest.Config) -> str:
+    path = config.inipath
+    return "" if path is None else wording.place(path, config.invocation_params.dir)

@@ -66,7 +66,7 @@ def summary(session: Session, verbosity: int = 0) -> list[Line]:
         return [Line(line, "red") for failure in session.failures for line in wrapped(failure, "  ")]
     remarks = [*_remarks(session), *_skipped(session, verbosity > 0), *session.written]
     told = [*(remarks if verbosity >= 0 else _nothing_judged(session)), *session.failures]
-    return [*summary(session.described, list(map(wording.printable, told)), verbosity)]
+    return [*summary(session.described, list(map(wording.printable, told)), verbosity, session.cautions)]
 
 
 def _remarks(session: Session) -> list[str]:

@@ -52,16 +52,17 @@ def slot(tolerance: Tolerance) -> str:
     return TIME if tolerance.of in ("time", "performance") else tolerance.of
 
 
-def parse_fraction(text: str, expected: str) -> float:
-    """Read `5%`, `2.5 %` or `0.025` as a fraction above 0 and at most 0.5; ValueError names what was `expected`."""
+def parse_fraction(text: str, expected: str, largest: float = LARGEST) -> float:
+    """Read `5%`, `2.5 %` or `0.025` as a fraction above 0, at most `largest`; ValueError says what was `expected`."""
     number = text.strip()
     digits = number.removesuffix("%").strip()
     if not _NUMBER.fullmatch(digits):
         raise ValueError(f"found {number!r}, expected {expected}")
     fraction = float(digits) / 100 if number.endswith("%") else float(digits)
-    if not 0 < fraction <= LARGEST:
+    if not 0 < fraction <= largest:
         hint = f"; write {digits}% for {digits} percent" if not number.endswith("%") and fraction > LARGEST else ""
-        raise ValueError(f"found {number!r}, that is {fraction * 100:g} %, expected above 0 and at most 50 %{hint}")
+        limits = f"expected above 0 and at most {largest * 100:g} %{hint}"
+        raise ValueError(f"found {number!r}, that is {fraction * 100:g} %, {limits}")
     return fraction
 
 

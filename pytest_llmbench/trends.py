@@ -115,8 +115,8 @@ def _entry(key: Key, standing: Sequence[Change], acknowledged: Sequence[Acknowle
     """Return the lines of a file that accept the last standing change, but for what a person has to say, or which entry
     to change: the one that has expired, or one so near that the file could not hold both. Nothing of several changes,
     where one entry would not do."""
-    from pytest_llmbench.acknowledged import SAME
-    from pytest_llmbench.judge.acknowledged import covering
+    from pytest_llmbench.acknowledged import INSTEAD, SAME
+    from pytest_llmbench.judge.acknowledged import LARGEST, covering
 
     slower = _slower(standing)
     if len(slower) != 1:
@@ -129,6 +129,8 @@ def _entry(key: Key, standing: Sequence[Change], acknowledged: Sequence[Acknowle
             told = "it begins within a week of this, and a second one is refused"
             return f"to accept it, change the entry of {one.place}:", told
     percent = math.ceil(slower[0].difference * 1000) / 10
+    if percent > LARGEST * 100:
+        return (f"it is more than the {LARGEST * 100:g} % that an entry may accept; {INSTEAD}",)
     return (
         "to accept it, below `acknowledged:` in the file:",
         f"  - configuration: {key.id}",

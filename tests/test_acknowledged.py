@@ -54,6 +54,12 @@ def test_faster_is_less_time(tmp_path: Path) -> None:
     assert one.fraction == -0.025
 
 
+@pytest.mark.parametrize("text", ["slower: 10%", "faster: 40%"])
+def test_ten_percent_are_the_most_that_is_accepted_to_slower(tmp_path: Path, text: str) -> None:
+    """An accepted improvement makes the gate stricter: it may be as large as it is."""
+    assert len(read(tmp_path, HEAD + ENTRY.replace("slower: 6%", text))) == 1
+
+
 def test_a_file_may_hold_none(tmp_path: Path) -> None:
     assert read(tmp_path, f"{HEAD} []\n") == ()
 
@@ -61,7 +67,14 @@ def test_a_file_may_hold_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("written", "instead", "message"),
     [
-        ("slower: 6%", "slower: 60%", "4: found '60%', that is 60 %, expected above 0 and at most 50 %"),
+        (
+            "slower: 6%",
+            "slower: 60%",
+            "4: found '60%', that is 60 %, expected above 0 and at most 10 %; record what is slower than that: "
+            "--llmb-record=DIR --llmb-accept-drift=REASON",
+        ),
+        ("slower: 6%", "slower: 0.11", "4: found '0.11', that is 11 %, expected above 0 and at most 10 %; record"),
+        ("slower: 6%", "faster: 60%", "4: found '60%', that is 60 %, expected above 0 and at most 50 %"),
         ("slower: 6%", "slowr: 6%", "4: found the unknown key 'slowr', expected"),
         ("slower: 6%", "slower: 6%\n    faster: 6%", "3: found no change or two, expected one of slower and faster"),
         ("    slower: 6%\n", "", "3: found no change or two"),

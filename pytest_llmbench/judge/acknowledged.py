@@ -16,6 +16,10 @@ from pytest_llmbench.robust import median
 NIGHTS = 7
 """The level before an accepted change is the median of so many valid runs before it."""
 
+LARGEST = 0.10
+"""No level lies further above its baseline because of what was accepted: one entry may not say more, and several do not
+come to more. What is slower needs a new recording, with a reason that stays."""
+
 FEWEST = 3
 """Fewer runs before it say nothing of that level: the baseline stands for it."""
 
@@ -49,13 +53,22 @@ def moved(evidence: Evidence, entries: Sequence[Acknowledgement], *, certify: bo
     notes = [_idle(one, evidence, certify=certify) for one in began]
     idle = [note for note in notes if note is not None]
     active = [one for one, note in zip(began, notes, strict=True) if note is None]
-    shift = _shift(evidence, active)
+    accepted = _shift(evidence, active)
+    shift = min(accepted, math.log1p(LARGEST))
     remarks = [Note("acknowledged", described(one)) for one in active]
+    if accepted > shift:
+        remarks.append(Note("acknowledged", f"of {wording.difference(math.exp(accepted))} in all +10.0 % count"))
     if shift > 0 and _needs_none(newest, evidence, shift):
         shift = 0.0
         text = "faster than the acknowledged level by more than the tolerance: it can go"
         remarks = [Note("acknowledgement-idle", f"{described(one)}: {text} ({one.place})") for one in active]
     return dataclasses.replace(_at(evidence, math.exp(shift)) if shift else evidence, remarks=(*remarks, *idle))
+
+
+def takes_no_improvement(evidence: Evidence) -> bool:
+    """Whether a run that is faster than the level by more than the tolerance is at best a PASS: the level was accepted,
+    and is no baseline to be refreshed."""
+    return any(note.code == "acknowledged" for note in evidence.remarks)
 
 
 def _idle(one: Acknowledgement, evidence: Evidence, *, certify: bool) -> Note | None:

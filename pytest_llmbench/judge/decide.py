@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from pytest_llmbench import wording
 from pytest_llmbench.judge import agreement, nights, words
+from pytest_llmbench.judge.acknowledged import takes_no_improvement
 from pytest_llmbench.judge.budgets import held, held_runs
 from pytest_llmbench.judge.drift import drifted
 from pytest_llmbench.judge.estimate import disagree, estimate, noise_of
@@ -225,9 +226,16 @@ def _improvement(found: Estimate, tonight: Sequence[Measurement], evidence: Evid
         because = words.how_implausible(found, tonight[0], evidence)
         return _Finding(Verdict.IMPROVEMENT, Reason.IMPLAUSIBLY_FAST, because)
     if answer(found.low, found.high, -found.margin) is Answer.WITHIN:
-        because = "refresh the baseline, or it will hide the next regression"
-        return _Finding(Verdict.IMPROVEMENT, Reason.FASTER_THAN_BASELINE, because)
+        return _faster(evidence)
     return None
+
+
+def _faster(evidence: Evidence) -> _Finding:
+    if takes_no_improvement(evidence):
+        because = "faster than the acknowledged level by more than the tolerance"
+        return _Finding(Verdict.PASS, Reason.WITHIN_TOLERANCE, because)
+    because = "refresh the baseline, or it will hide the next regression"
+    return _Finding(Verdict.IMPROVEMENT, Reason.FASTER_THAN_BASELINE, because)
 
 
 def _over_nights(evidence: Evidence, newest: Measurement, older: nights.EarlierNights, meets: bool) -> _Finding | None:

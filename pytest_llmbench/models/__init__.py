@@ -20,6 +20,7 @@ from pytest_llmbench.models.baselines import (
     Tolerance,
     Window,
 )
+from pytest_llmbench.models.cautions import Caution, CautionCode
 from pytest_llmbench.models.judgements import (
     Acknowledgement,
     Asked,
@@ -91,6 +92,8 @@ __all__ = [
     "Baseline",
     "Budget",
     "Case",
+    "Caution",
+    "CautionCode",
     "Change",
     "Check",
     "CheckpointRecord",

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pytest_llmbench import wording
+from pytest_llmbench.report.cautions import FINDINGS, with_findings
 from pytest_llmbench.report.document import Ending
 from pytest_llmbench.report.terminal import JUDGED, ordered, timing, why_nothing
 
-MOST = 5
-"""Red items that are named."""
+ROOM = 6
+"""Lines for cautions and red items together."""
+
+MOST_CAUTIONS = 3
+"""Lines of cautions beside red items, which then have the others."""
 
 LONGEST = 160
 """Signs of a line that says why."""
@@ -19,13 +23,19 @@ LONGEST = 160
 
 def message(told: Mapping[str, Any], link: str = "") -> str:
     """Return at most ten lines: how the session ended, the counts, what is red, and where all of it is (`link`)."""
-    word, space, code = Ending(told["exit_code"]).state(green=told["green"] is True).partition(" ")
+    state = Ending(told["exit_code"]).state(green=told["green"] is True)
+    ended = with_findings(state, told["outcomes"])
     started = str(told["started"])[:16].replace("T", " ")
+    red = [_line(one) for one in ordered([one for one in told["outcomes"] if one["status"] == "failed"])]
+    cautions = [f"caution: {one['text']}" for one in told.get("cautions", ()) if one["code"] not in FINDINGS]
+    cautions = _first(cautions, MOST_CAUTIONS if red else ROOM, " cautions")
+    word = state.partition(" ")[0]
     lines = [
-        f"llmbench {word.upper()}{space}{code}, {started} UTC: {told['count']}",
+        f"llmbench {word.upper()}{ended.removeprefix(word)}, {started} UTC: {told['count']}",
+        *map(_clipped, cautions),
         *_failures(told),
         _clipped(why_nothing(told["outcomes"])),
-        *_red(told),
+        *_first(red, ROOM - len(cautions)),
         link,
     ]
     return "\n".join(filter(None, lines))
@@ -44,11 +54,11 @@ def _failures(told: Mapping[str, Any]) -> Iterator[str]:
         yield f"{_clipped(told['failures'][0])}{more}"
 
 
-def _red(told: Mapping[str, Any]) -> Iterator[str]:
-    red = ordered([one for one in told["outcomes"] if one["status"] == "failed"])
-    yield from map(_line, red[:MOST])
-    if len(red) > MOST:
-        yield f"and {len(red) - MOST} more"
+def _first(lines: Sequence[str], most: int, noun: str = "") -> list[str]:
+    """Return at most so many lines, the last of which counts the others where there are more."""
+    if len(lines) <= most:
+        return list(lines)
+    return [*lines[: most - 1], f"and {len(lines) - most + 1} more{noun}"]
 
 
 def _line(one: dict[str, Any]) -> str:

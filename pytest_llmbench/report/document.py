@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.errors import ReportError
+from pytest_llmbench.models import Caution
 from pytest_llmbench.report.terminal import count, counts, worst
 
 SCHEMA = 1
@@ -25,10 +26,11 @@ KEYS = ("schema", "version", "started", "exit_code", "green", "count", "counts",
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a session ended: the exit code of pytest, and what made it red besides its items."""
+    """How a session ended: the exit code of pytest, what made it red besides its items, and what to know besides."""
 
     exit_code: int
     failures: Sequence[str] = ()
+    cautions: Sequence[Caution] = ()
 
     def state(self, *, green: bool) -> str:
         """Return it in a word, `green` only where nothing is red and the exit code says so too.
@@ -55,6 +57,7 @@ def document(
         "count": count(described),
         "counts": counts(described),
         "failures": list(ending.failures),
+        "cautions": [{"code": str(caution.code), "text": caution.text} for caution in ending.cautions],
         "outcomes": list(map(_shortened, outcomes)),
     }
 

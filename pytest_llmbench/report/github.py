@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.report.advice import advice
+from pytest_llmbench.report.cautions import SLOWER, caution_texts, with_findings
 from pytest_llmbench.report.document import Ending
 from pytest_llmbench.report.explain import headline, where
 from pytest_llmbench.report.terminal import count, ordered, timing, why_nothing, worst
@@ -37,12 +38,15 @@ def job_summary(described: Sequence[dict[str, Any]], ending: Ending, room: int =
     doubtful = [one for one in shown if _is_doubtful(one)]
     passed = [one for one in shown if one["status"] == "passed" and one["kind"] != "check"]
     green = [one for one in passed if not _is_doubtful(one)]
-    state = ending.state(green=not red and not ending.failures)
+    state = with_findings(ending.state(green=not red and not ending.failures), shown)
+    cautions = "".join(f"- caution: {_escaped(text)}\n" for text in caution_texts(ending.cautions))
     told = filter(None, (*ending.failures, why_nothing(described), count(described)))
-    text = "".join([f"### llmbench: {state}\n\n", *(f"{_escaped(text)}\n\n" for text in told)])
+    paragraphs = [f"### llmbench: {state}", cautions, *map(_escaped, told)]
+    text = "".join(f"{paragraph}\n\n" for paragraph in paragraphs if paragraph)
     if len(text.encode()) > room:
         return ""
-    for title, ones in (("red", red), ("in doubt", doubtful), ("passed", green)):
+    known = [one for one in shown if _is_only_reported(one)]
+    for title, ones in (("red", red), ("only reported", known), ("in doubt", doubtful), ("passed", green)):
         if ones:
             text += _section(title, ones, room - len(text.encode()))
     return text
@@ -64,8 +68,12 @@ def workflow_commands(described: Sequence[dict[str, Any]], failures: Sequence[st
     shown = ordered(worst(described))
     red = [("llmbench", text) for text in filter(None, (*failures, why_nothing(described)))]
     red += [_annotation(one) for one in shown if one["status"] == "failed"]
-    doubtful = [_annotation(one) for one in shown if _is_doubtful(one)]
+    doubtful = [_annotation(one) for one in (*filter(_is_only_reported, shown), *filter(_is_doubtful, shown))]
     return [*_commands("error", red, "red"), *_commands("warning", doubtful, "in doubt")]
+
+
+def _is_only_reported(one: dict[str, Any]) -> bool:
+    return (one["status"], one["kind"]) == ("passed", "check") and one["verdict"] in SLOWER
 
 
 def _is_doubtful(one: dict[str, Any]) -> bool:

@@ -7,7 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pytest_llmbench import wording
+from pytest_llmbench.models import Caution
 from pytest_llmbench.report import jobs
+from pytest_llmbench.report.cautions import all_texts
 from pytest_llmbench.report.columns import WIDTH, Line, width, wrapped
 from pytest_llmbench.report.next_steps import next_steps
 
@@ -71,8 +73,13 @@ UNSURE = ("INCONCLUSIVE", "REGRESSION", "SLOWER")
 """Verdicts of outcomes that are not green where they passed: they cannot tell, or nobody asked them to fail."""
 
 
-def summary(described: Sequence[dict[str, Any]], remarks: Sequence[str], verbosity: int = 0) -> Iterator[Line]:
-    """Yield the lines of the summary: verdicts, remarks, what to do next, and the count by verdict last.
+def summary(
+    described: Sequence[dict[str, Any]],
+    remarks: Sequence[str],
+    verbosity: int = 0,
+    cautions: Sequence[Caution] = (),
+) -> Iterator[Line]:
+    """Yield the lines of the summary: verdicts, remarks, what to do next, cautions, and the count by verdict last.
 
     They are 80 columns wide, but for the names of files, which are whole, to be copied. A `verbosity` below 0 shows
     what is red and the remarks, above 0 the id of everything without a run.
@@ -88,6 +95,8 @@ def summary(described: Sequence[dict[str, Any]], remarks: Sequence[str], verbosi
         yield from map(Line, wrapped(remark, "  "))
     if verbosity >= 0:
         yield from next_steps(described)
+    for text in all_texts(described, cautions):
+        yield from _marked(wrapped(f"caution: {text}", "  "), "caution:", "yellow")
     yield from (Line(line, colour(described)) for line in wrapped(count(described), "  "))
 
 

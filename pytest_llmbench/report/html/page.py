@@ -10,7 +10,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_llmbench.models import Caution
 from pytest_llmbench.report.advice import advice
+from pytest_llmbench.report.cautions import all_texts
 from pytest_llmbench.report.html import families, table, verdicts
 from pytest_llmbench.report.html.details import details
 from pytest_llmbench.report.terminal import worst
@@ -27,7 +29,7 @@ KINDS = {"fp8 speedup": "FP8 speed-up"}
 """The titles of checks that are not just their kind."""
 
 
-def render(described: Sequence[dict[str, Any]], now: datetime) -> str:
+def render(described: Sequence[dict[str, Any]], now: datetime, cautions: Sequence[Caution] = ()) -> str:
     """Return the page: the same text for the same outcomes and time, in whatever order they came.
 
     Whatever stands in an outcome is text of the page: the templates escape it, and the policy forbids other scripts.
@@ -39,6 +41,7 @@ def render(described: Sequence[dict[str, Any]], now: datetime) -> str:
         .get_template("page.html")
         .render(
             **_content(outcomes),
+            cautions=all_texts(outcomes, cautions),
             now=f"{now:%Y-%m-%d %H:%M} UTC",
             style=style,
             script=script,

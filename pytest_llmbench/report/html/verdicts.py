@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_llmbench import wording
+from pytest_llmbench.report.cautions import findings
 from pytest_llmbench.report.next_steps import steps
 from pytest_llmbench.report.terminal import ORDER, UNSURE, counting
 
@@ -101,6 +102,8 @@ def next_steps(described: Sequence[dict[str, Any]], anchors: Mapping[tuple[str, 
 
 
 def title(described: Sequence[dict[str, Any]]) -> str:
-    """Return `3 red, 2 unclear, 77 green`, for the title of the window."""
+    """Return `3 red, trend: 6 SLOWER, 2 unclear, 77 green`, for the title of the window."""
     counts = [f"{number} {name}" for name, number in counted(described)]
-    return ", ".join(counts) or wording.counted(len(described), "outcome")
+    reported = [finding.text for finding in findings(described)]
+    red = sum(text.endswith(" red") for text in counts)
+    return ", ".join([*counts[:red], *reported, *counts[red:]]) or wording.counted(len(described), "outcome")

@@ -1,0 +1,242 @@
+"""What a reader of a session should know before a green light is believed: the one place where cautions are made.
+
+What weakens the gate is told wherever it was written; what was not typed for this session is told too where it only
+differs, because nobody who reads the verdicts has seen it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_llmbench import wording
+from pytest_llmbench.acceptance import DRIFT_BUDGET
+from pytest_llmbench.catalogue import Catalogue, drift_budget_of
+from pytest_llmbench.models import (
+    JUDGED,
+    Acknowledgement,
+    Baseline,
+    Caution,
+    CautionCode,
+    Judgement,
+    Reason,
+    Tolerance,
+    Verdict,
+)
+from pytest_llmbench.options import destination
+from pytest_llmbench.origins import Origin, Written, origin_of
+from pytest_llmbench.report.cautions import findings
+from pytest_llmbench.report.terminal import worst
+from pytest_llmbench.settings import ASSUMED_CV, CERTIFIED, DEFAULT_TOLERANCE, Settings
+
+if TYPE_CHECKING:
+    from pytest_llmbench.batch import Result
+    from pytest_llmbench.session import Session
+
+FAR = 0.05
+"""A recorded baseline that is slower than the published one by more lets pass what the default tolerance would not."""
+
+NO_VERDICT = (Verdict.MISSING, Verdict.NOT_COMPARABLE)
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What a session judged, and under which settings."""
+
+    settings: Settings
+    catalogue: Catalogue
+    judgements: Sequence[Judgement]
+    strays: int
+
+    def origin(self, flag: str) -> Origin:
+        """Return where the value of an option was written."""
+        return origin_of(self.settings.origins, flag) or Origin(Written.TYPED, flag)
+
+    def is_given(self, flag: str) -> bool:
+        """Whether a value was written for an option at all."""
+        return origin_of(self.settings.origins, flag) is not None
+
+    @property
+    def recorded(self) -> list[Baseline]:
+        """The recorded baselines that decided, as they stand in their files."""
+        kept = (one.baseline for one in self.judgements if one.baseline.kind == "recorded")
+        of_key = [(self.catalogue.baselines.get(one.key, ()), one) for one in kept]
+        return [next((one for one in there if one.kind == "recorded"), moved) for there, moved in of_key]
+
+
+def find_cautions(session: Session) -> Iterator[Caution]:
+    """Yield the cautions of a session: what it found and did not fail for, what hooks noticed, what weakens the gate,
+    and what has no verdict."""
+    if not session.described:
+        return
+    outcomes = worst(session.described)
+    yield from findings(outcomes)
+    yield from session.noticed
+    if session.settings.record is not None:  # nothing is judged
+        return
+    results = session.batch.results
+    selected = [results[one["id"]] for one in outcomes if one["kind"] == "configuration" and one["id"] in results]
+    judged = Judged(session.settings, session.catalogue, list(_judgements(selected)), len(session.batch.strays))
+    if judged.judgements:
+        yield from _of_tolerance(judged)
+        yield from _of_acknowledgements(judged, session)
+        yield from _of_baselines(judged)
+        yield from _of_settings(judged)
+    yield from _of_outcomes(outcomes, session)
+
+
+def _judgements(results: Sequence[Result]) -> Iterator[Judgement]:
+    """Yield the judgements that rest on a run, those against further baselines too."""
+    for result in results:
+        yield from (one for one in (result.judgement, *result.others) if one.verdict in JUDGED)
+
+
+# --- how it was judged ------------------------------------------------------------------------------------
+
+
+def _of_tolerance(judged: Judged) -> Iterator[Caution]:
+    """Yield the tolerances that are not the default, but for a stricter one that was typed."""
+    expected = CERTIFIED if judged.settings.certify else DEFAULT_TOLERANCE
+    of_tolerance: dict[tuple[Tolerance, str], int] = {}
+    for judgement in judged.judgements:
+        tolerance = judgement.tolerance
+        if math.isclose(tolerance.factor, expected.factor) or _is_typed_and_stricter(tolerance, expected, judged):
+            continue
+        file = Path(judgement.baseline.source.file).name
+        named = tolerance, str(_tolerance_origin(tolerance, judged) or file)
+        of_tolerance[named] = of_tolerance.get(named, 0) + 1
+    for (tolerance, origin), number in of_tolerance.items():
+        of_some = "" if number == len(judged.judgements) else f", of {number} of {len(judged.judgements)} verdicts"
+        yield Caution(CautionCode.TOLERANCE, f"tolerance {tolerance}, not {expected} ({origin}){of_some}")
+
+
+def _is_typed_and_stricter(tolerance: Tolerance, expected: Tolerance, judged: Judged) -> bool:
+    origin = _tolerance_origin(tolerance, judged)
+    return origin is not None and origin.typed and tolerance.factor < expected.factor
+
+
+def _tolerance_origin(tolerance: Tolerance, judged: Judged) -> Origin | None:
+    """Return where a tolerance was written; None for one of a baseline file."""
+    return judged.settings.origins.get("llmb_tolerance" if tolerance.source == "ini" else tolerance.source)
+
+
+def _of_acknowledgements(judged: Judged, session: Session) -> Iterator[Caution]:
+    """Yield how many accepted changes moved the level of a run, and the largest level."""
+    from pytest_llmbench.judge.acknowledged import LARGEST
+
+    levels = {one.baseline.key: _in_force(one, judged.catalogue, session) for one in judged.judgements}
+    entries = {one.place for entries in levels.values() for one in entries}
+    if not entries:
+        return
+    largest = max(math.prod(1 + one.fraction for one in those) for those in levels.values() if those)
+    changes = wording.counted(len(entries), "acknowledged change")
+    text = f"{changes} in force, up to {wording.difference(min(largest, 1 + LARGEST))}"
+    yield Caution(CautionCode.ACKNOWLEDGED, text)
+
+
+def _in_force(judgement: Judgement, catalogue: Catalogue, session: Session) -> list[Acknowledgement]:
+    from pytest_llmbench.judge.acknowledged import covering
+
+    if not any(note.code == "acknowledged" for note in judgement.notes):
+        return []
+    today = session.now.date()
+    return [
+        one for one in covering(judgement.baseline.key, catalogue.acknowledged) if one.since <= today <= one.expires
+    ]
+
+
+def _of_baselines(judged: Judged) -> Iterator[Caution]:
+    """Yield how far recorded baselines are above the published ones, and how far they may drift."""
+    ratios = {one.key.id: one.step_seconds / one.published_seconds for one in judged.recorded if one.published_seconds}
+    far = {name: ratio for name, ratio in ratios.items() if ratio > 1 + FAR}
+    if far:
+        slowest = max(far, key=lambda name: far[name])
+        more = f" and {len(far) - 1} more" if len(far) > 1 else ""
+        slower = f"{(far[slowest] - 1) * 100:.0f} % slower than published"
+        text = f"recorded baselines are up to {slower}: {slowest}{more}" if more else f"recorded {slower}: {slowest}"
+        yield Caution(CautionCode.RECORDED_SLOWER, text)
+    budgets = {drift_budget_of(judged.settings, one) for one in judged.recorded}
+    if budgets and max(budgets) > DRIFT_BUDGET:
+        given = judged.settings.drift_budget is not None
+        origin = judged.origin("--llmb-drift-budget") if given else "baseline file"
+        usual = f"not {_percent(DRIFT_BUDGET)}"
+        yield Caution(CautionCode.DRIFT_BUDGET, f"drift budget {_percent(max(budgets))}, {usual} ({origin})")
+
+
+def _of_settings(judged: Judged) -> Iterator[Caution]:
+    """Yield the options that let pass what the defaults would not, and those that nobody typed for this session."""
+    for code, text in _texts(judged.settings, judged).items():
+        if text:
+            yield Caution(code, f"{text} ({judged.origin(f'--llmb-{code}')})")
+    for flag in judged.settings.overridden:
+        key = judged.settings.origins[destination(flag)]
+        yield Caution(CautionCode.OVERRIDDEN, f"{key} does not count beside {judged.origin(flag)}")
+
+
+def _texts(settings: Settings, judged: Judged) -> dict[CautionCode, str]:
+    """Return what is said of each option, whose name is the code; empty where there is nothing to say."""
+    release, since, window = settings.baseline_release, settings.since, settings.repeat_window
+    passes = settings.improvement == "pass" and judged.is_given("--llmb-improvement")  # the default is not so lenient
+    varies = settings.assumed_cv != ASSUMED_CV
+    listed = f"unmatched runs fail nothing, {judged.strays} of them" if judged.strays else "unmatched runs fail nothing"
+    return {
+        CautionCode.UNMATCHED: listed if settings.unmatched == "list" else "",
+        CautionCode.INCONCLUSIVE: "INCONCLUSIVE is skipped" if settings.inconclusive == "skip" else "",
+        CautionCode.IMPROVEMENT: "improvements pass, however large" if passes else "",
+        CautionCode.BASELINE_RELEASE: f"every run is judged against release {release}" if release else "",
+        CautionCode.ASSUMED_CV: f"assumed variation {_percent(settings.assumed_cv)}, not 1 %" if varies else "",
+        **_untyped(
+            judged,
+            {
+                CautionCode.AGAINST: "recorded baselines are not looked at" if _ignores_recorded(judged) else "",
+                CautionCode.SINCE: f"runs before {since:%Y-%m-%d} are left out" if since else "",
+                CautionCode.REPEAT_WINDOW: f"runs within {wording.age(window)} are averaged" if window else "",
+            },
+        ),
+    }
+
+
+def _untyped(judged: Judged, texts: dict[CautionCode, str]) -> dict[CautionCode, str]:
+    """Return what is said of options only where nobody typed them."""
+    return {code: text for code, text in texts.items() if not judged.origin(f"--llmb-{code}").typed}
+
+
+def _ignores_recorded(judged: Judged) -> bool:
+    there = any(recipe.kind == "recorded" for recipe in judged.catalogue.recipes)
+    return there and not judged.settings.certify and judged.settings.against == "published"
+
+
+def _percent(fraction: float) -> str:
+    return f"{fraction * 100:.4g} %"
+
+
+# --- what was not judged ----------------------------------------------------------------------------------
+
+
+def _of_outcomes(outcomes: Sequence[dict[str, Any]], session: Session) -> Iterator[Caution]:
+    """Yield what was selected and has no verdict."""
+    configurations = [one for one in outcomes if one["kind"] == "configuration"]
+    stale = sum(one["reason"] == Reason.TOO_OLD for one in configurations)
+    origin, limit = origin_of(session.settings.origins, "--llmb-max-age"), session.settings.max_age
+    if stale and limit and origin and not origin.typed:
+        yield Caution(CautionCode.MAX_AGE, f"{stale} stale, older than {wording.age(limit)} ({origin})")
+    if session.unjudged:
+        names = sorted(nodeid.partition("[")[2].removesuffix("]") or nodeid for nodeid in session.unjudged)
+        items = wording.counted(len(names), "item")
+        yield Caution(CautionCode.SKIPPED_ITEMS, f"{items} skipped before a verdict: {wording.listed(names, 1)}")
+    without = Counter(filter(None, map(_absence, configurations)))
+    if without:
+        told = ", ".join(f"{number} {name}" for name, number in sorted(without.items()))
+        text = f"{without.total()} of {len(configurations)} selected have no verdict: {told}"
+        yield Caution(CautionCode.WITHOUT_VERDICT, text)
+
+
+def _absence(one: dict[str, Any]) -> str:
+    """Return what a configuration has in the place of a verdict; empty where it is judged, red, or not to be judged."""
+    unknown = one["status"] == "passed" and one.get("overruled") in NO_VERDICT  # a test that did not ask
+    skipped = one["status"] == "skipped" and one["reason"] != Reason.PURPOSE_DONE
+    return str(one.get("overruled") or one["verdict"]) if unknown or skipped else ""

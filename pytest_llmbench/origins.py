@@ -1,0 +1,179 @@
+"""Where the value of an option was written: on the command line, in PYTEST_ADDOPTS, in pytest's configuration file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from pytest_llmbench.errors import SettingsError, did_you_mean
+from pytest_llmbench.options import OPTIONS, destination
+
+CONFIGURATIONS = ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg")
+"""The files in which pytest looks for its configuration; the first one of a folder that has some counts alone."""
+
+TABLES = (("pytest",), ("tool", "pytest"), ("tool", "pytest", "ini_options"))
+"""The tables of a TOML file that hold pytest's configuration."""
+
+ALIKE = 0.9
+"""How like one of ours a key has to be, of 1, to be taken for it where it does not begin with `llmb`."""
+
+
+class Written(StrEnum):
+    """Where a value was written."""
+
+    TYPED = "typed"
+    ENVIRONMENT = "PYTEST_ADDOPTS"
+    ADDOPTS = "addopts"
+    ELSEWHERE = "elsewhere"
+    """In a file of arguments (`@FILE`), or set by a conftest."""
+    INI = "ini"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where the value of an option was written; `name` is the option or the ini key, `file` the configuration file."""
+
+    written: Written
+    name: str
+    file: str = ""
+
+    @property
+    def typed(self) -> bool:
+        """Whether somebody typed it for this session."""
+        return self.written is Written.TYPED
+
+    def __str__(self) -> str:
+        place = {
+            Written.TYPED: "",
+            Written.ENVIRONMENT: " in PYTEST_ADDOPTS",
+            Written.ADDOPTS: f" in addopts of {self.file}" if self.file else " in addopts",
+            Written.ELSEWHERE: " of a conftest or an @file",
+            Written.INI: f" in {self.file or 'the ini file'}",
+        }
+        return f"{self.name}{place[self.written]}"
+
+
+Origins = Mapping[str, Origin]
+"""By option (`--llmb-tolerance`) and by ini key (`llmb_tolerance`) where each that was given was written."""
+
+NO_ORIGINS: Origins = {}
+
+
+def option_origins(given: Sequence[str], arguments: Mapping[Written, Sequence[str]], file: str) -> Origins:
+    """Return where the options that were given were written.
+
+    `arguments` are those of each place, that which counts before all others first; `file` is pytest's configuration.
+    """
+    flags = {place: {argument.partition("=")[0] for argument in there} for place, there in arguments.items()}
+
+    def place_of(flag: str) -> Written:
+        return next((place for place, there in flags.items() if flag in there), Written.ELSEWHERE)
+
+    return {flag: Origin(place_of(flag), flag, file) for flag in given}
+
+
+def ini_origins(keys: Sequence[str], overrides: Sequence[str], typed: Sequence[str], file: str) -> Origins:
+    """Return where ini keys were written: the `keys` in the file, `overrides` (`llmb_trend=fail`) behind `-o`."""
+    found = {key: Origin(Written.INI, key, file) for key in keys}
+    for override in overrides:
+        key = override.partition("=")[0]
+        at = Written.TYPED if any(override in argument for argument in typed) else Written.ADDOPTS
+        found[key] = Origin(at, f"-o {key}", file)
+    return found
+
+
+def origin_of(origins: Origins, flag: str) -> Origin | None:
+    """Return where the value of an option that counts was written; None where nothing says it."""
+    return origins.get(flag) or origins.get(destination(flag))
+
+
+def stated(origins: Origins, flag: str, given: object) -> str:
+    """Return a value as it was written, with the place where that is not the command line, for messages:
+    `pytest.ini: llmb_tolerance = 4x`."""
+    origin = origin_of(origins, flag)
+    if origin is None or origin.typed:
+        name = origin.name if origin else flag
+        return f"{name}={given}"
+    if origin.written is Written.INI:
+        return f"{origin.file or 'ini file'}: {origin.name} = {given}"
+    return (
+        f"{origin.file + ': addopts' if origin.written is Written.ADDOPTS else origin.written}: {origin.name}={given}"
+    )
+
+
+# --- the configuration file -------------------------------------------------------------------------------
+
+
+def file_keys(path: Path) -> dict[str, object]:
+    """Return what a configuration file of pytest sets; empty for one that holds nothing for pytest."""
+    if path.suffix != ".toml":
+        import iniconfig  # pytest reads its files with it
+
+        try:
+            sections = iniconfig.IniConfig(str(path)).sections
+        except iniconfig.ParseError as error:
+            raise ValueError(str(error)) from None
+        return dict(sections.get("tool:pytest" if path.suffix == ".cfg" else "pytest", {}))
+    import tomllib
+
+    document = tomllib.loads(path.read_text(encoding="utf-8"))
+    tables = TABLES[:1] if path.name in CONFIGURATIONS[:2] else TABLES[1:] if path.name == "pyproject.toml" else TABLES
+    keys: dict[str, object] = {}
+    for names in tables:
+        table: Any = document
+        for name in names:
+            table = table.get(name, {}) if isinstance(table, dict) else {}
+        keys |= table if isinstance(table, dict) else {}
+    return {name: value for name, value in keys.items() if name != "ini_options"}
+
+
+def refuse_unknown(unknown: Sequence[str], file: str) -> None:
+    """Refuse keys that nobody declared and that were meant for this plugin: what they should do would not be done."""
+    for key in unknown:
+        nearest = did_you_mean(key, INI_KEYS)
+        flag = next((option.flag for option in OPTIONS if destination(option.flag) == _plain(key)), "")
+        if flag and _plain(key) not in INI_KEYS:
+            raise SettingsError(f"{file}: {key} is no ini key; write {flag} into addopts")
+        if _plain(key).startswith("llmb") or _is_alike(key):
+            raise SettingsError(f"{file}: there is no ini key {key}{nearest}; see pytest --help")
+
+
+def refuse_empty(keys: Mapping[str, object], file: str) -> None:
+    """Refuse keys of ours without a value: who wrote one meant some."""
+    for key, value in keys.items():
+        if key in INI_KEYS and isinstance(value, str) and not value.strip():
+            raise SettingsError(f"{file}: {key} is empty: give a value, or leave the key out")
+
+
+def shadowed_keys(path: Path) -> dict[str, list[str]]:
+    """Return our keys in the configuration files beside the one that pytest reads, which count for nothing there."""
+    found: dict[str, list[str]] = {}
+    for name in CONFIGURATIONS:
+        beside = path.with_name(name)
+        if beside == path or not beside.is_file():
+            continue
+        try:
+            keys = file_keys(beside)
+        except (OSError, ValueError):  # nobody reads it here
+            continue
+        ours = [key for key in keys if key in INI_KEYS]
+        if ours:
+            found[name] = ours
+    return found
+
+
+INI_KEYS = tuple(destination(option.flag) for option in OPTIONS if option.ini)
+"""The keys that a configuration file may decide."""
+
+
+def _plain(key: str) -> str:
+    return key.lower().replace("-", "_").replace(".", "_")
+
+
+def _is_alike(key: str) -> bool:
+    import difflib
+
+    return bool(difflib.get_close_matches(_plain(key), INI_KEYS, n=1, cutoff=ALIKE))

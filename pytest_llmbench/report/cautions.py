@@ -1,0 +1,54 @@
+"""What stands beside a green light: findings that fail nothing, and cautions, in the words of every report."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pytest_llmbench.models import Caution, CautionCode
+
+SLOWER = ("SLOWER", "REGRESSION")
+"""Verdicts of checks that know of something slower: where their item passed, nobody asked it to fail."""
+
+RED = (*SLOWER, "INVALID", "UNMATCHED", "AMBIGUOUS", "UNREADABLE", "SURVIVED")
+"""Verdicts of which a test that did not fail says nothing."""
+
+FINDINGS = (CautionCode.REPORTED_ONLY, CautionCode.NOT_ASSERTED)
+"""Cautions that the headline of a report names: what is known of these runs, and not how they were judged."""
+
+
+def findings(outcomes: Sequence[dict[str, Any]]) -> Iterator[Caution]:
+    """Yield what is known to be worse and fails nothing: `trend: 6 SLOWER`, `not asserted: 1 REGRESSION`.
+
+    `outcomes` are those of a session, each id once.
+    """
+    passed = [outcome for outcome in outcomes if outcome["status"] != "failed"]
+    checks = [one for one in passed if one["kind"] == "check" and "overruled" not in one and one["verdict"] in SLOWER]
+    for kind in dict.fromkeys(check["check"] for check in checks):
+        verdicts = Counter(check["verdict"] for check in checks if check["check"] == kind)
+        yield Caution(CautionCode.REPORTED_ONLY, f"{kind}: {_counted(verdicts)}")
+    overruled = Counter(one["overruled"] for one in passed if one.get("overruled") in RED)
+    if overruled:
+        yield Caution(CautionCode.NOT_ASSERTED, f"not asserted: {_counted(overruled)}")
+
+
+def with_findings(state: str, outcomes: Sequence[dict[str, Any]]) -> str:
+    """Return how a session ended, with what is known to be worse: `green, but trend: 6 SLOWER`."""
+    texts = [finding.text for finding in findings(outcomes)]
+    joined = " but " if state == "green" else " "
+    return f"{state},{joined}{', '.join(texts)}" if texts else state
+
+
+def caution_texts(cautions: Sequence[Caution]) -> list[str]:
+    """Return the texts of the cautions that a headline does not name."""
+    return [caution.text for caution in cautions if caution.code not in FINDINGS]
+
+
+def all_texts(outcomes: Sequence[dict[str, Any]], cautions: Sequence[Caution]) -> list[str]:
+    """Return the texts of what a headline names and of all other cautions, in the order in which they are read."""
+    return [*(finding.text for finding in findings(outcomes)), *caution_texts(cautions)]
+
+
+def _counted(verdicts: Mapping[str, int]) -> str:
+    return ", ".join(f"{number} {verdict}" for verdict, number in sorted(verdicts.items()))

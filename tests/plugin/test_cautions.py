@@ -1,0 +1,288 @@
+"""What a green session says besides: what weakens the gate, what was not judged, and what is known to be slower."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from generator import write_run
+from sessions import Judge, Write
+
+from pytest_llmbench.cli import main
+from pytest_llmbench.models import Baseline
+
+GROK = "grok1_314b-25.05-gb200-bf16-128"
+TODAY = datetime.now(UTC).date()
+
+Cautions = Callable[..., dict[str, str]]
+
+
+@pytest.fixture
+def cautions(judged: Judge, pytester: pytest.Pytester) -> Cautions:
+    """Judge the runs of a folder, and return the cautions of the document by code."""
+
+    def run(folder: Path, *arguments: str) -> dict[str, str]:
+        judged(f"--llmb-logs={folder}", "--llmb-json=night.json", *(arguments or ("-k", GROK)))
+        document = json.loads(pytester.path.joinpath("night.json").read_text(encoding="utf-8"))
+        return {one["code"]: one["text"] for one in document["cautions"]}
+
+    return run
+
+
+def told_in(text: str) -> list[str]:
+    return [line.removeprefix("caution: ") for line in text.splitlines() if line.startswith("caution: ")]
+
+
+# --- settings ---------------------------------------------------------------------------------------------
+
+
+def test_an_ordinary_night_has_no_caution(cautions: Cautions, generated: Write, pytester: pytest.Pytester) -> None:
+    pytester.makeini(f"[pytest]\nllmb_require = {GROK}\nllmb_max_age = 9000d\nllmb_tolerance = 5%\nllmb_trend = fail\n")
+    folder = generated(GROK)
+    assert cautions(folder) == {}
+    assert cautions(folder, "-k", GROK, "--llmb-tolerance=3%", "--llmb-repeat-window=2h") == {}
+
+
+@pytest.mark.parametrize(
+    ("written", "code", "text"),
+    [
+        ("llmb_tolerance = 40%", "tolerance", "tolerance 40 %, not 5 % (llmb_tolerance in tox.ini)"),
+        ("llmb_tolerance = 3%", "tolerance", "tolerance 3 %, not 5 % (llmb_tolerance in tox.ini)"),
+        (
+            "addopts = --llmb-tolerance=8%",
+            "tolerance",
+            "tolerance 8 %, not 5 % (--llmb-tolerance in addopts of tox.ini)",
+        ),
+        ("llmb_unmatched = list", "unmatched", "unmatched runs fail nothing (llmb_unmatched in tox.ini)"),
+        ("llmb_inconclusive = skip", "inconclusive", "INCONCLUSIVE is skipped (llmb_inconclusive in tox.ini)"),
+        ("llmb_improvement = pass", "improvement", "improvements pass, however large (llmb_improvement in tox.ini)"),
+        (
+            "llmb_baseline_release = 25.05",
+            "baseline-release",
+            "every run is judged against release 25.05 (llmb_baseline_release in tox.ini)",
+        ),
+        ("llmb_assumed_cv = 5%", "assumed-cv", "assumed variation 5 %, not 1 % (llmb_assumed_cv in tox.ini)"),
+        ("llmb_assumed_cv = 0.2%", "assumed-cv", "assumed variation 0.2 %, not 1 % (llmb_assumed_cv in tox.ini)"),
+        (
+            "addopts = --llmb-since=2020-01-01",
+            "since",
+            "runs before 2020-01-01 are left out (--llmb-since in addopts of tox.ini)",
+        ),
+        ("llmb_repeat_window = 2h", "repeat-window", "runs within 2h are averaged (llmb_repeat_window in tox.ini)"),
+    ],
+)
+def test_what_nobody_typed_is_told(
+    cautions: Cautions, generated: Write, pytester: pytest.Pytester, *, written: str, code: str, text: str
+) -> None:
+    pytester.makefile(".ini", tox=f"[pytest]\n{written}\n")
+    assert cautions(generated(GROK)) == {code: text}
+
+
+@pytest.mark.parametrize(
+    ("option", "code", "text"),
+    [
+        ("--llmb-tolerance=40%", "tolerance", "tolerance 40 %, not 5 % (--llmb-tolerance)"),
+        ("--llmb-unmatched=list", "unmatched", "unmatched runs fail nothing (--llmb-unmatched)"),
+        ("--llmb-inconclusive=skip", "inconclusive", "INCONCLUSIVE is skipped (--llmb-inconclusive)"),
+        ("--llmb-assumed-cv=5%", "assumed-cv", "assumed variation 5 %, not 1 % (--llmb-assumed-cv)"),
+        ("-ollmb_tolerance=40%", "tolerance", "tolerance 40 %, not 5 % (-o llmb_tolerance)"),
+    ],
+)
+def test_what_was_typed_is_told_where_it_weakens_the_gate(
+    cautions: Cautions, generated: Write, option: str, code: str, text: str
+) -> None:
+    assert cautions(generated(GROK), "-k", GROK, option) == {code: text}
+
+
+def test_the_environment_is_not_typed(
+    cautions: Cautions, generated: Write, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PYTEST_ADDOPTS", "--llmb-tolerance=40% --llmb-trend=report")
+    text = "tolerance 40 %, not 5 % (--llmb-tolerance in PYTEST_ADDOPTS)"
+    assert cautions(generated(GROK, factor=1.3), "-k", GROK, "-q") == {"tolerance": text}
+    *_, caution, count = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("caution", "1 "))][
+        :2
+    ]
+    assert (caution, count) == (f"caution: {text}", "1 green: 1 PASS")
+
+
+@pytest.mark.parametrize(
+    ("ini", "option", "text"),
+    [
+        ("llmb_trend = fail", "--llmb-trend=report", "llmb_trend in tox.ini does not count beside --llmb-trend"),
+        (
+            "llmb_scaling = fail",
+            "--llmb-scaling=report",
+            "llmb_scaling in tox.ini does not count beside --llmb-scaling",
+        ),
+        (
+            "llmb_inconclusive = fail",
+            "--llmb-inconclusive=literal",
+            "llmb_inconclusive in tox.ini does not count beside --llmb-inconclusive",
+        ),
+        (
+            "llmb_require = all",
+            f"--llmb-require={GROK}",
+            "llmb_require in tox.ini does not count beside --llmb-require",
+        ),
+    ],
+)
+def test_a_stricter_ini_value_that_does_not_count_is_told(
+    cautions: Cautions, generated: Write, pytester: pytest.Pytester, *, ini: str, option: str, text: str
+) -> None:
+    pytester.makefile(".ini", tox=f"[pytest]\n{ini}\n")
+    assert cautions(generated(GROK), "-k", GROK, option) == {"overridden": text}
+
+
+def test_keys_in_a_file_that_pytest_does_not_read_are_told(
+    cautions: Cautions, generated: Write, pytester: pytest.Pytester
+) -> None:
+    """An empty pytest.ini is enough: what pyproject.toml says of pytest is not read any more."""
+    pytester.makefile(".ini", pytest="[pytest]\n")
+    pytester.makepyprojecttoml('[tool.pytest.ini_options]\nllmb_require = ["all"]\n')
+    text = "llmb_require in pyproject.toml does not count: pytest reads pytest.ini"
+    assert cautions(generated(GROK)) == {"overridden": text}
+
+
+# --- baselines --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("factor", "far"), [(1.3, True), (1.04, False), (0.8, False)])
+def test_a_recorded_baseline_far_above_the_published_one_is_told(
+    cautions: Cautions,
+    judged: Judge,
+    baselines: dict[str, Baseline],
+    tmp_path: Path,
+    *,
+    factor: float,
+    far: bool,
+) -> None:
+    for day in range(3):
+        started = datetime(2025, 7, 1 + day, tzinfo=UTC)
+        write_run(tmp_path / "old", baselines[GROK], factor=factor, started=started, job_id=str(day))
+        recording = [f"--llmb-logs={tmp_path / 'old'}", "-k", GROK, f"--llmb-record={tmp_path / 'own'}"]
+    assert judged(*recording).ret == pytest.ExitCode.OK
+    write_run(tmp_path / "new", baselines[GROK], factor=factor * 1.01, started=datetime(2025, 7, 9, tzinfo=UTC))
+    found = cautions(tmp_path / "new", "-k", GROK, f"--llmb-baselines={tmp_path / 'own'}")
+    expected = {"recorded-slower-than-published": f"recorded 30 % slower than published: {GROK}"}
+    assert found == (expected if far else {})
+
+
+def test_a_tolerance_of_a_baseline_file_is_told(cautions: Cautions, examples: Path) -> None:
+    """The example recipe for a CPU allows 30 %."""
+    folder = examples.parent / "tiny_llama"
+    found = cautions(examples, "-k", "grok1_314b-25.05-gb200-bf16", f"--llmb-baselines={folder}")
+    assert "tolerance" not in found  # nothing of it was judged
+
+
+def test_acknowledged_changes_in_force_are_told(
+    cautions: Cautions, generated: Write, pytester: pytest.Pytester
+) -> None:
+    started = datetime.now(UTC) - timedelta(hours=5)
+    entry = (
+        f"  - configuration: grok1*\n    slower: 6%\n    since: {TODAY - timedelta(days=9)}\n"
+        f"    expires: {TODAY + timedelta(days=9)}\n    reason: a fix\n    by: A. Person\n"
+    )
+    pytester.path.joinpath("a.yaml").write_text(f"schema: 1\nacknowledged:\n{entry}", encoding="utf-8")
+    folder = generated(GROK, factor=1.06, started=started)
+    text = "1 acknowledged change in force, up to +6.0 %"
+    assert cautions(folder, "-k", GROK, "--llmb-acknowledged=a.yaml") == {"acknowledged": text}
+    needless = generated(GROK, factor=1.0, started=started + timedelta(hours=1), job_id="2")
+    assert cautions(needless, "-k", GROK, "--llmb-acknowledged=a.yaml") == {}
+
+
+# --- what was not judged ----------------------------------------------------------------------------------
+
+
+def test_selected_configurations_without_a_verdict_are_counted(cautions: Cautions, generated: Write) -> None:
+    found = cautions(generated(GROK), "-k", "grok1_314b-25.05-gb200-bf16")
+    assert found == {"without-verdict": "2 of 3 selected have no verdict: 2 MISSING"}
+
+
+def test_a_stale_configuration_is_told_where_nobody_typed_the_age(
+    cautions: Cautions, generated: Write, pytester: pytest.Pytester
+) -> None:
+    pytester.makeini("[pytest]\nllmb_max_age = 20h\n")
+    generated(GROK.replace("bf16", "fp8"), started=datetime.now(UTC) - timedelta(hours=1))
+    folder = generated(GROK, factor=1.3, started=datetime.now(UTC) - timedelta(days=2))
+    found = cautions(folder, "-k", "grok1_314b-25.05-gb200 and 128")
+    assert found == {
+        "max-age": "1 stale, older than 20h (llmb_max_age in tox.ini)",
+        "without-verdict": "1 of 2 selected have no verdict: 1 MISSING",
+    }
+
+
+CONFTEST = """
+    import pytest
+
+    def pytest_collection_modifyitems(items):
+        for item in items:
+            if "fp8-128" in item.name:
+                item.add_marker(pytest.mark.{mark})
+"""
+
+
+@pytest.mark.parametrize("workers", [(), ("-n2",)])
+def test_items_that_a_conftest_skips_are_told(
+    cautions: Cautions, generated: Write, pytester: pytest.Pytester, workers: tuple[str, ...]
+) -> None:
+    fp8 = GROK.replace("bf16", "fp8")
+    generated(fp8, factor=1.3)
+    pytester.makeconftest(CONFTEST.format(mark='skip(reason="flaky")'))
+    found = cautions(generated(GROK), "-k", "test_performance and grok1_314b-25.05-gb200 and 128", *workers)
+    assert found == {"skipped-items": f"1 item skipped before a verdict: {fp8}"}
+
+
+def test_a_regression_that_a_conftest_expects_is_named_before_anything_is_green(
+    cautions: Cautions, generated: Write, pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
+) -> None:
+    generated(GROK.replace("bf16", "fp8"), factor=1.3)
+    pytester.makeconftest(CONFTEST.format(mark="xfail(strict=False)"))
+    found = cautions(generated(GROK), "-k", "test_performance and grok1_314b-25.05-gb200 and 128", "-q")
+    assert found["not-asserted"] == "not asserted: 1 REGRESSION"
+    assert told_in(capsys.readouterr().out)[0] == "not asserted: 1 REGRESSION"
+
+
+# --- what is known to be slower ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def months(tmp_path_factory: pytest.TempPathFactory, baselines: dict[str, Baseline]) -> Path:
+    """30 nights of which the last ten are 3 % slower."""
+    folder = tmp_path_factory.mktemp("months")
+    first = datetime.now(UTC) - timedelta(days=30)
+    for night in range(30):
+        factor = (1.03 if night >= 20 else 1.0) * (1 + 0.002 * ((night * 7) % 5 - 2))
+        started = first + timedelta(days=night)
+        write_run(folder, baselines[GROK], factor=factor, started=started, job_id=str(1000 + night))
+    return folder
+
+
+@pytest.mark.parametrize("workers", [(), ("-n2",)])
+def test_a_green_night_that_is_known_to_be_slower_says_so_first(
+    judged: Judge,
+    months: Path,
+    pytester: pytest.Pytester,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    workers: tuple[str, ...],
+) -> None:
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(pytester.path / "summary.md"))
+    reports = ("--llmb-json=night.json", "--llmb-html=night.html")
+    session = judged(f"--llmb-logs={months}", "-k", GROK, "-q", *reports, *workers)
+    assert session.ret == pytest.ExitCode.OK
+    lines = capsys.readouterr().out.splitlines()
+    count = lines.index("1 green: 1 PASS")
+    assert lines[count - 1] == "caution: trend: 1 SLOWER"
+    assert (pytester.path / "summary.md").read_text().startswith("### llmbench: green, but trend: 1 SLOWER\n")
+    assert "<title>trend: 1 SLOWER, 1 green - llmbench</title>" in (pytester.path / "night.html").read_text()
+    assert main(["chat", "night.json"]) == 0
+    assert capsys.readouterr().out.startswith("llmbench GREEN, but trend: 1 SLOWER, ")
+    asked = judged(f"--llmb-logs={months}", "-k", GROK, "-q", "--llmb-trend=fail", *workers)
+    assert asked.ret == pytest.ExitCode.TESTS_FAILED
+    assert "caution" not in capsys.readouterr().out
