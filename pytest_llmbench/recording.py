@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
@@ -45,6 +46,8 @@ LEVELS = "not recorded: its runs are of several levels, {} since {}; --llmb-sinc
 
 STALLED = "not recorded: a few slow steps take more than a fifth of a run's time; look at its log, record another run"
 
+_NOWHERE: Mapping[str, frozenset[str]] = MappingProxyType({})
+
 Recorded = Mapping[Key, tuple[Baseline, Recording]]
 """What is written for each configuration: the baseline that it is measured like, and what was measured."""
 
@@ -78,8 +81,9 @@ def record(
     valid = {result.case.key: _recordable(batch, chosen, result.case.key, settings, now) for result in sound}
     changes = {result.case.key: result.judgement.changes for result in sound if result.judgement.changes}
     refused = {key: why for key, runs in valid.items() if runs and (why := _refused(runs, changes.get(key, ())))}
+    nodes = {job.job_id: frozenset(job.nodes) for result in sound for job in result.jobs if job.job_id}
     measured = {
-        key: (runs[0].baseline, recording_of(runs, now, author))
+        key: (runs[0].baseline, recording_of(runs, now, author, nodes))
         for key, runs in valid.items()
         if runs and key not in refused
     }
@@ -187,8 +191,15 @@ def _recordable(
     ]
 
 
-def recording_of(runs: Sequence[Measurement], now: datetime, author: str = "") -> Recording:
-    """Return what valid runs of one configuration measured: means over runs, and the spread within a run, pooled."""
+def recording_of(
+    runs: Sequence[Measurement], now: datetime, author: str = "", nodes: Mapping[str, frozenset[str]] = _NOWHERE
+) -> Recording:
+    """Return what valid runs of one configuration measured: means over runs, and the spread within a run, pooled.
+
+    `nodes` are those of each job, by its id; of other runs nothing says where they ran.
+    """
+    from pytest_llmbench.judge.recordable import Occasion, count_groups
+
     windows = [np.array(run.window_seconds) for run in runs]
     steps = [run.mean_of for run in runs]
     trimmed = [trimmed_mean(*one) for one in zip(windows, steps, strict=True)]
@@ -203,6 +214,7 @@ def recording_of(runs: Sequence[Measurement], now: datetime, author: str = "") -
         newest_run=_newest(runs),
         by=author,
         environment=_environment(runs),
+        groups=count_groups(Occasion(run.started, nodes.get(run.run.found.job_id, frozenset())) for run in runs),
     )
 
 

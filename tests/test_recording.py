@@ -127,6 +127,20 @@ def test_the_newest_run_is_known_where_all_say_when_they_started() -> None:
     assert recording_of([*runs, measurement(7.3, run=run(started=None))], NOW).newest_run == ""
 
 
+def test_the_groups_are_the_nights_or_the_sets_of_nodes_that_the_runs_are_of(tmp_path: Path) -> None:
+    """Five runs of one night say no more of the next night than one does."""
+    one_night = [measurement(7.3, run=run(job_id=str(job))) for job in range(5)]
+    racks = {str(job): frozenset({f"n{job}", f"m{job}"}) for job in range(5)}
+    nights = [measurement(7.3, run=run(started=NOW - timedelta(days=day))) for day in range(5)]
+    assert recording_of(one_night, NOW).groups == 1
+    assert recording_of(one_night, NOW, "alice", racks).groups == 5
+    assert recording_of(nights, NOW).groups == 5
+    recorded(tmp_path, NOW - timedelta(hours=5), (7.3,) * 50, (7.31,) * 50)
+    (baseline,) = read_recipe(tmp_path / "own" / "grok1" / "25.05.yaml").baselines
+    assert baseline.recording
+    assert (baseline.recording.runs, baseline.recording.groups) == (2, 1)
+
+
 @pytest.mark.parametrize(("tolerance", "recorded_files"), [("perf:30%", 1), ("20%", 0)])
 def test_what_a_file_tolerates_may_lie_between_the_runs_that_it_records(
     tmp_path: Path, tolerance: str, recorded_files: int
