@@ -20,7 +20,8 @@ ADVICE = {
     "slower-than-bound": "compare with an older run of this configuration; if this cluster is known to differ from the "
     "document, record its own baseline with --llmb-record=DIR",
     "drifted": "find what made it slower since, night by night; if that is meant to be, record it with "
-    '--llmb-record=DIR --llmb-accept-drift="the reason"',
+    '--llmb-record=DIR --llmb-accept-drift="the reason", kept where it exceeds the budget, or allow more with '
+    "--llmb-drift-budget",
     "faster-than-baseline": "record a new baseline with --llmb-record=DIR",
     "diverged": "the step time of a diverged run means nothing: look at the first bad step, then run it again",
     "incomplete": "run it again; a run counts only when it reached its last step",
