@@ -143,6 +143,7 @@ _RECORDED = Fields(
         "by": _TEXT,
         "environment": Names(_TEXT),
         "reason": _TEXT,
+        "levels": _TEXT,
         "earlier": Items(Fields({"date": _DATE, "seconds": _SECONDS}, {"by": _TEXT, "reason": _TEXT}), least=0),
     },
 )

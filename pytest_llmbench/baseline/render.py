@@ -168,6 +168,7 @@ def _recording(recording: Recording | None) -> dict[str, Any] | None:
         "by": recording.by,
         "environment": dict(recording.environment),
         "reason": recording.reason,
+        "levels": recording.levels,
         "earlier": [{name: value for name, value in asdict(one).items() if value} for one in recording.earlier],
     }
     return {

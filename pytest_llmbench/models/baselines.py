@@ -166,6 +166,7 @@ class Recording:
     which the newest of them started, empty where one does not say when. `earlier` are the values that it replaced,
     oldest first; `reason` is why it may stand where it moved further from them than the drift budget allows. `groups`
     is how many of its runs are independent (another night or set of nodes), None where the file does not say it.
+    `levels` is why the mean of runs of several levels may stand.
     """
 
     date: str
@@ -181,6 +182,7 @@ class Recording:
     reason: str = ""
     earlier: tuple[Accepted, ...] = ()
     groups: int | None = None
+    levels: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,7 @@ recordings = st.integers(1, 4).flatmap(
         environment=st.sampled_from([(), (("build", "nemo 25.04 abc"), ("commit", "0123"))]),
         earlier=st.lists(accepted, max_size=3).map(tuple),
         groups=st.one_of(st.none(), st.integers(1, runs)),
+        levels=texts,
     )
 )
 fractions = st.sampled_from([0.05, 0.025, 3.3 / 100, 0.1 + 0.2, 1e-4])
