@@ -189,6 +189,11 @@ JUDGING_OPTIONS = (
         "Why --llmb-record may write what is beyond the drift budget; kept in the file (default: it may not).",
     ),
     Option(
+        "--llmb-accept-levels",
+        "REASON",
+        "Why --llmb-record may write the mean of runs of several levels; kept in the file (default: it may not).",
+    ),
+    Option(
         "--llmb-no-cache",
         "",
         "Read every log, also those that did not change since they were last read (default: no).",

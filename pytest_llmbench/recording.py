@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from pytest_llmbench.models import (
     Judgement,
     Key,
     Measurement,
+    Note,
     Outcome,
     Reason,
     Recording,
@@ -38,12 +40,20 @@ LARGEST_SPREAD = 0.1
 """Runs further apart than this, or than what the baseline's file tolerates if that is more, are not of one state."""
 
 CONTRADICTORY = (
-    "not recorded: its runs differ by more than {:.3g} %; record those of one state (--llmb-since, --llmb-max-age)"
+    "not recorded: its runs differ by more than {:.3g} % ({}); record those of one state (--llmb-since, --llmb-max-age)"
 )
 
-LEVELS = "not recorded: its runs are of several levels, {} since {}; --llmb-since={} takes the last one"
+ACCEPT = '--llmb-accept-levels="the reason" records their mean'
+
+CHANGED = "its runs are of several levels, {} since {}; --llmb-since={} takes the last one ({}), {}"
+
+TWO_LEVELS = (
+    "its runs are of two levels, {} at {} and {} at {} ({}; {}); record those of one (--llmb-since, --llmb-max-age), {}"
+)
 
 STALLED = "not recorded: a few slow steps take more than a fifth of a run's time; look at its log, record another run"
+
+_NOWHERE: Mapping[str, frozenset[str]] = MappingProxyType({})
 
 Recorded = Mapping[Key, tuple[Baseline, Recording]]
 """What is written for each configuration: the baseline that it is measured like, and what was measured."""
@@ -77,9 +87,11 @@ def record(
     sound = [result for result in chosen if not _is_invalid(result)]
     valid = {result.case.key: _recordable(batch, chosen, result.case.key, settings, now) for result in sound}
     changes = {result.case.key: result.judgement.changes for result in sound if result.judgement.changes}
-    refused = {key: why for key, runs in valid.items() if runs and (why := _refused(runs, changes.get(key, ())))}
+    levels = {key: _levels(runs, changes.get(key, ()), settings) for key, runs in valid.items() if runs}
+    refused = {key: why for key, of in levels.items() if (why := _refused(valid[key], of, settings))}
+    nodes = {job.job_id: frozenset(job.nodes) for result in sound for job in result.jobs if job.job_id}
     measured = {
-        key: (runs[0].baseline, recording_of(runs, now, author))
+        key: (runs[0].baseline, recording_of(runs, now, author, nodes, settings.accept_levels if levels[key] else ""))
         for key, runs in valid.items()
         if runs and key not in refused
     }
@@ -89,15 +101,28 @@ def record(
     nothing = "" if recorded or refused else "nothing was recorded: no valid run was found"
     outcomes = []
     for result in chosen:
-        refusal = refused.get(result.case.key)
-        context = "" if refusal else nothing
-        failed = bool(nothing or refusal) or _is_invalid(result)
-        told = "" if failed or result.case.key not in recorded else _told(*recorded[result.case.key], replaced)
-        status = Status.FAILED if failed else Status.SKIPPED
-        seconds = recorded[result.case.key][1].trimmed_mean_seconds if told else None
+        refusal, pair = refused.get(result.case.key), recorded.get(result.case.key)
         judgement = _not_recorded(result.judgement, refusal)
-        outcomes.append(Outcome(result.case, status, judgement, (), context, told, seconds))
+        failed = bool(nothing or refusal) or _is_invalid(result)
+        status = Status.FAILED if failed else Status.SKIPPED
+        outcome = Outcome(result.case, status, judgement, context="" if refusal else nothing)
+        outcomes.append(outcome if failed or pair is None else _recorded(outcome, *pair, replaced, settings))
     return tuple(outcomes), tuple(path for path, _ in written)
+
+
+def _recorded(
+    outcome: Outcome, baseline: Baseline, recording: Recording, changes: Sequence[str], settings: Settings
+) -> Outcome:
+    """Return the outcome of a configuration that was recorded, with where it has to be looked for from now on."""
+    remarks = tuple(_remarks(baseline, recording, changes))
+    places = (*settings.baselines, settings.record) if settings.record else settings.baselines
+    return replace(
+        outcome,
+        judgement=replace(outcome.judgement, notes=(*outcome.judgement.notes, *remarks)),
+        recorded=_told(recording, remarks),
+        recorded_seconds=recording.trimmed_mean_seconds,
+        baselines=tuple(dict.fromkeys(places)),
+    )
 
 
 def _written(
@@ -147,23 +172,58 @@ def _is_invalid(result: Result) -> bool:
     return judgement.verdict is Verdict.INVALID and judgement.reason is not Reason.NO_BASELINE
 
 
-def _refused(runs: Sequence[Measurement], changes: Sequence[Change]) -> Refusal | None:
-    """Return why runs are the baseline of nothing; None where they are that of something."""
+def _refused(runs: Sequence[Measurement], levels: str, settings: Settings) -> Refusal | None:
+    """Return why runs are the baseline of nothing; None where they are that of something. Several levels are, where
+    somebody says why."""
     from pytest_llmbench.judge.agreement import STALLS
 
-    trimmed = [trimmed_mean(np.array(run.window_seconds), run.mean_of) for run in runs]
-    tolerated = (one.fraction for one in runs[0].baseline.tolerances if slot(one) == TIME)
-    spread = max((LARGEST_SPREAD, *tolerated))
+    trimmed, spread = _trimmed(runs), _largest_spread(runs)
     if max(trimmed) > min(trimmed) * (1 + spread):
-        return Verdict.INVALID, Reason.REPEATS_DISAGREE, CONTRADICTORY.format(spread * 100)
-    levels = [one for one in changes if one.kind == "step" and abs(one.difference) >= FAILS and _parts(one, runs)]
-    if levels:
-        day = levels[-1].started.date()
-        text = LEVELS.format(wording.difference(1 + levels[-1].difference), day, day)
+        text = CONTRADICTORY.format(spread * 100, _range(trimmed))
         return Verdict.INVALID, Reason.REPEATS_DISAGREE, text
     means = [mean(np.array(run.window_seconds), run.mean_of) for run in runs]
-    stalled = any(whole > one * STALLS for whole, one in zip(means, trimmed, strict=True))
-    return (Verdict.INVALID, Reason.FEW_STEPS_DECIDE, STALLED) if stalled else None
+    if any(whole > one * STALLS for whole, one in zip(means, trimmed, strict=True)):
+        return Verdict.INVALID, Reason.FEW_STEPS_DECIDE, STALLED
+    if levels and not settings.accept_levels:
+        return Verdict.INVALID, Reason.REPEATS_DISAGREE, f"not recorded: {levels}"
+    return None
+
+
+def _levels(runs: Sequence[Measurement], changes: Sequence[Change], settings: Settings) -> str:
+    """Return that runs are of several levels, with what they spread over; empty where they may as well be of one.
+
+    Their mean would hide a regression of as much as lies between it and the better level.
+    """
+    from pytest_llmbench.judge.recordable import expected_noise, find_levels
+
+    trimmed = _trimmed(runs)
+    steps = [one for one in changes if one.kind == "step" and abs(one.difference) >= FAILS and _parts(one, runs)]
+    if steps:
+        day, change = steps[-1].started.date(), wording.difference(1 + steps[-1].difference)
+        return CHANGED.format(change, day, day, _range(trimmed), ACCEPT)
+    noise = expected_noise(runs, settings.assumed_cv * _largest_spread(runs) / LARGEST_SPREAD)
+    begun = [(run.started, seconds) for run, seconds in zip(runs, trimmed, strict=True) if run.started is not None]
+    in_time = [seconds for _, seconds in sorted(begun)]
+    ordered = len(begun) == len(runs)
+    found = find_levels(in_time if ordered else trimmed, noise, ordered=ordered)
+    if found is None:
+        return ""
+    fast, slow = wording.seconds(found.fast_seconds), wording.seconds(found.slow_seconds)
+    change = wording.difference(found.slow_seconds / found.fast_seconds)
+    return TWO_LEVELS.format(found.fast_runs, fast, found.slow_runs, slow, change, _range(trimmed), ACCEPT)
+
+
+def _trimmed(runs: Sequence[Measurement]) -> list[float]:
+    return [trimmed_mean(np.array(run.window_seconds), run.mean_of) for run in runs]
+
+
+def _largest_spread(runs: Sequence[Measurement]) -> float:
+    tolerated = (one.fraction for one in runs[0].baseline.tolerances if slot(one) == TIME)
+    return max((LARGEST_SPREAD, *tolerated))
+
+
+def _range(seconds: Sequence[float]) -> str:
+    return f"{wording.seconds(min(seconds))} to {wording.seconds(max(seconds))}"
 
 
 def _parts(change: Change, runs: Sequence[Measurement]) -> bool:
@@ -187,11 +247,23 @@ def _recordable(
     ]
 
 
-def recording_of(runs: Sequence[Measurement], now: datetime, author: str = "") -> Recording:
-    """Return what valid runs of one configuration measured: means over runs, and the spread within a run, pooled."""
+def recording_of(
+    runs: Sequence[Measurement],
+    now: datetime,
+    author: str = "",
+    nodes: Mapping[str, frozenset[str]] = _NOWHERE,
+    levels: str = "",
+) -> Recording:
+    """Return what valid runs of one configuration measured: means over runs, and the spread within a run, pooled.
+
+    `nodes` are those of each job, by its id; of other runs nothing says where they ran. `levels` is why the mean of
+    several may stand.
+    """
+    from pytest_llmbench.judge.recordable import Occasion, count_groups
+
     windows = [np.array(run.window_seconds) for run in runs]
     steps = [run.mean_of for run in runs]
-    trimmed = [trimmed_mean(*one) for one in zip(windows, steps, strict=True)]
+    trimmed = _trimmed(runs)
     return Recording(
         date=now.date().isoformat(),
         runs=len(runs),
@@ -203,6 +275,8 @@ def recording_of(runs: Sequence[Measurement], now: datetime, author: str = "") -
         newest_run=_newest(runs),
         by=author,
         environment=_environment(runs),
+        groups=count_groups(Occasion(run.started, nodes.get(run.run.found.job_id, frozenset())) for run in runs),
+        levels=levels,
     )
 
 
@@ -229,15 +303,46 @@ def _hash(log: Path) -> str:
     return digest.hexdigest()
 
 
-def _told(baseline: Baseline, recording: Recording, changes: Sequence[str]) -> str:
+def _told(recording: Recording, remarks: Sequence[Note]) -> str:
+    """Return the line of what was recorded, with all that is to be said of it."""
     runs = wording.counted(recording.runs, "valid run")
     if recording.runs > 1:
-        runs += f" ({wording.seconds(min(recording.run_seconds))} to {wording.seconds(max(recording.run_seconds))})"
-    whose = f"{baseline.key.id}: "
-    replaced = next((f"; replaced {one.removeprefix(whose)}" for one in changes if one.startswith(whose)), "")
+        runs += f" ({_range(recording.run_seconds)})"
     measured, mean = wording.seconds(recording.trimmed_mean_seconds), wording.seconds(recording.mean_seconds)
-    told = f"recorded {measured} (trimmed mean; the mean is {mean}) from {runs}, not judged{replaced}"
-    return told + (_since_first(recording) if replaced else "")
+    told = f"recorded {measured} (trimmed mean; the mean is {mean}) from {runs}, not judged"
+    return "; ".join((told, *(note.text for note in remarks)))
+
+
+def _remarks(baseline: Baseline, recording: Recording, changes: Sequence[str]) -> Iterator[Note]:
+    """Yield what the recorded value replaced, how far it is from its document, and what is doubtful about it."""
+    whose = f"{baseline.key.id}: "
+    for change in (one for one in changes if one.startswith(whose)):
+        yield Note("recorded-replaced", f"replaced {change.removeprefix(whose)}{_since_first(recording)}")
+    published = baseline.step_seconds if baseline.kind == "published" else baseline.published_seconds
+    if published:
+        change = wording.difference(recording.trimmed_mean_seconds / published)
+        yield Note("recorded-against-published", f"{change} against the published {_printed(baseline, published)} s")
+    if recording.levels:
+        yield Note("recorded-levels", f"of several levels ({_range(recording.run_seconds)}): {recording.levels}")
+    yield from _independence(recording)
+
+
+def _printed(baseline: Baseline, published: float) -> str:
+    """Return a published step time with the digits of its document, where this is the document's own baseline."""
+    return dict(baseline.cells).get("step_time") or f"{published:.10g}"
+
+
+def _independence(recording: Recording) -> Iterator[Note]:
+    """Yield how many independent runs a value rests on: runs of one night on one set of nodes are one."""
+    from pytest_llmbench.judge.recordable import ENOUGH_GROUPS, FEWEST_GROUPS
+
+    groups = recording.groups or 1
+    told = f"k0 = {groups}: " + (f"{groups} nights or sets of nodes" if groups > 1 else "one night on one set of nodes")
+    if groups >= FEWEST_GROUPS:
+        yield Note("recorded-groups", told)
+        return
+    recommended = f"record {ENOUGH_GROUPS} runs on {ENOUGH_GROUPS} nights or sets of nodes, {FEWEST_GROUPS} at least"
+    yield Note("recorded-few-groups", f"{told}; {recommended}")
 
 
 def _since_first(recording: Recording) -> str:

@@ -60,12 +60,12 @@ class Settings:
     `tolerances` are those of the command line and the ini file, one for each `tolerance.slot`; for the other slots the
     baseline files decide. `against` is empty for recorded baselines where there are any, `repeat_window` None for no
     repeats but those of one launch, `assumed_cv` a fraction, and so is `drift_budget`, None where the baseline files
-    decide; `accept_drift` is why more may be recorded. `cache` is the folder of what was read before, None to read all.
-    `any_improvement`: somebody said that a run may be faster by any amount. `github`: this is a job of GitHub Actions
-    that is told what is red, in its `step_summary` too. `commit` is what a CI says that it tests, empty where none
-    does. `history` is where verdicts are kept, None for nowhere, as in a session that records and judges nothing.
-    `origins` says where what was given was written, `overridden` the options whose stricter value in the ini file does
-    not count, since another was given.
+    decide; `accept_drift` is why more may be recorded, `accept_levels` why runs of several levels may. `cache` is the
+    folder of what was read before, None to read all. `any_improvement`: somebody said that a run may be faster by any
+    amount. `github`: this is a job of GitHub Actions that is told what is red, in its `step_summary` too. `commit` is
+    what a CI says that it tests, empty where none does. `history` is where verdicts are kept, None for nowhere, as in a
+    session that records and judges nothing. `origins` says where what was given was written, `overridden` the options
+    whose stricter value in the ini file does not count, since another was given.
     """
 
     logs: tuple[Path, ...] = ()
@@ -83,6 +83,7 @@ class Settings:
     baseline_release: str = ""
     record: Path | None = None
     accept_drift: str = ""
+    accept_levels: str = ""
     drift_budget: float | None = None
     junit: Path | None = None
     json: Path | None = None
@@ -133,6 +134,7 @@ def resolve(values: Mapping[str, Any], directory: Path) -> Settings:
         baseline_release=text(values, "--llmb-baseline-release"),
         record=output(values, "--llmb-record", directory),
         accept_drift=text(values, "--llmb-accept-drift"),
+        accept_levels=text(values, "--llmb-accept-levels"),
         drift_budget=converted(values, "--llmb-drift-budget", _PERCENT),
         junit=output(values, "--llmb-junit", directory),
         json=output(values, "--llmb-json", directory),
@@ -198,8 +200,9 @@ def _refuse_contradictions(settings: Settings, typed: Mapping[str, Any]) -> None
     ):
         if given and settings.record is not None:
             raise SettingsError(f"{flag} with --llmb-record: a session that records judges nothing; run two sessions")
-    if settings.accept_drift and settings.record is None:
-        raise SettingsError("--llmb-accept-drift without --llmb-record: only what is recorded is accepted")
+    for flag, reason in (("drift", settings.accept_drift), ("levels", settings.accept_levels)):
+        if reason and settings.record is None:
+            raise SettingsError(f"--llmb-accept-{flag} without --llmb-record: only what is recorded is accepted")
     if settings.launch is None:
         return
     for flag, useless in (

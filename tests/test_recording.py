@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import re
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +24,7 @@ from pytest_llmbench import telling
 from pytest_llmbench.baseline.read import read_recipe
 from pytest_llmbench.baseline.write import alone
 from pytest_llmbench.errors import RecordError
-from pytest_llmbench.models import Reason, Verdict
+from pytest_llmbench.models import Outcome, Reason, Verdict
 from pytest_llmbench.recording import record, recording_of
 from pytest_llmbench.session import Session
 from pytest_llmbench.settings import Settings
@@ -127,6 +130,20 @@ def test_the_newest_run_is_known_where_all_say_when_they_started() -> None:
     assert recording_of([*runs, measurement(7.3, run=run(started=None))], NOW).newest_run == ""
 
 
+def test_the_groups_are_the_nights_or_the_sets_of_nodes_that_the_runs_are_of(tmp_path: Path) -> None:
+    """Five runs of one night say no more of the next night than one does."""
+    one_night = [measurement(7.3, run=run(job_id=str(job))) for job in range(5)]
+    racks = {str(job): frozenset({f"n{job}", f"m{job}"}) for job in range(5)}
+    nights = [measurement(7.3, run=run(started=NOW - timedelta(days=day))) for day in range(5)]
+    assert recording_of(one_night, NOW).groups == 1
+    assert recording_of(one_night, NOW, "alice", racks).groups == 5
+    assert recording_of(nights, NOW).groups == 5
+    recorded(tmp_path, NOW - timedelta(hours=5), (7.3,) * 50, (7.31,) * 50)
+    (baseline,) = read_recipe(tmp_path / "own" / "grok1" / "25.05.yaml").baselines
+    assert baseline.recording
+    assert (baseline.recording.runs, baseline.recording.groups) == (2, 1)
+
+
 @pytest.mark.parametrize(("tolerance", "recorded_files"), [("perf:30%", 1), ("20%", 0)])
 def test_what_a_file_tolerates_may_lie_between_the_runs_that_it_records(
     tmp_path: Path, tolerance: str, recorded_files: int
@@ -160,6 +177,84 @@ def test_runs_of_two_levels_are_refused_and_those_of_one_are_not(tmp_path: Path)
     one_level.settle([KEY.id])
     (baseline,) = read_recipe(tmp_path / "own" / "grok1" / "25.05.yaml").baselines
     assert baseline.step_seconds == pytest.approx(7.3 * 1.05, rel=0.003)
+
+
+def test_a_first_recording_says_how_far_it_is_from_the_document_and_how_many_runs_count(tmp_path: Path) -> None:
+    """A value 30 % beyond its document is recorded, and nobody overlooks it: in the line, the text and the JSON."""
+    session = recorded(tmp_path, NOW - timedelta(hours=5), (7.325 * 1.3,) * 50, (7.325 * 1.302,) * 50)
+    _, told = session.outcome(session.batch.results[KEY.id].case)
+    notes = {note["code"]: note["text"] for note in told["notes"]}
+    assert notes["recorded-against-published"] == "+30.1 % against the published 7.325 s"
+    assert notes["recorded-few-groups"].startswith("k0 = 1: one night on one set of nodes; record 5 runs on 5 nights")
+    assert told["text"].endswith(f"; {notes['recorded-against-published']}; {notes['recorded-few-groups']}")
+    session.keep([told])
+    summary = " ".join(" ".join(telling.summary(session)).split())
+    assert notes["recorded-against-published"] in summary
+    assert notes["recorded-few-groups"] in summary
+
+
+def test_five_nights_are_enough_and_say_so(tmp_path: Path) -> None:
+    write_levels(tmp_path, (1.0,) * 5)
+    _, told = recording_outcome(tmp_path)
+    assert "k0 = 5: 5 nights or sets of nodes" in told["text"]
+    assert "recorded-few-groups" not in {note["code"] for note in told["notes"]}
+
+
+LEVELS = {
+    "three and three": (1.0, 1.0, 1.0, 1.04, 1.04, 1.04),
+    "slow nodes now and then": (1.0, 1.04, 1.0, 1.0, 1.04, 1.04),
+    "two and two": (1.0, 1.0, 1.08, 1.08),
+    "two and two, now and then": (1.0, 1.08, 1.08, 1.0),
+}
+
+
+def write_levels(folder: Path, levels: Sequence[float], cv: float = 0.002) -> None:
+    """Write runs of these levels with some noise, one a night."""
+    noise = np.random.default_rng(7).standard_normal(len(levels))
+    for night, (level, wobble) in enumerate(zip(levels, noise.tolist(), strict=True)):
+        began = NOW - timedelta(days=len(levels) - night)
+        seconds = (7.3 * level * (1 + cv * wobble),) * 50
+        write_run(folder / "runs", shipped()[KEY.id], seconds=seconds, started=began, job_id=str(500 + night))
+
+
+def recording_outcome(folder: Path, **options: Any) -> tuple[Outcome, dict[str, Any]]:
+    """Return what a session that records says of the runs in a folder."""
+    session = Session(Settings(logs=(folder / "runs",), record=folder / "own", **options), lambda: NOW, folder)
+    session.settle([KEY.id])
+    return session.outcome(session.batch.results[KEY.id].case)
+
+
+@pytest.mark.parametrize("levels", LEVELS.values(), ids=LEVELS)
+def test_two_levels_are_recorded_only_if_somebody_says_why(tmp_path: Path, levels: tuple[float, ...]) -> None:
+    write_levels(tmp_path, levels)
+    outcome, told = recording_outcome(tmp_path)
+    assert (outcome.failed, told["verdict"], told["reason"]) == (True, "INVALID", "repeats-disagree")
+    count = len(levels) // 2
+    told_levels = rf"not recorded: its runs are of two levels, {count} at 7\.\d+ s and {count} at 7\.\d+ s "
+    match = re.match(rf"{told_levels}\(\+(\d\.\d) %; 7\.\d+ s to 7\.\d+ s\)", told["text"])
+    assert match
+    assert float(match[1]) == pytest.approx((max(levels) - 1) * 100, abs=0.4)
+    assert '--llmb-accept-levels="the reason"' in told["text"]
+    assert not (tmp_path / "own").exists()
+    outcome, told = recording_outcome(tmp_path, accept_levels="two pools of nodes")
+    assert (outcome.skipped, told["verdict"]) == (True, "RECORDED")
+    assert "of several levels" in told["text"]
+    assert "two pools of nodes" in told["text"]
+    (baseline,) = read_recipe(tmp_path / "own" / "grok1" / "25.05.yaml").baselines
+    assert baseline.recording
+    assert baseline.recording.levels == "two pools of nodes"
+
+
+@pytest.mark.parametrize("cv", [0.002, 0.01, 0.02])
+@pytest.mark.parametrize("runs", [3, 6, 10])
+def test_honest_runs_are_recorded_and_keep_no_reason_that_they_do_not_need(
+    tmp_path: Path, runs: int, cv: float
+) -> None:
+    write_levels(tmp_path, (1.0,) * runs, cv)
+    assert recording_outcome(tmp_path, accept_levels="a reason for another configuration")[1]["verdict"] == "RECORDED"
+    (baseline,) = read_recipe(tmp_path / "own" / "grok1" / "25.05.yaml").baselines
+    assert baseline.recording
+    assert baseline.recording.levels == ""
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import date, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 from pytest_llmbench.baseline.build import key_of
@@ -11,6 +13,15 @@ from pytest_llmbench.dialects import FIRST_STEP, REGEX
 from pytest_llmbench.errors import did_you_mean
 from pytest_llmbench.patterns import GROUPS, REQUIRED, compiled, named_groups
 from pytest_llmbench.yamlfile.schema import Entry, Report
+
+ROUNDED = 5e-4
+"""The share by which a number that somebody rounded to four digits may be off."""
+
+FURTHEST = 3.0
+"""No trimmed mean lies further from the mean than so many standard deviations, however the steps were averaged."""
+
+CLOCKS = timedelta(days=1)
+"""The days of two machines may differ by as much."""
 
 
 def check_file(entry: Entry, report: Report) -> None:
@@ -104,9 +115,58 @@ def _check_configuration(entry: Entry, row: Entry, report: Report) -> None:
     elif row["dtype"] not in dtypes:
         report(row.lines["dtype"], _unknown("dtype", row["dtype"], dtypes, f"peak_tflops of {row['gpu']}"))
     recorded = row.get("recorded")
-    if recorded is not None and recorded["runs"] != len(recorded["run_seconds"]):
-        found = f"{recorded['runs']} runs and {len(recorded['run_seconds'])} run_seconds"
+    if recorded is not None:
+        _check_runs(recorded, report)
+        _check_values(recorded, entry["window"]["statistic"], report)
+        _check_dates(recorded, report)
+
+
+# --- what was recorded ------------------------------------------------------------------------------------
+
+
+def _check_runs(recorded: Entry, report: Report) -> None:
+    """Report numbers of what there is for each run, or for some of them, that do not fit the number of runs."""
+    runs, seconds = recorded["runs"], recorded["run_seconds"]
+    if runs != len(seconds):
+        found = f"{runs} runs and {len(seconds)} run_seconds"
         report(recorded.line, f"found {found}, expected one number for each run")
+    if len(recorded["log_sha256"]) > runs:
+        found = f"{runs} runs and {len(recorded['log_sha256'])} log_sha256"
+        report(recorded.lines["log_sha256"], f"found {found}, expected at most one for each run")
+    if recorded.get("groups", 1) > runs:
+        report(recorded.lines["groups"], f"found {recorded['groups']} groups of {runs} runs, expected at most {runs}")
+
+
+def _check_values(recorded: Entry, statistic: str, report: Report) -> None:
+    """Report an expected value that is not the mean of its own runs, and a mean that their steps cannot have."""
+    trimmed, whole, seconds = recorded["trimmed_mean_seconds"], recorded["mean_seconds"], recorded["run_seconds"]
+    of_runs = sum(seconds) / len(seconds)
+    # Where the mean decides the runs may be given by their means.
+    values = (trimmed, whole) if statistic == "mean" else (trimmed,)
+    if not any(abs(value - of_runs) <= ROUNDED * of_runs for value in values):
+        found = f"trimmed_mean_seconds {trimmed:.10g} beside run_seconds whose mean is {of_runs:.10g}"
+        report(recorded.lines["trimmed_mean_seconds"], f"found {found}, expected that mean: record the runs again")
+    deviation = recorded["standard_deviation_seconds"]
+    if abs(whole - trimmed) > FURTHEST * deviation + 2 * ROUNDED * trimmed:
+        found = f"mean_seconds {whole:.10g} beside trimmed_mean_seconds {trimmed:.10g}"
+        expected = f"a distance that a standard deviation of {deviation:.6g} s allows"
+        report(recorded.lines["mean_seconds"], f"found {found}, expected {expected}: record the runs again")
+
+
+def _check_dates(recorded: Entry, report: Report) -> None:
+    """Report what was replaced after it was recorded, and runs that started later; clocks may differ by a day."""
+    earlier = recorded.get("earlier", ())
+    order = [(one["date"], one.lines["date"]) for one in earlier] + [(recorded["date"], recorded.lines["date"])]
+    for (before, line), (after, _) in pairwise(order):
+        if _day(before) > _day(after) + CLOCKS:
+            report(line, f"found {before} before {after}, expected the values that were replaced oldest first")
+    newest = recorded.get("newest_run")
+    if newest is not None and _day(newest) > _day(recorded["date"]) + CLOCKS:
+        report(recorded.lines["newest_run"], f"found a newest run of {newest} recorded on {recorded['date']}")
+
+
+def _day(text: str) -> date:
+    return datetime.fromisoformat(text).date()
 
 
 def _unknown(name: str, value: str, known: Any, where: str) -> str:

@@ -86,7 +86,8 @@ def _expectation(baseline: Baseline) -> Iterator[tuple[str, str]]:
     recording = baseline.recording
     if recording:
         spread = f"mean {recording.mean_seconds:.6g} s, standard deviation {recording.standard_deviation_seconds:.3g} s"
-        yield "recorded", f"{recording.date}, {counted(recording.runs, 'run')}, {spread}"
+        groups = f" of {counted(recording.groups, 'night')} or sets of nodes" if recording.groups else ""
+        yield "recorded", f"{recording.date}, {counted(recording.runs, 'run')}{groups}, {spread}"
         yield "runs", ", ".join(f"{seconds:.6g} s" for seconds in recording.run_seconds)
         yield from _history(recording)
 
@@ -102,6 +103,8 @@ def _history(recording: Recording) -> Iterator[tuple[str, str]]:
         yield "earlier", f"{one.seconds:.6g} s, {one.date}{f', {one.by}' if one.by else ''}{why}"
     if recording.reason:
         yield "accepted", recording.reason
+    if recording.levels:
+        yield "levels", f"several, accepted: {recording.levels}"
     if recording.earlier:
         yield "drift", moved(recording.trimmed_mean_seconds, reference(recording))
 

@@ -140,10 +140,11 @@ def _recorded(recording: Recording | None) -> dict[str, str | None]:
     The mean in tenths of a percent above the trimmed mean, or every recording would differ.
     """
     if recording is None:
-        return {"mean": None, "drift from": None}
+        return {"mean": None, "drift from": None, "levels": None}
     first = reference(recording)
     above = wording.difference(recording.mean_seconds / recording.trimmed_mean_seconds)
-    return {"mean": above, "drift from": f"{wording.seconds(first.seconds)} of {first.date}"}
+    levels = recording.levels or None
+    return {"mean": above, "drift from": f"{wording.seconds(first.seconds)} of {first.date}", "levels": levels}
 
 
 def _utilization(old: Baseline, new: Baseline, arithmetic: Arithmetic) -> Utilization | None:

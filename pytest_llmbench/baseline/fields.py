@@ -138,10 +138,12 @@ _RECORDED = Fields(
         "log_sha256": Items(Text("64 hexadecimal digits", r"[0-9a-f]{64}"), least=0),
     },
     {
+        "groups": Number(1, 10**6, whole=True),
         "newest_run": _DATE,
         "by": _TEXT,
         "environment": Names(_TEXT),
         "reason": _TEXT,
+        "levels": _TEXT,
         "earlier": Items(Fields({"date": _DATE, "seconds": _SECONDS}, {"by": _TEXT, "reason": _TEXT}), least=0),
     },
 )

@@ -175,6 +175,9 @@ def _hidden_drift(file: RecipeFile) -> Iterator[str]:
     budget = file.drift_budget or DRIFT_BUDGET
     for baseline in file.recipe.baselines:
         recording = baseline.recording
+        if recording and recording.reason and not recording.earlier:
+            found = f"found the reason {recording.reason!r} and no earlier value"
+            yield f":{baseline.source.line}: {baseline.key.id}: {found}, expected what it replaced: it was taken out"
         if recording and is_beyond(recording.trimmed_mean_seconds, reference(recording), budget):
             told = moved(recording.trimmed_mean_seconds, reference(recording))
             expected = f"expected at most {budget * 100:.10g} %, or a reason"

@@ -168,6 +168,7 @@ def _recording(recording: Recording | None) -> dict[str, Any] | None:
         "by": recording.by,
         "environment": dict(recording.environment),
         "reason": recording.reason,
+        "levels": recording.levels,
         "earlier": [{name: value for name, value in asdict(one).items() if value} for one in recording.earlier],
     }
     return {
@@ -175,6 +176,7 @@ def _recording(recording: Recording | None) -> dict[str, Any] | None:
         "runs": int(recording.runs),
         **{name: float(getattr(recording, name)) for name in seconds},
         "run_seconds": [float(value) for value in recording.run_seconds],
+        **({"groups": int(recording.groups)} if recording.groups is not None else {}),
         "log_sha256": list(recording.log_sha256),
         **{name: value for name, value in optional.items() if value},
     }

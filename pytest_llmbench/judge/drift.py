@@ -24,7 +24,9 @@ def drifted(judgement: Judgement, evidence: Evidence) -> Judgement:
     A run that is shown to be slower than the value that counts (`acceptance.reference`) by more than the budget, or
     than the tolerance where that is larger, is a REGRESSION (drifted), however near it is to what was recorded since.
     So is one whose recorded value itself is beyond the budget (the file was edited, or the budget is smaller now),
-    unless the run is shown to be within it. Any other verdict stays, with a note of the distance.
+    unless the run is shown to be within it. What was measured holds to the same limit where nothing is shown: recording
+    again moves the rule as written no further than the first value lets it. Any other verdict stays, with a note of
+    the distance.
     """
     recording, found = judgement.baseline.recording, judgement.estimate
     if recording is None or not recording.earlier or found is None:
@@ -34,15 +36,30 @@ def drifted(judgement: Judgement, evidence: Evidence) -> Judgement:
     limit = math.log(max(1 + evidence.drift_budget, evidence.tolerance.factor))
     told = answer(found.low + since, found.high + since, limit)
     edited = since > math.log1p(evidence.drift_budget) + EQUAL and told is not Answer.WITHIN
-    if judgement.verdict not in GREEN or judgement.reason in UNSETTLED or not (told is Answer.BEYOND or edited):
-        return replace(judgement, notes=(*judgement.notes, _note(recording, first, found.difference + since, evidence)))
-    text = _beyond(recording, first, evidence) if edited else _tonight(first, found.difference + since, limit, evidence)
+    difference = found.difference + since
+    noted = replace(judgement, notes=(*judgement.notes, _note(recording, first, difference, evidence)))
+    meets = _furthest(judgement, difference, first) <= limit + EQUAL and told is not Answer.BEYOND and not edited
+    if judgement.verdict not in GREEN or meets:
+        return noted
+    if judgement.reason in UNSETTLED:
+        return replace(noted, meets_point=False)
+    verdict = Verdict.REGRESSION if told is Answer.BEYOND or edited else Verdict.INCONCLUSIVE
+    text = _beyond(recording, first, evidence) if edited else _tonight(first, difference, limit, evidence)
     return replace(
         judgement,
-        verdict=Verdict.REGRESSION,
+        verdict=verdict,
         reason=Reason.DRIFTED,
         text=f"{text}; against the recorded value: {judgement.text}",
+        meets_point=False,
     )
+
+
+def _furthest(judgement: Judgement, difference: float, first: Accepted) -> float:
+    """Return how far what was measured is from the first value: launched runs that differ too much count each alone."""
+    if judgement.reason is not Reason.REPEATS_DISAGREE:
+        return difference
+    seconds = (run.statistic_seconds or math.nan for run in judgement.runs)
+    return max(math.log(one / first.seconds) for one in seconds)
 
 
 def _tonight(first: Accepted, difference: float, limit: float, evidence: Evidence) -> str:

@@ -164,7 +164,9 @@ class Recording:
 
     `by` is who recorded it, and on which host; `environment` what its runs agree on; `newest_run` the day (UTC) on
     which the newest of them started, empty where one does not say when. `earlier` are the values that it replaced,
-    oldest first; `reason` is why it may stand where it moved further from them than the drift budget allows.
+    oldest first; `reason` is why it may stand where it moved further from them than the drift budget allows. `groups`
+    is how many of its runs are independent (another night or set of nodes), None where the file does not say it.
+    `levels` is why the mean of runs of several levels may stand.
     """
 
     date: str
@@ -179,6 +181,8 @@ class Recording:
     environment: tuple[tuple[str, str], ...] = ()
     reason: str = ""
     earlier: tuple[Accepted, ...] = ()
+    groups: int | None = None
+    levels: str = ""
 
 
 @dataclass(frozen=True, slots=True)

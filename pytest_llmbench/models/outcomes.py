@@ -103,7 +103,8 @@ class Outcome:
 
     `others` are the verdicts against further baselines, `context` is what the whole session adds ("nothing was
     judged"), `recorded` and `recorded_seconds` what was written instead of judging, `message` the text of the item.
-    `jobs` are those that were launched for it, in order, and `nodes` says what they tell of the nodes.
+    `jobs` are those that were launched for it, in order, and `nodes` says what they tell of the nodes. `baselines` are
+    the folders with which later sessions judge against what was recorded.
     """
 
     case: Case
@@ -116,6 +117,7 @@ class Outcome:
     message: str = ""
     jobs: tuple[Launched, ...] = ()
     nodes: str = ""
+    baselines: tuple[Path, ...] = ()
 
     @property
     def judged(self) -> bool:

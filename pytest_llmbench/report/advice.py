@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 SLOWER_THAN_RECORDED = (
@@ -20,7 +21,8 @@ ADVICE = {
     "slower-than-bound": "compare with an older run of this configuration; if this cluster is known to differ from the "
     "document, record its own baseline with --llmb-record=DIR",
     "drifted": "find what made it slower since, night by night; if that is meant to be, record it with "
-    '--llmb-record=DIR --llmb-accept-drift="the reason"',
+    '--llmb-record=DIR --llmb-accept-drift="the reason", kept where it exceeds the budget, or allow more with '
+    "--llmb-drift-budget",
     "faster-than-baseline": "record a new baseline with --llmb-record=DIR",
     "did-not-train": "a run that learns nothing is no measure of one that does: look at the data, the learning rate "
     "and its warm-up, the loss scale and what is frozen, then run it again",
@@ -66,7 +68,7 @@ ADVICE = {
     "known and accepted, say so in the file of --llmb-acknowledged, which begins with `schema: 1` and `acknowledged:`",
     "selftest": "do not trust the gate with such runs: look at what of the damage the log shows",
     "not-asserted": "let the test act on llmb_verdict.failed and llmb_verdict.skipped",
-    "recorded": "judge against it with --llmb-baselines=DIR",
+    "recorded": "judge against it with {baselines}",
     "repeats-disagree": "find what differs between the runs: nodes, steps, what else ran there; then run it again",
     "no-baseline": "record it with --llmb-record=DIR, judge later runs with --llmb-baselines=DIR",
     "not-on-cluster": "nothing, or correct what the options and cluster.yaml say of this cluster",
@@ -89,7 +91,13 @@ ADVICE = {
 
 def advice(described: dict[str, Any]) -> str:
     """Return what to do next about an item."""
-    return _advice(described).format(id=described["id"])
+    return _advice(described).format(id=described["id"], baselines=_baselines(described))
+
+
+def _baselines(described: dict[str, Any]) -> str:
+    """Return the options with which later sessions judge against what was recorded."""
+    places = described.get("baselines") or ["DIR"]
+    return " ".join(f"--llmb-baselines={shlex.quote(place)}" for place in places)
 
 
 def _advice(described: dict[str, Any]) -> str:

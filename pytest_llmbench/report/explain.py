@@ -180,6 +180,8 @@ def repeats(described: dict[str, Any]) -> str:
     needed = estimate.get("repeats_needed")
     if described.get("verdict") != "INCONCLUSIVE" or not needed or needed > wording.MANY:
         return ""
+    if described.get("reason") == "drifted":  # they would settle how far it is from another value
+        return ""
     return wording.counted(max(needed, estimate["runs"] + 1), "run")
 
 

@@ -118,6 +118,9 @@ def _recording(recording: Recording) -> dict[str, Any]:
         "environment": dict(recording.environment),
         "reason": recording.reason,
         "earlier": len(recording.earlier),
+        "runs": recording.runs,
+        "groups": recording.groups,
+        "levels": recording.levels,
         "first": {"date": first.date, "seconds": first.seconds, "by": first.by, "reason": first.reason},
     }
 

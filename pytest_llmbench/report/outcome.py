@@ -65,7 +65,7 @@ def describe(outcome: Outcome, now: datetime, directory: Path, commit: str = "")
         "context": outcome.context,
         **of_judgement.describe(judgement, now, directory),
         "environment": _environment(judgement.measurement, commit),
-        **_recorded(outcome),
+        **_recorded(outcome, directory),
         "others": [of_judgement.describe(other, now, directory) for other in outcome.others],
         "jobs": [jobs.describe(job, directory) for job in outcome.jobs],
         "nodes": outcome.nodes,
@@ -102,8 +102,9 @@ def _last_line(measurement: Measurement) -> int:
     return max((one.log.lines for one in measurement.run.attempts if one.files.log == measurement.log), default=0)
 
 
-def _recorded(outcome: Outcome) -> dict[str, Any]:
-    """Return what replaces the verdict in a session that records: what was recorded, and no bound."""
+def _recorded(outcome: Outcome, directory: Path) -> dict[str, Any]:
+    """Return what replaces the verdict in a session that records: what was recorded, where it is from now on, and no
+    bound."""
     seconds = outcome.recorded_seconds
     if seconds is None:
         return {}
@@ -116,6 +117,7 @@ def _recorded(outcome: Outcome) -> dict[str, Any]:
         "bound_seconds": None,
         "estimate": None,
         "problems": [],
+        "baselines": [wording.place(path, directory) for path in outcome.baselines],
     }
 
 

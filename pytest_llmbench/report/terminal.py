@@ -69,6 +69,9 @@ NOTEWORTHY = (
 )
 """Notes that stand under a green line too: what was judged is not all that there was."""
 
+OF_RECORDED = ("recorded-replaced", "recorded-against-published", "recorded-levels", "recorded-few-groups")
+"""Notes that stand under the line of what was recorded."""
+
 UNSURE = ("INCONCLUSIVE", "REGRESSION", "SLOWER")
 """Verdicts of outcomes that are not green where they passed: they cannot tell, or nobody asked them to fail."""
 
@@ -238,7 +241,7 @@ def _lines(one: dict[str, Any]) -> Iterator[Line]:
     if one["reason"] in ("over-budget", "drifted"):  # its step time may be near what was recorded
         remarks.insert(0, one["text"])
     if one["reason"] == "recorded":
-        remarks = [one["text"].partition("; replaced ")[2]]
+        remarks = [note["text"] for note in one["notes"] if note["code"] in OF_RECORDED]
     told = [_clipped(remark, 120) for remark in (remarks if one["verdict"] in JUDGED else [one["text"]])]
     for remark in filter(None, (*told, jobs.brief(one), jobs.finding(one))):
         yield from map(Line, wrapped(remark, INDENT, first=INDENT))

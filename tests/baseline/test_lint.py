@@ -179,6 +179,14 @@ def test_lint_finds_a_recorded_value_that_crept_up_without_a_reason(tmp_path: Pa
     assert "7.800 s is +6.8 % from 7.300 s, accepted on 2025-01-20, expected at most 5 %, or a reason" in findings[0][0]
 
 
+def test_lint_finds_a_reason_whose_earlier_values_were_taken_out(tmp_path: Path, arithmetic: Arithmetic) -> None:
+    (baseline, *_) = read_file(shipped_baselines() / "grok1/25.05.yaml").recipe.baselines
+    moved = Recording("2025-11-20", 1, 7.8, 7.8, 0.0, (7.8,), (), reason="driver 570")
+    ((path, _),) = write_recorded(tmp_path, [(baseline, moved)])
+    (finding,) = lint_file(read_file(path), arithmetic).findings
+    assert "found the reason 'driver 570' and no earlier value" in finding
+
+
 def test_a_finding_names_file_and_line(edited: Edit) -> None:
     report = edited("grok1/25.05", 'mfu: "47.59%"', 'mfu: "47.95%"')
     text = report.path.read_text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import tempfile
 from dataclasses import replace
@@ -10,14 +11,16 @@ from datetime import date
 from pathlib import Path
 
 import pytest
+from builders import NOW, measurement
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_llmbench.baseline import write
 from pytest_llmbench.baseline.locate import shipped_baselines
 from pytest_llmbench.baseline.read import read_file, read_recipe, read_recipes
-from pytest_llmbench.errors import RecordError
+from pytest_llmbench.errors import BaselineError, RecordError
 from pytest_llmbench.models import Accepted, Baseline, Budget, Recording, Tolerance
+from pytest_llmbench.recording import recording_of
 from pytest_llmbench.tolerance import NAMES, parse_tolerances, slot
 
 SHIPPED = tuple(baseline for recipe in read_recipes([shipped_baselines()]) for baseline in recipe.baselines)
@@ -46,24 +49,34 @@ texts = st.sampled_from(
     ["", "alice@example.com on login1", "driver 570: slower, # and stays", "'7.3'", "null", "ü 1.5"]
 )
 dates = st.dates(date(2024, 1, 1)).map(date.isoformat)
-accepted = st.builds(Accepted, date=dates, seconds=seconds, by=texts, reason=texts)
-recordings = st.integers(1, 4).flatmap(
-    lambda runs: st.builds(
-        Recording,
-        date=st.dates(date(2024, 1, 1)).map(date.isoformat),
-        runs=st.just(runs),
-        mean_seconds=seconds,
-        trimmed_mean_seconds=seconds,
-        standard_deviation_seconds=st.floats(0, 1000),
-        run_seconds=st.tuples(*[seconds] * runs),
-        log_sha256=st.tuples(*[st.text("0123456789abcdef", min_size=64, max_size=64)] * runs),
-        newest_run=st.one_of(st.just(""), dates),
-        by=texts,
-        reason=texts,
-        environment=st.sampled_from([(), (("build", "nemo 25.04 abc"), ("commit", "0123"))]),
-        earlier=st.lists(accepted, max_size=3).map(tuple),
+
+
+@st.composite
+def recordings(draw: st.DrawFn) -> Recording:
+    """Draw a recording that does not contradict itself."""
+    runs = draw(st.lists(seconds, min_size=1, max_size=4))
+    deviation = draw(st.floats(0, 1000))
+    middle = sum(runs) / len(runs)
+    # What was replaced comes first, and the newest run started before it was recorded.
+    *before, newest, day = sorted(draw(st.lists(dates, min_size=2, max_size=5)))
+    return Recording(
+        date=day,
+        runs=len(runs),
+        mean_seconds=min(middle + draw(st.floats(0, 2)) * deviation, 86_400.0),
+        trimmed_mean_seconds=middle,
+        standard_deviation_seconds=deviation,
+        run_seconds=tuple(runs),
+        log_sha256=tuple(draw(st.lists(st.text("0123456789abcdef", min_size=64, max_size=64), max_size=len(runs)))),
+        newest_run=draw(st.sampled_from(["", newest])),
+        by=draw(texts),
+        reason=draw(texts),
+        environment=draw(st.sampled_from([(), (("build", "nemo 25.04 abc"), ("commit", "0123"))])),
+        earlier=tuple(Accepted(one, draw(seconds), draw(texts), draw(texts)) for one in before),
+        groups=draw(st.one_of(st.none(), st.integers(1, len(runs)))),
+        levels=draw(texts),
     )
-)
+
+
 fractions = st.sampled_from([0.05, 0.025, 3.3 / 100, 0.1 + 0.2, 1e-4])
 tolerances = st.lists(
     st.builds(lambda name, fraction: tolerance(f"{name}:{fraction:.20f}"), st.sampled_from(NAMES), fractions),
@@ -76,7 +89,9 @@ tolerances = st.lists(
 @given(data=st.data())
 def test_what_is_written_reads_back_to_the_same_numbers(data: st.DataObject) -> None:
     chosen = data.draw(st.lists(st.sampled_from(SHIPPED), min_size=1, max_size=5, unique_by=lambda base: base.key))
-    pairs = [(replace(baseline, tolerances=tuple(data.draw(tolerances))), data.draw(recordings)) for baseline in chosen]
+    pairs = [
+        (replace(baseline, tolerances=tuple(data.draw(tolerances))), data.draw(recordings())) for baseline in chosen
+    ]
     with tempfile.TemporaryDirectory() as directory:
         written = write.write_recorded(Path(directory), pairs)
         found = {baseline.key: baseline for path, _ in written for baseline in read_recipe(path).baselines}
@@ -337,7 +352,7 @@ def test_numpy_numbers_are_written_as_numbers(tmp_path: Path) -> None:
     import numpy as np
 
     measured = replace(
-        recording(), trimmed_mean_seconds=np.float64(7.1), run_seconds=(np.float64(7.1), np.float64(7.2))
+        recording(7.15), trimmed_mean_seconds=np.float64(7.15), run_seconds=(np.float64(7.1), np.float64(7.2))
     )
     ((path, _),) = write.write_recorded(tmp_path, [(GROK[0], measured)])
     assert read_recipe(path).baselines[0].recording == measured
@@ -356,3 +371,68 @@ def test_what_nothing_has_timed_yet_can_be_recorded(tmp_path: Path) -> None:
     ((path, _),) = write.write_recorded(tmp_path, [(untimed, recording(7.5))])
     found = read_recipe(path).baselines[0]
     assert (found.kind, found.step_seconds, found.window.first) == ("recorded", 7.5, 11)
+
+
+CONTRADICTIONS = [
+    ("trimmed_mean_seconds: 7.402", "trimmed_mean_seconds: 8.1", "found trimmed_mean_seconds 8.1 beside run_seconds"),
+    ("run_seconds: [7.402, 7.402]", "run_seconds: [7.402, 7.202]", "whose mean is 7.302"),
+    ("runs: 2", "runs: 3", "found 3 runs and 2 run_seconds"),
+    ("runs: 2", "groups: 3\n    runs: 2", "found 3 groups of 2 runs"),
+    ("mean_seconds: 7.412", "mean_seconds: 9.1", "found mean_seconds 9.1 beside trimmed_mean_seconds 7.402"),
+    (
+        "standard_deviation_seconds: 0.04",
+        "standard_deviation_seconds: 0.0001",
+        "a standard deviation of 0.0001 s allows",
+    ),
+    ("date: '2025-11-20'", "date: '2025-11-20'\n    newest_run: '2025-12-01'", "found a newest run of 2025-12-01"),
+    ("date: '2025-03-20'", "date: '2025-12-24'", "expected the values that were replaced oldest first"),
+    ("date: '2025-11-20'", "date: '2025-01-02'", "found 2025-09-20 before 2025-01-02"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "told"), CONTRADICTIONS, ids=[new for _, new, _ in CONTRADICTIONS])
+def test_a_recorded_entry_that_contradicts_itself_is_not_read(tmp_path: Path, old: str, new: str, told: str) -> None:
+    """Whoever edits the expected value by hand moves the gate and nothing else."""
+    measured = replace(recording(), earlier=(Accepted("2025-03-20", 7.3), Accepted("2025-09-20", 7.4)))
+    ((path, _),) = write.write_recorded(tmp_path, [(GROK[0], measured)])
+    text = path.read_text(encoding="utf-8")
+    assert text.count(old) >= 1
+    path.write_text(text.replace(old, new, 1), encoding="utf-8")
+    with pytest.raises(BaselineError, match=re.escape(told)) as raised:
+        read_recipe(path)
+    line = int(str(raised.value).split(":")[1])
+    assert path.read_text(encoding="utf-8").splitlines()[line - 1].strip()
+    with pytest.raises(RecordError, match="cannot be added to"):
+        write.write_recorded(tmp_path, [(GROK[1], recording())])
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("trimmed_mean_seconds: 7.402", "trimmed_mean_seconds: 7.4"),
+        ("date: '2025-11-20'", "date: '2025-11-20'\n    newest_run: '2025-11-21'"),
+        ("date: '2025-11-20'", "date: '2025-11-20T06:00:00+02:00'"),
+    ],
+)
+def test_what_somebody_rounded_and_a_clock_of_another_zone_contradict_nothing(
+    tmp_path: Path, old: str, new: str
+) -> None:
+    ((path, _),) = write.write_recorded(tmp_path, [(GROK[0], recording())])
+    path.write_text(path.read_text(encoding="utf-8").replace(old, new, 1), encoding="utf-8")
+    assert read_recipe(path).baselines
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    steps=st.lists(st.tuples(st.floats(0.1, 50), st.integers(1, 60)), min_size=1, max_size=40),
+    weighted=st.booleans(),
+    runs=st.integers(1, 3),
+)
+def test_whatever_honest_runs_measured_can_be_written(
+    steps: list[tuple[float, int]], weighted: bool, runs: int
+) -> None:
+    """Slow steps, few steps, means over different numbers of steps: none of them contradicts itself."""
+    window, mean_of = tuple(value for value, _ in steps), tuple(count for _, count in steps)
+    made = [measurement(1.0, window_seconds=window, mean_of=mean_of if weighted else ()) for _ in range(runs)]
+    with tempfile.TemporaryDirectory() as directory:
+        assert write.write_recorded(Path(directory), [(GROK[0], recording_of(made, NOW))])
