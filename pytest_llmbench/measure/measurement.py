@@ -12,7 +12,7 @@ from pytest_llmbench.measure import checks, metrics, notes, tries
 from pytest_llmbench.measure.later import Later
 from pytest_llmbench.measure.moving import moving_mean
 from pytest_llmbench.measure.timing import Timing, timing
-from pytest_llmbench.measure.window import choose_segment, statistic
+from pytest_llmbench.measure.window import Choice, choose_segment, statistic
 from pytest_llmbench.models import Baseline, Checkpoints, Measurement, Metric, Note, Problem, Run
 from pytest_llmbench.robust import median
 
@@ -28,7 +28,7 @@ def measure(run: Run, baseline: Baseline, now: datetime) -> Measurement:
     and notes are computed when they are first looked at: of older runs only the step time is.
     """
     choice = choose_segment(run.attempts, baseline.window, baseline.steps)
-    excluded = checks.exclusion(run, choice)
+    excluded = checks.exclusion(run, choice) or _short_twin(run, choice, baseline)
     if choice is None:
         problem = checks.unusable(run, baseline, now)
         return _unmeasured(run, baseline, (problem,) if excluded is None else (), excluded)
@@ -65,6 +65,7 @@ def measure(run: Run, baseline: Baseline, now: datetime) -> Measurement:
                 *notes.notes(run, choice, timed, baseline),
                 *notes.leaks(choice.segment.steps, baseline.window, width[0]),
                 *_saved(run, checkpoints),
+                *_reported(run),
             )
         ),
         excluded=excluded,
@@ -104,6 +105,30 @@ def _of_part(found: Checkpoints, number: int) -> Checkpoints:
     if not found.records:
         return found
     return dataclasses.replace(found, records=tuple(record for record in found.records if record.part == number))
+
+
+def _short_twin(run: Run, choice: Choice | None, baseline: Baseline) -> Problem | None:
+    """Return why a run that was launched together with a profiled or traced one is no measurement: it is as short.
+
+    One that set out for all steps of the recipe is judged like any other.
+    """
+    reason = run.found.twin_of
+    if reason is None:
+        return None
+    segment = choice.segment if choice else None
+    if segment is not None:
+        total = segment.total_steps or int(segment.steps.index[-1]) + 1 - segment.first_step
+        if total >= baseline.steps:
+            return None
+    return Problem(reason, run.found.twin_because)
+
+
+def _reported(run: Run) -> Iterator[Note]:
+    """Yield the profiler's reports that no job id ties to a run: this one may have been profiled."""
+    reports = run.found.loose_reports
+    if reports:
+        shown = wording.listed(reports)
+        yield Note("profiler-report", f"a profiler's report may be of this run, as it bears no job id: {shown}")
 
 
 def _saved(run: Run, checkpoints: Checkpoints) -> Iterator[Note]:

@@ -55,6 +55,8 @@ class FoundRun:
     `launcher` is what started it (sbatch, nemo-run, configured-sbatch, ...), empty where nothing tells. `saves` is
     positive evidence that it was to save a checkpoint, and `shards` what of one is on disk, None where nothing was
     looked at. `environment` is what its metadata say of container, versions and commits, by the names of the reports.
+    `twin_of` is why a run is not comparable that was launched together with this one: if this one is short, it is its
+    twin. `loose_reports` are the names of profiler's reports that may be of this run or of another one of its folder.
     """
 
     id: str
@@ -71,6 +73,9 @@ class FoundRun:
     modified: datetime | None = None
     excluded: Reason | None = None
     excluded_because: str = ""
+    twin_of: Reason | None = None
+    twin_because: str = ""
+    loose_reports: tuple[str, ...] = ()
     build: str = ""
     launch: str = ""
     launcher: str = ""
