@@ -27,7 +27,7 @@ def measure(run: Run, baseline: Baseline, now: datetime) -> Measurement:
     window they make the run invalid. A time that the log does not print follows from its tokens/s where it can. Metrics
     and notes are computed when they are first looked at: of older runs only the step time is.
     """
-    choice = choose_segment(run.attempts, baseline.window, baseline.steps)
+    choice, rivals = _slowest(run, baseline, now)
     excluded = checks.exclusion(run, choice) or _short_twin(run, choice, baseline)
     if choice is None:
         problem = checks.unusable(run, baseline, now)
@@ -62,6 +62,7 @@ def measure(run: Run, baseline: Baseline, now: datetime) -> Measurement:
         notes=Later(
             lambda: (
                 *tries.note(attempts),
+                *tries.slowest(rivals, baseline.window.statistic),
                 *notes.notes(run, choice, timed, baseline),
                 *notes.leaks(choice.segment.steps, baseline.window, width[0]),
                 *_saved(run, checkpoints),
@@ -72,6 +73,30 @@ def measure(run: Run, baseline: Baseline, now: datetime) -> Measurement:
         tries=attempts,
         checkpoints=checkpoints,
     )
+
+
+def _slowest(run: Run, baseline: Baseline, now: datetime) -> tuple[Choice | None, tuple[float, ...]]:
+    """Return the part of a run that is judged, and the statistics of all that might be, where a slower one decides.
+
+    A job that was slow, and made its steps once more until they were fast, was slow. Of several parts that finished,
+    cover the window and have no problem of their own the slowest counts, of equal ones the last.
+    """
+    last = choose_segment(run.attempts, baseline.window, baseline.steps)
+    if last is None or not last.rivals:
+        return last, ()
+    measured = []
+    for choice in (*last.rivals, last):
+        timed = timing(choice.segment.steps, baseline)
+        counted, mean_of = timed.steps.seconds[timed.counted], timed.steps.mean_of[timed.counted]
+        if checks.problems(run, choice, timed, baseline, now) or not len(counted):
+            if choice is last:
+                return last, ()  # what is wrong with the newest part is not hidden by an older one
+            continue
+        several = tuple(mean_of.tolist()) if (mean_of > 1).any() else ()
+        measured.append((statistic(counted, baseline.window.statistic, several), choice))
+    slowest = max(value for value, _ in measured)
+    judged = next(choice for value, choice in reversed(measured) if value == slowest)
+    return judged, () if judged is last else tuple(value for value, _ in measured)
 
 
 def _typical(values: Floats) -> float:

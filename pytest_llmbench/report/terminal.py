@@ -53,6 +53,7 @@ NOTEWORTHY = (
     "build-unknown",
     "attempts",
     "segments",
+    "slowest-attempt",
     "steps",
     "other-release",
     "repeat-disagrees",
