@@ -13,7 +13,7 @@ from pytest_llmbench.measure.later import Later
 from pytest_llmbench.measure.moving import moving_mean
 from pytest_llmbench.measure.timing import Timing, timing
 from pytest_llmbench.measure.window import Choice, choose_segment, statistic
-from pytest_llmbench.models import Baseline, Checkpoints, Measurement, Metric, Note, Problem, Run
+from pytest_llmbench.models import Baseline, Checkpoints, CopyOf, Measurement, Metric, Note, Problem, Reason, Run
 from pytest_llmbench.robust import median
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def measure(run: Run, baseline: Baseline, now: datetime) -> Measurement:
         return _unmeasured(run, baseline, (problem,) if excluded is None else (), excluded)
     timed = timing(choice.segment.steps, baseline)
     steps, counted = timed.steps, timed.counted
-    found = () if excluded else checks.problems(run, choice, timed, baseline, now)
+    found = () if excluded else (*_copied(run), *checks.problems(run, choice, timed, baseline, now))
     window, several = steps.seconds[counted], steps.mean_of[counted]
     mean_of = tuple(several.tolist()) if (several > 1).any() else ()
     seconds = statistic(window, baseline.window.statistic, mean_of) if len(window) else None
@@ -67,6 +67,7 @@ def measure(run: Run, baseline: Baseline, now: datetime) -> Measurement:
                 *notes.leaks(choice.segment.steps, baseline.window, width[0]),
                 *_saved(run, checkpoints),
                 *_reported(run),
+                *_coincident(run),
             )
         ),
         excluded=excluded,
@@ -130,6 +131,28 @@ def _of_part(found: Checkpoints, number: int) -> Checkpoints:
     if not found.records:
         return found
     return dataclasses.replace(found, records=tuple(record for record in found.records if record.part == number))
+
+
+def _copied(run: Run) -> Iterator[Problem]:
+    """Yield that a run is a copy of another one: what its own job measured nobody knows."""
+    if run.copy_of is not None and run.copy_of.certain:
+        yield Problem(Reason.COPIED, f"{_job(run.found.job_id, run.id)} is a copy of {_same_steps(run.copy_of)}")
+
+
+def _coincident(run: Run) -> Iterator[Note]:
+    """Yield that a run prints the same as another one, and that chance may have made that."""
+    if run.copy_of is not None and not run.copy_of.certain:
+        pairs = f"one of {10**-run.copy_of.log10_chance:,.0f} pairs" if run.copy_of.log10_chance < 0 else "every pair"
+        yield Note("same-steps", f"the same as {_same_steps(run.copy_of)}, which chance may make in {pairs}")
+
+
+def _same_steps(copy_of: CopyOf) -> str:
+    steps = wording.counted(copy_of.steps, "step")
+    return f"{_job(copy_of.job_id, copy_of.name)}: {steps} with the same time and loss"
+
+
+def _job(job_id: str, name: str) -> str:
+    return f"job {job_id} ({name})" if job_id else name
 
 
 def _short_twin(run: Run, choice: Choice | None, baseline: Baseline) -> Problem | None:

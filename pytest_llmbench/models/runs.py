@@ -129,15 +129,31 @@ def run_marks(job_id: str, logs: str, started: datetime | None) -> Marks:
     return frozenset((job_id, mark) for mark in (logs, started) if mark)
 
 
+@dataclass(frozen=True, slots=True)
+class CopyOf:
+    """Another run whose steps and losses a run has, too: its job, what it is called, and how many steps are equal.
+
+    `log10_chance` bounds how often chance makes such a pair; `certain`: it is a copy, and no coincidence.
+    """
+
+    job_id: str
+    name: str
+    steps: int
+    log10_chance: float
+    certain: bool
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """One execution: what was found, what its logs say, and which configuration it is."""
+    """One execution: what was found, what its logs say, and which configuration it is. `copy_of` is the run that has
+    the same steps."""
 
     found: FoundRun
     attempts: tuple[Attempt, ...]
     identity: Identity
     started: datetime | None = None
     started_from: str = ""
+    copy_of: CopyOf | None = None
 
     @property
     def id(self) -> str:
