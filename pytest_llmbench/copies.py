@@ -6,11 +6,13 @@ import dataclasses
 import math
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from itertools import islice
 from pathlib import Path
 
-from pytest_llmbench.models import Run
+from pytest_llmbench.coincidence import CERTAIN, WITNESSES, log10_chance, marks_of, parts_of, shared_steps, timed
+from pytest_llmbench.models import CopyOf, Key, PastRun, Run, logs_mark
 
 FILE_TIME = "the time of the file"
 
@@ -19,6 +21,9 @@ LONGEST_QUEUE = timedelta(days=7)
 
 CLOCK_SKEW = timedelta(days=1)
 """A start that lies further ahead than this is not believed, or an old run would be the newest for ever."""
+
+WRITTEN_TOGETHER = timedelta(seconds=2)
+"""Times that lie no further apart do not tell which of two files was there first."""
 
 LAUNCHED = re.compile(r"log-|slurm-|(combined|stdout)\.log$")
 """Names of logs that a launcher writes: a job of this name was there even if it left no step."""
@@ -131,3 +136,100 @@ def _timings(run: Run) -> list[tuple[int, float | None]]:
 def steps_in(run: Run) -> int:
     """Return how many steps all attempts of a run printed."""
     return sum(len(segment.steps) for attempt in run.attempts for segment in attempt.log.segments)
+
+
+def with_copies_marked(runs: Sequence[Run]) -> tuple[list[Run], list[tuple[Run, Run]]]:
+    """Return runs, newest first, with those marked that have the steps of another job; and copies that are none.
+
+    The newer of two such runs of one configuration is the copy, of different configurations the one that was written
+    later, or both where nothing says which. The second kind, with what each repeats, is left out: a second log of one
+    job and configuration elsewhere, and a log that names no job and has no start of its own.
+    """
+    marks: dict[int, list[Run]] = defaultdict(list)
+    copies: dict[str, CopyOf] = {}
+    left_out: dict[str, tuple[Run, Run]] = {}
+    for run in reversed(runs):
+        if run.identity.key is None:
+            continue
+        of_run = [mark for part in parts_of(run) for mark in marks_of(part.steps)]
+        near = {other.id: other for mark in of_run for other in marks[mark]}
+        for other in near.values():
+            if run.id not in copies and run.id not in left_out and other.id not in left_out:
+                _compare(run, other, runs, copies, left_out)
+        for mark in set(of_run):
+            marks[mark].append(run)
+    kept = [dataclasses.replace(run, copy_of=copies.get(run.id)) for run in runs if run.id not in left_out]
+    return kept, list(left_out.values())
+
+
+def with_past_copies(runs: Sequence[Run], past: Mapping[Key, Sequence[PastRun]]) -> Sequence[Run]:
+    """Return runs with those marked whose logs were, to the letter, those of another job's valid run in the history."""
+    known = {one.logs: (one, key) for key, of_key in past.items() for one in of_key if one.logs and one.valid}
+    return [_as_past_copy(run, *known.get(_logs(run), (None, None))) for run in runs] if known else runs
+
+
+def _as_past_copy(run: Run, original: PastRun | None, key: Key | None) -> Run:
+    job = run.found.job_id
+    if original is None or run.copy_of or run.identity.key is None or not job or original.job_id in ("", job):
+        return run
+    if run.started is not None and original.started > run.started:
+        return run  # what the history knows is the copy, and was judged before it was known as one
+    chance = log10_chance([(part, timed(part.steps) == timed(part.steps)) for part in parts_of(run)])
+    certain = chance < CERTAIN or all(attempt.log.started is not None for attempt in run.attempts)
+    if not certain and key != run.identity.key:
+        return run
+    name = f"of {original.started:%Y-%m-%d} in the history"
+    return dataclasses.replace(run, copy_of=CopyOf(original.job_id, name, steps_in(run), chance, certain))
+
+
+def _logs(run: Run) -> str:
+    return logs_mark([attempt.log.fingerprint for attempt in run.attempts]) if steps_in(run) else ""
+
+
+def _compare(
+    run: Run, other: Run, runs: Sequence[Run], copies: dict[str, CopyOf], left_out: dict[str, tuple[Run, Run]]
+) -> None:
+    """Add what a run is in the light of an older one to the copies, or to what is left out."""
+    shared = shared_steps(run, other)
+    if not shared:
+        return
+    alike = run.identity.key == other.identity.key
+    others = (one for one in runs if alike and one.identity.key == run.identity.key and not shared_steps(run, one))
+    chance = log10_chance(shared, tuple(islice(others, WITNESSES)))
+    certain = chance < CERTAIN or _is_same_text(run, other)
+    if not certain and not alike:
+        return
+    if certain and (nameless := next((one for one in (run, other) if _is_nameless(one, run, other)), None)):
+        left_out[nameless.id] = (nameless, other if nameless is run else run)
+    elif alike and run.found.job_id and run.found.job_id == other.found.job_id:
+        if certain and run.found.folder != other.found.folder:
+            left_out[run.id] = (run, other)
+    else:
+        steps = sum(int(mask.sum()) for _, mask in shared)
+        for copy, original in _in_order(run, other):
+            copies.setdefault(copy.id, CopyOf(original.found.job_id, original.id, steps, chance, certain))
+
+
+def _is_nameless(run: Run, *pair: Run) -> bool:
+    """Whether a run of a pair says neither a job nor a start of its own: it claims to be no other run."""
+    starts = {one.found.started for one in pair}
+    return not run.found.job_id and (run.found.started is None or len(starts) == 1)
+
+
+def _is_same_text(run: Run, other: Run) -> bool:
+    """Whether two runs have the same logs to the letter, which say when they were written: no second job does that."""
+    logs, others = ([attempt.log for attempt in one.attempts] for one in (run, other))
+    stamped = all(log.started is not None and log.fingerprint for log in logs)
+    return stamped and [log.fingerprint for log in logs] == [log.fingerprint for log in others]
+
+
+def _in_order(run: Run, other: Run) -> list[tuple[Run, Run]]:
+    """Return which of two runs is the copy of which, the newer one first."""
+    if run.identity.key == other.identity.key:
+        return [(run, other)]
+    begun = [one.found.started for one in (run, other)]
+    written = [one.found.modified for one in (run, other)]
+    for first, second in (begun, written):
+        if first is not None and second is not None and abs(first - second) > WRITTEN_TOGETHER:
+            return [(run, other)] if first > second else [(other, run)]
+    return [(run, other), (other, run)]

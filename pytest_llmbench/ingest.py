@@ -17,6 +17,7 @@ from pytest_llmbench.copies import (
     LAUNCHED,
     LONGEST_QUEUE,
     steps_in,
+    with_copies_marked,
     without_attached,
     without_copies,
 )
@@ -86,7 +87,8 @@ def ingest(
     own, attached = without_attached(runs)
     kept, copies = without_copies(sorted(own, key=lambda run: _recency(run, now), reverse=True))
     kept.sort(key=lambda run: _recency(run, now), reverse=True)
-    ignored += [f"{copy.id}: a copy of {original.id}" for copy, original in (*attached, *copies)]
+    kept, repeated = with_copies_marked(kept)
+    ignored += [f"{copy.id}: a copy of {original.id}" for copy, original in (*attached, *copies, *repeated)]
     unreadable = (Stray(f"unreadable-{path.name}", Reason.UNREADABLE, why, path) for path, why in discovery.unreadable)
     return Ingested(tuple(kept), tuple(unreadable), tuple(ignored))
 

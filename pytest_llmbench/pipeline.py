@@ -26,6 +26,7 @@ from pytest_llmbench.catalogue import (
     relatives_of,
     tolerance_of,
 )
+from pytest_llmbench.copies import with_past_copies
 from pytest_llmbench.ingest import Ingested, ingest
 from pytest_llmbench.models import (
     Baseline,
@@ -78,8 +79,9 @@ def judge_found(
     found: Ingested, settings: Settings, catalogue: Catalogue, now: datetime, past: Past = NO_PAST
 ) -> Batch:
     """Measure and judge runs that were read; those before `settings.since` only tell the noise."""
-    current = [run for run in found.runs if not _is_before(run, settings)]
-    measured = measure_runs(found.runs, catalogue, now)
+    runs = with_past_copies(found.runs, past)
+    current = [run for run in runs if not _is_before(run, settings)]
+    measured = measure_runs(runs, catalogue, now)
     judged = judge_measured(measured, settings, catalogue, now, past)
     judged, checks = together(with_asked(judged, catalogue.asked), settings, catalogue, now)
     return Batch(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 
 from pytest_llmbench.discover import names
-from pytest_llmbench.discover.evidence import exclusion
+from pytest_llmbench.discover.evidence import OwnedRun, exclusion, twin, with_reports
 from pytest_llmbench.discover.folders import Layout, surroundings
 from pytest_llmbench.discover.group import Draft, Group
 from pytest_llmbench.discover.launcher import launcher
@@ -40,8 +40,17 @@ def find_runs(paths: Sequence[Path], stores: Stores | None = None) -> Discovery:
     _drop_doubles(walk)
     found = places(walk.folders)
     logged = homes(found)
-    runs = [run for place in found for run in _runs(place, logged, walk)]
+    met = frozenset(folder.text for folder in walk.folders)
+    owned: list[OwnedRun] = [
+        (_with_twin(run, place, met), place.where.inside) for place in found for run in _runs(place, logged, walk)
+    ]
+    runs = with_reports(owned, walk.reports)
     return Discovery(_with_unique_ids(runs), tuple(walk.ignored), tuple(walk.unreadable))
+
+
+def _with_twin(run: FoundRun, place: Place, folders: Collection[str]) -> FoundRun:
+    reason, because = twin(place.folder.parts, len(place.where.inside), folders)
+    return replace(run, twin_of=reason, twin_because=because) if reason else run
 
 
 def _drop_doubles(walk: Walk) -> None:
@@ -74,7 +83,7 @@ def _runs(place: Place, logged: Mapping[str, Sequence[Path]], walk: Walk) -> Ite
         if draft.attempts:
             path = assigned.of_draft.get(position)
             record = _record(path, walk)
-            yield _found(draft, place, record, path if record else None, alone=len(found.drafts) == 1)
+            yield _found(draft, place, record, path if record else None)
     if not folder.only_chosen:
         for job, path in assigned.without_log.items():
             yield from _without_log(job, path, place, logged, walk)
@@ -90,7 +99,7 @@ def _without_log(
         return
     modified = next(file.modified for file in place.folder.files if file.name == path.name)
     draft = Draft(job, "llmb-config", modified=modified)
-    yield _found(draft, place, _record(path, walk), path, alone=not place.group.drafts)
+    yield _found(draft, place, _record(path, walk), path)
 
 
 def _note_undecided(assigned: Assignment, found: Group, walk: Walk) -> None:
@@ -115,7 +124,7 @@ def _record(path: Path | None, walk: Walk) -> Metadata | None:
     return record
 
 
-def _found(draft: Draft, place: Place, record: Metadata | None, metadata: Path | None, *, alone: bool) -> FoundRun:
+def _found(draft: Draft, place: Place, record: Metadata | None, metadata: Path | None) -> FoundRun:
     folder, where = place.folder, place.where
     attempts = tuple(attempt for _, attempt in sorted(draft.attempts.items()))
     spoken_for = draft.spoken_for and (draft.launched or _is_run_folder(folder.name, where))
@@ -123,7 +132,7 @@ def _found(draft: Draft, place: Place, record: Metadata | None, metadata: Path |
     job = draft.job or (record.job if record else "")
     logs = [names.uncompressed(one.log.name) for one in attempts]
     own_names = (*map(names.stem, logs), *reversed(inside))
-    excluded, because = exclusion(record, own_names, folder.reports, job, alone=alone)
+    excluded, because = exclusion(record, own_names)
     started, started_from = started_by_name(where.experiment)
     if record and record.started:
         started, started_from = record.started, "the launch time in the metadata"

@@ -24,6 +24,9 @@ LAYOUTS = ("results", "experiments", "workloads")
 """Folders that hold runs: what holds one of them is no part of a run."""
 
 REPORT = ".nsys-rep"
+PROFILES = "nsys"
+"""What the names of folders begin with that recipes write the profiler's reports into (`nsys`, `nsys_profile`)."""
+
 KEPT = (
     ".out",
     ".log",
@@ -62,8 +65,8 @@ class File(NamedTuple):
 
 @dataclass(eq=False)
 class Folder:
-    """One folder: its files, the names of the profiler's reports in it, the given path that led to it, and the files
-    that were given by name; `only_chosen` where nothing else in it was asked for.
+    """One folder: its files, the given path that led to it, and the files that were given by name; `only_chosen` where
+    nothing else in it was asked for.
 
     `text` is its whole path and `parts` the names in it: of thousands of folders, few are ever asked for as a path.
     """
@@ -72,7 +75,6 @@ class Folder:
     parts: tuple[str, ...]
     given: Path
     files: list[File] = field(default_factory=list)
-    reports: list[str] = field(default_factory=list)
     chosen: frozenset[str] = frozenset()
     only_chosen: bool = False
 
@@ -104,6 +106,8 @@ class Walk:
     folders: list[Folder] = field(default_factory=list)
     ignored: Notes = field(default_factory=list)
     unreadable: Notes = field(default_factory=list)
+    reports: dict[str, float] = field(default_factory=dict)
+    """The profiler's reports by their whole paths, and when each was last written (epoch seconds)."""
     _chosen: dict[_Identity, tuple[Path, set[str]]] = field(default_factory=dict)
     _seen: set[_Identity] = field(default_factory=set)
     _inside_runs: set[str] = field(default_factory=set)
@@ -180,7 +184,7 @@ class Walk:
             try:
                 if not entry.is_dir():
                     self._file(folder, entry)
-                elif not (entry.name.lower() in CLOSED and self._closed(folder, Path(entry.path))):
+                elif not (_is_special(entry.name) and self._closed(folder, Path(entry.path))):
                     inner = Folder(entry.path, (*folder.parts, entry.name), folder.given)
                     (links if entry.is_symlink() else below).append(inner)
             except OSError as error:
@@ -218,7 +222,7 @@ class Walk:
     def _file(self, folder: Folder, entry: Entry) -> None:
         name = entry.name
         if _is_report(name):
-            folder.reports.append(name)
+            self.reports[entry.path] = _written(entry)
             return
         chosen, told, link = name in folder.chosen, _is_told(name), entry.is_symlink()
         if not (chosen or told or link):
@@ -237,8 +241,11 @@ class Walk:
 
     def _closed(self, folder: Folder, path: Path) -> bool:
         """Take the profiler's reports of a folder that is called as one without logs; say whether it is closed."""
-        found = [entry.name for entry in self.stores.scan(path)]
-        folder.reports += [name for name in found if _is_report(name)]
+        entries = self.stores.scan(path)
+        self.reports |= {entry.path: _written(entry) for entry in entries if _is_report(entry.name)}
+        if path.name.lower() not in CLOSED:
+            return False
+        found = [entry.name for entry in entries]
         above = folder.parts[len(folder.given.parent.parts) :]
         holds_runs = any(name.lower() in LAYOUTS for name in found) and not any(map(_is_layout, above))
         closed = (folder.text in self._inside_runs and not holds_runs) or path.name.lower() == ".git"
@@ -271,6 +278,19 @@ def _is_kept(name: str) -> bool:
 
 def _is_told(name: str) -> bool:
     return _is_kept(name) or (RENAMED.fullmatch(name) is not None and not name.startswith("."))
+
+
+def _is_special(name: str) -> bool:
+    """Whether a folder is called as one without logs, or as one of the profiler's reports."""
+    return name.lower() in CLOSED or name.lower().startswith(PROFILES)
+
+
+def _written(entry: Entry) -> float:
+    """Return when a file was last written, 0 where that is not known: a report is evidence all the same."""
+    try:
+        return entry.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _is_report(name: str) -> bool:

@@ -12,8 +12,8 @@ from pytest_llmbench.measure import checks, metrics, notes, tries
 from pytest_llmbench.measure.later import Later
 from pytest_llmbench.measure.moving import moving_mean
 from pytest_llmbench.measure.timing import Timing, timing
-from pytest_llmbench.measure.window import choose_segment, statistic
-from pytest_llmbench.models import Baseline, Checkpoints, Measurement, Metric, Note, Problem, Run
+from pytest_llmbench.measure.window import Choice, choose_segment, statistic
+from pytest_llmbench.models import Baseline, Checkpoints, CopyOf, Measurement, Metric, Note, Problem, Reason, Run
 from pytest_llmbench.robust import median
 
 if TYPE_CHECKING:
@@ -27,14 +27,14 @@ def measure(run: Run, baseline: Baseline, now: datetime) -> Measurement:
     window they make the run invalid. A time that the log does not print follows from its tokens/s where it can. Metrics
     and notes are computed when they are first looked at: of older runs only the step time is.
     """
-    choice = choose_segment(run.attempts, baseline.window, baseline.steps)
-    excluded = checks.exclusion(run, choice)
+    choice, rivals = _slowest(run, baseline, now)
+    excluded = checks.exclusion(run, choice) or _short_twin(run, choice, baseline)
     if choice is None:
         problem = checks.unusable(run, baseline, now)
         return _unmeasured(run, baseline, (problem,) if excluded is None else (), excluded)
     timed = timing(choice.segment.steps, baseline)
     steps, counted = timed.steps, timed.counted
-    found = () if excluded else checks.problems(run, choice, timed, baseline, now)
+    found = () if excluded else (*_copied(run), *checks.problems(run, choice, timed, baseline, now))
     window, several = steps.seconds[counted], steps.mean_of[counted]
     mean_of = tuple(several.tolist()) if (several > 1).any() else ()
     seconds = statistic(window, baseline.window.statistic, mean_of) if len(window) else None
@@ -62,15 +62,42 @@ def measure(run: Run, baseline: Baseline, now: datetime) -> Measurement:
         notes=Later(
             lambda: (
                 *tries.note(attempts),
+                *tries.slowest(rivals, baseline.window.statistic),
                 *notes.notes(run, choice, timed, baseline),
                 *notes.leaks(choice.segment.steps, baseline.window, width[0]),
                 *_saved(run, checkpoints),
+                *_reported(run),
+                *_coincident(run),
             )
         ),
         excluded=excluded,
         tries=attempts,
         checkpoints=checkpoints,
     )
+
+
+def _slowest(run: Run, baseline: Baseline, now: datetime) -> tuple[Choice | None, tuple[float, ...]]:
+    """Return the part of a run that is judged, and the statistics of all that might be, where a slower one decides.
+
+    A job that was slow, and made its steps once more until they were fast, was slow. Of several parts that finished,
+    cover the window and have no problem of their own the slowest counts, of equal ones the last.
+    """
+    last = choose_segment(run.attempts, baseline.window, baseline.steps)
+    if last is None or not last.rivals:
+        return last, ()
+    measured = []
+    for choice in (*last.rivals, last):
+        timed = timing(choice.segment.steps, baseline)
+        counted, mean_of = timed.steps.seconds[timed.counted], timed.steps.mean_of[timed.counted]
+        if checks.problems(run, choice, timed, baseline, now) or not len(counted):
+            if choice is last:
+                return last, ()  # what is wrong with the newest part is not hidden by an older one
+            continue
+        several = tuple(mean_of.tolist()) if (mean_of > 1).any() else ()
+        measured.append((statistic(counted, baseline.window.statistic, several), choice))
+    slowest = max(value for value, _ in measured)
+    judged = next(choice for value, choice in reversed(measured) if value == slowest)
+    return judged, () if judged is last else tuple(value for value, _ in measured)
 
 
 def _typical(values: Floats) -> float:
@@ -104,6 +131,52 @@ def _of_part(found: Checkpoints, number: int) -> Checkpoints:
     if not found.records:
         return found
     return dataclasses.replace(found, records=tuple(record for record in found.records if record.part == number))
+
+
+def _copied(run: Run) -> Iterator[Problem]:
+    """Yield that a run is a copy of another one: what its own job measured nobody knows."""
+    if run.copy_of is not None and run.copy_of.certain:
+        yield Problem(Reason.COPIED, f"{_job(run.found.job_id, run.id)} is a copy of {_same_steps(run.copy_of)}")
+
+
+def _coincident(run: Run) -> Iterator[Note]:
+    """Yield that a run prints the same as another one, and that chance may have made that."""
+    if run.copy_of is not None and not run.copy_of.certain:
+        pairs = f"one of {10**-run.copy_of.log10_chance:,.0f} pairs" if run.copy_of.log10_chance < 0 else "every pair"
+        yield Note("same-steps", f"the same as {_same_steps(run.copy_of)}, which chance may make in {pairs}")
+
+
+def _same_steps(copy_of: CopyOf) -> str:
+    steps = wording.counted(copy_of.steps, "step")
+    return f"{_job(copy_of.job_id, copy_of.name)}: {steps} with the same time and loss"
+
+
+def _job(job_id: str, name: str) -> str:
+    return f"job {job_id} ({name})" if job_id else name
+
+
+def _short_twin(run: Run, choice: Choice | None, baseline: Baseline) -> Problem | None:
+    """Return why a run that was launched together with a profiled or traced one is no measurement: it is as short.
+
+    One that set out for all steps of the recipe is judged like any other.
+    """
+    reason = run.found.twin_of
+    if reason is None:
+        return None
+    segment = choice.segment if choice else None
+    if segment is not None:
+        total = segment.total_steps or int(segment.steps.index[-1]) + 1 - segment.first_step
+        if total >= baseline.steps:
+            return None
+    return Problem(reason, run.found.twin_because)
+
+
+def _reported(run: Run) -> Iterator[Note]:
+    """Yield the profiler's reports that no job id ties to a run: this one may have been profiled."""
+    reports = run.found.loose_reports
+    if reports:
+        shown = wording.listed(reports)
+        yield Note("profiler-report", f"a profiler's report may be of this run, as it bears no job id: {shown}")
 
 
 def _saved(run: Run, checkpoints: Checkpoints) -> Iterator[Note]:

@@ -47,6 +47,14 @@ def note(found: Sequence[Try]) -> Iterator[Note]:
     yield Note("segments" if runs else "attempts", f"{head}; the {which}, from {where}, is judged{told}")
 
 
+def slowest(seconds: Sequence[float], statistic: str) -> Iterator[Note]:
+    """Yield that a slower attempt decides than the last one; nothing without the times of several."""
+    if seconds:
+        shown = wording.listed([wording.seconds(value) for value in seconds])
+        text = f"{len(seconds)} finished attempts cover the window ({statistic.replace('_', ' ')} {shown}): the slowest"
+        yield Note("slowest-attempt", f"{text} is judged, for a fast one does not make good a slow one")
+
+
 def _try(number: int, attempt: Attempt, segment: Segment, steps: int, *, starts_over: bool, judged: bool) -> Try:
     finished, last = is_finished(segment, steps), int(segment.steps.index[-1])
     return Try(

@@ -17,16 +17,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The segment that is judged, where it stands, and how many other segments with steps the run holds."""
+    """The segment that is judged, where it stands, and how many other segments with steps the run holds.
+
+    `rivals` are the other ones that finished, cover the window and may be judged in its place, in their order.
+    """
 
     attempt: Attempt
     number: int
     segment: Segment
     others: int
+    rivals: tuple[Choice, ...] = ()
 
 
 def choose_segment(attempts: Sequence[Attempt], window: Window, steps: int) -> Choice | None:
-    """Choose the last finished segment that covers the window; None without steps.
+    """Choose the last finished segment that covers the window, with its rivals; None without steps.
 
     A requeued job is judged on the attempt that finished. Where the last segment started over after a finished one, or
     none is finished, the last one is judged: what is newer must not be hidden by what went well before it.
@@ -44,9 +48,10 @@ def choose_segment(attempts: Sequence[Attempt], window: Window, steps: int) -> C
     chosen = whole[-1] if whole else choices[-1]
     after = untraced[untraced.index(chosen) + 1 :] if whole else []
     if any(begins(segment.steps)[0] <= window.last for _, _, segment in after):
-        chosen = after[-1]
-    attempt, number, segment = chosen
-    return Choice(attempt, number, segment, others=len(choices) - 1)
+        chosen, whole = after[-1], []
+    others = len(choices) - 1
+    rivals = tuple(Choice(*one, others=others) for one in whole if one is not chosen)
+    return Choice(*chosen, others=others, rivals=rivals)
 
 
 def is_traced(attempt: Attempt, number: int) -> bool:

@@ -55,6 +55,8 @@ class FoundRun:
     `launcher` is what started it (sbatch, nemo-run, configured-sbatch, ...), empty where nothing tells. `saves` is
     positive evidence that it was to save a checkpoint, and `shards` what of one is on disk, None where nothing was
     looked at. `environment` is what its metadata say of container, versions and commits, by the names of the reports.
+    `twin_of` is why a run is not comparable that was launched together with this one: if this one is short, it is its
+    twin. `loose_reports` are the names of profiler's reports that may be of this run or of another one of its folder.
     """
 
     id: str
@@ -71,6 +73,9 @@ class FoundRun:
     modified: datetime | None = None
     excluded: Reason | None = None
     excluded_because: str = ""
+    twin_of: Reason | None = None
+    twin_because: str = ""
+    loose_reports: tuple[str, ...] = ()
     build: str = ""
     launch: str = ""
     launcher: str = ""
@@ -124,15 +129,31 @@ def run_marks(job_id: str, logs: str, started: datetime | None) -> Marks:
     return frozenset((job_id, mark) for mark in (logs, started) if mark)
 
 
+@dataclass(frozen=True, slots=True)
+class CopyOf:
+    """Another run whose steps and losses a run has, too: its job, what it is called, and how many steps are equal.
+
+    `log10_chance` bounds how often chance makes such a pair; `certain`: it is a copy, and no coincidence.
+    """
+
+    job_id: str
+    name: str
+    steps: int
+    log10_chance: float
+    certain: bool
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """One execution: what was found, what its logs say, and which configuration it is."""
+    """One execution: what was found, what its logs say, and which configuration it is. `copy_of` is the run that has
+    the same steps."""
 
     found: FoundRun
     attempts: tuple[Attempt, ...]
     identity: Identity
     started: datetime | None = None
     started_from: str = ""
+    copy_of: CopyOf | None = None
 
     @property
     def id(self) -> str:

@@ -40,6 +40,7 @@ class Reason(StrEnum):
     WINDOW_INCOMPLETE = "window-incomplete"
     IMPOSSIBLE_SAMPLE = "impossible-sample"
     ASYNCHRONOUS_DISPATCH = "asynchronous-dispatch"
+    COPIED = "copied"
     WRONG_CONFIGURATION = "wrong-configuration"
     PROFILED = "profiled"
     TRACED = "traced"

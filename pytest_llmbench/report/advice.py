@@ -39,6 +39,7 @@ ADVICE = {
     "wrong-configuration": "compare the run's settings with: llmbench baselines show {id} (with "
     "--baselines=DIR for your own); if they agree and the framework counts FLOPs in another way, give the baseline "
     "file a logged_tflops_factor",
+    "copied": "find the log that the job itself wrote, remove the copy, or run it again",
     "no-run": "give --llmb-logs a folder that holds a run of it, launch it (pytest -k {id} --llmb-launch), or select "
     "fewer with -k",
     "start-unknown": "correct the clock or the file's time, or name its folder by the time of its start",

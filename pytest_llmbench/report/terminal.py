@@ -55,6 +55,7 @@ NOTEWORTHY = (
     "build-unknown",
     "attempts",
     "segments",
+    "slowest-attempt",
     "steps",
     "other-release",
     "repeat-disagrees",

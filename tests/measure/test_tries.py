@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 from builders import BASELINE, NOW, log, run, segment, steps
 
 from pytest_llmbench.measure.measurement import measure
-from pytest_llmbench.models import Ending, Measurement, ParsedLog, Segment
+from pytest_llmbench.models import Ending, Measurement, ParsedLog, Reason, Segment
 
 KILLED = Ending("time-limit", "JOB 1 CANCELLED DUE TO TIME LIMIT", 300)
 
@@ -99,6 +101,41 @@ def test_a_good_run_does_not_hide_a_later_one_that_did_not_finish() -> None:
     assert not measurement.valid
     assert told(measurement) == [("segments", "2 runs in the log; the last, from line 203, is judged")]
     assert [(one.judged, one.starts_over) for one in measurement.tries] == [(False, False), (True, True)]
+
+
+def timed(seconds: float, *, line: int, **columns: Any) -> Segment:
+    """Return a finished run of 50 steps of so many seconds."""
+    return replace(segment(steps([seconds] * 50, **columns)), first_line=line, last_line=line + 90)
+
+
+@pytest.mark.parametrize(
+    ("logs", "line"),
+    [
+        ((log(timed(8.79, line=1), timed(7.325, line=203)),), 1),
+        ((log(timed(8.79, line=1)), log(timed(7.325, line=5))), 1),
+        ((log(timed(7.325, line=1), timed(8.79, line=203), timed(7.2, line=404)),), 203),
+        ((log(timed(7.325, line=1), timed(8.79, line=203)),), 203),
+    ],
+)
+def test_a_fast_attempt_does_not_hide_a_slow_one_that_finished(logs: tuple[ParsedLog, ...], line: int) -> None:
+    measurement = measured(*logs)
+    (judged,) = [one for one in measurement.tries if one.judged]
+    assert (judged.line, measurement.valid) == (line, True)
+    assert measurement.statistic_seconds == pytest.approx(8.79)
+    notes = [note.text for note in measurement.notes if note.code == "slowest-attempt"]
+    last = measurement.tries[-1].judged
+    assert len(notes) == (not last)
+    assert all("8.790 s" in text and "the slowest is judged" in text for text in notes)
+
+
+def test_an_attempt_that_cannot_be_judged_is_no_rival() -> None:
+    """The one before it was of another batch size: it says nothing of this configuration."""
+    other = timed(8.79, line=1, global_batch_size=np.full(50, 128.0))
+    measurement = measured(log(other, timed(7.325, line=203)))
+    assert (measurement.valid, measurement.statistic_seconds) == (True, pytest.approx(7.325))
+    diverged = timed(7.2, line=203, loss=np.full(50, np.nan))
+    measurement = measured(log(timed(8.79, line=1), diverged))
+    assert [problem.reason for problem in measurement.problems] == [Reason.DIVERGED]
 
 
 def test_one_attempt_is_not_worth_a_word() -> None:

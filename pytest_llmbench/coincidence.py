@@ -1,0 +1,152 @@
+"""Whether two runs print the same steps, and how probable that is by chance.
+
+Honest nights may agree where a log prints few digits, or the means of several steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pytest_llmbench.models import Run, Segment, Steps
+
+if TYPE_CHECKING:
+    from pytest_llmbench.models import Flags, Floats
+
+CERTAIN = -9.0
+"""Equal runs are no coincidence where chance makes them in fewer than 10^-9 of pairs."""
+
+SHINGLE = 3
+"""Steps in a row that two runs share before they are compared at all."""
+
+MARKS = 4
+"""Places of a log that are remembered: those of the smallest hash, most of which a copy has too."""
+
+UNSEEN = 3.0
+"""Equal pairs of steps that are assumed beyond those seen: of few steps nobody knows how often two are equal."""
+
+TAIL = 0.1
+"""The share of the fastest and of the slowest steps that do not tell how many values there are: a checkpoint slows
+the same steps of every run."""
+
+FEWEST = 3
+"""Steps of which anything can be said."""
+
+WITNESSES = 5
+"""Other runs of the configuration that are asked how often such steps agree."""
+
+_FACTORS = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9)
+
+
+def parts_of(run: Run) -> list[Segment]:
+    """Return the parts of a run's logs that hold steps, in their order."""
+    return [segment for attempt in run.attempts for segment in attempt.log.segments if len(segment.steps)]
+
+
+def marks_of(steps: Steps) -> list[int]:
+    """Return hashes of a few places of a part of a log: a copy shares some of them, though lines were lost or added."""
+    import numpy as np
+
+    factors = [np.uint64(factor) for factor in _FACTORS]
+    rows = steps.index.astype(np.uint64) * factors[0]
+    for values, factor in zip((timed(steps), steps.loss), factors[1:], strict=True):
+        bits = np.where(np.isnan(values), -1.0, values).view(np.uint64) * factor
+        rows ^= bits ^ (bits >> np.uint64(29))
+    reach = min(SHINGLE, len(rows))
+    hashes = rows[: len(rows) - reach + 1].copy()
+    for place in range(1, reach):
+        hashes = hashes * factors[0] + rows[place : len(rows) - reach + 1 + place]
+    hashes ^= hashes >> np.uint64(31)
+    return [int(mark) for mark in np.sort(hashes)[:MARKS]]
+
+
+def timed(steps: Steps) -> Floats:
+    """Return the printed time of each step, shape (n,): negative tokens/s where only they are printed."""
+    import numpy as np
+
+    seconds: Floats = np.where(np.isnan(steps.seconds), -steps.tokens_per_second_per_gpu, steps.seconds)
+    return seconds
+
+
+def shared_steps(run: Run, other: Run) -> list[tuple[Segment, Flags]]:
+    """Return the parts of a run, each with a mask of its steps that stand in the other one, too, where none of those
+    that both have differs in time or loss; empty where a part of it has no such counterpart.
+
+    A copy may have lost lines or got some: what counts is how many are left, and that no step contradicts it.
+    """
+    found = []
+    counterparts = parts_of(other)
+    for part in parts_of(run):
+        masks = (_agreeing(part.steps, one.steps) for one in counterparts)
+        mask = max((mask for mask in masks if mask is not None), key=lambda mask: int(mask.sum()), default=None)
+        if mask is None:
+            return []
+        found.append((part, mask))
+    return found
+
+
+def _agreeing(steps: Steps, other: Steps) -> Flags | None:
+    """Return a mask of the steps that both have; None where they differ in one, or share too few."""
+    import numpy as np
+
+    _, mine, theirs = np.intersect1d(steps.index, other.index, return_indices=True)
+    if 2 * len(mine) < min(len(steps), len(other)) or not len(mine):
+        return None
+    for own, of_other in ((timed(steps), timed(other)), (steps.loss, other.loss)):
+        if not np.array_equal(own[mine], of_other[theirs], equal_nan=True):
+            return None
+    mask: Flags = np.zeros(len(steps), dtype=np.bool_)
+    mask[mine] = True
+    return mask
+
+
+def log10_chance(shared: Sequence[tuple[Segment, Flags]], witnesses: Sequence[Run] = ()) -> float:
+    """Return the decimal logarithm of a bound of the probability that two runs print such steps by chance.
+
+    Two steps print the same time as often as two of the log's own do: that follows from the printed digits and the
+    spread of the steps. `witnesses` are other runs of the configuration, whose steps may agree more often than that, as
+    they do where a step's time depends on its number. Neighbours that are means over the same steps, or go together,
+    count as fewer steps. Losses count nothing: honest runs with one seed may print the same.
+    """
+    return sum(_of_part(part, mask, witnesses) for part, mask in shared)
+
+
+def _of_part(part: Segment, mask: Flags, witnesses: Sequence[Run]) -> float:
+    import numpy as np
+
+    from pytest_llmbench.judge.sample import within_run
+    from pytest_llmbench.measure.moving import moving_mean
+
+    values = np.abs(timed(part.steps))
+    mask = mask & np.isfinite(values) & (values > 0)
+    if mask.sum() < FEWEST:
+        return 0.0
+    weights = part.steps.mean_of[mask]
+    several = weights.tolist() if (weights > 1).any() else ()
+    independent = within_run(values[mask], "mean", moving_mean(part.steps), several).effective_sample_size
+    agreement = max((_agreement(values[mask]), *_witnessed(part.steps, witnesses)))
+    return independent * math.log10(min(agreement, 1.0))
+
+
+def _agreement(values: Floats) -> float:
+    """Return how often two of these values are equal, at most: of those in the middle, as if a few more pairs were."""
+    import numpy as np
+
+    cut = int(TAIL * len(values))
+    _, counts = np.unique(np.sort(values)[cut : len(values) - cut], return_counts=True)
+    total = int(counts.sum())
+    pairs = total * (total - 1) / 2
+    return (float((counts * (counts - 1)).sum()) / 2 + UNSEEN) / pairs if pairs else 1.0
+
+
+def _witnessed(steps: Steps, witnesses: Sequence[Run]) -> Iterator[float]:
+    """Yield how often a step of another run prints the same time as the step of that number here."""
+    import numpy as np
+
+    for run in witnesses:
+        for part in parts_of(run)[-1:]:
+            _, mine, theirs = np.intersect1d(steps.index, part.steps.index, return_indices=True)
+            if len(mine) >= FEWEST:
+                equal = int((timed(steps)[mine] == timed(part.steps)[theirs]).sum())
+                yield (equal + 1) / (len(mine) + 1)

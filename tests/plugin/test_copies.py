@@ -1,0 +1,178 @@
+"""A log that was copied under another job id is no second run; what chance makes alike is one."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import shutil
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sqlalchemy.dialects.sqlite  # noqa: F401 (its compiled parts cannot be imported twice, as pytester would)
+from generator import write_run
+from generator.plan import STARTED
+from sessions import Judge
+
+from pytest_llmbench.models import Baseline
+
+LLAMA = "llama3.1_8b-25.04-h100-bf16-16"
+OTHER = "llama3.1_8b-25.04-h100-bf16-8"
+MAXTEXT = "maxtext_llama2_70b-24.11-h100-bf16-64"
+GROK = "grok1_314b-25.05-gb200-bf16-128"
+NEMO1 = "nemotron4_340b-25.01-h100-bf16-128"
+OLD, NEW = "1530101", "1530222"
+
+
+@pytest.fixture
+def night(tmp_path: Path, baselines: dict[str, Baseline]) -> Any:
+    """Write a run of a configuration some days after the first one, and return its log."""
+
+    def write(name: str, day: int, job: str, **options: Any) -> Path:
+        return write_run(tmp_path, baselines[name], job_id=job, started=STARTED + timedelta(days=day), **options)
+
+    return write
+
+
+def verdict(judged: Judge, folder: Path, name: str, *options: str) -> tuple[str, str, str]:
+    """Return verdict, reason and judged job of a configuration."""
+    one = judged(f"--llmb-logs={folder}", *options).described[name]
+    return one["verdict"], one["reason"], (one["run"] or {}).get("job_id", "")
+
+
+def copied(log: Path, onto: Path, change: Callable[[str], str] = str) -> Path:
+    """Put the text of a log into the place of a later run's."""
+    onto.write_text(change(log.read_text()))
+    return onto
+
+
+def redated(text: str) -> str:
+    return text.replace("2025-06-02", "2025-06-03").replace(OLD, NEW)
+
+
+def with_lines_added(text: str) -> str:
+    return "".join(
+        f"{line}\nstep done\n" if place % 9 == 3 else f"{line}\n" for place, line in enumerate(text.split("\n"))
+    )
+
+
+def without_its_end(text: str) -> str:
+    """Cut behind the window: its last line is that of step 46 of 50."""
+    return "\n".join(line for line in text.split("\n") if not re.search(r"(global_step|completed step): 4[789]", line))
+
+
+@pytest.mark.parametrize("name", [LLAMA, MAXTEXT, GROK])
+@pytest.mark.parametrize("change", [str, redated, with_lines_added, without_its_end], ids=lambda one: one.__name__)
+def test_a_copy_of_an_older_log_under_another_job_id_is_invalid(
+    judged: Judge, tmp_path: Path, night: Any, name: str, change: Callable[[str], str]
+) -> None:
+    old = night(name, 0, OLD)
+    copied(old, night(name, 1, NEW), change)
+    assert verdict(judged, tmp_path, name) == ("INVALID", "copied", NEW)
+    one = judged(f"--llmb-logs={tmp_path}").described[name]
+    assert OLD in one["text"]
+    assert NEW in one["text"]
+
+
+def test_a_compressed_copy_is_one(judged: Judge, tmp_path: Path, night: Any) -> None:
+    old, new = night(LLAMA, 0, OLD), night(LLAMA, 1, NEW)
+    new.with_suffix(".out.gz").write_bytes(gzip.compress(old.read_bytes()))
+    new.unlink()
+    assert verdict(judged, tmp_path, LLAMA) == ("INVALID", "copied", NEW)
+
+
+def test_a_copy_is_found_by_workers_and_in_each_mode(pytester: pytest.Pytester, tmp_path: Path, night: Any) -> None:
+    copied(night(LLAMA, 0, OLD), night(LLAMA, 1, NEW))
+    result = pytester.runpytest_inprocess(
+        "-p", "no:cacheprovider", "-n2", f"--llmb-logs={tmp_path}", "--llmb-runs=each", "-k", f"{OLD} or {NEW}"
+    )
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines([f"*job {NEW} (*) is a copy of job {OLD}*"])
+
+
+def test_a_copy_of_another_configurations_log_is_invalid(judged: Judge, tmp_path: Path, night: Any) -> None:
+    """One log cannot be of 8 and of 16 GPUs: here nothing in the text contradicts either but the batch size."""
+    old = night(OTHER, 0, OLD)
+    copy = copied(
+        old, night(LLAMA, 1, NEW), lambda text: text.replace("global_batch_size: 128", "global_batch_size: 256")
+    )
+    os.utime(copy, (STARTED.timestamp() + 200_000, STARTED.timestamp() + 200_000))
+    session = judged(f"--llmb-logs={tmp_path}")
+    assert session.verdicts[OTHER] == "PASS"
+    assert (session.verdicts[LLAMA], session.described[LLAMA]["reason"]) == ("INVALID", "copied")
+
+
+def test_the_original_stands_where_the_copy_is_older_in_nothing(judged: Judge, tmp_path: Path, night: Any) -> None:
+    """A copy among the nights before is no night, and the newest run is judged as it is."""
+    copied(night(LLAMA, 0, OLD), night(LLAMA, 1, NEW))
+    night(LLAMA, 2, "1530333")
+    assert verdict(judged, tmp_path, LLAMA) == ("PASS", "within-tolerance", "1530333")
+
+
+def test_a_second_log_of_one_job_is_no_second_run(judged: Judge, tmp_path: Path, night: Any) -> None:
+    """The same job, with edited dates and in another folder: one run, as old as it was."""
+    old = night(LLAMA, 0, OLD)
+    new = night(LLAMA, 5, OLD + "9")
+    copied(old, new.with_name(new.name.replace(OLD + "9", OLD)), lambda text: text.replace("2025-06-02", "2025-06-07"))
+    new.unlink()
+    one = judged(f"--llmb-logs={tmp_path}", "-v").described[LLAMA]
+    assert (one["verdict"], one["run"]["job_id"], one["run"]["started"][:10]) == ("PASS", OLD, str(STARTED.date()))
+
+
+def test_a_copy_whose_original_only_the_history_knows_is_invalid(judged: Judge, tmp_path: Path, night: Any) -> None:
+    old = night(LLAMA, 0, OLD)
+    options = (f"--llmb-history={tmp_path / 'history.db'}", "-k", LLAMA)
+    assert verdict(judged, tmp_path, LLAMA, *options)[0] == "PASS"
+    copied(old, night(LLAMA, 1, NEW))
+    shutil.rmtree(old.parents[1])
+    assert verdict(judged, tmp_path, LLAMA, *options) == ("INVALID", "copied", NEW)
+
+
+def test_a_run_does_not_become_a_copy_of_one_that_was_removed(judged: Judge, tmp_path: Path, night: Any) -> None:
+    """The history knows the copy, too: it was INVALID, and says nothing against the original."""
+    options = (f"--llmb-history={tmp_path / 'history.db'}", "-k", LLAMA)
+    new = copied(night(LLAMA, 0, OLD), night(LLAMA, 1, NEW))
+    assert verdict(judged, tmp_path, LLAMA, *options)[0] == "INVALID"
+    shutil.rmtree(new.parents[1])
+    assert verdict(judged, tmp_path, LLAMA, *options) == ("PASS", "within-tolerance", OLD)
+
+
+def five_step_means(job: int, seconds: float) -> tuple[float, ...]:
+    """Return what NeMo 1 prints of a steady run: the means of five steps, three digits."""
+    single = seconds * (1 + 0.002 * np.random.default_rng(job).standard_normal(50))
+    means = [single[max(0, step - 4) : step + 1].mean() for step in range(50)]
+    return tuple(float(f"{value:.1f}") for value in means)
+
+
+def test_honest_nights_of_coarse_means_are_no_copies(
+    judged: Judge, tmp_path: Path, night: Any, baselines: dict[str, Baseline]
+) -> None:
+    """Three digits of a five-step mean: two nights that print the same are told, and green."""
+    expected = baselines[NEMO1].step_seconds
+    printed = five_step_means(1, expected)
+    night(NEMO1, 0, OLD, seconds=printed)
+    night(NEMO1, 1, NEW, seconds=printed)
+    one = judged(f"--llmb-logs={tmp_path}").described[NEMO1]
+    assert (one["verdict"], one["run"]["job_id"]) == ("PASS", NEW)
+    (note,) = [note["text"] for note in one["notes"] if note["code"] == "same-steps"]
+    assert OLD in note
+
+
+def test_the_same_text_to_the_letter_with_its_dates_is_a_copy_however_coarse(
+    judged: Judge, tmp_path: Path, night: Any, baselines: dict[str, Baseline]
+) -> None:
+    printed = five_step_means(1, baselines[NEMO1].step_seconds)
+    copied(night(NEMO1, 0, OLD, seconds=printed), night(NEMO1, 1, NEW))
+    assert verdict(judged, tmp_path, NEMO1) == ("INVALID", "copied", NEW)
+
+
+@pytest.mark.parametrize("name", [LLAMA, NEMO1, MAXTEXT, GROK])
+def test_a_month_of_honest_nights_holds_no_copy(judged: Judge, tmp_path: Path, night: Any, name: str) -> None:
+    for day in range(30):
+        night(name, day, str(1530000 + day))
+    session = judged(f"--llmb-logs={tmp_path}", "--llmb-runs=each", "-k", name)
+    assert {one["verdict"] for one in session.described.values()} == {"PASS"}

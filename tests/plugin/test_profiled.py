@@ -1,0 +1,138 @@
+"""Runs that were profiled, as each release leaves its reports: they never stand in for a night, nor silence one."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from generator import write_run
+from generator.plan import STARTED
+from sessions import Judge, Judged
+
+from pytest_llmbench.models import Baseline
+
+GROK = "grok1_314b-24.11-h100-bf16-512"
+NEMOTRON = "nemotron4_340b-25.01-h100-bf16-128"
+LLAMA = "llama3.1_70b-25.04-h100-fp8-256"
+OLD, NEW = "1388101", "1388109"
+
+
+@pytest.fixture
+def night(tmp_path: Path, baselines: dict[str, Baseline]) -> Any:
+    """Write a run of a configuration some days after the first one, and return its log."""
+
+    def write(name: str, day: int, job: str, **options: Any) -> Path:
+        return write_run(tmp_path, baselines[name], job_id=job, started=STARTED + timedelta(days=day), **options)
+
+    return write
+
+
+def told(judged: Judge, folder: Path, name: str, *options: str) -> tuple[str, str, list[str]]:
+    """Return verdict, judged job and codes of the notes of a configuration."""
+    one = judged(f"--llmb-logs={folder}", *options).described[name]
+    return one["verdict"], (one["run"] or {}).get("job_id", ""), [note["code"] for note in one["notes"]]
+
+
+def verdicts(session: Judged) -> dict[str, str]:
+    return {one["run"]["job_id"]: one["verdict"] for one in session.described.values() if one.get("run")}
+
+
+@pytest.mark.parametrize("name", [GROK, NEMOTRON])
+@pytest.mark.parametrize("below", ["nsys", "nsys_profile", "nsys/run", "."])
+def test_a_report_below_a_results_folder_marks_its_job_alone(
+    judged: Judge, tmp_path: Path, night: Any, name: str, below: str
+) -> None:
+    """The newest comparable run is judged, with a note; the folder holds the logs of all nights."""
+    night(name, 0, OLD)
+    log = night(name, 1, NEW)
+    folder = log.parent / below
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"model-size-dtype_512g_{NEW}_0_3.nsys-rep").touch()
+    verdict, job, notes = told(judged, tmp_path, name)
+    assert (verdict, job, "not-comparable" in notes) == ("PASS", OLD, True)
+    night(name, 2, "1388120")
+    verdict, job, notes = told(judged, tmp_path, name)
+    assert (verdict, job, "not-comparable" in notes) == ("PASS", "1388120", False)
+
+
+@pytest.mark.parametrize("name", [GROK, NEMOTRON])
+def test_a_configuration_with_profiled_runs_alone_is_missing(
+    judged: Judge, tmp_path: Path, night: Any, name: str
+) -> None:
+    for day, job in ((0, OLD), (1, NEW)):
+        log = night(name, day, job)
+        (log.parent / "nsys").mkdir(exist_ok=True)
+        (log.parent / "nsys" / f"m-s-d_128g_{job}_0_0.nsys-rep").touch()
+    session = judged(f"--llmb-logs={tmp_path}")
+    assert session.verdicts[name] == "MISSING"
+    assert session.described[name]["reason"] == "only-not-comparable"
+    assert session.ret == pytest.ExitCode.TESTS_FAILED
+    each = judged(f"--llmb-logs={tmp_path}", "--llmb-runs=each")
+    assert verdicts(each) == {OLD: "NOT_COMPARABLE", NEW: "NOT_COMPARABLE"}
+
+
+def test_a_report_in_an_archive_is_evidence_too(judged: Judge, tmp_path: Path, night: Any) -> None:
+    night(NEMOTRON, 0, OLD)
+    log = night(NEMOTRON, 1, NEW)
+    (log.parent / "nsys").mkdir()
+    (log.parent / "nsys" / f"nemotron4-340b-bf16_128g_{NEW}_0_0.nsys-rep").touch()
+    packed = tmp_path / "runs.tar.gz"
+    with tarfile.open(packed, "w:gz") as archive:
+        archive.add(tmp_path / "results", "results")
+    assert told(judged, packed, NEMOTRON)[:2] == ("PASS", OLD)
+
+
+def test_a_process_report_marks_the_only_run_of_its_experiment(judged: Judge, tmp_path: Path, night: Any) -> None:
+    """`experiments/E/profile_<process>.nsys-rep`, where the document of 25.04 says that it is written."""
+    log = night(LLAMA, 0, OLD)
+    (log.parents[2] / "profile_4711.nsys-rep").touch()
+    assert told(judged, tmp_path, LLAMA)[0] == "MISSING"
+    assert verdicts(judged(f"--llmb-logs={tmp_path}", "--llmb-runs=each")) == {OLD: "NOT_COMPARABLE"}
+
+
+def test_a_report_that_nothing_ties_to_a_job_is_a_note(judged: Judge, tmp_path: Path, night: Any) -> None:
+    night(LLAMA, 0, OLD)
+    log = night(LLAMA, 1, NEW)
+    (log.parents[2] / "profile_4711.nsys-rep").touch()
+    verdict, job, notes = told(judged, tmp_path, LLAMA)
+    assert (verdict, job, "profiler-report" in notes) == ("PASS", NEW, True)
+
+
+def test_a_report_of_long_ago_does_not_silence_the_only_run_of_a_folder(
+    judged: Judge, tmp_path: Path, night: Any
+) -> None:
+    """Older runs were pruned: what they left of a profiler is not of the run that is there now."""
+    log = night(LLAMA, 9, NEW)
+    report = log.parents[2] / "profile_4711.nsys-rep"
+    report.touch()
+    os.utime(report, (STARTED.timestamp(), STARTED.timestamp()))
+    verdict, job, notes = told(judged, tmp_path, LLAMA)
+    assert (verdict, job, "profiler-report" in notes) == ("PASS", NEW, True)
+
+
+@pytest.mark.parametrize("ending", ["_nsys", "_nccltrace"])
+def test_the_short_twin_of_a_profiled_run_is_not_comparable(
+    judged: Judge, tmp_path: Path, night: Any, ending: str
+) -> None:
+    """NeMo-Run launches `E` and `E_nsys` together, both of 25 steps: neither is a measurement."""
+    night(LLAMA, 0, OLD)
+    log = night(LLAMA, 1, NEW, steps=25)
+    beside = log.parent.with_name(log.parent.name + ending)
+    beside.mkdir()
+    (beside / log.name.replace(log.parent.name, beside.name)).write_text(log.read_text())
+    (log.parents[2] / "profile_4711.nsys-rep").touch()
+    verdict, job, notes = told(judged, tmp_path, LLAMA)
+    assert (verdict, job, "not-comparable" in notes) == ("PASS", OLD, True)
+    assert "profiler-report" not in notes or ending == "_nccltrace"  # the profiled run explains it
+
+
+def test_a_run_of_all_steps_beside_a_profiled_one_is_judged(judged: Judge, tmp_path: Path, night: Any) -> None:
+    """It is none that is too short to compare: what it says must not be lost."""
+    night(LLAMA, 0, OLD)
+    log = night(LLAMA, 1, NEW, factor=1.2)
+    log.parent.with_name(f"{log.parent.name}_nsys").mkdir()
+    assert told(judged, tmp_path, LLAMA)[:2] == ("REGRESSION", NEW)
