@@ -6,7 +6,16 @@ import re
 from collections.abc import Sequence
 
 from pytest_llmbench.parse.dropped import TORN, UNKNOWN_STEP, Tally
-from pytest_llmbench.parse.records import NAN, NOT_FINITE, Origin, StepRecord, Torn, line_stop, printed_unit, without_codes
+from pytest_llmbench.parse.records import (
+    NAN,
+    NOT_FINITE,
+    Origin,
+    StepRecord,
+    Torn,
+    line_stop,
+    printed_unit,
+    without_codes,
+)
 
 MARKER = b"[PAX STATUS]: "
 TOOK = b"train_step() took "
