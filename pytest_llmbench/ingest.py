@@ -141,17 +141,14 @@ def _read_as_known(run: Run, catalogue: Catalogue) -> Run:
 
 
 def _parsed(files: AttemptFiles, reading: Reading) -> ParsedLog:
-    from pytest_llmbench.parse.cause import combined
+    from pytest_llmbench.parse.cause import with_error
 
     try:
         log = reading.log(files.log)
         said = reading.ending(files.err) if files.err else None
     except LogError as error:
         return ParsedLog(dialect=None, segments=(), ending=Ending(UNREADABLE, str(error), 0))
-    if said is None:
-        return log
-    readings = tuple(dataclasses.replace(one, ending=combined(one.ending, said)) for one in log.readings)
-    return dataclasses.replace(log, ending=combined(log.ending, said), readings=readings)
+    return with_error(log, said)
 
 
 def _is_run(found: FoundRun, attempts: Sequence[Attempt]) -> bool:

@@ -36,6 +36,7 @@ ENDINGS = {
     "segfault": "a process crashed",
     "traceback": "a process died of an exception",
     "nccl-timeout": "NCCL gave up waiting for a collective operation",
+    "exited": "it ended itself before its last step",
     "aftermath": "a process ended because of another one, of whose end nothing is said",
     "task-failure": "a task of it failed",
     "step-cancelled": "its step was cancelled, by hand (scancel) unless it failed without a word",
@@ -50,7 +51,8 @@ def ended(ending: Ending, log: str) -> str:
     """
     if ending.code not in ENDINGS:
         return ending.text
-    doubt = "; steps follow it, so it may not be the cause" if ending.went_on else ""
+    follows = "training began after it" if ending.before_training else "steps follow it"
+    doubt = f"; {follows}, so it may not be the cause" if ending.went_on else ""
     other = ending.beside
     return _ended(ending, log) + doubt + (f"; {_when(other, ending)} {_ended(other, log)}" if other else "")
 

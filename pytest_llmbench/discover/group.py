@@ -12,6 +12,8 @@ from pytest_llmbench.discover.metadata import FILE_NAME
 from pytest_llmbench.discover.walk import File, Folder, Notes
 from pytest_llmbench.models import AttemptFiles
 
+_LOG_ENDS = (".out", ".log", "_stdout.txt")
+"""How the name of a log ends; the last one is what GPT-NeoX writes."""
 _SLURM = re.compile(r"slurm-(\d+(?:[_+]\d+)?)\.out", re.IGNORECASE)
 _SKIPPED = {
     "sbatch_": "the launcher's second copy of a job's output",
@@ -69,7 +71,7 @@ def group(folder: Folder) -> Group:
 
 def _is_log(name: str, folder: Folder) -> bool:
     plain = names.uncompressed(name)
-    return name in folder.chosen or (plain.lower().endswith((".out", ".log")) and not _SLURM.fullmatch(plain))
+    return name in folder.chosen or (plain.lower().endswith(_LOG_ENDS) and not _SLURM.fullmatch(plain))
 
 
 def _is_compressed(file: File) -> bool:
@@ -80,7 +82,7 @@ def _reason(name: str, others: Collection[str], folder: Folder) -> str:
     """Return why a file is not taken as a log; an empty string where it is, or where nobody would expect it to be."""
     if name.endswith((".yaml", ".yml", ".err")):
         return ""
-    if not name.endswith((".out", ".log")):
+    if not name.endswith(_LOG_ENDS):
         return "not read, by its name; give the file itself to read it as a log"
     found = _SKIPPED_LOG.match(name)
     if found and (found.start(1) == 0 or not _TRAINING.search(name)):

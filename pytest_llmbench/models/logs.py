@@ -122,6 +122,7 @@ class Ending:
 
     file: the name of the file of that line where it is not the log itself. rank: which process wrote it, in words.
     beside: what else happened, before it or because of it. went_on: steps follow, so it may be no more than a warning.
+    before_training: a standard error shows that training began behind it.
     """
 
     code: str
@@ -131,6 +132,7 @@ class Ending:
     rank: str = ""
     beside: Ending | None = None
     went_on: bool = False
+    before_training: bool = False
 
 
 SAVE, LOAD = "save", "load"

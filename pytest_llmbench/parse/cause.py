@@ -6,13 +6,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from pytest_llmbench.models import Ending
+from pytest_llmbench.models import Ending, ParsedLog
 from pytest_llmbench.parse.dropped import printable
 from pytest_llmbench.parse.tracebacks import HEAD
 
 CODES = (
     *("time-limit", "node-failure", "gpu-failure", "out-of-memory", "gpu-out-of-memory", "diverged", "preempted"),
-    *("requeued", "cancelled", "segfault", "traceback", "nccl-timeout", "aftermath", "task-failure", "step-cancelled"),
+    *("requeued", "cancelled", "exited"),
+    *("segfault", "traceback", "nccl-timeout", "aftermath", "task-failure", "step-cancelled"),
 )
 """All of them, the stronger cause first; of a crash, an exception and NCCL's time-out in one log the first counts."""
 
@@ -21,6 +22,9 @@ DECISIONS = ("time-limit", "node-failure", "preempted", "requeued", "cancelled")
 
 FAILURES = ("gpu-failure", "out-of-memory", "gpu-out-of-memory", "diverged", "segfault", "traceback")
 """A process died of itself; others can fail for that reason."""
+
+ORDERLY = ("exited",)
+"""The program ended itself: of a run that finished it says nothing."""
 
 CRASHES = ("segfault", "traceback", "nccl-timeout")
 
@@ -54,6 +58,17 @@ def combined(log: Ending | None, error: Ending | None) -> Ending | None:
     telling = other.code in (*FAILURES, "nccl-timeout") and other.code != main.code and not other.went_on
     beside = other if telling else None
     return replace(main, beside=main.beside or beside)
+
+
+def with_error(log: ParsedLog, error: Ending | None) -> ParsedLog:
+    """Return a log with the ending that it and its standard error tell together.
+
+    What happened before training began ended no run with steps.
+    """
+    if error is None or (error.before_training and log.segments):
+        return log
+    readings = tuple(replace(reading, ending=combined(reading.ending, error)) for reading in log.readings)
+    return replace(log, ending=combined(log.ending, error), readings=readings)
 
 
 def _strength(ending: Ending) -> float:

@@ -111,9 +111,17 @@ FORMS: dict[bytes, tuple[Form, ...]] = {
     ),
     FINALIZATION: (Form(b"", re.compile(re.escape(FINALIZATION)), SAVE, Meaning.ASYNCHRONOUS),),
 }
+ASYNCHRONOUS = b"sync c"
+"""What stands before is asked for only where this was found: one needle does for all that tell of such saves."""
+
+
+def _needle_of(before: bytes) -> bytes:
+    return (ASYNCHRONOUS if before.endswith(ASYNCHRONOUS) else before) + CHECKPOINT
+
+
 _OF_CHECKPOINT = {
-    before + CHECKPOINT: tuple(form for form in FORMS[CHECKPOINT] if form.before == before)
-    for before in (form.before for form in FORMS[CHECKPOINT])
+    needle: tuple(form for form in FORMS[CHECKPOINT] if _needle_of(form.before) == needle)
+    for needle in (_needle_of(form.before) for form in FORMS[CHECKPOINT])
 }
 NEEDLES = (*_OF_CHECKPOINT, *(needle for needle in FORMS if needle != CHECKPOINT))
 """The word alone stands in too many lines that say nothing of this kind."""
@@ -159,7 +167,7 @@ class Found:
 
 def _read(hit: Hit) -> tuple[Meaning, CheckpointRecord] | None:
     forms = _OF_CHECKPOINT.get(hit.needle)
-    begin = hit.start + (len(forms[0].before) if forms else 0)
+    begin = hit.start + (len(hit.needle) - len(CHECKPOINT) if forms else 0)
     for form in forms or FORMS[hit.needle]:
         if not hit.text.endswith(form.before, 0, begin):
             continue

@@ -89,7 +89,7 @@ DIALECTS = {
         needles=(b"iteration  ", b"iteration (", b"Step Time : "),  # with two blanks: NeMo 2 has one, in every step
         reader="pytest_llmbench.parse.megatron:read_step",
         starts=(
-            b"-------------------- arguments --------------------",  # GPT-NeoX; in Megatron's, with more dashes, too
+            b"-------------------- arguments --------------------",  # Megatron's has more dashes
             b"time to initialize megatron (seconds): ",
             b"> building train, validation, and test datasets ...",
         ),

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from pytest_llmbench.models import Ending, Segment
-from pytest_llmbench.parse.cause import FAILURES, PLACES, decided
+from pytest_llmbench.parse.cause import FAILURES, ORDERLY, PLACES, decided
 from pytest_llmbench.parse.dropped import printable
 from pytest_llmbench.parse.ranks import rank_of
 from pytest_llmbench.parse.records import line_stop
@@ -34,6 +34,7 @@ PATTERNS = {
     "preempted": SLURM + rb".{0,99}DUE TO PREEMPTION|\bPreemption detected, saving checkpoint and exiting",
     "requeued": SLURM + rb".{0,99}DUE TO JOB REQUEUE",
     "cancelled": rb"error: \*\*\* JOB \S{1,99} (?:ON \S{1,99} )?CANCELLED ",
+    "exited": rb"\[exiting program after (?:consuming all available data|[\d.]{1,20} minutes)",
     "segfault": rb"\bSegmentation fault\b",
     "nccl-timeout": rb"Watchdog caught collective operation timeout",
     "task-failure": SLURM + rb".{0,99}DUE TO TASK FAILURE"
@@ -50,6 +51,7 @@ NEEDLES = (
     b"Preemption detected",
     b"collective operation timeout",
     b"Segmentation fault",
+    b"[exiting program after ",
     HEAD,
 )
 
@@ -62,6 +64,7 @@ WORDS = (
         b"Preemption detected",
         b"Segmentation fault",
         b"operation timeout",
+        b"[exiting program after ",
     ),
 )
 """A line without any of them matches no pattern: to look for words costs a hundredth of what the patterns do."""
@@ -89,10 +92,14 @@ LATE_STEPS = 2
 
 
 class Decisive(NamedTuple):
-    """From which line on an ending counts, and from which on no more steps follow it than are printed late."""
+    """From which line on an ending counts, and from which on no more steps follow it than are printed late.
+
+    finished: whether the last attempt is, so that an orderly end says nothing.
+    """
 
     first: int = 0
     near: int = 0
+    finished: bool = False
 
 
 WHOLE = Decisive()
@@ -124,15 +131,25 @@ class Endings:
     def result(self, decisive: Decisive = WHOLE) -> Ending | None:
         """Return what ended the log, with what else happened beside it, or None.
 
-        What is followed by more than a few steps counts only where nothing else is found, and is told as doubtful.
+        What is followed by more than a few steps counts only where nothing else is found, and is told as doubtful; a
+        warning's traceback does not count there.
         """
         found = [(ending.line, ending) for kind in self._found.values() for ending in kind]
-        found += [(each.head, _raised(each)) for each in self._tracebacks.found]
+        raised = [each for each in self._tracebacks.found if not each.warned]
+        found += [(each.head, _raised(each)) for each in raised]
+        if decisive.finished:
+            found = [(line, ending) for line, ending in found if ending.code not in ORDERLY]
         near = decided([ending for line, ending in found if line >= decisive.near])
         if near is not None:
             return near
-        early = decided([ending for line, ending in found if line >= decisive.first])
+        of_warnings = {each.head for each in raised if each.below_warning}
+        early = decided([ending for line, ending in found if line >= decisive.first and line not in of_warnings])
         return early and replace(early, went_on=True)
+
+    def before_training(self) -> Ending | None:
+        """Return what was found as something that happened before training began, or None."""
+        found = self.result()
+        return found and replace(found, went_on=True, before_training=True)
 
     def _add(self, hit: Hit) -> None:
         """Take the line of a needle, unless it was taken for the needle before."""
@@ -166,7 +183,7 @@ def decisive_lines(segments: Sequence[Segment], end_lines: Iterable[int]) -> Dec
     last = segments[-1]
     if last.finished:
         line = max((line for line in end_lines if line >= last.first_line), default=last.last_line)
-        return Decisive(line, line)
+        return Decisive(line, line, finished=True)
     late = len(last.steps) - 1 - LATE_STEPS
     return Decisive(last.first_line, int(last.steps.line[late]) if late > 0 else last.first_line)
 

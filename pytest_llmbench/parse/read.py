@@ -14,6 +14,8 @@ from pytest_llmbench.parse.collect import Collector
 from pytest_llmbench.parse.endings import NEEDLES, Endings, of_file
 from pytest_llmbench.parse.fingerprint import Fingerprint, sample
 from pytest_llmbench.parse.scan import find, windows
+from pytest_llmbench.parse.training import NEEDLES as TRAINING
+from pytest_llmbench.parse.training import Training
 
 CUT = "cut"
 """The code of the ending of a log whose compressed data end before their end."""
@@ -57,12 +59,17 @@ def read_log(source: Path | Stream, extra: Iterable[RegexDialect] = (), *, threa
 
 
 def read_ending(source: Path | Stream) -> Ending | None:
-    """Return how a standard error says that the job ended, or None; LogError if it cannot be read."""
+    """Return how a standard error says that the job ended, or None; LogError if it cannot be read.
+
+    What stands there only before training began, by the lines that tell of that, ended no run with steps.
+    """
     stream = source if isinstance(source, Stream) else Stream(local.blocks(source), source)
-    found = Endings()
+    found, training = Endings(), Training()
     for window in windows(stream):
-        found.take(window, find(window, NEEDLES))
-    ending = found.result()
+        hits = find(window, (*NEEDLES, *TRAINING))
+        found.take(window, [hit for hit in hits if hit.needle in NEEDLES])
+        training.take(hit for hit in hits if hit.needle in TRAINING)
+    ending = found.result(training.decisive()) or found.before_training()
     return ending and of_file(ending, stream.path.name)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_llmbench.parse.ranks import rank_of
+from pytest_llmbench.parse.records import line_stop
 from pytest_llmbench.parse.scan import REACH, REACH_BACK, Hit, Window
 
 HEAD = b"Traceback (most recent call last)"
@@ -35,6 +36,17 @@ EXCEPTION = re.compile(rb"(?:(?:[A-Za-z_]\w*\.){1,20}(?:_?[A-Z]\w*|\w*error)|(?=
 """How the line of an exception begins: a class with its module, or without one and with a name as exceptions have. Old
 classes are written small: `socket.gaierror`, `struct.error`."""
 
+WARNED = re.compile(rb"\b(?:WARN(?:ING)?|[Ww]arning)\b|\[NeMo W |(?:\A|[\s\]])W\d{4} \d\d:\d\d:\d\d|[A-Z]\w*Warning: ")
+"""A logger writes a traceback as a warning, and the process goes on. Not so of INFO: launchers write what their
+children print, and what those died of, at that level."""
+LINES_ABOVE = 3
+"""As many lines above a head may hold the warning that it belongs to."""
+
+LISTED = re.compile(rb":?(?:\\r)?\\n")
+"""Follows the head where a traceback is printed as a list, or as the text of one string."""
+NEXT_LINE = re.compile(rb"(?:\\r)?\\n")
+QUOTES = b" \t'\",[]"
+
 CODE_INDENT = b"    "
 """Stands before a line of the program in a traceback, and before the marks under it."""
 
@@ -51,7 +63,8 @@ CHAIN = re.compile(
 class Traceback:
     """One traceback, or several that one exception led to: the exception that came first (`first`, on `line`) and the
     one that they ended with. Both are empty, and `line` is that of the head, where the log does not show them. `code`
-    is the line of the program that raised the first."""
+    is the line of the program that raised the first. `warned`: its head is on the line of a warning. `below_warning`:
+    there is one right above it, which need not have to do with it. `listed`: its lines are texts of a list."""
 
     head: int
     line: int
@@ -61,6 +74,9 @@ class Traceback:
     code: bytes = b""
     indented: int = 0
     lines: int = 0
+    warned: bool = False
+    below_warning: bool = False
+    listed: bool = False
 
 
 class Tracebacks:
@@ -94,8 +110,14 @@ class Tracebacks:
         one = self._said.get(label)
         if one is None or not _goes_on(hit, label):
             one = Traceback(hit.line, hit.line, rank_of(hit))
+            one.warned, one.below_warning = bool(WARNED.search(before)), _is_below_warning(hit)
             self.found.append(one)
         one.indented, one.lines = indented, 0
+        rest = hit.text[hit.start + len(HEAD) : line_stop(hit.text, hit.start, hit.end)]
+        one.listed = bool(LISTED.match(rest))
+        if one.listed and _take_list(one, NEXT_LINE.split(rest)[1:], hit.line):
+            self._keep(label, one)
+            return
         self._open[label] = one
         if len(self._open) > KEPT:
             del self._open[next(iter(self._open))]
@@ -117,6 +139,8 @@ class Tracebacks:
         """Whether a traceback ends with this line of its process."""
         one.lines += 1
         text = said if said[: one.indented].strip(b" ") else said[one.indented :]
+        if one.listed:
+            text = NEXT_LINE.split(text.strip(QUOTES), maxsplit=1)[0]
         if EXCEPTION.match(text):
             one.last = text[:EXCEPTION_BYTES].rstrip()
             if not one.first:
@@ -130,6 +154,20 @@ class Tracebacks:
         self._said[label] = one
         if len(self._said) > KEPT:
             del self._said[next(iter(self._said))]
+
+
+def _is_below_warning(hit: Hit) -> bool:
+    above = hit.text[max(0, hit.start - REACH_BACK) : hit.start].split(b"\n")[:-1]
+    return any(WARNED.search(line) for line in above[-LINES_ABOVE:])
+
+
+def _take_list(one: Traceback, texts: Sequence[bytes], line: int) -> bool:
+    """Read the lines of a traceback that stand on one line of the log; tell whether its exception is among them."""
+    for text in (text.strip(QUOTES) for text in texts):
+        if EXCEPTION.match(text):
+            one.last = text[:EXCEPTION_BYTES]
+            one.first, one.line = one.first or one.last, line
+    return bool(one.last)
 
 
 def divided(line: bytes) -> tuple[bytes, bytes]:

@@ -118,6 +118,11 @@ def test_files_that_are_no_runs_are_named_with_the_reason(tree: Tree, name: str,
     assert reasons(discovery) == {name: reason}
 
 
+def test_what_gpt_neox_writes_is_a_log(tree: Tree) -> None:
+    name = "gpub019.delta_gpub019.delta_stdout.txt"
+    assert only(find_runs([tree([name])])).attempts[0].log.name == name
+
+
 def test_an_account_may_be_called_like_a_skipped_task(tree: Tree) -> None:
     name = f"log-prepare_team-team.{NAME}_8_0.out"
     assert only(find_runs([tree([name])])).attempts[0].log.name == name

@@ -23,7 +23,10 @@ LOGS = {
 }
 PAINTS = {
     "numbers": (r"(?<![\w.])(\d[\d.e+-]*)(?![\d:/])", "\x1b[1;36m\\1\x1b[0m"),
-    "keys": (r"(reduced_train_loss|global_step|seconds|completed step|loss)(?=[:=])", "\x1b[38;2;54;234;195m\\1\x1b[39m"),
+    "keys": (
+        r"(reduced_train_loss|global_step|seconds|completed step|loss)(?=[:=])",
+        "\x1b[38;2;54;234;195m\\1\x1b[39m",
+    ),
     "cursor": (r"(, | \| )", "\\1\x1b[K\x1b[?25l"),
 }
 

@@ -10,7 +10,7 @@ from shared_data import shared
 
 from pytest_llmbench import wording
 from pytest_llmbench.models import Ending
-from pytest_llmbench.parse.cause import CODES, DECISIONS, FAILURES, combined
+from pytest_llmbench.parse.cause import CODES, DECISIONS, FAILURES, combined, with_error
 from pytest_llmbench.parse.dropped import printable
 from pytest_llmbench.parse.endings import PATTERNS
 from pytest_llmbench.parse.read import read_ending, read_log
@@ -56,6 +56,10 @@ LINES = [
      "norm for bucket #0 in backward pass before data-parallel communication collective')", "diverged"),
     ("AssertionError: Rank 11: found NaN in local grad norm in backward pass before data-parallel communication "
      "collective. Device: 3", "diverged"),
+    (" 0: [exiting program after consuming all available data at iteration 30] datetime: 2026-06-26 14:33:14.449172 ",
+     "exited"),
+    ("[exiting program after 235.0166 minutes] datetime: 2026-06-26 14:33:14 ", "exited"),
+    ("INFO: exiting program after consuming all available data", None),
     ("RuntimeError: CUDA error: unspecified launch failure", None),
     ("/var/spool/slurmd/job7/slurm_script: line 33: 12345 Killed                  torchrun train.py", "task-failure"),
     ("srun: error: n1: task 3: Killed", "task-failure"),
@@ -342,3 +346,94 @@ def test_a_real_exception_is_told_with_what_raised_it() -> None:
         "a process died of an exception: AssertionError in `assert self.lr_warmup_steps < self.lr_decay_steps` "
         "(2624217.out:1401, rank 52)"
     )
+
+
+IMPORT = f"{TRACE}ImportError: no apex\n"
+BEGUN = {
+    "a bar of Lightning": "Epoch 0: :   0%|          | 0/50 [00:00<?]\n",
+    "a step": nemo2_run(0, 0),
+    "a start": "***** Running training *****\n",
+    "a bar of Trainer": "\r  1%|#         | 12/1921 [00:16<42:10,  1.33s/it]\n",
+}
+
+
+@pytest.mark.parametrize("sign", BEGUN)
+def test_what_a_standard_error_tells_before_training_ended_no_run_with_steps(tmp_path: Path, sign: str) -> None:
+    path = tmp_path / "x.err"
+    path.write_text(f"{IMPORT}some words\n{BEGUN[sign]}")
+    error = read_ending(path)
+    assert error is not None
+    assert (error.code, error.before_training) == ("traceback", True)
+    assert with_error(parse(nemo2_run(0, 30)), error).ending is None
+    told = with_error(parse("no step\n"), error).ending
+    assert told is not None
+    assert wording.ended(told, "x.out").endswith("(x.err:3); training began after it, so it may not be the cause")
+
+
+@pytest.mark.parametrize("sign", [*BEGUN, "data"])
+def test_what_it_tells_after_training_began_did(tmp_path: Path, sign: str) -> None:
+    path = tmp_path / "x.err"
+    begun = BEGUN.get(sign, "Map:  10%|#  | 12/1921 [00:16<42:10,  1.33s/it]\n")
+    path.write_text(f"{IMPORT}{begun}{RAISED}")
+    ending = with_error(parse(nemo2_run(0, 30)), read_ending(path)).ending
+    assert ending is not None
+    assert ending.text == ("ImportError: no apex" if sign == "data" else "ValueError: x")
+    assert (ending.code, ending.before_training, ending.went_on) == ("traceback", False, False)
+
+
+WARNING_LINES = [
+    "[NeMo W 2025-03-07 22:33:57 nemo_logging:405] ",
+    "W0307 22:33:45.123456 1204 api.py:793] ",
+    "2025-03-07 22:33:57,120 - root - WARNING - ",
+    "WARNING:root:",
+    "/x/y.py:7: UserWarning: ",
+]
+
+
+@pytest.mark.parametrize("label", ["", "[rank3]: ", "9: [default3]: "])
+@pytest.mark.parametrize("head", WARNING_LINES)
+def test_the_traceback_of_a_warning_is_no_ending(head: str, label: str) -> None:
+    """On its own line the level is certain; above it the warning may be another one, unless steps follow."""
+    steps = nemo2_run(0, 30, label)
+    labelled = label + IMPORT.rstrip().replace("\n", "\n" + label) + "\n"
+    assert parse(steps + label + head + labelled.removeprefix(label)).ending is None
+    above = label + head + "could not import\n" + labelled
+    assert parse(steps + above + nemo2_run(31, 40, label)).ending is None
+    died = parse(steps + above).ending
+    assert died is not None
+    assert (died.text, died.went_on) == ("ImportError: no apex", False)
+
+
+def test_the_traceback_of_an_error_or_one_that_a_launcher_relays_is_an_ending() -> None:
+    for head in ("ERROR:root:", "[NeMo E 2025-03-07 22:33:57 x:1] ", "INFO:launcher:", "E0307 22:33:45.12 7 a.py:7] "):
+        ending = parse(nemo2_run(0, 30) + head + RAISED).ending
+        assert ending is not None
+        assert ending.code == "traceback"
+
+
+DATA_USED = "[exiting program after consuming all available data at iteration 30] datetime: 2026-06-26 14:33:14 \n"
+
+
+def megatron_run(last: int, total: int) -> str:
+    """Lines of Megatron."""
+    return "".join(
+        f" iteration {step:8d}/{total:8d} | consumed samples: {step} | elapsed time per iteration (ms): 2000.0 | "
+        "lm loss: 1.1E+01 | number of skipped iterations:   0 | number of nan iterations:   0 |\n"
+        for step in range(1, last + 1)
+    )
+
+
+def test_a_program_that_ended_itself_says_why() -> None:
+    ending = parse(megatron_run(30, 50) + DATA_USED).ending
+    assert ending is not None
+    assert wording.ended(ending, "x.out") == (
+        "it ended itself before its last step: [exiting program after consuming all available data at iteration 30] "
+        "datetime: 2026-06-26 14:33:14 (x.out:31)"
+    )
+    assert parse(megatron_run(30, 30) + DATA_USED).ending is None
+    limit = parse(megatron_run(30, 50) + DATA_USED + TIME_LIMIT).ending
+    assert limit is not None
+    assert limit.code == "time-limit"
+    crash = parse(megatron_run(30, 50) + DATA_USED + RAISED).ending
+    assert crash is not None
+    assert crash.code == "exited"

@@ -62,6 +62,9 @@ Epoch 0: : 10%
 KeyError: 'tokens'
 KeyError: 'tokens'
 """
+LISTED = """step 1
+error: ['Traceback (most recent call last):\\n', '  File "x.py", line 7, in main\\n    f()\\n', 'ValueError: bad\\n']
+"""
 RAY = """(Worker(train-1) pid=7, ip=10.0.0.1) [2025-10-11 11:16:52] [ERROR] Traceback (most recent call last):
 (Worker(train-2) pid=8, ip=10.0.0.1) ValueError: of another worker
 (Worker(train-1) pid=7, ip=10.0.0.1)   File "train.py", line 7, in <module>
@@ -123,6 +126,11 @@ CASES = [
     ("colours", COLOURED, [(1, 4, "", *("ValueError: bad",) * 2)]),
     ("a class that is written small", SHORT.replace("ValueError", "socket.gaierror"),
      [(1, 2, "", *("socket.gaierror: x",) * 2)]),
+    ("a list on one line", LISTED, [(2, 2, "", *("ValueError: bad",) * 2)]),
+    ("a list on several lines", LISTED.replace("\\n', '", "\\n',\n '"), [(2, 4, "", *("ValueError: bad",) * 2)]),
+    ("a text of a text", LISTED.replace("\\n', '", "\\n"), [(2, 2, "", *("ValueError: bad",) * 2)]),
+    ("a list of another process", f"{RANKS.splitlines()[0]}\n{LISTED}[rank1]: KeyError: 'x'\n",
+     [(1, 4, "rank1", *("KeyError: 'x'",) * 2), (3, 3, "", *("ValueError: bad",) * 2)]),
     ("none", "ValueError: x\n", []),
 ]  # fmt: skip
 
