@@ -95,7 +95,7 @@ def _judged(evidence: Evidence, newest: Measurement) -> Judgement:
         return _verdict(evidence, Verdict.MISSING, Reason.TOO_OLD, text, newest)
     together = nights.of_launch(newest, evidence)
     for one in together:
-        problem = _unusable(one)
+        problem = unusable(one)
         if problem is not None:
             # Left out, a run that ended badly could turn a launch green; what it would have measured nobody knows.
             whose = f"{one.run.id}, one of {len(together)} runs that count: " if len(together) > 1 else ""
@@ -106,8 +106,8 @@ def _judged(evidence: Evidence, newest: Measurement) -> Judgement:
     return _compared(evidence, newest)
 
 
-def _unusable(one: Measurement) -> Problem | None:
-    """Return why a run has no step time that counts."""
+def unusable(one: Measurement) -> Problem | None:
+    """Return why a run has no step time that counts; None for one that may be compared with a baseline."""
     problem = next(iter(one.problems), one.excluded)
     if problem is not None:
         return problem
