@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench import ci
+from pytest_llmbench.documented import by_document
 from pytest_llmbench.errors import SettingsError
 from pytest_llmbench.launch_settings import LaunchSettings, resolve_launch
-from pytest_llmbench.models import Tolerance
+from pytest_llmbench.models import TimedBy, Tolerance
 from pytest_llmbench.option_values import (
     cache_folder,
     chosen,
@@ -59,7 +60,7 @@ class Settings:
     decide; `accept_drift` is why more may be recorded. `cache` is the folder of what was read before, None to read all.
     `github`: this is a job of GitHub Actions that is told what is red, in its `step_summary` too. `commit` is what a CI
     says that it tests, empty where none does. `history` is where verdicts are kept, None for nowhere, as in a session
-    that records and judges nothing.
+    that records and judges nothing, or is `timed` as the documents do.
     """
 
     logs: tuple[Path, ...] = ()
@@ -74,6 +75,7 @@ class Settings:
     since: datetime | None = None
     max_age: timedelta | None = None
     against: str = ""
+    timed: str = TimedBy.WINDOW
     baseline_release: str = ""
     record: Path | None = None
     accept_drift: str = ""
@@ -118,6 +120,7 @@ def resolve(values: Mapping[str, Any], directory: Path) -> Settings:
         since=converted(values, "--llmb-since", parse_moment),
         max_age=converted(values, "--llmb-max-age", parse_age),
         against=chosen(values, "--llmb-against", "recorded") if values.get("llmb_against") else "",
+        timed=chosen(values, "--llmb-timed", TimedBy.WINDOW),
         baseline_release=text(values, "--llmb-baseline-release"),
         record=output(values, "--llmb-record", directory),
         accept_drift=text(values, "--llmb-accept-drift"),
@@ -140,6 +143,7 @@ def resolve(values: Mapping[str, Any], directory: Path) -> Settings:
         commit=ci.commit(os.environ),
         history=None if values.get("llmb_record") else history(values, directory),  # nothing is judged
     )
+    settings = by_document(settings, typed) if settings.timed == TimedBy.DOCUMENT else settings
     _refuse_contradictions(settings, typed)
     _refuse_idle_trend(settings, typed)
     refuse_shared(_read(settings, values, directory), outputs(settings))

@@ -15,7 +15,18 @@ from pytest_llmbench.judge.margin import EQUAL, Answer, answer
 from pytest_llmbench.judge.seen import is_stale, last_valid
 from pytest_llmbench.judge.shape import Shape
 from pytest_llmbench.judge.tonight import shape_of, tonight_of
-from pytest_llmbench.models import Estimate, Evidence, Judgement, Measurement, Noise, Note, Problem, Reason, Verdict
+from pytest_llmbench.models import (
+    Estimate,
+    Evidence,
+    Judgement,
+    Measurement,
+    Noise,
+    Note,
+    Problem,
+    Reason,
+    TimedBy,
+    Verdict,
+)
 
 POOLED_NIGHTS = 3
 """A configuration that is INCONCLUSIVE for so many nights running is judged on them together."""
@@ -31,7 +42,7 @@ def judge(evidence: Evidence) -> Judgement:
     one against a baseline without a value; a configuration without a comparable run is MISSING. Last the drift of its
     recorded baseline and its budgets are held against it.
     """
-    return _held(_of_newest(evidence), evidence)
+    return _labelled(_held(_of_newest(evidence), evidence))
 
 
 def _of_newest(evidence: Evidence) -> Judgement:
@@ -52,7 +63,14 @@ def judge_alone(evidence: Evidence) -> Judgement:
 
     NOT_COMPARABLE where positive evidence excludes it. The drift and its budgets are held against it, too.
     """
-    return _held(_of_first(evidence), evidence)
+    return _labelled(_held(_of_first(evidence), evidence))
+
+
+def _labelled(judgement: Judgement) -> Judgement:
+    """Return a judgement of a run whose text says so where its time is what the document timed."""
+    if judgement.baseline.timed_by is not TimedBy.DOCUMENT or judgement.measurement is None:
+        return judgement
+    return replace(judgement, text=f"{words.by_document(judgement.baseline)}: {judgement.text}")
 
 
 def _held(judgement: Judgement, evidence: Evidence) -> Judgement:
@@ -213,11 +231,11 @@ def _finding(found: Estimate, tonight: Sequence[Measurement], evidence: Evidence
     if doubt:
         return _Finding(Verdict.INCONCLUSIVE, Reason.FEW_STEPS_DECIDE, f"{doubt}; {shape.words}")
     if told is Answer.BEYOND:
-        return _Finding(Verdict.REGRESSION, Reason.SLOWER_THAN_BOUND, words.how_slower(shape))
+        return _Finding(Verdict.REGRESSION, Reason.SLOWER_THAN_BOUND, words.how_slower(shape, tonight[0]))
     if shape.warming_up:
         return _Finding(Verdict.INCONCLUSIVE, Reason.WARMING_UP, shape.warming_up.text)
     if answer(found.low, found.high, -found.margin) is Answer.WITHIN:
-        because = "refresh the baseline, or it will hide the next regression"
+        because = words.how_much_faster(evidence.baseline)
         return _Finding(Verdict.IMPROVEMENT, Reason.FASTER_THAN_BASELINE, because)
     return _Finding(Verdict.PASS, Reason.WITHIN_TOLERANCE)
 
