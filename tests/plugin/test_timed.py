@@ -132,6 +132,7 @@ def test_every_line_says_so(
     cases = ElementTree.parse(pytester.path / "junit.xml").getroot().iter("testcase")  # noqa: S314 (our own file)
     values = {one.attrib["value"] for case in cases for one in case.iter("property") if one.attrib["name"] == "timed"}
     assert values == {"document"}
+    capsys.readouterr()
     assert main(["chat", str(pytester.path / "s.json")]) == 0
     chat = capsys.readouterr().out
     assert "no verdict of the gate" in chat.splitlines()[0]
