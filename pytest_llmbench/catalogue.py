@@ -9,8 +9,19 @@ from dataclasses import dataclass, field, replace
 
 from pytest_llmbench import wording
 from pytest_llmbench.acceptance import DRIFT_BUDGET
+from pytest_llmbench.documented import as_documented
 from pytest_llmbench.errors import SettingsError, did_you_mean
-from pytest_llmbench.models import Acknowledgement, Asked, Baseline, Configuration, Key, Recipe, RegexDialect, Tolerance
+from pytest_llmbench.models import (
+    Acknowledgement,
+    Asked,
+    Baseline,
+    Configuration,
+    Key,
+    Recipe,
+    RegexDialect,
+    TimedBy,
+    Tolerance,
+)
 from pytest_llmbench.origins import stated
 from pytest_llmbench.settings import DEFAULT_TOLERANCE, Settings
 from pytest_llmbench.tolerance import merged
@@ -53,7 +64,10 @@ def load(settings: Settings) -> Catalogue:
     from pytest_llmbench.baseline.read import read_recipes
 
     recipes = read_recipes([shipped_baselines(), *settings.baselines])
-    catalogue = Catalogue(recipes, _chosen(recipes, settings.against))
+    chosen = _chosen(recipes, settings.against)
+    if settings.timed == TimedBy.DOCUMENT:
+        chosen = {key: tuple(map(as_documented, baselines)) for key, baselines in chosen.items()}
+    catalogue = Catalogue(recipes, chosen)
     _check(settings, catalogue)
     return replace(catalogue, asked=_asked(settings, recipes)) if settings.suites else catalogue
 

@@ -86,6 +86,7 @@ def _document(session: Session, exit_code: int) -> bytes:
         "baselines": session.catalogue.describe(),
         "tolerances": list(tolerances(session.settings)),
         "header": list(header(session)),
+        "timed": str(session.settings.timed),
     }
     ending = Ending(exit_code, session.failures, session.cautions)
     return render(document(session.described, asked, ending, session.now))

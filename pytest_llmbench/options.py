@@ -167,6 +167,14 @@ JUDGING_OPTIONS = (
         choices=("recorded", "published", "both"),
     ),
     Option(
+        "--llmb-timed",
+        "WHICH",
+        "What decides: the window of the baseline, or what its document timed (of most the last step), to compare with "
+        "its tables and for nothing else: window or document (default: window).",
+        ini="string",
+        choices=("window", "document"),
+    ),
+    Option(
         "--llmb-baseline-release",
         "RELEASE",
         "Judge every run against the baselines of this release, whatever release it is (default: none).",

@@ -2,48 +2,45 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_llmbench import wording
 from pytest_llmbench.catalogue import Catalogue
-from pytest_llmbench.ingest import UNREADABLE, Ingested
-from pytest_llmbench.models import Run, Window
+from pytest_llmbench.ingest import Ingested
+from pytest_llmbench.models import Baseline, Reason, Run, Window
+from pytest_llmbench.overview_facts import NOTHING_KNOWN, WHOLE_NUMBERS, Facts, facts
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from pytest_llmbench.measure.window import Choice
-    from pytest_llmbench.models import Floats, Integers
+    from pytest_llmbench.models import Problem, Steps
 
 DEFAULT_WINDOW = Window(11, 44)
-DEFAULT_STEPS = 50
 
-COLUMNS = (
-    "run",
-    "job_id",
-    "launcher",
-    "configuration",
-    "started",
-    "status",
-    "steps",
-    "time_mean_s",
-    "time_std_s",
-    "tflops_per_gpu_mean",
-    "tflops_per_gpu_std",
-    "log",
-    "attempts",
-)
+
+class WindowFrom(StrEnum):
+    """What says which steps a row's numbers are of."""
+
+    BASELINE = "baseline"
+    OPTION = "option"
+    DEFAULT = "default"
+    LAST_HALF = "last-half"
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """One run: step time in seconds and logged TFLOP/s per GPU over the window, None where there is none.
 
-    `attempts`: those that its logs tell of, and which of them the numbers are of; empty for a single one.
+    `status` is Success, or the verdict's reason in words; `reason` is its code, empty for Success, and `because` its
+    text. `attempts`: those that its logs tell of, and which of them the numbers are of; empty for a single one.
+    `window` are the steps that the numbers are of (`11-44`), and `window_from` says why those.
     """
 
     run: str
@@ -52,30 +49,48 @@ class Row:
     configuration: str
     started: datetime | None
     status: str
-    steps: int
-    time_mean_s: float | None
-    time_std_s: float | None
-    tflops_per_gpu_mean: float | None
-    tflops_per_gpu_std: float | None
-    log: str
+    steps: int = 0
+    time_mean_s: float | None = None
+    time_std_s: float | None = None
+    tflops_per_gpu_mean: float | None = None
+    tflops_per_gpu_std: float | None = None
+    log: str | None = None
     attempts: str = ""
+    reason: str = ""
+    because: str = ""
+    window: str = ""
+    window_from: str = ""
+    facts: Facts = NOTHING_KNOWN
 
 
-def rows(found: Ingested, catalogue: Catalogue, window: Window | None) -> tuple[Row, ...]:
+COLUMNS = tuple(field.name for field in dataclasses.fields(Row) if field.name != "facts")
+"""The columns of CSV and JSON, before those of `Facts`."""
+
+
+def rows(found: Ingested, catalogue: Catalogue, window: Window | None, now: datetime) -> tuple[Row, ...]:
     """Return a row for each run that was found, newest first; `window` None takes the baseline's."""
     lost = (
-        Row(one.id, "", "", "", None, f"Unreadable: {one.text}", 0, None, None, None, None, "")
+        Row(one.id, "", "", "", None, f"Unreadable: {one.text}", reason=str(one.reason), because=one.text)
         for one in found.unreadable
     )
-    return (*(_row(run, catalogue, window) for run in found.runs), *lost)
+    return (*(_row(run, catalogue, window, now) for run in found.runs), *lost)
 
 
 def table(found: Sequence[Row]) -> pd.DataFrame:
-    """Return rows as a data frame with the columns COLUMNS."""
+    """Return rows as a data frame with the columns COLUMNS and those of `Facts`."""
     import pandas as pd
 
-    cells = [[wording.printable_values(getattr(row, name)) for name in COLUMNS] for row in found]
-    return pd.DataFrame(cells, columns=list(COLUMNS))
+    of_facts = [field.name for field in dataclasses.fields(Facts)]
+    cells = [
+        [wording.printable_values(getattr(place, name)) for place, names in _places(row, of_facts) for name in names]
+        for row in found
+    ]
+    frame = pd.DataFrame(cells, columns=[*COLUMNS, *of_facts])
+    return frame.astype(dict.fromkeys(WHOLE_NUMBERS, "Int64"))  # with a gap in it a column of numbers is of floats
+
+
+def _places(row: Row, of_facts: Sequence[str]) -> tuple[tuple[Row | Facts, Sequence[str]], ...]:
+    return (row, COLUMNS), (row.facts, of_facts)
 
 
 def as_text(found: Sequence[Row]) -> str:
@@ -90,19 +105,26 @@ def as_text(found: Sequence[Row]) -> str:
         "Run".ljust(width): [name.ljust(width) for name in names],
         "Job": [row.job_id for row in found],
         "Status": [row.status for row in found],
-        "Time Mean (s)": [row.time_mean_s for row in found],
-        "Time Std (s)": [row.time_std_s for row in found],
-        "TFLOPS Mean": [row.tflops_per_gpu_mean for row in found],
-        "TFLOPS Std": [row.tflops_per_gpu_std for row in found],
+        "Time Mean (s)": [_number(row.time_mean_s, 3) for row in found],
+        "Time Std (s)": [_number(row.time_std_s, 3) for row in found],
+        "TFLOPS Mean": [_number(row.tflops_per_gpu_mean, 2) for row in found],
+        "TFLOPS Std": [_number(row.tflops_per_gpu_std, 2) for row in found],
+        "Window": [_window_in_words(row) for row in found],
+        "Steps": [_number(row.facts.total_steps or row.steps or None) for row in found],
+        "GPUs": [_number(row.facts.gpus) for row in found],
+        "GBS": [_number(row.facts.global_batch_size) for row in found],
+        "Framework": [row.facts.framework or "-" for row in found],
     }
-    frame = pd.DataFrame(shown)
-    numbers = {
-        name: 3 if name.startswith("Time") else 2 for name in frame.columns if name.startswith(("Time", "TFLOPS"))
-    }
-    for name, digits in numbers.items():
-        frame[name] = [f"{value:.{digits}f}" if pd.notna(value) else "-" for value in frame[name]]
     told = [f"{name.strip()}: attempt {row.attempts}" for name, row in zip(names, found, strict=True) if row.attempts]
-    return "\n".join([frame.to_string(index=False, justify="right", max_colwidth=None), *told])
+    return "\n".join([pd.DataFrame(shown).to_string(index=False, justify="right", max_colwidth=None), *told])
+
+
+def _number(value: float | None, digits: int = 0) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _window_in_words(row: Row) -> str:
+    return f"{row.window} (last half)" if row.window_from == WindowFrom.LAST_HALF else row.window or "-"
 
 
 def skipped(ignored: Sequence[str]) -> str:
@@ -115,25 +137,91 @@ def skipped(ignored: Sequence[str]) -> str:
     return "\n  ".join([f"{wording.counted(len(ignored), 'file')} skipped:", *lines]) if ignored else ""
 
 
-def _row(run: Run, catalogue: Catalogue, window: Window | None) -> Row:
-    from pytest_llmbench.measure.window import choose_segment, in_window
+def _row(run: Run, catalogue: Catalogue, window: Window | None, now: datetime) -> Row:
+    from pytest_llmbench.measure.window import choose_segment
 
-    key = run.identity.key
-    baseline = catalogue.baselines[key][0] if key else None
-    counted = window or (baseline.window if baseline else DEFAULT_WINDOW)
-    total = baseline.steps if baseline else DEFAULT_STEPS
-    choice = choose_segment(run.attempts, counted, total)
-    log = choice.attempt.files.log if choice else run.attempts[-1].files.log if run.attempts else run.found.folder
-    found = run.found
-    status = _status(run, choice, counted, total)
-    head = (run.id, found.job_id, found.launcher, key.id if key else "", run.started, status)
-    if choice is None:
-        return Row(*head, 0, None, None, None, None, str(log))
+    key, found = run.identity.key, run.found
+    baseline = _baseline(run, catalogue, window)
+    choice = choose_segment(run.attempts, baseline.window, baseline.steps)
+    log = choice.attempt.files.log if choice else run.attempts[-1].files.log if run.attempts else found.folder
+    problem = _problem(run, baseline, now)
+    row = Row(
+        run=run.id,
+        job_id=found.job_id,
+        launcher=found.launcher,
+        configuration=key.id if key else "",
+        started=run.started,
+        status=_status(problem),
+        log=str(log),
+        reason=str(problem.reason) if problem else "",
+        because=problem.text if problem else "",
+        facts=facts(run, choice, catalogue),
+    )
+    return row if choice is None else _timed(row, run, choice, baseline, window)
+
+
+def _timed(row: Row, run: Run, choice: Choice, baseline: Baseline, window: Window | None) -> Row:
+    """Return a row with its numbers, and which steps they are of."""
+    from pytest_llmbench.measure.timing import timing
+
     steps = choice.segment.steps
-    mask = in_window(steps, counted) & ~steps.asynchronous
-    weights = steps.mean_of[mask]
-    times, tflops = _mean(steps.seconds[mask], weights), _mean(steps.tflops_per_gpu[mask], weights)
-    return Row(*head, len(steps), *times, *tflops, str(log), _attempts(run, choice, total))
+    counted, why = _window(steps, baseline.window if run.identity.key else None, window)
+    measured = timing(steps, dataclasses.replace(baseline, window=counted)).window
+    time, tflops = _mean(measured, "seconds"), _mean(measured, "tflops_per_gpu")
+    return dataclasses.replace(
+        row,
+        steps=len(steps),
+        time_mean_s=time[0],
+        time_std_s=time[1],
+        tflops_per_gpu_mean=tflops[0],
+        tflops_per_gpu_std=tflops[1],
+        attempts=_attempts(run, choice, baseline.steps),
+        window=f"{counted.first}-{counted.last}",
+        window_from=str(why),
+    )
+
+
+def _baseline(run: Run, catalogue: Catalogue, window: Window | None) -> Baseline:
+    """Return the baseline that judges a run; for a run of no known configuration what stands in for it."""
+    from pytest_llmbench.measure.unmatched import UNKNOWN_STEPS, stand_in
+    from pytest_llmbench.measure.window import choose_segment
+
+    if run.identity.key is not None:
+        return catalogue.baselines[run.identity.key][0]
+    wanted = window or DEFAULT_WINDOW
+    choice = choose_segment(run.attempts, wanted, UNKNOWN_STEPS)
+    return stand_in(run, _window(choice.segment.steps, None, window)[0] if choice else wanted)
+
+
+def _window(steps: Steps, of_baseline: Window | None, asked: Window | None) -> tuple[Window, WindowFrom]:
+    """Return the steps that a row's numbers are of: those that were asked for, whatever the log holds; else the
+    baseline's, or the usual ones; and the last half of a log that does not hold them."""
+    from pytest_llmbench.measure.window import fits, last_half
+
+    if asked is not None:
+        return asked, WindowFrom.OPTION
+    usual = of_baseline or DEFAULT_WINDOW
+    if not fits(steps, usual):
+        return last_half(steps), WindowFrom.LAST_HALF
+    return usual, WindowFrom.BASELINE if of_baseline else WindowFrom.DEFAULT
+
+
+def _problem(run: Run, baseline: Baseline, now: datetime) -> Problem | None:
+    """Return why a run may not be compared with a baseline, as the gate sees it."""
+    from pytest_llmbench.judge.decide import unusable
+    from pytest_llmbench.measure.measurement import measure
+
+    measured = measure(run, baseline, now)
+    return measured.excluded or unusable(measured)
+
+
+def _status(problem: Problem | None) -> str:
+    """Return Success, or in a word why the numbers of a run may not count."""
+    if problem is None:
+        return "Success"
+    if problem.reason is Reason.UNREADABLE:
+        return f"Unreadable: {problem.text}"
+    return problem.reason.replace("-", " ").capitalize()
 
 
 def _attempts(run: Run, choice: Choice, total: int) -> str:
@@ -143,39 +231,14 @@ def _attempts(run: Run, choice: Choice, total: int) -> str:
     return listed({"tries": [describe(one, Path()) for one in tries(run, choice, total)]}) or ""
 
 
-def _status(run: Run, choice: Choice | None, window: Window, total: int) -> str:
-    """Return Success, or in a word why the numbers of a run may not count."""
-    from pytest_llmbench.measure.checks import exclusion, not_finite
-    from pytest_llmbench.measure.window import is_finished, missing_steps
-
-    excluded = exclusion(run, choice)
-    if excluded is not None:
-        return excluded.reason.replace("-", " ").capitalize()
-    unread = _unread(run, choice)
-    if unread:
-        return f"Unreadable: {unread}"
-    if choice is None:
-        return "No steps"
-    if any(not_finite(choice.segment.steps)):
-        return "Diverged"
-    complete = is_finished(choice.segment, total) and not missing_steps(choice.segment.steps, window)
-    return "Success" if complete else "Incomplete"
-
-
-def _unread(run: Run, choice: Choice | None) -> str:
-    """Return why a log that may be the one that counts could not be read; empty where all were."""
-    later = run.attempts[run.attempts.index(choice.attempt) + 1 :] if choice else run.attempts
-    endings = (attempt.log.ending for attempt in later)
-    return next((ending.text for ending in endings if ending and ending.code == UNREADABLE), "")
-
-
-def _mean(values: Floats, weights: Integers) -> tuple[float | None, float | None]:
-    """Return mean and standard deviation of the values that are possible, None without any."""
+def _mean(measured: Steps, name: str) -> tuple[float | None, float | None]:
+    """Return mean and standard deviation of what is printed of a column, None where nothing is."""
     import numpy as np
 
     from pytest_llmbench.measure.metrics import spread
     from pytest_llmbench.robust import mean
 
-    known = np.isfinite(values) & (values > 0)
-    present = values[known]
-    return (mean(present, weights[known].tolist()), spread(present)) if len(present) else (None, None)
+    values = getattr(measured, name)
+    printed = np.isfinite(values) & (values > 0)
+    present = values[printed]
+    return (mean(present, measured.mean_of[printed].tolist()), spread(present)) if len(present) else (None, None)

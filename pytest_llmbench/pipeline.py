@@ -110,6 +110,11 @@ def together(
 
 
 def _checks(judged: Judged, shift: SharedShift | None, settings: Settings, catalogue: Catalogue) -> Iterator[Check]:
+    for check in _all_checks(judged, shift, settings, catalogue):
+        yield dataclasses.replace(check, timed=settings.timed)
+
+
+def _all_checks(judged: Judged, shift: SharedShift | None, settings: Settings, catalogue: Catalogue) -> Iterator[Check]:
     from pytest_llmbench.selftest import selftests
 
     if settings.record is None:

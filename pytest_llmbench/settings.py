@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench import ci
+from pytest_llmbench.documented import by_document
 from pytest_llmbench.errors import SettingsError
 from pytest_llmbench.launch_settings import LaunchSettings, resolve_launch
-from pytest_llmbench.models import Tolerance
+from pytest_llmbench.models import TimedBy, Tolerance
 from pytest_llmbench.option_values import (
     OptionValues,
     cache_folder,
@@ -64,8 +65,8 @@ class Settings:
     folder of what was read before, None to read all. `any_improvement`: somebody said that a run may be faster by any
     amount. `github`: this is a job of GitHub Actions that is told what is red, in its `step_summary` too. `commit` is
     what a CI says that it tests, empty where none does. `history` is where verdicts are kept, None for nowhere, as in a
-    session that records and judges nothing. `origins` says where what was given was written, `overridden` the options
-    whose stricter value in the ini file does not count, since another was given.
+    session that records and judges nothing, or is `timed` as the documents do. `origins` says where what was given was
+    written, `overridden` the options whose stricter value in the ini file does not count, since another was given.
     """
 
     logs: tuple[Path, ...] = ()
@@ -80,6 +81,7 @@ class Settings:
     since: datetime | None = None
     max_age: timedelta | None = None
     against: str = ""
+    timed: str = TimedBy.WINDOW
     baseline_release: str = ""
     record: Path | None = None
     accept_drift: str = ""
@@ -131,6 +133,7 @@ def resolve(values: Mapping[str, Any], directory: Path) -> Settings:
         since=converted(values, "--llmb-since", parse_moment),
         max_age=converted(values, "--llmb-max-age", parse_age),
         against=chosen(values, "--llmb-against", "recorded") if values.get("llmb_against") else "",
+        timed=chosen(values, "--llmb-timed", TimedBy.WINDOW),
         baseline_release=text(values, "--llmb-baseline-release"),
         record=output(values, "--llmb-record", directory),
         accept_drift=text(values, "--llmb-accept-drift"),
@@ -157,6 +160,7 @@ def resolve(values: Mapping[str, Any], directory: Path) -> Settings:
         origins=origins_of(values),
         overridden=tuple(_overridden(typed, ini)),
     )
+    settings = by_document(settings, typed) if settings.timed == TimedBy.DOCUMENT else settings
     _refuse_contradictions(settings, typed)
     _refuse_idle_trend(settings, typed)
     refuse_shared(_read(settings, values, directory), outputs(settings))

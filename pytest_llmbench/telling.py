@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pytest_llmbench import wording
+from pytest_llmbench.models import TimedBy
 
 if TYPE_CHECKING:
     from pytest_llmbench.report.columns import Line
@@ -51,6 +52,8 @@ def _rules(session: Session) -> Iterator[str]:
     if settings.acknowledged:
         count = wording.counted(len(session.catalogue.acknowledged), "acknowledged change")
         yield f"{count}: {wording.place(settings.acknowledged, session.directory)}"
+    if settings.timed == TimedBy.DOCUMENT:
+        yield "timed as the documents do, to compare with their tables: nothing is recorded, kept or certified"
     if settings.baseline_release:
         yield f"every run is judged against release {settings.baseline_release}"
     if settings.record:

@@ -24,6 +24,12 @@ CLEAN = Path(
 WORKLOADS = str(EXAMPLES / "workloads")
 
 
+FACTS = (
+    *("framework", "dialect", "recipe", "size", "release", "gpu", "dtype", "gpus", "global_batch_size"),
+    *("micro_batch_size", "sequence_length", "total_steps", "tp", "pp", "cp", "ep", "etp", "dp", "vp", "fsdp"),
+)
+
+
 def rows(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, str]]:
     assert main(["summary", *arguments, "--format", "csv"]) == 0
     return list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
@@ -52,6 +58,58 @@ def test_each_run_is_a_line_with_status_mean_and_deviation(capsys: pytest.Captur
     assert float(clean["tflops_per_gpu_mean"]) == pytest.approx(1202.3, abs=0.5)
 
 
+def test_a_row_holds_what_a_baseline_file_asks_for(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of the configuration that a run is of; of another run what its own names and log say."""
+    found = {row["job_id"]: row for row in rows(capsys, str(EXAMPLES))}
+    assert {name: found["1640021"][name] for name in found["1640021"] if name in FACTS} == {
+        "framework": "NeMo-Run",
+        "dialect": "nemo2",
+        "recipe": "grok1",
+        "size": "314b",
+        "release": "25.05",
+        "gpu": "gb200",
+        "dtype": "bf16",
+        "gpus": "128",
+        "global_batch_size": "256",
+        "micro_batch_size": "1",
+        "sequence_length": "8192",
+        "total_steps": "50",
+        "tp": "4",
+        "pp": "1",
+        "cp": "1",
+        "ep": "8",
+        "etp": "4",
+        "dp": "32",
+        "vp": "1",
+        "fsdp": "",
+    }
+    other = found["2210007"]
+    assert other["configuration"] == ""
+    assert {name: other[name] for name in FACTS[:12]} == {
+        "framework": "nemo2",
+        "dialect": "nemo2",
+        "recipe": "grok1",
+        "size": "314b",
+        "release": "26.06",
+        "gpu": "gb200",
+        "dtype": "fp8",
+        "gpus": "128",
+        "global_batch_size": "256",
+        "micro_batch_size": "",
+        "sequence_length": "",
+        "total_steps": "50",
+    }
+
+
+def test_a_row_says_which_steps_its_numbers_are_of(capsys: pytest.CaptureFixture[str]) -> None:
+    found = {row["job_id"]: row for row in rows(capsys, str(EXAMPLES))}
+    assert [(found[job]["window"], found[job]["window_from"]) for job in ("1640021", "2210007", "1388120")] == [
+        *(("11-44", "baseline"), ("11-44", "default"), ("14-27", "last-half")),
+    ]
+    assert (found["1388120"]["reason"], found["1640021"]["reason"]) == ("incomplete", "")
+    assert "27 of 50" in found["1388120"]["because"]
+
+
 def test_json_holds_the_same_and_null_for_what_a_log_does_not_say(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["summary", str(EXAMPLES), "--format", "json"]) == 0
     told = {row["job_id"]: row for row in json.loads(capsys.readouterr().out)}
@@ -71,13 +129,20 @@ def test_the_table_reads_newest_first(capsys: pytest.CaptureFixture[str]) -> Non
         "0.026",
         "1662.21",
         "8.13",
+        "11-44",
+        "50",
+        "128",
+        "256",
+        "nemo2",
     ]
-    assert lines[4].split()[-4:] == ["-", "-", "-", "-"]
+    traced = "8.140 0.492 1084.33 64.30 2-4 (last half) 5 512 1024 NeMo-Run"
+    assert " ".join(lines[4].split()).endswith(f" Traced {traced}")
 
 
 def test_another_window(capsys: pytest.CaptureFixture[str]) -> None:
     (row,) = (row for row in rows(capsys, WORKLOADS, "--window", "0-0") if row["job_id"] == "1640021")
     assert float(row["time_mean_s"]) > 8
+    assert (row["status"], row["window"], row["window_from"]) == ("Success", "0-0", "option")
     with pytest.raises(SystemExit) as ended:
         main(["summary", WORKLOADS, "--window", "44-11"])
     assert ended.value.code == 2
@@ -126,11 +191,12 @@ def test_a_log_that_cannot_be_read_is_not_one_without_steps(capsys: pytest.Captu
     Path(tmp_path, name).write_bytes(gzip.compress(b"step " * 99)[:-4] + b"....")
     (row,) = rows(capsys, str(tmp_path))
     assert row["status"].startswith("Unreadable: the gzip data of ")
+    assert (row["reason"], row["because"]) == ("unreadable", row["status"].removeprefix("Unreadable: "))
     for attempt in (0, 1):
         text = EXAMPLES.joinpath(CLEAN).read_bytes() if attempt == 0 else b"\x1f\x8b no gzip"
         Path(tmp_path, f"log-x_llama3.1_8b_bf16_8_1_{attempt}.out").write_bytes(text)
     (row,) = rows(capsys, str(tmp_path))
-    assert row["status"].startswith("Unreadable: the gzip data of ")
+    assert row["status"].startswith("Unreadable: the later attempt 1 cannot be read: the gzip data of ")
 
 
 def packed(path: Path, *names: str) -> None:

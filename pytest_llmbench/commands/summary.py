@@ -21,7 +21,10 @@ def add(commands: Subparsers) -> None:
     add_runs(parser)
     parser.add_argument("--format", choices=("table", "csv", "json"), default="table", help="Default: table.")
     parser.add_argument(
-        "--window", metavar="FIRST-LAST", type=_window, help="Steps that count (default: the baseline's, else 11-44)."
+        "--window",
+        metavar="FIRST-LAST",
+        type=_window,
+        help="Steps that the numbers are of (default: the baseline's, else 11-44, else the last half of a log).",
     )
     parser.set_defaults(command=_summary)
 
@@ -43,8 +46,9 @@ def _summary(arguments: argparse.Namespace) -> Output:
     with own_flags():
         settings = settings_of(arguments)
         catalogue = load(settings)
-    ingested = ingest(settings, catalogue, datetime.now(UTC))
-    found = rows(ingested, catalogue, arguments.window)
+    now = datetime.now(UTC)
+    ingested = ingest(settings, catalogue, now)
+    found = rows(ingested, catalogue, arguments.window, now)
     code, aside = 0 if found else 1, skipped(ingested.ignored)
     if arguments.format == "csv":
         return Output(table(found).to_csv(index=False).rstrip("\n"), code, aside)

@@ -16,7 +16,18 @@ from pytest_llmbench.judge.margin import EQUAL, Answer, answer
 from pytest_llmbench.judge.seen import is_stale, last_valid
 from pytest_llmbench.judge.shape import Shape
 from pytest_llmbench.judge.tonight import shape_of, tonight_of
-from pytest_llmbench.models import Estimate, Evidence, Judgement, Measurement, Noise, Note, Problem, Reason, Verdict
+from pytest_llmbench.models import (
+    Estimate,
+    Evidence,
+    Judgement,
+    Measurement,
+    Noise,
+    Note,
+    Problem,
+    Reason,
+    TimedBy,
+    Verdict,
+)
 
 POOLED_NIGHTS = 3
 """A configuration that is INCONCLUSIVE for so many nights running is judged on them together."""
@@ -32,7 +43,7 @@ def judge(evidence: Evidence) -> Judgement:
     so is a launch with such a run, and one against a baseline without a value; a configuration without a comparable
     run is MISSING. Last the drift of its recorded baseline and its budgets are held against it.
     """
-    return _held(_of_newest(evidence), evidence)
+    return _labelled(_held(_of_newest(evidence), evidence))
 
 
 def _of_newest(evidence: Evidence) -> Judgement:
@@ -53,7 +64,14 @@ def judge_alone(evidence: Evidence) -> Judgement:
 
     NOT_COMPARABLE where positive evidence excludes it. The drift and its budgets are held against it, too.
     """
-    return _held(_of_first(evidence), evidence)
+    return _labelled(_held(_of_first(evidence), evidence))
+
+
+def _labelled(judgement: Judgement) -> Judgement:
+    """Return a judgement of a run whose text says so where its time is what the document timed."""
+    if judgement.baseline.timed_by is not TimedBy.DOCUMENT or judgement.measurement is None:
+        return judgement
+    return replace(judgement, text=f"{words.by_document(judgement.baseline)}: {judgement.text}")
 
 
 def _held(judgement: Judgement, evidence: Evidence) -> Judgement:
@@ -96,7 +114,7 @@ def _judged(evidence: Evidence, newest: Measurement) -> Judgement:
         return _verdict(evidence, Verdict.MISSING, Reason.TOO_OLD, text, newest)
     together = nights.of_launch(newest, evidence)
     for one in together:
-        problem = _unusable(one)
+        problem = unusable(one)
         if problem is not None:
             # Left out, a run that ended badly could turn a launch green; what it would have measured nobody knows.
             whose = f"{one.run.id}, one of {len(together)} runs that count: " if len(together) > 1 else ""
@@ -107,8 +125,8 @@ def _judged(evidence: Evidence, newest: Measurement) -> Judgement:
     return _compared(evidence, newest)
 
 
-def _unusable(one: Measurement) -> Problem | None:
-    """Return why a run has no step time that counts."""
+def unusable(one: Measurement) -> Problem | None:
+    """Return why a run has no step time that counts; None for one that may be compared with a baseline."""
     problem = next(iter(one.problems), one.excluded)
     if problem is not None:
         return problem
@@ -214,7 +232,7 @@ def _finding(found: Estimate, tonight: Sequence[Measurement], evidence: Evidence
     if doubt:
         return _Finding(Verdict.INCONCLUSIVE, Reason.FEW_STEPS_DECIDE, f"{doubt}; {shape.words}")
     if told is Answer.BEYOND:
-        return _Finding(Verdict.REGRESSION, Reason.SLOWER_THAN_BOUND, words.how_slower(shape))
+        return _Finding(Verdict.REGRESSION, Reason.SLOWER_THAN_BOUND, words.how_slower(shape, tonight[0]))
     if shape.warming_up:
         return _Finding(Verdict.INCONCLUSIVE, Reason.WARMING_UP, shape.warming_up.text)
     return _improvement(found, tonight, evidence) or _Finding(Verdict.PASS, Reason.WITHIN_TOLERANCE)
@@ -234,8 +252,7 @@ def _faster(evidence: Evidence) -> _Finding:
     if takes_no_improvement(evidence):
         because = "faster than the acknowledged level by more than the tolerance"
         return _Finding(Verdict.PASS, Reason.WITHIN_TOLERANCE, because)
-    because = "refresh the baseline, or it will hide the next regression"
-    return _Finding(Verdict.IMPROVEMENT, Reason.FASTER_THAN_BASELINE, because)
+    return _Finding(Verdict.IMPROVEMENT, Reason.FASTER_THAN_BASELINE, words.how_much_faster(evidence.baseline))
 
 
 def _over_nights(evidence: Evidence, newest: Measurement, older: nights.EarlierNights, meets: bool) -> _Finding | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from pytest_llmbench import wording
-from pytest_llmbench.judge.shape import Shape
-from pytest_llmbench.models import Estimate, Evidence, Measurement, Note, Verdict
+from pytest_llmbench.judge.shape import FEWEST, Shape
+from pytest_llmbench.models import Baseline, Estimate, Evidence, Measurement, Note, TimedBy, Verdict
 
 UNVERIFIED = frozenset(("unverified-batch", "unverified-loss", "loss-stands-still", "assumed", "padded"))
 """Notes on what nothing in a run confirms: there another configuration would not show."""
@@ -34,11 +34,28 @@ def interval(found: Estimate) -> str:
     return f"{low.removesuffix(' %')} to {high}" if low.endswith("%") and high.endswith("%") else f"{low} to {high}"
 
 
-def how_slower(shape: Shape) -> str:
-    """Say what a regression looks like; single slow steps do not make it, or the trimmed mean would not agree."""
+def how_slower(shape: Shape, newest: Measurement) -> str:
+    """Say what a regression looks like; single slow steps do not make it, or the trimmed mean would not agree.
+
+    One or two steps look like nothing: the run may be slow, or only they.
+    """
+    if len(newest.window_seconds) < FEWEST:
+        return f"{wording.counted(len(newest.window_seconds), 'time')} cannot tell a slow run from a slow step"
     if shape.kind == "even":
         return f"uniform shift; {shape.words}"
     return f"uniform shift; besides, {shape.words}" if shape.kind in ("one-spike", "spikes") else shape.words
+
+
+def how_much_faster(baseline: Baseline) -> str:
+    """Say what an improvement asks for: one step asks for nothing."""
+    if baseline.timed_by is TimedBy.DOCUMENT:
+        return "by what its document timed, which is never recorded"
+    return "refresh the baseline, or it will hide the next regression"
+
+
+def by_document(baseline: Baseline) -> str:
+    """Say of a verdict what it rests on where that is what the document timed."""
+    return f"timed as its document does ({baseline.window})"
 
 
 def how_many(found: Estimate) -> str:

@@ -12,6 +12,7 @@ from pytest_llmbench import wording
 from pytest_llmbench.measure import derive, stated, training
 from pytest_llmbench.measure.gaps import gaps
 from pytest_llmbench.measure.timing import Timing
+from pytest_llmbench.measure.unmatched import UNKNOWN_STEPS
 from pytest_llmbench.measure.window import Choice, is_finished, is_traced
 from pytest_llmbench.models import Baseline, Ending, Problem, Reason, Run, Steps, Window
 from pytest_llmbench.robust import median
@@ -80,9 +81,12 @@ def unusable(run: Run, baseline: Baseline, now: datetime) -> Problem:
 
 
 def problems(run: Run, choice: Choice, timed: Timing, baseline: Baseline, now: datetime) -> tuple[Problem, ...]:
-    """Return all that is wrong with the chosen segment, the cause of the others first; empty when it is valid."""
+    """Return all that is wrong with the chosen segment, the cause of the others first; empty when it is valid.
+
+    A run of no known configuration can be of no other one than it claims.
+    """
     found = [
-        *_wrong_configuration(run, choice, timed, baseline),
+        *(_wrong_configuration(run, choice, timed, baseline) if run.identity.key is not None else ()),
         *_unread(run, choice),
         *not_finite(choice.segment.steps),
         *training.problems(run, choice, timed, baseline),
@@ -112,7 +116,8 @@ def _unfinished(run: Run, choice: Choice, baseline: Baseline, now: datetime) -> 
     if is_finished(segment, baseline.steps):
         return
     total = segment.total_steps or baseline.steps
-    reached = f"stopped after step {int(segment.steps.index[-1])} of {total}"
+    of_all = "" if total == UNKNOWN_STEPS else f" of {total}"
+    reached = f"stopped after step {int(segment.steps.index[-1])}{of_all}"
     line = int(segment.steps.line[-1])
     if ending is not None and not (ending.went_on and _recent(run, now)):
         text = f"{reached}: {wording.ended(ending, choice.attempt.files.log.name)}"

@@ -54,12 +54,13 @@ def _impossible(steps: Steps, bad: Flags, baseline: Baseline) -> Iterator[Proble
 
 def _missing(steps: Steps, untimed: Flags, lost: set[int], window: Window) -> Iterator[Problem]:
     where = f"of the steps {window.first} to {window.last}"
+    alone = f"step {window.first}" if window.first == window.last else ""
     if untimed.any():
         numbers = wording.listed(steps.index[untimed].tolist())
-        text = f"{int(untimed.sum())} {where} have no time: {numbers}"
+        text = f"{alone} has no time" if alone else f"{int(untimed.sum())} {where} have no time: {numbers}"
         yield Problem(Reason.WINDOW_INCOMPLETE, text, int(steps.line[int(np.argmax(untimed))]))
     if lost:
-        text = f"{len(lost)} {where} are missing: {wording.listed(sorted(lost))}"
+        text = f"{alone} is missing" if alone else f"{len(lost)} {where} are missing: {wording.listed(sorted(lost))}"
         yield Problem(Reason.WINDOW_INCOMPLETE, text)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from pytest_llmbench import wording
 from pytest_llmbench.measure import checks, metrics, notes, tries
+from pytest_llmbench.measure.gaps import gaps
 from pytest_llmbench.measure.later import Later
 from pytest_llmbench.measure.moving import moving_mean
 from pytest_llmbench.measure.timing import Timing, timing
@@ -27,14 +28,18 @@ def measure(run: Run, baseline: Baseline, now: datetime) -> Measurement:
     window they make the run invalid. A time that the log does not print follows from its tokens/s where it can. Metrics
     and notes are computed when they are first looked at: of older runs only the step time is.
     """
-    choice, rivals = _slowest(run, baseline, now)
-    excluded = checks.exclusion(run, choice) or _short_twin(run, choice, baseline)
+    required = baseline.required
+    choice, rivals = _slowest(run, required, now)
+    excluded = checks.exclusion(run, choice) or _short_twin(run, choice, required)
     if choice is None:
         problem = checks.unusable(run, baseline, now)
         return _unmeasured(run, baseline, (problem,) if excluded is None else (), excluded)
-    timed = timing(choice.segment.steps, baseline)
+    timed = timing(choice.segment.steps, required)
+    found = () if excluded else (*_copied(run), *checks.problems(run, choice, timed, required, now))
+    if required is not baseline:
+        timed = timing(choice.segment.steps, baseline)
+        found = found if found or excluded else tuple(gaps(timed, baseline))
     steps, counted = timed.steps, timed.counted
-    found = () if excluded else (*_copied(run), *checks.problems(run, choice, timed, baseline, now))
     window, several = steps.seconds[counted], steps.mean_of[counted]
     mean_of = tuple(several.tolist()) if (several > 1).any() else ()
     seconds = statistic(window, baseline.window.statistic, mean_of) if len(window) else None

@@ -95,7 +95,8 @@ def _as_planned(steps: Steps, baseline: Baseline) -> Steps:
 def _with_times_from_tokens(steps: Steps, baseline: Baseline) -> tuple[Steps, Flags]:
     """Return the steps with a time where none is printed and tokens/s are, and which those are.
 
-    The tokens of a step are the baseline's. A digit of tokens/s is one of the time.
+    The tokens of a step are the baseline's, and no time follows where they are not known (0). A digit of tokens/s is
+    one of the time.
     """
     speed = steps.tokens_per_second_per_gpu
     filled: Flags = np.isnan(steps.seconds)
@@ -104,6 +105,8 @@ def _with_times_from_tokens(steps: Steps, baseline: Baseline) -> tuple[Steps, Fl
     if not filled.any():
         return steps, filled
     of_one_gpu = derive.tokens_per_second(baseline.configuration, 1.0) / baseline.configuration.key.gpus
+    if of_one_gpu == 0:
+        return steps, np.zeros_like(filled)
     seconds, unit = steps.seconds.copy(), steps.resolution_seconds.copy()
     seconds[filled] = of_one_gpu / speed[filled]
     unit[filled] = seconds[filled] / speed[filled]

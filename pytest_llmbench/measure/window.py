@@ -120,6 +120,17 @@ def in_window(steps: Steps, window: Window) -> Flags:
     return counted
 
 
+def fits(steps: Steps, window: Window) -> bool:
+    """Whether steps reach over the whole window, and at least one time lies wholly inside it."""
+    first, last = int(begins(steps)[0]), int(steps.index[-1])
+    return first <= window.first and window.last <= last and bool(is_inside(steps, window).any())
+
+
+def last_half(steps: Steps) -> Window:
+    """Return the window of the last half of the printed times: the first ones are those of a warm-up."""
+    return Window(int(begins(steps)[len(steps) // 2]), int(steps.index[-1]))
+
+
 def statistic(values: Floats, name: str, mean_of: Sequence[int] = ()) -> float:
     """Return the mean, or the 20 % trimmed mean, of values of shape (n,), n > 0, weighted by the steps in each."""
     return mean(values, mean_of) if name == "mean" else trimmed_mean(values, mean_of)

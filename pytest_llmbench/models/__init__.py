@@ -17,6 +17,7 @@ from pytest_llmbench.models.baselines import (
     Recording,
     RegexDialect,
     Source,
+    TimedBy,
     Tolerance,
     Window,
 )
@@ -140,6 +141,7 @@ __all__ = [
     "Status",
     "Steps",
     "Stray",
+    "TimedBy",
     "Tolerance",
     "Try",
     "Unread",

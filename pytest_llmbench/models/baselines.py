@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -80,7 +81,16 @@ class Window(NamedTuple):
     statistic: str = "mean"
 
     def __str__(self) -> str:
+        if self.first == self.last:
+            return f"step {self.first}"
         return f"{self.statistic.replace('_', ' ')} of steps {self.first} to {self.last}"
+
+
+class TimedBy(StrEnum):
+    """What decides a verdict: the mean over the window that the baseline file pins, or what its document timed."""
+
+    WINDOW = "window"
+    DOCUMENT = "document"
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +204,8 @@ class Baseline:
     `tolerances` and `budgets` are those of its file and row, each metric once. `log` is the dialect that the file
     defines, None for a built-in one. `drift_budget` is how far its file lets recorded values move, as a fraction, None
     where it says nothing. `published_seconds` is beside a recorded value what its document says, None where none does.
+    `timed_by` is why `window` is judged; `required_window` are the steps that a run has to hold for it to count, where
+    those are others, None where they are not.
     """
 
     configuration: Configuration
@@ -214,11 +226,18 @@ class Baseline:
     log: RegexDialect | None = None
     drift_budget: float | None = None
     published_seconds: float | None = None
+    timed_by: TimedBy = TimedBy.WINDOW
+    required_window: Window | None = None
 
     @property
     def key(self) -> Key:
         """The key of its configuration."""
         return self.configuration.key
+
+    @property
+    def required(self) -> Baseline:
+        """The baseline by which it is decided whether a run counts."""
+        return self if self.required_window is None else replace(self, window=self.required_window)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from pytest_llmbench.models.baselines import TimedBy
 from pytest_llmbench.models.verdicts import JUDGED
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class Check:
 
     `kind` is weak-scaling, fp8-speedup, cluster-change, trend or selftest, `verdict` a word for it, `lines` the rows of
     its table, `message` the text of the item. `decides` is False where it only reports. `members` are all that could be
-    compared, `compared` those that were.
+    compared, `compared` those that were. `timed` is a TimedBy.
     """
 
     kind: str
@@ -59,6 +60,7 @@ class Check:
     message: str = ""
     members: tuple[Key, ...] = ()
     compared: tuple[Compared, ...] = ()
+    timed: str = TimedBy.WINDOW
 
     @property
     def failed(self) -> bool:

@@ -17,6 +17,8 @@ EXPIRED = (
     "later day after `expires`"
 )
 
+ONE_STEP = "one step says little of a run: judge its window, without --llmb-timed=document"
+
 ADVICE = {
     "slower-than-bound": "compare with an older run of this configuration; if this cluster is known to differ from the "
     "document, record its own baseline with --llmb-record=DIR",
@@ -103,6 +105,8 @@ def _baselines(described: dict[str, Any]) -> str:
 
 def _advice(described: dict[str, Any]) -> str:
     reason = described["reason"]
+    if described.get("timed") == "document" and reason in ("slower-than-bound", "faster-than-baseline", "cannot-tell"):
+        return ONE_STEP
     if reason == "slower-than-bound":
         if any(note["code"] == "acknowledgement-expired" for note in described.get("notes", ())):
             return EXPIRED

@@ -9,6 +9,7 @@ from typing import Any
 from pytest_llmbench import wording
 from pytest_llmbench.report.cautions import FINDINGS, with_findings
 from pytest_llmbench.report.document import Ending
+from pytest_llmbench.report.explain import named
 from pytest_llmbench.report.terminal import JUDGED, ordered, timing, why_nothing
 
 ROOM = 6
@@ -65,8 +66,8 @@ def _line(one: dict[str, Any]) -> str:
     verdict = one.get("verdict") or one["reason"].upper()
     if one["kind"] == "configuration" and verdict in JUDGED:
         step_time, change = timing(one)
-        return f"{verdict} {one['id']}: {change} ({step_time}, expected {wording.seconds(one['expected_seconds'])})"
-    return _clipped(f"{verdict} {one['id']}: {one['text']}")
+        return f"{verdict} {named(one)}: {change} ({step_time}, expected {wording.seconds(one['expected_seconds'])})"
+    return _clipped(f"{verdict} {named(one)}: {one['text']}")
 
 
 def _clipped(text: str) -> str:

@@ -38,13 +38,22 @@ def explain(described: dict[str, Any], *, short: bool) -> str:
     return harmless("\n".join(lines))
 
 
+def named(described: dict[str, Any]) -> str:
+    """Return the id of an outcome, and behind it that its time is what a document timed, where that is so."""
+    if described.get("timed") != "document":
+        return str(described["id"])
+    window = described.get("window")
+    last_step = window is not None and window["first"] == window["last"]
+    return f"{described['id']} [{'last step' if last_step else 'as documented'}]"
+
+
 def headline(described: dict[str, Any]) -> str:
     """Return `REGRESSION  grok1_314b-25.05-gb200-bf16-128 (slower-than-bound)`."""
     if described["kind"] == "stray":
         return f"{described['reason'].upper()}  {described['id']}"
     if described["kind"] == "check":
-        return f"{described['check'].upper()} {described['verdict']}  {described['id']}"
-    return f"{described['verdict']}  {described['id']} ({described['reason']})"
+        return f"{described['check'].upper()} {described['verdict']}  {named(described)}"
+    return f"{described['verdict']}  {named(described)} ({described['reason']})"
 
 
 def where(described: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from pytest_llmbench.report.advice import advice
 from pytest_llmbench.report.cautions import SLOWER, caution_texts, with_findings
 from pytest_llmbench.report.document import Ending
-from pytest_llmbench.report.explain import headline, where
+from pytest_llmbench.report.explain import headline, named, where
 from pytest_llmbench.report.terminal import count, ordered, timing, why_nothing, worst
 
 MOST_BYTES = 1024 * 1024
@@ -105,7 +105,7 @@ def _row(one: dict[str, Any]) -> str:
     step_time, change = timing(one) if one["kind"] == "configuration" else ("", "")
     verdict = one.get("verdict") or one["reason"].upper()
     place = f" ({where(one)})" if one["status"] == "failed" and one["log"] else ""
-    cells = (verdict, one["id"], step_time, change, _clipped(one["text"]) + place, advice(one))
+    cells = (verdict, named(one), step_time, change, _clipped(one["text"]) + place, advice(one))
     return f"| {' | '.join(map(_escaped, cells))} |\n"
 
 

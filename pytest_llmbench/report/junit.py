@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 from pytest_llmbench import wording
 from pytest_llmbench.report import environment, jobs
 from pytest_llmbench.report.explain import explain
-from pytest_llmbench.report.outcome import PROPERTIES, properties
+from pytest_llmbench.report.outcome import COUNTING, PROPERTIES, properties
 from pytest_llmbench.report.terminal import JUDGED, SEVERITY, worst
 
 if TYPE_CHECKING:
@@ -110,7 +110,8 @@ def _lines(one: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _metrics(one: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    yield "last_step_seconds", one.get("last_step_seconds")
+    if one.get("verdict") not in COUNTING:  # else it is among the properties
+        yield "last_step_seconds", one.get("last_step_seconds")
     for name, metric in one.get("metrics", {}).items():
         if name not in PROPERTIES:
             yield name, metric["value"]

@@ -7,7 +7,7 @@ from typing import Any
 
 from pytest_llmbench.report.advice import advice
 from pytest_llmbench.report.columns import Line, wrapped
-from pytest_llmbench.report.explain import repeats, where
+from pytest_llmbench.report.explain import named, repeats, where
 
 MOST = 2
 """Groups of items of which the summary tells; the message of each red one has its own step."""
@@ -68,7 +68,7 @@ def _missing(group: Sequence[dict[str, Any]]) -> Iterator[Line]:
 
 def _named(group: Sequence[dict[str, Any]]) -> str:
     more = f" and {len(group) - 1} more" if len(group) > 1 else ""
-    return f"{group[0]['id']}{more}"
+    return f"{named(group[0])}{more}"
 
 
 def _lines(text: str) -> Iterator[Line]:

@@ -23,7 +23,9 @@ PROPERTIES = (
     "mfu",
     "tflops_per_gpu",
     "days_to_1t_tokens",
+    "last_step_seconds",
     "window",
+    "timed",
     "verdict",
     "reason",
     "log",
@@ -152,6 +154,7 @@ def describe_check(check: Check) -> dict[str, Any]:
         "log": None,
         "members": [key.id for key in check.members],
         "compared": [_compared(one) for one in check.compared],
+        "timed": str(check.timed),
     }
 
 
@@ -173,6 +176,8 @@ def properties(described: dict[str, Any]) -> list[tuple[str, str]]:
     values = dict(described)
     if described.get("verdict") in COUNTING:  # a number that does not count is not published
         values |= {name: metric["value"] for name, metric in described.get("metrics", {}).items()}
+    else:
+        values.pop("last_step_seconds", None)
     values["launcher"] = (described.get("run") or {}).get("launcher") or None
     if described.get("window"):
         values["window"] = described["window"]["text"]

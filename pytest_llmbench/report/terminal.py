@@ -11,6 +11,7 @@ from pytest_llmbench.models import Caution
 from pytest_llmbench.report import jobs
 from pytest_llmbench.report.cautions import all_texts
 from pytest_llmbench.report.columns import WIDTH, Line, width, wrapped
+from pytest_llmbench.report.explain import named
 from pytest_llmbench.report.next_steps import next_steps
 
 ORDER = (
@@ -72,6 +73,8 @@ NOTEWORTHY = (
 
 OF_RECORDED = ("recorded-replaced", "recorded-against-published", "recorded-levels", "recorded-few-groups")
 """Notes that stand under the line of what was recorded."""
+BY_DOCUMENT = "timed as the documents do, to compare with their tables: no verdict of the gate"
+"""What stands behind the count of a session with --llmb-timed=document."""
 
 UNSURE = ("INCONCLUSIVE", "REGRESSION", "SLOWER")
 """Verdicts of outcomes that are not green where they passed: they cannot tell, or nobody asked them to fail."""
@@ -179,10 +182,11 @@ def _checks(described: Sequence[dict[str, Any]]) -> Iterator[Line]:
         of_kind = [one for one in described if one["check"] == kind]
         verdicts = Counter(one["verdict"] for one in of_kind)
         told = ", ".join(f"{number} {name}" for name, number in sorted(verdicts.items(), key=_rank))
-        yield Line(f"{kind}: {told}", colour(of_kind), len(kind) + 1)
+        label = f"{kind}{' [as documented]' if of_kind[0].get('timed') == 'document' else ''}"
+        yield Line(f"{label}: {told}", colour(of_kind), len(label) + 1)
         for one in of_kind:
             if one["verdict"] not in QUIET:
-                yield from map(Line, wrapped(f"{one['id']}: {one['text']}", " " * 6, first="  "))
+                yield from map(Line, wrapped(f"{named(one)}: {one['text']}", " " * 6, first="  "))
 
 
 def counts(described: Sequence[dict[str, Any]]) -> dict[str, dict[str, int]]:
@@ -211,6 +215,8 @@ def count(described: Sequence[dict[str, Any]]) -> str:
             told = ", ".join(f"{number} {name}" for name, number in names.items())
             parts.append(f"{sum(names.values())} {label}: {told}")
     checks = sum(one["kind"] == "check" and one["status"] == "passed" for one in described)
+    if parts and any(one.get("timed") == "document" for one in described):
+        parts.append(BY_DOCUMENT)
     return "; ".join(parts) or (f"{wording.counted(checks, 'check')} passed" if checks else "nothing judged")
 
 
@@ -235,7 +241,7 @@ def _name(one: dict[str, Any]) -> tuple[str, str]:
 def _lines(one: dict[str, Any]) -> Iterator[Line]:
     step_time, change = timing(one)
     age = one["run"]["age"] if one["run"] else "-"
-    yield from _row(one, f"{one['verdict']:<14} {one['id']}", f"{step_time:>9} {change:>7} {age:>5}")
+    yield from _row(one, f"{one['verdict']:<14} {named(one)}", f"{step_time:>9} {change:>7} {age:>5}")
     remarks = [note["text"] for note in one["notes"] if note["code"] in NOTEWORTHY]
     if one["reason"] in DOUBTFUL:
         remarks.insert(0, one["text"].partition("; ")[2])

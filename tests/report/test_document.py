@@ -26,6 +26,7 @@ ASKED = {
     "baselines": "82 configurations in 5 files",
     "tolerances": ["5 %"],
     "header": ["tolerance: 5 %"],
+    "timed": "window",
 }
 MIXED = [
     told(),

@@ -70,7 +70,7 @@ def details(one: dict[str, Any], anchor: str) -> Details:
     """Return what the page says of the outcome of a configuration."""
     return Details(
         anchor=anchor,
-        id=one["id"],
+        id=explain.named(one),
         suite=one["suite"],
         badge=badge(one),
         short=one["reason"],

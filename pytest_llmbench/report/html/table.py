@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from pytest_llmbench import wording
+from pytest_llmbench.report.explain import named
 from pytest_llmbench.report.html.verdicts import Badge, badge, key, rank
 from pytest_llmbench.report.terminal import timed, timing
 
@@ -46,7 +47,7 @@ class Row:
 def rows(configurations: Sequence[dict[str, Any]], anchors: dict[tuple[str, str], str]) -> list[Row]:
     """Return the rows in the order in which a reader wants them."""
     ordered = sorted(configurations, key=rank)
-    return [Row(anchors[key(one)], one["id"], badge(one), place, _cells(one)) for place, one in enumerate(ordered)]
+    return [Row(anchors[key(one)], named(one), badge(one), place, _cells(one)) for place, one in enumerate(ordered)]
 
 
 def _cells(one: dict[str, Any]) -> list[Cell]:

@@ -10,8 +10,9 @@ from typing import Any
 
 from pytest_llmbench import wording
 from pytest_llmbench.report.cautions import findings
+from pytest_llmbench.report.explain import named
 from pytest_llmbench.report.next_steps import steps
-from pytest_llmbench.report.terminal import ORDER, UNSURE, counting
+from pytest_llmbench.report.terminal import BY_DOCUMENT, ORDER, UNSURE, counting
 
 COLOURS = {"red": "red", "unclear": "unclear", "green": "green", "skipped": "skipped"}
 """The colours of a page in their order, with the word for each."""
@@ -90,13 +91,14 @@ def counted(described: Sequence[dict[str, Any]]) -> list[tuple[str, int]]:
 def words(described: Sequence[dict[str, Any]]) -> list[str]:
     """Return `1 REGRESSION`, `2 INVALID`, `72 PASS`: what `counted` counts, by verdict."""
     found = Counter(badge(one).word for one in sorted(counting(described), key=rank))
-    return [f"{number} {word}" for word, number in found.items()]
+    told = [f"{number} {word}" for word, number in found.items()]
+    return [*told, BY_DOCUMENT] if any(one.get("timed") == "document" for one in described) else told
 
 
 def next_steps(described: Sequence[dict[str, Any]], anchors: Mapping[tuple[str, str], str]) -> list[Next]:
     """Return what to do, as the summary of the terminal says it: what is red first."""
     return [
-        Next(group[0]["reason"], [(anchors[key(one)], one["id"]) for one in group[:3]], len(group[3:]), text)
+        Next(group[0]["reason"], [(anchors[key(one)], named(one)) for one in group[:3]], len(group[3:]), text)
         for group, text in steps(sorted(described, key=rank))[:MOST]
     ]
 

@@ -1,0 +1,267 @@
+"""`--llmb-timed=document`: by what each document timed, said in every line, and nothing rests on it later."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from outcomes import faults
+from own_baseline import LLAMA_8B, own_baseline
+from sessions import Judge, Write
+
+from pytest_llmbench.cli import main
+
+LLAMA = "llama3.1_8b-25.04-h100-bf16-8"
+MEAN = "grok1_314b-25.05-gb200-bf16-128"
+
+LAST_STEP = (
+    "grok1_314b-24.11-h100-bf16-512",
+    "maxtext_llama2_70b-24.11-h100-bf16-64",
+    "nemotron4_340b-25.01-h100-bf16-128",
+    LLAMA,
+)
+"""One of each document that timed the last step."""
+
+DOCUMENT = "--llmb-timed=document"
+
+
+def logs(path: Path) -> str:
+    return f"--llmb-logs={path}"
+
+
+@pytest.mark.parametrize("name", LAST_STEP)
+def test_the_last_step_decides_where_the_document_timed_it(judged: Judge, generated: Write, name: str) -> None:
+    """A run whose last step stalls, and one that is slow but for its last step."""
+    folder = generated(name, noise=0.0, last_step_factor=1.3)
+    assert judged(logs(folder), "-k", name).verdicts == {name: "PASS"}
+    session = judged(logs(folder), "-k", name, DOCUMENT)
+    assert session.verdicts == {name: "REGRESSION"}
+    told = session.described[name]
+    assert (told["window"]["first"], told["window"]["last"], told["window"]["text"]) == (49, 49, "step 49")
+    assert told["metrics"]["step_time_seconds"]["value"] == pytest.approx(told["last_step_seconds"])
+    assert told["metrics"]["step_time_seconds"]["value"] == pytest.approx(told["expected_seconds"] * 1.3, rel=0.02)
+
+
+@pytest.mark.parametrize("name", LAST_STEP)
+def test_a_slow_run_with_a_good_last_step_passes_by_its_document_alone(
+    judged: Judge, generated: Write, name: str
+) -> None:
+    folder = generated(name, noise=0.0, factor=1.09, last_step_factor=1 / 1.09)
+    assert judged(logs(folder), "-k", name).verdicts == {name: "REGRESSION"}
+    session = judged(logs(folder), "-k", name, DOCUMENT)
+    assert session.verdicts == {name: "PASS"}
+    assert [note["code"] for note in session.described[name]["notes"]].count("threshold-only") == 1
+
+
+def test_a_document_that_timed_a_mean_says_the_same_and_is_labelled(judged: Judge, generated: Write) -> None:
+    folder = generated(MEAN, factor=1.02, last_step_factor=2.0)
+    plain, other = (judged(logs(folder), "-k", MEAN, *options).described[MEAN] for options in ((), (DOCUMENT,)))
+    changed = {name for name in plain if plain[name] != other[name]}
+    assert changed == {"timed", "text"}
+    assert (plain["timed"], other["timed"], other["window"]["text"]) == ("window", "document", "mean of steps 11 to 44")
+    assert other["text"] == f"timed as its document does (mean of steps 11 to 44): {plain['text']}"
+
+
+def test_what_makes_a_run_invalid_does_so_by_the_document_too(judged: Judge, generated: Write) -> None:
+    """Its window is not timed, but a run counts only where it is whole."""
+    folder = generated(LLAMA, noise=0.0)
+    (log,) = folder.rglob("log-*.out")
+    text = log.read_text()
+    for damaged, reason in (
+        (with_time(text, 20, "0.0"), "impossible-sample"),
+        (with_time(text, 20, "nan"), "window-incomplete"),
+        (with_time(text, 49, "nan"), "window-incomplete"),
+        (with_time(text, 49, "0.0"), "impossible-sample"),
+        (text.replace("global_step: 49 ", "global_step: 4x ", 1), "window-incomplete"),
+        (text.replace("reduced_train_loss: 1", "reduced_train_loss: nan | x: 1", 1), "diverged"),
+    ):
+        assert damaged != text
+        log.write_text(damaged)
+        told = judged(logs(folder), "-k", LLAMA, DOCUMENT, "--llmb-no-cache").described[LLAMA]
+        assert (told["verdict"], told["reason"]) == ("INVALID", reason)
+        assert told["text"].startswith("timed as its document does (step 49): ")
+
+
+def with_time(text: str, step: int, value: str) -> str:
+    """Return a NeMo 2 log with another time for a step."""
+    lines = text.splitlines(keepends=True)
+    place = next(number for number, line in enumerate(lines) if f"global_step: {step} " in line)
+    head, mark, rest = lines[place].partition("train_step_timing in s: ")
+    lines[place] = f"{head}{mark}{value}{rest[len(rest.split()[0]) :]}"
+    return "".join(lines)
+
+
+def test_every_line_says_so(
+    judged: Judge,
+    generated: Write,
+    pytester: pytest.Pytester,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Terminal, message, chat, GitHub, HTML, JSON, both JUnit reports and the head of the session."""
+    folder = generated(LLAMA, noise=0.0, last_step_factor=1.3)
+    generated(MEAN, noise=0.0)
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(pytester.path / "summary.md"))
+    outputs = ("--llmb-json=s.json", "--llmb-html=s.html", "--llmb-junit=own.xml", "--junitxml=junit.xml")
+    done = pytester.runpytest("-p", "no:cacheprovider", logs(folder), DOCUMENT, *outputs)
+    text = done.stdout.str()
+    assert "llmbench: timed as the documents do, to compare with their tables: nothing is recorded, kept or" in text
+    assert f"REGRESSION  {LLAMA} [last step] (slower-than-bound)" in text
+    assert "\ntimed as its document does (step 49): " in text
+    assert f"REGRESSION     {LLAMA} [last step]" in text
+    assert f"PASS           {MEAN} [as documented]" in text
+    assert " ".join(text.split()).count("timed as the documents do, to compare with their tables: no verdict") == 1
+    assert f"::error title=REGRESSION {LLAMA} [last step] (slower-than-bound)::timed as its document does" in text
+    markdown = (pytester.path / "summary.md").read_text()
+    assert f"{LLAMA} &#91;last step&#93;".replace("_", "&#95;") in markdown
+    assert "timed as the documents do, to compare with their tables" in markdown
+    page = (pytester.path / "s.html").read_text()
+    assert page.count(f"{LLAMA} [last step]") >= 3
+    assert page.count(f"{MEAN} [as documented]") >= 2
+    assert "timed as the documents do, to compare with their tables" in page
+    document = json.loads((pytester.path / "s.json").read_text())
+    assert faults(document) == []
+    assert document["timed"] == "document"
+    timed = {one["id"]: one["timed"] for one in document["outcomes"] if one["kind"] != "stray"}
+    assert set(timed.values()) == {"document"}
+    for report in ("junit.xml", "own.xml"):
+        assert "timed" in (pytester.path / report).read_text()
+    cases = ElementTree.parse(pytester.path / "junit.xml").getroot().iter("testcase")  # noqa: S314 (our own file)
+    values = {one.attrib["value"] for case in cases for one in case.iter("property") if one.attrib["name"] == "timed"}
+    assert values == {"document"}
+    capsys.readouterr()
+    assert main(["chat", str(pytester.path / "s.json")]) == 0
+    chat = capsys.readouterr().out
+    assert "no verdict of the gate" in chat.splitlines()[0]
+    assert f"REGRESSION {LLAMA} [last step]: +30" in chat
+
+
+def test_nothing_is_said_where_the_window_decides(judged: Judge, generated: Write, pytester: pytest.Pytester) -> None:
+    folder = generated(LLAMA, noise=0.0)
+    text = pytester.runpytest("-p", "no:cacheprovider", logs(folder), "--llmb-json=s.json").stdout.str()
+    assert "[last step]" not in text
+    assert "document does" not in text
+    document = json.loads((pytester.path / "s.json").read_text())
+    assert {document["timed"], *(one["timed"] for one in document["outcomes"])} == {"window"}
+
+
+@pytest.mark.parametrize("options", [(), (DOCUMENT,)], ids=["window", "document"])
+def test_the_last_step_stands_in_the_properties_of_every_session(
+    judged: Judge, generated: Write, options: tuple[str, ...]
+) -> None:
+    folder = generated(LLAMA, noise=0.0, last_step_factor=1.3)
+    session = judged(logs(folder), "-k", LLAMA, *options)
+    seconds = float(session.properties[LLAMA]["last_step_seconds"])
+    assert seconds == session.described[LLAMA]["last_step_seconds"] == pytest.approx(12.27 * 1.3, rel=1e-3)
+    assert session.properties[LLAMA]["timed"] == (options[0].partition("=")[2] if options else "window")
+
+
+def test_the_last_step_of_a_run_that_does_not_count_is_no_property(judged: Judge, generated: Write) -> None:
+    told = judged(logs(generated(LLAMA, ending="killed")), "-k", LLAMA).properties[LLAMA]
+    assert "last_step_seconds" not in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--llmb-record=own"], "--llmb-timed=document with --llmb-record: a baseline is a mean of many steps"),
+        (["--llmb-certify"], "--llmb-timed=document with --llmb-certify: a certificate does not rest on one step"),
+        (["--llmb-history=h.db"], "--llmb-timed=document with --llmb-history: one step is no night of a history"),
+        (["--llmb-acknowledged=a.yaml"], "--llmb-timed=document with --llmb-acknowledged: the tables know of no"),
+        (["--llmb-against=recorded"], "--llmb-timed=document with --llmb-against=recorded: only published baselines"),
+        (["--llmb-against=both"], "--llmb-timed=document with --llmb-against=both: only published baselines"),
+        (["--llmb-timed=last"], "--llmb-timed=last: expected window or document"),
+    ],
+)
+@pytest.mark.parametrize("place", ["typed", "ini"])
+def test_what_would_rest_on_one_step_is_refused(
+    pytester: pytest.Pytester, generated: Write, arguments: list[str], told: str, place: str
+) -> None:
+    pytester.path.joinpath("a.yaml").write_text("schema: 1\nacknowledged: []\n")
+    timed = [] if place == "ini" else [DOCUMENT]
+    if place == "ini":
+        pytester.makeini("[pytest]\nllmb_timed = document\n")
+    done = pytester.runpytest("-p", "no:cacheprovider", logs(generated(LLAMA)), *timed, *arguments)
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    assert told in " ".join(done.stderr.str().split())
+    assert not pytester.path.joinpath("h.db").exists()
+
+
+def test_what_the_ini_file_says_for_other_nights_is_left_out(
+    pytester: pytest.Pytester, judged: Judge, generated: Write
+) -> None:
+    """A repository with a history and acknowledged changes compares with the tables by one option."""
+    pytester.makeini("[pytest]\nllmb_history = h.db\nllmb_acknowledged = a.yaml\nllmb_against = recorded\n")
+    entry = "{configuration: '*', slower: 9%, since: 2020-01-01, expires: 2090-01-01, reason: known, by: me}"
+    pytester.path.joinpath("a.yaml").write_text(f"schema: 1\nacknowledged:\n  - {entry}\n")
+    session = judged(logs(generated(LLAMA, noise=0.0, last_step_factor=1.08)), "-k", LLAMA, DOCUMENT)
+    assert session.verdicts == {LLAMA: "REGRESSION"}
+    assert session.described[LLAMA]["expected_seconds"] == 12.27
+    assert not pytester.path.joinpath("h.db").exists()
+
+
+def test_a_recorded_baseline_has_no_document(pytester: pytest.Pytester, judged: Judge, generated: Write) -> None:
+    """Where a published one is beside it, that decides; alone it is judged as ever, and not labelled."""
+    folder = generated(LLAMA, noise=0.0, factor=1.2)
+    judged(logs(folder), "-k", LLAMA, "--llmb-record=own")
+    own = "--llmb-baselines=own"
+    assert judged(logs(folder), "-k", LLAMA, own).verdicts == {LLAMA: "PASS"}
+    session = judged(logs(folder), "-k", LLAMA, own, DOCUMENT)
+    assert session.verdicts == {LLAMA: "REGRESSION"}
+    assert session.described[LLAMA]["baseline"]["kind"] == "published"
+
+
+MINE = {
+    "recipe": "mine",
+    "size": "8b",
+    "gpu": "h100",
+    "gpus": 8,
+    "peak": 989,
+    "seconds": "15.00",
+    "model": LLAMA_8B,
+    "shape": "sequence_length: 8192, layers: 32, gbs: 128",
+    "dialect": "regex",
+}
+
+
+def test_the_last_step_is_counted_from_the_first_one_of_its_dialect(pytester: pytest.Pytester, judged: Judge) -> None:
+    log = "log: {find: 'took', pattern: 'step (?P<step>[0-9]+) took (?P<seconds>[0-9.]+)', first_step: 1}"
+    pytester.mkdir("mine").joinpath("mine.yaml").write_text(
+        own_baseline(**MINE, more=log).replace("timed: mean", "timed: last_step")
+    )
+    lines = [f"step {number} took {15.0 if number < 50 else 19.5} loss: 2.5\n" for number in range(1, 51)]
+    pytester.mkdir("runs").joinpath("log-mine_8b_bf16_8_7_0.out").write_text("".join(lines))
+    told = judged("--llmb-logs=runs", "--llmb-baselines=mine", "-k", "mine", DOCUMENT).described[
+        "mine_8b-own-h100-bf16-8"
+    ]
+    assert (told["window"]["text"], told["verdict"]) == ("step 50", "REGRESSION")
+    assert told["metrics"]["step_time_seconds"]["value"] == 19.5
+
+
+def test_an_improvement_by_one_step_asks_for_no_recording(judged: Judge, generated: Write) -> None:
+    session = judged(
+        logs(generated(LLAMA, noise=0.0, last_step_factor=0.9)), "-k", LLAMA, DOCUMENT, "--llmb-improvement=fail"
+    )
+    assert session.verdicts == {LLAMA: "IMPROVEMENT"}
+    assert "--llmb-record" not in session.messages[LLAMA]
+    assert "judge its window, without --llmb-timed=document" in " ".join(session.messages[LLAMA].split())
+
+
+def test_workers_say_the_same(pytester: pytest.Pytester, generated: Write) -> None:
+    folder = generated(LLAMA, noise=0.0, last_step_factor=1.3)
+    for number in (0, 2):
+        pytester.runpytest(
+            "-p", "no:cacheprovider", f"-n{number}", logs(folder), DOCUMENT, f"--llmb-json=s{number}.json"
+        )
+    one, other = (json.loads((pytester.path / f"s{number}.json").read_text()) for number in (0, 2))
+    assert [(told["id"], told["timed"], told["text"]) for told in one["outcomes"]] == [
+        (told["id"], told["timed"], told["text"]) for told in other["outcomes"]
+    ]
+
+
+def test_the_selftest_holds_by_one_step_too(judged: Judge, generated: Write) -> None:
+    session = judged(logs(generated(LLAMA, noise=0.0)), "-k", LLAMA, DOCUMENT, "--llmb-selftest")
+    assert session.ret == pytest.ExitCode.OK
