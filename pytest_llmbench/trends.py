@@ -99,7 +99,7 @@ def _check(
     way = "SLOWER" if standing[-1].difference > 0 else "FASTER"
     asked, changes = settings.trend == "fail", result.judgement.changes
     several = [f"  {one.text}" for one in changes] if len(changes) > 1 else []
-    entry = _entry(result.case.key, standing, acknowledged) if bad and asked else ()
+    entry = _entry(result.case.key, changes, acknowledged) if bad and asked else ()
     return Check(
         kind="trend",
         id=result.case.key.id,
@@ -111,14 +111,14 @@ def _check(
     )
 
 
-def _entry(key: Key, standing: Sequence[Change], acknowledged: Sequence[Acknowledgement]) -> tuple[str, ...]:
-    """Return the lines of a file that accept the last standing change, but for what a person has to say, or which entry
-    to change: the one that has expired, or one so near that the file could not hold both. Nothing of several changes,
-    where one entry would not do."""
+def _entry(key: Key, changes: Sequence[Change], acknowledged: Sequence[Acknowledgement]) -> tuple[str, ...]:
+    """Return the lines of a file that accept what is left of the last standing change, but for what a person has to
+    say, or which entry to change: the one that has expired, one so near that the file could not hold both, or one whose
+    change was taken back. Nothing of several changes, where one entry would not do."""
     from pytest_llmbench.acknowledged import SAME
     from pytest_llmbench.judge.acknowledged import covering
 
-    slower = _slower(standing)
+    slower = _slower([one for one in changes if one.stands])
     if len(slower) != 1:
         return ()
     if slower[0].expired is not None:
@@ -128,7 +128,13 @@ def _entry(key: Key, standing: Sequence[Change], acknowledged: Sequence[Acknowle
         if abs(one.since - since) <= SAME:
             told = "it begins within a week of this, and a second one is refused"
             return f"to accept it, change the entry of {one.place}:", told
-    percent = math.ceil(slower[0].difference * 1000) / 10
+    # The gate knows what was taken back before this day from the runs before it; of a later entry it cannot.
+    gone = {one.acknowledged for one in changes if one.partly_taken_back}
+    later = [one.place for one in covering(key, acknowledged) if one in gone and one.since > since]
+    if later:
+        told = "what it accepts was taken back since, in part or as a whole: it has to go, or to be smaller, first"
+        return f"to accept it, change the entry of {wording.listed(later)}:", told
+    percent = math.ceil(slower[0].lasting * 1000) / 10
     return (
         "to accept it, below `acknowledged:` in the file:",
         f"  - configuration: {key.id}",

@@ -14,7 +14,7 @@ from pytest_llmbench import wording
 from pytest_llmbench.judge import changes
 from pytest_llmbench.judge.acknowledged import described
 from pytest_llmbench.judge.changes import SMALLEST, Step
-from pytest_llmbench.judge.coverage import covered
+from pytest_llmbench.judge.coverage import covered, lasting
 from pytest_llmbench.judge.cusum import drift
 from pytest_llmbench.models import Acknowledgement, Change, Nights, Noise
 
@@ -56,14 +56,12 @@ class _Series(NamedTuple):
 
 def _changes(kind: str, found: Sequence[Step], series: _Series) -> list[Change]:
     entries = covered(kind, found, *series)
-    return [_change(kind, one, series, found, entry) for one, entry in zip(found, entries, strict=True)]
+    return [_change(kind, *one, series) for one in zip(found, lasting(found), entries, strict=True)]
 
 
-def _change(kind: str, one: Step, series: _Series, found: Sequence[Step], entry: Acknowledgement | None) -> Change:
+def _change(kind: str, one: Step, left: float, entry: Acknowledgement | None, series: _Series) -> Change:
     nights = series.nights
     expired = entry is not None and series.today > entry.expires
-    net = sum(step.difference for step in found if step.position >= one.position)
-    stands = net >= SMALLEST if one.difference > 0 else net <= -SMALLEST
     change = Change(
         kind=kind,
         night=one.position,
@@ -72,7 +70,8 @@ def _change(kind: str, one: Step, series: _Series, found: Sequence[Step], entry:
         low=math.expm1(one.low),
         high=math.expm1(one.high),
         environment=environment(nights, one.position) if kind == "step" else (),
-        stands=stands,
+        stands=left != 0,
+        lasting=math.expm1(left),
         acknowledged=None if expired else entry,
         expired=entry if expired else None,
     )
@@ -116,4 +115,6 @@ def _told(change: Change) -> Change:
         parts.append(f"the acknowledgement expired on {gone.expires}: {size} by {gone.by}: {gone.reason}")
     if not change.stands:
         parts.append("taken back since")
+    elif change.partly_taken_back:
+        parts.append(f"{wording.difference(1 + change.lasting)} of it is left")
     return replace(change, text="; ".join(parts))
