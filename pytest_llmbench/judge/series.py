@@ -29,18 +29,20 @@ def changes_of(
     today: date,
     *,
     coarse: float = 0.0,
+    correlation: float = 0.0,
 ) -> tuple[Change, ...]:
     """Return the changes in the nights of one configuration, oldest first; where none to slower stands, the drift.
 
     `acknowledged` are those that cover the configuration. `coarse` is one printed unit of the times, as a fraction,
-    where their noise is smaller: a change has to be larger. Empty: nothing can be shown.
+    where their noise is smaller: a change has to be larger. `correlation` is that of a night with the next, of all
+    configurations. Empty: nothing can be shown.
     """
     values = np.log(np.array([night.statistic_seconds for night in nights], dtype=float))
-    found = changes.steps(values, noise, max(SMALLEST, coarse))
+    found = changes.steps(values, noise, max(SMALLEST, coarse), correlation)
     series = _Series(nights, acknowledged, today)
     told = _changes("step", found, series)
     anchored = max((one.night for one in told if one.acknowledged or one.difference < 0), default=0)
-    slow = drift(values[anchored:], noise, coarse)
+    slow = drift(values[anchored:], noise, coarse, correlation)
     if slow is None or any(one.stands and not one.acknowledged and one.difference > 0 for one in told):
         return tuple(told)
     place = slow.position + anchored
