@@ -21,6 +21,7 @@ import numpy as np
 
 from pytest_llmbench.judge import noise
 from pytest_llmbench.judge.changes import Step, steps
+from pytest_llmbench.judge.correlation import fleet_correlation
 from pytest_llmbench.judge.cusum import drift
 
 if TYPE_CHECKING:
@@ -78,8 +79,10 @@ def year(number: int, seed: int, correlation: float = 0.0) -> Year:
     series = [_series(random, cv, one, correlation) for cv, one in zip(cvs, planted, strict=True)]
     told = [_Told(one, cv) for one, cv in zip(planted, cvs, strict=True)]
     for night in range(noise.NIGHTS, NIGHTS + 1):
-        for one, values, known in zip(told, series, _noises([values[:night] for values in series]), strict=True):
-            one.hear(night, values[:night], known)
+        nights = [values[:night] for values in series]
+        alike = fleet_correlation(nights)
+        for one, values, known in zip(told, nights, _noises(nights), strict=True):
+            one.hear(values, known, alike)
     found = tuple(one.result() for one in told if one.planted.size)
     alarms = tuple(sum(len(one.false[way]) for one in told) for way in WAYS)
     return Year(found, alarms, sum(one.failing for one in told))
@@ -97,13 +100,13 @@ class _Told:
         self.false: dict[str, list[int]] = {way: [] for way in WAYS}
         self.failing = 0
 
-    def hear(self, night: int, values: Floats, known: Noise) -> None:
-        found = steps(values.tolist(), known)
+    def hear(self, values: Floats, known: Noise, correlation: float) -> None:
+        found = steps(values, known, correlation=correlation)
         for one in found:
-            self._note("scan", one, night)
-        slow = None if any(one.difference > 0 for one in found) else drift(values.tolist(), known)
+            self._note("scan", one, len(values))
+        slow = None if any(one.difference > 0 for one in found) else drift(values, known, correlation=correlation)
         if slow is not None:
-            self._note("drift", slow, night)
+            self._note("drift", slow, len(values))
 
     def _note(self, way: str, one: Step, night: int) -> None:
         size, began = self.planted

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import date, datetime
 from typing import TYPE_CHECKING
 
 from pytest_llmbench import wording
@@ -20,6 +20,7 @@ from pytest_llmbench.models import (
     Judgement,
     Key,
     Night,
+    Nights,
     Status,
 )
 from pytest_llmbench.settings import Settings
@@ -33,35 +34,61 @@ FAILS = 0.01
 
 def with_changes(judged: Judged, older: Older, acknowledged: Sequence[Acknowledgement], now: datetime) -> Judged:
     """Return the results, the newest of each configuration with the changes in its nights."""
+    from pytest_llmbench.judge.acknowledged import covering
+
+    newest = newest_of(judged)
+    nights = {key: _nights(result.judgement, older[key]) for key, (result, _) in newest.items()}
+    correlation = _correlation(nights.values())
     changed = {}
-    for key, (result, evidence) in newest_of(judged).items():
-        judgement = _with_changes(result.judgement, evidence, older[key], acknowledged, now)
-        changed[result.case.id] = replace(result, judgement=judgement)
+    for key, (result, evidence) in newest.items():
+        known = replace(result.judgement, nights=tuple([one for one in nights[key][0] if isinstance(one, Night)]))
+        own = covering(key, acknowledged)
+        changes = _changes(
+            known, evidence, older[key], nights[key], acknowledged=own, today=now.date(), correlation=correlation
+        )
+        changed[result.case.id] = replace(result, judgement=replace(known, changes=changes))
     return {name: (changed.get(name, result), evidence) for name, (result, evidence) in judged.items()}
 
 
-def _with_changes(
+def _nights(judgement: Judgement, older: EarlierNights) -> tuple[Nights, Nights]:
+    """Return the nights of a configuration before tonight, and tonight as one or none."""
+    from pytest_llmbench.judge.seen import as_night, as_nights
+
+    return as_nights(older), as_night(judged_runs(judgement))
+
+
+def _correlation(nights: Iterable[tuple[Nights, Nights]]) -> float:
+    """Return the correlation of a night with the next over all configurations."""
+    import numpy as np
+
+    from pytest_llmbench.judge.correlation import NIGHTS, fleet_correlation
+
+    long = [(*before, *tonight) for before, tonight in nights if len(before) + len(tonight) >= NIGHTS]
+    return fleet_correlation(np.log(np.array([one.statistic_seconds for one in series])) for series in long)
+
+
+def _changes(
     judgement: Judgement,
     evidence: Evidence,
     older: EarlierNights,
+    nights: tuple[Nights, Nights],
+    *,
     acknowledged: Sequence[Acknowledgement],
-    now: datetime,
-) -> Judgement:
-    from pytest_llmbench.judge.acknowledged import covering
+    today: date,
+    correlation: float,
+) -> tuple[Change, ...]:
+    """Return the changes in the nights of one configuration."""
     from pytest_llmbench.judge.changes import FEWEST
     from pytest_llmbench.judge.estimate import noise_of
-    from pytest_llmbench.judge.seen import as_night, as_nights, coarse
+    from pytest_llmbench.judge.seen import coarse
     from pytest_llmbench.judge.series import changes_of
 
-    tonight = judged_runs(judgement)
-    before = as_nights(older)
-    nights = (*before, *as_night(tonight))
-    judgement = replace(judgement, nights=tuple([one for one in before if isinstance(one, Night)]))
-    if len(nights) < FEWEST:
-        return judgement
-    known = covering(evidence.baseline.key, acknowledged)
-    unit = coarse((*older, *tonight))
-    return replace(judgement, changes=changes_of(nights, noise_of(evidence, older), known, now.date(), coarse=unit))
+    series = (*nights[0], *nights[1])
+    if len(series) < FEWEST:
+        return ()
+    unit = coarse((*older, *judged_runs(judgement)))
+    noise = noise_of(evidence, older)
+    return changes_of(series, noise, acknowledged, today, coarse=unit, correlation=correlation)
 
 
 def unneeded(judged: Judged, acknowledged: Sequence[Acknowledgement]) -> Iterator[str]:
@@ -99,7 +126,7 @@ def _check(
     way = "SLOWER" if standing[-1].difference > 0 else "FASTER"
     asked, changes = settings.trend == "fail", result.judgement.changes
     several = [f"  {one.text}" for one in changes] if len(changes) > 1 else []
-    entry = _entry(result.case.key, standing, acknowledged) if bad and asked else ()
+    entry = _entry(result.case.key, changes, acknowledged) if bad and asked else ()
     return Check(
         kind="trend",
         id=result.case.key.id,
@@ -111,14 +138,14 @@ def _check(
     )
 
 
-def _entry(key: Key, standing: Sequence[Change], acknowledged: Sequence[Acknowledgement]) -> tuple[str, ...]:
-    """Return the lines of a file that accept the last standing change, but for what a person has to say, or which entry
-    to change: the one that has expired, or one so near that the file could not hold both. Nothing of several changes,
-    where one entry would not do."""
+def _entry(key: Key, changes: Sequence[Change], acknowledged: Sequence[Acknowledgement]) -> tuple[str, ...]:
+    """Return the lines of a file that accept what is left of the last standing change, but for what a person has to
+    say, or which entry to change: the one that has expired, one so near that the file could not hold both, or one whose
+    change was taken back. Nothing of several changes, where one entry would not do."""
     from pytest_llmbench.acknowledged import INSTEAD, SAME
     from pytest_llmbench.judge.acknowledged import LARGEST, covering
 
-    slower = _slower(standing)
+    slower = _slower([one for one in changes if one.stands])
     if len(slower) != 1:
         return ()
     if slower[0].expired is not None:
@@ -128,7 +155,13 @@ def _entry(key: Key, standing: Sequence[Change], acknowledged: Sequence[Acknowle
         if abs(one.since - since) <= SAME:
             told = "it begins within a week of this, and a second one is refused"
             return f"to accept it, change the entry of {one.place}:", told
-    percent = math.ceil(slower[0].difference * 1000) / 10
+    # The gate knows what was taken back before this day from the runs before it; of a later entry it cannot.
+    gone = {one.acknowledged for one in changes if one.partly_taken_back}
+    later = [one.place for one in covering(key, acknowledged) if one in gone and one.since > since]
+    if later:
+        told = "what it accepts was taken back since, in part or as a whole: it has to go, or to be smaller, first"
+        return f"to accept it, change the entry of {wording.listed(later)}:", told
+    percent = math.ceil(slower[0].lasting * 1000) / 10
     if percent > LARGEST * 100:
         return (f"it is more than the {LARGEST * 100:g} % that an entry may accept; {INSTEAD}",)
     return (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
+from datetime import date
 from fnmatch import fnmatchcase
 
 from pytest_llmbench import wording
@@ -40,10 +41,10 @@ def moved(evidence: Evidence, entries: Sequence[Acknowledgement], *, certify: bo
     The tolerance stays: what is slower than the accepted level by more than it is a regression. An acknowledgement
     counts for runs from its day on while it has not expired; never for a certificate, and not against a baseline that
     was recorded from runs after the change, which holds it already. The accepted level is that of the runs before the
-    change times the change where they were faster than the baseline, and never below the baseline because of a slower
-    one: a configuration that was faster before gets no more room than it needs. A run that is faster than that level by
-    more than the tolerance and meets the baseline's own bound does not need it, and is compared with the baseline as it
-    is.
+    change times the change where they were faster than the baseline, or than what was accepted before, and never below
+    the baseline because of a slower one: a configuration that was faster before gets no more room than it needs. A run
+    that is faster than that level by more than the tolerance and meets the baseline's own bound does not need it, and
+    is compared with the baseline as it is.
     """
     known = covering(evidence.baseline.key, entries)
     newest = next((one for one in evidence.measurements if one.excluded is None), None)
@@ -87,17 +88,28 @@ def _idle(one: Acknowledgement, evidence: Evidence, *, certify: bool) -> Note | 
 
 
 def _shift(evidence: Evidence, active: Sequence[Acknowledgement]) -> float:
-    """Return by how much the accepted level lies above the baseline, as a logarithm."""
-    accepted = sum(math.log1p(one.fraction) for one in active)
-    if not active or not math.isfinite(evidence.baseline.step_seconds):
+    """Return by how much the accepted level lies above the baseline, as a logarithm.
+
+    Each change counts from the level of the runs before it, where that is lower than what was accepted so far: what
+    was taken back, or became faster, since an earlier entry gives a later one no further room.
+    """
+    if not math.isfinite(evidence.baseline.step_seconds):
         return 0.0
-    since = min(one.since for one in active)
     known: tuple[Earlier, ...] = (*evidence.measurements, *evidence.history, *evidence.recalled)
-    runs = [one for one in known if one.valid and one.started is not None and one.started.date() < since]
-    before = sorted(runs, key=when)
-    levels = [math.log((one.statistic_seconds or math.nan) / evidence.baseline.step_seconds) for one in before]
-    base = min(_median(levels[-NIGHTS:]), 0.0) if len(levels) >= FEWEST else 0.0
-    return max(base + accepted, 0.0) if accepted > 0 else base + accepted
+    runs = sorted((one for one in known if one.valid and one.started is not None), key=when)
+    level, began = 0.0, date.min
+    for entry in sorted(active, key=lambda one: one.since):
+        before = [one for one in runs if one.started is not None and began <= one.started.date() < entry.since]
+        start = min(_level(before[-NIGHTS:], evidence.baseline), level) if len(before) >= FEWEST else level
+        accepted = math.log1p(entry.fraction)
+        level = max(start + accepted, min(level, 0.0)) if accepted > 0 else start + accepted
+        began = entry.since
+    return level
+
+
+def _level(runs: Sequence[Earlier], baseline: Baseline) -> float:
+    """Return the median of runs over the baseline, as a logarithm."""
+    return _median([math.log((one.statistic_seconds or math.nan) / baseline.step_seconds) for one in runs])
 
 
 def _median(values: Sequence[float]) -> float:

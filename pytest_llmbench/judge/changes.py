@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pytest_llmbench.judge.correlation import hidden, inflation
 from pytest_llmbench.judge.margin import quantile
 from pytest_llmbench.models import Noise
 from pytest_llmbench.robust import median, median_deviation
@@ -35,21 +36,21 @@ REACH = 3.0
 """What lies further from its median than so many sigma is set there."""
 
 APART = 2.0
-"""A few nights of one level are hardly ever further apart (median absolute deviation) than so many times their error.
-"""
+"""A few nights of one level are hardly ever further apart (median absolute deviation; of three, standard deviation)
+than so many times their error."""
 
-LEVEL = 2.9e-7
-"""The probability, on one side, with which chance may make the t statistic of a change: 5 sigma."""
+LEVEL = 1e-5
+"""The probability, on one side, with which chance may make the t statistic of a change in few nights."""
+
+MANY = 130
+"""From so many nights on that probability falls with the third power of their number: so many more parts can be cut out
+of them, each of which chance may make."""
 
 SMALLEST = 0.005
 """A smaller change, as a logarithm, is not worth a message."""
 
 LONG = 20
 """So many nights of one level tell whether they drift."""
-
-MOST_CORRELATION = 0.9
-CHANCE = 1.645 * 1.36
-"""A lag-1 correlation below this over the root of the nights may be chance, and is not counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,30 +68,42 @@ class Step:
     high: float
 
 
-def steps(values: Sequence[float] | Floats, noise: Noise, smallest: float = SMALLEST) -> tuple[Step, ...]:
+def steps(
+    values: Sequence[float] | Floats, noise: Noise, smallest: float = SMALLEST, correlation: float = 0.0
+) -> tuple[Step, ...]:
     """Return the changes of level in a series, one log step time a night, oldest first; slower is positive.
 
     Circular binary segmentation (Olshen, Venkatraman, Lucito and Wigler, Biostatistics 5, 2004): the part whose mean
-    differs most from the rest, by the t statistic, is cut out while it is beyond LEVEL, and each piece is searched
+    differs most from the rest, by the t statistic, is cut out while it is beyond `level`, and each piece is searched
     again; so a change that was taken back is found as well as one that lasts. Then each cut has to hold between its two
-    neighbours, with the spread and the correlation that is left within the pieces, and the weakest are dropped first.
+    neighbours, with the spread that is left within the pieces, and the weakest are dropped first.
+
+    `correlation` is that of a night with the next (`fleet_correlation`): such nights say less together than as many
+    independent ones, and vary by more than their differences show.
 
     Empty means that nothing can be shown: also for fewer than 7 nights, and where the noise is only assumed.
     """
     series = np.array(values, dtype=float)
     if len(series) < FEWEST or not noise.measured or not np.isfinite(series).all():
         return ()
-    drawn = drawn_in(series, noise.sigma)
-    threshold = quantile(1 - LEVEL, noise.degrees_of_freedom)
-    cuts = [0, *sorted(_cuts(drawn, 0, threshold * noise.sigma)), len(series)]
+    sigma = noise.sigma * hidden(correlation)
+    drawn = drawn_in(series, sigma)
+    threshold = quantile(1 - level(len(series)), noise.degrees_of_freedom)
+    cuts = [0, *sorted(_cuts(drawn, 0, threshold * sigma, correlation)), len(series)]
     while len(cuts) > 2:
-        error = error_of_one([drawn[begin:end] for begin, end in pairwise(cuts)], noise)
-        errors = _errors(series, cuts, error)
+        error = error_of_one([drawn[begin:end] for begin, end in pairwise(cuts)], sigma)
+        errors = _errors(series, cuts, error, correlation)
         strengths = [_strength(drawn, cuts, at, errors, smallest) for at in range(1, len(cuts) - 1)]
         if min(strengths) > threshold:
-            return tuple(_step(series, cuts, at, errors, noise) for at in range(1, len(cuts) - 1))
+            half = quantile(0.975, noise.degrees_of_freedom)
+            return tuple(_step(series, cuts, at, half * _beside(errors, at), sigma) for at in range(1, len(cuts) - 1))
         del cuts[1 + int(np.argmin(strengths))]
     return ()
+
+
+def level(nights: int) -> float:
+    """Return the probability, on one side, with which chance may make the t statistic of a change in so many nights."""
+    return LEVEL * min(1.0, (MANY / nights) ** 3)
 
 
 def drawn_in(series: Floats, sigma: float) -> Floats:
@@ -105,7 +118,7 @@ def drawn_in(series: Floats, sigma: float) -> Floats:
     return np.clip(series, middle - REACH * sigma, middle + REACH * sigma)
 
 
-def _cuts(series: Floats, offset: int, least: float) -> list[int]:
+def _cuts(series: Floats, offset: int, least: float, correlation: float) -> list[int]:
     """Return where a series, shape (n,), is cut: the part that differs most, then what is left; `offset` is added."""
     count = len(series)
     if count < 2 * HELD:
@@ -114,14 +127,14 @@ def _cuts(series: Floats, offset: int, least: float) -> list[int]:
     starts, ends = _ends(count)
     statistic = sums[ends] - sums[starts][:, None]
     np.abs(statistic, out=statistic)
-    statistic *= _weights(count)
+    statistic *= _weights(count, correlation)
     start, end = divmod(int(np.argmax(statistic)), len(ends))
     if not statistic[start, end] > least:
         return []
     places = [0, *(int(place) for place in (starts[start], ends[end]) if 0 < place < count), count]
     found = [place + offset for place in places[1:-1]]
     for begin, stop in pairwise(places):
-        found += _cuts(series[begin:stop], offset + begin, least)
+        found += _cuts(series[begin:stop], offset + begin, least, correlation)
     return found
 
 
@@ -132,29 +145,23 @@ def _ends(count: int) -> tuple[Integers, Integers]:
 
 
 @lru_cache(maxsize=8)
-def _weights(count: int) -> Floats:
+def _weights(count: int, correlation: float) -> Floats:
     """Return what the sum of a part is multiplied by, shape (starts, ends); 0 where it or the rest is too short."""
     starts, ends = _ends(count)
-    inner = ends[:-1]
+    inner = ends[:-1].astype(float)
+    outer = count - inner
+    variance = inflation(inner, correlation) / inner + inflation(outer, correlation) / outer
     weight = np.zeros(count + 1)
-    weight[inner] = np.sqrt(count / (inner * (count - inner)))
+    weight[ends[:-1]] = count / (inner * outer) / np.sqrt(variance)
     return np.asarray(weight[np.maximum(ends - starts[:, None], 0)])
 
 
-def error_of_one(pieces: Sequence[Floats], noise: Noise) -> float:
-    """Return the standard deviation of one night for the error of a mean of many: at least the noise that is known, at
-    least the spread within the pieces (each of one level), and more where nights follow each other."""
+def error_of_one(pieces: Sequence[Floats], sigma: float) -> float:
+    """Return the standard deviation of one night: at least what is known of it, at least the spread within the pieces
+    (each of one level)."""
     rests, taken = zip(*map(_rest, pieces), strict=True)
     rest = np.concatenate(rests)
-    count, total = len(rest), float(rest @ rest)
-    if total == 0:
-        return noise.sigma
-    together = sum(float(piece[1:] @ piece[:-1]) for piece in rests)
-    correlation = min((count * together / total + sum(taken)) / max(count - 4, 1), MOST_CORRELATION)
-    if correlation < CHANCE / math.sqrt(count):
-        correlation = 0.0
-    spread = math.sqrt(total / max(count - sum(taken), 1))
-    return max(noise.sigma, spread) * math.sqrt((1 + correlation) / (1 - correlation))
+    return max(sigma, math.sqrt(float(rest @ rest) / max(len(rest) - sum(taken), 1)))
 
 
 def _rest(piece: Floats) -> tuple[Floats, int]:
@@ -168,30 +175,41 @@ def _rest(piece: Floats) -> tuple[Floats, int]:
     return np.asarray(centred - nights * float(nights @ centred) / float(nights @ nights)), 2
 
 
-def _errors(series: Floats, cuts: Sequence[int], error: float) -> list[float]:
+def _errors(series: Floats, cuts: Sequence[int], error: float, correlation: float) -> list[float]:
     """Return the standard error of each piece's level. Bad nights in a row, which differ from each other, are no level
     that held: where a short piece is apart by more than chance makes it, that counts."""
     errors = []
     for piece in (series[begin:end] for begin, end in pairwise(cuts)):
-        apart = median_deviation(piece) if len(piece) < RUNNING else 0.0
-        errors.append((apart if apart > APART * error else error) / math.sqrt(len(piece)))
+        apart = _spread_of_few(piece) if len(piece) < RUNNING else 0.0
+        inflated = math.sqrt(float(inflation(np.array(float(len(piece))), correlation)) / len(piece))
+        errors.append((apart if apart > APART * error else error) * inflated)
     return errors
+
+
+def _spread_of_few(piece: Floats) -> float:
+    """Return how far a few nights lie apart. One bad night among more than three does not count; of three, two that are
+    alike would hide that the third is of another level."""
+    return float(np.std(piece, ddof=1)) if len(piece) == HELD else median_deviation(piece)
+
+
+def _beside(errors: Sequence[float], at: int) -> float:
+    """Return the standard error of the difference of the two levels beside a cut."""
+    return math.hypot(errors[at - 1], errors[at])
 
 
 def _strength(drawn: Floats, cuts: Sequence[int], at: int, errors: Sequence[float], smallest: float) -> float:
     """Return the t statistic of one cut between its neighbours; 0 for a change that is too small to matter."""
     before, after = drawn[cuts[at - 1] : cuts[at]], drawn[cuts[at] : cuts[at + 1]]
     difference = abs(float(np.mean(after) - np.mean(before)))
-    return difference / math.hypot(errors[at - 1], errors[at]) if difference >= smallest else 0.0
+    return difference / _beside(errors, at) if difference >= smallest else 0.0
 
 
-def _step(series: Floats, cuts: Sequence[int], at: int, errors: Sequence[float], noise: Noise) -> Step:
+def _step(series: Floats, cuts: Sequence[int], at: int, half: float, sigma: float) -> Step:
     """Return a change with its size: here each night is drawn in to the median of its own level, not of both."""
     first, position, last = cuts[at - 1 : at + 2]
     levels = []
     for side in (series[first:position], series[position:last]):
         middle = median(side)
-        levels.append(float(np.mean(np.clip(side, middle - REACH * noise.sigma, middle + REACH * noise.sigma))))
+        levels.append(float(np.mean(np.clip(side, middle - REACH * sigma, middle + REACH * sigma))))
     difference = levels[1] - levels[0]
-    half = quantile(0.975, noise.degrees_of_freedom) * math.hypot(errors[at - 1], errors[at])
     return Step(position, first, last, difference, difference - half, difference + half)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import date, datetime, timedelta
+from itertools import accumulate
 
-from pytest_llmbench.judge.changes import Step
+from pytest_llmbench.judge.changes import SMALLEST, Step
 from pytest_llmbench.models import Acknowledgement, Nights
 
 PLACED = timedelta(days=7)
@@ -14,6 +16,21 @@ PLACED = timedelta(days=7)
 
 UNCERTAIN = 0.5
 """A drift of which hardly anything is known is still no other one than twice as much as was accepted."""
+
+
+def lasting(found: Sequence[Step]) -> list[float]:
+    """Return what is left of each change, oldest first, as a logarithm of its own sign; 0 where it was taken back.
+
+    That is the least by which the level stood away from the one before it at any time since. So what goes the other way
+    takes back the changes nearest before it, and a later change of the same way is one of its own: it never makes a
+    change stand again that had been taken back.
+    """
+    left = []
+    for place, step in enumerate(found):
+        way = math.copysign(1.0, step.difference)
+        least = min(accumulate(way * later.difference for later in found[place:]))
+        left.append(way * least if least >= SMALLEST else 0.0)
+    return left
 
 
 def covered(
@@ -26,14 +43,16 @@ def covered(
     """Return for each change, oldest first, the acknowledgement that covers it; None for one that nobody accepted.
 
     An acknowledgement covers changes of its direction that are found near its day, and together, with what went the
-    other way between them, are not shown to be larger than it. Of several that could, one that has not expired
-    (`today`) comes first, then the one whose day is nearest.
+    other way between them, are not shown to be larger than it. Of a change of which a part was taken back only the rest
+    has to be accepted. Of several that could, one that has not expired (`today`) comes first, then the one whose day is
+    nearest.
     """
     spent: list[list[Step]] = [[] for _ in acknowledged]
     chosen: list[Acknowledgement | None] = []
-    for step in found:
+    for step, left in zip(found, lasting(found), strict=True):
         near = [place for place, entry in enumerate(acknowledged) if _is_near(entry, kind, step, nights)]
-        fits = [place for place in near if _is_enough(acknowledged[place], [*spent[place], step])]
+        rest = _with_difference(step, left or step.difference)
+        fits = [place for place in near if _is_enough(acknowledged[place], [*spent[place], rest])]
 
         def order(place: int, began: datetime = nights[step.position].started) -> tuple[bool, timedelta]:
             entry = acknowledged[place]
@@ -45,6 +64,12 @@ def covered(
             if place == best or (spent[place] and step.difference * acknowledged[place].fraction < 0):
                 spent[place].append(step)
     return chosen
+
+
+def _with_difference(step: Step, difference: float) -> Step:
+    """Return a change of another size that is known as well."""
+    moved = difference - step.difference
+    return replace(step, difference=difference, low=step.low + moved, high=step.high + moved)
 
 
 def _is_near(entry: Acknowledgement, kind: str, one: Step, nights: Nights) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_llmbench.judge.changes import REACH, RUNNING, Step, drawn_in, error_of_one
+from pytest_llmbench.judge.correlation import hidden
 from pytest_llmbench.judge.margin import quantile
 from pytest_llmbench.models import Noise
 from pytest_llmbench.robust import median
@@ -30,22 +31,26 @@ SMALLEST = 0.01
 """A smaller drift, as a logarithm, is not worth a message: nothing is known of one night's cause."""
 
 
-def drift(values: Sequence[float] | Floats, noise: Noise, smallest: float = 0.0) -> Step | None:
+def drift(
+    values: Sequence[float] | Floats, noise: Noise, smallest: float = 0.0, correlation: float = 0.0
+) -> Step | None:
     """Return the drift in which a series stands tonight, one log step time a night, oldest first; slower is positive.
 
     Two cumulative sums against the first 20 nights (Page, Biometrika 41, 1954), of nights in units of sigma that are
     drawn in as for `changes.steps`. The position is the night from which on the sum grew; the difference is that of the
-    last seven nights. None: nothing can be shown, also where the noise is only assumed or too few nights follow.
+    last seven nights. `correlation` is that of a night with the next, as there. None: nothing can be shown, also where
+    the noise is only assumed or too few nights follow.
     """
     series = np.array(values, dtype=float)
     if len(series) < ANCHOR + RUNNING or not noise.measured or not np.isfinite(series).all():
         return None
-    drawn = drawn_in(series, noise.sigma)
+    sigma = noise.sigma * hidden(correlation)
+    drawn = drawn_in(series, sigma)
     anchor = float(np.mean(drawn[:ANCHOR]))
     difference = median(series[-RUNNING:]) - anchor
     if abs(difference) < max(SMALLEST, smallest):
         return None
-    error = error_of_one([drawn], noise)
+    error = error_of_one([drawn], sigma) * math.sqrt((1 + correlation) / (1 - correlation))
     units = np.clip((drawn[ANCHOR:] - anchor) / error, -REACH, REACH)
     began = _began(units if difference > 0 else -units)
     if began is None:

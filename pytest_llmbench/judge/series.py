@@ -14,7 +14,7 @@ from pytest_llmbench import wording
 from pytest_llmbench.judge import changes
 from pytest_llmbench.judge.acknowledged import described
 from pytest_llmbench.judge.changes import SMALLEST, Step
-from pytest_llmbench.judge.coverage import covered
+from pytest_llmbench.judge.coverage import covered, lasting
 from pytest_llmbench.judge.cusum import drift
 from pytest_llmbench.models import Acknowledgement, Change, Nights, Noise
 
@@ -29,18 +29,20 @@ def changes_of(
     today: date,
     *,
     coarse: float = 0.0,
+    correlation: float = 0.0,
 ) -> tuple[Change, ...]:
     """Return the changes in the nights of one configuration, oldest first; where none to slower stands, the drift.
 
     `acknowledged` are those that cover the configuration. `coarse` is one printed unit of the times, as a fraction,
-    where their noise is smaller: a change has to be larger. Empty: nothing can be shown.
+    where their noise is smaller: a change has to be larger. `correlation` is that of a night with the next, of all
+    configurations. Empty: nothing can be shown.
     """
     values = np.log(np.array([night.statistic_seconds for night in nights], dtype=float))
-    found = changes.steps(values, noise, max(SMALLEST, coarse))
+    found = changes.steps(values, noise, max(SMALLEST, coarse), correlation)
     series = _Series(nights, acknowledged, today)
     told = _changes("step", found, series)
     anchored = max((one.night for one in told if one.acknowledged or one.difference < 0), default=0)
-    slow = drift(values[anchored:], noise, coarse)
+    slow = drift(values[anchored:], noise, coarse, correlation)
     if slow is None or any(one.stands and not one.acknowledged and one.difference > 0 for one in told):
         return tuple(told)
     place = slow.position + anchored
@@ -56,14 +58,12 @@ class _Series(NamedTuple):
 
 def _changes(kind: str, found: Sequence[Step], series: _Series) -> list[Change]:
     entries = covered(kind, found, *series)
-    return [_change(kind, one, series, found, entry) for one, entry in zip(found, entries, strict=True)]
+    return [_change(kind, *one, series) for one in zip(found, lasting(found), entries, strict=True)]
 
 
-def _change(kind: str, one: Step, series: _Series, found: Sequence[Step], entry: Acknowledgement | None) -> Change:
+def _change(kind: str, one: Step, left: float, entry: Acknowledgement | None, series: _Series) -> Change:
     nights = series.nights
     expired = entry is not None and series.today > entry.expires
-    net = sum(step.difference for step in found if step.position >= one.position)
-    stands = net >= SMALLEST if one.difference > 0 else net <= -SMALLEST
     change = Change(
         kind=kind,
         night=one.position,
@@ -72,7 +72,8 @@ def _change(kind: str, one: Step, series: _Series, found: Sequence[Step], entry:
         low=math.expm1(one.low),
         high=math.expm1(one.high),
         environment=environment(nights, one.position) if kind == "step" else (),
-        stands=stands,
+        stands=left != 0,
+        lasting=math.expm1(left),
         acknowledged=None if expired else entry,
         expired=entry if expired else None,
     )
@@ -116,4 +117,6 @@ def _told(change: Change) -> Change:
         parts.append(f"the acknowledgement expired on {gone.expires}: {size} by {gone.by}: {gone.reason}")
     if not change.stands:
         parts.append("taken back since")
+    elif change.partly_taken_back:
+        parts.append(f"{wording.difference(1 + change.lasting)} of it is left")
     return replace(change, text="; ".join(parts))

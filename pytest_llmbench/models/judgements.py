@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from pytest_llmbench.models.verdicts import Reason, Verdict
 
 
+SHOWN = 0.005
+"""A smaller part of a change, as a fraction, is not worth a message."""
+
+
 @dataclass(frozen=True, slots=True)
 class Noise:
     """How much the logarithm of a run's statistic varies from run to run: standard deviation `sigma`, and what says so.
@@ -71,7 +75,8 @@ class Change:
 
     `night` is the position of the first night after it, oldest first; the 95 % interval reaches from `low` to `high`.
     `kind` is step, or drift for one that came slowly. `environment` is what differs between the two sides: name,
-    before, after. `stands`: it was not taken back since. `acknowledged` covers it now; `expired` did.
+    before, after. `stands`: it was not taken back since; `lasting` is what is left of it, 0 where it was.
+    `acknowledged` covers it now; `expired` did.
     """
 
     kind: str
@@ -82,9 +87,15 @@ class Change:
     high: float
     environment: tuple[tuple[str, str, str], ...] = ()
     stands: bool = True
+    lasting: float = 0.0
     acknowledged: Acknowledgement | None = None
     expired: Acknowledgement | None = None
     text: str = ""
+
+    @property
+    def partly_taken_back(self) -> bool:
+        """Whether so much of it went back that it shows; of one that was taken back as a whole everything did."""
+        return abs(self.difference - self.lasting) >= SHOWN
 
 
 @dataclass(frozen=True, slots=True)

@@ -191,6 +191,14 @@ def test_two_changes_of_different_days_add_up() -> None:
     assert len(found.remarks) == 2
 
 
+@pytest.mark.parametrize(("before", "expected"), [(1.0, 1.06), (1.03, 1.03 * 1.06), (1.05, 1.03 * 1.06)])
+def test_a_second_change_counts_from_where_the_runs_before_it_are(before: float, expected: float) -> None:
+    """What was taken back, or never came, since the first entry gives the second one no further room."""
+    entries = [changed(since=TODAY - timedelta(days=40), fraction=0.03), SLOWER]
+    found = moved(evidence(tonight(1.09), *nights(*[7.325 * before] * 8, first=3)), entries)
+    assert found.baseline.step_seconds == pytest.approx(7.325 * expected)
+
+
 def test_what_a_run_is_shown_beside_moves_too() -> None:
     from pytest_llmbench.models import Metric
 

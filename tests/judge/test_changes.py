@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -10,8 +11,12 @@ import ruptures
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_llmbench.judge.changes import FEWEST, SMALLEST, Step, drawn_in, steps
+from pytest_llmbench.judge.changes import FEWEST, SMALLEST, Step, drawn_in, level, steps
+from pytest_llmbench.judge.correlation import fleet_correlation, inflation
 from pytest_llmbench.models import Noise
+
+if TYPE_CHECKING:
+    from pytest_llmbench.models import Floats
 
 KNOWN = Noise(0.01, 100.0, "nights", measured=True)
 QUIET = Noise(1e-4, 100.0, "nights", measured=True)
@@ -22,6 +27,14 @@ def series(*levels: tuple[float, int], seed: int = 1, sigma: float = 0.01) -> li
     values = np.concatenate([np.full(count, level) for level, count in levels])
     noisy = values + sigma * np.random.default_rng(seed).standard_normal(len(values))
     return [float(value) for value in noisy]
+
+
+def following(correlation: float, seed: int, count: int = 150) -> Floats:
+    """Return nights with a spread of 1 %, each of which is like the one before it."""
+    values = np.random.default_rng([3, seed]).standard_normal(count)
+    for night in range(1, count):
+        values[night] = correlation * values[night - 1] + math.sqrt(1 - correlation**2) * values[night]
+    return 0.01 * values
 
 
 def positions(found: tuple[Step, ...]) -> list[int]:
@@ -127,15 +140,11 @@ def test_a_change_below_the_smallest_is_not_worth_a_message() -> None:
 
 def test_nights_that_follow_each_other_are_no_changes() -> None:
     """Successive differences make such noise look small."""
-    random = np.random.default_rng(3)
-    alarms = 0
-    for _ in range(40):
-        values = random.standard_normal(150)
-        for night in range(1, 150):
-            values[night] = 0.5 * values[night - 1] + math.sqrt(0.75) * values[night]
-        seen = Noise(0.01 * math.sqrt(0.5), 60.0, "nights", measured=True)
-        alarms += bool(steps((0.01 * values).tolist(), seen))
-    assert alarms <= 1
+    fleet = [following(0.5, seed) for seed in range(40)]
+    seen = Noise(0.01 * math.sqrt(0.5), 60.0, "nights", measured=True)
+    correlation = fleet_correlation(fleet)
+    assert sum(bool(steps(values, seen, correlation=correlation)) for values in fleet) <= 1
+    assert sum(bool(steps(values, seen)) for values in fleet) > 10
 
 
 @given(st.lists(st.floats(-0.3, 0.3), min_size=7, max_size=60), st.floats(-2.0, 2.0))
@@ -164,3 +173,64 @@ def test_another_search_finds_the_same_changes(seed: int) -> None:
     penalty = 25 * 0.01**2
     other = ruptures.Pelt(model="l2", min_size=3, jump=1).fit(np.array(values)).predict(pen=penalty)
     assert positions(steps(values, KNOWN)) == pytest.approx(other[:-1], abs=1)
+
+
+# --- how many nights there are, and how alike those that follow each other ---------------------------------
+
+
+@pytest.mark.parametrize(
+    ("nights", "expected"), [(7, 1e-5), (130, 1e-5), (260, 1e-5 / 8), (365, 1e-5 * (130 / 365) ** 3)]
+)
+def test_chance_is_given_less_where_more_parts_can_be_cut(nights: int, expected: float) -> None:
+    assert level(nights) == pytest.approx(expected)
+
+
+def test_the_same_change_is_found_among_few_nights_and_not_among_many() -> None:
+    assert len(steps(series((0.0, 80), (0.0245, 4), sigma=1e-6), KNOWN)) == 1
+    assert steps(series((0.0, 500), (0.0245, 4), sigma=1e-6), KNOWN) == ()
+
+
+def test_two_bad_nights_and_a_slow_one_are_no_level() -> None:
+    """Drawn in they would be 2.7 sigma on average, which a change of three nights is found for."""
+    values = series((0.0, 120), sigma=1e-6)
+    values[60:63] = [0.25, 0.25, 0.022]
+    assert steps(values, KNOWN) == ()
+    values[60:63] = [0.029, 0.028, 0.027]
+    assert len(steps(values, KNOWN)) == 2
+
+
+@pytest.mark.parametrize(
+    ("correlation", "low", "high"), [(0.0, 0.0, 0.0), (0.1, 0.05, 0.12), (0.3, 0.22, 0.31), (0.5, 0.38, 0.48)]
+)
+def test_a_fleet_tells_how_alike_nights_are_that_follow_each_other(correlation: float, low: float, high: float) -> None:
+    """Also where every second configuration changes, and nights are bad; CAUSES reads 0, 0.08, 0.26, 0.44."""
+    fleet = [following(correlation, seed, 200) for seed in range(60)]
+    for values in fleet[::2]:
+        values[120:] += 0.03
+    for values in fleet:
+        values[::29] += 0.2
+    assert low <= fleet_correlation(fleet) <= high
+
+
+def test_what_chance_makes_of_a_correlation_is_none() -> None:
+    told = [fleet_correlation([following(0.0, 100 * fleet + seed, 100) for seed in range(20)]) for fleet in range(30)]
+    assert sum(one > 0 for one in told) <= 4
+    alone = [fleet_correlation([following(0.0, seed, 100)]) for seed in range(60)]
+    assert sum(one > 0 for one in alone) <= 6
+
+
+def test_few_or_equal_nights_tell_nothing_of_it() -> None:
+    assert fleet_correlation([]) == 0
+    assert fleet_correlation([following(0.5, seed, 19) for seed in range(50)]) == 0
+    assert fleet_correlation([np.zeros(50)] * 9) == 0
+    assert fleet_correlation([np.array([math.nan] * 50)] * 9) == 0
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.3, 0.9])
+def test_a_mean_of_nights_that_follow_each_other_has_the_variance_that_is_said(correlation: float) -> None:
+    counts = np.array([1.0, 4.0, 30.0])
+    exact = []
+    for count in counts.astype(int):
+        nights = np.arange(count)
+        exact.append(float(np.mean(correlation ** np.abs(nights[:, None] - nights)) * count))
+    assert inflation(counts, correlation) == pytest.approx(exact)

@@ -39,15 +39,15 @@ def test_planted_changes_are_found_within_days_and_nothing_else_is() -> None:
 
 @pytest.mark.usefixtures("small")
 def test_a_search_that_finds_nothing_breaks_the_promises(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(year, "steps", lambda values, noise: ())
-    monkeypatch.setattr(year, "drift", lambda values, noise: None)
+    monkeypatch.setattr(year, "steps", lambda values, noise, correlation: ())
+    monkeypatch.setattr(year, "drift", lambda values, noise, correlation: None)
     kept = [kept for _, kept in promises([year.year(0, seed=1)])]
     assert kept == [True, False, False]
 
 
 @pytest.mark.usefixtures("small")
 def test_a_search_that_cries_wolf_breaks_the_promise_of_false_alarms(monkeypatch: pytest.MonkeyPatch) -> None:
-    def wolf(values: Sequence[float], noise: Noise) -> tuple[Step, ...]:
+    def wolf(values: Sequence[float], noise: Noise, correlation: float) -> tuple[Step, ...]:
         return (Step(10, 0, len(values), 0.05, 0.04, 0.06),)
 
     monkeypatch.setattr(year, "steps", wolf)

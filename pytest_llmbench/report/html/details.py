@@ -115,15 +115,16 @@ def _changes(one: dict[str, Any]) -> list[tuple[str, ...]]:
                 for name, (before, after) in sorted((change.get("environment") or {}).items())
             )
             or "nothing that is known",
-            _state(change.get("acknowledged")),
+            _state(change),
         )
         for change in one.get("changes") or ()
     ]
 
 
-def _state(acknowledged: dict[str, Any] | None) -> str:
+def _state(change: dict[str, Any]) -> str:
+    acknowledged = change.get("acknowledged")
     if not acknowledged:
-        return "open"
+        return "open" if change.get("stands", True) else "taken back since"
     until = f" until {acknowledged['expires']}" if acknowledged.get("expires") else ""
     by = f" by {acknowledged['by']}" if acknowledged.get("by") else ""
     return f"acknowledged{by}{until}: {acknowledged.get('reason', '')}"
