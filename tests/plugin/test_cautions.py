@@ -171,11 +171,18 @@ def test_a_recorded_baseline_far_above_the_published_one_is_told(
     assert found == (expected if far else {})
 
 
-def test_a_tolerance_of_a_baseline_file_is_told(cautions: Cautions, examples: Path) -> None:
-    """The example recipe for a CPU allows 30 %."""
-    folder = examples.parent / "tiny_llama"
-    found = cautions(examples, "-k", "grok1_314b-25.05-gb200-bf16", f"--llmb-baselines={folder}")
-    assert "tolerance" not in found  # nothing of it was judged
+def test_a_tolerance_of_a_baseline_file_is_told(
+    cautions: Cautions, judged: Judge, generated: Write, tmp_path: Path
+) -> None:
+    own = tmp_path / "own"
+    folder = generated(GROK)
+    assert judged(f"--llmb-logs={folder}", "-k", GROK, f"--llmb-record={own}").ret == pytest.ExitCode.OK
+    (file,) = own.rglob("*.yaml")
+    file.write_text(f"{file.read_text()}tolerance: 8%\ndrift_budget: 9%\n", encoding="utf-8")
+    assert cautions(folder, "-k", GROK, f"--llmb-baselines={own}") == {
+        "tolerance": f"tolerance 8 %, not 5 % ({file.name})",
+        "drift-budget": "drift budget 9 %, not 5 % (baseline file)",
+    }
 
 
 def test_acknowledged_changes_in_force_are_told(

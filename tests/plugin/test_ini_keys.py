@@ -1,0 +1,119 @@
+"""Keys of pytest's configuration that do not do what they seem to: refused, with their place and what was meant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from sessions import Judge
+
+PLAIN = "-k=grok1_314b-25.05-gb200-bf16-128"
+
+
+Refused = Callable[..., str]
+
+
+@pytest.fixture
+def refused(pytester: pytest.Pytester, examples: Path) -> Refused:
+    """Judge the examples, which has to be a usage error, and return its message."""
+
+    def run(*arguments: str) -> str:
+        result = pytester.runpytest_inprocess("-p", "no:cacheprovider", f"--llmb-logs={examples}", PLAIN, *arguments)
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        return " ".join(str(result.stderr).split())
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("pytest.ini", "[pytest]\n{key} = {value}\n"),
+        ("tox.ini", "[pytest]\n{key} = {value}\n"),
+        ("setup.cfg", "[tool:pytest]\n{key} = {value}\n"),
+        ("pyproject.toml", '[tool.pytest.ini_options]\n{key} = "{value}"\n'),
+        ("pyproject.toml", '[tool.pytest]\n{key} = "{value}"\n'),
+        ("pytest.toml", '[pytest]\n{key} = "{value}"\n'),
+    ],
+    ids=["pytest.ini", "tox.ini", "setup.cfg", "ini_options", "tool.pytest", "pytest.toml"],
+)
+def test_an_unknown_key_and_a_wrong_value_are_told_in_every_file(
+    refused: Refused, pytester: pytest.Pytester, name: str, text: str
+) -> None:
+    native = "ini_options" not in text and name.endswith(".toml")
+    if native and int(pytest.__version__.partition(".")[0]) < 9:
+        pytest.skip("pytest reads such a table from 9.0 on")
+    path = pytester.path / name
+    path.write_text(text.format(key="llmb_tolerence", value="4%"), encoding="utf-8")
+    assert f"{name}: there is no ini key llmb_tolerence (did you mean 'llmb_tolerance'?)" in refused()
+    path.write_text(text.format(key="llmb_tolerance", value="4x"), encoding="utf-8")
+    assert f"{name}: llmb_tolerance = 4x: found '4x', expected a tolerance" in refused()
+
+
+@pytest.mark.parametrize(
+    ("key", "told"),
+    [
+        ("llmb_required = all", "there is no ini key llmb_required (did you mean 'llmb_require'?)"),
+        ("llmb-trend = fail", "there is no ini key llmb-trend (did you mean 'llmb_trend'?)"),
+        ("LLMB_TREND = fail", "there is no ini key LLMB_TREND"),
+        ("lmb_trend = fail", "there is no ini key lmb_trend (did you mean 'llmb_trend'?)"),
+        ("llmbtrend = fail", "there is no ini key llmbtrend (did you mean 'llmb_trend'?)"),
+        ("llmb_certify = true", "llmb_certify is no ini key; write --llmb-certify into addopts"),
+        ("llmb_since = 2025-01-01", "llmb_since is no ini key; write --llmb-since into addopts"),
+        ("llmb_require =", "llmb_require is empty: give a value, or leave the key out"),
+        ("llmb_trend = fial", "llmb_trend = fial: expected report or fail (did you mean 'fail'?)"),
+        ("llmb_gpu = h1000", "llmb_gpu = h1000: no baseline has it; known: "),
+        ("llmb_require = nightly.txt", "llmb_require = nightly.txt: neither a file nor a configuration"),
+        ("llmb_max_age = 20", "llmb_max_age = 20: expected a number above 0 with m, h, d or w"),
+        ("llmb_acknowledged = none.yaml", "none.yaml does not exist: "),
+        ("llmb_baselines = nowhere", "nowhere does not exist: "),
+        ("llmb_no_cache = maybe", "maybe"),
+        ("addopts = --llmb-trend=fial", "addopts: --llmb-trend=fial: expected report or fail"),
+    ],
+)
+def test_a_key_that_does_nothing_is_refused(refused: Refused, pytester: pytest.Pytester, key: str, told: str) -> None:
+    pytester.makefile(".ini", pytest=f"[pytest]\n{key}\n")
+    message = refused()
+    assert told in message
+    assert "pytest.ini: " in message or "llmb_no_cache" in key
+    assert "--llmb-tolerance" not in message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["-o", "llmb_trned=fail"], "-o: there is no ini key llmb_trned (did you mean 'llmb_trend'?)"),
+        (["-ollmb_trend=fial"], "-o llmb_trend=fial: expected report or fail"),
+        (["--override-ini=llmb_tolerance=4x"], "-o llmb_tolerance=4x: found '4x'"),
+    ],
+)
+def test_an_override_is_told_as_one(refused: Refused, arguments: list[str], told: str) -> None:
+    assert told in refused(*arguments)
+
+
+def test_what_stands_in_the_environment_is_told_as_that(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTEST_ADDOPTS", "--llmb-tolerance=4x")
+    assert "PYTEST_ADDOPTS: --llmb-tolerance=4x: found '4x'" in refused()
+
+
+def test_workers_change_nothing(refused: Refused, pytester: pytest.Pytester) -> None:
+    pytest.importorskip("xdist")
+    pytester.makefile(".ini", pytest="[pytest]\nllmb_tolerence = 4%\n")
+    assert "pytest.ini: there is no ini key llmb_tolerence" in refused("-n2")
+
+
+def test_a_key_of_the_users_own_and_one_of_another_plugin_are_none_of_ours(
+    judged: Judge, examples: Path, pytester: pytest.Pytester
+) -> None:
+    pytester.makeconftest("def pytest_addoption(parser): parser.addini('llmb_mine', 'a key of mine')")
+    pytester.makefile(".ini", pytest="[pytest]\nllmb_mine = 1\nsome_other_plugin = 2\n")
+    assert judged(f"--llmb-logs={examples}", PLAIN).ret == pytest.ExitCode.OK
+
+
+def test_an_idle_session_stays_idle(pytester: pytest.Pytester) -> None:
+    """Nothing is judged, so nothing is judged too mildly: pytest's own warning is enough."""
+    pytester.makefile(".ini", pytest="[pytest]\nllmb_tolerence = 4%\n")
+    pytester.makepyfile("def test_plain(): pass")
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider")
+    result.assert_outcomes(passed=1, warnings=1)
