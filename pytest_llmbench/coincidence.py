@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from pytest_llmbench.models import Run, Segment, Steps
+from pytest_llmbench.models import Run, Steps
+from pytest_llmbench.robust import winsorised
 
 if TYPE_CHECKING:
     from pytest_llmbench.models import Flags, Floats
@@ -33,15 +34,34 @@ the same steps of every run."""
 FEWEST = 3
 """Steps of which anything can be said."""
 
+STEADIEST = 0.99
+"""The largest correlation of neighbours that is believed."""
+
 WITNESSES = 5
 """Other runs of the configuration that are asked how often such steps agree."""
+
+MOVING_MEANS = {"nemo1": 5}
+"""Dialects whose printed times are means over so many steps, which neighbours share."""
 
 _FACTORS = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9)
 
 
-def parts_of(run: Run) -> list[Segment]:
+class Part(NamedTuple):
+    """The steps of one part of a log; each of its times is that of so many steps, up to its own (`averaged`)."""
+
+    steps: Steps
+    averaged: int = 1
+
+
+def parts_of(run: Run) -> list[Part]:
     """Return the parts of a run's logs that hold steps, in their order."""
-    return [segment for attempt in run.attempts for segment in attempt.log.segments if len(segment.steps)]
+    logs = [attempt.log for attempt in run.attempts]
+    return [
+        Part(segment.steps, MOVING_MEANS.get(log.dialect or "", 1))
+        for log in logs
+        for segment in log.segments
+        if len(segment.steps)
+    ]
 
 
 def marks_of(steps: Steps) -> list[int]:
@@ -69,7 +89,7 @@ def timed(steps: Steps) -> Floats:
     return seconds
 
 
-def shared_steps(run: Run, other: Run) -> list[tuple[Segment, Flags]]:
+def shared_steps(run: Run, other: Run) -> list[tuple[Part, Flags]]:
     """Return the parts of a run, each with a mask of its steps that stand in the other one, too, where none of those
     that both have differs in time or loss; empty where a part of it has no such counterpart.
 
@@ -101,7 +121,7 @@ def _agreeing(steps: Steps, other: Steps) -> Flags | None:
     return mask
 
 
-def log10_chance(shared: Sequence[tuple[Segment, Flags]], witnesses: Sequence[Run] = ()) -> float:
+def log10_chance(shared: Sequence[tuple[Part, Flags]], witnesses: Sequence[Run] = ()) -> float:
     """Return the decimal logarithm of a bound of the probability that two runs print such steps by chance.
 
     Two steps print the same time as often as two of the log's own do: that follows from the printed digits and the
@@ -112,21 +132,27 @@ def log10_chance(shared: Sequence[tuple[Segment, Flags]], witnesses: Sequence[Ru
     return sum(_of_part(part, mask, witnesses) for part, mask in shared)
 
 
-def _of_part(part: Segment, mask: Flags, witnesses: Sequence[Run]) -> float:
+def _of_part(part: Part, mask: Flags, witnesses: Sequence[Run]) -> float:
     import numpy as np
-
-    from pytest_llmbench.judge.sample import within_run
-    from pytest_llmbench.measure.moving import moving_mean
 
     values = np.abs(timed(part.steps))
     mask = mask & np.isfinite(values) & (values > 0)
     if mask.sum() < FEWEST:
         return 0.0
-    weights = part.steps.mean_of[mask]
-    several = weights.tolist() if (weights > 1).any() else ()
-    independent = within_run(values[mask], "mean", moving_mean(part.steps), several).effective_sample_size
+    correlation = _correlation(values[mask])
+    independent = float(mask.sum()) / max((1 + correlation) / (1 - correlation), part.averaged)
     agreement = max((_agreement(values[mask]), *_witnessed(part.steps, witnesses)))
     return independent * math.log10(min(agreement, 1.0))
+
+
+def _correlation(values: Floats) -> float:
+    """Return the correlation of neighbours, at least 0: that of a mean of five steps is 0.8, and so it counts a ninth
+    of its steps where a fifth would do."""
+    import numpy as np
+
+    centred = winsorised(values) - np.mean(winsorised(values))
+    total = float(centred @ centred)
+    return min(max(float(centred[1:] @ centred[:-1]) / total, 0.0), STEADIEST) if total > 0 else 0.0
 
 
 def _agreement(values: Floats) -> float:
