@@ -41,6 +41,9 @@ RECIPES = {
 """The recipes of FP8 (current scaling, MXFP8, delayed scaling, sub-channel scaling), and names of the precision with
 each: they differ by 6 to 50 %, so that a run of one of them is none of another."""
 _SETTING = re.compile(r"(tp|pp|cp|ep|etp|dp|vp|fsdp|mbs|gbs|ga)(\d+)", _IGNORE)
+_SEQUENCE = re.compile(r"(?:seq(?:uence)?|ctx|context)(?:[-]?len(?:gth)?)?[-]?(\d+)(k?)", _IGNORE)
+"""Tokens of a sequence: `seq4096`, `seqlen8192`, `ctx8k`."""
+_TASK = re.compile(TYPE, re.IGNORECASE)
 _GPUS = re.compile(r"gpus?(\d+)|(\d+)(?:gpus?|g)", _IGNORE)
 _NODES = re.compile(r"nodes?(\d+)|(\d+)(?:nodes?|n)", _IGNORE)
 _STAMP = re.compile(r"\d{10}|\d{19}")
@@ -239,6 +242,10 @@ def _setting(token: str) -> tuple[str, str] | None:
         return "gpus", found[1] or found[2]
     if found := _NODES.fullmatch(token):
         return "nodes", found[1] or found[2]
+    if found := _SEQUENCE.fullmatch(token):
+        return "sequence_length", str(int(found[1]) * (1024 if found[2] else 1))
+    if _TASK.fullmatch(token):
+        return next(iter(_task(token)), None)
     return ("gpu", token) if _GPU_TYPE.fullmatch(token) else None
 
 

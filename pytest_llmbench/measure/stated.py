@@ -11,11 +11,14 @@ import numpy as np
 from pytest_llmbench.measure.timing import Timing
 from pytest_llmbench.measure.window import Choice, begins
 from pytest_llmbench.models import (
+    BATCH,
     GPUS,
+    LAYERS,
     MODEL,
     NAMED,
     PROFILER,
     QUANTIZATION,
+    SEQUENCE,
     Baseline,
     Note,
     Problem,
@@ -60,6 +63,7 @@ def problems(choice: Choice, timed: Timing, baseline: Baseline) -> Iterator[Prob
     """Yield what the judged part of a log states that is not so in the baseline's configuration."""
     for text, line in (
         *_gpus(choice.segment, baseline),
+        *_sizes(choice.segment, baseline),
         *_precision(choice.segment, baseline),
         *_model(choice.segment, baseline),
         *_samples(choice.segment.steps, timed, baseline),
@@ -86,6 +90,18 @@ def _gpus(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, int]]:
     for one in stated:
         if int(one.value) != baseline.key.gpus:
             yield f"the log states {one.value} GPUs, the baseline has {baseline.key.gpus}", one.line
+
+
+def _sizes(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, int]]:
+    """Yield each size of model and batch of which the log states none that is the baseline's: parts of a model may have
+    layers of their own."""
+    configuration = baseline.configuration
+    model = configuration.architecture
+    sizes = ((LAYERS, model.layers), (SEQUENCE, model.sequence_length), (BATCH, configuration.global_batch_size))
+    for field, size in sizes:
+        stated = [one for one in segment.stated if one.field == field]
+        if stated and str(size) not in {one.value for one in stated}:
+            yield f"the log states a {field} of {stated[-1].value}, the baseline has {size}", stated[-1].line
 
 
 def _precision(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, int]]:

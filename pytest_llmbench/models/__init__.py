@@ -34,8 +34,10 @@ from pytest_llmbench.models.judgements import (
     Noise,
 )
 from pytest_llmbench.models.logs import (
+    BATCH,
     ENGINE,
     GPUS,
+    LAYERS,
     LOAD,
     MODEL,
     NAMED,
@@ -43,6 +45,7 @@ from pytest_llmbench.models.logs import (
     PROFILER,
     QUANTIZATION,
     SAVE,
+    SEQUENCE,
     CheckpointRecord,
     Checkpoints,
     Dropped,
@@ -75,9 +78,11 @@ if TYPE_CHECKING:
     from pytest_llmbench.models.columns import Flags, Floats, Integers
 
 __all__ = [
+    "BATCH",
     "ENGINE",
     "GPUS",
     "JUDGED",
+    "LAYERS",
     "LOAD",
     "MODEL",
     "NAMED",
@@ -85,6 +90,7 @@ __all__ = [
     "PROFILER",
     "QUANTIZATION",
     "SAVE",
+    "SEQUENCE",
     "Accepted",
     "Acknowledgement",
     "Architecture",

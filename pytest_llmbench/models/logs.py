@@ -74,8 +74,11 @@ class Unread:
     group: str = ""
 
 
-GPUS, MODEL, QUANTIZATION, NAMED, ENGINE, OBJECTIVE, PROFILER = (
+GPUS, LAYERS, SEQUENCE, BATCH, MODEL, QUANTIZATION, NAMED, ENGINE, OBJECTIVE, PROFILER = (
     "gpus",
+    "layers",
+    "sequence length",
+    "global batch size",
     "model",
     "quantization",
     "named",
@@ -83,9 +86,10 @@ GPUS, MODEL, QUANTIZATION, NAMED, ENGINE, OBJECTIVE, PROFILER = (
     "objective",
     "profiler",
 )
-"""What a log may state of its run: a number of GPUs; a model, perhaps with its size; the numbers that it computes with
-where they are no 16 or 32 bit floats (`none` says that they are); the name of an experiment; an engine that keeps
-values to itself; rewards or preferences in place of the next token; a profiler that was switched."""
+"""What a log may state of its run: a number of GPUs; layers, tokens of a sequence and samples of a step; a model,
+perhaps with its size; the numbers that it computes with where they are no 16 or 32 bit floats (`none` says that they
+are); the name of an experiment; an engine that keeps values to itself; rewards or preferences in place of the next
+token; a profiler that was switched."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,24 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from pytest_llmbench.models import ENGINE, GPUS, MODEL, NAMED, OBJECTIVE, PROFILER, QUANTIZATION, Segment, Statement
+from pytest_llmbench.models import (
+    BATCH,
+    ENGINE,
+    GPUS,
+    LAYERS,
+    MODEL,
+    NAMED,
+    OBJECTIVE,
+    PROFILER,
+    QUANTIZATION,
+    SEQUENCE,
+    Segment,
+    Statement,
+)
 
 if TYPE_CHECKING:
     from pytest_llmbench.parse.scan import Hit
@@ -127,6 +140,27 @@ RULES = (
     ),
 )
 
+SETTINGS = (
+    (LAYERS, b"num_layers", (b"num_decoder_layers", b"base_num_decoder_layers")),
+    (SEQUENCE, b"encoder_seq_length", (b"max_target_length",)),
+    (SEQUENCE, b"seq_length", ()),
+    (BATCH, b"global_batch_size", (b"global_batch_size_to_train_on",)),
+)
+"""Sizes that NeMo 1 and Megatron print by one name each, with a colon or dots, and MaxText as parameters."""
+
+
+def _sized() -> Iterator[Rule]:
+    """Yield the rules by which a log states the sizes of its model and batch."""
+    for field, name, parameters in SETTINGS:
+        yield _rule(b"%b: " % name, field, rb"(?<=[ \t|])%b: (\d{1,9})[ \t]*[\r\n]" % name, _number)
+        yield _rule(b"%b ...." % name, field, rb"(?<![\w-])%b \.{4,60} (\d{1,9})\s" % name, _number)
+        for parameter in parameters:
+            text = b"Config param %b: " % parameter
+            yield _rule(text, field, rb"%b(\d{1,9})[ \t]*[\r\n]" % text, _number)
+
+
+RULES = (*RULES, *_sized())
+
 MARKERS = tuple(dict.fromkeys(rule.marker for rule in RULES))
 """What is looked for in the first FARTHEST bytes. None begins with a blank: such a marker slows the search."""
 
@@ -156,16 +190,20 @@ class Statements:
     def of_segments(self, segments: Sequence[Segment]) -> tuple[Segment, ...]:
         """Return segments with what is stated of each: behind the one before and, but for a profiler, before its steps.
 
-        What stands behind the last one is of the last one.
+        What stands behind the last one is of the last one. Of a field of which nothing is stated there, what the one
+        before states holds: a process that runs twice may print its settings once.
         """
         if not self._statements:
             return tuple(segments)
         bounds = [0, *(segment.last_line for segment in segments[:-1])]
         ends = [*(segment.last_line for segment in segments[:-1]), math.inf]
-        return tuple(
-            replace(segment, stated=_last(self._of(segment, begin, end)))
-            for segment, begin, end in zip(segments, bounds, ends, strict=True)
-        )
+        parts: list[Segment] = []
+        for segment, begin, end in zip(segments, bounds, ends, strict=True):
+            own = _last(self._of(segment, begin, end))
+            again = {PROFILER, *(one.field for one in own)}
+            inherited = [one for one in (parts[-1].stated if parts else ()) if one.field not in again]
+            parts.append(replace(segment, stated=(*inherited, *own)))
+        return tuple(parts)
 
     def _of(self, segment: Segment, begin: int, end: float) -> list[Statement]:
         return [
