@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.report.advice import advice
+from pytest_llmbench.report.explain import named
 from pytest_llmbench.report.html import families, table, verdicts
 from pytest_llmbench.report.html.details import details
 from pytest_llmbench.report.terminal import worst
@@ -75,7 +76,8 @@ def _checks(
         anchor = anchors[verdicts.key(one)]
         chart = families.curve(one, by_id, f"{anchor}-curve")
         title = KINDS.get(one["suite"], one["suite"].capitalize())
-        found.setdefault(title, []).append({"anchor": anchor, "one": one, "badge": verdicts.badge(one), "chart": chart})
+        shown = {"anchor": anchor, "one": one, "named": named(one), "badge": verdicts.badge(one), "chart": chart}
+        found.setdefault(title, []).append(shown)
     return found
 
 
