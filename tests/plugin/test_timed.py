@@ -301,3 +301,13 @@ def test_a_launched_run_is_timed_so_too(pytester: pytest.Pytester, judged: Judge
     told = session.described["fake_ok-24.11-h100-bf16-8"]
     assert (told["verdict"], told["timed"]) == ("PASS", "document")
     assert told["text"].startswith(f"timed as its document does ({told['window']['text']}): ")
+
+
+def test_what_is_typed_replaces_what_the_ini_file_says(
+    pytester: pytest.Pytester, judged: Judge, generated: Write
+) -> None:
+    pytester.makeini("[pytest]\nllmb_timed = document\n")
+    folder = generated(LLAMA, noise=0.0, last_step_factor=1.3)
+    assert judged(logs(folder), "-k", LLAMA).verdicts == {LLAMA: "REGRESSION"}
+    assert judged(logs(folder), "-k", LLAMA, "--llmb-timed=window").verdicts == {LLAMA: "PASS"}
+    assert judged(logs(folder), "-k", LLAMA, "--llmb-timed=window", "--llmb-record=own").verdicts == {LLAMA: "RECORDED"}
