@@ -12,7 +12,7 @@ from pytest_llmbench import wording
 from pytest_llmbench.measure import derive, stated, training
 from pytest_llmbench.measure.gaps import gaps
 from pytest_llmbench.measure.timing import Timing
-from pytest_llmbench.measure.unmatched import UNKNOWN_STEPS
+from pytest_llmbench.measure.unmatched import NO_CONFIGURATION, UNKNOWN_STEPS
 from pytest_llmbench.measure.window import Choice, is_finished, is_traced
 from pytest_llmbench.models import Baseline, Ending, Problem, Reason, Run, Steps, Window
 from pytest_llmbench.robust import median
@@ -83,10 +83,10 @@ def unusable(run: Run, baseline: Baseline, now: datetime) -> Problem:
 def problems(run: Run, choice: Choice, timed: Timing, baseline: Baseline, now: datetime) -> tuple[Problem, ...]:
     """Return all that is wrong with the chosen segment, the cause of the others first; empty when it is valid.
 
-    A run of no known configuration can be of no other one than it claims.
+    A run of no known configuration is of no other one than it claims.
     """
     found = [
-        *(_wrong_configuration(run, choice, timed, baseline) if run.identity.key is not None else ()),
+        *(() if baseline.key == NO_CONFIGURATION else _wrong_configuration(run, choice, timed, baseline)),
         *_unread(run, choice),
         *not_finite(choice.segment.steps),
         *training.problems(run, choice, timed, baseline),

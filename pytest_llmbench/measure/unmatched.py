@@ -7,6 +7,9 @@ import sys
 
 from pytest_llmbench.models import Architecture, Baseline, Configuration, Key, Parallelism, Run, Source, Window
 
+NO_CONFIGURATION = Key("", "", "", "", "", 1)
+"""The key of a stand-in."""
+
 UNKNOWN_STEPS = sys.maxsize
 """The number of steps of a recipe that nobody knows: only the log's own total, or its end, says that a run finished."""
 
@@ -19,7 +22,7 @@ def stand_in(run: Run, window: Window) -> Baseline:
     dialects = (attempt.log.dialect for attempt in reversed(run.attempts) if attempt.log.dialect)
     model = Architecture("", sequence_length=0, layers=0, hidden_size=0, vocabulary_size=0)
     return Baseline(
-        configuration=Configuration(Key("", "", "", "", "", 1), model, Parallelism(), global_batch_size=0),
+        configuration=Configuration(NO_CONFIGURATION, model, Parallelism(), global_batch_size=0),
         kind="recipe",
         step_seconds=math.nan,
         cells=(),

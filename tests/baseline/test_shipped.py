@@ -184,6 +184,18 @@ def test_what_is_timed_and_where(name: str, dialect: str, layout: str, timed: st
         assert baseline.peak_tflops == PEAKS[baseline.key.gpu, baseline.key.dtype]
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        *[(name, "we are using the last training step timing to obtain throughput value") for name in DOCUMENTS],
+        ("grok1/25.05", "to analyze iterations 11-44 and calculate mean and standard deviation"),
+    ],
+)
+def test_what_is_timed_is_what_the_document_says(name: str, words: str) -> None:
+    timed = {baseline.timed for baseline in recipe(name).baselines}
+    assert (words in text_of(name)) is (timed == {"last_step" if "last" in words else "mean"})
+
+
 PEAKS = {("h100", "bf16"): 989, ("h100", "fp8"): 1979, ("gb200", "bf16"): 2450, ("gb200", "fp8"): 4900}
 
 

@@ -12,6 +12,7 @@ from builders import BASELINE, NOW, log, run, segment, steps, without
 
 from pytest_llmbench.measure import metrics
 from pytest_llmbench.measure.measurement import measure
+from pytest_llmbench.measure.unmatched import stand_in
 from pytest_llmbench.models import (
     LOAD,
     SAVE,
@@ -24,6 +25,7 @@ from pytest_llmbench.models import (
     Reason,
     Run,
     Shards,
+    Window,
 )
 from pytest_llmbench.quantities import METRICS
 
@@ -437,3 +439,32 @@ def test_a_baseline_that_nothing_has_timed_expects_nothing() -> None:
     assert measurement.valid
     assert measurement.expected == ()
     assert measurement.metrics == measured(run()).metrics
+
+
+def test_a_run_of_no_known_configuration_is_whole_by_what_its_own_log_says() -> None:
+    """No number of the stand-in is held against it, and none of its steps are taken for those of a recipe."""
+    window = Window(5, 9)
+    for columns, finished, total, reason in (
+        (steps(7.0), True, 50, None),
+        (steps([7.0] * 10), True, 10, None),
+        (steps([7.0] * 10, tflops_per_gpu=np.full(10, 1.0)), True, 10, None),
+        (steps([7.0] * 60), False, None, Reason.INCOMPLETE),
+        (steps([7.0] * 7 + [0.0] * 3), True, 10, Reason.IMPOSSIBLE_SAMPLE),
+        (steps([7.0] * 7 + [np.nan] * 3), True, 10, Reason.WINDOW_INCOMPLETE),
+        (
+            steps([7.0] * 7 + [np.nan] * 3, tokens_per_second_per_gpu=np.full(10, 9.0)),
+            True,
+            10,
+            Reason.WINDOW_INCOMPLETE,
+        ),
+    ):
+        content = run(log(segment(columns, finished=finished, total=total)), key=None)
+        found = measure(content, stand_in(content, window), NOW)
+        assert [one.reason for one in found.problems[:1]] == ([] if reason is None else [reason])
+    assert found.problems[0].text.startswith("3 of the steps 5 to 9 have no time")
+
+
+def test_the_length_of_a_run_that_nobody_knows_is_not_told() -> None:
+    content = run(log(segment(steps([7.0] * 20), finished=False, total=None)), key=None)
+    (problem,) = measure(content, stand_in(content, Window(10, 19)), NOW).problems
+    assert problem.text == "stopped after step 19; the log does not say why"

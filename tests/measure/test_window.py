@@ -13,13 +13,15 @@ from hypothesis import strategies as st
 from pytest_llmbench.measure.window import (
     choose_segment,
     covered_steps,
+    fits,
     in_window,
     is_finished,
     is_traced,
+    last_half,
     missing_steps,
     statistic,
 )
-from pytest_llmbench.models import Window
+from pytest_llmbench.models import Steps, Window
 
 WINDOW = Window(11, 44)
 
@@ -157,3 +159,39 @@ def test_every_step_is_covered_that_a_time_inside_the_window_covers(
     assert missing_steps(made, window) == tuple(
         step for step in range(first, first + length + 1) if step not in covered
     )
+
+
+@pytest.mark.parametrize(
+    ("columns", "fit"),
+    [
+        (steps(7.0), True),
+        (steps([7.0] * 45), True),
+        (steps([7.0] * 44), False),
+        (steps([7.0] * 38, first=11), True),
+        (steps([7.0] * 38, first=12), False),
+        (means_of(10, [7.0] * 5), True),
+        (means_of(100, [7.0] * 5), False),
+        (steps([7.0] * 50, first=12510), False),
+    ],
+)
+def test_whether_a_log_holds_a_window(columns: Steps, fit: bool) -> None:
+    assert fits(columns, Window(11, 44)) is fit
+
+
+@pytest.mark.parametrize(
+    ("columns", "first", "last"),
+    [
+        (steps([7.0] * 20), 10, 19),
+        (steps([7.0] * 5, first=1), 3, 5),
+        (steps([7.0]), 0, 0),
+        (means_of(10, [7.0] * 4), 21, 40),
+        (means_of(100, [7.0]), 1, 100),
+    ],
+)
+def test_the_last_half_of_a_log_is_made_of_whole_times(columns: Steps, first: int, last: int) -> None:
+    assert last_half(columns) == Window(first, last)
+    assert missing_steps(columns, last_half(columns)) == ()
+
+
+def test_a_window_of_one_step_is_called_so() -> None:
+    assert (str(Window(49, 49)), str(Window(11, 44))) == ("step 49", "mean of steps 11 to 44")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from fake_recipe import WELL, write_recipe
 from outcomes import faults
 from own_baseline import LLAMA_8B, own_baseline
 from sessions import Judge, Write
@@ -139,6 +141,21 @@ def test_every_line_says_so(
     assert f"REGRESSION {LLAMA} [last step]: +30" in chat
 
 
+def test_what_is_said_of_several_configurations_says_so_too(generated: Write, pytester: pytest.Pytester) -> None:
+    """Weak scaling by last steps: in the count of its kind, in its own line, in the page and the document."""
+    for gpus, factor in ((8, 1.0), (16, 1.2)):
+        folder = generated(f"llama3.1_8b-25.04-h100-bf16-{gpus}", noise=0.0, last_step_factor=factor)
+    done = pytester.runpytest(
+        "-p", "no:cacheprovider", logs(folder), DOCUMENT, "--llmb-json=s.json", "--llmb-html=s.html"
+    )
+    text = done.stdout.str()
+    (check,) = (one for one in json.loads((pytester.path / "s.json").read_text())["outcomes"] if one["kind"] == "check")
+    assert (check["timed"], check["verdict"]) == ("document", "REGRESSION")
+    assert "\nweak-scaling [as documented]: 1 REGRESSION" in text
+    assert f"{check['id']} [as documented]: " in " ".join(text.split())
+    assert f"{check['id']} [as documented]" in (pytester.path / "s.html").read_text()
+
+
 def test_nothing_is_said_where_the_window_decides(judged: Judge, generated: Write, pytester: pytest.Pytester) -> None:
     folder = generated(LLAMA, noise=0.0)
     text = pytester.runpytest("-p", "no:cacheprovider", logs(folder), "--llmb-json=s.json").stdout.str()
@@ -265,3 +282,32 @@ def test_workers_say_the_same(pytester: pytest.Pytester, generated: Write) -> No
 def test_the_selftest_holds_by_one_step_too(judged: Judge, generated: Write) -> None:
     session = judged(logs(generated(LLAMA, noise=0.0)), "-k", LLAMA, DOCUMENT, "--llmb-selftest")
     assert session.ret == pytest.ExitCode.OK
+
+
+def test_earlier_nights_say_how_much_one_step_varies(judged: Judge, generated: Write) -> None:
+    """Not how much a mean over a window does: the interval is as wide as single steps are apart."""
+    for night in range(12):
+        options = {"started": datetime(2025, 6, 1 + night, 3, tzinfo=UTC), "job_id": str(1000 + night)}
+        folder = generated(LLAMA, noise=0.01, last_step_factor=1 + 0.01 * (night % 3 - 1), **options)
+    plain, other = (judged(logs(folder), "-k", LLAMA, *options).described[LLAMA] for options in ((), (DOCUMENT,)))
+    assert other["estimate"]["threshold_only"] is False
+    sigmas = [one["estimate"]["run_to_run"]["sigma"] for one in (plain, other)]
+    assert sigmas[1] > 3 * sigmas[0]
+
+
+def test_a_launched_run_is_timed_so_too(pytester: pytest.Pytester, judged: Judge) -> None:
+    write_recipe(pytester.path, {"ok": WELL}, kind="local")
+    session = judged("--llmb-launch", "-k", "fake", DOCUMENT)
+    told = session.described["fake_ok-24.11-h100-bf16-8"]
+    assert (told["verdict"], told["timed"]) == ("PASS", "document")
+    assert told["text"].startswith(f"timed as its document does ({told['window']['text']}): ")
+
+
+def test_what_is_typed_replaces_what_the_ini_file_says(
+    pytester: pytest.Pytester, judged: Judge, generated: Write
+) -> None:
+    pytester.makeini("[pytest]\nllmb_timed = document\n")
+    folder = generated(LLAMA, noise=0.0, last_step_factor=1.3)
+    assert judged(logs(folder), "-k", LLAMA).verdicts == {LLAMA: "REGRESSION"}
+    assert judged(logs(folder), "-k", LLAMA, "--llmb-timed=window").verdicts == {LLAMA: "PASS"}
+    assert judged(logs(folder), "-k", LLAMA, "--llmb-timed=window", "--llmb-record=own").verdicts == {LLAMA: "RECORDED"}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_llmbench.models import Caution
 from pytest_llmbench.report.advice import advice
 from pytest_llmbench.report.cautions import all_texts
+from pytest_llmbench.report.explain import named
 from pytest_llmbench.report.html import families, table, verdicts
 from pytest_llmbench.report.html.details import details
 from pytest_llmbench.report.terminal import worst
@@ -78,7 +79,8 @@ def _checks(
         anchor = anchors[verdicts.key(one)]
         chart = families.curve(one, by_id, f"{anchor}-curve")
         title = KINDS.get(one["suite"], one["suite"].capitalize())
-        found.setdefault(title, []).append({"anchor": anchor, "one": one, "badge": verdicts.badge(one), "chart": chart})
+        shown = {"anchor": anchor, "one": one, "named": named(one), "badge": verdicts.badge(one), "chart": chart}
+        found.setdefault(title, []).append(shown)
     return found
 
 
