@@ -17,6 +17,10 @@ OTHER_DIALECT = "other-dialect"
 UNKNOWN_STEP = "unknown-step"
 """A record whose step number is rounded and follows from nothing else."""
 
+TWO_WRITERS = "two-writers"
+"""A step that was printed before with another time, as half of all are: another process writes into the same file."""
+INTERLEAVED = "interleaved"
+"""A record of one of two processes that write into the same file and are at different steps."""
 RUNNING_AVERAGE = "running-average"
 """A time that is kept, and that looks like a mean since the start of the run."""
 RATE_OF_SAMPLES = "rate-of-samples"
@@ -24,7 +28,7 @@ RATE_OF_SAMPLES = "rate-of-samples"
 
 REASONS = (
     *(TORN, REPEATED, REPEAT_DISAGREES, OTHER_RANK, OTHER_DIALECT, UNKNOWN_STEP),
-    *(RUNNING_AVERAGE, RATE_OF_SAMPLES),
+    *(TWO_WRITERS, INTERLEAVED, RUNNING_AVERAGE, RATE_OF_SAMPLES),
 )
 
 EXAMPLE_LENGTH = 80
