@@ -35,6 +35,9 @@ TOKENS_BAND = 0.02
 LARGEST_LOAD_RUN = 2
 """Steps of a run that only verifies the loading of a checkpoint (the documents say one)."""
 
+LACKING = (Reason.WINDOW_INCOMPLETE, Reason.INCOMPLETE, Reason.STILL_RUNNING)
+"""What a run lacks that is there, in parts, where two processes write at once."""
+
 CLAIMED_FIELDS = ("tp", "pp", "cp", "ep", "etp", "vp")
 
 
@@ -95,7 +98,17 @@ def problems(run: Run, choice: Choice, timed: Timing, baseline: Baseline, now: d
         *gaps(timed, baseline),
         *(_unprinted(choice.segment.steps, baseline.window) if choice.attempt.log.prints_loss else ()),
     ]
+    if any(problem.reason in LACKING for problem in found):
+        found = [*_interleaved(choice), *found]
     return tuple(found)
+
+
+def _interleaved(choice: Choice) -> Iterator[Problem]:
+    """Yield that two processes write into the log: no part of it holds the steps of one of them in a row."""
+    for dropped in choice.attempt.log.dropped:
+        if dropped.reason == "interleaved":
+            text = f"two processes write their steps into this file at once: {dropped.example}"
+            yield Problem(Reason.WINDOW_INCOMPLETE, text, dropped.first_line)
 
 
 def _unread(run: Run, choice: Choice) -> Iterator[Problem]:

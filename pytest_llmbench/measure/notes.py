@@ -25,6 +25,8 @@ DROPPED = {
     "other-dialect": ("record", "of another dialect"),
     "unknown-step": ("record", "without a certain step number"),
     "ramped-up": ("step", "in which the batch still grew, set aside"),
+    "two-writers": ("step", "printed again with another time by a second process in this file; the slower counts"),
+    "interleaved": ("record", "of two processes that write into this file at once"),
     "running-average": ("time", "may be means since the start of the run, which hide slow steps"),
     "rate-of-samples": ("rate", "of samples or tokens, read as rates of steps"),
 }

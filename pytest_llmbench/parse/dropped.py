@@ -19,6 +19,10 @@ UNKNOWN_STEP = "unknown-step"
 RAMPED_UP = "ramped-up"
 """A step of the phase in which the batch grows to the size that it is to have."""
 
+TWO_WRITERS = "two-writers"
+"""A step that was printed before with another time, as half of all are: another process writes into the same file."""
+INTERLEAVED = "interleaved"
+"""A record of one of two processes that write into the same file and are at different steps."""
 RUNNING_AVERAGE = "running-average"
 """A time that is kept, and that looks like a mean since the start of the run."""
 RATE_OF_SAMPLES = "rate-of-samples"
@@ -26,7 +30,7 @@ RATE_OF_SAMPLES = "rate-of-samples"
 
 REASONS = (
     *(TORN, REPEATED, REPEAT_DISAGREES, OTHER_RANK, OTHER_DIALECT, UNKNOWN_STEP),
-    *(RAMPED_UP, RUNNING_AVERAGE, RATE_OF_SAMPLES),
+    *(RAMPED_UP, TWO_WRITERS, INTERLEAVED, RUNNING_AVERAGE, RATE_OF_SAMPLES),
 )
 
 EXAMPLE_LENGTH = 80

@@ -15,6 +15,7 @@ from pytest_llmbench.parse.ranks import rank_order
 from pytest_llmbench.parse.records import NAN, Origin, StepRecord
 from pytest_llmbench.parse.repeats import agree, decided, diverged, with_divergence
 from pytest_llmbench.parse.uniform import Parts
+from pytest_llmbench.parse.writers import tell_writers
 
 LATE_STEPS = 2
 """How far back a step may lie without being a restart: repeated by another process without a prefix, or printed late,
@@ -114,11 +115,13 @@ def split(records: Sequence[StepRecord], marks: Marks, tally: Tally) -> list[Att
     """Return the attempts of one rank."""
     rank = max((record.origin.rank for record in records), key=len, default="")
     attempts: list[Attempt] = []
+    repeats = Tally()
     for place, record in enumerate(records):
         following = records[place + 1 : place + 2 + LATE_STEPS]
         if not attempts or _is_of_another(attempts[-1], record, following, marks):
             attempts.append(Attempt(rank, record, record, record.step))
-        _admit(attempts[-1], record, tally)
+        _admit(attempts[-1], record, repeats)
+    tell_writers(records, repeats, tally)
     return attempts
 
 
