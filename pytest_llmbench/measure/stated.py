@@ -111,22 +111,21 @@ def _family(dtype: str) -> str:
 
 
 def _model(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, int]]:
-    """Yield another model, or another size of it, where none of the names in the log is the baseline's.
+    """Yield another model, or another size of it: of what states it the last counts, names must all say another one.
 
-    A name that is of no known family, or of another model without a size, is that of something else.
+    A name that is of no known family, or of a family without a size, is that of something else.
     """
     own = _named(f"{baseline.key.recipe}_{baseline.key.size}")
-    texts = [(one.value.rstrip("/").rpartition("/")[2], one) for one in segment.stated if one.field == MODEL]
-    texts += [(match["model"], one) for one, match in _experiments(segment)]
-    stated = [(named, one) for text, one in texts if (named := _named(text)).size and named.families]
-    if not own.families or not own.size or not stated:
+    if not own.families or not own.size:
         return
-    if not any(_is_same(named, own) for named, _ in stated):
-        one = stated[-1][1]
-        yield (
-            f"the log names the model {one.value}, the baseline is of {baseline.key.recipe} {baseline.key.size}",
-            one.line,
-        )
+    paths = [(_named(one.value.rstrip("/").rpartition("/")[2]), one) for one in segment.stated if one.field == MODEL]
+    stated = [pair for pair in paths if pair[0].size and pair[0].families][-1:]
+    experiments = [(_named(match["model"]), one) for one, match in _experiments(segment)]
+    called = [pair for pair in experiments if pair[0].families]
+    for pairs in (stated, called):
+        if pairs and not any(_is_same(named, own) for named, _ in pairs):
+            name, line = pairs[-1][1].value, pairs[-1][1].line
+            yield f"the log names the model {name}, the baseline is of {baseline.key.recipe} {baseline.key.size}", line
 
 
 def _experiments(segment: Segment) -> Iterator[tuple[Statement, re.Match[str]]]:

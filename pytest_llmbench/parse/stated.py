@@ -117,7 +117,6 @@ RULES = (
     _rule(b"DeepSpeed info: ", ENGINE, rb"DeepSpeed info: version=", _always("deepspeed")),
     _rule(b"Experiments will be ", MODEL, rb"Experiments will be logged at ([^\s]{1,500})", _text),
     _rule(b"Config param model_name: ", MODEL, rb"Config param model_name: ([\w.-]{1,99})", _text),
-    _rule(b"Running Model: ", MODEL, rb"Running Model: ([\w.-]{1,99})", _text),
     _rule(b"name: ", MODEL, rb"(?<=[ \t|])name: ([\w.-]{1,99})[ \t]*[\r\n]", _text),
     _rule(b"pretrain", NAMED, rb"(?<![A-Za-z0-9])(pretrain(?:ing)?_[\w.-]{3,200})", _text),
     _rule(b"Config param use_dpo: T", OBJECTIVE, rb"Config param use_dpo: True\b", _always("rewards")),
@@ -146,9 +145,10 @@ class Statements:
             return
         if hit.offset >= FARTHEST:
             return
-        line = _line(hit)
+        line, place = _line(hit)
         for rule in _BY_MARKER[hit.needle]:
-            match = rule.pattern.search(line)
+            matches = (match for match in rule.pattern.finditer(line) if match.start() <= place < match.end())
+            match = next(matches, None)
             value = rule.value(match) if match else ""
             if value:
                 self._statements.append(Statement(rule.field, value, hit.line))
@@ -156,23 +156,20 @@ class Statements:
     def of_segments(self, segments: Sequence[Segment]) -> tuple[Segment, ...]:
         """Return segments with what is stated of each: behind the one before and, but for a profiler, before its steps.
 
-        What stands behind the last one is of the last one.
+        What no line there states stands as it was stated before: a launcher may say it once for several processes. What
+        stands behind the last one is of the last one.
         """
         if not self._statements:
             return tuple(segments)
-        bounds = [0, *(segment.last_line for segment in segments[:-1])]
-        ends = [*(segment.last_line for segment in segments[:-1]), math.inf]
-        return tuple(
-            replace(segment, stated=_last(self._of(segment, begin, end)))
-            for segment, begin, end in zip(segments, bounds, ends, strict=True)
-        )
+        ends = [segment.last_line for segment in segments[:-1]]
+        places = zip(segments, [0, *ends], [*ends, math.inf], strict=True)
+        return tuple(replace(segment, stated=self._of(segment, *bounds)) for segment, *bounds in places)
 
-    def _of(self, segment: Segment, begin: int, end: float) -> list[Statement]:
-        return [
-            one
-            for one in self._statements
-            if begin < one.line <= (end if one.field == PROFILER else segment.first_line)
-        ]
+    def _of(self, segment: Segment, begin: float, end: float) -> tuple[Statement, ...]:
+        profiler = [one for one in self._statements if one.field == PROFILER and begin < one.line <= end]
+        before = [one for one in self._statements if one.field != PROFILER and one.line <= segment.first_line]
+        anew = {one.field for one in before if one.line > begin}
+        return _last([*(one for one in before if one.line > begin or one.field not in anew), *profiler])
 
 
 def _last(statements: Sequence[Statement]) -> tuple[Statement, ...]:
@@ -181,10 +178,10 @@ def _last(statements: Sequence[Statement]) -> tuple[Statement, ...]:
     return tuple(sorted(by_value.values(), key=lambda one: one.line))
 
 
-def _line(hit: Hit) -> bytes:
-    """Return what stands around a marker on its line."""
+def _line(hit: Hit) -> tuple[bytes, int]:
+    """Return what stands around a marker on its line, and where in it the marker begins."""
     text = hit.text[max(0, hit.start - BEFORE) : min(hit.end, hit.start + BEHIND)]
     place = min(hit.start, BEFORE)
     begin = max(text.rfind(b"\n", 0, place), text.rfind(b"\r", 0, place)) + 1
     end = text.find(b"\n", place)
-    return text[begin : end + 1 if end >= 0 else len(text)]
+    return text[begin : end + 1 if end >= 0 else len(text)], place - begin
