@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_llmbench.models import ENGINE, GPUS, MODEL, NAMED, OBJECTIVE, PROFILER, QUANTIZATION, Segment, Statement
@@ -87,6 +88,7 @@ def _rule(marker: bytes, field: str, pattern: bytes, value: Value) -> Rule:
     return Rule(marker, field, re.compile(pattern), value)
 
 
+AXIS = rb"[a-z_]{1,20}=\d{1,9}"
 METHODS = rb"(?i:dpo|grpo|orpo|cpo|ppo|kto|rloo)"
 REWARDS = (
     rb"\A(?![^\r\n]*Config param )[^\r\n]*"
@@ -102,7 +104,7 @@ RULES = (
     _rule(b"Num_devices: ", GPUS, rb"Num_devices: (\d{1,9}), shape ", _number),
     _rule(b"global_num_gpus .", GPUS, rb"global_num_gpus \.{1,60} (\d{1,9})(?=[.\s])", _number),
     _rule(
-        b"device mesh with", GPUS, rb"device mesh with parallelism: ((?:[a-z_]{1,20}=\d{1,9}(?:, (?=[a-z]))?)+)", _axes
+        b"device mesh with", GPUS, rb"device mesh with parallelism: ((?:%b, )*%b)[ \t]*[\r\n\x1b]" % (AXIS, AXIS), _axes
     ),
     _rule(b"device mesh with", GPUS, rb"device mesh with \[[^\]\r\n]{1,99}\], \[(\d{1,9}(?:, ?\d{1,9})*)\]", _sizes),
     _rule(
@@ -153,23 +155,30 @@ class Statements:
             if value:
                 self._statements.append(Statement(rule.field, value, hit.line))
 
-    def of_segments(self, segments: Sequence[Segment]) -> tuple[Segment, ...]:
+    def of_segments(self, segments: Sequence[Segment], starts: Sequence[int]) -> tuple[Segment, ...]:
         """Return segments with what is stated of each: behind the one before and, but for a profiler, before its steps.
 
-        What no line there states stands as it was stated before: a launcher may say it once for several processes. What
-        stands behind the last one is of the last one.
+        What no line there states stands as it was stated before: a launcher may say it once for several processes.
+        `starts` are the lines on which processes start, ascending: a profiler is of the process that started last.
         """
         if not self._statements:
             return tuple(segments)
-        ends = [segment.last_line for segment in segments[:-1]]
-        places = zip(segments, [0, *ends], [*ends, math.inf], strict=True)
-        return tuple(replace(segment, stated=self._of(segment, *bounds)) for segment, *bounds in places)
+        bounds = [0, *(_start(starts, before, after) for before, after in pairwise(segments)), math.inf]
+        ends = [0, *(segment.last_line for segment in segments)]
+        places = zip(segments, ends, pairwise(bounds), strict=False)
+        return tuple(replace(segment, stated=self._of(segment, end, process)) for segment, end, process in places)
 
-    def _of(self, segment: Segment, begin: float, end: float) -> tuple[Statement, ...]:
-        profiler = [one for one in self._statements if one.field == PROFILER and begin < one.line <= end]
+    def _of(self, segment: Segment, end: int, process: tuple[float, float]) -> tuple[Statement, ...]:
+        begin, stop = process
+        profiler = [one for one in self._statements if one.field == PROFILER and begin <= one.line < stop]
         before = [one for one in self._statements if one.field != PROFILER and one.line <= segment.first_line]
-        anew = {one.field for one in before if one.line > begin}
-        return _last([*(one for one in before if one.line > begin or one.field not in anew), *profiler])
+        anew = {one.field for one in before if one.line > end}
+        return _last([*(one for one in before if one.line > end or one.field not in anew), *profiler])
+
+
+def _start(starts: Sequence[int], before: Segment, after: Segment) -> int:
+    """Return the line on which the process of a segment starts, that of its first step where no line says so."""
+    return next((line for line in starts if before.last_line < line <= after.first_line), after.first_line)
 
 
 def _last(statements: Sequence[Statement]) -> tuple[Statement, ...]:
