@@ -36,6 +36,9 @@ MORE = 1.02
 SHAPES_AGREE = 0.02
 """How far the tokens that shapes hold may lie from those of the batch."""
 
+NOT = "not "
+"""Begins the name of a precision that a run does not have."""
+
 SIZE = re.compile(r"(?:^|[_-])(\d+(?:\.\d+)?[bmt])(?:$|[_-])", re.IGNORECASE)
 EXPERIMENT = re.compile(
     r"pretrain(?:ing)?_(?P<model>.+?_\d+(?:\.\d+)?[bmt](?:_a\d+b)?)(?:_[^_]+)??_"
@@ -89,16 +92,21 @@ def _gpus(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, int]]:
 
 
 def _precision(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, int]]:
-    """Yield another precision: of what is stated of the numbers the last counts, names must all say another one."""
+    """Yield another precision, where neither what is stated of the numbers nor a name in the log is the baseline's."""
     expected = _family(baseline.key.dtype)
-    for one in [one for one in segment.stated if one.field == QUANTIZATION][-1:]:
-        if (one.value.removeprefix("not ") == expected) == one.value.startswith("not "):
-            what = f"is {one.value}" if one.value.startswith("not ") else f"computes in {_precision_word(one.value)}"
-            yield f"the run {what} by its log, the baseline is of {baseline.key.dtype}", one.line
+    stated = [one for one in segment.stated if one.field == QUANTIZATION]
+    if stated and not any(_fits(one.value, expected) for one in stated):
+        value = stated[-1].value
+        what = f"is {value}" if value.startswith(NOT) else f"computes in {_precision_word(value)}"
+        yield f"the run {what} by its log, the baseline is of {baseline.key.dtype}", stated[-1].line
     named = [(_family(match["dtype"]), one) for one, match in _experiments(segment)]
     if named and expected not in {family for family, _ in named}:
         one = named[-1][1]
         yield f"the log calls the run {one.value}, the baseline is of {baseline.key.dtype}", one.line
+
+
+def _fits(value: str, expected: str) -> bool:
+    return value.removeprefix(NOT) != expected if value.startswith(NOT) else value == expected
 
 
 def _precision_word(value: str) -> str:

@@ -112,6 +112,8 @@ RULES = (
     ),
     _rule(b"fp8 ....", QUANTIZATION, rb"(?<![\w-])fp8 \.{4,60} (\w{1,20})\s", _argument),
     _rule(b"fp8: ", QUANTIZATION, rb"(?<![\w-])fp8: ((?i:true|false))\b", _switch),
+    # NeMo 1 prints it of FP8 runs, too: both names are right
+    _rule(b"precision: ", QUANTIZATION, rb"(?<=[ \t|])precision: (?:bf16|fp16|16|32)\b", _always(NO_QUANTIZATION)),
     _rule(b"Float8", QUANTIZATION, rb"Float8 training active|Float8Linear layers", _always("fp8")),
     _rule(b"to MXFP8Linear", QUANTIZATION, rb"to MXFP8Linear", _always("fp8")),
     _rule(b"to NVFP4Linear", QUANTIZATION, rb"to NVFP4Linear", _always("fp4")),

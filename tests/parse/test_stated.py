@@ -28,6 +28,7 @@ STATED = {
     " 0:   fp8 ............................................. hybrid\n": (QUANTIZATION, "fp8"),
     "|   fp8: true # enables fp8 in TransformerLayer forward\n": (QUANTIZATION, "fp8"),
     "  fp8: False\n": (QUANTIZATION, "not fp8"),
+    "|   precision: bf16\n": (QUANTIZATION, "none"),
     "Float8 training active with recipe rowwise\n": (QUANTIZATION, "fp8"),
     "Converted Linear layers to NVFP4Linear\n": (QUANTIZATION, "fp4"),
     "  deepspeed ....................................... True\n": (ENGINE, "deepspeed"),
