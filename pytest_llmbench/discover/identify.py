@@ -152,7 +152,7 @@ def _contradicted(subject: Subject, find: Matching) -> Identity:
 
 
 def _unmatched(said: Claims, every: Sequence[Match], summary: str, recipes: Sequence[Recipe]) -> Identity:
-    near = nearest(every, said.by_field["gpus"].value if "gpus" in said.by_field else "")
+    near = nearest(every, *(said.by_field[name].value if name in said.by_field else "" for name in ("gpus", "dtype")))
     differing = frozenset(near[0].differences) if near else frozenset()
     because = _lacking(said, differing, recipes) or f"no baseline fits {summary}"
     if near:

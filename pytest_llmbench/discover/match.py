@@ -90,14 +90,19 @@ def differences(subject: Subject, recipe: Recipe, baseline: Baseline) -> tuple[s
     return tuple(found)
 
 
-def nearest(found: Sequence[Match], gpus: str) -> tuple[Match, ...]:
-    """Return up to three baselines that differ least: in the size last, in few fields, by few GPUs; newest first."""
+def nearest(found: Sequence[Match], gpus: str, dtype: str = "") -> tuple[Match, ...]:
+    """Return up to three baselines that differ least: in the size last, in few fields, by few GPUs; newest first.
 
-    def distance(match: Match) -> tuple[bool, float, float, list[int], str]:
+    A recipe of FP8 is nearer to another one, or to one that is not named, than to BF16.
+    """
+
+    def distance(match: Match) -> tuple[bool, float, float, bool, list[int], str]:
         fields = match.differences
         apart = abs(math.log2(match.key.gpus / int(gpus))) if gpus.isdecimal() and int(gpus) else 0.0
         older = [-int(number) for number in re.findall(r"\d+", match.key.release)]
-        return "size" in fields, len(fields) - ("layout" in fields) / 2, apart, older, match.key.id
+        other_precision = ("fp8" in dtype) != ("fp8" in match.key.dtype.casefold())
+        few = len(fields) - ("layout" in fields) / 2
+        return "size" in fields, few, apart, other_precision, older, match.key.id
 
     by_key = {match.key: match for match in sorted(found, key=distance, reverse=True)}
     return tuple(sorted(by_key.values(), key=distance)[:3])

@@ -39,6 +39,9 @@ MORE = 1.02
 SHAPES_AGREE = 0.02
 """How far the tokens that shapes hold may lie from those of the batch."""
 
+NOT = "not "
+"""Begins the name of a precision that a run does not have."""
+
 SIZE = re.compile(r"(?:^|[_-])(\d+(?:\.\d+)?[bmt])(?:$|[_-])", re.IGNORECASE)
 EXPERIMENT = re.compile(
     r"pretrain(?:ing)?_(?P<model>.+?_\d+(?:\.\d+)?[bmt](?:_a\d+b)?)(?:_[^_]+)??_"
@@ -105,16 +108,21 @@ def _sizes(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, int]]:
 
 
 def _precision(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, int]]:
-    """Yield another precision: of what is stated of the numbers the last counts, names must all say another one."""
+    """Yield another precision, where neither what is stated of the numbers nor a name in the log is the baseline's."""
     expected = _family(baseline.key.dtype)
-    for one in [one for one in segment.stated if one.field == QUANTIZATION][-1:]:
-        if (one.value.removeprefix("not ") == expected) == one.value.startswith("not "):
-            what = f"is {one.value}" if one.value.startswith("not ") else f"computes in {_precision_word(one.value)}"
-            yield f"the run {what} by its log, the baseline is of {baseline.key.dtype}", one.line
+    stated = [one for one in segment.stated if one.field == QUANTIZATION]
+    if stated and not any(_fits(one.value, expected) for one in stated):
+        value = stated[-1].value
+        what = f"is {value}" if value.startswith(NOT) else f"computes in {_precision_word(value)}"
+        yield f"the run {what} by its log, the baseline is of {baseline.key.dtype}", stated[-1].line
     named = [(_family(match["dtype"]), one) for one, match in _experiments(segment)]
     if named and expected not in {family for family, _ in named}:
         one = named[-1][1]
         yield f"the log calls the run {one.value}, the baseline is of {baseline.key.dtype}", one.line
+
+
+def _fits(value: str, expected: str) -> bool:
+    return value.removeprefix(NOT) != expected if value.startswith(NOT) else value == expected
 
 
 def _precision_word(value: str) -> str:
@@ -127,22 +135,21 @@ def _family(dtype: str) -> str:
 
 
 def _model(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, int]]:
-    """Yield another model, or another size of it, where none of the names in the log is the baseline's.
+    """Yield another model, or another size of it: of what states it the last counts, names must all say another one.
 
-    A name that is of no known family, or of another model without a size, is that of something else.
+    A name that is of no known family, or of a family without a size, is that of something else.
     """
     own = _named(f"{baseline.key.recipe}_{baseline.key.size}")
-    texts = [(one.value.rstrip("/").rpartition("/")[2], one) for one in segment.stated if one.field == MODEL]
-    texts += [(match["model"], one) for one, match in _experiments(segment)]
-    stated = [(named, one) for text, one in texts if (named := _named(text)).size and named.families]
-    if not own.families or not own.size or not stated:
+    if not own.families or not own.size:
         return
-    if not any(_is_same(named, own) for named, _ in stated):
-        one = stated[-1][1]
-        yield (
-            f"the log names the model {one.value}, the baseline is of {baseline.key.recipe} {baseline.key.size}",
-            one.line,
-        )
+    paths = [(_named(one.value.rstrip("/").rpartition("/")[2]), one) for one in segment.stated if one.field == MODEL]
+    stated = [pair for pair in paths if pair[0].size and pair[0].families][-1:]
+    experiments = [(_named(match["model"]), one) for one, match in _experiments(segment)]
+    called = [pair for pair in experiments if pair[0].families]
+    for pairs in (stated, called):
+        if pairs and not any(_is_same(named, own) for named, _ in pairs):
+            name, line = pairs[-1][1].value, pairs[-1][1].line
+            yield f"the log names the model {name}, the baseline is of {baseline.key.recipe} {baseline.key.size}", line
 
 
 def _experiments(segment: Segment) -> Iterator[tuple[Statement, re.Match[str]]]:

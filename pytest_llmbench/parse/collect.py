@@ -243,12 +243,16 @@ class Collector:
                 yield replace(found.unread(one.find), dialect=one.name) if found else Unread(one.name, one.find)
 
     def _parsed(self, chosen: str | None) -> ParsedLog:
-        parts = self._stated.of_segments(self._found[chosen].segments) if chosen else ()
+        parts: Sequence[Segment] = ()
+        if chosen:
+            starts = self._found[chosen].rules.dialect.starts
+            lines = [mark.line for mark in self._marks if mark.needle in starts]
+            parts = self._stated.of_segments(self._found[chosen].segments, lines)
         ends = self._found[chosen].rules.dialect.ends if chosen else ()
         end_lines = [mark.line for mark in self._marks if mark.needle in ends]
         return ParsedLog(
             dialect=chosen,
-            segments=parts,
+            segments=tuple(parts),
             dropped=self._dropped(chosen).result(),
             ending=self._endings.result(decisive_lines(parts, end_lines)),
             started=self._start.time,

@@ -131,7 +131,7 @@ def _layout(names: tuple[bytes, ...]) -> re.Pattern[bytes]:
     """Return what a record with these fields looks like."""
     values = dict.fromkeys(NUMBERS, rb"(-?\d{1,18}+\.\d{3})") | {
         b"grad_norm": rb"(-?\d\.\d{3}e[+-]\d\d)",
-        TARGETS: rb"(\d{1,15}+(?:\.\d{1,9})?+)",
+        TARGETS: rb"(\d{1,15}+(?:\.\d{1,9}+)?)",
     }
     fields = (rb", %b: %b" % (re.escape(name), values.get(name, rb"[^,\r\n\x00]*+")) for name in names)
     return re.compile(rb"completed step: (\d{1,15}+), seconds: (-?\d{1,15}+\.\d{1,9}+)" + b"".join(fields) + rb"\n")

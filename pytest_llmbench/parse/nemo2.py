@@ -31,7 +31,7 @@ CUT_HEAD = re.compile(rb"Training epoch \d+(?:, |$)")
 STEP = re.compile(rb"\d{1,15}+")
 FINITE = rb"-?\d{1,18}+(?:\.\d{1,18}+)?(?:e[+-]\d{2,3}+)?"
 NUMBER = re.compile(rb"%b|-?%b" % (FINITE, NOT_FINITE))
-SAMPLES_PRINTED = re.compile(rb"\d{1,15}+(?:\.0{1,9})?+")
+SAMPLES_PRINTED = re.compile(rb"\d{1,15}+(?:\.0{1,9}+)?")
 OTHER = rb"[^|\r\n\x00\x1b]*"
 REST = re.compile(rb"(?=[^\r\n]*[\d|])[\d.]*(?:e?[+-]?\d\d)?(?: \| [A-Za-z_][\w ]*: |[ \t\r]*$)")
 REST_LINES = 8

@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_llmbench.models import (
@@ -100,6 +101,7 @@ def _rule(marker: bytes, field: str, pattern: bytes, value: Value) -> Rule:
     return Rule(marker, field, re.compile(pattern), value)
 
 
+AXIS = rb"[a-z_]{1,20}=\d{1,9}"
 METHODS = rb"(?i:dpo|grpo|orpo|cpo|ppo|kto|rloo)"
 REWARDS = (
     rb"\A(?![^\r\n]*Config param )[^\r\n]*"
@@ -115,7 +117,7 @@ RULES = (
     _rule(b"Num_devices: ", GPUS, rb"Num_devices: (\d{1,9}), shape ", _number),
     _rule(b"global_num_gpus .", GPUS, rb"global_num_gpus \.{1,60} (\d{1,9})(?=[.\s])", _number),
     _rule(
-        b"device mesh with", GPUS, rb"device mesh with parallelism: ((?:[a-z_]{1,20}=\d{1,9}(?:, (?=[a-z]))?)+)", _axes
+        b"device mesh with", GPUS, rb"device mesh with parallelism: ((?:%b, )*%b)[ \t]*[\r\n\x1b]" % (AXIS, AXIS), _axes
     ),
     _rule(b"device mesh with", GPUS, rb"device mesh with \[[^\]\r\n]{1,99}\], \[(\d{1,9}(?:, ?\d{1,9})*)\]", _sizes),
     _rule(
@@ -123,6 +125,8 @@ RULES = (
     ),
     _rule(b"fp8 ....", QUANTIZATION, rb"(?<![\w-])fp8 \.{4,60} (\w{1,20})\s", _argument),
     _rule(b"fp8: ", QUANTIZATION, rb"(?<![\w-])fp8: ((?i:true|false))\b", _switch),
+    # NeMo 1 prints it of FP8 runs, too: both names are right
+    _rule(b"precision: ", QUANTIZATION, rb"(?<=[ \t|])precision: (?:bf16|fp16|16|32)\b", _always(NO_QUANTIZATION)),
     _rule(b"Float8", QUANTIZATION, rb"Float8 training active|Float8Linear layers", _always("fp8")),
     _rule(b"to MXFP8Linear", QUANTIZATION, rb"to MXFP8Linear", _always("fp8")),
     _rule(b"to NVFP4Linear", QUANTIZATION, rb"to NVFP4Linear", _always("fp4")),
@@ -130,7 +134,6 @@ RULES = (
     _rule(b"DeepSpeed info: ", ENGINE, rb"DeepSpeed info: version=", _always("deepspeed")),
     _rule(b"Experiments will be ", MODEL, rb"Experiments will be logged at ([^\s]{1,500})", _text),
     _rule(b"Config param model_name: ", MODEL, rb"Config param model_name: ([\w.-]{1,99})", _text),
-    _rule(b"Running Model: ", MODEL, rb"Running Model: ([\w.-]{1,99})", _text),
     _rule(b"name: ", MODEL, rb"(?<=[ \t|])name: ([\w.-]{1,99})[ \t]*[\r\n]", _text),
     _rule(b"pretrain", NAMED, rb"(?<![A-Za-z0-9])(pretrain(?:ing)?_[\w.-]{3,200})", _text),
     _rule(b"Config param use_dpo: T", OBJECTIVE, rb"Config param use_dpo: True\b", _always("rewards")),
@@ -180,37 +183,38 @@ class Statements:
             return
         if hit.offset >= FARTHEST:
             return
-        line = _line(hit)
+        line, place = _line(hit)
         for rule in _BY_MARKER[hit.needle]:
-            match = rule.pattern.search(line)
+            matches = (match for match in rule.pattern.finditer(line) if match.start() <= place < match.end())
+            match = next(matches, None)
             value = rule.value(match) if match else ""
             if value:
                 self._statements.append(Statement(rule.field, value, hit.line))
 
-    def of_segments(self, segments: Sequence[Segment]) -> tuple[Segment, ...]:
+    def of_segments(self, segments: Sequence[Segment], starts: Sequence[int]) -> tuple[Segment, ...]:
         """Return segments with what is stated of each: behind the one before and, but for a profiler, before its steps.
 
-        What stands behind the last one is of the last one. Of a field of which nothing is stated there, what the one
-        before states holds: a process that runs twice may print its settings once.
+        What no line there states stands as it was stated before: a launcher may say it once for several processes.
+        `starts` are the lines on which processes start, ascending: a profiler is of the process that started last.
         """
         if not self._statements:
             return tuple(segments)
-        bounds = [0, *(segment.last_line for segment in segments[:-1])]
-        ends = [*(segment.last_line for segment in segments[:-1]), math.inf]
-        parts: list[Segment] = []
-        for segment, begin, end in zip(segments, bounds, ends, strict=True):
-            own = _last(self._of(segment, begin, end))
-            again = {PROFILER, *(one.field for one in own)}
-            inherited = [one for one in (parts[-1].stated if parts else ()) if one.field not in again]
-            parts.append(replace(segment, stated=(*inherited, *own)))
-        return tuple(parts)
+        bounds = [0, *(_start(starts, before, after) for before, after in pairwise(segments)), math.inf]
+        ends = [0, *(segment.last_line for segment in segments)]
+        places = zip(segments, ends, pairwise(bounds), strict=False)
+        return tuple(replace(segment, stated=self._of(segment, end, process)) for segment, end, process in places)
 
-    def _of(self, segment: Segment, begin: int, end: float) -> list[Statement]:
-        return [
-            one
-            for one in self._statements
-            if begin < one.line <= (end if one.field == PROFILER else segment.first_line)
-        ]
+    def _of(self, segment: Segment, end: int, process: tuple[float, float]) -> tuple[Statement, ...]:
+        begin, stop = process
+        profiler = [one for one in self._statements if one.field == PROFILER and begin <= one.line < stop]
+        before = [one for one in self._statements if one.field != PROFILER and one.line <= segment.first_line]
+        anew = {one.field for one in before if one.line > end}
+        return _last([*(one for one in before if one.line > end or one.field not in anew), *profiler])
+
+
+def _start(starts: Sequence[int], before: Segment, after: Segment) -> int:
+    """Return the line on which the process of a segment starts, that of its first step where no line says so."""
+    return next((line for line in starts if before.last_line < line <= after.first_line), after.first_line)
 
 
 def _last(statements: Sequence[Statement]) -> tuple[Statement, ...]:
@@ -219,10 +223,10 @@ def _last(statements: Sequence[Statement]) -> tuple[Statement, ...]:
     return tuple(sorted(by_value.values(), key=lambda one: one.line))
 
 
-def _line(hit: Hit) -> bytes:
-    """Return what stands around a marker on its line."""
+def _line(hit: Hit) -> tuple[bytes, int]:
+    """Return what stands around a marker on its line, and where in it the marker begins."""
     text = hit.text[max(0, hit.start - BEFORE) : min(hit.end, hit.start + BEHIND)]
     place = min(hit.start, BEFORE)
     begin = max(text.rfind(b"\n", 0, place), text.rfind(b"\r", 0, place)) + 1
     end = text.find(b"\n", place)
-    return text[begin : end + 1 if end >= 0 else len(text)]
+    return text[begin : end + 1 if end >= 0 else len(text)], place - begin

@@ -1,0 +1,97 @@
+"""What a log states of its configuration, against the baseline's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from builders import BASELINE, NOW, at, log, run, segment, steps
+
+from pytest_llmbench.measure.measurement import measure
+from pytest_llmbench.models import GPUS, MODEL, NAMED, PROFILER, QUANTIZATION, Measurement, Reason, Statement
+
+TOKENS = 8192 * 256
+INDEX = np.arange(50)
+
+
+def stating(*pairs: tuple[str, str], recipe: str = "grok1", dtype: str = "bf16", **columns: Any) -> Measurement:
+    """Return what is measured of a run whose log states fields and values, one a line."""
+    statements = tuple(Statement(*pair, line) for line, pair in enumerate(pairs, start=1))
+    configuration = BASELINE.configuration
+    key = replace(configuration.key, recipe=recipe, dtype=dtype)
+    baseline = at(BASELINE, configuration=replace(configuration, key=key))
+    arrays = {name: np.broadcast_to(np.asarray(value, dtype=float), 50) for name, value in columns.items()}
+    part = replace(segment(steps(**arrays)), stated=statements)
+    return measure(run(log(part)), baseline, NOW)
+
+
+OTHERS = {
+    "gpus": stating((GPUS, "160")),
+    "gpus, last": stating((GPUS, "128"), (GPUS, "64")),
+    "fp8": stating((QUANTIZATION, "fp8")),
+    "int8": stating((QUANTIZATION, "int8")),
+    "not fp8": stating((QUANTIZATION, "not fp8"), dtype="fp8"),
+    "none": stating((QUANTIZATION, "none"), dtype="fp8_mx"),
+    "fp8 for nvfp4": stating((QUANTIZATION, "fp8"), dtype="nvfp4"),
+    "named fp8": stating((NAMED, "pretrain_grok1_314b_fp8_128")),
+    "model": stating((MODEL, "/nemo_run/llama3.1_405b")),
+    "size": stating((MODEL, "/nemo_run/grok1_8b/")),
+    "version": stating((MODEL, "llama2_314b"), recipe="llama3.1"),
+    "named model": stating((NAMED, "pretrain_llama3.1_70b_bf16_128_tp4")),
+    "samples": stating(consumed_samples=128.0 * (INDEX + 1)),
+    "samples in the window": stating(consumed_samples=np.cumsum(np.where(INDEX < 11, 256, 128))),
+    "fewer target tokens": stating(target_tokens=TOKENS / 2),
+    "more target tokens": stating(target_tokens=TOKENS * 2),
+    "half of them, padded": stating(target_tokens=TOKENS / 2 + INDEX),
+}
+
+
+@pytest.mark.parametrize("measurement", OTHERS.values(), ids=OTHERS)
+def test_another_configuration_is_invalid(measurement: Measurement) -> None:
+    assert {problem.reason for problem in measurement.problems} == {Reason.WRONG_CONFIGURATION}
+
+
+SAME = {
+    "gpus": stating((GPUS, "1"), (GPUS, "128")),
+    "fp8": stating((QUANTIZATION, "fp8"), dtype="fp8"),
+    "mxfp8": stating((QUANTIZATION, "fp8"), dtype="mxfp8"),
+    "none": stating((QUANTIZATION, "none")),
+    "not fp8": stating((QUANTIZATION, "not fp8"), dtype="nvfp4"),
+    "fp8 on top of bf16": stating((QUANTIZATION, "none"), (QUANTIZATION, "fp8"), dtype="fp8"),
+    "bf16 below fp8": stating((QUANTIZATION, "none"), (QUANTIZATION, "fp8")),
+    "named": stating((NAMED, "pretrain_grok1_314b_bf16_128")),
+    "named beside another": stating((NAMED, "pretrain_grok1_314b_bf16_128"), (NAMED, "pretrain_llama3_8b_fp8_8")),
+    "named as nothing": stating((NAMED, "pretrain_gpt.py"), (NAMED, "pretraining_type")),
+    "model": stating((MODEL, "/nemo_run/grok1_314b")),
+    "model of no size": stating((MODEL, "/nemo_run/llama3")),
+    "model of no family": stating((MODEL, "geneformer-10m")),
+    "llama3 for llama3.1": stating((MODEL, "llama3_314b"), recipe="llama3.1"),
+    "own name": stating((MODEL, "/nemo_run/llama3_70b"), recipe="our_chat"),
+    "last of two": stating((MODEL, "/nemo_run/llama3_70b"), (MODEL, "/nemo_run/grok1_314b")),
+    "samples": stating(consumed_samples=256.0 * (INDEX + 1)),
+    "samples of a resumed run": stating(consumed_samples=256.0 * (INDEX + 1001)),
+    "a torn number of samples": stating(consumed_samples=np.where(INDEX == 20, 53, 256.0 * (INDEX + 1))),
+    "target tokens": stating(target_tokens=TOKENS),
+    "some padding": stating(target_tokens=TOKENS * (0.9 + INDEX / 1000)),
+    "much padding in whole shapes": stating(
+        target_tokens=TOKENS / 2 + INDEX, tokens_per_second_per_gpu=TOKENS / 128 / 7.325
+    ),
+}
+
+
+@pytest.mark.parametrize("measurement", SAME.values(), ids=SAME)
+def test_the_same_configuration_is_valid(measurement: Measurement) -> None:
+    assert measurement.valid, measurement.problems
+
+
+def test_much_padding_is_a_note() -> None:
+    assert "padded" in {note.code for note in SAME["much padding in whole shapes"].notes}
+    assert "padded" not in {note.code for note in SAME["some padding"].notes}
+
+
+def test_a_profiler_that_was_switched_excludes_the_run() -> None:
+    excluded = stating((PROFILER, "switched")).excluded
+    assert excluded is not None
+    assert (excluded.reason, excluded.line) == (Reason.PROFILED, 1)

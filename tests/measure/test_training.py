@@ -1,0 +1,139 @@
+"""Whether a run trained: tables over columns, with what must not be taken for a run that did not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from builders import BASELINE, NOW, at, log, run, segment, steps
+
+from pytest_llmbench.measure.measurement import measure
+from pytest_llmbench.models import ENGINE, OBJECTIVE, Measurement, Reason, Segment, Statement
+
+EVERY = np.ones(50, dtype=bool)
+FALLING = 12.0 - 0.01 * np.arange(50)
+
+
+def judged(
+    dialect: str = "nemo2", *, digits: int = 4, made: dict[str, Any] | None = None, **columns: Any
+) -> Measurement:
+    """Return what is measured of a run with these columns, each a number or 50 of them."""
+    arrays = {name: np.broadcast_to(np.asarray(value, dtype=float), 50) for name, value in columns.items()}
+    if "grad_norm" in arrays:
+        arrays["has_grad_norm"] = EVERY
+    part = replace(segment(steps(**arrays)), loss_digits=digits, **(made or {}))
+    return measure(run(replace(log(part), dialect=dialect)), BASELINE, NOW)
+
+
+def reasons(measurement: Measurement) -> set[Reason]:
+    return {problem.reason for problem in measurement.problems}
+
+
+def codes(measurement: Measurement) -> set[str]:
+    return {note.code for note in measurement.notes}
+
+
+def stated(field: str) -> dict[str, Any]:
+    return {"stated": (Statement(field, "x", 3),)}
+
+
+CHANGING = 1 + np.arange(50) % 7 / 10
+LATE = np.arange(50) >= 11
+
+UNTRAINED = {
+    "loss of 0 in significant digits": judged(loss=0.0, digits=2),
+    "loss of 0 in megatron": judged("megatron", loss=0.0, digits=7),
+    "loss of 0 in decimals, and no gradient": judged("maxtext", loss=0.0, grad_norm=0.0),
+    "loss of 0 in six decimals": judged("torchtitan", loss=0.0, digits=6),
+    "constant in six digits": judged(loss=11.0312, digits=6),
+    "constant from the window on": judged(loss=np.where(LATE, 11.0312, FALLING), digits=6),
+    "constant in four digits, and so is the gradient": judged(loss=11.03, grad_norm=1.5),
+    "constant in four digits, and no learning rate": judged(loss=11.03, learning_rate=0.0),
+    "no gradient": judged(grad_norm=0.0),
+    "no learning rate": judged(learning_rate=0.0),
+    "never out of the warm-up": judged(learning_rate=np.where(np.arange(50) >= 45, 1e-6, 0.0)),
+    "negative": judged(loss=np.where(np.arange(50) == 30, -0.1, FALLING)),
+    "doubles": judged(loss=1.5 * 2.0 ** np.arange(50)),
+    "doubles in few digits": judged(loss=np.array([float(f"{value:.3g}") for value in 1.37 * 1.99 ** np.arange(50)])),
+    "explodes": judged(loss=np.where(np.arange(50) > 20, 5e4, FALLING)),
+    "most steps are skipped": judged("megatron", skipped_steps=np.arange(50) % 3 > 0),
+    "rewards, and no gradient": judged(loss=-0.1, grad_norm=0.0, made={"rewards": True}),
+}
+
+
+@pytest.mark.parametrize("measurement", UNTRAINED.values(), ids=UNTRAINED)
+def test_a_window_without_training_is_invalid(measurement: Measurement) -> None:
+    assert reasons(measurement) == {Reason.DID_NOT_TRAIN}
+
+
+SOUND = {
+    "falling": judged(),
+    "gradient and rate": judged(grad_norm=CHANGING, learning_rate=1e-5),
+    "gradient of 0 before the window": judged(grad_norm=np.where(LATE, CHANGING, 0.0)),
+    "learning rate of 0 before the window": judged(learning_rate=np.where(LATE, 1e-5, 0.0)),
+    "learning rate of 0 in the last step": judged(learning_rate=np.where(np.arange(50) == 49, 0.0, 1e-5)),
+    "learning rate that stands still": judged(learning_rate=3e-5),
+    "gradient that stands still, and a loss that falls": judged(grad_norm=1.0),
+    "rises": judged(loss=12 + np.arange(50) / 10),
+    "a spike": judged(loss=np.where(np.arange(50) == 30, 900.0, FALLING)),
+    "a small loss that is learned away": judged(loss=np.geomspace(1.0, 1e-4, 50)),
+    "a small loss that grows": judged(loss=np.geomspace(0.01, 0.5, 50)),
+    "rewards": judged(loss=-0.2, grad_norm=CHANGING, made={"rewards": True}),
+    "a trainer of preferences": judged(loss=0.0, grad_norm=CHANGING, digits=7, made=stated(OBJECTIVE)),
+    "DeepSpeed": judged("megatron", grad_norm=0.0, digits=7, made=stated(ENGINE)),
+    "a few steps are skipped": judged("megatron", skipped_steps=np.arange(50) % 9 == 0),
+    "another stage of the pipeline": judged("torchtitan", loss=-1.0, digits=6, grad_norm=CHANGING),
+}
+
+
+@pytest.mark.parametrize("measurement", SOUND.values(), ids=SOUND)
+def test_what_is_training_is_valid(measurement: Measurement) -> None:
+    assert measurement.valid, measurement.problems
+    assert "loss-stands-still" not in codes(measurement)
+
+
+@pytest.mark.parametrize(
+    "measurement",
+    [
+        judged(loss=11.03),
+        judged(loss=11.031, digits=5),
+        judged(loss=11.03, grad_norm=CHANGING, learning_rate=1e-5),
+        judged("maxtext", loss=0.0),
+        judged("regex:own", loss=2.5, digits=2),
+    ],
+)
+def test_few_digits_that_stand_still_are_a_note(measurement: Measurement) -> None:
+    assert measurement.valid
+    assert "loss-stands-still" in codes(measurement)
+
+
+def test_what_is_known_and_no_fault_is_a_note() -> None:
+    assert "norm-unknown" in codes(SOUND["DeepSpeed"])
+    assert "skipped-steps" in codes(SOUND["a few steps are skipped"])
+    assert "unverified-loss" in codes(SOUND["another stage of the pipeline"])
+
+
+@pytest.mark.parametrize("place", [0, 5, 48])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_loss_or_gradient_that_is_no_number_outside_of_the_window_has_diverged(place: int, value: float) -> None:
+    bad = np.where(np.arange(50) == place, value, 5.0 + CHANGING)
+    assert Reason.DIVERGED in reasons(judged(loss=bad))
+    assert Reason.DIVERGED in reasons(judged(grad_norm=bad))
+
+
+@pytest.mark.parametrize("changes", [{"recipe": "llama3_dpo"}, {"task": "grpo"}, {"variant": "ppo"}])
+def test_the_name_of_a_configuration_may_say_that_it_learns_from_rewards(changes: dict[str, str]) -> None:
+    configuration = BASELINE.configuration
+    baseline = at(BASELINE, configuration=replace(configuration, key=replace(configuration.key, **changes)))
+    part = segment(steps(loss=np.full(50, -0.5)))
+    assert measure(run(log(part)), baseline, NOW).valid
+    assert reasons(measure(run(log(part)), BASELINE, NOW)) == {Reason.DID_NOT_TRAIN}
+
+
+def test_a_log_without_a_loss_is_no_proof_of_anything() -> None:
+    part: Segment = segment(steps(loss=np.full(50, np.nan), has_loss=~EVERY))
+    measured = measure(run(replace(log(part), prints_loss=False)), BASELINE, NOW)
+    assert measured.valid
+    assert "unverified-loss" in codes(measured)

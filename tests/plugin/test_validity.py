@@ -1,0 +1,416 @@
+"""Runs that are not what they say, or did not train: as fast as they may be, and never green."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from generator import lines
+from own_baseline import LLAMA_8B, own_baseline
+from sessions import Judge, Judged, Write
+from shared_data import shared
+
+GROK = "grok1_314b-25.05-gb200-bf16-128"
+GROK_FP8 = "grok1_314b-25.05-gb200-fp8-128"
+NEMO1 = "grok1_314b-24.11-h100-bf16-512"
+NEMO1_FP8 = "grok1_314b-24.11-h100-fp8-512"
+MAXTEXT = "maxtext_llama2_70b-24.11-h100-bf16-64"
+MAXTEXT_FP8 = "maxtext_llama2_70b-24.11-h100-fp8-128"
+
+Edit = Callable[[str], str]
+
+
+def replaced(pattern: str, by: str | Callable[[re.Match[str]], str]) -> Edit:
+    """Return the change of a log that replaces every match, of which there has to be one."""
+
+    def edit(text: str) -> str:
+        edited, count = re.subn(pattern, by, text)
+        assert count, pattern
+        return edited
+
+    return edit
+
+
+def edited(folder: Path, edit: Edit) -> Path:
+    """Change the logs of the runs below a folder."""
+    for path in folder.rglob("log-*.out"):
+        path.write_text(edit(path.read_text(encoding="utf-8")), encoding="utf-8")
+    return folder
+
+
+def judge_edited(judged: Judge, generated: Write, name: str, edit: Edit, *arguments: str, **options: object) -> Judged:
+    folder = edited(generated(name, **options), edit)
+    return judged(f"--llmb-logs={folder}", "-k", name, "--llmb-no-cache", *arguments)
+
+
+def found(session: Judged, name: str) -> tuple[str, str, str]:
+    """Return verdict, reason and status of an item."""
+    told = session.described[name]
+    return told["verdict"], told["reason"], told["status"]
+
+
+def before_each_step(text: str) -> str:
+    """Return a NeMo 2 log whose lines have a gradient norm that changes."""
+    norms = iter(range(10**6))
+    return re.sub(r"reduced_train_loss: ", lambda match: f"grad_norm: {3 + next(norms) % 7 / 8} | {match[0]}", text)
+
+
+def first_line(line: str) -> Edit:
+    return lambda text: f"{line}\n{text}"
+
+
+# --- another configuration ----------------------------------------------------------------------------------
+
+
+class Wrong(NamedTuple):
+    """A run of a configuration, how its log differs, and a word of what is said then."""
+
+    name: str
+    edit: Edit
+    told: str
+
+
+WRONG = {
+    "samples-grow-by-half": Wrong(
+        GROK,
+        replaced(r"consumed_samples: (\d+)", lambda match: f"consumed_samples: {int(match[1]) // 2}"),
+        "consumed samples grow by 128 a step",
+    ),
+    "samples-grow-by-half-in-the-window": Wrong(
+        NEMO1,
+        replaced(
+            r"global_step=([1-4]\d)\.00, consumed_samples=(\d+)\.0",
+            lambda m: f"global_step={m[1]}.00, consumed_samples={(int(m[1]) + 11) * 512}.0",
+        ),
+        "",
+    ),
+    "members": Wrong(GROK, replaced(r"MEMBER: (\d+)/128", r"MEMBER: \1/160"), "states 160 GPUs"),
+    "members-nemo-1": Wrong(NEMO1, replaced(r"MEMBER: (\d+)/512", r"MEMBER: \1/256"), "states 256 GPUs"),
+    "devices": Wrong(MAXTEXT, replaced(r"Num_devices: 64, shape", "Num_devices: 32, shape"), "states 32 GPUs"),
+    "half-the-target-tokens": Wrong(
+        MAXTEXT, replaced("total_weights: 524288", "total_weights: 262144"), "262144 tokens a step"
+    ),
+    "twice-the-target-tokens": Wrong(
+        MAXTEXT, replaced("total_weights: 524288", "total_weights: 1048576"), "1048576|1.04858e.06"
+    ),
+    "quantized": Wrong(MAXTEXT, replaced("Config param quantization: \n", "Config param quantization: fp8\n"), "fp8"),
+    "not-quantized": Wrong(
+        MAXTEXT_FP8, replaced("Config param quantization: fp8\n", "Config param quantization: \n"), "16 or 32 bits"
+    ),
+    "fp8-in-a-bf16-folder": Wrong(NEMO1, replaced("fp8: False", "fp8: True"), "fp8"),
+    "bf16-in-an-fp8-folder": Wrong(NEMO1_FP8, replaced("fp8: True", "fp8: False"), "not fp8"),
+    "another-model": Wrong(GROK, replaced("/nemo_run/grok1_314b", "/nemo_run/llama3.1_405b"), "llama3.1_405b"),
+    "another-size": Wrong(GROK, replaced("/nemo_run/grok1_314b", "/nemo_run/grok1_8b"), "grok1_8b"),
+    "another-model-maxtext": Wrong(MAXTEXT, first_line("Config param model_name: llama3-70b"), "llama3-70b"),
+    "another-experiment": Wrong(
+        GROK,
+        first_line("+ srun python pretrain.py --exp-name pretrain_grok1_314b_fp8_128"),
+        "pretrain_grok1_314b_fp8_128",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG.values(), ids=WRONG)
+def test_a_run_of_another_configuration_is_invalid(judged: Judge, generated: Write, case: Wrong) -> None:
+    session = judge_edited(judged, generated, case.name, case.edit)
+    assert found(session, case.name) == ("INVALID", "wrong-configuration", "failed")
+    assert re.search(case.told, session.described[case.name]["text"])
+
+
+SAME = {
+    "world-size-of-a-later-process": Wrong(
+        GROK, replaced(r"(?=Initializing distributed: GLOBAL_RANK: 0)", "GLOBAL_RANK: 0, MEMBER: 1/1\n"), ""
+    ),
+    "processes-of-jax": Wrong(MAXTEXT, first_line("Jax process 0 of 8, process_count: 8, num_processes=8"), ""),
+    "starts-from-another-run": Wrong(
+        GROK,
+        first_line("load /data/pretrain_llama3.1_8b_bf16_8/checkpoints, then run pretrain_grok1_314b_bf16_128"),
+        "",
+    ),
+    "padded-batches": Wrong(
+        MAXTEXT,
+        replaced(
+            r"completed step: (\d+)(.*)total_weights: 524288",
+            lambda m: f"completed step: {m[1]}{m[2]}total_weights: {300000 + 97 * int(m[1])}",
+        ),
+        "",
+    ),
+    "a-directory-of-nobodys-model": Wrong(GROK, replaced("/nemo_run/grok1_314b", "/nemo_run/results"), ""),
+    "bf16-optimizer-in-an-fp8-run": Wrong(GROK_FP8, first_line("[NeMo I] Setting up optimizer with bf16=True"), ""),
+    "one-line-of-samples-is-lost": Wrong(GROK, replaced(r"(?m)^.*global_step: 5 .*\n", ""), ""),
+}
+
+
+@pytest.mark.parametrize("case", SAME.values(), ids=SAME)
+def test_what_looks_like_another_configuration_and_is_none(judged: Judge, generated: Write, case: Wrong) -> None:
+    session = judge_edited(judged, generated, case.name, case.edit)
+    assert found(session, case.name) == ("PASS", "within-tolerance", "passed")
+
+
+def test_of_two_attempts_in_one_log_the_judged_one_states_what_counts(judged: Judge, generated: Write) -> None:
+    """The first one ran on fewer GPUs and was killed; or the other way round."""
+    name = "nemotron4_340b-25.01-h100-fp8-256"
+    first = replaced(r"MEMBER: (\d+)/256", r"MEMBER: \1/128")
+
+    def halves(text: str) -> tuple[str, str]:
+        place = text.rindex("GLOBAL_RANK: 0, MEMBER")
+        return text[:place], text[place:]
+
+    folder = generated(name, restarts=1)
+    (path,) = folder.rglob("log-*.out")
+    before, after = halves(path.read_text(encoding="utf-8"))
+    path.write_text(first(before) + after, encoding="utf-8")
+    given = (f"--llmb-logs={folder}", "-k", name, "--llmb-no-cache")
+    assert found(judged(*given), name)[0] == "PASS"
+    path.write_text(before + first(after), encoding="utf-8")
+    assert found(judged(*given), name)[:2] == ("INVALID", "wrong-configuration")
+
+
+# --- recipes of FP8 -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spelling", ["fp8_mx", "fp8_cs", "fp8_ds", "fp8_sc", "mxfp8"])
+def test_a_recipe_of_fp8_that_no_baseline_names_is_unmatched(judged: Judge, generated: Write, spelling: str) -> None:
+    (log,) = generated(GROK_FP8).rglob("log-*.out")
+    folder = log.parents[6]
+    for path in sorted(folder.rglob("*fp8*"), reverse=True):
+        path.rename(path.with_name(re.sub(r"_fp8_(gpus)?", f"_{spelling}_gpus", path.name)))
+    session = judged(f"--llmb-logs={folder}", "-k", f"{GROK_FP8} or unmatched or stray", "--llmb-no-cache")
+    (stray,) = [one for one in session.described.values() if one["reason"] == "unmatched"]
+    assert (stray["reason"], stray["status"]) == ("unmatched", "failed")
+    assert f"nearest: {GROK_FP8}" in stray["text"]
+
+
+# --- implausibly fast ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("factor", "reason", "status"), [(0.75, "implausibly-fast", "failed"), (0.88, "faster-than-baseline", "passed")]
+)
+def test_a_run_that_is_faster_than_is_plausible_fails(
+    judged: Judge, generated: Write, factor: float, reason: str, status: str
+) -> None:
+    session = judged(f"--llmb-logs={generated(GROK, factor=factor)}", "-k", GROK)
+    assert found(session, GROK) == ("IMPROVEMENT", reason, status)
+    assert ("more likely another configuration" in session.described[GROK]["text"]) is (status == "failed")
+    assert session.ret == (pytest.ExitCode.TESTS_FAILED if status == "failed" else pytest.ExitCode.OK)
+
+
+def test_it_says_which_configuration_it_is_like(judged: Judge, generated: Write) -> None:
+    """An FP8 run in the folder of BF16 takes the time of FP8."""
+    session = judged(f"--llmb-logs={generated(GROK, factor=5.185 / 7.325)}", "-k", GROK)
+    assert found(session, GROK)[1] == "implausibly-fast"
+    assert GROK_FP8 in session.messages[GROK]
+    assert "--llmb-improvement=pass" in session.messages[GROK]
+
+
+def test_it_passes_where_somebody_said_so(judged: Judge, generated: Write, pytester: pytest.Pytester) -> None:
+    folder = generated(GROK, factor=0.7)
+    given = (f"--llmb-logs={folder}", "-k", GROK)
+    assert found(judged(*given, "--llmb-improvement=pass"), GROK) == ("IMPROVEMENT", "faster-than-baseline", "passed")
+    assert judged(*given, "--llmb-improvement=fail").statuses == {GROK: "failed"}
+    assert judged(*given, "--llmb-baseline-release=25.05").statuses == {GROK: "passed"}
+    pytester.makeini("[pytest]\nllmb_improvement = pass\n")
+    assert judged(*given).statuses == {GROK: "passed"}
+    assert judged(*given, "--llmb-certify").statuses == {GROK: "failed"}
+    assert judged(*given, "--llmb-certify", "--llmb-improvement=pass").statuses == {GROK: "passed"}
+
+
+def test_an_acknowledged_change_covers_it(judged: Judge, generated: Write, tmp_path: Path) -> None:
+    today = datetime.now(UTC)
+    folder = generated(GROK, factor=0.8, started=today - timedelta(days=1))
+    accepted = tmp_path / "accepted.yaml"
+    days = f"since: {today - timedelta(days=2):%Y-%m-%d}, expires: {today + timedelta(days=30):%Y-%m-%d}"
+    entry = f"configuration: {GROK}, faster: 20%, {days}, reason: new, by: me"
+    accepted.write_text(f"schema: 1\nacknowledged:\n  - {{{entry}}}\n")
+    given = (f"--llmb-logs={folder}", "-k", GROK)
+    assert found(judged(*given), GROK)[1] == "implausibly-fast"
+    assert judged(*given, f"--llmb-acknowledged={accepted}").statuses == {GROK: "passed"}
+
+
+@pytest.mark.parametrize("kind", ["local", "sbatch"])
+def test_on_this_machine_any_speed_is_plausible(judged: Judge, pytester: pytest.Pytester, kind: str) -> None:
+    """A CPU that others use is twice as fast once they have gone."""
+    more = f"launch: {{kind: {kind}, commands: {{{kind}: {{command: ./launch.sh}}}}, gpus_per_node: {{h100: 8}}}}"
+    values = {"recipe": "own", "dialect": "megatron", "gpu": "h100", "peak": "989", "size": "8b", "gpus": 8}
+    shape = "sequence_length: 8192, layers: 32, gbs: 128, mbs: 1"
+    folder = pytester.mkdir("baselines")
+    text = own_baseline(**values, more=more, model=LLAMA_8B, shape=shape, seconds="14.000")
+    (folder / "own.yaml").write_text(text)
+    runs = pytester.mkdir("runs")
+    moment = datetime.fromisoformat("2026-07-01T02:00:00.000001")
+    steps = [
+        lines.megatron_line(moment, step, 50, 10.0 + step % 3 / 100, batch=128, tflops=None, loss=9 - step / 20)
+        for step in range(1, 51)
+    ]
+    (runs / "log-own_8b_bf16_8_1.out").write_text("\n".join(steps) + "\n")
+    session = judged(f"--llmb-logs={runs}", f"--llmb-baselines={folder}", "--llmb-gpu=h100", "--llmb-no-cache")
+    (told,) = [one for one in session.described.values() if one["kind"] == "configuration" and one.get("run")]
+    assert told["verdict"] == "IMPROVEMENT"
+    assert told["status"] == ("passed" if kind == "local" else "failed")
+
+
+# --- runs that did not train --------------------------------------------------------------------------------
+
+
+def doubling(match: re.Match[str]) -> str:
+    doubling.loss = doubling.loss * 2 % 1e30 or 1.0  # type: ignore[attr-defined]
+    return f"reduced_train_loss: {doubling.loss:.4g}"  # type: ignore[attr-defined]
+
+
+doubling.loss = 1.0  # type: ignore[attr-defined]
+
+UNTRAINED = {
+    "loss-0": Wrong(GROK, replaced(r"reduced_train_loss: [\d.]+", "reduced_train_loss: 0"), "loss is 0 in every step"),
+    "loss-doubles": Wrong(GROK, replaced(r"reduced_train_loss: [\d.]+", doubling), "doubles|grows"),
+    "negative-loss": Wrong(GROK, replaced("reduced_train_loss: ", "reduced_train_loss: -"), "never negative"),
+    "learning-rate-0": Wrong(GROK, replaced(r" lr: [\d.e-]+", " lr: 0"), "learning rate is 0"),
+    "gradient-0": Wrong(
+        GROK, replaced("reduced_train_loss: ", "grad_norm: 0.0 | reduced_train_loss: "), "gradient norm is 0"
+    ),
+    "loss-stands-still-in-six-digits": Wrong(
+        GROK, replaced(r"reduced_train_loss: [\d.]+", "reduced_train_loss: 11.0312"), "loss is 11.0312 in every step"
+    ),
+    "loss-and-gradient-stand-still": Wrong(
+        GROK, replaced(r"reduced_train_loss: [\d.]+", "grad_norm: 1.25 | reduced_train_loss: 11.03"), "11.03 in every"
+    ),
+    "nemo-1-loss-0": Wrong(NEMO1, replaced(r"reduced_train_loss=[\d.]+", "reduced_train_loss=0.000"), "loss is 0"),
+    "maxtext-negative": Wrong(MAXTEXT, replaced(r"loss: \d", "loss: -1"), "never negative"),
+}
+
+
+@pytest.mark.parametrize("case", UNTRAINED.values(), ids=UNTRAINED)
+def test_a_run_that_did_not_train_is_invalid(judged: Judge, generated: Write, case: Wrong) -> None:
+    session = judge_edited(judged, generated, case.name, case.edit)
+    assert found(session, case.name) == ("INVALID", "did-not-train", "failed")
+    assert re.search(case.told, session.described[case.name]["text"])
+    assert "run it again" in session.messages[case.name]
+
+
+TRAINED = {
+    "synthetic-data-at-four-digits": Wrong(
+        GROK, replaced(r"reduced_train_loss: [\d.]+", "reduced_train_loss: 11.03"), "11.03 in every step"
+    ),
+    "maxtext-synthetic": Wrong(MAXTEXT, lambda text: text, "0 in every step"),
+    "gradient-that-changes": Wrong(
+        GROK,
+        lambda text: before_each_step(replaced(r"reduced_train_loss: [\d.]+", "reduced_train_loss: 11.03")(text)),
+        "11.03 in every step",
+    ),
+    "warm-up-from-0": Wrong(GROK, replaced(r" lr: [\d.e-]+( .*global_step: \d )", r" lr: 0\1"), ""),
+    "loss-rises-a-little": Wrong(GROK, replaced(r"reduced_train_loss: (\d)", r"reduced_train_loss: 1\1"), ""),
+}
+
+
+@pytest.mark.parametrize("case", TRAINED.values(), ids=TRAINED)
+def test_what_looks_as_if_it_had_not_trained_is_a_note_at_most(judged: Judge, generated: Write, case: Wrong) -> None:
+    session = judge_edited(judged, generated, case.name, case.edit)
+    assert found(session, case.name)[2] == "passed"
+    texts = [note["text"] for note in session.described[case.name]["notes"] if note["code"] == "loss-stands-still"]
+    assert bool(texts) is bool(case.told)
+    assert all(case.told in text for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("norm", "status"), [("0.5", "passed"), ("0.0", "failed")], ids=["learns from preferences", "learns nothing"]
+)
+def test_preferences_may_have_a_loss_below_zero_and_the_gradient_decides(
+    judged: Judge, generated: Write, norm: str, status: str
+) -> None:
+    negative = replaced("reduced_train_loss: ", f"grad_norm: {norm} | reduced_train_loss: -")
+    session = judge_edited(judged, generated, GROK, lambda text: f"Using DPOTrainer\n{negative(text)}")
+    assert session.statuses == {GROK: status}
+
+
+# --- MaxText's own lines ------------------------------------------------------------------------------------
+
+
+def test_steps_of_a_batch_that_grows_do_not_count(judged: Judge, generated: Write) -> None:
+    early = replaced(r"completed step: ([0-9]), ", r"[Rampup Batch Size Phase], completed step: \1, ")
+    session = judge_edited(judged, generated, MAXTEXT, early, profiling_steps=0)
+    assert found(session, MAXTEXT)[0] == "PASS"
+    assert "ramped-up" in [note["code"] for note in session.described[MAXTEXT]["notes"]]
+
+
+def test_in_the_window_they_leave_it_incomplete(judged: Judge, generated: Write) -> None:
+    """They are faster: a smaller batch takes less time."""
+    late = replaced(r"completed step: (\d|[12]\d), ", r"[Rampup Batch Size Phase], completed step: \1, ")
+    session = judge_edited(judged, generated, MAXTEXT, late, profiling_steps=0)
+    assert found(session, MAXTEXT) == ("INVALID", "window-incomplete", "failed")
+
+
+def test_a_profiler_that_is_switched_makes_a_run_not_comparable(judged: Judge, generated: Write) -> None:
+    switched = replaced(r"(?=completed step: 5, )", "completed profiler activation/deactivation step: 4, loss: 0.000\n")
+    folder = edited(generated(MAXTEXT, profiling_steps=0), switched)
+    generated("maxtext_llama2_70b-24.11-h100-bf16-128")
+    session = judged(f"--llmb-logs={folder}", "-k", "maxtext and bf16", "--llmb-no-cache", "--llmb-runs=each")
+    told = {one["id"]: one for one in session.described.values() if one.get("run")}
+    (profiled,) = [one for name, one in told.items() if name.startswith(f"{MAXTEXT}-")]
+    assert (profiled["verdict"], profiled["reason"], profiled["status"]) == ("NOT_COMPARABLE", "profiled", "skipped")
+
+
+# --- Hugging Face -------------------------------------------------------------------------------------------
+
+
+def trainer_run(folder: Path, records: str, loss: str) -> None:
+    """Write the log of a Trainer's run of 100 steps in 50 s, and its baseline."""
+    values = {"recipe": "tuned", "dialect": "huggingface", "gpu": "h100", "peak": "989", "size": "8b", "gpus": 1}
+    shape = "sequence_length: 1024, layers: 32, gbs: 8, mbs: 8"
+    text = own_baseline(
+        **values | {"first": 1, "last": 100, "steps": 100}, model=LLAMA_8B, shape=shape, seconds="0.500"
+    )
+    (folder / "tuned.yaml").write_text(text)
+    rates = "'train_samples_per_second': 16.0, 'train_steps_per_second': 2.0"
+    end = f"{{'train_runtime': 50.0, {rates}, 'train_loss': {loss}}}"
+    bar = "100%|██████████| 100/100 [00:50<00:00,  2.00it/s]"
+    (folder / "log-tuned_8b_bf16_1_7.out").write_text(f"{records}\n{bar}\n{end}\n{bar}\n")
+
+
+def record(loss: str, norm: str, rate: str = "1e-05", more: str = "") -> str:
+    return f"{{'loss': {loss}, 'grad_norm': {norm}, 'learning_rate': {rate}{more}, 'epoch': 0.5}}"
+
+
+SOUND = [record("1.5", "0.4"), record("1.4", "0.3")]
+TRAINER = {
+    "sound": (SOUND, "1.45", "PASS"),
+    "nan-in-every-record": ([record("0.0", "nan")] * 4, "0.0", "diverged"),
+    "nan-as-text": ([record("'0.0'", "'nan'", "'1e-05'")] * 4, "'0'", "diverged"),
+    "nan-from-the-middle-on": ([*SOUND, *[record("0.0", "nan")] * 2], "0.7", "diverged"),
+    "one-step-was-skipped": ([SOUND[0], record("1.4", "nan"), SOUND[1]], "1.45", "PASS"),
+    "the-last-one-was-skipped": ([*SOUND, record("1.4", "inf")], "1.45", "PASS"),
+    "gradient-0": ([record("1.5", "0.0")] * 3, "1.5", "did-not-train"),
+    "learning-rate-0": ([record("1.5", "0.4", "0.0")] * 3, "1.5", "did-not-train"),
+    "loss-0": ([record("0.0", "0.4")] * 3, "0.0", "did-not-train"),
+    "no-record-and-loss-0": ([], "0.0", "did-not-train"),
+    "rewards": ([record("0.0", "0.4", more=", 'rewards/chosen': 0.1")] * 3, "-0.0001", "PASS"),
+    "rewards-0": ([record("0.0", "0.4", more=", 'reward': 0.5, 'reward_std': 0.1")] * 3, "0.0", "PASS"),
+    "rewards-and-no-gradient": ([record("0.0", "0.0", more=", 'reward': 0.5")] * 3, "0.0", "did-not-train"),
+}
+
+
+@pytest.mark.parametrize(("records", "loss", "expected"), TRAINER.values(), ids=TRAINER)
+def test_the_records_of_the_steps_tell_whether_a_trainer_trained(
+    judged: Judge, tmp_path: Path, records: list[str], loss: str, expected: str
+) -> None:
+    trainer_run(tmp_path, "\n".join(records), loss)
+    session = judged(f"--llmb-logs={tmp_path}", f"--llmb-baselines={tmp_path}", "--llmb-gpu=h100", "--llmb-no-cache")
+    (told,) = [one for one in session.described.values() if one["kind"] == "configuration" and one.get("run")]
+    if expected == "PASS":
+        assert told["status"] == "passed", told["text"]
+    else:
+        assert (told["verdict"], told["reason"], told["status"]) == ("INVALID", expected, "failed")
+
+
+def test_the_real_run_that_was_nan_is_red(judged: Judge, tmp_path: Path) -> None:
+    """Two runs in one log: the second one printed a loss of 0 and no gradient in every record."""
+    trainer_run(tmp_path, "", "1.0")
+    (tmp_path / "log-tuned_8b_bf16_1_7.out").write_bytes(shared("logs/today/hf_nan_excerpt.log").read_bytes())
+    path = tmp_path / "tuned.yaml"
+    path.write_text(path.read_text().replace(" 100", " 1152").replace("0.500", "0.0157"))
+    session = judged(f"--llmb-logs={tmp_path}", f"--llmb-baselines={tmp_path}", "--llmb-gpu=h100", "--llmb-no-cache")
+    (told,) = [one for one in session.described.values() if one["kind"] == "configuration" and one.get("run")]
+    assert (told["verdict"], told["reason"], told["status"]) == ("INVALID", "diverged", "failed")
