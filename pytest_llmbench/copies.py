@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 
 from pytest_llmbench.coincidence import CERTAIN, WITNESSES, log10_chance, marks_of, parts_of, shared_steps, timed
-from pytest_llmbench.models import CopyOf, Key, PastRun, Run, logs_mark
+from pytest_llmbench.models import Clock, CopyOf, Dating, Key, PastRun, Run, logs_mark
 
 FILE_TIME = "the time of the file"
 
@@ -21,6 +21,9 @@ LONGEST_QUEUE = timedelta(days=7)
 
 CLOCK_SKEW = timedelta(days=1)
 """A start that lies further ahead than this is not believed, or an old run would be the newest for ever."""
+
+STARTED = ("started", "started_from", "datings", "order_source")
+"""What says when a run started."""
 
 WRITTEN_TOGETHER = timedelta(seconds=2)
 """Times that lie no further apart do not tell which of two files was there first."""
@@ -99,16 +102,17 @@ def _dated_by_all(copies: Sequence[Run]) -> Run:
     kept = copies[-1]
     if len(copies) == 1:
         return kept
-    weak = {FILE_TIME, *(run.found.dated_from for run in copies)}
-    sure = [(run.started, run.started_from) for run in copies if run.started and run.started_from not in weak]
+    weak = (Clock.FILE_TIME, Clock.FOLDER_ABOVE)
+    sure = [run for run in copies if run.started and run.order_source not in weak]
     if sure:
-        started, source = min(sure)
-        return dataclasses.replace(kept, started=started, started_from=source)
+        first = min(sure, key=lambda run: (run.started, run.started_from))
+        return dataclasses.replace(kept, **{name: getattr(first, name) for name in STARTED})
     written = [run.found.modified for run in copies if run.found.modified is not None]
     stated = [run.started for run in copies if run.started is not None]
     if not written or (_apart(written) and any(run.found.dated for run in copies) and _apart([*written, *stated])):
-        return dataclasses.replace(kept, started=None, started_from="its copies contradict each other")
-    return dataclasses.replace(kept, started=min(written), started_from=FILE_TIME)
+        return dataclasses.replace(kept, started=None, started_from="its copies contradict each other", datings=())
+    first_written = Dating(Clock.FILE_TIME, min(written), FILE_TIME, zoned=True)
+    return dataclasses.replace(kept, started=min(written), started_from=FILE_TIME, datings=(first_written,))
 
 
 def _apart(moments: Sequence[datetime]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING
 from pytest_llmbench import wording
 from pytest_llmbench.catalogue import Catalogue
 from pytest_llmbench.copies import (
-    CLOCK_SKEW,
     FILE_TIME,
     LAUNCHED,
-    LONGEST_QUEUE,
     steps_in,
     with_copies_marked,
     without_attached,
@@ -26,6 +24,8 @@ from pytest_llmbench.models import (
     Attempt,
     AttemptFiles,
     Baseline,
+    Clock,
+    Dating,
     Ending,
     FoundRun,
     Identity,
@@ -35,6 +35,7 @@ from pytest_llmbench.models import (
     Run,
     Stray,
 )
+from pytest_llmbench.ordering import believed, ordered, without_superseded
 from pytest_llmbench.settings import Settings
 
 if TYPE_CHECKING:
@@ -76,18 +77,16 @@ def ingest(
     runs = []
     for found in discovery.runs:
         attempts = tuple(Attempt(files, _parsed(files, reading)) for files in found.attempts)
-        launched = found.started or found.dated or found.modified
-        if not attempts and (launched is None or now - launched > LONGEST_QUEUE):
-            ignored.append(f"{found.id}: only the metadata is left of this job")
-        elif _is_run(found, attempts) or _is_unread(found, attempts, catalogue):
+        if _is_run(found, attempts) or _is_unread(found, attempts, catalogue):
             runs.append(_read_as_known(_identified(found, attempts, settings, catalogue, now, find=find), catalogue))
         else:
             why = _unread(attempts, catalogue)
             ignored.append(f"{found.id}: no training step in it, and not the name of a launched job{why}")
     own, attached = without_attached(runs)
-    kept, copies = without_copies(sorted(own, key=lambda run: _recency(run, now), reverse=True))
-    kept.sort(key=lambda run: _recency(run, now), reverse=True)
+    once, copies = without_copies(ordered(own, now))
+    kept, superseded = without_superseded(ordered(once, now), now)
     kept, repeated = with_copies_marked(kept)
+    ignored += superseded
     ignored += [f"{copy.id}: a copy of {original.id}" for copy, original in (*attached, *copies, *repeated)]
     unreadable = (Stray(f"unreadable-{path.name}", Reason.UNREADABLE, why, path) for path, why in discovery.unreadable)
     return Ingested(tuple(kept), tuple(unreadable), tuple(ignored))
@@ -157,7 +156,12 @@ def _is_run(found: FoundRun, attempts: Sequence[Attempt]) -> bool:
     if any(log.segments or (log.ending and log.ending.code == UNREADABLE) for log in logs):
         return True
     named = {"recipe", "size"} <= {clue.field for clue in found.clues}
-    launched = found.job_id or found.metadata or any(LAUNCHED.match(files.log.name) for files in found.attempts)
+    launched = (
+        found.job_id
+        or found.metadata
+        or found.remains
+        or any(LAUNCHED.match(files.log.name) for files in found.attempts)
+    )
     return named and bool(launched)
 
 
@@ -204,30 +208,21 @@ def _identified(
         expected_tflops=expected_tflops,
         find=find,
     )
-    return Run(found, attempts, identity, *_start(found, logs, now))
+    datings = tuple(_datings(found, logs))
+    start = next(iter(believed(datings, now)), None)
+    if start is None:
+        return Run(found, attempts, identity, None, "every time that it states lies in the future", datings=datings)
+    return Run(found, attempts, identity, start.moment, start.source, datings=datings, order_source=start.clock)
 
 
-def _start(found: FoundRun, logs: Sequence[ParsedLog], now: datetime) -> tuple[datetime | None, str]:
-    """Return when a run started and what says so: metadata or its own name, the log, a folder above, the file last.
-
-    What lies in the future is passed over; None where nothing else is left.
-    """
-    logged = next((log.started.astimezone(UTC) for log in logs if log.started is not None), None)
-    stated = (
-        (found.started, found.started_from),
-        (logged, "the log's first time stamp"),
-        (found.dated, found.dated_from),
-        (found.modified, FILE_TIME),
-    )
-    believed = ((moment, source) for moment, source in stated if moment is not None and moment - now <= CLOCK_SKEW)
-    return next(believed, (None, "every time that it states lies in the future"))
-
-
-def _recency(run: Run, now: datetime) -> tuple[datetime, tuple[int, str], datetime, str]:
-    """Return a key by which later runs sort last: start, job id as a number, file time; an unknown start is the latest.
-
-    A run that might be the newest has to be judged: an older good one must not stand for it.
-    """
-    job = run.found.job_id
-    number = (int(job), job) if job.isdecimal() else (0, job)
-    return run.started or now + CLOCK_SKEW, number, run.found.modified or now, run.id
+def _datings(found: FoundRun, logs: Sequence[ParsedLog]) -> Iterator[Dating]:
+    """Yield all times at which a run may have started: metadata or its own name, the log, a folder above, the file."""
+    logged = next((log.started for log in logs if log.started is not None), None)
+    own = (Clock.METADATA, Clock.FOLDER_NAME)
+    yield from (one for one in found.datings if one.clock in own)
+    if logged is not None:
+        zoned = logged.tzinfo is not None
+        yield Dating(Clock.LOG, logged.astimezone(UTC), "the log's first time stamp", zoned)
+    yield from (one for one in found.datings if one.clock not in own)
+    if found.modified is not None:
+        yield Dating(Clock.FILE_TIME, found.modified, FILE_TIME, zoned=True)

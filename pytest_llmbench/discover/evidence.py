@@ -72,12 +72,12 @@ def with_reports(runs: Sequence[OwnedRun], reports: Mapping[str, float]) -> list
         for folder in (run.folder, *run.folder.parents)[: max(len(inside), 1)]:
             owners[folder].append(place)
     found = [run for run, _ in runs]
-    nameless = []
+    nameless: list[tuple[Path, list[int]]] = []
     for path in map(Path, reports):
         above = [owners[folder] for folder in path.parents if folder in owners]
-        place = _of_job(path.name, above, found)
-        if place is not None:
-            found[place] = _profiled(found[place], path)
+        owner = _of_job(path.name, above, found)
+        if owner is not None:
+            found[owner] = _profiled(found[owner], path)
         elif above:
             nameless.append((path, above[0]))
     for path, places in nameless:  # behind all that bear a job id: those may explain them

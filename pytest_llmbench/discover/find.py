@@ -13,18 +13,20 @@ from pathlib import Path
 from pytest_llmbench.discover import names
 from pytest_llmbench.discover.evidence import OwnedRun, exclusion, twin, with_reports
 from pytest_llmbench.discover.folders import Layout, surroundings
-from pytest_llmbench.discover.group import Draft, Group
+from pytest_llmbench.discover.group import ERROR_ALONE, Draft, Group
 from pytest_llmbench.discover.launcher import launcher
+from pytest_llmbench.discover.leftovers import empty_launches
 from pytest_llmbench.discover.metadata import Metadata, read_metadata
 from pytest_llmbench.discover.places import Assignment, Place, assign, homes, places, without_job_id
-from pytest_llmbench.discover.stamps import dated_by_name, stamp, started_by_name
+from pytest_llmbench.discover.stamps import NAME_OF, dated_by_name, is_zoned, stamp, started_by_name
 from pytest_llmbench.discover.walk import File, Folder, Walk
 from pytest_llmbench.errors import LogError
 from pytest_llmbench.files.stores import Stores
-from pytest_llmbench.models import Clue, Discovery, FoundRun
+from pytest_llmbench.models import Clock, Clue, Dating, Discovery, FoundRun, Remains
 from pytest_llmbench.wording import listed
 
 _UNPRINTABLE = re.compile(r"[^\w./+~=,@-]+")
+LAUNCHED_AT = "the launch time in the metadata"
 _LAYOUT_WORDS = ("experiments", "results", "workloads", "nemo_run")
 
 
@@ -37,8 +39,9 @@ def find_runs(paths: Sequence[Path], stores: Stores | None = None) -> Discovery:
     then open the files that were found in them.
     """
     walk = Walk(stores or Stores(), opens_archives=stores is not None).run(paths)
-    _drop_doubles(walk)
+    emptied = _drop_doubles(walk)
     found = places(walk.folders)
+    found = (*found, *empty_launches(walk, found, emptied))
     logged = homes(found)
     met = frozenset(folder.text for folder in walk.folders)
     owned: list[OwnedRun] = [
@@ -53,20 +56,26 @@ def _with_twin(run: FoundRun, place: Place, folders: Collection[str]) -> FoundRu
     return replace(run, twin_of=reason, twin_because=because) if reason else run
 
 
-def _drop_doubles(walk: Walk) -> None:
-    """Keep each file once: a second name of one file (a link, a snapshot's hard link) is no second run."""
+def _drop_doubles(walk: Walk) -> list[Folder]:
+    """Keep each file once: a second name of one file (a link, a snapshot's hard link) is no second run.
+
+    Returns the folders that lost one.
+    """
     places = [(file, folder) for folder in walk.folders for file in folder.files]
     if len({file.identity for file, _ in places}) == len(places):
-        return
+        return []
+    emptied = []
     places.sort(key=lambda place: (place[0].link, -len(place[1].parts), place[1].parts, place[0].name))
     first: dict[tuple[int, int], tuple[File, Folder]] = {}
     for file, folder in places:
         known, beside = first.setdefault(file.identity, (file, folder))
         if known is not file:
             folder.files.remove(file)
+            emptied.append(folder)
             walk.ignored.append((folder.path / file.name, f"another name of {beside.path / known.name}"))
             if file.name in folder.chosen:
                 beside.chosen |= {known.name}
+    return emptied
 
 
 def _runs(place: Place, logged: Mapping[str, Sequence[Path]], walk: Walk) -> Iterator[FoundRun]:
@@ -84,9 +93,27 @@ def _runs(place: Place, logged: Mapping[str, Sequence[Path]], walk: Walk) -> Ite
             path = assigned.of_draft.get(position)
             record = _record(path, walk)
             yield _found(draft, place, record, path if record else None)
+        elif draft.remains and not folder.only_chosen:
+            yield from _left(draft, place, assigned.of_draft.get(position), logged, walk)
     if not folder.only_chosen:
         for job, path in assigned.without_log.items():
             yield from _without_log(job, path, place, logged, walk)
+
+
+def _left(
+    draft: Draft, place: Place, metadata: Path | None, logged: Mapping[str, Sequence[Path]], walk: Walk
+) -> Iterator[FoundRun]:
+    """Yield the run of a job that left no log but its standard error, or the folder of its launch alone."""
+    home = next(iter(logged.get(draft.job, ())), None) if draft.job else None
+    if home:
+        walk.ignored.append((draft.remains_at or place.folder.path, f"the log of job {draft.job} stands in {home}"))
+        return
+    record = _record(metadata, walk)
+    run = _found(draft, place, record, metadata if record else None)
+    if {"recipe", "size"} <= {clue.field for clue in run.clues}:
+        yield run
+    elif draft.remains is Remains.STANDARD_ERROR:
+        walk.ignored.append((draft.remains_at or place.folder.path, ERROR_ALONE))
 
 
 def _without_log(
@@ -98,7 +125,7 @@ def _without_log(
         walk.ignored.append((path, f"the log of job {job} stands elsewhere, in {home}"))
         return
     modified = next(file.modified for file in place.folder.files if file.name == path.name)
-    draft = Draft(job, "llmb-config", modified=modified)
+    draft = Draft(job, "llmb-config", modified=modified, remains=Remains.METADATA, remains_at=path)
     yield _found(draft, place, _record(path, walk), path)
 
 
@@ -135,9 +162,10 @@ def _found(draft: Draft, place: Place, record: Metadata | None, metadata: Path |
     excluded, because = exclusion(record, own_names)
     started, started_from = started_by_name(where.experiment)
     if record and record.started:
-        started, started_from = record.started, "the launch time in the metadata"
+        started, started_from = record.started, LAUNCHED_AT
     dated, dated_from = (None, "") if started else dated_by_name(folder.below_given)
     clues = _clues(draft, folder, where if spoken_for else None, record)
+    datings = tuple(_datings(record, where, folder))
     return FoundRun(
         id=_short_id(draft, folder, where, job),
         folder=folder.path,
@@ -150,6 +178,9 @@ def _found(draft: Draft, place: Place, record: Metadata | None, metadata: Path |
         started_from=started_from,
         dated=dated,
         dated_from=dated_from,
+        datings=datings,
+        remains=draft.remains,
+        remains_at=draft.remains_at,
         modified=_moment(draft.modified),
         excluded=excluded,
         excluded_because=because,
@@ -158,6 +189,18 @@ def _found(draft: Draft, place: Place, record: Metadata | None, metadata: Path |
         saves=record.saves if record else "",
         environment=record.environment if record else (),
     )
+
+
+def _datings(record: Metadata | None, where: Layout, folder: Folder) -> Iterator[Dating]:
+    """Yield all times that names and metadata give, each with what says it, the most certain first."""
+    if record and record.started:
+        yield Dating(Clock.METADATA, record.started, LAUNCHED_AT, record.zoned)
+    for clock, (moment, source) in (
+        (Clock.FOLDER_NAME, started_by_name(where.experiment)),
+        (Clock.FOLDER_ABOVE, dated_by_name(folder.below_given)),
+    ):
+        if moment is not None:
+            yield Dating(clock, moment, source, is_zoned(source.removeprefix(NAME_OF)))
 
 
 def _moment(modified: float) -> datetime | None:

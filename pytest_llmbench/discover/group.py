@@ -10,7 +10,7 @@ from pathlib import Path
 from pytest_llmbench.discover import names
 from pytest_llmbench.discover.metadata import FILE_NAME
 from pytest_llmbench.discover.walk import File, Folder, Notes
-from pytest_llmbench.models import AttemptFiles
+from pytest_llmbench.models import AttemptFiles, Remains
 
 _LOG_ENDS = (".out", ".log", "_stdout.txt")
 """How the name of a log ends; the last one is what GPT-NeoX writes."""
@@ -24,13 +24,14 @@ _SKIPPED = {
 _SKIPPED_LOG = re.compile(rf"(?:log-(?:.*\.)?)?({'|'.join(_SKIPPED)})", re.DOTALL)
 _TRAINING = re.compile(rf"\.(?:{names.TYPE})_")
 _WRITTEN_BESIDE = ("cmd-args.log", "git-info.log")
+ERROR_ALONE = "standard error without a log beside it"
 _STREAMS = ("combined.log", "stdout.log", "stderr.log")
 
 
 @dataclass(slots=True)
 class Draft:
     """The files of one job in one folder. `spoken_for`: whether the names of its folders speak of it too; that is not
-    so for a file of any other name beside a launcher's logs."""
+    so for a file of any other name beside a launcher's logs. `remains` is what is left of a job without attempts."""
 
     job: str
     base: str
@@ -39,6 +40,8 @@ class Draft:
     launched: bool = True
     attempts: dict[int, AttemptFiles] = field(default_factory=dict)
     modified: float = 0.0
+    remains: Remains | None = None
+    remains_at: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +67,33 @@ def group(folder: Folder) -> Group:
     used = {path.name for draft in drafts for one in draft.attempts.values() for path in (one.log, one.err) if path}
     for name, known_as in plain.items():
         if known_as.endswith(".err") and name not in used:
-            reasons[name] = "standard error without a log beside it"
+            reasons[name] = ERROR_ALONE
+    drafts += _without_log(folder, reasons, files, drafts)
     ignored = [(folder.path / name, reason) for name, reason in reasons.items() if reason]
     return Group(tuple(drafts), metadata, ignored)
+
+
+def _without_log(
+    folder: Folder, reasons: dict[str, str], files: Mapping[str, File], drafts: Iterable[Draft]
+) -> list[Draft]:
+    """Return the jobs of which only standard error is left: such a file is called as a launcher calls a log's."""
+    jobs = {draft.job for draft in drafts}
+    found: dict[str, Draft] = {}
+    for name in [name for name, reason in reasons.items() if reason == ERROR_ALONE]:
+        stem = names.stem(names.uncompressed(name))
+        if not names.is_launched(f"{stem}.out"):
+            continue
+        slurm = _SLURM.fullmatch(f"{stem}.out")
+        said = names.log_name(stem, folder.name)
+        job = slurm[1] if slurm else said.job
+        if job and job not in jobs:
+            del reasons[name]
+            at = folder.path / name
+            known = found.setdefault(
+                job, Draft(job, said.base, said.said, remains=Remains.STANDARD_ERROR, remains_at=at)
+            )
+            known.modified = max(known.modified, files[name].modified)
+    return list(found.values())
 
 
 def _is_log(name: str, folder: Folder) -> bool:

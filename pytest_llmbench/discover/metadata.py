@@ -61,13 +61,14 @@ Tree = Mapping[str, object]
 @dataclass(frozen=True, slots=True)
 class Metadata:
     """What a metadata file says of its job; `odd` lists the values in it that could not be used, `build` says as
-    "key=value" which versions and container images it ran, but for the release, which is a clue. `launcher` is its
-    word for what started the job, `saves` says that the job was to save a checkpoint. `environment` holds container,
-    versions and commits by the names of the reports."""
+    "key=value" which versions and container images it ran, but for the release, which is a clue. `zoned`: the launch
+    time names its zone. `launcher` is its word for what started the job, `saves` says that the job was to save a
+    checkpoint. `environment` holds container, versions and commits by the names of the reports."""
 
     job: str
     clues: tuple[Clue, ...]
     started: datetime | None = None
+    zoned: bool = False
     excluded: Reason | None = None
     excluded_because: str = ""
     odd: tuple[str, ...] = ()
@@ -129,6 +130,7 @@ def interpret(tree: Tree, name: str, job: str) -> Metadata:
         job or inside,
         clues,
         started,
+        _is_zoned(launched),
         excluded,
         excluded_because,
         tuple(odd),
@@ -263,6 +265,13 @@ def _moment(text: str) -> datetime | None:
         return datetime.fromisoformat(text).astimezone(UTC)
     except (ValueError, OverflowError):
         return None
+
+
+def _is_zoned(text: str) -> bool:
+    try:
+        return datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return False
 
 
 def _node(event: Event, following: NextEvent, depth: int) -> object:

@@ -51,7 +51,8 @@ def homes(found: Iterable[Place]) -> Mapping[str, Sequence[Path]]:
     folders: dict[str, list[Path]] = defaultdict(list)
     for place in found:
         for draft in place.group.drafts:
-            folders[draft.job].append(place.folder.path)
+            if draft.attempts:
+                folders[draft.job].append(place.folder.path)
     return folders
 
 
@@ -66,7 +67,7 @@ def assign(found: Group) -> Assignment:
     nameless = without_job_id(found.drafts)
     if not nameless:
         return Assignment(own, free, {})
-    if len(free) == 1 and sum(draft.spoken_for for draft in found.drafts) == 1:
+    if len(free) == 1 and sum(bool(draft.spoken_for and draft.attempts) for draft in found.drafts) == 1:
         return Assignment({**own, found.drafts.index(nameless[0]): next(iter(free.values()))}, {}, {})
     return Assignment(own, {}, free)
 
@@ -77,7 +78,7 @@ def without_job_id(drafts: Iterable[Draft]) -> tuple[Draft, ...]:
 
 
 def _is_launched(place: Place) -> bool:
-    return any(draft.launched for draft in place.group.drafts)
+    return any(draft.launched and draft.attempts for draft in place.group.drafts)
 
 
 def _experiment_folders(place: Place) -> list[tuple[str, ...]]:

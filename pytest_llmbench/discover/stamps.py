@@ -10,6 +10,9 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
+NAME_OF = "the name of folder "
+"""What a time that a folder's name bears is said to come from."""
+
 _EPOCH = re.compile(r"(?<!\d)(1[4-9]\d{8})(\d{9}|\d{3})?(?!\d)")
 """Seconds of the years 2014 to 2033, with milliseconds or nanoseconds."""
 _WRITTEN = (
@@ -43,9 +46,15 @@ def stamp(name: str) -> datetime | None:
     return _moment(said) if isinstance(said, str) else said
 
 
+def is_zoned(name: str) -> bool:
+    """Whether the moment that a name holds is the same everywhere: seconds of the epoch, or a time of a stated zone."""
+    said = _said(name)
+    return isinstance(said, datetime) or (said or "").endswith("Z")
+
+
 def _innermost(names: Sequence[str], read: Callable[[str], datetime | None]) -> tuple[datetime | None, str]:
     found = ((read(name), name) for name in reversed(names))
-    return next(((date, f"the name of folder {name}") for date, name in found if date), (None, ""))
+    return next(((date, f"{NAME_OF}{name}") for date, name in found if date), (None, ""))
 
 
 @lru_cache(1024)

@@ -17,6 +17,7 @@ from pytest_llmbench.judge.seen import is_stale, last_valid
 from pytest_llmbench.judge.shape import Shape
 from pytest_llmbench.judge.tonight import shape_of, tonight_of
 from pytest_llmbench.models import (
+    Clock,
     Estimate,
     Evidence,
     Judgement,
@@ -28,6 +29,12 @@ from pytest_llmbench.models import (
     TimedBy,
     Verdict,
 )
+
+WEAK_ORDER = {
+    Clock.FILE_TIME: "that it is the newest run, only the times of the files say, which copying may change",
+    Clock.MIXED: "that it is the newest run, only clocks say that cannot be compared",
+}
+"""What is said where the order of the runs rests on no time that they tell themselves."""
 
 POOLED_NIGHTS = 3
 """A configuration that is INCONCLUSIVE for so many nights running is judged on them together."""
@@ -43,7 +50,18 @@ def judge(evidence: Evidence) -> Judgement:
     so is a launch with such a run, and one against a baseline without a value; a configuration without a comparable
     run is MISSING. Last the drift of its recorded baseline and its budgets are held against it.
     """
-    return _labelled(_held(_of_newest(evidence), evidence))
+    return _labelled(_held(_ordered(_of_newest(evidence), evidence), evidence))
+
+
+def _ordered(judgement: Judgement, evidence: Evidence) -> Judgement:
+    """Return a judgement with what the order of the runs rests on, where that is no time which they tell themselves."""
+    measurement = judgement.measurement
+    others = sum(not one.run.found.launch for one in evidence.measurements) > 1
+    words = WEAK_ORDER.get(measurement.run.order_source) if measurement is not None and others else None
+    if words is None or measurement is None:
+        return judgement
+    note = Note(f"order-{measurement.run.order_source}", words)
+    return replace(judgement, text=f"{judgement.text}; {words}", notes=(*judgement.notes, note))
 
 
 def _of_newest(evidence: Evidence) -> Judgement:

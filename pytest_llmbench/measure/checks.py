@@ -14,7 +14,7 @@ from pytest_llmbench.measure.gaps import gaps
 from pytest_llmbench.measure.timing import Timing
 from pytest_llmbench.measure.unmatched import NO_CONFIGURATION, UNKNOWN_STEPS
 from pytest_llmbench.measure.window import Choice, is_finished, is_traced
-from pytest_llmbench.models import Baseline, Ending, Problem, Reason, Run, Steps, Window
+from pytest_llmbench.models import Baseline, Ending, Problem, Reason, Remains, Run, Steps, Window
 from pytest_llmbench.robust import median
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def exclusion(run: Run, choice: Choice | None) -> Problem | None:
 def unusable(run: Run, baseline: Baseline, now: datetime) -> Problem:
     """Return the problem of a run without any step."""
     if not run.attempts:
-        return Problem(Reason.NO_STEPS, "the job left no log: it still waits in the queue, or died before it wrote one")
+        return Problem(Reason.NO_STEPS, _without_log(run))
     files, ending = run.attempts[-1].files, run.attempts[-1].log.ending
     if ending and ending.code == "unreadable":
         return Problem(Reason.UNREADABLE, ending.text)
@@ -81,6 +81,17 @@ def unusable(run: Run, baseline: Baseline, now: datetime) -> Problem:
         return Problem(Reason.NO_STEPS, text, line)
     lines = wording.counted(torn.count, "line")
     return Problem(Reason.NO_STEPS, f"{text}; {lines} could not be read, the first is: {torn.example}", torn.first_line)
+
+
+def _without_log(run: Run) -> str:
+    """Return what is said of a job that left no log, and what it left."""
+    left = run.found.remains_at
+    at = ""
+    if left is not None and run.found.remains is Remains.FOLDER:
+        at = f" in {left.name}; where nothing was ever started, remove that folder"
+    elif left is not None:
+        at = f", only {left.name}"
+    return f"the job left no log: it still waits in the queue, or died before it wrote one{at}"
 
 
 def problems(run: Run, choice: Choice, timed: Timing, baseline: Baseline, now: datetime) -> tuple[Problem, ...]:

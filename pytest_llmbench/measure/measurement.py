@@ -73,6 +73,7 @@ def measure(run: Run, baseline: Baseline, now: datetime) -> Measurement:
                 *_saved(run, checkpoints),
                 *_reported(run),
                 *_coincident(run),
+                *_starting(run),
             )
         ),
         excluded=excluded,
@@ -149,6 +150,12 @@ def _coincident(run: Run) -> Iterator[Note]:
     if run.copy_of is not None and not run.copy_of.certain:
         pairs = f"one of {10**-run.copy_of.log10_chance:,.0f} pairs" if run.copy_of.log10_chance < 0 else "every pair"
         yield Note("same-steps", f"the same as {_same_steps(run.copy_of)}, which chance may make in {pairs}")
+
+
+def _starting(run: Run) -> Iterator[Note]:
+    """Yield the newer jobs that had no time to write a log: tonight's run may be one of them."""
+    if run.starting:
+        yield Note("newer-job", f"launched minutes ago, and no log yet: {wording.listed(run.starting)}")
 
 
 def _same_steps(copy_of: CopyOf) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -44,12 +45,47 @@ class Shards:
     partial: bool = False
 
 
+class Clock(StrEnum):
+    """What says when a run started: a stable code. Runs of one configuration are ordered by one of them."""
+
+    METADATA = "metadata"
+    FOLDER_NAME = "folder-name"
+    LOG = "log"
+    FOLDER_ABOVE = "folder-above"
+    FILE_TIME = "file-time"
+    MIXED = "mixed"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Dating:
+    """One time at which a run may have started, in UTC, and what says so: a code, and words.
+
+    `zoned`: it names its zone, or counts seconds; else it is taken as local time of this machine, which another cluster
+    need not have.
+    """
+
+    clock: Clock
+    moment: datetime
+    source: str
+    zoned: bool
+
+
+class Remains(StrEnum):
+    """What a job left that left no log."""
+
+    METADATA = "metadata"
+    STANDARD_ERROR = "standard-error"
+    FOLDER = "folder"
+
+
 @dataclass(frozen=True, slots=True)
 class FoundRun:
     """Files on disk that are one execution, and what their names and metadata say.
 
     `layout` is results, experiments, workloads or empty. `started` is what its metadata or its own folder says, `dated`
-    what only a folder above or a bare day says. `excluded` is positive evidence that the run is not comparable. `build`
+    what only a folder above or a bare day says, and `datings` are all such times. `remains` is what is left of a job
+    without a log, and `remains_at` where. `excluded` is positive evidence that the run is not comparable. `build`
     is what its metadata says of container, commit and framework: equal texts are one build, empty is unknown. `launch`
     is the launch that started it, one text for the runs that count for one verdict; empty for a run found on disk.
     `launcher` is what started it (sbatch, nemo-run, configured-sbatch, ...), empty where nothing tells. `saves` is
@@ -70,6 +106,9 @@ class FoundRun:
     started_from: str = ""
     dated: datetime | None = None
     dated_from: str = ""
+    datings: tuple[Dating, ...] = ()
+    remains: Remains | None = None
+    remains_at: Path | None = None
     modified: datetime | None = None
     excluded: Reason | None = None
     excluded_because: str = ""
@@ -145,8 +184,12 @@ class CopyOf:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """One execution: what was found, what its logs say, and which configuration it is. `copy_of` is the run that has
-    the same steps."""
+    """One execution: what was found, what its logs say, and which configuration it is.
+
+    `copy_of` is the run that has the same steps. `datings` are all times at which it may have started, the most certain
+    first; `order_source` is the clock by which the runs of its configuration are ordered. `starting` are newer jobs of
+    it that had no time to write a log.
+    """
 
     found: FoundRun
     attempts: tuple[Attempt, ...]
@@ -154,6 +197,9 @@ class Run:
     started: datetime | None = None
     started_from: str = ""
     copy_of: CopyOf | None = None
+    datings: tuple[Dating, ...] = ()
+    order_source: Clock = Clock.UNKNOWN
+    starting: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:

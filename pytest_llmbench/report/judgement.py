@@ -153,6 +153,7 @@ def _run(measurement: Measurement, now: datetime) -> dict[str, Any]:
         "identified": run.identity.because,
         "started": run.started.isoformat() if run.started else None,
         "started_from": run.started_from,
+        "order_source": str(run.order_source),
         "age": wording.age(now - run.started) if run.started else "?",
         "attempt": measurement.attempt,
         "attempts": len(run.attempts),

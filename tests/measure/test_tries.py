@@ -132,7 +132,8 @@ def test_an_attempt_that_cannot_be_judged_is_no_rival() -> None:
     """The one before it was of another batch size: it says nothing of this configuration."""
     other = timed(8.79, line=1, global_batch_size=np.full(50, 128.0))
     measurement = measured(log(other, timed(7.325, line=203)))
-    assert (measurement.valid, measurement.statistic_seconds) == (True, pytest.approx(7.325))
+    assert measurement.valid
+    assert measurement.statistic_seconds == pytest.approx(7.325)
     diverged = timed(7.2, line=203, loss=np.full(50, np.nan))
     measurement = measured(log(timed(8.79, line=1), diverged))
     assert [problem.reason for problem in measurement.problems] == [Reason.DIVERGED]
