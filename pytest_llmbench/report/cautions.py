@@ -12,7 +12,7 @@ from pytest_llmbench.models import Caution, CautionCode
 SLOWER = ("SLOWER", "REGRESSION")
 """Verdicts of checks that know of something slower: where their item passed, nobody asked it to fail."""
 
-RED = (*SLOWER, "INVALID", "UNMATCHED", "AMBIGUOUS", "UNREADABLE", "SURVIVED")
+RED = (*SLOWER, "INVALID", "INCONCLUSIVE", "UNMATCHED", "AMBIGUOUS", "UNREADABLE", "SURVIVED")
 """Verdicts of which a test that did not fail says nothing."""
 
 LEAST = 0.01
