@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -14,7 +14,7 @@ from pytest_llmbench.options import OPTIONS, destination
 CONFIGURATIONS = ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg")
 """The files in which pytest looks for its configuration; the first one of a folder that has some counts alone."""
 
-TABLES = (("pytest",), ("tool", "pytest"), ("tool", "pytest", "ini_options"))
+TABLES = ("pytest", "tool.pytest", "tool.pytest.ini_options")
 """The tables of a TOML file that hold pytest's configuration."""
 
 ALIKE = 0.9
@@ -108,26 +108,48 @@ def stated(origins: Origins, flag: str, given: object) -> str:
 
 
 def file_keys(path: Path) -> dict[str, object]:
-    """Return what a configuration file of pytest sets; empty for one that holds nothing for pytest."""
+    """Return what a configuration file of pytest sets; empty for one that holds nothing for pytest. Raises ValueError
+    for a file that cannot be read as what it is."""
+    tables = file_tables(path)
+    return {name: value for table in tables_read(path) for name, value in tables.get(table, {}).items()}
+
+
+def tables_read(path: Path) -> tuple[str, ...]:
+    """Return the tables of a file that pytest reads."""
     if path.suffix != ".toml":
-        import iniconfig  # pytest reads its files with it
+        return ("tool:pytest",) if path.suffix == ".cfg" else ("pytest",)
+    of_name = {"pytest.toml": TABLES[:1], ".pytest.toml": TABLES[:1], "pyproject.toml": TABLES[1:]}
+    return of_name.get(path.name, TABLES)
 
-        try:
-            sections = iniconfig.IniConfig(str(path)).sections
-        except iniconfig.ParseError as error:
-            raise ValueError(str(error)) from None
-        return dict(sections.get("tool:pytest" if path.suffix == ".cfg" else "pytest", {}))
-    import tomllib
 
-    document = tomllib.loads(path.read_text(encoding="utf-8"))
-    tables = TABLES[:1] if path.name in CONFIGURATIONS[:2] else TABLES[1:] if path.name == "pyproject.toml" else TABLES
-    keys: dict[str, object] = {}
-    for names in tables:
-        table: Any = document
-        for name in names:
-            table = table.get(name, {}) if isinstance(table, dict) else {}
-        keys |= table if isinstance(table, dict) else {}
-    return {name: value for name, value in keys.items() if name != "ini_options"}
+def file_tables(path: Path) -> dict[str, dict[str, object]]:
+    """Return every table of a TOML file, by its dotted name, or every section of another."""
+    if path.suffix == ".toml":
+        import tomllib
+
+        return dict(_tables(tomllib.loads(path.read_text(encoding="utf-8"))))
+    import iniconfig  # pytest reads its files with it
+
+    try:
+        return {name: dict(section) for name, section in iniconfig.IniConfig(str(path)).sections.items()}
+    except iniconfig.ParseError as error:
+        raise ValueError(str(error)) from None
+
+
+def _tables(table: Mapping[str, Any], name: str = "") -> Iterator[tuple[str, dict[str, object]]]:
+    inner = {key: value for key, value in table.items() if isinstance(value, dict)}
+    yield name, {key: value for key, value in table.items() if f"{name}.{key}".lstrip(".") not in TABLES}
+    for key, value in inner.items():
+        yield from _tables(value, f"{name}.{key}".lstrip("."))
+
+
+def refuse_misplaced(path: Path, file: str) -> None:
+    """Refuse keys of ours in a table of the configuration file that pytest does not read, where they do nothing."""
+    read = tables_read(path)
+    for table, keys in file_tables(path).items():
+        strange = [key for key in keys if key in INI_KEYS and table not in read]
+        if strange:
+            raise SettingsError(f"{file}: {strange[0]} stands in [{table}], which pytest does not read: [{read[-1]}]")
 
 
 def refuse_unknown(unknown: Sequence[str], file: str) -> None:

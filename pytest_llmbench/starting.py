@@ -27,6 +27,7 @@ from pytest_llmbench.origins import (
     ini_origins,
     option_origins,
     refuse_empty,
+    refuse_misplaced,
     refuse_unknown,
     shadowed_keys,
 )
@@ -156,6 +157,8 @@ def _refuse_strange_keys(config: pytest.Config) -> None:
     refuse_unknown([key for key in keys if not _is_declared(config, key)], _file(config))
     refuse_unknown([key for key in overrides if not _is_declared(config, key)], "-o")
     refuse_empty(keys, _file(config))
+    if config.inipath is not None and config.inipath.is_file():
+        refuse_misplaced(config.inipath, _file(config))
 
 
 def _is_declared(config: pytest.Config, key: str) -> bool:

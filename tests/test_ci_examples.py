@@ -1,6 +1,7 @@
 """The files of examples/ci: their commands run, and do what the files say they do.
 
-What installs the plugin from a package index is not run; in its place `.venv` holds the plugin under test.
+In the place of what installs the plugin `.venv` holds the plugin under test; the installation is tried with a wheel of
+its name, without an index.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import zipfile
 from collections.abc import Iterator
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -26,18 +28,37 @@ from pytest_llmbench.option_values import parse_age
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 CI = EXAMPLES / "ci"
+CRON = str(CI / "cron.sh")
+LOGS = f"--llmb-logs={EXAMPLES / 'experiments'}"
 CURL = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 
 
+RECORDED = "grok1_314b-25.05-gb200-bf16-128"
+"""The configuration of which the cluster of these tests has a baseline of its own."""
+
+
+@pytest.fixture(scope="module")
+def baselines(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Baselines that were recorded as docs/ci.md says."""
+    folder = tmp_path_factory.mktemp("cluster")
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--rootdir={folder}", LOGS, "-k", RECORDED]
+    done = subprocess.run(
+        [*command, "--llmb-record=baselines"], cwd=folder, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder / "baselines"
+
+
 @pytest.fixture
-def home(tmp_path: Path) -> Path:
-    """A folder with a `.venv` that holds the plugin under test."""
+def home(tmp_path: Path, baselines: Path) -> Path:
+    """A folder with a `.venv` that holds the plugin under test, and with baselines of the cluster."""
     programs = tmp_path / "home" / ".venv" / "bin"
     programs.mkdir(parents=True)
     for name, module in (("pytest", "pytest"), ("llmbench", "pytest_llmbench.cli")):
         program = programs / name
         program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m {module} "$@"\n')
         program.chmod(0o755)
+    shutil.copytree(baselines, tmp_path / "home" / "baselines")
     return tmp_path / "home"
 
 
@@ -69,6 +90,7 @@ def shell(home: Path, command: list[str], **environment: str) -> subprocess.Comp
     path = {"PYTHONPATH": os.pathsep.join(sys.path), "LLMB_LOGS": str(EXAMPLES / "experiments"), "LLMB_HOME": str(home)}
     path["LLMB_HISTORY"] = str(home / "history.db")
     path["LLMB_REQUIRE"] = "nightly.txt"
+    path["LLMB_BASELINES"] = str(home / "baselines")
     (home / "nightly.txt").write_text("llama3.1_8b-*-fp8-64\ngrok1_314b-25.05-gb200-fp8-512\n")
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("GITHUB_", "CI_", "CHAT_"))}
     return subprocess.run(
@@ -150,6 +172,59 @@ def test_the_run_of_last_night_never_stands_for_one_of_tonight(name: str) -> Non
     assert parse_age(age) < timedelta(days=1)
 
 
+@pytest.mark.parametrize("name", ["github-actions.yml", "gitlab-ci.yml", "cron.sh"])
+def test_each_judges_against_the_clusters_own_baselines_and_fails_for_a_trend(name: str) -> None:
+    text = (CI / name).read_text()
+    assert text.count("--llmb-trend=fail") == 1
+    assert re.search(r'--llmb-baselines=("\$LLMB_BASELINES"|baselines) --llmb-against=recorded', text)
+
+
+def test_a_folder_without_baselines_opens_no_gate(home: Path) -> None:
+    shutil.rmtree(home / "baselines")
+    (home / "baselines").mkdir()
+    done = shell(home, ["bash", "-e", "-c", step("Judge")["run"]], LLMB_MAX_AGE="9000d")
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "expected baseline files" in done.stderr
+
+
+def installation(name: str) -> str:
+    """Return the commands with which a file installs the plugin."""
+    if name == "cron.sh":
+        lines = re.findall(r"^#   (python3 -m venv .*|\.venv/bin/pip .*)$", (CI / name).read_text(), re.MULTILINE)
+        return "\n".join(lines).replace("file:///lustre/llmb/pytest_llmbench-0.1.0-py3-none-any.whl", "$LLMB_PACKAGE")
+    if name == "github-actions.yml":
+        return str(step("Install")["run"])
+    ((_, job),) = yaml.safe_load((CI / name).read_text()).items()
+    return "\n".join(job["before_script"])
+
+
+@pytest.mark.parametrize("name", ["github-actions.yml", "gitlab-ci.yml", "cron.sh"])
+def test_the_installation_asks_no_index_for_the_package(tmp_path: Path, name: str) -> None:
+    """Whoever registers the name there would decide what the gate runs."""
+    wheel = tmp_path / "pytest_llmbench-0.1.0-py3-none-any.whl"
+    told = (
+        "Metadata-Version: 2.1\nName: pytest-llmbench\nVersion: 0.1.0\nProvides-Extra: history\nProvides-Extra: html\n"
+    )
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("pytest_llmbench/__init__.py", "")
+        archive.writestr("pytest_llmbench-0.1.0.dist-info/METADATA", told)
+        archive.writestr("pytest_llmbench-0.1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        archive.writestr("pytest_llmbench-0.1.0.dist-info/RECORD", "")
+    environment = {**os.environ, "LLMB_PACKAGE": wheel.as_uri(), "PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull}
+    environment["PATH"] = f"{Path(sys.base_prefix) / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-e", "-c", installation(name)],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert list((tmp_path / ".venv").rglob("site-packages/pytest_llmbench/__init__.py"))
+
+
 # --- GitLab -----------------------------------------------------------------------------------------------
 
 
@@ -178,9 +253,6 @@ def test_both_servers_keep_what_is_written() -> None:
 
 
 # --- cron -------------------------------------------------------------------------------------------------
-
-CRON = str(CI / "cron.sh")
-LOGS = f"--llmb-logs={EXAMPLES / 'experiments'}"
 
 
 def reports(home: Path) -> Path:

@@ -4,10 +4,15 @@
 #   LLMB_HOME=/lustre/llmb
 #   15 22 * * * /lustre/llmb/cron.sh --llmb-launch -k "grok1 and fp8"
 #
-# $LLMB_HOME holds cluster.yaml and the virtual environment .venv with pytest-llmbench[history,html]; each night's reports
-# are kept in $LLMB_HOME/reports, the verdicts of all nights in $LLMB_HOME/history.db. Cron mails what this prints. Where
-# CHAT_WEBHOOK is in the environment (set it in a file that only you can read, not in the crontab), the same message goes
-# to a chat. Ends as pytest did; 75: the last night still runs.
+# $LLMB_HOME holds cluster.yaml, the folder `baselines` with those of this cluster (docs/ci.md says how they are recorded),
+# and the virtual environment .venv. The package is on no index; a wheel, a checkout or a git URL installs it:
+#
+#   python3 -m venv .venv
+#   .venv/bin/pip install "pytest-llmbench[history,html] @ file:///lustre/llmb/pytest_llmbench-0.1.0-py3-none-any.whl"
+#
+# Each night's reports are kept in $LLMB_HOME/reports, the verdicts of all nights in $LLMB_HOME/history.db. Cron mails what
+# this prints. Where CHAT_WEBHOOK is in the environment (set it in a file that only you can read, not in the crontab), the
+# same message goes to a chat. Ends as pytest did; 75: the last night still runs.
 set -euo pipefail
 
 home=${LLMB_HOME:?the folder with cluster.yaml and .venv}
@@ -22,6 +27,7 @@ reports=$home/reports/$(date +%Y-%m-%dT%H%M%S)
 mkdir -p "$reports"
 status=0
 .venv/bin/pytest -v "$@" --llmb-history=history.db \
+    --llmb-baselines=baselines --llmb-against=recorded --llmb-trend=fail \
     --llmb-junit="$reports/junit.xml" --llmb-json="$reports/llmb.json" --llmb-html="$reports/llmb.html" \
     >"$reports/output.txt" 2>&1 9>&- || status=$?
 

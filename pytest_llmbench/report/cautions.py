@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -11,8 +12,11 @@ from pytest_llmbench.models import Caution, CautionCode
 SLOWER = ("SLOWER", "REGRESSION")
 """Verdicts of checks that know of something slower: where their item passed, nobody asked it to fail."""
 
-RED = (*SLOWER, "INVALID", "UNMATCHED", "AMBIGUOUS", "UNREADABLE", "SURVIVED")
+RED = (*SLOWER, "INVALID", "INCONCLUSIVE", "UNMATCHED", "AMBIGUOUS", "UNREADABLE", "SURVIVED")
 """Verdicts of which a test that did not fail says nothing."""
+
+LEAST = 0.01
+"""A smaller change to slower, as a fraction, fails nothing where a change is to fail."""
 
 FINDINGS = (CautionCode.REPORTED_ONLY, CautionCode.NOT_ASSERTED)
 """Cautions that the headline of a report names: what is known of these runs, and not how they were judged."""
@@ -25,12 +29,28 @@ def findings(outcomes: Sequence[dict[str, Any]]) -> Iterator[Caution]:
     """
     passed = [outcome for outcome in outcomes if outcome["status"] != "failed"]
     checks = [one for one in passed if one["kind"] == "check" and "overruled" not in one and one["verdict"] in SLOWER]
-    for kind in dict.fromkeys(check["check"] for check in checks):
-        verdicts = Counter(check["verdict"] for check in checks if check["check"] == kind)
-        yield Caution(CautionCode.REPORTED_ONLY, f"{kind}: {_counted(verdicts)}")
+    verdicts: dict[str, Counter[str]] = {}
+    for kind, verdict in (*((check["check"], check["verdict"]) for check in checks), *_without_item(outcomes)):
+        verdicts.setdefault(kind, Counter())[verdict] += 1
+    for kind, of_kind in verdicts.items():
+        yield Caution(CautionCode.REPORTED_ONLY, f"{kind}: {_counted(of_kind)}")
     overruled = Counter(one["overruled"] for one in passed if one.get("overruled") in RED)
     if overruled:
         yield Caution(CautionCode.NOT_ASSERTED, f"not asserted: {_counted(overruled)}")
+
+
+def _without_item(outcomes: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Yield a trend for each configuration that did not fail though it became slower for good, and whose nights have no
+    item: a user's own tests need none, and a selection may leave it out."""
+    items = {one["id"] for one in outcomes if one.get("check") == "trend"}
+    slower = {one["configuration"]["id"] for one in outcomes if one["status"] != "failed" and _became_slower(one)}
+    yield from (("trend", "SLOWER") for _ in slower - items)
+
+
+def _became_slower(outcome: Mapping[str, Any]) -> bool:
+    standing = [one for one in outcome.get("changes", ()) if one["stands"] and one.get("acknowledged") is None]
+    slower = [float(one["difference"]) for one in standing if one["difference"] > 0]
+    return math.prod(1 + difference for difference in slower) >= 1 + LEAST
 
 
 def with_findings(state: str, outcomes: Sequence[dict[str, Any]]) -> str:

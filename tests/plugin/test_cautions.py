@@ -147,6 +147,12 @@ def test_keys_in_a_file_that_pytest_does_not_read_are_told(
     assert cautions(generated(GROK)) == {"overridden": text}
 
 
+def test_what_a_conftest_sets_is_told(cautions: Cautions, generated: Write, pytester: pytest.Pytester) -> None:
+    pytester.makeconftest("def pytest_configure(config): config.option.llmb_tolerance = '40%'")
+    text = "tolerance 40 %, not 5 % (--llmb-tolerance of a conftest or an @file)"
+    assert cautions(generated(GROK)) == {"tolerance": text}
+
+
 # --- baselines --------------------------------------------------------------------------------------------
 
 
@@ -293,3 +299,25 @@ def test_a_green_night_that_is_known_to_be_slower_says_so_first(
     asked = judged(f"--llmb-logs={months}", "-k", GROK, "-q", "--llmb-trend=fail", *workers)
     assert asked.ret == pytest.ExitCode.TESTS_FAILED
     assert "caution" not in capsys.readouterr().out
+
+
+def test_a_users_own_test_needs_no_item_for_the_nights(
+    cautions: Cautions, months: Path, pytester: pytest.Pytester
+) -> None:
+    pytester.makepyfile(test_mine="def test_it(llmb_verdict): assert not llmb_verdict.failed")
+    assert cautions(months, "test_mine.py", "-k", GROK) == {"reported-only": "trend: 1 SLOWER"}
+
+
+def test_a_change_that_no_entry_may_accept_asks_for_a_recording(
+    judged: Judge, baselines: dict[str, Baseline], tmp_path: Path
+) -> None:
+    first = datetime.now(UTC) - timedelta(days=30)
+    for night in range(30):
+        factor = (1.14 if night >= 20 else 1.0) * (1 + 0.002 * ((night * 7) % 5 - 2))
+        write_run(tmp_path, baselines[GROK], factor=factor, started=first + timedelta(days=night), job_id=str(night))
+    session = judged(f"--llmb-logs={tmp_path}", "-k", f"test_trend and {GROK}", "--llmb-trend=fail")
+    (told,) = [one for one in session.reports if one.get("check") == "trend"]
+    assert told["lines"] == [
+        "it is more than the 10 % that an entry may accept; record what is slower than that: --llmb-record=DIR "
+        "--llmb-accept-drift=REASON"
+    ]

@@ -81,6 +81,22 @@ def test_a_key_that_does_nothing_is_refused(refused: Refused, pytester: pytest.P
 
 
 @pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("pytest.ini", "[tool:pytest]\nllmb_trend = fail\n", "llmb_trend stands in [tool:pytest], which pytest"),
+        ("pytest.ini", "[llmbench]\nllmb_trend = fail\n[pytest]\n", "stands in [llmbench], which pytest does not read"),
+        ("pyproject.toml", '[tool.llmbench]\nllmb_trend = "fail"\n', "stands in [tool.llmbench], which pytest"),
+        ("pyproject.toml", '[pytest]\nllmb_trend = "fail"\n', "llmb_trend stands in [pytest], which pytest"),
+    ],
+)
+def test_a_key_in_a_table_that_pytest_does_not_read_is_refused(
+    refused: Refused, pytester: pytest.Pytester, name: str, text: str, told: str
+) -> None:
+    pytester.path.joinpath(name).write_text(text, encoding="utf-8")
+    assert told in refused()
+
+
+@pytest.mark.parametrize(
     ("arguments", "told"),
     [
         (["-o", "llmb_trned=fail"], "-o: there is no ini key llmb_trned (did you mean 'llmb_trend'?)"),

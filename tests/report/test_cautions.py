@@ -28,6 +28,10 @@ def trend(identifier: str = "x", verdict: str = "SLOWER", status: Status = Statu
     return describe_check(Check("trend", identifier, status, verdict, "+3.1 % since 2025-11-02"))
 
 
+def change(difference: float, **fields: Any) -> dict[str, Any]:
+    return {"kind": "step", "stands": True, "difference": difference, "acknowledged": None, **fields}
+
+
 def made(described: list[dict[str, Any]], cautions: tuple[Caution, ...], exit_code: int = 0) -> dict[str, Any]:
     return document(described, ASKED, Ending(exit_code, cautions=cautions), NOW)
 
@@ -45,7 +49,7 @@ def in_github(described: list[dict[str, Any]], cautions: tuple[Caution, ...] = (
 
 
 def in_title(described: list[dict[str, Any]], cautions: tuple[Caution, ...] = ()) -> str:
-    (title,) = re.findall("<title>(.*)</title>", page(described, NOW, cautions))
+    (title,) = map(str, re.findall("<title>(.*)</title>", page(described, NOW, cautions)))
     return title
 
 
@@ -76,6 +80,12 @@ def test_the_first_word_of_a_chat_is_no_bare_green() -> None:
         ([check(verdict=Verdict.INCONCLUSIVE)], []),
         ([trend(status=Status.FAILED)], []),
         ([check(verdict=Verdict.REGRESSION), trend()], ["weak-scaling: 1 REGRESSION", "trend: 1 SLOWER"]),
+        ([told(changes=[change(0.03)])], ["trend: 1 SLOWER"]),
+        ([told(changes=[change(0.03)]), trend(told()["id"])], ["trend: 1 SLOWER"]),
+        ([told(changes=[change(0.03)]), trend(told()["id"], "ACKNOWLEDGED")], []),
+        ([told(changes=[change(0.03, stands=False), change(0.005), change(-0.2)])], []),
+        ([told(changes=[change(0.03, acknowledged={"reason": "a fix"})])], []),
+        ([told(changes=[change(0.006), change(0.006)])], ["trend: 1 SLOWER"]),
         ([told(verdict="NOT_ASSERTED", overruled="REGRESSION")], ["not asserted: 1 REGRESSION"]),
         ([told("skipped", verdict="NOT_ASSERTED", overruled="PASS")], []),
         ([{**trend(), "overruled": "SLOWER"}], ["not asserted: 1 SLOWER"]),
