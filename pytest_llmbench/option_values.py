@@ -21,6 +21,16 @@ if TYPE_CHECKING:
 
 Converted = TypeVar("Converted")
 
+DAYS = {
+    **dict.fromkeys(("d", "day", "days"), 1),
+    **dict.fromkeys(("w", "week", "weeks"), 7),
+    **dict.fromkeys(("mo", "month", "months"), 31),
+    **dict.fromkeys(("y", "year", "years"), 366),
+}
+"""The units in which it is said how long something is kept, in days: rather too many than too few."""
+
+MINUTES_OR_HOURS = ("m", "min", "minute", "minutes", "h", "hour", "hours", "s", "second", "seconds")
+
 
 class OptionValues(ChainMap[str, Any]):
     """The values of options by `dest`: those that were given as options, and behind them those of ini keys."""
@@ -188,7 +198,7 @@ def parse_age(text: str) -> timedelta:
     """Read `90m`, `36h`, `1.5d` or `2w`; ValueError otherwise."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([mhdw])", text)
     if not found or float(found[1]) == 0:
-        raise ValueError("expected a number above 0 with m, h, d or w, such as 36h")
+        raise ValueError("expected a number above 0 with m, h, d or w (m: minutes), such as 36h")
     return (
         float(found[1])
         * {
@@ -198,6 +208,20 @@ def parse_age(text: str) -> timedelta:
             "w": timedelta(weeks=1),
         }[found[2]]
     )
+
+
+def parse_days(text: str) -> timedelta:
+    """Read how long something is kept: `400d`, `8w`, `6mo` (or months) of 31 days, `2y` of 366; ValueError otherwise.
+
+    Elsewhere `m` is minutes and to many people it is months: what removes things takes neither.
+    """
+    found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?)\s*([a-z]+)", text, re.ASCII)
+    unit = found[2] if found else ""
+    if unit in MINUTES_OR_HOURS:
+        raise ValueError(f"{unit!r} is no unit of a day or more: write 30d, 4w, 1mo (a month) or 1y")
+    if not found or unit not in DAYS or float(found[1]) == 0:
+        raise ValueError("expected a number above 0 with d, w, mo (months) or y, such as 400d")
+    return float(found[1]) * timedelta(days=DAYS[unit])
 
 
 def parse_window(text: str) -> timedelta | None:

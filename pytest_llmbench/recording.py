@@ -26,6 +26,7 @@ from pytest_llmbench.models import (
     Note,
     Outcome,
     Reason,
+    Recipe,
     Recording,
     Status,
     Verdict,
@@ -72,14 +73,15 @@ def record(
     now: datetime,
     author: str = "",
     *,
-    known: Collection[Baseline] = (),
+    recipes: Collection[Recipe] = (),
 ) -> tuple[tuple[Outcome, ...], tuple[Path, ...]]:
     """Write a recorded baseline for each selected item with valid runs to `settings.record`; judge nothing.
 
     Returns the outcomes and the files that were written. Items with a valid run are skipped, one whose newest run is
     invalid fails, and so does one that would move beyond the drift budget without a reason; without any valid run all
-    fail. Raises RecordError where the files cannot be written. `author` is who records, `known` the baselines
-    that the session read: one that was recorded elsewhere is the beginning of drift, too.
+    fail. Raises RecordError where the files cannot be written. `author` is who records, `recipes` the baseline
+    files that the session read: a value that was recorded elsewhere is the beginning of drift, too, and a file keeps
+    what its recipe is called.
     """
     if settings.record is None:
         raise ValueError("settings.record is not set")
@@ -95,7 +97,7 @@ def record(
         for key, runs in valid.items()
         if runs and key not in refused
     }
-    recorded, drifted, written = _written(measured, settings.record, settings, known)
+    recorded, drifted, written = _written(measured, settings.record, settings, recipes)
     refused |= drifted
     replaced = [change for _, changed in written for change in changed]
     nothing = "" if recorded or refused else "nothing was recorded: no valid run was found"
@@ -126,7 +128,7 @@ def _recorded(
 
 
 def _written(
-    measured: Recorded, directory: Path, settings: Settings, known: Collection[Baseline]
+    measured: Recorded, directory: Path, settings: Settings, recipes: Collection[Recipe]
 ) -> tuple[Recorded, dict[Key, Refusal], Written]:
     """Return what was recorded, why the rest may not be, and the files with what they replaced."""
     from pytest_llmbench.baseline.write import alone, recorded_before, write_recorded
@@ -134,9 +136,10 @@ def _written(
     if not measured:
         return {}, {}, ()
     with alone(directory):
+        known = [baseline for recipe in recipes for baseline in recipe.baselines]
         before = recorded_before(directory, measured, known)
         recorded, refused = _accepted(measured, before, settings)
-        return recorded, refused, write_recorded(directory, list(recorded.values()))
+        return recorded, refused, write_recorded(directory, list(recorded.values()), recipes)
 
 
 def _accepted(

@@ -149,8 +149,8 @@ class Session:
         if self.settings.record is None:
             outcomes = settle(self.batch, selected, self.settings)
         else:
-            known = [baseline for recipe in self.catalogue.recipes for baseline in recipe.baselines]
-            outcomes, paths = record(self.batch, selected, self.settings, self.now, self._author(), known=known)
+            recipes = self.catalogue.recipes
+            outcomes, paths = record(self.batch, selected, self.settings, self.now, self._author(), recipes=recipes)
             self.written += [f"wrote {wording.place(path, self.directory)}" for path in paths]
         self._short = sum(outcome.failed for outcome in outcomes) + len(self.failing_strays) >= SHORT_FROM
         self.context = next((outcome.context for outcome in outcomes if outcome.context), "")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from io import StringIO
 from pathlib import Path
 
 import builders
@@ -14,9 +15,11 @@ import pytest
 from remembered import ID, START, document, nights, outcome
 
 from pytest_llmbench import cli
+from pytest_llmbench.history.look import prune
 from pytest_llmbench.history.place import Place
 from pytest_llmbench.history.unsaved import keep
 from pytest_llmbench.history.write import write
+from pytest_llmbench.option_values import parse_days
 
 FP8 = replace(builders.KEY, dtype="fp8")
 
@@ -78,8 +81,8 @@ def test_list_says_that_nothing_fits(command: Command) -> None:
     assert "no run that fits; without -k and --since `list` shows all" in command("list", "-k", "llama", code=2)
 
 
-def test_list_of_an_empty_history_asks_for_nothing_to_be_left_out(command: Command) -> None:
-    command("prune", "--keep", "1d")
+def test_list_of_an_empty_history_asks_for_nothing_to_be_left_out(command: Command, history: Place) -> None:
+    prune(history, datetime.now(UTC), dry_run=False)
     assert "no run in it" in command("list", code=2)
 
 
@@ -175,18 +178,75 @@ def test_prune_makes_no_store_of_a_mistyped_name(tmp_path: Path, capsys: pytest.
 
 
 def test_prune_tells_what_it_removes(command: Command) -> None:
-    assert "would remove 2 verdicts, 1 session, 2 runs from before" in command(
-        "prune", "--keep", f"{_days_since_the_first()}d", "--dry-run"
-    )
+    keep = ("--keep", f"{_days_since_the_first()}d")
+    told = "2 verdicts, 1 session, 2 runs\n  of 2025-11-02; 2 sessions stay"
+    assert command("prune", *keep, "--dry-run") == f"would remove {told}\n"
     assert len(command("list").splitlines()) == 6
-    assert command("prune", "--keep", f"{_days_since_the_first()}d").startswith("removed 2 verdicts, 1 session, 2 runs")
+    assert command("prune", *keep, "--yes") == f"removed {told}\n"
     assert len(command("list").splitlines()) == 4
+    assert command("prune", *keep, "--yes").startswith("nothing to remove: no session from before ")
+
+
+@pytest.mark.parametrize(("answer", "rows"), [("y\n", 4), ("YES\n", 4), ("n\n", 6), ("\n", 6), ("", 6)])
+def test_prune_shows_what_would_go_and_asks(
+    command: Command, monkeypatch: pytest.MonkeyPatch, answer: str, rows: int
+) -> None:
+    class Terminal(StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr("sys.stdin", Terminal(answer))
+    shown = command("prune", "--keep", f"{_days_since_the_first()}d", code=0 if rows == 4 else 2)
+    assert "removes 2 verdicts, 1 session, 2 runs" in shown
+    assert "of 2025-11-02; 2 sessions stay" in shown
+    assert len(command("list").splitlines()) == rows
+
+
+def test_prune_removes_nothing_where_nobody_can_be_asked(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A nightly job says --yes."""
+    monkeypatch.setattr("sys.stdin", StringIO("y\n"))
+    told = command("prune", "--keep", f"{_days_since_the_first()}d", code=2)
+    assert "nothing was removed: --yes removes 2 verdicts, 1 session, 2 runs" in told
+    assert len(command("list").splitlines()) == 6
+
+
+@pytest.mark.parametrize("keep", ["1d", "2w", "1mo"])
+def test_prune_leaves_a_store_alone_of_which_nothing_would_stay(command: Command, keep: str) -> None:
+    """The cluster stood still for long, or a clock is wrong."""
+    told = command("prune", "--keep", keep, "--yes", code=2)
+    assert "as all of it would go: 5 verdicts, 3 sessions, 4 runs, of 2025-11-02 to 2025-11-20; 0 sessions stay" in told
+    assert len(command("list").splitlines()) == 6
+    assert "would remove 5 verdicts, 3 sessions" in command("prune", "--keep", keep, "--dry-run")
+
+
+@pytest.mark.parametrize("keep", ["1m", "90min", "36h", "20 hours", "3600s"])
+def test_prune_takes_no_minutes_and_hours(
+    command: Command, history: Place, capsys: pytest.CaptureFixture[str], keep: str
+) -> None:
+    """`m` is minutes elsewhere, and meant as months it removed everything."""
+    with pytest.raises(SystemExit):
+        cli.main(["history", "prune", f"--keep={keep}", "--yes", "--history", history.shown])
+    told = " ".join(capsys.readouterr().err.split())
+    assert "is no unit of a day or more: write 30d, 4w, 1mo (a month) or 1y" in told
+    assert len(command("list").splitlines()) == 6
+
+
+@pytest.mark.parametrize("text", ["1M", "d", "7", "0d", "0.0y", "1e3d", "\u0663d", "-1d", ""])
+def test_what_is_no_time_to_keep_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="expected a number above 0 with d, w, mo"):
+        parse_days(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "days"),
+    [("400d", 400), ("1 day", 1), ("8w", 56), ("2 weeks", 14), ("6mo", 186), ("1month", 31), ("1.5y", 549)],
+)
+def test_months_and_years_are_rather_too_long(text: str, days: int) -> None:
+    assert parse_days(text) == timedelta(days=days)
 
 
 def _days_since_the_first() -> int:
     """Return an age between those of the first session and the others."""
-    from datetime import UTC, datetime
-
     return (datetime.now(UTC) - START - timedelta(days=8)).days
 
 

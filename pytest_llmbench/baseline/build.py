@@ -43,13 +43,11 @@ class Model:
 class RecipeFile:
     """A recipe with what only lint and recording need.
 
-    `dp_excludes_ep`: the DP column counts copies of all the experts. `tolerances`, `budgets` and `drift_budget` stand
-    for the whole file.
+    `tolerances`, `budgets` and `drift_budget` stand for the whole file.
     """
 
     recipe: Recipe
     models: tuple[tuple[str, Model], ...]
-    dp_excludes_ep: bool
     tolerances: tuple[Tolerance, ...] = ()
     budgets: tuple[Budget, ...] = ()
     drift_budget: float | None = None
@@ -72,13 +70,13 @@ def recipe_file(path: Path, kind: str, entry: Entry) -> RecipeFile:
         launch=_plain(launch) if launch else (),
         path=path,
         log=_log(entry),
+        dp_excludes_ep=bool(entry.get("dp_excludes_ep")),
     )
     models = tuple((size, _model(model)) for size, model in entry["models"].values.items())
     budgets = merged_budgets(_budgets(path, entry))
     return RecipeFile(
         recipe,
         models,
-        bool(entry.get("dp_excludes_ep")),
         entry.get("tolerance", ()),
         budgets,
         entry.get("drift_budget"),

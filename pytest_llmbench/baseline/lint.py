@@ -116,7 +116,7 @@ def _cell_differences(file: RecipeFile, arithmetic: Arithmetic) -> Iterator[_Dif
 
 def _structural_differences(file: RecipeFile) -> Iterator[_Difference]:
     for baseline in file.recipe.baselines:
-        for found in contradictions(baseline.configuration, dp_excludes_ep=file.dp_excludes_ep):
+        for found in contradictions(baseline.configuration, dp_excludes_ep=file.recipe.dp_excludes_ep):
             yield _Difference(baseline.key.id, found.column, found.printed, found.expected, baseline.source.line)
 
 

@@ -23,31 +23,34 @@ from pytest_llmbench.tolerance import merged
 PATIENCE_SECONDS = 60.0
 """So long a session waits for another one that records into the same folder, which takes much less than a second."""
 
-_OWN = re.compile(
-    r"^(?:title|framework|names|layout|launch|errata):[^\n]*\n(?:(?:[ \t#\-][^\n]*)?\n)*", re.MULTILINE | re.ASCII
-)
-"""The keys of a recorded file that no recording writes, with their lines: they stay as they are."""
+_OWNED = "title|framework|names|layout|launch|errata|dp_excludes_ep"
+
+_OWN = re.compile(rf"^(?:{_OWNED}):[^\n]*\n(?:(?:[ \t#\-][^\n]*)?\n)*", re.MULTILINE | re.ASCII)
+"""The keys of a recorded file that no recording changes, with their lines: they stay as they are."""
+
+_KEY = re.compile(r"^(\w+):", re.MULTILINE | re.ASCII)
 
 STATISTIC = "trimmed_mean"
 """No single slow step moves it. The mean stands beside it in the file: only that tells where each sixth step stalls."""
 
 
 def write_recorded(
-    directory: Path, recorded: Sequence[tuple[Baseline, Recording]]
+    directory: Path, recorded: Sequence[tuple[Baseline, Recording]], recipes: Iterable[Recipe] = ()
 ) -> tuple[tuple[Path, tuple[str, ...]], ...]:
     """Write <directory>/<recipe>/<release>.yaml for every recipe and release among the recordings.
 
-    Each file keeps the other configurations that it already holds, the keys that only its owner writes (names, launch),
-    its tolerances and its budgets: those of the whole file apply to what is added, too, and one in the published file
-    only where there is none. Returns the paths, each with a line for every configuration that it replaced (`id: 7.331 s
-    -> 7.402 s (+1.0 %)`). Raises RecordError before anything is written where a file cannot be merged with (published,
-    unreadable, measured another way), and where a place cannot be written.
+    Each file keeps the other configurations that it already holds, the keys that only its owner writes (names, launch)
+    or else what the `recipes` that the session read call it (title, framework, names), its tolerances and its budgets:
+    those of the whole file apply to what is added, too, and one in the published file only where there is none. Returns
+    the paths, each with a line for every configuration that it replaced (`id: 7.331 s -> 7.402 s (+1.0 %)`). Raises
+    RecordError before anything is written where a file cannot be merged with (published, unreadable, measured another
+    way), and where a place cannot be written.
     """
     files: list[tuple[Path, str, dict[Key, Baseline]]] = []
     changes: list[tuple[Path, tuple[str, ...]]] = []
     for path, baselines in sorted(_by_file(directory, recorded).items()):
         existing, shared = _existing(path)
-        shared = _with_drift_budget(shared, baselines.values())
+        shared = _with_drift_budget(_called(shared, next(iter(baselines)), recipes), baselines.values())
         replaced = tuple(
             f"{baseline.key.id}: {_change(existing[key].step_seconds, baseline.step_seconds)}"
             for key, baseline in sorted(baselines.items())
@@ -101,6 +104,25 @@ def _with_drift_budget(shared: Shared, baselines: Iterable[Baseline]) -> Shared:
     """Return the limits of a file with the smallest drift budget of what is added, where it has none itself."""
     stated = [one.drift_budget for one in baselines if one.drift_budget is not None]
     return shared._replace(drift_budget=min(stated)) if shared.drift_budget is None and stated else shared
+
+
+def _called(shared: Shared, key: Key, recipes: Iterable[Recipe]) -> Shared:
+    """Return the limits of a file with what its recipe is called, as far as it does not say it itself: without its
+    names nothing would match the runs of a recipe that only its owner's file describes."""
+    import yaml
+
+    same = [recipe for recipe in recipes if (recipe.name, recipe.release) == (key.recipe, key.release)]
+    names = list(dict.fromkeys(name for one in same for name in one.names))
+    facts: dict[str, object] = {
+        "title": next((one.title for one in same if one.title), ""),
+        "framework": next((one.framework for one in same if one.framework), ""),
+        "names": [name for name in names if names != [key.recipe]],
+        "dp_excludes_ep": any(one.dp_excludes_ep for one in same),
+    }
+    own = set(_KEY.findall(shared.own))
+    missing = {name: value for name, value in facts.items() if value and name not in own}
+    text = yaml.safe_dump(missing, sort_keys=False, allow_unicode=True, width=110, default_flow_style=None)
+    return shared._replace(own=f"{text}{shared.own}") if missing else shared
 
 
 def _by_file(directory: Path, recorded: Sequence[tuple[Baseline, Recording]]) -> dict[Path, dict[Key, Baseline]]:

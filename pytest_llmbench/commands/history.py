@@ -6,7 +6,8 @@ import argparse
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from pathlib import Path
@@ -21,6 +22,7 @@ from pytest_llmbench.options import OPTIONS
 if TYPE_CHECKING:
     import pandas as pd
 
+    from pytest_llmbench.history.look import Extent
     from pytest_llmbench.history.place import Place
 
 Converted = TypeVar("Converted")
@@ -29,6 +31,9 @@ WRAPPED: dict[str, Any] = {"subsequent_indent": " " * 21, "break_long_words": Fa
 
 FORMATS = ("csv", "parquet", "json")
 WHOLE = ("number", "gpus", "attempts")
+NOTHING_STAYS = (
+    "nothing was removed, as all of it would go: {}; remove the store itself if that is meant, or look at the clock"
+)
 ANYTHING = "a number of `list`, or the id of a configuration for its last run"
 TEXTS = ("item", "text", "reason", "baseline", "tolerance", "name", "job_id", "launcher", "log", "attempts")
 
@@ -48,8 +53,10 @@ def add(commands: Subparsers) -> None:
     exporting.add_argument("--format", choices=FORMATS, help="Default: by the ending of FILE, else csv.")
     exporting.add_argument("-o", "--output", metavar="FILE", type=Path, help="Default: printed.")
     pruning = actions.add_parser("prune", help="Remove what old sessions said, and runs that nothing is said of.")
-    pruning.add_argument("--keep", metavar="AGE", type=_age, required=True, help="Keep what is younger: 400d.")
+    keep = "Keep what is younger: 400d, 8w, 6mo (months), 2y."
+    pruning.add_argument("--keep", metavar="AGE", type=_age, required=True, help=keep)
     pruning.add_argument("--dry-run", action="store_true", help="Tell what would be removed, and remove nothing.")
+    pruning.add_argument("--yes", action="store_true", help="Remove without asking, as a nightly job has to.")
     adding = actions.add_parser("add", help="Store what a session could not, from the file that it left.")
     adding.add_argument("files", metavar="FILE", nargs="+", type=Path, help="llmb-history-unsaved-*.json")
     metavar = next(option.metavar for option in OPTIONS if option.flag == "--llmb-history")
@@ -74,9 +81,9 @@ def _moment(text: str) -> datetime:
 
 
 def _age(text: str) -> timedelta:
-    from pytest_llmbench.option_values import parse_age
+    from pytest_llmbench.option_values import parse_days
 
-    return _argument(parse_age, text)
+    return _argument(parse_days, text)
 
 
 def _argument(convert: Callable[[str], Converted], text: str) -> Converted:
@@ -223,12 +230,47 @@ def _table(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
 
 
 def _prune(place: Place, arguments: argparse.Namespace) -> str:
-    from pytest_llmbench.history.look import prune
+    """Show what goes, ask or be told not to, and remove it; a store of which nothing would stay is left alone."""
+    from pytest_llmbench.history.look import prune, sessions_before
 
     before = datetime.now(UTC) - arguments.keep
-    removed = prune(place, before, dry_run=arguments.dry_run)
-    told = ", ".join(wording.counted(count, name.removesuffix("s")) for name, count in removed.items())
-    return f"{'would remove' if arguments.dry_run else 'removed'} {told} from before {before:%Y-%m-%d}"
+    extent = sessions_before(place, before)
+    if not extent.sessions:
+        return f"nothing to remove: no session from before {before:%Y-%m-%d}"
+    told = f"{_counted(prune(place, before, dry_run=True))}\n  {_dates(extent)}"
+    if arguments.dry_run:
+        return f"would remove {told}"
+    if not extent.stay:
+        raise HistoryError(f"{place.shown}: {NOTHING_STAYS.format(_in_one_line(told))}")
+    if not (arguments.yes or _is_agreed(f"removes {told}")):
+        raise HistoryError(f"{place.shown}: nothing was removed: --yes removes {_in_one_line(told)}")
+    return f"removed {_counted(prune(place, before, dry_run=False))}\n  {_dates(extent)}"
+
+
+def _counted(removed: Mapping[str, int]) -> str:
+    return ", ".join(wording.counted(count, name.removesuffix("s")) for name, count in removed.items())
+
+
+def _in_one_line(told: str) -> str:
+    return ", ".join(map(str.strip, told.splitlines()))
+
+
+def _dates(extent: Extent) -> str:
+    """Return `of 2025-01-01 to 2025-03-02; 30 sessions stay`."""
+    if extent.oldest is None or extent.newest is None:
+        return "of no day"
+    days = list(dict.fromkeys(f"{one:%Y-%m-%d}" for one in (extent.oldest, extent.newest)))
+    return (
+        f"of {' to '.join(days)}; {wording.counted(extent.stay, 'session')} {'stays' if extent.stay == 1 else 'stay'}"
+    )
+
+
+def _is_agreed(question: str) -> bool:
+    """Ask whoever sits at the terminal; where nobody does, nobody agreed."""
+    if not sys.stdin.isatty():
+        return False
+    tell(f"{question}\ngo on? [y/N]")
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _add(place: Place, arguments: argparse.Namespace) -> str:

@@ -6,7 +6,7 @@ import json
 import math
 import struct
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_llmbench.errors import HistoryError, did_you_mean
 from pytest_llmbench.history import digests
@@ -21,6 +21,16 @@ Rows = list[dict[str, Any]]
 
 NESTED = ("nodes", "jobs", "log_fingerprints", "environment", "mean_of", "log_sha256", "options")
 """The columns that hold lists and dictionaries, besides `metrics`."""
+
+
+class Extent(NamedTuple):
+    """Sessions before a moment: how many, when the first and the last began (None: there is none), how many stay."""
+
+    sessions: int
+    oldest: datetime | None
+    newest: datetime | None
+    stay: int
+
 
 _NEVER = datetime.min.replace(tzinfo=UTC)
 
@@ -101,6 +111,22 @@ def prune(place: Place, before: datetime, *, dry_run: bool) -> dict[str, int]:
     if not dry_run:
         digests.renew(place)
     return removed
+
+
+def sessions_before(place: Place, before: datetime) -> Extent:
+    """Return which sessions `prune` removes, and how many stay."""
+    from sqlalchemy import func, select
+
+    from pytest_llmbench.history.tables import SESSION, stored
+
+    began = SESSION.c.started
+    with connected(place, writes=True) as connection:  # it is looked at as the version that `prune` makes of it
+        migrate(connection, place.shown)
+        gone = select(func.count(), func.min(began), func.max(began)).where(began < stored(before))
+        count, oldest, newest = connection.execute(gone).one()
+        stay = connection.execute(select(func.count()).where(began >= stored(before))).scalar_one()
+        connection.rollback()
+    return Extent(count, oldest, newest, stay)
 
 
 def _holds(configuration: str, words: str) -> bool:

@@ -254,7 +254,10 @@ class Erratum:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """One baseline file: a workload in one release of the documents."""
+    """One baseline file: a workload in one release of the documents.
+
+    `dp_excludes_ep`: the DP column counts copies of all the experts.
+    """
 
     name: str
     release: str
@@ -269,3 +272,4 @@ class Recipe:
     launch: tuple[tuple[str, object], ...]
     path: Path
     log: RegexDialect | None = None
+    dp_excludes_ep: bool = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import secrets
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,8 @@ from pytest_llmbench.yamlfile.text import read_text
 
 LARGEST_BYTES = 16 << 20
 WIDTH = 79
+
+_RECORDED = re.compile(r"""^kind:\s*['"]?recorded\b""", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,8 @@ def write_drafts(imported: Imported, output: Path, *, force: bool) -> tuple[Writ
     """Write drafts below a folder, as <recipe>/<release>.yaml, or the only one to a file (`*.yaml`, `*.yml`).
 
     A file that is there and is another one is kept unless `force`; its difference is returned either way. Raises
-    BaselineError where a place cannot be written, and for several recipes and one file.
+    BaselineError where a place cannot be written, where something was recorded there (with it would go what was
+    accepted), and for several recipes and one file.
     """
     is_file = output.suffix in (".yaml", ".yml") and not output.is_dir()
     if is_file and len(imported.drafts) > 1:
@@ -91,6 +95,10 @@ def _written(path: Path, text: str, *, force: bool) -> Written:
         before = path.read_text(encoding="utf-8") if os.path.lexists(path) else None
         if before == text:
             return Written(path, "unchanged")
+        if before is not None and _RECORDED.search(before):
+            raise BaselineError(
+                f"{path}: found recorded baselines, which a document does not replace; move the file or write elsewhere"
+            )
         if before is not None and not force:
             return Written(path, "kept", _difference(path, before, text))
         path.parent.mkdir(parents=True, exist_ok=True)

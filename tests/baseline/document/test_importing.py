@@ -148,3 +148,14 @@ def test_a_document_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
         read_document(path)
     path.write_bytes(b"\xef\xbb\xbfa")
     assert read_document(path) == "a"
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_document_never_replaces_what_was_recorded(tmp_path: Path, force: bool) -> None:
+    """With the file would go every value that was accepted, and drift would begin anew."""
+    (file,) = write_drafts(imported(), tmp_path, force=False)
+    text = file.path.read_text(encoding="utf-8").replace("kind: published", "kind: recorded")
+    file.path.write_text(text, encoding="utf-8")
+    with pytest.raises(BaselineError, match="found recorded baselines, which a document does not replace"):
+        write_drafts(imported(), tmp_path, force=force)
+    assert file.path.read_text(encoding="utf-8") == text
