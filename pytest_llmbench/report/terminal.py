@@ -50,6 +50,8 @@ NOTEWORTHY = (
     "repeats",
     "repeats-disagree",
     "repeat-lost",
+    "hiccup",
+    "hiccups-often",
     "build-unknown",
     "attempts",
     "segments",
