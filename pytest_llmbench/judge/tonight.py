@@ -29,7 +29,7 @@ def tonight_of(newest: Measurement, evidence: Evidence) -> Tonight:
     """
     runs, lost = nights.repeats(newest, evidence)
     older = nights.history(runs, evidence)
-    usual = hiccup.counted(runs, older, evidence.baseline)
+    usual = hiccup.counted(runs, older, evidence)
     notes = (*usual.notes, *(Note("repeat-lost", f"a repeat cannot be judged: {one.problems[0].text}") for one in lost))
     if len(runs) == 1:
         return Tonight(runs, usual.runs, (*notes, *_unknown_build(newest, evidence)))
