@@ -16,6 +16,9 @@ TRIMMED = 0.2
 NORMAL = 1.4826
 """The standard deviation of normal values over their median absolute deviation."""
 
+HICCUP = 0.05
+"""The share of steps that a hiccup has at most."""
+
 EXCESS = 0.03
 DEVIATIONS = 5
 """A straggler is above the median by more than this share of it, and by more than so many deviations."""

@@ -11,15 +11,12 @@ import numpy as np
 from pytest_llmbench import wording
 from pytest_llmbench.judge.margin import EQUAL, Answer
 from pytest_llmbench.models import Baseline, Estimate, Evidence, Measurement
-from pytest_llmbench.robust import mean, trimmed_mean, winsorised
+from pytest_llmbench.robust import HICCUP, mean, trimmed_mean, winsorised
 
 if TYPE_CHECKING:
     from pytest_llmbench.models import Floats
 
     Statistic = Callable[[Floats, Sequence[int]], float]
-
-HICCUP = 0.05
-"""The share of steps whose stall does not fail a run by the literal rule against a recorded baseline."""
 
 STALLS = 1.25
 """What slow steps may add to a mean: more in a baseline excuses nothing, and more in a run is no hiccup."""

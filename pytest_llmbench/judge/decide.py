@@ -193,19 +193,19 @@ class _Finding:
 
 def _compared(evidence: Evidence, newest: Measurement) -> Judgement:
     together = tonight_of(newest, evidence)
-    tonight = together.runs
+    tonight, counted = together.runs, together.counted
     older = nights.history(tonight, evidence)
-    noise = noise_of(evidence, older, tonight)
-    found = estimate(tonight, evidence, noise)
-    shape = shape_of(tonight)
-    finding = _finding(found, tonight, evidence, shape)
-    meets = agreement.meets_point(tonight, evidence, found)
+    noise = noise_of(evidence, older, counted)
+    found = estimate(counted, evidence, noise)
+    shape = shape_of(together)
+    finding = _finding(found, counted, evidence, shape)
+    meets = agreement.meets_point(counted, evidence, found)
     if together.apart:
         finding = _apart(finding)
-        meets = all(_meets_alone(one, evidence, noise) for one in tonight)
+        meets = all(_meets_alone(one, evidence, noise) for one in counted)
     if finding.reason is Reason.CANNOT_TELL and len(tonight) == 1:
-        finding = _over_nights(evidence, newest, older, meets) or finding
-    told = words.told(finding.verdict, finding.because, found, newest)
+        finding = _over_nights(evidence, counted[0], older, meets) or finding
+    told = words.told(finding.verdict, finding.because, found, counted[0])
     judgement = _verdict(evidence, finding.verdict, finding.reason, told, newest)
     return replace(
         judgement,
@@ -214,6 +214,7 @@ def _compared(evidence: Evidence, newest: Measurement) -> Judgement:
         notes=(
             *together.notes,
             *words.doubts(found),
+            *words.baseline_doubts(evidence.baseline),
             *filter(None, [shape.warming_up]),
             *shape.notes,
             *judgement.notes,

@@ -34,8 +34,7 @@ def estimate(runs: Sequence[Measurement], evidence: Evidence, run_noise: Noise) 
         return _threshold_only(difference, bound, inside[0], evidence, run_noise)
     per_run = run_sigma(run_noise, inside)
     rounding = rounding_error(baseline)
-    recorded = baseline.recording.runs if baseline.recording else math.inf
-    error = margin.error(run_noise, inside, rounding**2 + per_run**2 / recorded, evidence.level)
+    error = margin.error(run_noise, inside, rounding**2 + per_run**2 / recorded_groups(baseline), evidence.level)
     return Estimate(
         difference=difference,
         standard_error=error.standard_error,
@@ -64,13 +63,35 @@ def theta(runs: Sequence[Measurement], baseline: Baseline) -> float:
 def noise_of(evidence: Evidence, older: EarlierNights, tonight: Sequence[Measurement] = ()) -> Noise:
     """Return the run-to-run noise of a configuration, pooled from all that was measured; else what is assumed."""
     own = [*own_noise(evidence.baseline, older), noise.of_runs([_seconds(run) for run in tonight], "repeats")]
-    return noise.with_prior(noise.pooled(own), evidence.prior, evidence.assumed_cv)
+    together = noise.with_prior(noise.pooled(own), evidence.prior, evidence.assumed_cv)
+    alike = _recorded_noise(evidence.baseline)  # runs of one night differ by less than nights: only more of it counts
+    if together.measured or alike is None or alike.sigma <= together.sigma:
+        return together
+    return noise.pooled([alike, together]) or together
 
 
 def own_noise(baseline: Baseline, older: EarlierNights) -> list[Noise | None]:
-    """Return what a configuration's own nights and its recorded runs say of its noise; None where they are too few."""
-    recorded = baseline.recording.run_seconds if baseline.recording else ()
-    return [older.noise, noise.of_runs(recorded, "recorded runs")]
+    """Return what a configuration's own nights and its recorded runs say of its noise; None where they are too few.
+
+    Of recorded runs only those of different nights or nodes do, with as many degrees of freedom as they have groups
+    but one: runs that share them say nothing of what differs between them.
+    """
+    groups = recorded_groups(baseline)
+    recorded = _recorded_noise(baseline) if 1 < groups < math.inf else None
+    return [older.noise, replace(recorded, degrees_of_freedom=groups - 1.0) if recorded else None]
+
+
+def recorded_groups(baseline: Baseline) -> float:
+    """Return how many independent values a recorded baseline is the mean of: its nights or sets of nodes.
+
+    Where the file does not say it, its runs may all be of one night, and count once. A published value is exact.
+    """
+    recording = baseline.recording
+    return math.inf if recording is None else min(recording.groups or 1, recording.runs)
+
+
+def _recorded_noise(baseline: Baseline) -> Noise | None:
+    return noise.of_runs(baseline.recording.run_seconds if baseline.recording else (), "recorded runs")
 
 
 def disagree(runs: Sequence[Measurement], run_noise: Noise) -> bool:

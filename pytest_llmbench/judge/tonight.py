@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pytest_llmbench import wording
-from pytest_llmbench.judge import nights
+from pytest_llmbench.judge import hiccup, nights
 from pytest_llmbench.judge.estimate import disagree, noise_of
 from pytest_llmbench.judge.shape import Shape, look
 from pytest_llmbench.models import Evidence, Measurement, Note
@@ -14,9 +13,11 @@ from pytest_llmbench.models import Evidence, Measurement, Note
 
 @dataclass(frozen=True, slots=True)
 class Tonight:
-    """The runs that are averaged, the one that is shown first. `apart`: they differ too much to be of one state."""
+    """The runs that are averaged, the one that is shown first, and these as they are compared: `counted`, with a hiccup
+    forgiven. `apart`: they differ too much to be of one state."""
 
     runs: tuple[Measurement, ...]
+    counted: tuple[Measurement, ...]
     notes: tuple[Note, ...] = ()
     apart: bool = False
 
@@ -27,15 +28,17 @@ def tonight_of(newest: Measurement, evidence: Evidence) -> Tonight:
     All runs of a launch count whatever they say; of runs found on disk that differ too much only the newest does.
     """
     runs, lost = nights.repeats(newest, evidence)
-    notes = tuple(Note("repeat-lost", f"a repeat cannot be judged: {one.problems[0].text}") for one in lost)
+    older = nights.history(runs, evidence)
+    usual = hiccup.counted(runs, older, evidence)
+    notes = (*usual.notes, *(Note("repeat-lost", f"a repeat cannot be judged: {one.problems[0].text}") for one in lost))
     if len(runs) == 1:
-        return Tonight(runs, (*notes, *_unknown_build(newest, evidence)))
+        return Tonight(runs, usual.runs, (*notes, *_unknown_build(newest, evidence)))
     shown = wording.listed([wording.seconds(run.statistic_seconds) for run in runs])
-    apart = disagree(runs, noise_of(evidence, nights.history(runs, evidence)))
+    apart = disagree(usual.runs, noise_of(evidence, older))
     if apart and not newest.run.found.launch:
         text = f"{len(runs)} repeats differ too much, the newest decides: {shown}"
-        return Tonight((newest,), (Note("repeats-disagree", text), *notes))
-    return Tonight(runs, (Note("repeats", f"the mean of {len(runs)} repeats: {shown}"), *notes), apart)
+        return Tonight((newest,), usual.runs[:1], (Note("repeats-disagree", text), *notes))
+    return Tonight(runs, usual.runs, (Note("repeats", f"the mean of {len(runs)} repeats: {shown}"), *notes), apart)
 
 
 def _unknown_build(newest: Measurement, evidence: Evidence) -> tuple[Note, ...]:
@@ -44,11 +47,13 @@ def _unknown_build(newest: Measurement, evidence: Evidence) -> tuple[Note, ...]:
     return ()
 
 
-def shape_of(tonight: Sequence[Measurement]) -> Shape:
-    """Return the shape of the newest run; of launched runs, whose order is chance, half have to be warming up."""
-    newest = look(tonight[0])
-    if len(tonight) == 1 or not tonight[0].run.found.launch:
+def shape_of(together: Tonight) -> Shape:
+    """Return the shape of the newest run. Of launched runs, whose order is chance, half have to be warming up; a hiccup
+    in the first steps is no warm-up."""
+    newest = look(together.runs[0])
+    if newest.warming_up is None and len(together.runs) == 1:
         return newest
-    shapes = (newest, *map(look, tonight[1:]))
+    launched = bool(together.runs[0].run.found.launch)
+    shapes = [look(one) for one in (together.counted if launched else together.counted[:1])]
     warming = [shape.warming_up for shape in shapes if shape.warming_up]
-    return replace(newest, warming_up=warming[0] if 2 * len(warming) >= len(shapes) else None)
+    return replace(newest, warming_up=warming[0] if warming and 2 * len(warming) >= len(shapes) else None)

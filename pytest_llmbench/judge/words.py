@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 
 from pytest_llmbench import wording
+from pytest_llmbench.judge.estimate import recorded_groups
+from pytest_llmbench.judge.recordable import ENOUGH_GROUPS, FEWEST_GROUPS
 from pytest_llmbench.judge.shape import FEWEST, Shape
 from pytest_llmbench.models import Baseline, Estimate, Evidence, Measurement, Note, TimedBy, Verdict
 
@@ -94,3 +96,19 @@ def doubts(found: Estimate) -> list[Note]:
         text = f"the baseline's rounding ({found.rounding:.1%}) is more than a tenth of the margin"
         notes.append(Note("coarse-baseline", text))
     return notes
+
+
+def baseline_doubts(baseline: Baseline) -> list[Note]:
+    """Return that a recorded baseline rests on less than its number of runs lets one think."""
+    recording, groups = baseline.recording, recorded_groups(baseline)
+    if recording is None or groups >= FEWEST_GROUPS:
+        return []
+    runs = wording.counted(recording.runs, "run")
+    counted = "as one" if groups == 1 else f"as {groups:.0f}"
+    if recording.groups is None and recording.runs > 1:
+        told = f"nothing says on how many nights or nodes the {runs} of the baseline were: they count as one"
+    elif recording.runs > groups:
+        told = f"the {runs} of the baseline count {counted}: they share nights and nodes"
+    else:
+        told = f"the baseline is of {runs}"
+    return [Note("few-recorded", f"{told}; {ENOUGH_GROUPS} on as many nights or sets of nodes are recommended")]

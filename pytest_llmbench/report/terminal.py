@@ -53,6 +53,8 @@ NOTEWORTHY = (
     "repeats",
     "repeats-disagree",
     "repeat-lost",
+    "hiccup",
+    "hiccups-often",
     "build-unknown",
     "attempts",
     "segments",

@@ -11,7 +11,7 @@ import pytest
 from builders import BASELINE, HISTORY, evidence, measurement, nights, noisy
 
 from pytest_llmbench.judge.decide import judge
-from pytest_llmbench.models import Measurement, Reason, Recording, Verdict
+from pytest_llmbench.models import Baseline, Measurement, Reason, Recording, Verdict
 from pytest_llmbench.robust import trimmed_mean
 
 RECORDED = replace(
@@ -50,13 +50,56 @@ def test_a_mean_that_a_few_steps_lift_over_the_bound_is_no_regression() -> None:
 
 
 def test_a_recorded_baseline_of_few_runs_is_less_certain() -> None:
-    few = replace(RECORDED, recording=Recording("2025-11-01", 2, 7.325, 7.325, 0.05, (7.32, 7.33), ()))
-    widths = []
-    for baseline in (few, RECORDED):
-        told = judge(evidence(noisy(7.4, 0.002, statistic="trimmed_mean", baseline=baseline), baseline=baseline))
-        assert told.estimate is not None
-        widths.append(told.estimate.high - told.estimate.low)
-    assert widths[0] > widths[1]
+    few = replace(RECORDED, recording=Recording("2025-11-01", 2, 7.325, 7.325, 0.05, (7.32, 7.33), (), groups=2))
+    assert width(few) > width(recorded(groups=4))
+
+
+def width(baseline: Baseline, *older: Measurement) -> float:
+    tonight = noisy(7.4, 0.002, statistic="trimmed_mean", baseline=baseline)
+    told = judge(evidence(tonight, *older, baseline=baseline)).estimate
+    assert told is not None
+    return told.high - told.low
+
+
+def recorded(groups: int | None, *seconds: float) -> Baseline:
+    runs = seconds or (7.31, 7.32, 7.33, 7.34)
+    recording = Recording("2025-11-01", len(runs), 7.325, 7.325, 0.05, runs, (), groups=groups)
+    return replace(RECORDED, recording=recording)
+
+
+def test_runs_of_one_night_count_once_and_so_do_those_of_which_nothing_says_it() -> None:
+    one = replace(RECORDED, recording=Recording("2025-11-01", 1, 7.325, 7.325, 0.05, (7.325,), (), groups=1))
+    older = [replace(night, baseline=RECORDED) for night in HISTORY]
+    assert width(recorded(1), *older) == width(recorded(None), *older) == pytest.approx(width(one, *older))
+    assert width(recorded(1), *older) > width(recorded(2), *older) > width(recorded(4), *older)
+
+
+def test_runs_of_one_night_tell_nothing_of_the_noise_from_night_to_night_but_more_of_it() -> None:
+    """Four that are as good as equal do not make the gate believe that nights are."""
+    equal, wide = (7.325, 7.3251, 7.3249, 7.325), (7.0, 7.2, 7.4, 7.6)
+    assert width(recorded(1, *equal)) == width(recorded(1, 7.325))
+    assert width(recorded(1, *wide)) > width(recorded(1, *equal)) > width(recorded(4, *equal))
+
+
+@pytest.mark.parametrize(
+    ("groups", "text"),
+    [
+        (
+            1,
+            "the 4 runs of the baseline count as one: they share nights and nodes; 5 on as many nights",
+        ),
+        (2, "the 4 runs of the baseline count as 2: "),
+        (None, "nothing says on how many nights or nodes the 4 runs of the baseline were: they count as one; 5 on as"),
+        (3, ""),
+        (4, ""),
+    ],
+)
+def test_a_baseline_that_rests_on_little_says_so(groups: int | None, text: str) -> None:
+    baseline = recorded(groups)
+    told = judge(evidence(noisy(7.4, 0.002, statistic="trimmed_mean", baseline=baseline), baseline=baseline))
+    said = [note.text for note in told.notes if note.code == "few-recorded"]
+    assert len(said) == bool(text)
+    assert all(one.startswith(text) for one in said)
 
 
 def test_rounding_of_the_baseline_widens_the_interval_and_is_told_when_it_is_coarse() -> None:

@@ -1,0 +1,111 @@
+"""A hiccup in a run that is compared with a published plain mean: a few steps far slower than all others.
+
+The document's mean holds its own stragglers and the run's would not, so only what no usual step is may be left out:
+steps of 1.5 medians or more, and at most one of twenty. They are set to the next slowest, and named. Where a run would
+then be faster than the document by more than the tolerance, the document's mean holds such steps, too: its window has
+the first step in it, or a stall. There nothing is forgiven.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+import numpy as np
+
+from pytest_llmbench import wording
+from pytest_llmbench.judge.nights import Earlier, EarlierNights
+from pytest_llmbench.models import Evidence, Measurement, Note, PastRun, Reason
+from pytest_llmbench.robust import HICCUP, mean, median
+
+LARGE = 1.5
+"""Medians from which on a step is no straggler of the kind that a published mean holds as well."""
+
+WEEK = timedelta(days=6)
+"""Seven nights, tonight included."""
+
+OFTEN = 3
+"""So many runs in seven nights with a hiccup are no chance: they are told, and forgiven no more."""
+
+EQUAL = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Runs as they are compared, in their order, and what is to be said of the steps that do not count as they are."""
+
+    runs: tuple[Measurement, ...]
+    notes: tuple[Note, ...] = ()
+
+
+def counted(runs: Sequence[Measurement], older: EarlierNights, evidence: Evidence) -> Counted:
+    """Return runs with their hiccups forgiven; as they are where too many nights of the last week had some."""
+    slow = [_hiccup(run, evidence) for run in runs]
+    if not any(slow):
+        return Counted(tuple(runs))
+    before = _recent(older, runs[0], evidence)
+    said = [_said(run, steps) for run, steps in zip(runs, slow, strict=True) if steps]
+    if before + 1 >= OFTEN:
+        text = f"{before + 1} runs in seven nights had such steps: a hiccup is forgiven no more; {said[0].text}"
+        return Counted(tuple(runs), (replace(said[0], code="hiccups-often", text=text),))
+    return Counted(tuple(map(_without, runs, slow)), tuple(replace(one, text=f"a hiccup: {one.text}") for one in said))
+
+
+def _hiccup(run: Measurement, evidence: Evidence) -> tuple[int, ...]:
+    """Return the places of the steps of a run that are a hiccup, the slowest first. More of them than that are none; of
+    a mean of several steps all count."""
+    window, baseline = np.array(run.window_seconds), evidence.baseline
+    if baseline.recording is not None or baseline.window.statistic != "mean" or not len(window):
+        return ()
+    steps = np.array(run.mean_of or [1] * len(window))
+    large = window >= LARGE * median(window)
+    if int(steps[large].sum()) > math.ceil(HICCUP * int(steps.sum())):
+        return ()
+    slow = tuple(place for place in np.argsort(-window, kind="stable").tolist() if large[place])
+    usual = _without(run, slow).statistic_seconds
+    return slow if usual and usual * evidence.tolerance.factor >= baseline.step_seconds else ()
+
+
+def _without(run: Measurement, slow: Sequence[int]) -> Measurement:
+    if not slow:
+        return run
+    window = np.array(run.window_seconds)
+    window[list(slow)] = np.delete(window, list(slow)).max()
+    return replace(run, window_seconds=tuple(window.tolist()), statistic_seconds=mean(window, run.mean_of))
+
+
+def _recent(older: EarlierNights, tonight: Measurement, evidence: Evidence) -> int:
+    """Return how many of the six nights before tonight had a hiccup."""
+    started = tonight.started
+    if started is None:
+        return 0
+    first = started.date() - WEEK
+    return sum(_had(one, evidence) for one in older if one.started is not None and one.started.date() >= first)
+
+
+def _had(night: Earlier, evidence: Evidence) -> bool:
+    """Whether a night had a hiccup. Of one that only the history knows: its step time is more than what it was judged
+    by, or a few steps decided."""
+    if not isinstance(night, PastRun):
+        return bool(_hiccup(night, evidence))
+    if night.reason == Reason.FEW_STEPS_DECIDE:
+        return True
+    if not night.step_time_seconds or not night.expected_seconds or night.log_difference is None:
+        return False
+    return math.log(night.step_time_seconds / night.expected_seconds) > night.log_difference + EQUAL
+
+
+def _said(run: Measurement, slow: Sequence[int]) -> Note:
+    """Return which steps were how slow, on which lines, and what the run would be without."""
+    middle, first = median(np.array(run.window_seconds)), run.baseline.window.first
+    steps = []
+    for place in sorted(slow):
+        number = run.window_steps[place] if run.window_steps else first + place
+        line = f" (line {run.window_lines[place]})" if run.window_lines else ""
+        steps.append(f"step {number}{line} took {run.window_seconds[place] / middle:.3g} x the median")
+    usual = _without(run, slow).statistic_seconds
+    mean_of_all = f"the mean is {wording.seconds(run.statistic_seconds)}"
+    text = f"{wording.listed(steps)}; {mean_of_all}, {wording.seconds(usual)} with the next slowest in their place"
+    return Note("hiccup", text, run.window_lines[slow[0]] if run.window_lines else 0)
