@@ -11,11 +11,13 @@ import pytest
 
 from pytest_llmbench.stash import (
     CASES,
+    COLLECTED,
     SESSION,
     SUITE,
     SUITE_ID,
     checked,
     in_worker,
+    is_deselected,
     session_of,
     suite_wanted,
     typed_judging,
@@ -85,10 +87,17 @@ def add_checks(session: pytest.Session) -> None:
     config, state = session.config, session_of(session.config)
     if not suite_wanted(config) and not any(check.failed for check in state.batch.checks):
         return
-    suite: Suite = Suite.from_parent(session, path=config.rootpath)
-    files = [file for file in suite.collect() if file.name != f"{PERFORMANCE}.py"]
-    session.items += [item for file in files for item in file.collect() if isinstance(item, pytest.Item)]
+    added = items_besides(session)
+    config.stash[COLLECTED] += added
+    session.items += [item for item in added if not is_deselected(item)]
     session.testscollected = len(session.items)
+
+
+def items_besides(session: pytest.Session) -> list[pytest.Item]:
+    """Return the items of the built-in suite that are about no single run of a configuration."""
+    suite: Suite = Suite.from_parent(session, path=session.config.rootpath)
+    files = [file for file in suite.collect() if file.name != f"{PERFORMANCE}.py"]
+    return [item for file in files for item in file.collect() if isinstance(item, pytest.Item)]
 
 
 def parametrize(metafunc: pytest.Metafunc) -> None:
@@ -104,14 +113,21 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize(fixture, parameters, indirect=True)
 
 
-@pytest.hookimpl(tryfirst=True)
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep the items whose node ids were given, once every conftest has seen all of them."""
+    keep_wanted(config, items)
+
+
+def keep_wanted(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep the items whose node ids were given, as a failed one is copied from the output to run it again."""
     wanted = wanted_ids(config)
     if not wanted:
         return
     kept = [item for item in items if any(_is_under(item.nodeid, node) for node in wanted)]
-    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    left = set(items).difference(kept)
+    if left:
+        config.hook.pytest_deselected(items=[item for item in items if item in left])
     items[:] = kept
 
 
