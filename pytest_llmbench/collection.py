@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -24,6 +24,9 @@ from pytest_llmbench.stash import (
     uses_runs,
     wanted_ids,
 )
+
+if TYPE_CHECKING:
+    from pytest_llmbench.models import Key
 
 PERFORMANCE = "test_performance"
 """The test of the configurations, which has a file even where it has no case."""
@@ -109,7 +112,7 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
             parameters = [pytest.param(None, id="no-logs", marks=pytest.mark.llmb)]
         else:
             cases = checked(lambda: session_of(metafunc.config).cases)[name]
-            parameters = [pytest.param(case, id=case.id, marks=_mark(name, case)) for case in cases]
+            parameters = [pytest.param(case, id=case.id, marks=_marks(name, case)) for case in cases]
         metafunc.parametrize(fixture, parameters, indirect=True)
 
 
@@ -145,10 +148,17 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         raise pytest.UsageError(f"no selected test uses {typed}: a test asks for a run with the fixture llmb_verdict")
 
 
-def _mark(name: str, case: Any) -> pytest.MarkDecorator:
+def _marks(name: str, case: Any) -> list[pytest.MarkDecorator]:
+    """Return the mark of a configuration, or those of each configuration that a check is about."""
     key = getattr(case, "key", None)
-    if key is None:
-        return pytest.mark.llmb(unmatched=True) if name == "test_unmatched_run" else pytest.mark.llmb(check=case.kind)
+    if key is not None:
+        return [_mark(key)]
+    if name == "test_unmatched_run":
+        return [pytest.mark.llmb(unmatched=True)]
+    return [pytest.mark.llmb(check=case.kind), *(_mark(about, check=case.kind) for about in case.about)]
+
+
+def _mark(key: Key, **more: str) -> pytest.MarkDecorator:
     return pytest.mark.llmb(
-        model=key.recipe, size=key.size, release=key.release, gpu=key.gpu, dtype=key.dtype, gpus=key.gpus
+        model=key.recipe, size=key.size, release=key.release, gpu=key.gpu, dtype=key.dtype, gpus=key.gpus, **more
     )

@@ -14,7 +14,7 @@ import pytest
 
 from pytest_llmbench.collection import PERFORMANCE, items_besides, keep_wanted
 from pytest_llmbench.left_out import Selection, Subject
-from pytest_llmbench.models import Case
+from pytest_llmbench.models import Case, Check, Stray
 from pytest_llmbench.stash import BY_NAME, CASES, COLLECTED, SUITE_ID, is_deselected, session_of, suite_wanted
 
 SELECTING = ("_pytest.mark", "_pytest.cacheprovider", "_pytest.stepwise", "pytest_llmbench.collection")
@@ -57,40 +57,45 @@ def _caller() -> str:
 
 
 def _cases(item: pytest.Item) -> Iterator[tuple[Subject, Any]]:
-    """Yield what an item is about, and the case itself."""
+    """Yield what an item is about, and the case itself; nothing of a test for which there is none."""
     params = getattr(getattr(item, "callspec", None), "params", {})
     for fixture, name in CASES.items():
-        if fixture in params:
-            yield (name, params[fixture].id), params[fixture]
+        case = params.get(fixture)
+        if isinstance(case, Case | Check | Stray):
+            yield (name, case.id), case
 
 
 def _following(
-    collected: Sequence[pytest.Item], by_name: Collection[pytest.Item], kept: Sequence[pytest.Item]
+    collected: Sequence[pytest.Item], by_name: set[pytest.Item], kept: Sequence[pytest.Item]
 ) -> list[pytest.Item]:
     """Return the items that a selection did not name, and that are about a configuration that is selected.
 
-    A user's own test stays out unless it is the only one that would be red.
+    Where only a check about it is selected, or where a user's own tests run, nothing follows but what is red.
     """
-    subjects, ids, keys = set(), set(), set()
-    for subject, case in (pair for item in kept for pair in _cases(item)):
-        subjects.add(subject)
-        if isinstance(case, Case):
-            ids.add(case.id)
-        keys |= {case.key} if isinstance(case, Case) else set(case.about if len(case.about) == 1 else ())
+    pairs = [pair for item in kept for pair in _cases(item)]
+    subjects = {subject for subject, _ in pairs}
+    cases = [case for _, case in pairs if isinstance(case, Case)]
+    ids, keys = {case.id for case in cases}, {case.key for case in cases}
+    by_check = {case.about[0] for _, case in pairs if not isinstance(case, Case) and len(case.about) == 1}
 
-    def follows(item: pytest.Item) -> bool:
-        cases = list(_cases(item))
-        if any(isinstance(case, Case) for _, case in cases):
-            return False
-        own = item.nodeid.startswith(f"{SUITE_ID}/")
-        return any(
-            (case.id in ids or not keys.isdisjoint(case.about))
-            and (own or (subject not in subjects and getattr(case, "failed", True)))
-            for subject, case in cases
-        )
+    def follows(subject: Subject, case: Any, node: str) -> bool:
+        if case.id in ids or not keys.isdisjoint(case.about):
+            return node.startswith(f"{SUITE_ID}/") or (_is_red(case) and subject not in subjects)
+        return not by_check.isdisjoint(case.about) and _is_red(case) and subject not in subjects
 
-    there = set(kept)
-    return [one for one in collected if one in by_name and one not in there and not is_deselected(one) and follows(one)]
+    left = by_name.difference(kept)
+    gone = (item for item in collected if item in left and not is_deselected(item))
+    of_item = ((item, list(_cases(item))) for item in gone)
+    return [
+        item
+        for item, about in of_item
+        if not any(isinstance(case, Case) for _, case in about) and any(follows(*pair, item.nodeid) for pair in about)
+    ]
+
+
+def _is_red(case: Any) -> bool:
+    """Whether a check fails; a run that fits no configuration always does."""
+    return bool(getattr(case, "failed", True))
 
 
 def _failing_checks(session: pytest.Session, collected: Sequence[pytest.Item]) -> list[pytest.Item]:
