@@ -17,7 +17,6 @@ from pytest_llmbench.stash import (
     SUITE_ID,
     checked,
     in_worker,
-    is_deselected,
     session_of,
     suite_wanted,
     typed_judging,
@@ -84,15 +83,16 @@ def pytest_collection(session: pytest.Session) -> None:
 def add_checks(session: pytest.Session) -> None:
     """Add the items of what a launch has shown, which was not known when the session selected its items.
 
-    They are about what was launched, so no selection leaves them out. Beside a user's own tests there are none, as for
-    runs on disk, unless one of them fails: the session must not be green then.
+    They are about what was launched, so no selection leaves them out, only --deselect with the id of one. Beside a
+    user's own tests there are none, as for runs on disk, unless one of them fails: the session must not be green then.
     """
     config, state = session.config, session_of(session.config)
     if not suite_wanted(config) and not any(check.failed for check in state.batch.checks):
         return
     added = items_besides(session)
     config.stash[COLLECTED] += added
-    session.items += [item for item in added if not is_deselected(item)]
+    deselected = session.config.getoption("deselect") or ()
+    session.items += [item for item in added if item.nodeid not in deselected]
     session.testscollected = len(session.items)
 
 

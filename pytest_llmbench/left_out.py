@@ -10,7 +10,7 @@ from typing import Any
 
 from pytest_llmbench import wording
 from pytest_llmbench.batch import Batch
-from pytest_llmbench.models import Caution, CautionCode, Stray
+from pytest_llmbench.models import Caution, CautionCode, Check, Stray
 from pytest_llmbench.settings import Settings
 from pytest_llmbench.settling import red_results
 
@@ -33,9 +33,9 @@ class Selection:
     left_out: tuple[Subject, ...] = ()
     deselected: tuple[Subject, ...] = ()
 
-    def not_run(self, ran: Collection[str]) -> tuple[Subject, ...]:
-        """Return what was selected and is about none of the items (node ids) that ran."""
-        done = set(chain.from_iterable(subjects for node, subjects in self.kept.items() if node in ran))
+    def without(self, nodes: Collection[str]) -> tuple[Subject, ...]:
+        """Return what was selected and is about none of these items (node ids)."""
+        done = set(chain.from_iterable(subjects for node, subjects in self.kept.items() if node in nodes))
         return tuple(one for one in dict.fromkeys(chain.from_iterable(self.kept.values())) if one not in done)
 
 
@@ -44,29 +44,45 @@ def selection_from(plain: Mapping[str, Any]) -> Selection:
     return Selection(**plain)
 
 
-def red_subjects(batch: Batch, settings: Settings, failing: Collection[Stray]) -> dict[Subject, str]:
-    """Return what is red, whether it was selected or not, each with its verdict and id; nothing in a recording."""
+def subjects_seen(batch: Batch, settings: Settings, failing: Collection[Stray]) -> dict[Subject, str]:
+    """Return everything of which something was found, whether it was selected or not: what is red with its verdict and
+    id, all else with an empty text. A recording has nothing red."""
+    found = (result for result in batch.results.values() if result.judgement.measurement is not None)
+    seen = {(TEST, result.case.id): "" for result in found}
+    seen |= {_subject(check): f"{check.kind} {check.id}" if check.failed else "" for check in batch.checks}
     if settings.record is not None:
-        return {}
-    results = {result.case.id: str(result.judgement.verdict) for result in red_results(batch, settings)}
-    red = {(TEST, identifier): f"{verdict} {identifier}" for identifier, verdict in results.items()}
-    red |= {("test_unmatched_run", one.id): f"{one.reason.upper()} {one.id}" for one in failing}
-    checks = (check for check in batch.checks if check.failed)
-    red |= {(f"test_{one.kind.replace('-', '_')}", one.id): f"{one.kind} {one.id}" for one in checks}
-    return red
+        return seen
+    red = {result.case.id: str(result.judgement.verdict) for result in red_results(batch, settings)}
+    seen |= {(TEST, identifier): f"{verdict} {identifier}" for identifier, verdict in red.items()}
+    return seen | {("test_unmatched_run", stray.id): f"{stray.reason.upper()} {stray.id}" for stray in failing}
 
 
-def tell_left_out(selection: Selection, ran: Collection[str], red: Mapping[Subject, str], by: str) -> Iterator[Caution]:
-    """Yield what a session did not look at; `by` names the options that select, empty where they chose what to launch
-    and only what is red needs a word."""
+def _subject(check: Check) -> Subject:
+    return f"test_{check.kind.replace('-', '_')}", check.id
+
+
+def tell_left_out(
+    selection: Selection, ran: Collection[str], skipped: Collection[str], seen: Mapping[Subject, str], by: str
+) -> Iterator[Caution]:
+    """Yield what a session did not look at, of what was `seen`.
+
+    `ran` and `skipped` are node ids, the last of items that ended before there was a verdict. `by` names the options
+    that select, empty where they chose what to launch or to record, and only what is red needs a word.
+    """
+    not_run = selection.without(ran)
+    unjudged = set(selection.without([node for node in ran if node not in skipped])).difference(not_run)
     parts = (
-        (CautionCode.NOT_RUN, "did not run", selection.not_run(ran)),
-        (CautionCode.DESELECTED, "deselected by --deselect, a conftest or a plugin", selection.deselected),
-        (CautionCode.LEFT_OUT, f"left out by {by or 'the selection'}", selection.left_out),
+        (CautionCode.NOT_RUN, "did not run", not_run, False),
+        (CautionCode.SKIPPED_ITEMS, "skipped before a verdict", unjudged, True),
+        (CautionCode.DESELECTED, "deselected by --deselect, a conftest or a plugin", selection.deselected, False),
+        (CautionCode.LEFT_OUT, f"left out by {by or 'the selection'}", selection.left_out, not by),
     )
-    for code, what, subjects in parts:
-        if subjects and (by or code is not CautionCode.LEFT_OUT or not red.keys().isdisjoint(subjects)):
-            yield Caution(code, f"{what}: {wording.counted(len(subjects), 'item')}{_named(subjects, red)}")
+    for code, what, subjects, only_red in parts:
+        labels = [seen[subject] for subject in sorted(subjects) if subject in seen]
+        red = list(filter(None, labels))
+        if red or (labels and not only_red):
+            named = f"{len(red)} red: {wording.listed(red, NAMED)}" if red else "none red"
+            yield Caution(code, wording.printable(f"{what}: {wording.counted(len(labels), 'item')}, {named}"))
 
 
 def tell_newer(batch: Batch, selection: Selection, untold: Iterable[Stray]) -> Iterator[Caution]:
@@ -86,8 +102,3 @@ def tell_newer(batch: Batch, selection: Selection, untold: Iterable[Stray]) -> I
 
 def _is_newer(stray: Stray, judged: datetime | None) -> bool:
     return stray.started is None or judged is None or stray.started > judged
-
-
-def _named(subjects: Collection[Subject], red: Mapping[Subject, str]) -> str:
-    names = [red[subject] for subject in subjects if subject in red]
-    return f", {len(names)} red: {wording.printable(wording.listed(names, NAMED))}" if names else ", none red"

@@ -15,7 +15,16 @@ import pytest
 from pytest_llmbench.collection import PERFORMANCE, items_besides, keep_wanted
 from pytest_llmbench.left_out import Selection, Subject
 from pytest_llmbench.models import Case, Check, Stray
-from pytest_llmbench.stash import BY_NAME, CASES, COLLECTED, SUITE_ID, is_deselected, session_of, suite_wanted
+from pytest_llmbench.stash import (
+    BY_NAME,
+    CASES,
+    COLLECTED,
+    SUITE_ID,
+    is_deselected,
+    selecting,
+    session_of,
+    suite_wanted,
+)
 
 SELECTING = ("_pytest.mark", "_pytest.cacheprovider", "_pytest.stepwise", "pytest_llmbench.collection")
 """The modules that deselect what a selection does not name: -k and -m, --lf, --sw, and node ids of built-in tests."""
@@ -116,6 +125,16 @@ def _uncount(config: pytest.Config, following: Collection[pytest.Item]) -> None:
         reporter.stats |= {"deselected": left} if left else {}
 
 
+def _never_collected(config: pytest.Config, collected: Collection[Subject]) -> Iterator[Subject]:
+    """Yield what has no item although the built-in suite makes one of each case, and node ids of a user's own tests, or
+    --lf, leave items out before there are any."""
+    whole = suite_wanted(config)
+    if whole or (selecting(config) and any(name == PERFORMANCE for name, _ in collected)):
+        for name, cases in session_of(config).cases.items():
+            if whole or name == PERFORMANCE:
+                yield from ((name, case.id) for case in cases if (name, case.id) not in collected)
+
+
 def selection_of(session: pytest.Session) -> Selection:
     """Return what the items of a session are about, and what those that are gone were about."""
     kept = {item.nodeid: tuple(subject for subject, _ in _cases(item)) for item in session.items}
@@ -125,6 +144,8 @@ def selection_of(session: pytest.Session) -> Selection:
         unnamed = item in session.config.stash[BY_NAME] and not is_deselected(item)
         for subject, _ in _cases(item):
             by_name[subject] = by_name.get(subject, True) and unnamed
+    for subject in list(_never_collected(session.config, by_name)):
+        by_name[subject] = not suite_wanted(session.config)
     gone = [subject for subject in by_name if subject not in there]
     left_out, deselected = ([one for one in gone if by_name[one] is unnamed] for unnamed in (True, False))
     return Selection(kept, tuple(left_out), tuple(deselected))

@@ -46,6 +46,7 @@ class Session:
         self.noticed: list[Caution] = []
         self.selection: Selection | None = None
         self.ran: set[str] = set()
+        self.skipped: set[str] = set()
         self.used = False
         self.ended_early = False
         self.problems = False
@@ -242,13 +243,14 @@ class Session:
 
     def notice_left_out(self, options: str) -> None:
         """Keep as cautions what the selection (`options`) left out, what did not run, newer runs without an item."""
-        from pytest_llmbench.left_out import red_subjects, tell_left_out, tell_newer
+        from pytest_llmbench.left_out import subjects_seen, tell_left_out, tell_newer
 
         if self.selection is None:
             return
-        red = red_subjects(self.batch, self.settings, self.failing_strays)
-        by = "" if self.settings.launch else options or "the selection"
-        self.noticed += tell_left_out(self.selection, self.ran, red, by)
+        seen = subjects_seen(self.batch, self.settings, self.failing_strays)
+        chosen = self.settings.launch or self.settings.record  # what to launch or to record is chosen by selecting it
+        by = "" if chosen else options or "the selection"
+        self.noticed += tell_left_out(self.selection, self.ran, self.skipped, seen, by)
         if self.settings.record is None:
             told = {one["id"] for one in self.described if one["kind"] == "stray"}
             left_out = {name for _, name in (*self.selection.left_out, *self.selection.deselected)}

@@ -299,6 +299,19 @@ def test_a_whole_session_says_nothing_of_what_did_not_run(week: Path, pytester: 
     assert not red(week, pytester)[2]["cautions"]
 
 
+def test_what_a_mark_skips_is_told_where_it_is_red(month: Path, pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(
+        "import pytest\ndef pytest_collection_modifyitems(items):\n"
+        "    for item in items:\n        if 'test_trend' in item.nodeid: item.add_marker(pytest.mark.skip)\n"
+    )
+    code, names, told = red(month, pytester, "-k", "llama3.1_8b")
+    assert (code, names) == (0, [])
+    assert (
+        caution(told, "skipped-items")
+        == f"skipped before a verdict: 2 items, 2 red: trend {LLAMA[0]}, trend {LLAMA[1]}"
+    )
+
+
 # --- runs without a configuration ---------------------------------------------------------------------------
 
 
@@ -426,6 +439,16 @@ def test_a_users_own_tests_do_not_hide_what_was_asked_to_fail(month: Path, pytes
     code, names, told = red(month, pytester, "test_mine.py", "-k", LLAMA[0], "--deselect", node)
     assert (code, names) == (0, [])
     assert f"trend {LLAMA[0]}" in caution(told, "deselected")
+
+
+def test_node_ids_of_a_users_own_tests_name_what_else_is_red(uneven: Path, pytester: pytest.Pytester) -> None:
+    """They leave items out before there are any."""
+    pytester.makepyfile(test_mine="def test_it(llmb_verdict): assert not llmb_verdict.failed")
+    options = ("-p", "no:cacheprovider", f"--llmb-logs={uneven}", "--llmb-tolerance=1%", "--llmb-json=llmb.json")
+    done = pytester.runpytest_inprocess(*options, f"test_mine.py::test_it[{LLAMA[0]}]")
+    assert done.ret == pytest.ExitCode.OK
+    told = json.loads((pytester.path / "llmb.json").read_bytes())
+    assert caution(told, "left-out-by-selection") == f"left out by node ids: 5 items, 1 red: REGRESSION {GROK[3]}"
 
 
 def test_a_users_own_tests_run_alone_where_nobody_asked(month: Path, pytester: pytest.Pytester) -> None:
