@@ -88,8 +88,19 @@ def ingest(
     kept, repeated = with_copies_marked(kept)
     ignored += superseded
     ignored += [f"{copy.id}: a copy of {original.id}" for copy, original in (*attached, *copies, *repeated)]
-    unreadable = (Stray(f"unreadable-{path.name}", Reason.UNREADABLE, why, path) for path, why in discovery.unreadable)
+    unreadable = (_unreadable(path, why, settings, catalogue) for path, why in discovery.unreadable)
     return Ingested(tuple(kept), tuple(unreadable), tuple(ignored))
+
+
+def _unreadable(path: Path, why: str, settings: Settings, catalogue: Catalogue) -> Stray:
+    """Return what could not be read, with the configurations that its names leave open: all where they say nothing."""
+    from pytest_llmbench.discover.folders import clues_of_path
+    from pytest_llmbench.discover.identify import identify
+
+    found = FoundRun(path.name, path.parent, (), clues_of_path(path.parts))
+    identity = identify(found, (), catalogue.recipes, release=settings.release, gpu=settings.gpu)
+    about = (identity.key,) if identity.key else identity.may_be
+    return Stray(f"unreadable-{path.name}", Reason.UNREADABLE, why, path, about=about)
 
 
 def ingest_job(

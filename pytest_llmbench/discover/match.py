@@ -96,16 +96,29 @@ def nearest(found: Sequence[Match], gpus: str, dtype: str = "") -> tuple[Match, 
     A recipe of FP8 is nearer to another one, or to one that is not named, than to BF16.
     """
 
-    def distance(match: Match) -> tuple[bool, float, float, bool, list[int], str]:
-        fields = match.differences
-        apart = abs(math.log2(match.key.gpus / int(gpus))) if gpus.isdecimal() and int(gpus) else 0.0
+    def distance(match: Match) -> tuple[tuple[bool, float, float, bool], list[int], str]:
         older = [-int(number) for number in re.findall(r"\d+", match.key.release)]
-        other_precision = ("fp8" in dtype) != ("fp8" in match.key.dtype.casefold())
-        few = len(fields) - ("layout" in fields) / 2
-        return "size" in fields, few, apart, other_precision, older, match.key.id
+        return _distance(match, gpus, dtype), older, match.key.id
 
     by_key = {match.key: match for match in sorted(found, key=distance, reverse=True)}
     return tuple(sorted(by_key.values(), key=distance)[:3])
+
+
+def find_possible(found: Sequence[Match], gpus: str, dtype: str = "") -> tuple[Key, ...]:
+    """Return the configurations that a run may be of although no baseline fits it: the nearest, and those as near.
+
+    A run that names another recipe and another size is of none of them.
+    """
+    least = min((_distance(match, gpus, dtype) for match in found), default=None)
+    alike = (match for match in found if _distance(match, gpus, dtype) == least)
+    return tuple(sorted({match.key for match in alike if not {"recipe", "size"} <= set(match.differences)}))
+
+
+def _distance(match: Match, gpus: str, dtype: str) -> tuple[bool, float, float, bool]:
+    fields = match.differences
+    apart = abs(math.log2(match.key.gpus / int(gpus))) if gpus.isdecimal() and int(gpus) else 0.0
+    other_precision = ("fp8" in dtype) != ("fp8" in match.key.dtype.casefold())
+    return "size" in fields, len(fields) - ("layout" in fields) / 2, apart, other_precision
 
 
 def fits_layout(layout: str, recipe: Recipe) -> bool:

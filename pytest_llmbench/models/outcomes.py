@@ -47,7 +47,8 @@ class Check:
 
     `kind` is weak-scaling, fp8-speedup, cluster-change, trend or selftest, `verdict` a word for it, `lines` the rows of
     its table, `message` the text of the item. `decides` is False where it only reports. `members` are all that could be
-    compared, `compared` those that were. `timed` is a TimedBy.
+    compared, `compared` those that were. `timed` is a TimedBy. A selection of one of the configurations in `about`
+    selects the item.
     """
 
     kind: str
@@ -61,6 +62,7 @@ class Check:
     members: tuple[Key, ...] = ()
     compared: tuple[Compared, ...] = ()
     timed: str = TimedBy.WINDOW
+    about: tuple[Key, ...] = ()
 
     @property
     def failed(self) -> bool:
@@ -77,8 +79,8 @@ class Check:
 class Stray:
     """A run that no baseline fits, or an entry that could not be read: an item that fails unless it is allowed.
 
-    `candidates` are the configurations that it may be a run of, `nearest` those that differ least, `message` is the
-    text of its item.
+    `candidates` are the configurations of which an older run must not stand for it, `nearest` those that differ least,
+    `message` is the text of its item. `about` are all that it may be a run of: a selection of one of them selects it.
     """
 
     id: str
@@ -89,6 +91,7 @@ class Stray:
     nearest: tuple[Key, ...] = ()
     started: datetime | None = None
     message: str = ""
+    about: tuple[Key, ...] = ()
 
 
 class Status(StrEnum):
