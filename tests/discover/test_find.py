@@ -499,6 +499,34 @@ def test_a_report_without_a_job_id_is_nobodys_where_runs_share_a_folder(tree: Tr
     assert {run.job_id: run.excluded for run in runs} == {"8": None, "9": Reason.PROFILED}
 
 
+def test_a_report_without_a_job_id_is_not_the_given_logs_where_others_stand_beside_it(tree: Tree) -> None:
+    root = tree(["log-x_8_0.out", "log-x_9_0.out", "profile_0.nsys-rep"])
+    run = only(find_runs([root / "log-x_8_0.out"]))
+    assert (run.excluded, run.loose_reports) == (None, ("profile_0.nsys-rep",))
+    (root / "log-x_9_0.out").unlink()
+    assert only(find_runs([root / "log-x_8_0.out"])).excluded is Reason.PROFILED
+
+
+def test_a_report_in_nsys_beside_a_given_log_is_evidence(tree: Tree) -> None:
+    root = tree(["log-x_8_0.out", "log-x_9_0.out", "nsys/m-8b-bf16_8g_8_0_0.nsys-rep"])
+    assert only(find_runs([root / "log-x_8_0.out"])).excluded is Reason.PROFILED
+    assert only(find_runs([root / "log-x_9_0.out"])).excluded is None
+
+
+def test_a_report_marks_its_job_by_any_name_that_holds_the_whole_id(tree: Tree) -> None:
+    logs = [f"log-x_{job}_0.out" for job in (38866, 388660, 7)]
+    runs = find_runs([tree([*logs, "profile_12_388660_node0.nsys-rep", "profile_7.nsys-rep"])]).runs
+    assert {run.job_id for run in runs if run.excluded} == {"388660"}
+
+
+def test_thousands_of_reports_mark_one_job(tree: Tree) -> None:
+    root = tree([f"log-x_{job}_0.out" for job in range(100000, 100200)])
+    for rank in range(2000):
+        (root / f"m-8b-bf16_8g_100007_{rank}_0.nsys-rep").touch()
+        (root / f"profile_{rank}.nsys-rep").touch()
+    assert [run.job_id for run in find_runs([root]).runs if run.excluded] == ["100007"]
+
+
 def test_broken_metadata_is_reported_and_the_run_is_known_by_its_names(tree: Tree) -> None:
     root = tree({LOG: "", f"{Path(LOG).parent}/llmb-config_388660.yaml": "model_info: [1"})
     discovery = find_runs([root])
