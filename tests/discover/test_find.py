@@ -14,7 +14,7 @@ from discover.conftest import Tree
 from shared_data import shared
 
 from pytest_llmbench.discover.find import find_runs
-from pytest_llmbench.models import Discovery, FoundRun, Reason
+from pytest_llmbench.models import Discovery, FoundRun, Reason, Remains
 
 NAME = "pretrain_grok1_314b_bf16_256"
 INNER = f"{NAME}/{NAME}_1744407969/{NAME}"
@@ -593,6 +593,59 @@ def test_every_job_without_a_log_is_a_run_and_evidence_excludes_it(tree: Tree) -
     runs = find_runs([root]).runs
     assert {run.job_id: run.excluded for run in runs} == {"1": None, "2": Reason.PROFILED, "10": None}
     assert [run.job_id for run in runs] == ["1", "2", "10"]
+
+
+RESULTS = "results/25.01/bf16/340b/128/log-nemo_nemotron4_340b_128"
+
+
+@pytest.mark.parametrize(
+    ("files", "jobs"),
+    [
+        ([f"{RESULTS}_9.err"], ["9"]),
+        ([f"{RESULTS}_9.err.gz"], ["9"]),
+        ([f"{RESULTS}_9.err", f"{RESULTS}_9.out"], []),
+        ([f"{RESULTS}_9.err", f"{RESULTS}_9.out.gz"], []),
+        ([f"{RESULTS}_9.err", f"{RESULTS}_9.out.lz4"], []),
+        ([f"{RESULTS}_9.err", "elsewhere/log-nemo_nemotron4_340b_128_9.out"], []),
+        ([f"{RESULTS}_9.err", "results/25.01/bf16/340b/128/llmb-config_9.yaml"], ["9"]),
+        ([f"{RESULTS}_9_0.err", f"{RESULTS}_9_1.err"], ["9"]),
+        (["results/25.01/bf16/340b/128/train.err"], []),
+        ([f"experiments/{INNER}/slurm-9.err"], ["9"]),
+    ],
+)
+def test_a_job_that_left_only_standard_error_is_a_run_without_attempts(
+    tree: Tree, files: list[str], jobs: list[str]
+) -> None:
+    runs = [run for run in find_runs([tree(files)]).runs if not run.attempts]
+    assert [run.job_id for run in runs] == jobs
+    assert {run.remains for run in runs} <= {Remains.STANDARD_ERROR}
+
+
+@pytest.mark.parametrize(
+    ("files", "left"),
+    [
+        ([f"{NAME}/{NAME}_1744407969/{NAME}/train.sh"], 1),
+        ([f"{NAME}/{NAME}_1744407969/_TASKS"], 1),
+        ([f"{NAME}/1744407969/config.yaml"], 1),
+        ([f"{INNER}/sbatch_a-b.{NAME}_9.out"], 1),
+        ([f"{INNER}/log-a-b.{NAME}_9_0.out"], 0),
+        ([f"{NAME}/{NAME}_1744407969/{NAME}_nsys/log-a-b.{NAME}_nsys_9_0.out"], 0),
+        ([f"{INNER}/log-a-b.{NAME}_9_0.out.bak"], 0),
+        ([f"{INNER}/import_ckpt.out"], 0),
+        ([f"{INNER}/run.tar.gz"], 0),
+        ([f"{INNER}/llmb-config_9.yaml"], 0),
+        ([f"{NAME}/train.sh"], 0),
+        ([f"{NAME}/code_1744407969/train.sh"], 0),
+        (["notes_1744407969/train.sh"], 0),
+    ],
+)
+def test_the_folder_of_a_launch_without_a_log_is_a_run_without_attempts(
+    tree: Tree, files: list[str], left: int
+) -> None:
+    root = tree([f"experiments/{file}" for file in files])
+    found = [run for run in find_runs([root]).runs if run.remains is Remains.FOLDER]
+    assert len(found) == left
+    assert all(run.started == datetime.fromtimestamp(1744407969, UTC) for run in found)
 
 
 def test_a_job_of_broken_metadata_without_a_log_is_a_run_by_its_folders(tree: Tree) -> None:
