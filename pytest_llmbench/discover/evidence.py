@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -60,52 +60,53 @@ def twin(parts: Sequence[str], own: int, folders: Collection[str]) -> tuple[Reas
     return None, ""
 
 
-def with_reports(runs: Sequence[OwnedRun], reports: Mapping[str, float]) -> list[FoundRun]:
+def with_reports(
+    runs: Sequence[OwnedRun], reports: Mapping[str, float], crowded: Collection[Path] = ()
+) -> list[FoundRun]:
     """Return the runs with what the profiler's reports say: their paths, and when each was written (epoch seconds).
 
-    A report marks the run whose job id stands in its name, in the nearest folder of such a run above it. One without an
-    id (`profile_<process>`) marks the only run of its folder; where it has several, it is named in a remark of each,
-    unless one of them is known to be profiled and explains it.
+    A report marks the runs whose job id stands in its name, in the nearest folder of such a run above it. One without
+    an id (`profile_<process>`) marks the only run of its folder; where it has several, it is named in a remark of each,
+    unless one of them is known to be profiled and explains it. `crowded` are folders with logs that nobody asked for.
     """
     owners: dict[Path, list[int]] = defaultdict(list)
+    of_job: dict[tuple[Path, str], list[int]] = defaultdict(list)
     for place, (run, inside) in enumerate(runs):
         for folder in (run.folder, *run.folder.parents)[: max(len(inside), 1)]:
             owners[folder].append(place)
+            of_job[folder, run.job_id].append(place)
     found = [run for run, _ in runs]
-    nameless: list[tuple[Path, list[int]]] = []
+    nameless: dict[Path, list[Path]] = defaultdict(list)
     for path in map(Path, reports):
-        above = [owners[folder] for folder in path.parents if folder in owners]
-        owner = _of_job(path.name, above, found)
-        if owner is not None:
-            found[owner] = _profiled(found[owner], path)
-        elif above:
-            nameless.append((path, above[0]))
-    for path, places in nameless:  # behind all that bear a job id: those may explain them
-        for place, run in _nameless(path, reports[str(path)], {place: found[place] for place in places}):
-            found[place] = run
+        above = [folder for folder in path.parents if folder in owners]
+        marked = next((of_job[pair] for folder in above for pair in _jobs(path.name, folder) if pair in of_job), [])
+        for place in marked:
+            found[place] = _profiled(found[place], path)
+        if above and not marked:
+            nameless[above[0]].append(path)
+    for folder, paths in nameless.items():  # behind all that bear a job id: those may explain them
+        of_folder = {place: found[place] for place in owners[folder]}
+        if not any(run.excluded is Reason.PROFILED for run in of_folder.values()):
+            alone = len(of_folder) == 1 and folder not in crowded
+            for place, run in of_folder.items():
+                found[place] = _remarked(run, paths, reports, alone=alone)
     return found
 
 
-def _of_job(name: str, above: Iterable[Sequence[int]], runs: Sequence[FoundRun]) -> int | None:
-    """Return the place of the run whose job id stands in the name of a report, in the nearest folder that has one."""
+def _jobs(name: str, folder: Path) -> list[tuple[Path, str]]:
+    """Return the job ids that may stand in the name of a report, each with a folder in which their runs may be."""
     documented = _REPORT_JOB.search(name)
-    numbers = _NUMBER.findall(name)
-    jobs = {documented[1]} if documented else {number for number in numbers if len(number) >= CERTAIN_DIGITS}
-    return next((place for places in above for place in places if runs[place].job_id in jobs), None)
+    numbers = [documented[1]] if documented else _NUMBER.findall(name)
+    return [(folder, number) for number in numbers if documented or len(number) >= CERTAIN_DIGITS]
 
 
-def _nameless(path: Path, written: float, runs: Mapping[int, FoundRun]) -> Iterable[tuple[int, FoundRun]]:
-    """Yield the runs of a folder that a report changes which bears the id of none of them."""
-    if any(run.excluded is Reason.PROFILED for run in runs.values()):
-        return
-    bears_another = _REPORT_JOB.search(path.name) is not None
-    for place, run in runs.items():
-        if bears_another and run.job_id:
-            continue
-        if len(runs) == 1 and _is_of_its_time(written, run):
-            yield place, _profiled(run, path)
-        else:
-            yield place, replace(run, loose_reports=(*run.loose_reports, path.name))
+def _remarked(run: FoundRun, paths: Sequence[Path], reports: Mapping[str, float], *, alone: bool) -> FoundRun:
+    """Return a run with what reports say of it that bear the id of no job of its folder."""
+    own = [path for path in paths if not (run.job_id and _REPORT_JOB.search(path.name))]  # others are of another job
+    certain = [path for path in own if alone and _is_of_its_time(reports[str(path)], run)]
+    if certain:
+        return _profiled(run, certain[0])
+    return replace(run, loose_reports=tuple(path.name for path in own)) if own else run
 
 
 def _is_of_its_time(written: float, run: FoundRun) -> bool:

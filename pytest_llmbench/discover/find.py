@@ -47,7 +47,8 @@ def find_runs(paths: Sequence[Path], stores: Stores | None = None) -> Discovery:
     owned: list[OwnedRun] = [
         (_with_twin(run, place, met), place.where.inside) for place in found for run in _runs(place, logged, walk)
     ]
-    runs = with_reports(owned, walk.reports)
+    crowded = {place.folder.path for place in found if place.folder.only_chosen and len(place.group.drafts) > 1}
+    runs = with_reports(owned, walk.reports, crowded)
     return Discovery(_with_unique_ids(runs), tuple(walk.ignored), tuple(walk.unreadable))
 
 

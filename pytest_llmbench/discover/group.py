@@ -81,7 +81,8 @@ def _without_log(
     found: dict[str, Draft] = {}
     for name in [name for name, reason in reasons.items() if reason == ERROR_ALONE]:
         stem = names.stem(names.uncompressed(name))
-        if not names.is_launched(f"{stem}.out"):
+        put_away = any(other.startswith((f"{stem}.out.", f"{stem}.log.")) for other in files)
+        if put_away or not names.is_launched(f"{stem}.out"):
             continue
         slurm = _SLURM.fullmatch(f"{stem}.out")
         said = names.log_name(stem, folder.name)

@@ -112,6 +112,13 @@ class Listing:
         self._put(path, S_IFREG, modified)
         return True
 
+    def add_folder(self, path: Path) -> None:
+        """Add a folder, with those above it, unless a file stands in the place of one of them."""
+        chain = [folder for folder in (*reversed(path.parents), path) if self.root in folder.parents]
+        if not any(folder in self._items and folder not in self._inside for folder in chain):
+            for folder in chain:
+                self._folder(folder)
+
     def stat(self, path: Path) -> Known:
         """Return what is known of a path; FileNotFoundError where nothing is."""
         if path not in self._items:

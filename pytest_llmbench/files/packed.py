@@ -32,6 +32,10 @@ LONGEST, DEPTH = 4096, 64
 
 _METADATA = (".yaml", ".yml")
 
+_LAUNCH = re.compile(r"\d{8}")
+"""What the name of a launch's folder holds, a time: it is listed although it may hold no file, since then its log is
+missing."""
+
 Notes = list[tuple[Path, str]]
 
 
@@ -49,6 +53,7 @@ class Archive:
     ignored: Notes = field(default_factory=list)
     unreadable: Notes = field(default_factory=list)
     _numbers: dict[Path, int] = field(default_factory=dict)
+    _launches: list[Path] = field(default_factory=list)
     _small: dict[Path, bytes] = field(default_factory=dict)
     _small_size: int = 0
 
@@ -77,7 +82,10 @@ class Archive:
         for path, count in counts.items():
             if count > 1:
                 self.ignored.append((path, f"stands {count} times in {self.path.name}: the last one counts"))
-        return self.listing.top()
+        top = self.listing.top()
+        for folder in self._launches:  # behind the top: what holds no file does not make it
+            self.listing.add_folder(folder)
+        return top
 
     def small(self, path: Path, limit: int) -> bytes:
         """Return the first bytes of a metadata file, at most `limit`; LogError where it is too large to be one."""
@@ -116,9 +124,13 @@ class Archive:
 
     def _take(self, member: Member | None, counts: Counter[Path]) -> None:
         """List a member that was read to its end, or note why it is not."""
-        if member is None or member.kind in (FOLDER, "label"):
+        if member is None or member.kind == "label":
             return
         place = _place_below(self.path, member)
+        if member.kind == FOLDER:
+            if place is not None and _LAUNCH.search(place.name) and len(self._launches) < FOLDERS:
+                self._launches.append(place)
+            return
         link = member.kind in (HARD_LINK, LINK)
         if place is None:
             named = self.path / "..." / _shown(PurePosixPath(member.name).name)

@@ -12,7 +12,7 @@ from discover.conftest import Tree
 
 from pytest_llmbench.discover.find import find_runs
 from pytest_llmbench.files.stores import Stores
-from pytest_llmbench.models import Discovery
+from pytest_llmbench.models import Discovery, Remains
 
 NAME = "pretrain_grok1_314b_bf16_256"
 RUN = f"workloads/pretrain_grok1/experiments/{NAME}/1744407969"
@@ -58,6 +58,15 @@ def test_an_archive_is_found_as_the_folder_that_it_holds(tree: Tree, tmp_path: P
     assert len(found.runs) == 2
     assert told(found, path / top) == told(find_runs([folder]), folder)
     assert found.runs[0].folder.is_relative_to(path / top)
+
+
+def test_a_launch_without_a_log_is_found_in_an_archive_as_in_its_folder(tree: Tree, tmp_path: Path) -> None:
+    folder = tree(FILES)
+    name = f"{NAME}_1744999999"
+    (folder / f"workloads/pretrain_grok1/experiments/{NAME}" / name / NAME).mkdir(parents=True)
+    (found,) = [run for run in find_runs([packed(folder, tmp_path / "x.tar.gz")], Stores()).runs if run.remains]
+    assert (found.remains, found.folder.name, found.attempts) == (Remains.FOLDER, name, ())
+    assert found.id == next(run.id for run in find_runs([folder]).runs if run.remains)
 
 
 def test_an_archive_in_a_folder_is_read_with_it(tree: Tree, tmp_path: Path) -> None:

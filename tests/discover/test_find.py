@@ -14,7 +14,7 @@ from discover.conftest import Tree
 from shared_data import shared
 
 from pytest_llmbench.discover.find import find_runs
-from pytest_llmbench.models import Discovery, FoundRun, Reason
+from pytest_llmbench.models import Discovery, FoundRun, Reason, Remains
 
 NAME = "pretrain_grok1_314b_bf16_256"
 INNER = f"{NAME}/{NAME}_1744407969/{NAME}"
@@ -504,6 +504,34 @@ def test_a_report_without_a_job_id_is_nobodys_where_runs_share_a_folder(tree: Tr
     assert {run.job_id: run.excluded for run in runs} == {"8": None, "9": Reason.PROFILED}
 
 
+def test_a_report_without_a_job_id_is_not_the_given_logs_where_others_stand_beside_it(tree: Tree) -> None:
+    root = tree(["log-x_8_0.out", "log-x_9_0.out", "profile_0.nsys-rep"])
+    run = only(find_runs([root / "log-x_8_0.out"]))
+    assert (run.excluded, run.loose_reports) == (None, ("profile_0.nsys-rep",))
+    (root / "log-x_9_0.out").unlink()
+    assert only(find_runs([root / "log-x_8_0.out"])).excluded is Reason.PROFILED
+
+
+def test_a_report_in_nsys_beside_a_given_log_is_evidence(tree: Tree) -> None:
+    root = tree(["log-x_8_0.out", "log-x_9_0.out", "nsys/m-8b-bf16_8g_8_0_0.nsys-rep"])
+    assert only(find_runs([root / "log-x_8_0.out"])).excluded is Reason.PROFILED
+    assert only(find_runs([root / "log-x_9_0.out"])).excluded is None
+
+
+def test_a_report_marks_its_job_by_any_name_that_holds_the_whole_id(tree: Tree) -> None:
+    logs = [f"log-x_{job}_0.out" for job in (38866, 388660, 7)]
+    runs = find_runs([tree([*logs, "profile_12_388660_node0.nsys-rep", "profile_7.nsys-rep"])]).runs
+    assert {run.job_id for run in runs if run.excluded} == {"388660"}
+
+
+def test_thousands_of_reports_mark_one_job(tree: Tree) -> None:
+    root = tree([f"log-x_{job}_0.out" for job in range(100000, 100200)])
+    for rank in range(2000):
+        (root / f"m-8b-bf16_8g_100007_{rank}_0.nsys-rep").touch()
+        (root / f"profile_{rank}.nsys-rep").touch()
+    assert [run.job_id for run in find_runs([root]).runs if run.excluded] == ["100007"]
+
+
 def test_broken_metadata_is_reported_and_the_run_is_known_by_its_names(tree: Tree) -> None:
     root = tree({LOG: "", f"{Path(LOG).parent}/llmb-config_388660.yaml": "model_info: [1"})
     discovery = find_runs([root])
@@ -570,6 +598,59 @@ def test_every_job_without_a_log_is_a_run_and_evidence_excludes_it(tree: Tree) -
     runs = find_runs([root]).runs
     assert {run.job_id: run.excluded for run in runs} == {"1": None, "2": Reason.PROFILED, "10": None}
     assert [run.job_id for run in runs] == ["1", "2", "10"]
+
+
+RESULTS = "results/25.01/bf16/340b/128/log-nemo_nemotron4_340b_128"
+
+
+@pytest.mark.parametrize(
+    ("files", "jobs"),
+    [
+        ([f"{RESULTS}_9.err"], ["9"]),
+        ([f"{RESULTS}_9.err.gz"], ["9"]),
+        ([f"{RESULTS}_9.err", f"{RESULTS}_9.out"], []),
+        ([f"{RESULTS}_9.err", f"{RESULTS}_9.out.gz"], []),
+        ([f"{RESULTS}_9.err", f"{RESULTS}_9.out.lz4"], []),
+        ([f"{RESULTS}_9.err", "elsewhere/log-nemo_nemotron4_340b_128_9.out"], []),
+        ([f"{RESULTS}_9.err", "results/25.01/bf16/340b/128/llmb-config_9.yaml"], ["9"]),
+        ([f"{RESULTS}_9_0.err", f"{RESULTS}_9_1.err"], ["9"]),
+        (["results/25.01/bf16/340b/128/train.err"], []),
+        ([f"experiments/{INNER}/slurm-9.err"], ["9"]),
+    ],
+)
+def test_a_job_that_left_only_standard_error_is_a_run_without_attempts(
+    tree: Tree, files: list[str], jobs: list[str]
+) -> None:
+    runs = [run for run in find_runs([tree(files)]).runs if not run.attempts]
+    assert [run.job_id for run in runs] == jobs
+    assert {run.remains for run in runs} <= {Remains.STANDARD_ERROR}
+
+
+@pytest.mark.parametrize(
+    ("files", "left"),
+    [
+        ([f"{NAME}/{NAME}_1744407969/{NAME}/train.sh"], 1),
+        ([f"{NAME}/{NAME}_1744407969/_TASKS"], 1),
+        ([f"{NAME}/1744407969/config.yaml"], 1),
+        ([f"{INNER}/sbatch_a-b.{NAME}_9.out"], 1),
+        ([f"{INNER}/log-a-b.{NAME}_9_0.out"], 0),
+        ([f"{NAME}/{NAME}_1744407969/{NAME}_nsys/log-a-b.{NAME}_nsys_9_0.out"], 0),
+        ([f"{INNER}/log-a-b.{NAME}_9_0.out.bak"], 0),
+        ([f"{INNER}/import_ckpt.out"], 0),
+        ([f"{INNER}/run.tar.gz"], 0),
+        ([f"{INNER}/llmb-config_9.yaml"], 0),
+        ([f"{NAME}/train.sh"], 0),
+        ([f"{NAME}/code_1744407969/train.sh"], 0),
+        (["notes_1744407969/train.sh"], 0),
+    ],
+)
+def test_the_folder_of_a_launch_without_a_log_is_a_run_without_attempts(
+    tree: Tree, files: list[str], left: int
+) -> None:
+    root = tree([f"experiments/{file}" for file in files])
+    found = [run for run in find_runs([root]).runs if run.remains is Remains.FOLDER]
+    assert len(found) == left
+    assert all(run.started == datetime.fromtimestamp(1744407969, UTC) for run in found)
 
 
 def test_a_job_of_broken_metadata_without_a_log_is_a_run_by_its_folders(tree: Tree) -> None:
