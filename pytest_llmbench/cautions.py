@@ -173,8 +173,8 @@ def _of_settings(judged: Judged) -> Iterator[Caution]:
         if text:
             yield Caution(code, f"{text} ({judged.origin(f'--llmb-{code}')})")
     for flag in judged.settings.overridden:
-        key = judged.settings.origins[destination(flag)]
-        yield Caution(CautionCode.OVERRIDDEN, f"{key} does not count beside {judged.origin(flag)}")
+        key = judged.settings.origins.get(destination(flag), destination(flag))
+        yield Caution(CautionCode.OVERRIDDEN, f"{key} is replaced by {judged.origin(flag)}")
 
 
 def _texts(settings: Settings, judged: Judged) -> dict[CautionCode, str]:
@@ -187,13 +187,13 @@ def _texts(settings: Settings, judged: Judged) -> dict[CautionCode, str]:
         CautionCode.UNMATCHED: listed if settings.unmatched == "list" else "",
         CautionCode.INCONCLUSIVE: "INCONCLUSIVE is skipped" if settings.inconclusive == "skip" else "",
         CautionCode.IMPROVEMENT: "improvements pass, however large" if passes else "",
-        CautionCode.BASELINE_RELEASE: f"every run is judged against release {release}" if release else "",
+        CautionCode.BASELINE_RELEASE: f"judged against release {release}" if release else "",
         CautionCode.ASSUMED_CV: f"assumed variation {_percent(settings.assumed_cv)}, not 1 %" if varies else "",
         **_untyped(
             judged,
             {
                 CautionCode.AGAINST: "recorded baselines are not looked at" if _ignores_recorded(judged) else "",
-                CautionCode.SINCE: f"runs before {since:%Y-%m-%d} are left out" if since else "",
+                CautionCode.SINCE: f"runs before {since:%Y-%m-%d} left out" if since else "",
                 CautionCode.REPEAT_WINDOW: f"runs within {wording.age(window)} are averaged" if window else "",
             },
         ),

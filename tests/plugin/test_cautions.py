@@ -62,14 +62,14 @@ def test_an_ordinary_night_has_no_caution(cautions: Cautions, generated: Write, 
         (
             "llmb_baseline_release = 25.05",
             "baseline-release",
-            "every run is judged against release 25.05 (llmb_baseline_release in tox.ini)",
+            "judged against release 25.05 (llmb_baseline_release in tox.ini)",
         ),
         ("llmb_assumed_cv = 5%", "assumed-cv", "assumed variation 5 %, not 1 % (llmb_assumed_cv in tox.ini)"),
         ("llmb_assumed_cv = 0.2%", "assumed-cv", "assumed variation 0.2 %, not 1 % (llmb_assumed_cv in tox.ini)"),
         (
             "addopts = --llmb-since=2020-01-01",
             "since",
-            "runs before 2020-01-01 are left out (--llmb-since in addopts of tox.ini)",
+            "runs before 2020-01-01 left out (--llmb-since in addopts of tox.ini)",
         ),
         ("llmb_repeat_window = 2h", "repeat-window", "runs within 2h are averaged (llmb_repeat_window in tox.ini)"),
     ],
@@ -112,21 +112,21 @@ def test_the_environment_is_not_typed(
 @pytest.mark.parametrize(
     ("ini", "option", "text"),
     [
-        ("llmb_trend = fail", "--llmb-trend=report", "llmb_trend in tox.ini does not count beside --llmb-trend"),
+        ("llmb_trend = fail", "--llmb-trend=report", "llmb_trend in tox.ini is replaced by --llmb-trend"),
         (
             "llmb_scaling = fail",
             "--llmb-scaling=report",
-            "llmb_scaling in tox.ini does not count beside --llmb-scaling",
+            "llmb_scaling in tox.ini is replaced by --llmb-scaling",
         ),
         (
             "llmb_inconclusive = fail",
             "--llmb-inconclusive=literal",
-            "llmb_inconclusive in tox.ini does not count beside --llmb-inconclusive",
+            "llmb_inconclusive in tox.ini is replaced by --llmb-inconclusive",
         ),
         (
             "llmb_require = all",
             f"--llmb-require={GROK}",
-            "llmb_require in tox.ini does not count beside --llmb-require",
+            "llmb_require in tox.ini is replaced by --llmb-require",
         ),
     ],
 )

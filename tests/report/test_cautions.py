@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -159,3 +160,16 @@ def test_github_lists_what_is_only_reported_and_warns_of_it() -> None:
     assert text.startswith("### llmbench: green, but trend: 6 SLOWER\n")
     assert "#### 6 only reported" in text
     assert len([line for line in github.workflow_commands(SIX, ()) if line.startswith("::warning ")]) == 6
+
+
+def test_every_code_is_documented() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "ci.md").read_text(encoding="utf-8")
+    documented = page.partition("## Cautions")[2].partition("\n## ")[0]
+    assert [code for code in CautionCode if f"`{code}`" not in documented] == []
+
+
+def test_what_a_test_of_the_user_let_pass_is_named() -> None:
+    """By the literal rule a run that cannot tell is red, too."""
+    assert in_chat([told(verdict="NOT_ASSERTED", overruled="INCONCLUSIVE")]).startswith(
+        "llmbench GREEN, but not asserted: 1 INCONCLUSIVE, "
+    )
