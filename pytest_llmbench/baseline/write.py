@@ -120,9 +120,15 @@ def _called(shared: Shared, key: Key, recipes: Iterable[Recipe]) -> Shared:
         "dp_excludes_ep": any(one.dp_excludes_ep for one in same),
     }
     own = set(_KEY.findall(shared.own))
-    missing = {name: value for name, value in facts.items() if value and name not in own}
-    text = yaml.safe_dump(missing, sort_keys=False, allow_unicode=True, width=110, default_flow_style=None)
-    return shared._replace(own=f"{text}{shared.own}") if missing else shared
+    # A list stands in one line, which YAML would also make of a mapping that holds none.
+    text = "".join(
+        yaml.safe_dump(
+            {name: value}, allow_unicode=True, width=110, default_flow_style=None if name == "names" else False
+        )
+        for name, value in facts.items()
+        if value and name not in own
+    )
+    return shared._replace(own=f"{text}{shared.own}")
 
 
 def _by_file(directory: Path, recorded: Sequence[tuple[Baseline, Recording]]) -> dict[Path, dict[Key, Baseline]]:

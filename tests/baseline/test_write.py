@@ -436,3 +436,19 @@ def test_whatever_honest_runs_measured_can_be_written(
     made = [measurement(1.0, window_seconds=window, mean_of=mean_of if weighted else ()) for _ in range(runs)]
     with tempfile.TemporaryDirectory() as directory:
         assert write.write_recorded(Path(directory), [(GROK[0], recording_of(made, NOW))])
+
+
+@pytest.mark.parametrize(
+    "names", [("grok1",), ("grok1", "1.0", "null"), tuple(f"a-name-of-it-{one}" for one in range(30))]
+)
+@pytest.mark.parametrize("title", ["Grok", "a: b # c", "null", "word " * 60, "two\nlines", "ü '\"", "- x", "{a: b}"])
+def test_what_a_recipe_is_called_reads_back_however_it_is_spelled(
+    tmp_path: Path, title: str, names: tuple[str, ...]
+) -> None:
+    title = title.strip()
+    recipe = replace(read_recipe(shipped_baselines() / "grok1/25.05.yaml"), title=title, framework=title, names=names)
+    for baseline in GROK[:2]:  # the second finds what the first left
+        ((path, _),) = write.write_recorded(tmp_path, [(baseline, recording())], [recipe])
+        found = read_recipe(path)
+        assert (found.title, found.framework, found.names) == (title, title, names)
+    assert path.read_text(encoding="utf-8").count("\ntitle:") == 1
