@@ -11,8 +11,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
+import numpy as np
+
 from pytest_llmbench.copies import CLOCK_SKEW, LONGEST_QUEUE, steps_in
 from pytest_llmbench.models import Clock, Dating, Key, Remains, Run
+from pytest_llmbench.robust import median
 
 EXACT_SKEW = timedelta(minutes=10)
 """A moment of a stated zone that lies further ahead than this is not believed: clocks differ by seconds."""
@@ -50,10 +53,20 @@ def ordered(runs: Sequence[Run], now: datetime) -> list[Run]:
     return sorted(found, key=lambda run: _recency(run, now), reverse=True)
 
 
-def _recency(run: Run, now: datetime) -> tuple[datetime, bool, tuple[int, str], datetime, str]:
-    """Return a key by which later runs sort last: start, whether it left no step, job id as a number, file time."""
+def _recency(run: Run, now: datetime) -> tuple[datetime, bool, tuple[int, str], float, datetime, str]:
+    """Return a key by which later runs sort last: start, whether it left no step, job id as a number, file time.
+
+    Of two logs of one job that tell different times the slower counts as the later one: it has to be judged.
+    """
     started = run.started or now + 2 * CLOCK_SKEW
-    return started, not steps_in(run), _job(run), run.found.modified or now, run.id
+    return started, not steps_in(run), _job(run), _slowness(run), run.found.modified or now, run.id
+
+
+def _slowness(run: Run) -> float:
+    """Return the median of the times in the last part of a log, 0 without any."""
+    parts = [part for attempt in run.attempts for part in attempt.log.segments]
+    seconds = parts[-1].steps.seconds if parts else ()
+    return median(seconds) if len(seconds) and not np.isnan(seconds).any() else 0.0
 
 
 def _job(run: Run) -> tuple[int, str]:

@@ -26,7 +26,7 @@ from pytest_llmbench.parse.uniform import Columns, most_digits, numbers, rows
 
 NEEDLE = b"completed step: "
 
-HEAD = re.compile(rb"completed step: (\d{1,15}), seconds: (-?(?:\d{1,15}\.\d{1,9}|%b))," % NOT_FINITE)
+HEAD = re.compile(rb"completed step: (\d{1,15}), seconds: (-?(?:\d{1,15}\.\d{3,9}|%b))," % NOT_FINITE)
 CUT_HEAD = re.compile(rb"completed step: (?:\d|$)")
 THREE_DECIMALS = re.compile(rb"-?(?:\d{1,18}\.\d{3}(?![\d.e])|%b)" % NOT_FINITE)
 EXPONENT = re.compile(rb"-?(?:\d\.\d{3}e[+-]\d\d(?!\d)|%b)" % NOT_FINITE)
@@ -134,7 +134,7 @@ def _layout(names: tuple[bytes, ...]) -> re.Pattern[bytes]:
         TARGETS: rb"(\d{1,15}+(?:\.\d{1,9}+)?)",
     }
     fields = (rb", %b: %b" % (re.escape(name), values.get(name, rb"[^,\r\n\x00]*+")) for name in names)
-    return re.compile(rb"completed step: (\d{1,15}+), seconds: (-?\d{1,15}+\.\d{1,9}+)" + b"".join(fields) + rb"\n")
+    return re.compile(rb"completed step: (\d{1,15}+), seconds: (-?\d{1,15}+\.\d{3,9}+)" + b"".join(fields) + rb"\n")
 
 
 def time_steps(records: Sequence[StepRecord]) -> list[StepRecord]:

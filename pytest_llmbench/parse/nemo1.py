@@ -247,7 +247,7 @@ def _values(parts: Sequence[bytes], separator: bytes) -> dict[bytes, bytes] | No
     values: dict[bytes, bytes] = {}
     for part in parts:
         name, found, value = part.partition(separator)
-        if not found or name in values or HOLE in part:
+        if not found or name in values or HOLE in part or name.startswith(b" "):  # where a blank stands for a digit
             return None
         value = value.strip(b" ")
         padded = PADDED.fullmatch(value)

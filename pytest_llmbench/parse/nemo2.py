@@ -183,7 +183,7 @@ def _values(text: bytes, begin: int, stop: int, end: int) -> dict[bytes, bytes] 
         name, colon, value = part.partition(b": ")
         if not colon or name in values:
             return None
-        values[name] = value.rstrip()
+        values[name] = value if part is not parts[-1] else value.rstrip()  # a blank within may stand for a digit
     if HOLE in b"".join(parts):
         return None
     if TIME not in values or not STEP.fullmatch(values.get(STEP_NAME, b"")):

@@ -31,7 +31,7 @@ PAINTS = {
 }
 
 
-def values(log: ParsedLog) -> list[list[object]]:
+def values(log: ParsedLog) -> list[list[list[str]]]:
     """Every step with its time and loss."""
     return [
         [list(map(str, column.tolist())) for column in (part.steps.index, part.steps.seconds, part.steps.loss)]
