@@ -67,7 +67,8 @@ JUDGING_OPTIONS = (
     Option(
         "--llmb-improvement",
         "MODE",
-        "What a run does that is faster than its baseline by more than the tolerance: pass or fail (default: pass).",
+        "What a run does that is faster than its baseline by more than the tolerance: pass or fail "
+        "(default: pass, up to 15%%).",
         ini="string",
         choices=("pass", "fail"),
     ),

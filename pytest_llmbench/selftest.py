@@ -10,7 +10,20 @@ import numpy as np
 
 from pytest_llmbench import wording
 from pytest_llmbench.batch import Judged, deciding
-from pytest_llmbench.models import Attempt, Check, Evidence, Judgement, Measurement, Run, Segment, Status, Steps
+from pytest_llmbench.models import (
+    ENGINE,
+    GPUS,
+    OBJECTIVE,
+    Attempt,
+    Check,
+    Evidence,
+    Judgement,
+    Measurement,
+    Run,
+    Segment,
+    Status,
+    Steps,
+)
 from pytest_llmbench.settings import Settings
 from pytest_llmbench.settling import decided, status_of
 
@@ -23,6 +36,8 @@ Decide = Callable[[Evidence], tuple[Judgement, Status]]
 
 JUST_BEYOND = 1 + 1e-6
 """Where nothing is known of the error, the detectable slowdown is the bound itself."""
+WELL_BELOW = 0.97
+"""A printed digit is a larger part of a shorter time, and its interval wider."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +114,9 @@ def selftest(identifier: str, evidence: Evidence, judgement: Judgement, decide: 
     factor = (1 + estimate.detectable) * JUST_BEYOND / float(np.exp(estimate.difference))
     slower = f"slowed to {wording.difference(1 + estimate.detectable)}"
     mutants = [_judged(slower, judgement.runs, slowed(factor), evidence, decide)]
+    if evidence.plausible is not None:
+        fast = (1 - evidence.plausible) * float(np.exp(-estimate.high)) * WELL_BELOW
+        mutants.append(_judged("too fast to be true", judgement.runs, slowed(fast), evidence, decide))
     mutants += [_judged(name, (newest,), change, evidence, decide) for name, change in CHANGES.items()]
     return SelfTest(identifier, estimate.detectable, tuple(mutants))
 
@@ -193,12 +211,34 @@ def doubled_batch(segment: Segment, _: Measurement) -> Segment | None:
     )
 
 
+def nothing_learned(segment: Segment, _: Measurement) -> Segment | None:
+    """No step moved the weights, by what the log prints of it: the learning rate, the gradient, or else the loss."""
+    steps, fields = segment.steps, {one.field for one in segment.stated}
+    if np.isfinite(steps.learning_rate).any():
+        return _with(segment, learning_rate=steps.learning_rate * 0)
+    if steps.has_grad_norm.any() and ENGINE not in fields:
+        return _with(segment, grad_norm=steps.grad_norm * 0)
+    if segment.rewards or OBJECTIVE in fields or not (steps.loss[steps.has_loss] > 0).any():
+        return None
+    return _with(segment, loss=-steps.loss)
+
+
+def other_world_size(segment: Segment, _: Measurement) -> Segment | None:
+    """The run had twice the GPUs, where the log states how many."""
+    if not any(one.field == GPUS for one in segment.stated):
+        return None
+    stated = (replace(one, value=str(2 * int(one.value))) if one.field == GPUS else one for one in segment.stated)
+    return replace(segment, stated=tuple(stated))
+
+
 CHANGES: dict[str, Change] = {
     "NaN loss": nan_loss,
     "truncated": truncated,
     "seconds read as milliseconds": read_as_milliseconds,
     "missing window": without_window,
     "another batch size": doubled_batch,
+    "another number of GPUs": other_world_size,
+    "nothing learned": nothing_learned,
 }
 
 

@@ -20,7 +20,7 @@ VALUE = rb"'?(-?(?:\d{1,18}(?:\.\d{1,40})?(?:e[+-]?\d{1,3})?|%b))'?" % NOT_FINIT
 """A number; newer versions print it as a text."""
 BEFORE = re.compile(rb"\{'loss': %b, (?:'grad_norm': %b, )?\Z" % (VALUE, VALUE))
 AFTER = re.compile(rb"'learning_rate': %b[,}]([^{}\r\n]*)" % VALUE)
-REWARDS = re.compile(rb"'(?:rewards?(?:_std)?|objective|logps|kl)['/]")
+REWARDS = re.compile(rb"'(?:rewards?(?:_std)?|objective|logps)['/]")
 """Keys that only training on rewards or preferences has."""
 
 LAST_BAD = 2

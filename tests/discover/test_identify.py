@@ -415,3 +415,42 @@ def test_what_was_found_for_another_run_is_what_would_be_found_for_this_one(
     own = replace(found, clues=tuple(replace(clue, source=f"other {clue.source}") for clue in found.clues))
     decided(own, logged(dialect), find=REMEMBERED)
     assert decided(found, logged(dialect), find=REMEMBERED) == decided(found, logged(dialect))
+
+
+MX, CS = replace(GROK_128, dtype="fp8_mx"), replace(GROK_128, dtype="fp8", variant="cs")
+PLAIN = replace(GROK_128, dtype="fp8")
+
+
+@pytest.mark.parametrize(
+    ("key", "said_of_it", "fits"),
+    [
+        (PLAIN, {"dtype": "fp8"}, True),
+        (PLAIN, {"dtype": "fp8", "variant": "mx"}, False),
+        (PLAIN, {"dtype": "mxfp8"}, False),
+        (PLAIN, {"dtype": "fp8cs"}, False),
+        (PLAIN, {"dtype": "nvfp4"}, False),
+        (MX, {"dtype": "fp8", "variant": "mx"}, True),
+        (MX, {"dtype": "FP8", "variant": "MX"}, True),
+        (MX, {"dtype": "mxfp8"}, True),
+        (MX, {"dtype": "fp8_mx"}, True),
+        (MX, {"dtype": "fp8", "variant": "cs"}, False),
+        (MX, {"dtype": "fp8"}, False),
+        (CS, {"dtype": "fp8", "variant": "cs"}, True),
+        (CS, {"dtype": "fp8_cs"}, True),
+        (CS, {"dtype": "fp8", "variant": "mx"}, False),
+        (CS, {"dtype": "bf16", "variant": "cs"}, False),
+    ],
+)
+def test_a_recipe_of_fp8_is_that_of_a_baseline_that_names_it(key: Key, said_of_it: dict[str, str], fits: bool) -> None:
+    known = (recipe("25.05", "nemo2", "workloads", baseline(key, 256)),)
+    found = identify(run({**full(GROK_128), **said_of_it}), [logged(batch=256)], known)
+    assert (found.key == key) is fits
+    assert fits or (found.nearest == (key,) and f"nearest: {key.id}" in found.because)
+
+
+def test_metadata_that_say_fp8_do_not_contradict_a_name_that_says_its_recipe() -> None:
+    known = (recipe("25.05", "nemo2", "workloads", baseline(MX, 256), baseline(PLAIN, 256)),)
+    metadata = Clue("dtype", "fp8", "llmb-config_1.yaml")
+    assert identify(run(full(GROK_128, dtype="mxfp8"), metadata), [logged(batch=256)], known).key == MX
+    assert identify(run(full(GROK_128, dtype="fp8", variant="mx"), metadata), [logged(batch=256)], known).key == MX
+    assert identify(run(full(GROK_128, dtype="nvfp4"), metadata), [logged(batch=256)], known).contradicted == ("dtype",)

@@ -80,6 +80,30 @@ LLAMA = {"recipe": "llama3.1", "size": "70b", "dtype": "fp8", "gpus": "256"}
             "pretrain_llama3.1_70b_fp8_cs_256",
             {**LLAMA, "variant": "cs"},
         ),
+        ("pretrain_llama3.1_70b_fp8_mx_gpus256", {**LLAMA, "variant": "mx"}),
+        (
+            "pretrain_llama3_70b_fp8_cs_gpus64_tp1_pp4_cp2_vp5_ep1_etpNone_mbs1_gbs256_7_0",
+            {
+                "recipe": "llama3",
+                "size": "70b",
+                "dtype": "fp8",
+                "variant": "cs",
+                "gpus": "64",
+                "tp": "1",
+                "pp": "4",
+                "cp": "2",
+                "vp": "5",
+                "ep": "1",
+                "micro_batch_size": "1",
+                "global_batch_size": "256",
+            },
+        ),
+        ("pretrain_x_8b_fp8_sc_gpus8", {"recipe": "x", "size": "8b", "dtype": "fp8", "variant": "sc", "gpus": "8"}),
+        (
+            "pretrain_x_8b_lora_fp8_ds_8",
+            {"recipe": "x", "size": "8b", "dtype": "fp8", "variant": "lora_ds", "gpus": "8"},
+        ),
+        ("pretrain_x_8b_bf16_mx_gpus8", {"recipe": "x", "size": "8b", "dtype": "bf16", "gpus": "8"}),
     ],
 )
 def test_an_experiment_says_its_configuration(name: str, expected: dict[str, str]) -> None:

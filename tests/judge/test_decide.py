@@ -8,13 +8,13 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from builders import BASELINE, HISTORY, NOW, evidence, measurement, run
+from builders import ASSUMED, BASELINE, HISTORY, NOW, evidence, measurement, noisy, run
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.judge.consequence import consequence
 from pytest_llmbench.judge.decide import judge, judge_alone
-from pytest_llmbench.models import Evidence, Problem, Reason, Status, Tolerance, Verdict
+from pytest_llmbench.models import Evidence, Note, Problem, Reason, Status, Tolerance, Verdict
 
 PROFILED = Problem(Reason.PROFILED, "profile_enabled in llmb-config_1.yaml")
 DIVERGED = Problem(Reason.DIVERGED, "loss is nan from step 9 on", 109)
@@ -196,3 +196,42 @@ def test_what_is_printed_too_coarsely_does_not_pass_by_the_literal_rule(
 def test_coarse_times_of_steps_that_differ_are_rounded_both_ways() -> None:
     one = measurement(7.5, resolution_seconds=1.0, window_seconds=(7.0, 8.0) * 17)
     assert judge(evidence(one)).meets_point
+
+
+RELATIVES = (("grok1_314b-25.05-gb200-fp8-128", 5.185), ("grok1_314b-25.05-gb200-bf16-256", 7.4))
+
+
+@pytest.mark.parametrize(
+    ("factor", "spread", "reason"),
+    [
+        (0.70, 0.0, Reason.IMPLAUSIBLY_FAST),
+        (0.81, 0.0, Reason.IMPLAUSIBLY_FAST),
+        (0.84, 0.05, Reason.FASTER_THAN_BASELINE),  # the interval reaches to where it is plausible
+        (0.86, 0.0, Reason.FASTER_THAN_BASELINE),
+        (1.0, 0.0, Reason.WITHIN_TOLERANCE),
+    ],
+)
+def test_an_improvement_wholly_beyond_what_is_plausible_has_a_reason_of_its_own(
+    factor: float, spread: float, reason: Reason
+) -> None:
+    seconds = 7.325 * factor
+    one = noisy(seconds, spread) if spread else measurement(seconds)
+    wide = {"prior": replace(ASSUMED, sigma=0.03)} if spread else {}
+    judgement = judge(evidence(one, plausible=0.15, relatives=RELATIVES, **wide))
+    assert judgement.reason is reason
+    passed = consequence(judgement, required=False) is Status.PASSED
+    assert passed is (reason is not Reason.IMPLAUSIBLY_FAST)
+    assert judge(evidence(one, **wide)).reason is not Reason.IMPLAUSIBLY_FAST
+
+
+def test_what_is_implausibly_fast_names_what_it_is_like_and_what_nothing_confirms() -> None:
+    told = judge(
+        evidence(
+            measurement(5.2, notes=(Note("unverified-batch", "no batch size"),)), plausible=0.15, relatives=RELATIVES
+        )
+    )
+    assert told.verdict is Verdict.IMPROVEMENT
+    assert "more than 15 % faster is more likely another configuration" in told.text
+    assert "as fast as grok1_314b-25.05-gb200-fp8-128" in told.text
+    assert "gb200-bf16-256" not in told.text
+    assert "no batch size" in told.text

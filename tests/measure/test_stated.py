@@ -22,7 +22,9 @@ def stating(*pairs: tuple[str, str], recipe: str = "grok1", dtype: str = "bf16",
     configuration = BASELINE.configuration
     key = replace(configuration.key, recipe=recipe, dtype=dtype)
     baseline = at(BASELINE, configuration=replace(configuration, key=key))
-    arrays = {name: np.broadcast_to(np.asarray(value, dtype=float), 50) for name, value in columns.items()}
+    arrays: dict[str, Any] = {
+        name: np.broadcast_to(np.asarray(value, dtype=float), 50) for name, value in columns.items()
+    }
     part = replace(segment(steps(**arrays)), stated=statements)
     return measure(run(log(part)), baseline, NOW)
 

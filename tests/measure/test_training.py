@@ -20,7 +20,9 @@ def judged(
     dialect: str = "nemo2", *, digits: int = 4, made: dict[str, Any] | None = None, **columns: Any
 ) -> Measurement:
     """Return what is measured of a run with these columns, each a number or 50 of them."""
-    arrays = {name: np.broadcast_to(np.asarray(value, dtype=float), 50) for name, value in columns.items()}
+    arrays: dict[str, Any] = {
+        name: np.broadcast_to(np.asarray(value, dtype=float), 50) for name, value in columns.items()
+    }
     if "grad_norm" in arrays:
         arrays["has_grad_norm"] = EVERY
     part = replace(segment(steps(**arrays)), loss_digits=digits, **(made or {}))
@@ -124,7 +126,7 @@ def test_a_loss_or_gradient_that_is_no_number_outside_of_the_window_has_diverged
 
 
 @pytest.mark.parametrize("changes", [{"recipe": "llama3_dpo"}, {"task": "grpo"}, {"variant": "ppo"}])
-def test_the_name_of_a_configuration_may_say_that_it_learns_from_rewards(changes: dict[str, str]) -> None:
+def test_the_name_of_a_configuration_may_say_that_it_learns_from_rewards(changes: dict[str, Any]) -> None:
     configuration = BASELINE.configuration
     baseline = at(BASELINE, configuration=replace(configuration, key=replace(configuration.key, **changes)))
     part = segment(steps(loss=np.full(50, -0.5)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from parse.written import dropped, parse, steps
+from parse.written import dropped, nemo2_run, parse, steps
 
 
 def summary(runtime: str = "2577.7505", rate: str = "0.745", loss: str = "1.5") -> str:
@@ -156,3 +156,65 @@ def test_keys_with_blanks_and_parentheses() -> None:
 @pytest.mark.parametrize("key", ["'a\nb': 1, ", "'{x': 1, ", "'a\x00b': 1, ", f"'{'x' * 101}': 1, ", "'': 1, "])
 def test_a_key_that_is_none_tears_the_record(key: str) -> None:
     assert parse(summary().replace("'train_loss'", f"{key}'train_loss'")).segments == ()
+
+
+def record(norm: str, rate: str = "1e-05", loss: str = "1.5", more: str = "") -> str:
+    """What Trainer prints while it trains; older versions print no gradient norm."""
+    norm = f"'grad_norm': {norm}, " if norm else ""
+    return f"{{'loss': {loss}, {norm}'learning_rate': {rate}{more}, 'epoch': 0.5}}\n"
+
+
+NONE = math.nan
+
+
+@pytest.mark.parametrize(
+    ("records", "norm", "rate"),
+    [
+        ((record("0.4"), record("0.3")), 0.4, 1e-5),
+        ((record("nan"), record("nan")), NONE, 1e-5),
+        ((record("0.4"), record("nan"), record("inf")), NONE, 1e-5),
+        ((record("0.4"), record("nan")), 0.4, 1e-5),
+        ((record("nan"),), NONE, 1e-5),
+        ((record("0.0"), record("0.0", "0.0")), 0.0, 1e-5),
+        ((record("0.1", "0.0"), record("0.1", "0.0")), 0.1, 0.0),
+        ((record("'nan'", "'5e-06'", "'0'"),), NONE, 5e-6),
+        ((record("0.07853063195943832", "0.00023197796125026934"),), 0.07853063195943832, 0.00023197796125026934),
+    ],
+)
+def test_the_records_of_the_steps_stand_in_that_of_the_run(records: tuple[str, ...], norm: float, rate: float) -> None:
+    (segment,) = parse("".join(records) + bar(1921, 1921) + summary()).segments
+    columns = segment.steps
+    assert (len(columns), columns.mean_of.tolist()) == (1, [1921])
+    assert columns.has_grad_norm.tolist() == [True]
+    assert columns.grad_norm.tolist() == pytest.approx([norm], nan_ok=True)
+    assert columns.learning_rate.tolist() == [rate]
+    assert not segment.rewards
+
+
+def test_records_without_a_gradient_norm_say_none() -> None:
+    columns = parse(record("") + summary()).segments[0].steps
+    assert (columns.has_grad_norm.tolist(), columns.learning_rate.tolist()) == ([False], [1e-5])
+
+
+def test_records_are_of_the_run_that_ends_behind_them() -> None:
+    first, second = parse(record("0.5") * 2 + summary() + record("nan") * 2 + summary("2500.0")).segments
+    assert first.steps.grad_norm.tolist() == [0.5]
+    assert math.isnan(second.steps.grad_norm[0])
+
+
+def test_a_loss_that_is_no_number_at_the_end_is_that_of_the_run() -> None:
+    columns = parse(record("0.5") + record("0.4", loss="nan") * 2 + summary()).segments[0].steps
+    assert columns.has_loss.tolist() == [True]
+    assert math.isnan(columns.loss[0])
+
+
+@pytest.mark.parametrize("key", ["'rewards/chosen': 0.1", "'reward': 0.5", "'kl': 0.01", "'logps/chosen': -9.1"])
+def test_rewards_show_in_the_records(key: str) -> None:
+    expected = not key.startswith("'kl'")
+    assert parse(record("0.5", more=f", {key}") + summary()).segments[0].rewards is expected
+
+
+def test_records_alone_are_no_run_and_another_dialect_has_nothing_dropped() -> None:
+    assert parse(record("0.5") * 9).segments == ()
+    log = parse(record("0.5") + "step 3: {'learning_rate': 3.0}\n" + nemo2_run(0, 9))
+    assert (log.dialect, log.dropped) == ("nemo2", ())

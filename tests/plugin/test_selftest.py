@@ -33,7 +33,7 @@ def test_what_a_log_cannot_express_is_listed_as_not_testable(judged: Judge, exam
     session = judged(f"--llmb-logs={examples}", "--llmb-selftest", "-k", f"{silent.configuration} or {NAME}")
     texts = {one["id"]: one["text"] for one in session.reports if one.get("check") == "selftest"}
     assert "not testable" not in texts[NAME]
-    assert texts[NAME].startswith("caught 6 of 6; shows +")
+    assert texts[NAME].startswith("caught 9 of 9; shows +")
 
 
 def test_a_surviving_mutant_fails(judged: Judge, generated: Write, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,4 +57,4 @@ def test_the_same_under_workers(pytester: pytest.Pytester, generated: Write, wor
         "-p", "no:cacheprovider", workers, f"--llmb-logs={generated(NAME)}", "--llmb-selftest", "-k", NAME
     )
     result.assert_outcomes(passed=2, deselected=0 if workers == "-n2" else 81)
-    result.stdout.fnmatch_lines([f"  {NAME}: caught 6 of 6; shows +*"])
+    result.stdout.fnmatch_lines([f"  {NAME}: caught 9 of 9; shows +*"])
