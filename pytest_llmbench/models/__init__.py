@@ -30,6 +30,7 @@ from pytest_llmbench.models.judgements import (
     Night,
     Nights,
     Noise,
+    OnBound,
 )
 from pytest_llmbench.models.logs import (
     LOAD,
@@ -103,6 +104,7 @@ __all__ = [
     "Nights",
     "Noise",
     "Note",
+    "OnBound",
     "Outcome",
     "Parallelism",
     "ParsedLog",
