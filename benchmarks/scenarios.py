@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -86,16 +88,23 @@ class Case:
     last_step: float
 
 
-def known(truth: Expected, one: int, runs: Floats) -> Baseline:
-    """Return a baseline recorded from so many runs that it has no error, and says nothing of the noise."""
-    return _recorded(float(truth.mean[one]), float(truth.trimmed_mean[one]), 10**9, ())
+def exact(truth: Expected, one: int, runs: Floats) -> Baseline:
+    """Return a baseline that is the true value: from so many runs that it has no error, and says nothing of noise."""
+    return _recorded(float(truth.mean[one]), float(truth.trimmed_mean[one]), (), 10**9)
 
 
-def recorded(truth: Expected, one: int, runs: Floats) -> Baseline:
-    """Return a baseline recorded from five runs."""
-    chosen = runs[one, -RECORDED:]
+def recorded(truth: Expected, one: int, runs: Floats, count: int = RECORDED) -> Baseline:
+    """Return a baseline recorded from runs of as many nights."""
+    chosen = runs[one, -count:]
     trimmed = trimmed_means(chosen)
-    return _recorded(float(np.mean(chosen[:, WINDOW])), float(np.mean(trimmed)), RECORDED, tuple(trimmed.tolist()))
+    return _recorded(float(np.mean(chosen[:, WINDOW])), float(np.mean(trimmed)), tuple(trimmed.tolist()), count)
+
+
+def of_one_night(truth: Expected, one: int, runs: Floats) -> Baseline:
+    """Return a baseline recorded from five runs of one night on one set of nodes, which share all that differs."""
+    alone = recorded(truth, one, runs, 1)
+    (seconds,) = alone.recording.run_seconds if alone.recording else (math.nan,)
+    return _recorded(float(np.mean(runs[one, -1, WINDOW])), seconds, (seconds,) * RECORDED, 1)
 
 
 def published(truth: Expected, one: int, runs: Floats) -> Baseline:
@@ -104,23 +113,69 @@ def published(truth: Expected, one: int, runs: Floats) -> Baseline:
     return replace(BASELINE, kind="published", step_seconds=printed, resolution_seconds=0.001, window=window)
 
 
-def _recorded(mean: float, trimmed_mean: float, count: int, run_seconds: tuple[float, ...]) -> Baseline:
-    recording = Recording("2025-10-01", count, mean, trimmed_mean, math.nan, run_seconds, ())
+def _recorded(mean: float, trimmed_mean: float, run_seconds: tuple[float, ...], groups: int) -> Baseline:
+    runs = max(len(run_seconds), groups)
+    recording = Recording("2025-10-01", runs, mean, trimmed_mean, math.nan, run_seconds, (), groups=groups)
     return replace(BASELINE, step_seconds=trimmed_mean, recording=recording)
 
 
+# --- what happens to runs ---------------------------------------------------------------------------------
+
+
+def as_they_are(runs: Floats, random: np.random.Generator) -> Floats:
+    """Return runs without anything that is not in the fleet."""
+    return runs
+
+
+def hard(runs: Floats, random: np.random.Generator) -> Floats:
+    """Return runs of a harder cluster, shape (c, RUNS, 50): nights follow each other (0.3), every second run falls on
+    nodes that are 1 % slower than the others, and a tenth of the runs has a stretch of ten steps that are 10 % slower.
+
+    The nights come newest first in front of tonight's runs, so that they are neighbours in time.
+    """
+    count, each = runs.shape[:2]
+    level = 0.005 * random.standard_normal((count, each))
+    order = [*range(NIGHTS - 1, -1, -1), *range(NIGHTS, each)]
+    for before, after in pairwise(order):
+        level[:, after] = 0.3 * level[:, before] + math.sqrt(1 - 0.3**2) * level[:, after]
+    level += np.where(random.random((count, each)) < 0.5, 0.005, -0.005)
+    slower = runs * np.exp(level)[..., None]
+    begin = random.integers(11, 35, (count, each))[..., None]
+    steps = np.arange(runs.shape[2])
+    stretch = (random.random((count, each, 1)) < 0.1) & (steps >= begin) & (steps < begin + 10)
+    return np.asarray(slower * np.where(stretch, 1.1, 1.0))
+
+
+def hiccups(runs: Floats, random: np.random.Generator) -> Floats:
+    """Return runs of which tonight's first has a step of three times its time, and another of 1.6 times."""
+    slower = runs.copy()
+    for one in range(len(runs)):
+        first, second = random.choice(np.arange(11, 45), 2, replace=False)
+        slower[one, NIGHTS, first] *= 3.0
+        slower[one, NIGHTS, second] *= 1.6
+    return slower
+
+
 class Scenario(NamedTuple):
-    """How a fleet is judged: its baselines, and for how many nights tonight's change has been there already."""
+    """How a fleet is judged: its baselines, for how many nights tonight's change has been there already, and what
+    happens to its runs besides."""
 
     baseline: Callable[[Expected, int, Floats], Baseline]
     nights_changed: int = 0
+    happens: Callable[[Floats, np.random.Generator], Floats] = as_they_are
 
 
 SCENARIOS = {
-    "fleet": Scenario(known),
+    "fleet": Scenario(exact),
     "recorded": Scenario(recorded),
+    "three": Scenario(partial(recorded, count=3)),
+    "single": Scenario(partial(recorded, count=1)),
+    "one-night": Scenario(of_one_night),
     "published": Scenario(published),
-    "lasting": Scenario(known, nights_changed=2),
+    "hard": Scenario(exact, happens=hard),
+    "hard-published": Scenario(published, happens=hard),
+    "hiccup": Scenario(published, happens=hiccups),
+    "lasting": Scenario(exact, nights_changed=2),
 }
 
 

@@ -21,6 +21,7 @@ from pytest_llmbench.models import (
     Key,
     Night,
     Nights,
+    OnBound,
     Status,
 )
 from pytest_llmbench.settings import Settings
@@ -46,8 +47,19 @@ def with_changes(judged: Judged, older: Older, acknowledged: Sequence[Acknowledg
         changes = _changes(
             known, evidence, older[key], nights[key], acknowledged=own, today=now.date(), correlation=correlation
         )
-        changed[result.case.id] = replace(result, judgement=replace(known, changes=changes))
+        flips = _on_bound(known, nights[key], changes)
+        changed[result.case.id] = replace(result, judgement=replace(known, changes=changes, on_bound=flips))
     return {name: (changed.get(name, result), evidence) for name, (result, evidence) in judged.items()}
+
+
+def _on_bound(judgement: Judgement, nights: tuple[Nights, Nights], changes: Sequence[Change]) -> OnBound | None:
+    """Return how the nights since the last change lie about the bound of a configuration that was judged."""
+    from pytest_llmbench.judge.seen import on_bound
+
+    if judgement.verdict not in JUDGED:
+        return None
+    since = max((one.night for one in changes), default=0)
+    return on_bound((*nights[0], *nights[1]), judgement.bound_seconds, since)
 
 
 def _nights(judgement: Judgement, older: EarlierNights) -> tuple[Nights, Nights]:
@@ -107,7 +119,7 @@ def unneeded(judged: Judged, acknowledged: Sequence[Acknowledgement]) -> Iterato
 
 
 def trend_checks(judged: Judged, settings: Settings, acknowledged: Sequence[Acknowledgement]) -> Iterator[Check]:
-    """Yield an item for each configuration whose level stands changed.
+    """Yield an item for each configuration whose level stands changed, or that sits on its bound.
 
     It fails only if `settings.trend` is "fail", for a change to slower of 1 % or more, or several that come to it
     together, that nobody acknowledged, or whose acknowledgement expired.
@@ -116,6 +128,18 @@ def trend_checks(judged: Judged, settings: Settings, acknowledged: Sequence[Ackn
         standing = [one for one in result.judgement.changes if one.stands]
         if standing:
             yield _check(result, standing, settings, acknowledged)
+        elif result.judgement.on_bound:
+            text = _flipping(result.judgement)
+            yield Check("trend", result.case.key.id, Status.PASSED, verdict="ON_BOUND", text=text)
+
+
+def _flipping(judgement: Judgement) -> str:
+    """Return `sits on its bound (7.691 s): 5 of the last 10 nights passed`; empty for one that does not."""
+    flips = judgement.on_bound
+    if flips is None:
+        return ""
+    bound = wording.seconds(judgement.bound_seconds)
+    return f"sits on its bound ({bound}): {flips.passed} of the last {flips.nights} nights passed"
 
 
 def _check(
@@ -132,7 +156,7 @@ def _check(
         id=result.case.key.id,
         status=Status.FAILED if bad and asked else Status.PASSED,
         verdict="SLOWER" if bad else "ACKNOWLEDGED" if good else way,
-        text=bad or (good or standing)[-1].text,
+        text="; ".join(filter(None, (bad or (good or standing)[-1].text, _flipping(result.judgement)))),
         lines=(*several, *entry),
         decides=asked and result.judgement.verdict in JUDGED,  # old nights alone make no session green
         about=(result.case.key,),

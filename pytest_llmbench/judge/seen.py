@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 from pytest_llmbench import wording
+from pytest_llmbench.judge.margin import EQUAL
 from pytest_llmbench.judge.nights import Earlier, when
-from pytest_llmbench.models import Evidence, Measurement, Night, Nights, PastRun
+from pytest_llmbench.models import Evidence, Measurement, Night, Nights, OnBound, PastRun
+
+LAST, FEWEST = 10, 8
+"""Of so many last nights, and of no fewer, is told that they flip."""
+
+FLIPS = 3
+"""Chance lets a configuration that meets its bound on 19 of 20 nights flip so often in one of a hundred such rows."""
 
 
 def last_valid(evidence: Evidence) -> str:
@@ -48,6 +56,22 @@ def as_night(tonight: Sequence[Measurement]) -> list[Night]:
     logarithms = [math.log(one.statistic_seconds or math.nan) for one in tonight]
     mean = math.exp(sum(logarithms) / len(logarithms))
     return [_night(tonight[0], mean)] if math.isfinite(mean) else []
+
+
+def on_bound(nights: Nights, bound_seconds: float, since: int = 0) -> OnBound | None:
+    """Return how many of the last ten nights passed by the literal rule, where they flip from one side of the bound to
+    the other: at least three times, with three on each side. None where they do not, or where fewer than eight are of
+    the present level, which begins with the night at `since`: a configuration within its bound has a bad night now and
+    then, and one that became slower is beyond it for good.
+    """
+    passed = [
+        night.statistic_seconds <= bound_seconds * (1 + EQUAL)
+        for night in nights[since:][-LAST:]
+        if night.statistic_seconds is not None
+    ]
+    flips = sum(before != after for before, after in pairwise(passed))
+    few = min(sum(passed), len(passed) - sum(passed))
+    return OnBound(sum(passed), len(passed)) if len(passed) >= FEWEST and flips >= FLIPS and few >= FLIPS else None
 
 
 def coarse(runs: Sequence[Earlier]) -> float:

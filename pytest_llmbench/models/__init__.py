@@ -32,6 +32,7 @@ from pytest_llmbench.models.judgements import (
     Night,
     Nights,
     Noise,
+    OnBound,
 )
 from pytest_llmbench.models.logs import (
     BATCH,
@@ -135,6 +136,7 @@ __all__ = [
     "Nights",
     "Noise",
     "Note",
+    "OnBound",
     "Outcome",
     "Parallelism",
     "ParsedLog",

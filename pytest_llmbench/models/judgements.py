@@ -98,6 +98,13 @@ class Change:
         return abs(self.difference - self.lasting) >= SHOWN
 
 
+class OnBound(NamedTuple):
+    """Of a configuration whose nights lie now within its bound and now beyond it: how many of the last ones passed."""
+
+    passed: int
+    nights: int
+
+
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """What a verdict is reached from: the measurements of one configuration, newest first, and the settings that apply.
@@ -166,7 +173,8 @@ class Judgement:
     log(measured / expected), slower is positive; `meets_point` is the literal rule, measured <= bound; `repeats` are
     the other runs that were averaged with `measurement`; `estimate` is None where nothing was compared. Against a
     baseline without a value `bound_seconds` is NaN. `nights` are the valid ones before this one whose runs were
-    found, `changes` those of the level over all that are known, both oldest first."""
+    found, `changes` those of the level over all that are known, both oldest first; `on_bound` is there where the last
+    nights flip from one side of the bound to the other."""
 
     verdict: Verdict
     reason: Reason
@@ -182,6 +190,7 @@ class Judgement:
     repeats: tuple[Measurement, ...] = ()
     nights: tuple[Night, ...] = ()
     changes: tuple[Change, ...] = ()
+    on_bound: OnBound | None = None
 
     @property
     def runs(self) -> tuple[Measurement, ...]:

@@ -91,6 +91,39 @@ def test_the_standard_error_falls_with_the_root_of_the_runs_once_the_noise_is_kn
     assert np.median(errors, axis=0) == pytest.approx([0.01] * 3, rel=1e-4)  # one in 100 repeats is far noisier
 
 
+# --- kinds of baselines -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scenario", ["single", "recorded", "published", "hard"])
+def test_a_run_at_the_margin_passes_as_often_as_the_level_says_against_every_kind(scenario: str) -> None:
+    assert 1 <= share(counted(ONE, MARGIN, 8, scenario), "PASS") <= 7
+
+
+def test_five_runs_of_one_night_keep_that_promise_because_they_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert share(counted(ONE, MARGIN, 8, "one-night"), "PASS") <= 7
+    monkeypatch.setattr("pytest_llmbench.judge.estimate.recorded_groups", lambda baseline: baseline.recording.runs)
+    assert share(counted(ONE, MARGIN, 8, "one-night"), "PASS") > 9
+
+
+def test_a_hiccup_fails_few_runs_against_a_published_mean_and_without_forgiving_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counts = counted(ONE, 0.0, 4, "hiccup")
+    assert share(counts, "failed") <= 8
+    assert counts["REGRESSION"] == 0
+    monkeypatch.setattr("pytest_llmbench.judge.hiccup.LARGE", 9.0)
+    assert share(counted(ONE, 0.0, 4, "hiccup"), "failed") > 90
+
+
+def test_every_kind_of_baseline_has_promises_that_a_gate_needs() -> None:
+    assert set(calibration.OF_KIND) == set(SCENARIOS) - {"fleet", "lasting"}
+    for promises in (PROMISES, *calibration.OF_KIND.values()):
+        told = {(one.cell, one.what): (one.low, one.high) for one in promises}
+        for procedure in (ONE, THREE):
+            assert told[Cell(procedure, 0.0), "REGRESSION"] == told[Cell(procedure, 0.10), "PASS"] == (0, 0)
+            assert told[Cell(procedure, MARGIN), "PASS"][1] == 7
+
+
 # --- the simulation ---------------------------------------------------------------------------------------
 
 

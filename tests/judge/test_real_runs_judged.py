@@ -198,8 +198,8 @@ def said(name: str, judgement: Judgement) -> str:
 
 
 def is_forgiven(judgement: Judgement) -> bool:
-    """Whether a hiccup was: against a mean that holds it, too, what is forgiven hides as much of a slowdown. No log of a
-    document's own run tells whether its mean holds one (docs/statistics.md)."""
+    """Whether a hiccup was: against a mean that holds it, too, what is forgiven hides as much of a slowdown. Nothing
+    tells whether a document's does (docs/statistics.md)."""
     return any(note.code == "hiccup" for note in judgement.notes)
 
 

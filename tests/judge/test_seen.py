@@ -9,8 +9,8 @@ from builders import BASELINE, NOW, evidence, measurement, nights, run
 
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.judge.nights import history
-from pytest_llmbench.judge.seen import as_night, as_nights, coarse, last_valid
-from pytest_llmbench.models import PastRun, Problem, Reason
+from pytest_llmbench.judge.seen import as_night, as_nights, coarse, last_valid, on_bound
+from pytest_llmbench.models import Night, PastRun, Problem, Reason
 
 DIVERGED = Problem(Reason.DIVERGED, "the loss is NaN")
 
@@ -62,3 +62,30 @@ def test_a_night_is_a_day_and_none_is_that_of_tonight() -> None:
     found = history([newest], evidence(newest, *older))
     assert list(found) == [older[4], older[2]]
     assert list(history([], evidence(newest, *older))) == [older[4], older[2], newest]
+
+
+@pytest.mark.parametrize(
+    ("sides", "since", "told"),
+    [
+        ("+-+-+-+-+-", 0, (5, 10)),
+        ("----------+-+-+-+-+-", 0, (5, 10)),
+        ("++-+-+++-+", 0, (7, 10)),
+        ("++++-+++++", 0, None),
+        ("++++-+++-+", 0, None),
+        ("+++++-----", 0, None),
+        ("+-+-+-+", 0, None),
+        ("+-+-+-+-+-++++++++++", 0, None),
+        ("+-+-+-+-+-", 5, None),
+    ],
+    ids=["every night", "the last ten", "three of ten", "one", "two", "a change", "few", "long ago", "another level"],
+)
+def test_a_configuration_that_flips_from_one_side_of_its_bound_to_the_other_is_told(
+    sides: str, since: int, told: tuple[int, int] | None
+) -> None:
+    seen = [Night(NOW + timedelta(days=day), 7.6 if side == "+" else 7.8) for day, side in enumerate(sides)]
+    assert on_bound(seen, 7.7, since) == told
+
+
+def test_a_night_at_the_bound_itself_passes() -> None:
+    seen = [Night(NOW + timedelta(days=day), (7.7, 7.8)[day % 2]) for day in range(10)]
+    assert on_bound(seen, 7.7) == (5, 10)

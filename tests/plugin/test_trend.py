@@ -201,6 +201,20 @@ def test_small_changes_that_come_to_a_large_one_fail_together(judged: Judge, gen
     assert session.statuses[NAME] == "passed"
 
 
+def test_a_configuration_that_sits_on_its_bound_says_so(
+    judged: Judge, generated: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is green on one night and red on the next, with nothing to be found: 5 % and a bit, 5 % less a bit."""
+    for night in range(14):
+        started, factor = START + timedelta(days=night + NIGHTS - 14), 1.045 if night % 2 else 1.055
+        folder = generated(NAME, factor=factor, noise=0.0005, started=started, job_id=str(night))
+    session = judged(*options(folder, "--llmb-trend=fail"))
+    (told,) = trend(session).values()
+    assert (told["verdict"], told["status"], told["lines"]) == ("ON_BOUND", "passed", [])
+    assert re.fullmatch(r"sits on its bound \(\S+ s\): 5 of the last 10 nights passed", told["text"])
+    assert "sits on its bound" in " ".join(capsys.readouterr().out.split())
+
+
 def test_quiet_nights_have_no_item(judged: Judge, generated: Write) -> None:
     noise = 0.003 * np.random.default_rng(6).standard_normal(20)
     for night, wobble in enumerate(noise.tolist()):
