@@ -88,11 +88,11 @@ def test_a_month_is_red_without_a_selection(month: Path, pytester: pytest.Pytest
     assert not caution(told, "left-out-by-selection")
 
 
-@pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["alone", "workers"])
 @pytest.mark.parametrize(
     "options",
     [
         ("-m", 'llmb(gpu="gb200")'),
+        ("-m", 'llmb(gpu="gb200")', "-n2"),
         ("-m", "not llmb(gpu='h100')"),
         ("-k", "grok1"),
         ("-k", "not llama3.1 and not nemotron4 and not maxtext"),
@@ -100,14 +100,12 @@ def test_a_month_is_red_without_a_selection(month: Path, pytester: pytest.Pytest
         ("-k", "grok1 and not trend"),
         tuple(f"{PERFORMANCE}[{name}]" for name in GROK),
     ],
-    ids=["m", "m-not", "k", "k-not", "k-test", "k-not-trend", "node-ids"],
+    ids=["m", "m-workers", "m-not", "k", "k-not", "k-test", "k-not-trend", "node-ids"],
 )
 def test_a_red_trend_of_a_selected_configuration_stays(
-    month: Path, pytester: pytest.Pytester, options: tuple[str, ...], workers: tuple[str, ...]
+    month: Path, pytester: pytest.Pytester, options: tuple[str, ...]
 ) -> None:
-    if workers:
-        pytest.importorskip("xdist")
-    code, names, told = red(month, pytester, *options, *workers)
+    code, names, told = red(month, pytester, *options)
     assert (code, sorted(names)) == (1, sorted(f"trend {name}" for name in GROK))
     text = caution(told, "left-out-by-selection")
     assert text.endswith(f"items, 2 red: trend {LLAMA[0]}, trend {LLAMA[1]}")
@@ -229,17 +227,14 @@ def test_a_node_id_runs_with_stepwise_as_without(month: Path, pytester: pytest.P
 # --- the user's word ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["alone", "workers"])
 @pytest.mark.parametrize(
-    "selection", [(), ("-k", LLAMA[0]), ("-m", "llmb(gpu='h100')"), (f"{PERFORMANCE}[{LLAMA[0]}]",)]
+    "selection", [(), ("-k", LLAMA[0]), ("-m", "llmb(gpu='h100')", "-n2"), (f"{PERFORMANCE}[{LLAMA[0]}]",)]
 )
 def test_deselect_with_its_id_is_the_users_word_and_is_told(
-    month: Path, pytester: pytest.Pytester, selection: tuple[str, ...], workers: tuple[str, ...]
+    month: Path, pytester: pytest.Pytester, selection: tuple[str, ...]
 ) -> None:
-    if workers:
-        pytest.importorskip("xdist")
     node = f"{SUITE}/test_trend.py::test_trend[{LLAMA[0]}]"
-    _, names, told = red(month, pytester, *selection, "--deselect", node, *workers)
+    _, names, told = red(month, pytester, *selection, "--deselect", node)
     assert f"trend {LLAMA[0]}" not in names
     assert (
         caution(told, "deselected")
@@ -282,14 +277,11 @@ def test_a_conftest_has_its_word_beside_k(month: Path, pytester: pytest.Pytester
 # --- what did not run ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["alone", "workers"])
-@pytest.mark.parametrize("option", ["-x", "--maxfail=2"])
+@pytest.mark.parametrize("options", [("-x",), ("--maxfail=2",), ("-x", "-n2")])
 def test_a_session_that_stops_counts_the_red_that_did_not_run(
-    month: Path, pytester: pytest.Pytester, option: str, workers: tuple[str, ...]
+    month: Path, pytester: pytest.Pytester, options: tuple[str, ...]
 ) -> None:
-    if workers:
-        pytest.importorskip("xdist")
-    _, names, told = red(month, pytester, option, *workers)
+    _, names, told = red(month, pytester, *options)
     text = caution(told, "not-run")
     assert text.startswith("did not run: ")
     assert f", {6 - len(names)} red: trend " in text
