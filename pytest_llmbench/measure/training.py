@@ -37,7 +37,7 @@ GREW = 10.0
 MOST_SKIPPED = 0.5
 """With a larger share of skipped steps the window is none of training."""
 
-REWARDED = re.compile(r"(?:^|[^a-z0-9])(?:dpo|grpo|orpo|simpo|ppo|kto|rloo|rlhf|rl|reinforce)(?:[^a-z0-9]|$)")
+REWARDED = re.compile(r"(?:^|[^a-z0-9])(?:dpo|grpo|orpo|simpo|ppo|kto|rloo|rlhf)(?:[^a-z0-9]|$)")
 """Training on rewards or preferences, in the names of a run: its loss may be 0 or negative."""
 
 

@@ -18,7 +18,7 @@ RATE = b"'learning_rate': "
 
 VALUE = rb"'?(-?(?:\d{1,18}(?:\.\d{1,40})?(?:e[+-]?\d{1,3})?|%b))'?" % NOT_FINITE
 """A number; newer versions print it as a text."""
-BEFORE = re.compile(rb"\{'loss': %b, (?:'grad_norm': %b, )?\Z" % (VALUE, VALUE))
+BEFORE = re.compile(rb"\{'loss': %b, (?:[^{}\r\n]*?'grad_norm': %b, )?[^{}\r\n]*\Z" % (VALUE, VALUE))
 AFTER = re.compile(rb"'learning_rate': %b[,}]([^{}\r\n]*)" % VALUE)
 REWARDS = re.compile(rb"'(?:rewards?(?:_std)?|objective|logps)['/]")
 """Keys that only training on rewards or preferences has."""
@@ -43,7 +43,7 @@ def read_step(text: bytes, start: int, end: int, origin: Origin) -> StepRecord |
         grad_norm=float(before[2]) if before[2] else None,
         rate=float(after[1]),
         mean_of=0,
-        rewards=bool(REWARDS.search(after[2])),
+        rewards=any(map(REWARDS.search, (before[0], after[2]))),
     )
 
 

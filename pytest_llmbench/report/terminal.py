@@ -40,7 +40,7 @@ QUIET = ("PASS", "MISSING")
 SEVERITY = {"passed": 0, "skipped": 1}
 """The least severe first; a status that is not listed is a failure."""
 
-DOUBTFUL = ("few-steps-decide", "warming-up", "repeats-disagree")
+DOUBTFUL = ("few-steps-decide", "warming-up", "repeats-disagree", "implausibly-fast")
 """Reasons that stand under a line whatever its colour."""
 
 ABSENT = {"not-on-cluster": "not on this cluster", "not-launched": "not launched"}

@@ -216,7 +216,7 @@ def test_an_improvement_wholly_beyond_what_is_plausible_has_a_reason_of_its_own(
 ) -> None:
     seconds = 7.325 * factor
     one = noisy(seconds, spread) if spread else measurement(seconds)
-    wide = {"prior": replace(ASSUMED, sigma=0.03)} if spread else {}
+    wide: dict[str, Any] = {"prior": replace(ASSUMED, sigma=0.03)} if spread else {}
     judgement = judge(evidence(one, plausible=0.15, relatives=RELATIVES, **wide))
     assert judgement.reason is reason
     passed = consequence(judgement, required=False) is Status.PASSED

@@ -196,6 +196,15 @@ def test_records_without_a_gradient_norm_say_none() -> None:
     assert (columns.has_grad_norm.tolist(), columns.learning_rate.tolist()) == ([False], [1e-5])
 
 
+def test_other_values_may_stand_between_them() -> None:
+    """As ms-swift prints them."""
+    line = (
+        "{'loss': 1.5, 'token_acc': 0.6, 'grad_norm': 0.25, 'memory(GiB)': 8.5, 'learning_rate': 1e-05, 'epoch': 0.1}\n"
+    )
+    columns = parse(line + summary()).segments[0].steps
+    assert (columns.grad_norm.tolist(), columns.learning_rate.tolist()) == ([0.25], [1e-5])
+
+
 def test_records_are_of_the_run_that_ends_behind_them() -> None:
     first, second = parse(record("0.5") * 2 + summary() + record("nan") * 2 + summary("2500.0")).segments
     assert first.steps.grad_norm.tolist() == [0.5]

@@ -414,3 +414,16 @@ def test_the_real_run_that_was_nan_is_red(judged: Judge, tmp_path: Path) -> None
     session = judged(f"--llmb-logs={tmp_path}", f"--llmb-baselines={tmp_path}", "--llmb-gpu=h100", "--llmb-no-cache")
     (told,) = [one for one in session.described.values() if one["kind"] == "configuration" and one.get("run")]
     assert (told["verdict"], told["reason"], told["status"]) == ("INVALID", "diverged", "failed")
+
+
+@pytest.mark.parametrize("workers", ["-n0", "-n2"])
+def test_workers_say_the_same(pytester: pytest.Pytester, generated: Write, workers: str) -> None:
+    generated(GROK, factor=0.7)
+    halved = replaced(r"total_weights: 524288", "total_weights: 262144")
+    folder = generated(MAXTEXT)
+    for path in folder.rglob("log-maxtext*.out"):
+        path.write_text(halved(path.read_text(encoding="utf-8")), encoding="utf-8")
+    given = ("-p", "no:cacheprovider", workers, f"--llmb-logs={folder}", "-k", f"{GROK} or {MAXTEXT}")
+    result = pytester.runpytest_subprocess(*given)
+    assert result.parseoutcomes()["failed"] == 2
+    result.stdout.fnmatch_lines_random([f"*{GROK}*implausibly-fast*", "*262144 tokens a step*"])
