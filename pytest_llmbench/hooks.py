@@ -79,8 +79,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Generator[None, p
         report.llmb = described if report.outcome == described["status"] else _overruled(described, report)  # type: ignore[attr-defined]
     elif uses_runs(item):
         report.llmb_unjudged = True  # type: ignore[attr-defined]
-    if in_worker(item.config):
-        report.llmb_selection = session_of(item.config).hand_over_selection()  # type: ignore[attr-defined]
+    if in_worker(item.config) and (selection := session_of(item.config).hand_over_selection()):
+        report.llmb_selection = selection  # type: ignore[attr-defined]
     return report
 
 
@@ -111,7 +111,7 @@ class Collector:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep the outcome of a report; an item that crashed its worker has none of its own."""
-        if getattr(report, "llmb_selection", None):
+        if hasattr(report, "llmb_selection"):
             self.session.selection = selection_from(report.llmb_selection)
         if report.when == "call" or not report.passed:
             self.session.ran.add(report.nodeid)
