@@ -66,6 +66,7 @@ def _shift_check(shift: SharedShift, scaling: str) -> Check:
         text=shift.text,
         lines=(f"  {wording.listed([key.id for key in shift.configurations])}",),
         decides=scaling == "fail",
+        about=shift.configurations,
     )
 
 
@@ -80,6 +81,7 @@ def _comparison_check(comparison: Comparison, scaling: str) -> Check:
         lines=tuple(map(_row, comparison.rows)),
         decides=scaling == "fail",
         members=comparison.members,
+        about=comparison.members,
         compared=tuple(map(_compared, comparison.rows)),
     )
 

@@ -87,8 +87,19 @@ def ingest(
     kept, copies = without_copies(sorted(own, key=lambda run: _recency(run, now), reverse=True))
     kept.sort(key=lambda run: _recency(run, now), reverse=True)
     ignored += [f"{copy.id}: a copy of {original.id}" for copy, original in (*attached, *copies)]
-    unreadable = (Stray(f"unreadable-{path.name}", Reason.UNREADABLE, why, path) for path, why in discovery.unreadable)
+    unreadable = (_unreadable(path, why, settings, catalogue) for path, why in discovery.unreadable)
     return Ingested(tuple(kept), tuple(unreadable), tuple(ignored))
+
+
+def _unreadable(path: Path, why: str, settings: Settings, catalogue: Catalogue) -> Stray:
+    """Return what could not be read, with the configurations that its names leave open: all where they say nothing."""
+    from pytest_llmbench.discover.folders import clues_of_path
+    from pytest_llmbench.discover.identify import identify
+
+    found = FoundRun(path.name, path.parent, (), clues_of_path(path.parts))
+    identity = identify(found, (), catalogue.recipes, release=settings.release, gpu=settings.gpu)
+    about = (identity.key,) if identity.key else identity.may_be
+    return Stray(f"unreadable-{path.name}", Reason.UNREADABLE, why, path, about=about)
 
 
 def ingest_job(

@@ -24,7 +24,8 @@ def strays(runs: Sequence[Run], settings: Settings, now: datetime) -> Iterator[S
             copied = bool(_fingerprints(run)) and _fingerprints(run) <= known
             serious = run.found.excluded is None and not copied and _nearly_identified(identity)
             candidates = identity.candidates if serious else ()
-            yield Stray(run.id, reason, identity.because, path, candidates, identity.nearest, run.started)
+            about = identity.may_be
+            yield Stray(run.id, reason, identity.because, path, candidates, identity.nearest, run.started, about=about)
 
 
 def _fingerprints(run: Run) -> set[str]:

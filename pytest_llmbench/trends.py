@@ -108,6 +108,7 @@ def _check(
         text=bad or (good or standing)[-1].text,
         lines=(*several, *entry),
         decides=asked and result.judgement.verdict in JUDGED,  # old nights alone make no session green
+        about=(result.case.key,),
     )
 
 

@@ -50,6 +50,16 @@ def layout(parts: Sequence[str]) -> Layout:
     return _loose(parts)
 
 
+def clues_of_path(parts: Sequence[str]) -> tuple[Clue, ...]:
+    """Return what the names of an absolute path say of the run that stands there, which may be all that is known of it:
+    folders, file, and of the surroundings what nothing else says."""
+    name = parts[-1]
+    of_file = names.log_name(names.stem(names.uncompressed(name))).said
+    said = (*layout(parts).clues, *(Clue(field, value, f"file {name}") for field, value in of_file))
+    fields = {clue.field for clue in said}
+    return (*said, *(clue for clue in surroundings(tuple(parts[:-1])) if clue.field not in fields))
+
+
 @lru_cache(1024)
 def surroundings(parts: tuple[str, ...]) -> tuple[Clue, ...]:
     """Return the GPU type and the release that the nearest folder of a path names, for where nothing else does."""

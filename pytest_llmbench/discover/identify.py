@@ -11,7 +11,7 @@ from dataclasses import fields, replace
 
 from pytest_llmbench.discover.claims import Claim, Claims, claims
 from pytest_llmbench.discover.content import FACTS, Content, ExpectedTflops, content, facts
-from pytest_llmbench.discover.match import Match, Matching, Subject, matches, nearest
+from pytest_llmbench.discover.match import Match, Matching, Subject, find_possible, matches, nearest
 from pytest_llmbench.errors import did_you_mean
 from pytest_llmbench.models import Baseline, FoundRun, Identity, Key, ParsedLog, Recipe
 from pytest_llmbench.wording import listed
@@ -129,7 +129,7 @@ def _ambiguous(candidates: Sequence[Key], said: Claims, missing: Sequence[str], 
     options = [f"{_OPTIONS[field]}={_values(candidates, field)}" for field in unsaid if field in _OPTIONS]
     if options:
         because += f"; give {' and '.join(options)}"
-    return Identity(None, because, candidates=tuple(candidates))
+    return Identity(None, because, candidates=tuple(candidates), may_be=tuple(candidates))
 
 
 def _contradicted(subject: Subject, find: Matching) -> Identity:
@@ -148,18 +148,26 @@ def _contradicted(subject: Subject, find: Matching) -> Identity:
     ]
     candidates = tuple(sorted(set.intersection(*fitting)))
     told = f"its sources contradict each other: {because}"
-    return Identity(None, told, candidates=candidates, contradicted=tuple(sorted(fields_in_doubt)))
+    possible = candidates or find_possible(find(subject), _gpus_said(said))
+    return Identity(
+        None, told, candidates=candidates, contradicted=tuple(sorted(fields_in_doubt)), may_be=tuple(possible)
+    )
 
 
 def _unmatched(said: Claims, every: Sequence[Match], summary: str, recipes: Sequence[Recipe]) -> Identity:
-    near = nearest(every, said.by_field["gpus"].value if "gpus" in said.by_field else "")
+    near = nearest(every, _gpus_said(said))
     differing = frozenset(near[0].differences) if near else frozenset()
     because = _lacking(said, differing, recipes) or f"no baseline fits {summary}"
     if near:
         because += "; nearest: " + ", ".join(f"{match.key.id} ({', '.join(match.differences)})" for match in near)
     if near and differing <= {"release", "layout"}:
         because += f"; --llmb-baseline-release={near[0].key.release} judges it against that release"
-    return Identity(None, because, nearest=tuple(match.key for match in near))
+    possible = find_possible(every, _gpus_said(said))
+    return Identity(None, because, nearest=tuple(match.key for match in near), may_be=possible)
+
+
+def _gpus_said(said: Claims) -> str:
+    return said.by_field["gpus"].value if "gpus" in said.by_field else ""
 
 
 def _lacking(said: Claims, differing: Collection[str], recipes: Sequence[Recipe]) -> str:

@@ -92,14 +92,28 @@ def differences(subject: Subject, recipe: Recipe, baseline: Baseline) -> tuple[s
 def nearest(found: Sequence[Match], gpus: str) -> tuple[Match, ...]:
     """Return up to three baselines that differ least: in the size last, in few fields, by few GPUs; newest first."""
 
-    def distance(match: Match) -> tuple[bool, float, float, list[int], str]:
-        fields = match.differences
-        apart = abs(math.log2(match.key.gpus / int(gpus))) if gpus.isdecimal() and int(gpus) else 0.0
+    def distance(match: Match) -> tuple[tuple[bool, float, float], list[int], str]:
         older = [-int(number) for number in re.findall(r"\d+", match.key.release)]
-        return "size" in fields, len(fields) - ("layout" in fields) / 2, apart, older, match.key.id
+        return _distance(match, gpus), older, match.key.id
 
     by_key = {match.key: match for match in sorted(found, key=distance, reverse=True)}
     return tuple(sorted(by_key.values(), key=distance)[:3])
+
+
+def find_possible(found: Sequence[Match], gpus: str) -> tuple[Key, ...]:
+    """Return the configurations that a run may be of although no baseline fits it: the nearest, and those as near.
+
+    A run that names another recipe and another size is of none of them.
+    """
+    least = min((_distance(match, gpus) for match in found), default=None)
+    alike = (match for match in found if _distance(match, gpus) == least)
+    return tuple(sorted({match.key for match in alike if not {"recipe", "size"} <= set(match.differences)}))
+
+
+def _distance(match: Match, gpus: str) -> tuple[bool, float, float]:
+    fields = match.differences
+    apart = abs(math.log2(match.key.gpus / int(gpus))) if gpus.isdecimal() and int(gpus) else 0.0
+    return "size" in fields, len(fields) - ("layout" in fields) / 2, apart
 
 
 def fits_layout(layout: str, recipe: Recipe) -> bool:

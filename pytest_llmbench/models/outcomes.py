@@ -46,7 +46,7 @@ class Check:
 
     `kind` is weak-scaling, fp8-speedup, cluster-change, trend or selftest, `verdict` a word for it, `lines` the rows of
     its table, `message` the text of the item. `decides` is False where it only reports. `members` are all that could be
-    compared, `compared` those that were.
+    compared, `compared` those that were. A selection of one of the configurations in `about` selects the item.
     """
 
     kind: str
@@ -59,6 +59,7 @@ class Check:
     message: str = ""
     members: tuple[Key, ...] = ()
     compared: tuple[Compared, ...] = ()
+    about: tuple[Key, ...] = ()
 
     @property
     def failed(self) -> bool:
@@ -75,8 +76,8 @@ class Check:
 class Stray:
     """A run that no baseline fits, or an entry that could not be read: an item that fails unless it is allowed.
 
-    `candidates` are the configurations that it may be a run of, `nearest` those that differ least, `message` is the
-    text of its item.
+    `candidates` are the configurations of which an older run must not stand for it, `nearest` those that differ least,
+    `message` is the text of its item. `about` are all that it may be a run of: a selection of one of them selects it.
     """
 
     id: str
@@ -87,6 +88,7 @@ class Stray:
     nearest: tuple[Key, ...] = ()
     started: datetime | None = None
     message: str = ""
+    about: tuple[Key, ...] = ()
 
 
 class Status(StrEnum):

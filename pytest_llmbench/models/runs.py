@@ -92,7 +92,8 @@ class Discovery:
 class Identity:
     """Which configuration a run is. `key` is None when nothing or more than one fits; `because` says why, in words.
     `assumed` lists what nothing said and only one candidate allowed (release, gpu), `contradicted` the fields of which
-    its sources say several things."""
+    its sources say several things. `may_be` are the configurations that it may be a run of, whatever is wrong with it.
+    """
 
     key: Key | None
     because: str
@@ -100,6 +101,7 @@ class Identity:
     nearest: tuple[Key, ...] = ()
     assumed: tuple[str, ...] = ()
     contradicted: tuple[str, ...] = ()
+    may_be: tuple[Key, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

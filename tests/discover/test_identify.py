@@ -13,6 +13,7 @@ from builders import BASELINE, log, segment, steps
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_llmbench.discover.folders import clues_of_path
 from pytest_llmbench.discover.identify import identify
 from pytest_llmbench.discover.match import remembered
 from pytest_llmbench.models import Baseline, Clue, FoundRun, Identity, Key, ParsedLog, Recipe
@@ -258,6 +259,35 @@ def test_a_misspelt_recipe_gets_the_nearest_name() -> None:
         "recipe grok-1 has no baseline (did you mean 'grok1'?)"
         in decided(run(full(GROK_H100, recipe="grok-1"))).because
     )
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (full(GROK_H100, gpu="b300"), (GROK_GB200, GROK_H100)),  # another GPU type: each of those that are there
+        (full(GROK_GB200, release="26.06"), (GROK_GB200,)),  # and not what differs in more
+        (full(GROK_GB200, recipe="grok2"), (GROK_GB200,)),
+        (full(GROK_GB200, recipe="mine", size="13b"), ()),  # another workload
+        ({"recipe": "mine"} | said(GROK_H100, "size", "dtype", "gpus", "gpu"), (GROK_OLD, GROK_H100)),
+    ],
+)
+def test_a_run_may_be_of_what_it_differs_from_least(said: dict[str, Any], expected: tuple[Key, ...]) -> None:
+    assert decided(run(said)).may_be == tuple(sorted(expected))
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/runs/workloads/pretrain_grok1/experiments/pretrain_grok1_314b_fp8_gpus512", {GROK_FP8}),
+        ("/runs/experiments/pretrain_grok1_314b_bf16_512/1750384800/log-grok1.out", {GROK_OLD, GROK_H100, GROK_GB200}),
+        ("/runs/gb200/pretrain_grok1_314b_bf16_512", {GROK_GB200}),
+        ("/runs/pretrain_mine_13b_bf16_512", set()),
+        ("/runs/lost+found", {one.key for recipe in RECIPES for one in recipe.baselines}),
+    ],
+)
+def test_what_cannot_be_read_may_be_what_its_names_leave_open(path: str, expected: set[Key]) -> None:
+    identity = decided(FoundRun("x", Path(path), (), clues_of_path(Path(path).parts)))
+    assert {identity.key} - {None} | set(identity.may_be) == expected
 
 
 def test_without_baselines_nothing_is_matched() -> None:
