@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_llmbench.stash import (
     CASES,
+    COLLECTED,
     SESSION,
     SUITE,
     SUITE_ID,
@@ -22,6 +23,9 @@ from pytest_llmbench.stash import (
     uses_runs,
     wanted_ids,
 )
+
+if TYPE_CHECKING:
+    from pytest_llmbench.models import Key
 
 PERFORMANCE = "test_performance"
 """The test of the configurations, which has a file even where it has no case."""
@@ -79,16 +83,24 @@ def pytest_collection(session: pytest.Session) -> None:
 def add_checks(session: pytest.Session) -> None:
     """Add the items of what a launch has shown, which was not known when the session selected its items.
 
-    They are about what was launched, so no selection leaves them out. Beside a user's own tests there are none, as for
-    runs on disk, unless one of them fails: the session must not be green then.
+    They are about what was launched, so no selection leaves them out, only --deselect with the id of one. Beside a
+    user's own tests there are none, as for runs on disk, unless one of them fails: the session must not be green then.
     """
     config, state = session.config, session_of(session.config)
     if not suite_wanted(config) and not any(check.failed for check in state.batch.checks):
         return
-    suite: Suite = Suite.from_parent(session, path=config.rootpath)
-    files = [file for file in suite.collect() if file.name != f"{PERFORMANCE}.py"]
-    session.items += [item for file in files for item in file.collect() if isinstance(item, pytest.Item)]
+    added = items_besides(session)
+    config.stash[COLLECTED] += added
+    deselected = session.config.getoption("deselect") or ()
+    session.items += [item for item in added if item.nodeid not in deselected]
     session.testscollected = len(session.items)
+
+
+def items_besides(session: pytest.Session) -> list[pytest.Item]:
+    """Return the items of the built-in suite that are about no single run of a configuration."""
+    suite: Suite = Suite.from_parent(session, path=session.config.rootpath)
+    files = [file for file in suite.collect() if file.name != f"{PERFORMANCE}.py"]
+    return [item for file in files for item in file.collect() if isinstance(item, pytest.Item)]
 
 
 def parametrize(metafunc: pytest.Metafunc) -> None:
@@ -100,18 +112,25 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
             parameters = [pytest.param(None, id="no-logs", marks=pytest.mark.llmb)]
         else:
             cases = checked(lambda: session_of(metafunc.config).cases)[name]
-            parameters = [pytest.param(case, id=case.id, marks=_mark(name, case)) for case in cases]
+            parameters = [pytest.param(case, id=case.id, marks=_marks(name, case)) for case in cases]
         metafunc.parametrize(fixture, parameters, indirect=True)
 
 
-@pytest.hookimpl(tryfirst=True)
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep the items whose node ids were given, once every conftest has seen all of them."""
+    keep_wanted(config, items)
+
+
+def keep_wanted(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep the items whose node ids were given, as a failed one is copied from the output to run it again."""
     wanted = wanted_ids(config)
     if not wanted:
         return
     kept = [item for item in items if any(_is_under(item.nodeid, node) for node in wanted)]
-    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    left = set(items).difference(kept)
+    if left:
+        config.hook.pytest_deselected(items=[item for item in items if item in left])
     items[:] = kept
 
 
@@ -129,10 +148,17 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         raise pytest.UsageError(f"no selected test uses {typed}: a test asks for a run with the fixture llmb_verdict")
 
 
-def _mark(name: str, case: Any) -> pytest.MarkDecorator:
+def _marks(name: str, case: Any) -> list[pytest.MarkDecorator]:
+    """Return the mark of a configuration, or those of each configuration that a check is about."""
     key = getattr(case, "key", None)
-    if key is None:
-        return pytest.mark.llmb(unmatched=True) if name == "test_unmatched_run" else pytest.mark.llmb(check=case.kind)
+    if key is not None:
+        return [_mark(key)]
+    if name == "test_unmatched_run":
+        return [pytest.mark.llmb(unmatched=True)]
+    return [pytest.mark.llmb(check=case.kind), *(_mark(about, check=case.kind) for about in case.about)]
+
+
+def _mark(key: Key, **more: str) -> pytest.MarkDecorator:
     return pytest.mark.llmb(
-        model=key.recipe, size=key.size, release=key.release, gpu=key.gpu, dtype=key.dtype, gpus=key.gpus
+        model=key.recipe, size=key.size, release=key.release, gpu=key.gpu, dtype=key.dtype, gpus=key.gpus, **more
     )

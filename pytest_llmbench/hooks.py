@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_llmbench.leaving import remember, workflow_commands, write_reports
+from pytest_llmbench.left_out import selection_from
 from pytest_llmbench.stash import (
     DESCRIBED,
     INFORMATION,
     checked,
     in_worker,
     selected,
+    selecting,
     session_of,
     suite_wanted,
     typed_judging,
@@ -59,7 +61,12 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
 
     if session_of(config).settings.launch is not None and launched(session):
         return True
-    checked(lambda: session_of(config).settle(list(selected(session.items))))
+    state = session_of(config)
+    checked(lambda: state.settle(list(selected(session.items))))
+    if session.items:  # the controller of workers has none
+        from pytest_llmbench.selection import selection_of
+
+        state.selection = selection_of(session)
     return None
 
 
@@ -72,6 +79,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Generator[None, p
         report.llmb = described if report.outcome == described["status"] else _overruled(described, report)  # type: ignore[attr-defined]
     elif uses_runs(item):
         report.llmb_unjudged = True  # type: ignore[attr-defined]
+    if in_worker(item.config) and (selection := session_of(item.config).hand_over_selection()):
+        report.llmb_selection = selection  # type: ignore[attr-defined]
     return report
 
 
@@ -102,6 +111,12 @@ class Collector:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep the outcome of a report; an item that crashed its worker has none of its own."""
+        if hasattr(report, "llmb_selection"):
+            self.session.selection = selection_from(report.llmb_selection)
+        if report.when == "call" or not report.passed:
+            self.session.ran.add(report.nodeid)
+        if report.skipped and not hasattr(report, "llmb"):
+            self.session.skipped.add(report.nodeid)
         if hasattr(report, "llmb"):
             if report.outcome in ("passed", "failed", "skipped"):  # a plugin's own outcome is tried again
                 self.session.keep([report.llmb])
@@ -127,6 +142,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
     if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and expected:
         state.failures.append(NOTHING_SELECTED)
+    state.notice_left_out(selecting(config))
     if not write_reports(state, int(session.exitstatus)):
         session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
     remember(state)  # last: whatever happens there, verdicts and reports stand

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.batch import Batch
     from pytest_llmbench.catalogue import Catalogue
     from pytest_llmbench.launching import Launching
+    from pytest_llmbench.left_out import Selection
     from pytest_llmbench.models import Case, Caution, Check, Outcome, Stray
     from pytest_llmbench.reading import Done
     from pytest_llmbench.remembering import Remembered
@@ -43,6 +44,9 @@ class Session:
         self.written: list[str] = []
         self.failures: list[str] = []
         self.noticed: list[Caution] = []
+        self.selection: Selection | None = None
+        self.ran: set[str] = set()
+        self.skipped: set[str] = set()
         self.used = False
         self.ended_early = False
         self.problems = False
@@ -52,6 +56,7 @@ class Session:
         self._settled: dict[str, tuple[Outcome, dict[str, Any]]] = {}
         self.secrets: frozenset[str] = frozenset()
         self._short = False
+        self._handed_over = False
         self.context = ""
 
     @classmethod
@@ -226,6 +231,31 @@ class Session:
         session = cls(settings, lambda: now, directory)
         session.__dict__["batch"] = batch
         return session
+
+    def hand_over_selection(self) -> dict[str, Any] | None:
+        """Return what a worker selected as plain values, once."""
+        from dataclasses import asdict
+
+        if self.selection is None or self._handed_over:
+            return None
+        self._handed_over = True
+        return asdict(self.selection)
+
+    def notice_left_out(self, options: str) -> None:
+        """Keep as cautions what the selection (`options`) left out, what did not run, newer runs without an item."""
+        from pytest_llmbench.left_out import subjects_seen, tell_left_out, tell_newer
+
+        if self.selection is None:
+            return
+        seen = subjects_seen(self.batch, self.settings, self.failing_strays)
+        chosen = self.settings.launch or self.settings.record  # what to launch or to record is chosen by selecting it
+        by = "" if chosen else options or "the selection"
+        self.noticed += tell_left_out(self.selection, self.ran, self.skipped, seen, by)
+        if self.settings.record is None:
+            told = {one["id"] for one in self.described if one["kind"] == "stray"}
+            left_out = {name for _, name in (*self.selection.left_out, *self.selection.deselected)}
+            untold = (one for one in self.batch.strays if one.id not in told | left_out)
+            self.noticed += tell_newer(self.batch, self.selection, untold)
 
     @property
     def judged(self) -> bool:

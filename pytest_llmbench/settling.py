@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from pytest_llmbench import wording
 from pytest_llmbench.batch import Batch, Result
 from pytest_llmbench.catalogue import is_required
-from pytest_llmbench.models import JUDGED, Case, Evidence, Judgement, Outcome, Reason, Status, Stray, Verdict
+from pytest_llmbench.models import JUDGED, Case, Evidence, Judgement, Key, Outcome, Reason, Status, Stray, Verdict
 from pytest_llmbench.settings import Settings
 from pytest_llmbench.strays import briefly, unshadowed
 
@@ -16,19 +16,37 @@ from pytest_llmbench.strays import briefly, unshadowed
 def settle(batch: Batch, selected: Collection[str], settings: Settings) -> tuple[Outcome, ...]:
     """Return what becomes of each selected item id; if none of them has a valid run, none of them is green."""
     found = [batch.results[identifier] for identifier in selected]
-    judged = {result.case.key for result in found if result.judgement.verdict in JUDGED}
+    judged = _judged(found)
     chosen = [unshadowed(result, batch.strays, settings) for result in found]
     done = judged or any(result.done for result in found)
     nothing = "" if done else _nothing_judged(batch, len(chosen), settings)
     outcomes = []
     for result in chosen:
-        key = result.case.key
-        in_doubt = key not in judged or result.judgement.verdict is Verdict.INCONCLUSIVE
-        required = (key in batch.required or is_required(key, settings.require)) and in_doubt
-        status = Status.FAILED if nothing else status_of(result.judgement, required=required, settings=settings)
+        status = Status.FAILED if nothing else _status(result, judged, batch, settings)
         outcome = Outcome(result.case, status, result.judgement, result.others, nothing)
         outcomes.append(replace(outcome, jobs=result.jobs, nodes=result.nodes))
     return tuple(outcomes)
+
+
+def red_results(batch: Batch, settings: Settings) -> Iterator[Result]:
+    """Yield the results that are red by themselves, whether their items are selected or not."""
+    judged = _judged(batch.results.values())
+    for result in batch.results.values():
+        shown = unshadowed(result, batch.strays, settings)
+        if _status(shown, judged, batch, settings) is Status.FAILED:
+            yield shown
+
+
+def _judged(results: Iterable[Result]) -> set[Key]:
+    return {result.case.key for result in results if result.judgement.verdict in JUDGED}
+
+
+def _status(result: Result, judged: Collection[Key], batch: Batch, settings: Settings) -> Status:
+    """Return what becomes of an item, where `judged` are the configurations of which there is a verdict."""
+    key = result.case.key
+    in_doubt = key not in judged or result.judgement.verdict is Verdict.INCONCLUSIVE
+    required = (key in batch.required or is_required(key, settings.require)) and in_doubt
+    return status_of(result.judgement, required=required, settings=settings)
 
 
 def result_of(case: Case, evidence: Sequence[Evidence], settings: Settings) -> Result:

@@ -22,7 +22,7 @@ from pytest_llmbench.session import Session
 from pytest_llmbench.settings import outputs
 from pytest_llmbench.stash import INFORMATION, SESSION, checked, in_worker, judging, launching, suite_wanted, wanted_ids
 
-HOOKS = ("pytest_llmbench.hooks", "pytest_llmbench.collection")
+HOOKS = ("pytest_llmbench.hooks", "pytest_llmbench.collection", "pytest_llmbench.selection")
 """Imported by name: pytester forgets modules that a session imported, but their package would still have them."""
 
 

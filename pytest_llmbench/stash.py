@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 SESSION: pytest.StashKey[Session] = pytest.StashKey()
 DESCRIBED: pytest.StashKey[dict[str, Any]] = pytest.StashKey()
 
+COLLECTED: pytest.StashKey[list[pytest.Item]] = pytest.StashKey()
+BY_NAME: pytest.StashKey[set[pytest.Item]] = pytest.StashKey()
+"""All items before any was deselected, and those that were because a selection (-k, -m and so on) did not name them."""
+
 SUITE = Path(__file__).parent / "suite"
 SUITE_ID = "pytest_llmbench/suite"
 """Node ids of the built-in tests start with this, and with dots their class names in JUnit."""
@@ -64,6 +68,23 @@ def wanted_ids(config: pytest.Config) -> list[str]:
     """Return the node ids of built-in tests that were given; from a sub-folder pytest prints them with `../`."""
     plain = (path.lstrip("./").rstrip("/") for path in _paths(config))
     return [path for path in plain if path == SUITE_ID or path.startswith(f"{SUITE_ID}/")]
+
+
+def is_deselected(item: pytest.Item) -> bool:
+    """Whether --deselect names an item."""
+    return item.nodeid.startswith(tuple(item.config.getoption("deselect") or ()))
+
+
+def selecting(config: pytest.Config) -> str:
+    """Return the options that select by name, as they were given: `-k and -m`."""
+    given = {
+        "-k": config.getoption("keyword", ""),
+        "-m": config.getoption("markexpr", ""),
+        "node ids": any("::" in path for path in _paths(config)),
+        "--lf": config.getoption("lf", False),
+        "--sw": config.getoption("stepwise", False),
+    }
+    return " and ".join(name for name, value in given.items() if value)
 
 
 def in_worker(config: pytest.Config) -> bool:

@@ -38,6 +38,7 @@ KNOW_PYTEST = {
     "hooks.py",
     "stash.py",
     "collection.py",
+    "selection.py",
     "launch_session.py",
     "fixtures.py",
     "suite",

@@ -21,6 +21,8 @@ class CautionCode(StrEnum):
     """Selected items that did not run."""
     SKIPPED_ITEMS = "skipped-items"
     """Items that a mark or a conftest skipped before there was a verdict."""
+    NEWER_RUN = "newer-run-not-judged"
+    """Runs that fit no configuration and have no item, and may be newer runs of what was judged."""
     WITHOUT_VERDICT = "without-verdict"
     """Selected configurations about which nothing is known."""
     TOLERANCE = "tolerance"

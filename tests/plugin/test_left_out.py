@@ -1,0 +1,466 @@
+"""A selection hides nothing that is red about what it selects, and says what it leaves out."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from generator import write_run
+from sessions import Judge
+
+from pytest_llmbench.models import Baseline
+from pytest_llmbench.report.chat import message
+
+SUITE = "pytest_llmbench/suite"
+PERFORMANCE = f"{SUITE}/test_performance.py::test_performance"
+GROK = tuple(f"grok1_314b-25.05-gb200-{dtype}-{gpus}" for dtype in ("bf16", "fp8") for gpus in (256, 512))
+LLAMA = ("llama3.1_8b-25.04-h100-bf16-16", "llama3.1_8b-25.04-h100-fp8-16")
+FAIL = ("--llmb-trend=fail", "--llmb-scaling=fail")
+
+
+def write_nights(
+    folder: Path, baselines: dict[str, Baseline], nights: int, factor: Callable[[str, int], float]
+) -> Path:
+    """Six configurations, a run a night, with a spread of 0.2 %."""
+    start = datetime.now(UTC).replace(hour=3, minute=0, second=0, microsecond=0) - timedelta(days=nights)
+    random = np.random.default_rng(7)
+    for place, name in enumerate((*GROK, *LLAMA)):
+        for night in range(nights):
+            slower = factor(name, night) * (1 + 0.002 * float(random.standard_normal()))
+            started = start + timedelta(days=night, minutes=place)
+            write_run(
+                folder, baselines[name], factor=slower, started=started, job_id=str(10_000 + 1000 * place + night)
+            )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def month(tmp_path_factory: pytest.TempPathFactory, baselines: dict[str, Baseline]) -> Path:
+    """30 nights, all of them 3 % slower from night 20 on: each PASS, and six trends."""
+    folder = tmp_path_factory.mktemp("month")
+    return write_nights(folder, baselines, 30, lambda _, night: 1.03 if night >= 20 else 1.0)
+
+
+@pytest.fixture(scope="module")
+def week(tmp_path_factory: pytest.TempPathFactory, baselines: dict[str, Baseline]) -> Path:
+    """Seven nights, and one in which everything is 4 % slower: a change of the cluster."""
+    folder = tmp_path_factory.mktemp("week")
+    return write_nights(folder, baselines, 8, lambda _, night: 1.04 if night == 7 else 1.0)
+
+
+@pytest.fixture(scope="module")
+def uneven(tmp_path_factory: pytest.TempPathFactory, baselines: dict[str, Baseline]) -> Path:
+    """Three nights in which FP8 is slow on 512 GPUs, within the tolerance: its scaling and its speed-up are not."""
+
+    def factor(name: str, _: int) -> float:
+        return {GROK[3]: 1.045, GROK[2]: 0.955, GROK[1]: 0.955}.get(name, 1.0)
+
+    return write_nights(tmp_path_factory.mktemp("uneven"), baselines, 3, factor)
+
+
+def red(folder: Path, pytester: pytest.Pytester, *options: str) -> tuple[int, list[str], dict[str, Any]]:
+    """Return the exit code, the red outcomes as `test[id]` and the JSON document."""
+    done = pytester.runpytest_inprocess(
+        "-p", "no:cacheprovider", f"--llmb-logs={folder}", "--llmb-json=llmb.json", *FAIL, *options
+    )
+    told = json.loads((pytester.path / "llmb.json").read_bytes())
+    names = [f"{one.get('check', one['kind'])} {one['id']}" for one in told["outcomes"] if one["status"] == "failed"]
+    return int(done.ret), names, told
+
+
+def caution(told: dict[str, Any], code: str) -> str:
+    return next((one["text"] for one in told["cautions"] if one["code"] == code), "")
+
+
+# --- what is about a selected configuration stays ----------------------------------------------------------
+
+
+def test_a_month_is_red_without_a_selection(month: Path, pytester: pytest.Pytester) -> None:
+    code, names, told = red(month, pytester)
+    assert (code, sorted(names)) == (1, sorted(f"trend {name}" for name in (*GROK, *LLAMA)))
+    assert not caution(told, "left-out-by-selection")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("-m", 'llmb(gpu="gb200")'),
+        ("-m", 'llmb(gpu="gb200")', "-n2"),
+        ("-m", "not llmb(gpu='h100')"),
+        ("-k", "grok1"),
+        ("-k", "not llama3.1 and not nemotron4 and not maxtext"),
+        ("-k", "test_performance and grok1"),
+        ("-k", "grok1 and not trend"),
+        tuple(f"{PERFORMANCE}[{name}]" for name in GROK),
+    ],
+    ids=["m", "m-workers", "m-not", "k", "k-not", "k-test", "k-not-trend", "node-ids"],
+)
+def test_a_red_trend_of_a_selected_configuration_stays(
+    month: Path, pytester: pytest.Pytester, options: tuple[str, ...]
+) -> None:
+    code, names, told = red(month, pytester, *options)
+    assert (code, sorted(names)) == (1, sorted(f"trend {name}" for name in GROK))
+    text = caution(told, "left-out-by-selection")
+    assert text.endswith(f"items, 2 red: trend {LLAMA[0]}, trend {LLAMA[1]}")
+
+
+def test_one_configuration_brings_only_its_own_trend(month: Path, pytester: pytest.Pytester) -> None:
+    code, names, told = red(month, pytester, "-m", "llmb(gpu='h100', dtype='fp8', gpus=16, model='llama3.1')")
+    assert (code, names) == (1, [f"trend {LLAMA[1]}"])
+    assert caution(told, "left-out-by-selection").startswith("left out by -m: ")
+    assert ", 5 red: " in caution(told, "left-out-by-selection")
+
+
+def test_marks_of_a_check_name_its_configurations(judged: Judge, month: Path) -> None:
+    """So that trends of one GPU type can be asked for alone."""
+    session = judged(f"--llmb-logs={month}", "-m", "llmb(check='trend') and llmb(gpu='gb200')")
+    assert {one["id"] for one in session.reports} == set(GROK)
+    assert {one["kind"] for one in session.reports} == {"check"}
+
+
+@pytest.mark.parametrize(
+    ("options", "stays"),
+    [
+        (("-k", "grok1"), True),
+        (("-k", GROK[0]), True),
+        (("-k", "not llama3.1"), True),
+        (("-k", "not cluster_change"), True),
+        (("-m", "llmb(gpus=16)"), True),
+        ((f"{PERFORMANCE}[{LLAMA[0]}]",), True),
+        (("-k", "nemotron4"), False),
+        (("-k", "256 and h100"), False),
+    ],
+)
+def test_a_change_of_the_cluster_stays_with_each_of_its_configurations(
+    week: Path, pytester: pytest.Pytester, options: tuple[str, ...], stays: bool
+) -> None:
+    code, names, told = red(week, pytester, *options)
+    assert ("cluster-change slower" in names) is stays
+    assert code == 1  # also where nothing was judged
+    assert ("cluster-change slower" in caution(told, "left-out-by-selection")) is not stays
+
+
+@pytest.mark.parametrize("selected", [GROK[2], GROK[3]])
+def test_scaling_and_speed_up_stay_with_each_of_their_configurations(
+    uneven: Path, pytester: pytest.Pytester, selected: str
+) -> None:
+    everything = red(uneven, pytester)[1]
+    assert {name.partition(" ")[0] for name in everything} == {"weak-scaling", "fp8-speedup"}
+    _, by_key, _ = red(uneven, pytester, "-k", selected)
+    _, by_mark, _ = red(uneven, pytester, "-m", f"llmb(gpus={selected.rpartition('-')[2]}, dtype='fp8', gpu='gb200')")
+    _, by_id, _ = red(uneven, pytester, f"{PERFORMANCE}[{selected}]")
+    assert by_key == by_mark == by_id
+    assert "weak-scaling" in by_key[-1]
+    assert any("fp8-speedup" in name for name in by_key) is (selected == GROK[3])
+
+
+# --- --lf, --ff, --nf, --sw --------------------------------------------------------------------------------
+
+
+def arguments(folder: Path, *more: str) -> tuple[str, ...]:
+    return (f"--llmb-logs={folder}", "--llmb-json=llmb.json", *FAIL, *more)
+
+
+def failed(pytester: pytest.Pytester) -> list[str]:
+    told = json.loads((pytester.path / "llmb.json").read_bytes())
+    return [f"{one.get('check', one['kind'])} {one['id']}" for one in told["outcomes"] if one["status"] == "failed"]
+
+
+def test_last_failed_with_nothing_failed_before_leaves_out_nothing(week: Path, pytester: pytest.Pytester) -> None:
+    pytester.runpytest_inprocess(*arguments(week, "--lf"))
+    assert failed(pytester) == ["cluster-change slower"]
+
+
+def test_last_failed_where_only_a_trend_failed_is_red_again_and_counts_the_rest(
+    month: Path, pytester: pytest.Pytester
+) -> None:
+    pytester.runpytest_inprocess(*arguments(month, "-k", LLAMA[0]))
+    assert failed(pytester) == [f"trend {LLAMA[0]}"]
+    done = pytester.runpytest_inprocess(*arguments(month, "--lf"))
+    assert done.ret == pytest.ExitCode.TESTS_FAILED
+    assert failed(pytester) == [f"trend {LLAMA[0]}"]
+    told = json.loads((pytester.path / "llmb.json").read_bytes())
+    assert ", 5 red: " in caution(told, "left-out-by-selection")
+    assert caution(told, "left-out-by-selection").startswith("left out by --lf: ")
+
+
+def test_last_failed_does_not_leave_out_what_is_red_since(
+    month: Path, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The item failed for another reason; that its trend is red was nobody's wish before."""
+    name = LLAMA[0]
+    pytester.runpytest_inprocess(f"--llmb-logs={month}", "-k", name, "--llmb-tolerance=1%")
+    done = pytester.runpytest_inprocess(*arguments(month, "--lf"))
+    assert failed(pytester) == [f"trend {name}"]
+    assert done.ret == pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.mark.parametrize("option", ["--ff", "--nf"])
+def test_an_order_leaves_out_nothing(week: Path, pytester: pytest.Pytester, option: str) -> None:
+    for _ in range(2):
+        pytester.runpytest_inprocess(*arguments(week, option))
+        assert failed(pytester) == ["cluster-change slower"]
+        assert not caution(json.loads((pytester.path / "llmb.json").read_bytes()), "left-out-by-selection")
+
+
+def test_stepwise_counts_what_it_has_not_come_to(month: Path, pytester: pytest.Pytester) -> None:
+    for expected in (("not-run", "5 red"), ("not-run", "5 red")):
+        done = pytester.runpytest_inprocess(*arguments(month, "--sw"))
+        told = json.loads((pytester.path / "llmb.json").read_bytes())
+        assert expected[1] in caution(told, expected[0])
+        assert done.ret != pytest.ExitCode.OK
+
+
+def test_a_node_id_runs_with_stepwise_as_without(month: Path, pytester: pytest.Pytester) -> None:
+    pytester.runpytest_inprocess(*arguments(month, "--sw"))
+    pytester.runpytest_inprocess(*arguments(month, "--sw", f"{PERFORMANCE}[{LLAMA[0]}]"))
+    assert failed(pytester) == [f"trend {LLAMA[0]}"]
+
+
+# --- the user's word ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "selection", [(), ("-k", LLAMA[0]), ("-m", "llmb(gpu='h100')", "-n2"), (f"{PERFORMANCE}[{LLAMA[0]}]",)]
+)
+def test_deselect_with_its_id_is_the_users_word_and_is_told(
+    month: Path, pytester: pytest.Pytester, selection: tuple[str, ...]
+) -> None:
+    node = f"{SUITE}/test_trend.py::test_trend[{LLAMA[0]}]"
+    _, names, told = red(month, pytester, *selection, "--deselect", node)
+    assert f"trend {LLAMA[0]}" not in names
+    assert (
+        caution(told, "deselected")
+        == f"deselected by --deselect, a conftest or a plugin: 1 item, 1 red: trend {LLAMA[0]}"
+    )
+
+
+CONFTESTS = {
+    "silent": (
+        "def pytest_collection_modifyitems(items):\n    items[:] = [i for i in items if 'test_trend' not in i.nodeid]"
+    ),
+    "told": (
+        "def pytest_collection_modifyitems(config, items):\n"
+        "    gone = [i for i in items if 'test_trend' in i.nodeid]\n"
+        "    items[:] = [i for i in items if i not in gone]\n"
+        "    config.hook.pytest_deselected(items=gone)"
+    ),
+}
+
+
+@pytest.mark.parametrize("selection", [(), (f"{PERFORMANCE}[{LLAMA[0]}]",)], ids=["all", "node-id"])
+@pytest.mark.parametrize("conftest", ["silent", "told"])
+def test_a_conftest_that_deselects_is_the_users_word_and_is_told(
+    month: Path, pytester: pytest.Pytester, conftest: str, selection: tuple[str, ...]
+) -> None:
+    pytester.makeconftest(CONFTESTS[conftest])
+    code, names, told = red(month, pytester, *selection)
+    assert (code, names) == (0, [])
+    assert "6 items, 6 red: trend " in caution(told, "deselected")
+    assert "caution: deselected by --deselect, a conftest or a plugin: 6 items, 6 red" in message(told)
+
+
+def test_a_conftest_has_its_word_beside_k(month: Path, pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(CONFTESTS["silent"])
+    code, names, told = red(month, pytester, "-m", "llmb(gpu='gb200')")
+    assert (code, names) == (0, [])
+    assert caution(told, "deselected")
+
+
+# --- what did not run ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [("-x",), ("--maxfail=2",), ("-x", "-n2")])
+def test_a_session_that_stops_counts_the_red_that_did_not_run(
+    month: Path, pytester: pytest.Pytester, options: tuple[str, ...]
+) -> None:
+    _, names, told = red(month, pytester, *options)
+    text = caution(told, "not-run")
+    assert text.startswith("did not run: ")
+    assert f", {6 - len(names)} red: trend " in text
+
+
+def test_a_whole_session_says_nothing_of_what_did_not_run(week: Path, pytester: pytest.Pytester) -> None:
+    assert not red(week, pytester)[2]["cautions"]
+
+
+def test_what_a_mark_skips_is_told_where_it_is_red(month: Path, pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(
+        "import pytest\ndef pytest_collection_modifyitems(items):\n"
+        "    for item in items:\n        if 'test_trend' in item.nodeid: item.add_marker(pytest.mark.skip)\n"
+    )
+    code, names, told = red(month, pytester, "-k", "llama3.1_8b")
+    assert (code, names) == (0, [])
+    assert (
+        caution(told, "skipped-items")
+        == f"skipped before a verdict: 2 items, 2 red: trend {LLAMA[0]}, trend {LLAMA[1]}"
+    )
+
+
+# --- runs without a configuration ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def good(tmp_path: Path, baselines: dict[str, Baseline]) -> Path:
+    """A good run of yesterday, of two configurations."""
+    yesterday = datetime.now(UTC) - timedelta(days=1)
+    for name in (GROK[2], LLAMA[1]):
+        write_run(tmp_path / "runs", baselines[name], started=yesterday, job_id="100" + name[0].replace("g", "1"))
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def other_gpu(good: Path, baselines: dict[str, Baseline]) -> Path:
+    """A newer and slow run of the first, whose metadata name another GPU type."""
+    log = write_run(good, baselines[GROK[2]], factor=1.3, started=datetime.now(UTC) - timedelta(hours=2), job_id="200")
+    files = [path for path in log.parent.rglob("*") if path.suffix in (".yaml", ".yml", ".json")]
+    assert files
+    for path in files:
+        path.write_text(path.read_text().replace("gb200", "b300"))
+    return good
+
+
+SELECTIONS = [
+    (),
+    ("-k", "grok1"),
+    ("-k", GROK[2]),
+    ("-m", 'llmb(gpu="gb200")'),
+    (f"{PERFORMANCE}[{GROK[2]}]",),
+    ("-k", "grok1", "-q"),
+    ("-k", "grok1", "-n2"),
+]
+
+
+@pytest.mark.parametrize("selection", SELECTIONS)
+def test_a_newer_run_of_another_gpu_type_is_red_with_what_it_may_be_of(
+    other_gpu: Path, pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str], selection: tuple[str, ...]
+) -> None:
+    capsys.readouterr()
+    code, names, told = red(other_gpu, pytester, *selection)
+    assert code == 1
+    (name,) = names
+    assert name.startswith("stray pretrain_grok1_314b_fp8_256")
+    assert "UNMATCHED pretrain_grok1_314b_fp8_256" in message(told)
+    assert "UNMATCHED" in capsys.readouterr().out
+
+
+def test_it_is_named_where_it_is_left_out(other_gpu: Path, pytester: pytest.Pytester) -> None:
+    code, names, told = red(other_gpu, pytester, "-k", "llama3.1_8b")
+    assert (code, names) == (0, [])
+    assert "1 red: UNMATCHED pretrain_grok1_314b_fp8_256" in caution(told, "left-out-by-selection")
+
+
+def test_it_is_told_where_it_is_only_listed(other_gpu: Path, pytester: pytest.Pytester) -> None:
+    code, _, told = red(other_gpu, pytester, "-k", "grok1", "--llmb-unmatched=list")
+    assert code == 0
+    assert "UNMATCHED pretrain_grok1_314b_fp8_256" in caution(told, "newer-run-not-judged")
+    assert not caution(
+        red(other_gpu, pytester, "-k", "llama3.1_8b", "--llmb-unmatched=list")[2], "newer-run-not-judged"
+    )
+
+
+@pytest.fixture
+def lock(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+    """Take the permission from a new folder, also from root, who may read every one."""
+
+    def lock(path: Path) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+        scandir = os.scandir
+
+        def refusing(place: Any) -> Any:
+            if str(place) == str(path):
+                raise PermissionError(errno.EACCES, "Permission denied")
+            return scandir(place)
+
+        monkeypatch.setattr(os, "scandir", refusing)
+
+    return lock
+
+
+@pytest.mark.parametrize("selection", SELECTIONS)
+@pytest.mark.parametrize("folder", ["experiments/pretrain_grok1_314b_fp8_256", "lost"])
+def test_a_folder_without_permission_is_red_with_what_it_may_hold(
+    good: Path,
+    lock: Callable[[Path], None],
+    pytester: pytest.Pytester,
+    folder: str,
+    selection: tuple[str, ...],
+) -> None:
+    lock(good / folder)
+    code, names, told = red(good, pytester, *selection)
+    assert (code, names) == (1, [f"stray unreadable-{Path(folder).name}"])
+    assert f"UNREADABLE unreadable-{Path(folder).name}" in message(told)
+
+
+def test_a_folder_without_permission_of_another_recipe_is_named(
+    good: Path, lock: Callable[[Path], None], pytester: pytest.Pytester
+) -> None:
+    lock(good / "experiments" / "pretrain_grok1_314b_fp8_256")
+    code, names, told = red(good, pytester, "-k", "llama3.1_8b")
+    assert (code, names) == (0, [])
+    assert "1 red: UNREADABLE unreadable-pretrain_grok1_314b_fp8_256" in caution(told, "left-out-by-selection")
+
+
+def test_a_run_of_an_unknown_recipe_is_of_none_of_those_selected(
+    good: Path, baselines: dict[str, Baseline], pytester: pytest.Pytester
+) -> None:
+    """It is red in a session of everything, and named where a selection leaves it out."""
+    log = write_run(good, baselines[LLAMA[1]], started=datetime.now(UTC), job_id="300")
+    mine = good / "experiments" / "pretrain_mine_13b_fp8_gpus16" / "1"
+    mine.mkdir(parents=True)
+    (mine / "log-mine_300_0.out").write_bytes(log.read_bytes())
+    assert red(good, pytester, "-k", "grok1 or llama3.1")[:2] == (0, [])
+    assert red(good, pytester)[0] == 1
+
+
+# --- a user's own tests -------------------------------------------------------------------------------------
+
+
+def test_a_users_own_tests_do_not_hide_what_was_asked_to_fail(month: Path, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_mine="def test_it(llmb_verdict): assert not llmb_verdict.failed")
+    code, names, _ = red(month, pytester, "test_mine.py", "-k", LLAMA[0])
+    assert (code, names) == (1, [f"trend {LLAMA[0]}"])
+    node = f"{SUITE}/test_trend.py::test_trend[{LLAMA[0]}]"
+    code, names, told = red(month, pytester, "test_mine.py", "-k", LLAMA[0], "--deselect", node)
+    assert (code, names) == (0, [])
+    assert f"trend {LLAMA[0]}" in caution(told, "deselected")
+
+
+def test_node_ids_of_a_users_own_tests_name_what_else_is_red(uneven: Path, pytester: pytest.Pytester) -> None:
+    """They leave items out before there are any."""
+    pytester.makepyfile(test_mine="def test_it(llmb_verdict): assert not llmb_verdict.failed")
+    options = ("-p", "no:cacheprovider", f"--llmb-logs={uneven}", "--llmb-tolerance=1%", "--llmb-json=llmb.json")
+    done = pytester.runpytest_inprocess(*options, f"test_mine.py::test_it[{LLAMA[0]}]")
+    assert done.ret == pytest.ExitCode.OK
+    told = json.loads((pytester.path / "llmb.json").read_bytes())
+    assert caution(told, "left-out-by-selection") == f"left out by node ids: 5 items, 1 red: REGRESSION {GROK[3]}"
+
+
+def test_a_users_own_tests_run_alone_where_nobody_asked(month: Path, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_mine="def test_it(llmb_verdict): assert not llmb_verdict.failed")
+    done = pytester.runpytest_inprocess(
+        "-p", "no:cacheprovider", "test_mine.py", f"--llmb-logs={month}", "-k", LLAMA[0]
+    )
+    done.assert_outcomes(passed=1, deselected=81)
+
+
+def test_a_users_own_test_of_a_trend_stands_for_the_built_in_one(month: Path, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_mine=(
+            "def test_it(llmb_verdict): assert not llmb_verdict.failed\n"
+            "def test_level(llmb_trend): assert not llmb_trend.failed, llmb_trend.message\n"
+            "def test_level_too(llmb_trend): assert not llmb_trend.failed, llmb_trend.message\n"
+        )
+    )
+    base = ("-p", "no:cacheprovider", "test_mine.py", f"--llmb-logs={month}", *FAIL)
+    pytester.runpytest_inprocess(*base, "-m", "llmb(model='llama3.1', size='8b', gpus=16)").assert_outcomes(
+        passed=2, failed=4, deselected=88
+    )
+    pytester.runpytest_inprocess(*base, "-k", f"test_level_too and {LLAMA[0]}").assert_outcomes(failed=1, deselected=93)
