@@ -64,8 +64,11 @@ def parts_of(run: Run) -> list[Part]:
     ]
 
 
-def marks_of(steps: Steps) -> list[int]:
-    """Return hashes of a few places of a part of a log: a copy shares some of them, though lines were lost or added."""
+def marks_of(steps: Steps) -> tuple[int, list[int]]:
+    """Return a hash of a part of a log, and those of a few places of it.
+
+    A copy has the first one; it shares some of the others, though lines were lost or added.
+    """
     import numpy as np
 
     factors = [np.uint64(factor) for factor in _FACTORS]
@@ -78,7 +81,7 @@ def marks_of(steps: Steps) -> list[int]:
     for place in range(1, reach):
         hashes = hashes * factors[0] + rows[place : len(rows) - reach + 1 + place]
     hashes ^= hashes >> np.uint64(31)
-    return [int(mark) for mark in np.sort(hashes)[:MARKS]]
+    return int((hashes * factors[1]).sum()), [int(mark) for mark in np.sort(hashes)[:MARKS]]
 
 
 def timed(steps: Steps) -> Floats:

@@ -149,21 +149,44 @@ def with_copies_marked(runs: Sequence[Run]) -> tuple[list[Run], list[tuple[Run, 
     later, or both where nothing says which. The second kind, with what each repeats, is left out: a second log of one
     job and configuration elsewhere, and a log that names no job and has no start of its own.
     """
-    marks: dict[int, list[Run]] = defaultdict(list)
+    earlier = _Earlier()
     copies: dict[str, CopyOf] = {}
     left_out: dict[str, tuple[Run, Run]] = {}
     for run in reversed(runs):
-        if run.identity.key is None:
+        if run.identity.key is None or not steps_in(run):
             continue
-        of_run = [mark for part in parts_of(run) for mark in marks_of(part.steps)]
-        near = {other.id: other for mark in of_run for other in marks[mark]}
-        for other in near.values():
+        for other in earlier.alike(run):
             if run.id not in copies and run.id not in left_out and other.id not in left_out:
                 _compare(run, other, runs, copies, left_out)
-        for mark in set(of_run):
-            marks[mark].append(run)
     kept = [dataclasses.replace(run, copy_of=copies.get(run.id)) for run in runs if run.id not in left_out]
     return kept, list(left_out.values())
+
+
+class _Earlier:
+    """The runs that were seen, by what a copy of them shares: all their steps, their text, or a few places of a log."""
+
+    def __init__(self) -> None:
+        self._whole: dict[object, Run] = {}
+        self._places: dict[int, list[Run]] = defaultdict(list)
+
+    def alike(self, run: Run) -> list[Run]:
+        """Return the runs seen before that this one may be a copy of, the oldest first; it is seen itself then.
+
+        A part of a log is looked for only where the digits of the log leave no room for chance: coarse logs agree with
+        each other in many places, and no part of one could be called a copy.
+        """
+        parts = parts_of(run)
+        marks = [marks_of(part.steps) for part in parts]
+        steps = tuple(whole for whole, _ in marks)
+        keys = (steps, (steps, run.identity.key), (steps, _logs(run)))
+        near = {one.id: one for one in (self._whole.setdefault(key, run) for key in keys) if one is not run}
+        places = {mark for _, of_part in marks for mark in of_part}
+        shared = {other.id: other for mark in places for other in self._places.get(mark, ())}
+        if not shared or log10_chance([(part, timed(part.steps) > -math.inf) for part in parts]) < CERTAIN:
+            near |= shared
+            for mark in places:
+                self._places[mark].append(run)
+        return list(near.values())
 
 
 def with_past_copies(runs: Sequence[Run], past: Mapping[Key, Sequence[PastRun]]) -> Sequence[Run]:
@@ -178,7 +201,7 @@ def _as_past_copy(run: Run, original: PastRun | None, key: Key | None) -> Run:
         return run
     if run.started is not None and original.started > run.started:
         return run  # what the history knows is the copy, and was judged before it was known as one
-    chance = log10_chance([(part, timed(part.steps) == timed(part.steps)) for part in parts_of(run)])
+    chance = log10_chance([(part, timed(part.steps) > -math.inf) for part in parts_of(run)])
     certain = chance < CERTAIN or all(attempt.log.started is not None for attempt in run.attempts)
     if not certain and key != run.identity.key:
         return run
@@ -198,8 +221,10 @@ def _compare(
     if not shared:
         return
     alike = run.identity.key == other.identity.key
-    others = (one for one in runs if alike and one.identity.key == run.identity.key and not shared_steps(run, one))
-    chance = log10_chance(shared, tuple(islice(others, WITNESSES)))
+    chance = log10_chance(shared)
+    if alike and chance < CERTAIN:
+        others = (one for one in runs if one.identity.key == run.identity.key and not shared_steps(run, one))
+        chance = log10_chance(shared, tuple(islice(others, WITNESSES)))
     certain = chance < CERTAIN or _is_same_text(run, other)
     if not certain and not alike:
         return

@@ -9,24 +9,24 @@ from pathlib import Path
 import pytest
 from builders import KEY, NOW, log, run, segment
 
-from pytest_llmbench.models import Clock, Dating, Remains, Run
+from pytest_llmbench.models import Clock, Dating, ParsedLog, Remains, Run
 from pytest_llmbench.ordering import believed, ordered, without_superseded
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 ZONED = (Clock.FOLDER_NAME, Clock.FILE_TIME)
-DEAD = log()
+WHOLE, DEAD = log(segment()), log()
 
 
-def made(job: str, *, dead: bool = False, **clocks: timedelta) -> Run:
+def made(job: str, content: ParsedLog = WHOLE, /, **clocks: timedelta) -> Run:
     """Return a run that started so long before NOW by each clock (`metadata`, `folder_name`, `log`, `file_time`)."""
     datings = tuple(
         Dating(clock, NOW - ago, clock, zoned=clock in ZONED)
         for clock, ago in ((Clock(name.replace("_", "-")), ago) for name, ago in clocks.items())
     )
-    content = DEAD if dead else log(segment())
     first = next(iter(believed(datings, NOW)), None)
-    fields = {"started": first.moment, "order_source": first.clock} if first else {"started": None}
-    return replace(run(content, key=KEY, id=job, job_id=job), datings=datings, **fields)  # type: ignore[arg-type]
+    clock = first.clock if first else Clock.UNKNOWN
+    found = run(content, key=KEY, id=job, job_id=job, started=first.moment if first else None)
+    return replace(found, datings=datings, order_source=clock)
 
 
 def jobs(*runs: Run) -> list[str]:
@@ -94,17 +94,17 @@ def test_what_left_no_step_is_put_where_a_shared_clock_puts_it(dead: dict[str, t
     """It takes no clock from the runs with steps: those go on to be ordered by their logs."""
     runs = [made("1", log=DAY, file_time=2 * HOUR), made("2", log=2 * HOUR, file_time=3 * HOUR)]
     assert jobs(*runs) == ["2", "1"]
-    assert jobs(*runs, made("9", dead=True, **dead))[0] == newest
+    assert jobs(*runs, made("9", DEAD, **dead))[0] == newest
 
 
 def test_a_dead_job_of_a_lower_id_and_an_older_file_is_older() -> None:
     runs = [made("11", log=DAY, file_time=DAY), made("12", log=HOUR, file_time=HOUR)]
-    assert jobs(*runs, made("10", dead=True, file_time=9 * DAY)) == ["12", "11", "10"]
-    assert jobs(*runs, made("10", dead=True, file_time=2 * HOUR)) == ["12", "10", "11"]
+    assert jobs(*runs, made("10", DEAD, file_time=9 * DAY)) == ["12", "11", "10"]
+    assert jobs(*runs, made("10", DEAD, file_time=2 * HOUR)) == ["12", "10", "11"]
 
 
 def left(job: str, remains: Remains, ago: timedelta) -> Run:
-    one = made(job, dead=True, folder_name=ago)
+    one = made(job, DEAD, folder_name=ago)
     found = replace(one.found, attempts=(), remains=remains, remains_at=Path("/runs/x"))
     return replace(one, found=found, attempts=())
 
