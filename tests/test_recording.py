@@ -26,6 +26,7 @@ from pytest_llmbench.baseline.write import alone
 from pytest_llmbench.errors import RecordError
 from pytest_llmbench.models import Outcome, Reason, Verdict
 from pytest_llmbench.recording import record, recording_of
+from pytest_llmbench.report.advice import advice
 from pytest_llmbench.session import Session
 from pytest_llmbench.settings import Settings
 from pytest_llmbench.tolerance import parse_tolerances
@@ -235,6 +236,7 @@ def test_two_levels_are_recorded_only_if_somebody_says_why(tmp_path: Path, level
     assert match
     assert float(match[1]) == pytest.approx((max(levels) - 1) * 100, abs=0.4)
     assert '--llmb-accept-levels="the reason"' in told["text"]
+    assert "--llmb-accept-levels" in advice(told)
     assert not (tmp_path / "own").exists()
     outcome, told = recording_outcome(tmp_path, accept_levels="two pools of nodes")
     assert (outcome.skipped, told["verdict"]) == (True, "RECORDED")

@@ -17,7 +17,14 @@ EXPIRED = (
     "later day after `expires`"
 )
 
+<<<<<<< HEAD
 ONE_STEP = "one step says little of a run: judge its window, without --llmb-timed=document"
+=======
+NOT_ONE_LEVEL = (
+    "find what differs between the runs: nodes, steps, what else ran there; record those of one level, or say why all "
+    'count, where they are at most 10 % apart, with --llmb-accept-levels="the reason"'
+)
+>>>>>>> recording
 
 ADVICE = {
     "slower-than-bound": "compare with an older run of this configuration; if this cluster is known to differ from the "
@@ -112,5 +119,7 @@ def _advice(described: dict[str, Any]) -> str:
             return EXPIRED
         recorded = (described.get("baseline") or {}).get("kind") == "recorded"
         return SLOWER_THAN_RECORDED if recorded else ADVICE[reason]
+    if reason == "repeats-disagree" and described["verdict"] == "INVALID":  # only a recording refuses them
+        return NOT_ONE_LEVEL
     known = (described.get("estimate") or {}).get("run_to_run", {}).get("measured", False)
     return ADVICE[reason] + (UNKNOWN_NOISE if reason == "cannot-tell" and not known else "")

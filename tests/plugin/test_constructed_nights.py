@@ -12,7 +12,7 @@ import tarfile
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from constructed import BF16, GROK, MAXTEXT, NEMO1, NEMO2, NEMO2_LAUNCHER, Site, of_steps, replace, rewrite, timed
@@ -44,7 +44,7 @@ def site(tmp_path: Path, baselines: dict[str, Baseline]) -> Site:
     return Site(folder, baselines)
 
 
-def bad(edit: Callable[[str], str], identifier: str = NEMO2, **options: object) -> Callable[[Site], object]:
+def bad(edit: Callable[[str], str], identifier: str = NEMO2, **options: Any) -> Callable[[Site], object]:
     """Return how a night is made whose run is edited, one day after a good one."""
 
     def changed(text: str) -> str:
@@ -59,7 +59,7 @@ def bad(edit: Callable[[str], str], identifier: str = NEMO2, **options: object) 
     return build
 
 
-def slow(identifier: str = NEMO2, **options: object) -> Callable[[Site], object]:
+def slow(identifier: str = NEMO2, **options: Any) -> Callable[[Site], object]:
     """Return how a night is made with other options of the generator, one day after a good one."""
     return bad(lambda text: text, identifier, **options)
 
@@ -206,6 +206,19 @@ SLOW = {
 # --- other frameworks -------------------------------------------------------------------------------------
 
 
+def metadata_say(old: str, new: str, *, alone: bool = False) -> Callable[[Site], object]:
+    """Return how a night is made whose metadata say something else than its folder, a day after a good one or alone."""
+
+    def build(site: Site) -> None:
+        if not alone:
+            site.good(NEMO2_LAUNCHER)
+        (file,) = site.write(NEMO2_LAUNCHER).parent.glob("llmb-config_*.yaml")
+        assert old in file.read_text(encoding="utf-8")
+        rewrite(file, lambda text: text.replace(old, new, 1))
+
+    return build
+
+
 FRAMEWORKS = {
     "nemo1-loss-nan-in-the-bars": Night(
         bad(
@@ -233,39 +246,31 @@ FRAMEWORKS = {
         bad(lambda text: text.replace("Num_devices: 128", "Num_devices: 64"), MAXTEXT), identifier=MAXTEXT
     ),
     "launcher-other-gpu-in-the-metadata": Night(
-        lambda site: (site.good(NEMO2_LAUNCHER), other_metadata(site, "gpu_type: gb200", "gpu_type: b200")),
+        metadata_say("gpu_type: gb200", "gpu_type: b200"),
         ("INVALID", "MISSING"),
         NEMO2_LAUNCHER,
     ),
     "launcher-other-size-in-the-metadata": Night(
-        lambda site: (site.good(NEMO2_LAUNCHER), other_metadata(site, "scale: 128", "scale: 256")),
+        metadata_say("scale: 128", "scale: 256"),
         ("INVALID", "MISSING"),
         NEMO2_LAUNCHER,
     ),
     "launcher-other-precision-in-the-metadata": Night(
-        lambda site: (site.good(NEMO2_LAUNCHER), other_metadata(site, "dtype: bf16", "dtype: fp8")),
+        metadata_say("dtype: bf16", "dtype: fp8"),
         ("INVALID", "MISSING"),
         NEMO2_LAUNCHER,
     ),
     "launcher-metadata-that-is-no-yaml": Night(
-        lambda site: (site.good(NEMO2_LAUNCHER), other_metadata(site, "job_info:", "job_info: [")),
+        metadata_say("job_info:", "job_info: ["),
         ("INVALID", "MISSING"),
         NEMO2_LAUNCHER,
     ),
     "launcher-profile-enabled": Night(
-        lambda site: other_metadata(site, "profile_enabled: false", "profile_enabled: true"),
+        metadata_say("profile_enabled: false", "profile_enabled: true", alone=True),
         ("MISSING", "NOT_COMPARABLE"),
         NEMO2_LAUNCHER,
     ),
 }
-
-
-def other_metadata(site: Site, old: str, new: str) -> None:
-    """Write a run whose metadata say something else than its folder."""
-    log = site.write(NEMO2_LAUNCHER)
-    (file,) = log.parent.glob("llmb-config_*.yaml")
-    assert old in file.read_text(encoding="utf-8")
-    rewrite(file, lambda text: text.replace(old, new, 1))
 
 
 # --- files ------------------------------------------------------------------------------------------------
@@ -303,6 +308,11 @@ def cut_tar(path: Path) -> None:
     (root / "night.tar").write_bytes(stream.getvalue()[:-12000])
 
 
+def dangling(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("gone.out")
+
+
 def directory(path: Path) -> None:
     path.unlink()
     path.mkdir()
@@ -313,7 +323,7 @@ FILES = {
     "only-the-preamble": Night(file_is(lambda path: rewrite(path, lambda text: text[: text.index("Training epoch")]))),
     "bytes-of-chance": Night(file_is(lambda path: path.write_bytes(os.urandom(20_000)))),
     "utf-16": Night(file_is(lambda path: path.write_bytes(path.read_text(encoding="utf-8").encode("utf-16")))),
-    "a-link-to-nothing": Night(file_is(lambda path: (path.unlink(), path.symlink_to("gone.out")))),
+    "a-link-to-nothing": Night(file_is(dangling)),
     "a-folder-of-the-name-of-a-log": Night(file_is(directory)),
     "a-gzip-that-breaks-off": Night(file_is(cut_gzip)),
     "a-gzip-that-is-none": Night(file_is(broken_gzip)),
@@ -332,7 +342,7 @@ FILES = {
 # --- runs in the place of others --------------------------------------------------------------------------
 
 
-def in_place_of(other: str, identifier: str = NEMO2, **options: object) -> Callable[[Site], object]:
+def in_place_of(other: str, identifier: str = NEMO2, **options: Any) -> Callable[[Site], object]:
     """Return how a night is made in which the log of another configuration stands in the folder of `identifier`."""
 
     def build(site: Site) -> None:
@@ -491,7 +501,7 @@ def nothing(site: Site) -> None:
     """There is a folder, and nothing in it."""
 
 
-SESSIONS = {
+SESSIONS: dict[str, tuple[Callable[[Site], object], tuple[str, ...], int]] = {
     "an-empty-folder": (nothing, (), FAILED),
     "files-that-are-no-logs": (lambda site: (site.folder / "notes.txt").write_text("step 1: 3 s"), (), FAILED),
     "only-a-picture": (
