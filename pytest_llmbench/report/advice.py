@@ -17,14 +17,11 @@ EXPIRED = (
     "later day after `expires`"
 )
 
-<<<<<<< HEAD
 ONE_STEP = "one step says little of a run: judge its window, without --llmb-timed=document"
-=======
 NOT_ONE_LEVEL = (
     "find what differs between the runs: nodes, steps, what else ran there; record those of one level, or say why all "
     'count, where they are at most 10 % apart, with --llmb-accept-levels="the reason"'
 )
->>>>>>> recording
 
 ADVICE = {
     "slower-than-bound": "compare with an older run of this configuration; if this cluster is known to differ from the "
