@@ -153,7 +153,8 @@ def _correlation(values: Floats) -> float:
     of its steps where a fifth would do."""
     import numpy as np
 
-    centred = winsorised(values) - np.mean(winsorised(values))
+    clipped = winsorised(values)
+    centred = clipped - np.mean(clipped)
     total = float(centred @ centred)
     return min(max(float(centred[1:] @ centred[:-1]) / total, 0.0), STEADIEST) if total > 0 else 0.0
 
