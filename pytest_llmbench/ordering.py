@@ -65,8 +65,9 @@ def _recency(run: Run, now: datetime) -> tuple[datetime, bool, tuple[int, str], 
 def _slowness(run: Run) -> float:
     """Return the median of the times in the last part of a log, 0 without any."""
     parts = [part for attempt in run.attempts for part in attempt.log.segments]
-    seconds = parts[-1].steps.seconds if parts else ()
-    return median(seconds) if len(seconds) and not np.isnan(seconds).any() else 0.0
+    if not parts or not len(parts[-1].steps) or np.isnan(parts[-1].steps.seconds).any():
+        return 0.0
+    return median(parts[-1].steps.seconds)
 
 
 def _job(run: Run) -> tuple[int, str]:
