@@ -138,11 +138,11 @@ def skipped(ignored: Sequence[str]) -> str:
 
 
 def _row(run: Run, catalogue: Catalogue, window: Window | None, now: datetime) -> Row:
-    from pytest_llmbench.measure.window import choose_segment
+    from pytest_llmbench.measure.measurement import choose_judged
 
     key, found = run.identity.key, run.found
     baseline = _baseline(run, catalogue, window)
-    choice = choose_segment(run.attempts, baseline.window, baseline.steps)
+    choice, _ = choose_judged(run, baseline.required, now)
     log = choice.attempt.files.log if choice else run.attempts[-1].files.log if run.attempts else found.folder
     problem = _problem(run, baseline, now)
     row = Row(

@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -184,6 +185,19 @@ def test_attempts_before_the_one_that_counts_are_told(capsys: pytest.CaptureFixt
     assert (row["status"], row["attempts"]) == ("Success", "1 stopped after step 12; 2 finished, judged")
     assert main(["summary", str(tmp_path)]) == 0
     assert capsys.readouterr().out.endswith(": attempt 1 stopped after step 12; 2 finished, judged\n")
+
+
+def test_of_several_finished_attempts_the_slowest_is_shown(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """As the gate judges it."""
+    (log,) = EXAMPLES.rglob("log-*_1640021_0.out")
+    text = log.read_text()
+    slow = re.sub(r"(?<=timing in s: )[\d.]+", lambda found: f"{float(found[0]) * 1.2:.4g}", text)
+    slow = re.sub(r"(?<=TFLOPS_per_GPU: )[\d.e+]+", lambda found: f"{float(found[0]) / 1.2:.4g}", slow)
+    (tmp_path / log.name).write_text(slow)
+    (tmp_path / log.name.replace("_0.out", "_1.out")).write_text(text)
+    (row,) = rows(capsys, str(tmp_path))
+    assert (row["status"], row["log"]) == ("Success", str(tmp_path / log.name))
+    assert float(row["time_mean_s"]) == pytest.approx(7.325 * 1.2, rel=1e-3)
 
 
 def test_a_log_that_cannot_be_read_is_not_one_without_steps(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def measure(run: Run, baseline: Baseline, now: datetime) -> Measurement:
     and notes are computed when they are first looked at: of older runs only the step time is.
     """
     required = baseline.required
-    choice, rivals = _slowest(run, required, now)
+    choice, rivals = choose_judged(run, required, now)
     excluded = checks.exclusion(run, choice) or _short_twin(run, choice, required)
     if choice is None:
         problem = checks.unusable(run, baseline, now)
@@ -82,8 +82,9 @@ def measure(run: Run, baseline: Baseline, now: datetime) -> Measurement:
     )
 
 
-def _slowest(run: Run, baseline: Baseline, now: datetime) -> tuple[Choice | None, tuple[float, ...]]:
-    """Return the part of a run that is judged, and the statistics of all that might be, where a slower one decides.
+def choose_judged(run: Run, baseline: Baseline, now: datetime) -> tuple[Choice | None, tuple[float, ...]]:
+    """Return the part of a run that is judged, None without any step, and the statistics of all that might be where a
+    slower one decides.
 
     A job that was slow, and made its steps once more until they were fast, was slow. Of several parts that finished,
     cover the window and have no problem of their own the slowest counts, of equal ones the last.
