@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -488,7 +489,11 @@ DIVERGED = {"more": "loss scale: 1.0 | grad norm: nan"}
 def test_steps_skipped_before_the_window_are_harmless_and_a_diverged_run_is_not(
     unusual: dict[int, dict[str, Any]], expected: list[Reason]
 ) -> None:
-    text = "".join(line(step, 7325.0, **unusual.get(step, {})) for step in range(1, 51))
+    def usual(step: int) -> dict[str, Any]:
+        return {"more": f"lm loss: {11 - step / 50:.6E} | loss scale: 1.0 | grad norm: 10.275"}
+
+    text = "".join(line(step, 7325.0, **usual(step) | unusual.get(step, {})) for step in range(1, 51))
+    text = re.sub(r"samples: +(\d+)", lambda match: f"samples: {2 * int(match[1]):12d}", text)
     log = parse(text.replace("batch size:   128", "batch size:   256"))
     measurement = measure(run(log), replace(BASELINE, dialect="megatron"), NOW)
     assert [problem.reason for problem in measurement.problems] == expected
