@@ -221,6 +221,8 @@ def test_attempts_jobs_changes_and_the_environment_have_tables() -> None:
     jobs = [{**job, "step_seconds": None, "text": "", "files": ["out/profile.nsys-rep"]}]
     text = Parsed(render([told(jobs=jobs, changes=[change], environment={"nccl": "2.26"})], NOW)).words
     assert "2025-11-01 +3.1 % +2.0 % to +4.0 % driver: 560 to 570 acknowledged by ops until 2026-01-01: new dr" in text
+    gone = {**change, "stands": False, "acknowledged": None}
+    assert "driver: 560 to 570 taken back since" in Parsed(render([told(changes=[gone])], NOW)).words
     assert "12 measure n[1-2] job 12 on n[1-2]: NODE_FAIL" in text
     assert "Files file out/profile.nsys-rep" in text
     assert "nccl 2.26" in text
