@@ -104,7 +104,7 @@ def _sizes(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, int]]:
     for field, size in sizes:
         stated = [one for one in segment.stated if one.field == field]
         if stated and str(size) not in {one.value for one in stated}:
-            yield f"the log states a {field} of {stated[-1].value}, the baseline has {size}", stated[-1].line
+            yield f"{field} {stated[-1].value} in the log, {size} in the baseline", stated[-1].line
 
 
 def _precision(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, int]]:

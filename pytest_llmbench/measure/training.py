@@ -6,6 +6,7 @@ data a loss of four digits stands still, and `0.000` may be a small one that was
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
@@ -138,7 +139,8 @@ def _exploded(loss: Floats, baseline: Baseline) -> str:
         return f"the loss doubles in every step of the window, from {loss[0]:g} to {loss[-1]:g}"
     quarter = -(-len(loss) // 4)
     first, last = median(loss[:quarter]), median(loss[-quarter:])
-    guess = float(np.log(baseline.configuration.architecture.vocabulary_size))
+    words = baseline.configuration.architecture.vocabulary_size
+    guess = math.log(words) if words else math.inf
     if last > guess and last >= GREW * first:
         return f"the loss grows from {first:g} to {last:g} in the window; a guess has {guess:.3g}"
     return ""
