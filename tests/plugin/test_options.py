@@ -476,7 +476,7 @@ def test_an_empty_attempt_makes_no_copy(judged: Judge, generated: Write) -> None
     for log in list(folder.rglob("log-*_0.out")):
         log.with_name(log.name.replace("_0.out", "_1.out")).touch()
     contradict(folder, "2")
-    assert judged(logs(folder), "-k", GROK).verdicts == {GROK: "INVALID"}
+    assert judged(logs(folder), "-k", GROK).verdicts[GROK] == "INVALID"
 
 
 def test_a_recording_leaves_out_a_configuration_whose_newest_run_is_invalid(
