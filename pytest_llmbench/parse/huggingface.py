@@ -22,7 +22,7 @@ from pytest_llmbench.parse.scan import REACH_BACK
 
 RESUMED = re.compile(rb"Continuing training from global step (\d{1,15})[ \t]*[\r\n]")
 FIELD = re.compile(
-    rb"\s*(['\"])([A-Za-z][^'\"\r\n{}\x00]{0,99})\1: ('[^'\r\n]{0,99}'|\"[^\"\r\n]{0,99}\"|[^\s,{}'\"]{1,40})\s*([,}])"
+    rb"\s*(['\"])([A-Za-z][ !#-&(-z|~]{0,99})\1: ('[^'\r\n]{0,99}'|\"[^\"\r\n]{0,99}\"|[^\s,{}'\"]{1,40})\s*([,}])"
 )
 FINITE = re.compile(rb"\d{1,18}(?:\.\d{1,18})?(?:e[+-]\d\d)?")
 NUMBER = re.compile(rb"-?(?:%b|%b)" % (FINITE.pattern, NOT_FINITE))

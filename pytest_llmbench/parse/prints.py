@@ -74,7 +74,7 @@ class Prints:
         self._padded |= b"." in number and number.endswith(b"0")
         if not behind.strip():
             self._last[offset] = shape
-        unit = unit_at(behind)
+        unit = unit_at(behind[:BEHIND])
         self._units[unit] += 1
         if unit and unit != self._unit:
             self._other_unit[offset] = unit

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from pytest_llmbench.patterns import RATE
 
@@ -53,6 +54,7 @@ def scale_of(group: str, letters: bytes, unit: str, *, expected: bool) -> float 
     return 1.0 if group == "seconds" and UNITS[unit].fullmatch(letters) else None
 
 
+@lru_cache(maxsize=256)
 def unit_at(text: bytes) -> str:
     """Return the unit of time that a text begins with, after a blank perhaps; an empty text where there is none."""
     word = SPACED_WORD.match(text)
