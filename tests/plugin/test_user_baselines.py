@@ -25,7 +25,7 @@ class RealRun(NamedTuple):
 
 
 REAL = {
-    # awk over the iteration lines of the second of its four runs, the slowest: mean of '(ms): ' where 101 <= iteration <= 300
+    # awk over the iteration lines of the slowest of its four runs, the second: mean of '(ms): ', steps 101 to 300
     "megatron-four-variants": RealRun(
         "megatron/2624605.out",
         1.350816,
