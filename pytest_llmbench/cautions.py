@@ -224,7 +224,7 @@ def _of_outcomes(outcomes: Sequence[dict[str, Any]], session: Session) -> Iterat
     origin, limit = origin_of(session.settings.origins, "--llmb-max-age"), session.settings.max_age
     if stale and limit and origin and not origin.typed:
         yield Caution(CautionCode.MAX_AGE, f"{stale} stale, older than {wording.age(limit)} ({origin})")
-    if session.unjudged:
+    if session.unjudged and not any(one.code is CautionCode.SKIPPED_ITEMS for one in session.noticed):
         names = sorted(nodeid.partition("[")[2].removesuffix("]") or nodeid for nodeid in session.unjudged)
         items = wording.counted(len(names), "item")
         yield Caution(CautionCode.SKIPPED_ITEMS, f"{items} skipped before a verdict: {wording.listed(names, 1)}")

@@ -111,7 +111,7 @@ REWARDS = (
 )
 """A trainer by its name, or the method that was asked for. MaxText prints the settings of each, used or not."""
 
-RULES = (
+NAMED_RULES = (
     _rule(b"MEMBER: ", GPUS, rb"GLOBAL_RANK: \d{1,9}, MEMBER: \d{1,9}/(\d{1,9})(?!\d)", _number),
     _rule(b"using world size: ", GPUS, rb"using world size: (\d{1,9}),", _number),
     _rule(b"Num_devices: ", GPUS, rb"Num_devices: (\d{1,9}), shape ", _number),
@@ -162,7 +162,7 @@ def _sized() -> Iterator[Rule]:
             yield _rule(text, field, rb"%b(\d{1,9})[ \t]*[\r\n]" % text, _number)
 
 
-RULES = (*RULES, *_sized())
+RULES = (*NAMED_RULES, *_sized())
 
 MARKERS = tuple(dict.fromkeys(rule.marker for rule in RULES))
 """What is looked for in the first FARTHEST bytes. None begins with a blank: such a marker slows the search."""

@@ -73,11 +73,17 @@ def runs() -> Runs:
 
 
 def sound(segment: Segment) -> Segment:
-    """Return the part with what makes a run invalid repaired: a NaN loss, a missing end. Its step times stay."""
-    steps = segment.steps
-    whole = np.ones(len(steps), dtype=bool)
-    loss, norm = (np.nan_to_num(values, nan=1.0) for values in (steps.loss, steps.grad_norm))
-    return replace(segment, steps=replace(steps, loss=loss, has_loss=whole, grad_norm=norm), finished=True)
+    """Return the part with what makes a run invalid repaired: a NaN or constant loss, a missing end, and what it states
+    of another configuration than the tests'. Its step times stay."""
+    steps, count = segment.steps, len(segment.steps)
+    unknown = np.full(count, np.nan)
+    learning = {
+        "loss": np.linspace(11.0, 10.0, count),
+        "has_loss": np.ones(count, dtype=bool),
+        "grad_norm": np.ones(count),
+    }
+    sounder = replace(steps, **learning, target_tokens=unknown, consumed_samples=unknown)
+    return replace(segment, steps=sounder, finished=True, stated=())
 
 
 def slowed(segment: Segment, factors: Floats | float) -> Segment:
