@@ -1,9 +1,9 @@
 """A hiccup in a run that is compared with a published plain mean: a few steps far slower than all others.
 
 The document's mean holds its own stragglers and the run's would not, so only what no usual step is may be left out:
-steps of 1.5 medians or more, and at most one of twenty. They are set to the next slowest, and named. Where a run would
-then be faster than the document by more than the tolerance, the document's mean holds such steps, too: its window has
-the first step in it, or a stall. There nothing is forgiven.
+steps of 1.5 medians or more, and at most one of twenty. They are set to the next slowest, and named. A step of more
+than 20 medians is a hang, and nothing is forgiven. Nor is it where a run would then be faster than the document by more
+than the tolerance: the document's mean holds such steps, too; its window has the first step in it, or a stall.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ from pytest_llmbench.robust import HICCUP, mean, median
 
 LARGE = 1.5
 """Medians from which on a step is no straggler of the kind that a published mean holds as well."""
+
+HANG = 20.0
+"""Medians beyond which a step is no hiccup: the run hung, and nobody knows what it waited for."""
 
 WEEK = timedelta(days=6)
 """Seven nights, tonight included."""
@@ -61,7 +64,7 @@ def _hiccup(run: Measurement, evidence: Evidence) -> tuple[int, ...]:
         return ()
     steps = np.array(run.mean_of or [1] * len(window))
     large = window >= LARGE * median(window)
-    if int(steps[large].sum()) > math.ceil(HICCUP * int(steps.sum())):
+    if int(steps[large].sum()) > math.ceil(HICCUP * int(steps.sum())) or window.max() > HANG * median(window):
         return ()
     slow = tuple(place for place in np.argsort(-window, kind="stable").tolist() if large[place])
     usual = _without(run, slow).statistic_seconds

@@ -65,7 +65,7 @@ def test_a_moving_mean_of_progress_bars_is_read_step_by_step(judged: Judge, tmp_
     log = shared("logs/nemo1/stale_bars_dllogger.out")
     baselines = written(
         tmp_path, recipe="qwen3", release="own", dialect="nemo1", gpu="b200", peak="2250", size="30b", steps=20,
-        first=10, last=19, model=LLAMA_8B, gpus=32, shape="sequence_length: 4096, layers: 8, gbs: 256",
+        first=10, last=19, model=LLAMA_8B, gpus=32, shape="sequence_length: 4096, layers: 48, gbs: 256",
         seconds="2.02",
     )  # fmt: skip
     logs = placed(log, tmp_path / "results/own/bf16/30b/32", "log-nemo_qwen3_30b_32_7.out")
