@@ -64,7 +64,7 @@ def test_the_table_sorts_numbers_as_numbers_and_unknown_ones_last(opened: Open) 
         differences = column(page, 3)
         assert differences.count("-") == 6
         assert set(differences[-6:]) == {"-"}
-    assert differences[0] == "+11.4 %"
+    assert differences[0] == "+13.2 %"
     assert page.locator("th[aria-sort]").count() == 1
     sort(page, "Verdict")
     assert column(page, 2)[0] == SLOW
@@ -192,7 +192,7 @@ def test_it_reads_as_jenkins_serves_it(chromium: Any, report: Path) -> None:
 
 def test_a_script_of_a_log_does_not_run(opened: Open) -> None:
     page = opened()
-    assert page.title().startswith("5 red, 1 unclear")
+    assert page.title().startswith("5 red, trend: 4 SLOWER, 1 unclear")
     assert page.get_by_text("<script>document.title='owned'</script>").count() > 5
 
 
