@@ -75,7 +75,7 @@ def without_copies(runs: Sequence[Run]) -> tuple[list[Run], list[tuple[Run, Run]
     kept = [_dated_by_all(group) for group in groups.values()]
     copies = [(copy, group[-1]) for group in groups.values() for copy in group[:-1]]
     of_job: dict[object, list[Run]] = defaultdict(list)
-    for run in sorted(kept, key=steps_in, reverse=True):
+    for run in sorted(kept, key=_extent, reverse=True):
         others = of_job[run.identity.key, run.found.job_id or run.id]  # without a job id it is no part of another
         original = next((other for other in others if _is_part(run, other)), None)
         if original is None:
@@ -133,8 +133,13 @@ def _is_part(run: Run, other: Run) -> bool:
 def _timings(run: Run) -> list[tuple[int, float | None]]:
     """Return steps and times, None where a log prints none: a NaN would make every copy a run of its own."""
     segments = [segment for attempt in run.attempts for segment in attempt.log.segments]
-    rows = (row for one in segments for row in zip(one.steps.index.tolist(), one.steps.seconds.tolist(), strict=True))
+    rows = (row for one in segments for row in zip(one.steps.index.tolist(), timed(one.steps).tolist(), strict=True))
     return [(index, None if math.isnan(seconds) else seconds) for index, seconds in rows]
+
+
+def _extent(run: Run) -> tuple[int, int, int]:
+    """Return how much of a job a run tells: of two with the same steps one may know of an attempt that died later."""
+    return steps_in(run), len(run.attempts), sum(attempt.log.lines for attempt in run.attempts)
 
 
 def steps_in(run: Run) -> int:

@@ -74,10 +74,16 @@ def ingest(
     reading = Reading(stores, discovery.runs, catalogue.definitions, cache=cache, tell=tell)
     find = remembered()
     ignored = [f"{path.name}: {why}" for path, why in discovery.ignored if path.name != "nsys_profile"]
-    runs = []
+    runs, lone = [], []
     for found in discovery.runs:
         attempts = tuple(Attempt(files, _parsed(files, reading)) for files in found.attempts)
         if _is_run(found, attempts) or _is_unread(found, attempts, catalogue):
+            runs.append(_read_as_known(_identified(found, attempts, settings, catalogue, now, find=find), catalogue))
+        else:
+            lone.append((found, attempts))
+    filled = {run.found.folder for run in runs}
+    for found, attempts in lone:
+        if found.folder not in filled and _is_died(found):  # the only log of a launch, whatever it is called
             runs.append(_read_as_known(_identified(found, attempts, settings, catalogue, now, find=find), catalogue))
         else:
             why = _unread(attempts, catalogue)
@@ -174,6 +180,11 @@ def _is_run(found: FoundRun, attempts: Sequence[Attempt]) -> bool:
         or any(LAUNCHED.match(files.log.name) for files in found.attempts)
     )
     return named and bool(launched)
+
+
+def _is_died(found: FoundRun) -> bool:
+    """Whether a log without a step stands where a launch writes its own: its folders name a workload and a time."""
+    return found.started is not None and {"recipe", "size"} <= {clue.field for clue in found.clues}
 
 
 def _is_unread(found: FoundRun, attempts: Sequence[Attempt], catalogue: Catalogue) -> bool:

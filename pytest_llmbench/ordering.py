@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
-from pytest_llmbench.copies import CLOCK_SKEW, LONGEST_QUEUE, steps_in
+from pytest_llmbench.copies import CLOCK_SKEW, LONGEST_QUEUE, WRITTEN_TOGETHER, steps_in
 from pytest_llmbench.models import Clock, Dating, Key, Remains, Run
 from pytest_llmbench.robust import median
 
@@ -127,9 +127,11 @@ def _is_later(run: Run, other: Run, told: Mapping[str, Mapping[Clock, Dating]]) 
     for clock in CLOCKS[:-1]:
         if clock in mine and clock in others and mine[clock].zoned == others[clock].zoned:
             return mine[clock].moment >= others[clock].moment
-    files = [of_run.get(Clock.FILE_TIME) for of_run in (mine, others)]
-    by_file = files[0] is not None and files[1] is not None and files[0].moment >= files[1].moment
-    return by_file or (_job(run)[0] > _job(other)[0] > 0)
+    written, before = mine.get(Clock.FILE_TIME), others.get(Clock.FILE_TIME)
+    if written is not None and before is not None and written.moment >= before.moment:
+        together = written.moment - before.moment <= WRITTEN_TOGETHER  # by a copy of the tree: that tells no order
+        return not (together and 0 < _job(run)[0] < _job(other)[0])
+    return _job(run)[0] > _job(other)[0] > 0
 
 
 def without_superseded(runs: Sequence[Run], now: datetime) -> tuple[list[Run], list[str]]:

@@ -41,7 +41,7 @@ RECIPES = {
 """The recipes of FP8 (current scaling, MXFP8, delayed scaling, sub-channel scaling), and names of the precision with
 each: they differ by 6 to 50 %, so that a run of one of them is none of another."""
 _SETTING = re.compile(r"(tp|pp|cp|ep|etp|dp|vp|fsdp|mbs|gbs|ga)(\d+)", _IGNORE)
-_SEQUENCE = re.compile(r"(?:seq(?:uence)?|ctx|context)(?:[-]?len(?:gth)?)?[-]?(\d+)(k?)", _IGNORE)
+_SEQUENCE = re.compile(r"(?:seq(?:uence)?|ctx|context)(?:[-]?len(?:gth)?)?[-]?(\d{3,}|\d+(?=k))(k?)", _IGNORE)
 """Tokens of a sequence: `seq4096`, `seqlen8192`, `ctx8k`."""
 _TASK = re.compile(TYPE, re.IGNORECASE)
 _GPUS = re.compile(r"gpus?(\d+)|(\d+)(?:gpus?|g)", _IGNORE)

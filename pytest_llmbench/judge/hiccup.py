@@ -50,8 +50,9 @@ def counted(runs: Sequence[Measurement], older: EarlierNights, evidence: Evidenc
         return Counted(tuple(runs))
     before = _recent(older, runs[0], evidence)
     said = [_said(run, steps) for run, steps in zip(runs, slow, strict=True) if steps]
-    if before + 1 >= OFTEN:
-        text = f"{before + 1} runs in seven nights had such steps: a hiccup is forgiven no more; {said[0].text}"
+    number = before + len(said)
+    if number >= OFTEN:
+        text = f"{number} runs in seven nights had such steps: a hiccup is forgiven no more; {said[0].text}"
         return Counted(tuple(runs), (replace(said[0], code="hiccups-often", text=text),))
     return Counted(tuple(map(_without, runs, slow)), tuple(replace(one, text=f"a hiccup: {one.text}") for one in said))
 
@@ -62,8 +63,12 @@ def _hiccup(run: Measurement, evidence: Evidence) -> tuple[int, ...]:
     window, baseline = np.array(run.window_seconds), evidence.baseline
     if baseline.recording is not None or baseline.window.statistic != "mean" or not len(window):
         return ()
+    if sum(one.finished for one in run.tries) > 1:  # it is judged as the slowest: forgiven, it would hide the others
+        return ()
     steps = np.array(run.mean_of or [1] * len(window))
     large = window >= LARGE * median(window)
+    if HICCUP * int(steps.sum()) < 1:  # of so few steps even one is more than one of twenty
+        return ()
     if int(steps[large].sum()) > math.ceil(HICCUP * int(steps.sum())) or window.max() > HANG * median(window):
         return ()
     slow = tuple(place for place in np.argsort(-window, kind="stable").tolist() if large[place])

@@ -53,8 +53,9 @@ def exclusion(run: Run, choice: Choice | None) -> Problem | None:
     if is_traced(choice.attempt, choice.number):
         return Problem(Reason.TRACED, "the log holds NCCL trace records", log.nccl_line)
     if log.checkpoints.load_line and choice.segment.finished:
+        parts = [part for attempt in run.attempts for part in attempt.log.segments if len(part.steps)]
         ran = int(choice.segment.steps.mean_of.sum())  # a log that prints every tenth step has few lines of a long run
-        if ran <= LARGEST_LOAD_RUN:
+        if all(int(part.steps.mean_of.sum()) <= LARGEST_LOAD_RUN for part in parts):  # else it went on with its steps
             text = f"it loaded a checkpoint and ran {ran} step"
             return Problem(Reason.CHECKPOINT_LOAD, text, log.checkpoints.load_line)
     return None

@@ -29,7 +29,7 @@ def measure(run: Run, baseline: Baseline, now: datetime) -> Measurement:
     and notes are computed when they are first looked at: of older runs only the step time is.
     """
     required = baseline.required
-    choice, rivals = choose_judged(run, required, now)
+    choice, rivals = choose_judged(run, required, now, baseline)
     excluded = checks.exclusion(run, choice) or _short_twin(run, choice, required)
     if choice is None:
         problem = checks.unusable(run, baseline, now)
@@ -82,29 +82,42 @@ def measure(run: Run, baseline: Baseline, now: datetime) -> Measurement:
     )
 
 
-def choose_judged(run: Run, baseline: Baseline, now: datetime) -> tuple[Choice | None, tuple[float, ...]]:
+def choose_judged(
+    run: Run, baseline: Baseline, now: datetime, ranked: Baseline | None = None
+) -> tuple[Choice | None, tuple[float, ...]]:
     """Return the part of a run that is judged, None without any step, and the statistics of all that might be where a
     slower one decides.
 
     A job that was slow, and made its steps once more until they were fast, was slow. Of several parts that finished,
-    cover the window and have no problem of their own the slowest counts, of equal ones the last.
+    cover the window and have no problem of their own the slowest counts, of equal ones the last; `ranked` is what the
+    statistic follows, where that is not what the parts have to hold.
     """
     last = choose_segment(run.attempts, baseline.window, baseline.steps)
     if last is None or not last.rivals:
         return last, ()
-    measured = []
-    for choice in (*last.rivals, last):
+    measured, ranked = [], ranked or baseline
+    comparable = (one for one in last.rivals if checks.exclusion(run, one) is None)  # a profiled part is slower
+    for choice in (*comparable, last):
         timed = timing(choice.segment.steps, baseline)
-        counted, mean_of = timed.steps.seconds[timed.counted], timed.steps.mean_of[timed.counted]
-        if checks.problems(run, choice, timed, baseline, now) or not len(counted):
+        if checks.problems(run, choice, timed, baseline, now) or not timed.counted.any():
             if choice is last:
                 return last, ()  # what is wrong with the newest part is not hidden by an older one
             continue
-        several = tuple(mean_of.tolist()) if (mean_of > 1).any() else ()
-        measured.append((statistic(counted, baseline.window.statistic, several), choice))
+        value = _statistic(choice, ranked)
+        if value is None:
+            return choice, ()
+        measured.append((value, choice))
     slowest = max(value for value, _ in measured)
     judged = next(choice for value, choice in reversed(measured) if value == slowest)
     return judged, () if judged is last else tuple(value for value, _ in measured)
+
+
+def _statistic(choice: Choice, baseline: Baseline) -> float | None:
+    """Return the statistic of a part over the window of a baseline, None where it has no time there."""
+    timed = timing(choice.segment.steps, baseline)
+    counted, mean_of = timed.steps.seconds[timed.counted], timed.steps.mean_of[timed.counted]
+    several = tuple(mean_of.tolist()) if (mean_of > 1).any() else ()
+    return statistic(counted, baseline.window.statistic, several) if len(counted) else None
 
 
 def _typical(values: Floats) -> float:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_llmbench.models import Attempt, Segment, Steps, Window
+from pytest_llmbench.models import PROFILER, Attempt, Segment, Steps, Window
 from pytest_llmbench.robust import mean, trimmed_mean
 
 if TYPE_CHECKING:
@@ -43,9 +43,10 @@ def choose_segment(attempts: Sequence[Attempt], window: Window, steps: int) -> C
     ]
     if len(choices) < 2:  # of one there is nothing to choose
         return Choice(*choices[0], others=0) if choices else None
-    untraced = [one for one in choices if not is_traced(one[0], one[1])]
+    unprofiled = [one for one in choices if not is_profiled(one[2])]
+    untraced = [one for one in unprofiled if not is_traced(one[0], one[1])]
     whole = [one for one in untraced if is_finished(one[2], steps) and not missing_steps(one[2].steps, window)]
-    chosen = whole[-1] if whole else choices[-1]
+    chosen = whole[-1] if whole else (unprofiled or choices)[-1]
     after = untraced[untraced.index(chosen) + 1 :] if whole else []
     if any(begins(segment.steps)[0] <= window.last for _, _, segment in after):
         chosen, whole = after[-1], []
@@ -60,6 +61,11 @@ def is_traced(attempt: Attempt, number: int) -> bool:
     last = max(first, attempt.log.nccl_last_line)
     before = parts[number - 2].last_line if number > 1 else 0
     return bool(first) and last > before and (first <= parts[number - 1].last_line or number == len(parts))
+
+
+def is_profiled(segment: Segment) -> bool:
+    """Whether a profiler was switched on or off within a segment."""
+    return any(one.field == PROFILER for one in segment.stated)
 
 
 def is_finished(segment: Segment, steps: int) -> bool:

@@ -45,6 +45,9 @@ AXES_INSIDE_OTHERS = frozenset(("ep", "etp"))
 
 NOT_FP8, NO_QUANTIZATION = "not fp8", "none"
 
+ELSEWHERE = re.compile(rb"(?i)load|restor|resum|checkpoint|ckpt|cache")
+"""Words of a line that names another run than the one that prints it: the one that its weights or data come from."""
+
 Value = Callable[["re.Match[bytes]"], str]
 
 
@@ -63,6 +66,11 @@ def _number(match: re.Match[bytes]) -> str:
 
 def _text(match: re.Match[bytes]) -> str:
     return match[1].decode("utf-8", "replace").strip()
+
+
+def _own_name(match: re.Match[bytes]) -> str:
+    """Return the name of a run; empty on a line about a checkpoint or a cache, which may be another run's."""
+    return "" if ELSEWHERE.search(match.string) else _text(match)
 
 
 def _axes(match: re.Match[bytes]) -> str:
@@ -90,7 +98,7 @@ def _argument(match: re.Match[bytes]) -> str:
 
 
 def _switch(match: re.Match[bytes]) -> str:
-    return "fp8" if match[1].lower() == b"true" else NOT_FP8
+    return NOT_FP8 if match[1].lower() == b"false" else "fp8"
 
 
 def _always(value: str) -> Value:
@@ -124,7 +132,7 @@ NAMED_RULES = (
         b"Config param quantization:", QUANTIZATION, rb"Config param quantization:([^\r\n]{0,60})[\r\n]", _quantization
     ),
     _rule(b"fp8 ....", QUANTIZATION, rb"(?<![\w-])fp8 \.{4,60} (\w{1,20})\s", _argument),
-    _rule(b"fp8: ", QUANTIZATION, rb"(?<![\w-])fp8: ((?i:true|false))\b", _switch),
+    _rule(b"fp8: ", QUANTIZATION, rb"(?<![\w-])fp8: ['\"]?((?i:true|false|hybrid|e4m3))\b", _switch),
     # NeMo 1 prints it of FP8 runs, too: both names are right
     _rule(b"precision: ", QUANTIZATION, rb"(?<=[ \t|])precision: (?:bf16|fp16|16|32)\b", _always(NO_QUANTIZATION)),
     _rule(b"Float8", QUANTIZATION, rb"Float8 training active|Float8Linear layers", _always("fp8")),
@@ -135,7 +143,7 @@ NAMED_RULES = (
     _rule(b"Experiments will be ", MODEL, rb"Experiments will be logged at ([^\s]{1,500})", _text),
     _rule(b"Config param model_name: ", MODEL, rb"Config param model_name: ([\w.-]{1,99})", _text),
     _rule(b"name: ", MODEL, rb"(?<=[ \t|])name: ([\w.-]{1,99})[ \t]*[\r\n]", _text),
-    _rule(b"pretrain", NAMED, rb"(?<![A-Za-z0-9])(pretrain(?:ing)?_[\w.-]{3,200})", _text),
+    _rule(b"pretrain", NAMED, rb"(?<![A-Za-z0-9])(pretrain(?:ing)?_[\w.-]{3,200})", _own_name),
     _rule(b"Config param use_dpo: T", OBJECTIVE, rb"Config param use_dpo: True\b", _always("rewards")),
     *(
         _rule(letters, OBJECTIVE, REWARDS, _always("rewards"))

@@ -46,6 +46,14 @@ def test_what_was_measured_is_shown_as_it_was() -> None:
     assert max(told.measurement.window_seconds) > 20
 
 
+def test_one_of_four_steps_is_more_than_one_of_twenty() -> None:
+    window = (12.0, 12.1, 120.0, 12.0)
+    short = replace(with_steps({}), window_seconds=window, window_steps=(41, 42, 43, 44), window_lines=(1, 2, 3, 4))
+    told = judge(evidence(replace(short, statistic_seconds=float(np.mean(window))), *HISTORY))
+    assert told.verdict is Verdict.REGRESSION or told.meets_point is False
+    assert "hiccup" not in codes(told)
+
+
 @pytest.mark.parametrize(
     "slow",
     [{20: 1.45, 33: 1.45}, {20: 3.0, 28: 3.0, 33: 3.0}, dict.fromkeys(range(11, 45, 6), 1.6)],

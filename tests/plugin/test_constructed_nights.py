@@ -390,6 +390,77 @@ def killed_after_a_good_one_of_one_job(site: Site) -> None:
     second.write_text(text[: text.index("iteration 20/")], encoding="utf-8")
 
 
+def slow_behind_a_profiled_part(site: Site) -> None:
+    """A profiled run stands before a slow one in the same log: it is slower still, and is not what was asked for."""
+    site.good(MAXTEXT)
+    profiled = with_a_profiler(text_of(site, MAXTEXT, factor=1.3))
+    site.write(MAXTEXT, factor=1.15, edit=lambda text: profiled + text)
+
+
+def with_a_profiler(text: str) -> str:
+    return text.replace("completed step: 20,", "completed profiler activation, seconds: 1.0\ncompleted step: 20,")
+
+
+def text_of(site: Site, identifier: str = NEMO2, **options: Any) -> str:
+    """Return the text of a log that is no run of the night."""
+    aside = Site(site.folder.parent / "aside", site.baselines, site.newest)
+    aside.folder.mkdir()
+    return aside.write(identifier, **options).read_text(encoding="utf-8")
+
+
+def resumed_behind_the_window(site: Site) -> None:
+    """A slow job was requeued near its end, loaded its checkpoint and made the last two steps."""
+    site.good()
+    slow = site.write(factor=1.3, restarts=1, cut=48)
+    loaded = "Successfully loaded checkpoint from /ckpt/last\n"
+    rewrite(slow, of_steps(lambda step, line: None if step < 48 else f"{loaded}{line}" if step == 48 else line))
+
+
+def a_hiccup_behind_a_slow_part(site: Site) -> None:
+    """The part that decides, as the slowest, is slow by one step alone; the one before it was slow throughout."""
+    site.good()
+    odd = text_of(site, edit=timed(lambda _, seconds: f"{seconds * 6:.3f}", 20, 20))
+    site.write(factor=1.09, edit=lambda text: text + odd)
+
+
+def a_profiled_part_behind_a_slow_one(site: Site) -> None:
+    site.good(MAXTEXT)
+    profiled = with_a_profiler(text_of(site, MAXTEXT, factor=1.2))
+    site.write(MAXTEXT, factor=1.15, edit=lambda text: text + profiled)
+
+
+def died_under_a_name_of_its_own(site: Site) -> None:
+    """A user's script calls its log train_N.log; that of the night ends before the first step."""
+    good = site.good()
+    good.rename(good.with_name("train_0.log"))
+    dead = site.write(edit=lambda text: f"{before_the_steps(text)}{OUT_OF_MEMORY}")
+    dead.rename(dead.with_name("train_1.log"))
+
+
+def a_copy_that_knows_less(site: Site) -> None:
+    """A log was copied after its last step; then its job began again, and died."""
+    site.good(days=2)
+    path = site.write(job_id="79")
+    copy = site.folder / "copy" / path.relative_to(site.folder)
+    copy.parent.mkdir(parents=True)
+    shutil.copy(path, copy)
+    rewrite(path, lambda text: f"{text}{before_the_steps(text)}{OUT_OF_MEMORY}")
+
+
+def a_hiccup_in_each_repeat(site: Site) -> None:
+    for hours in (0, 3, 6):
+        odd = timed(lambda _, seconds: f"{seconds * 15:.3f}", 20 + hours, 20 + hours)
+        site.write(NEMO2_LAUNCHER, days=hours / 24, edit=odd)
+
+
+def before_the_steps(text: str) -> str:
+    return text[: text.rindex("\n", 0, text.index("Training epoch")) + 1]
+
+
+OUT_OF_MEMORY = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+    "srun: error: node-0001: task 3: Exited with exit code 1\n"
+)
 SLOWER = ("REGRESSION", "INCONCLUSIVE", "INVALID")
 
 PLACES = {
@@ -419,6 +490,13 @@ PLACES = {
         bad(replace("Config param vocab", "Config param model_name: llama2-7b\nConfig param vocab"), MAXTEXT),
         identifier=MAXTEXT,
     ),
+    "slow-behind-a-profiled-part": Night(slow_behind_a_profiled_part, SLOWER, MAXTEXT),
+    "resumed-behind-the-window": Night(resumed_behind_the_window),
+    "a-hiccup-behind-a-slow-part": Night(a_hiccup_behind_a_slow_part, SLOWER),
+    "a-profiled-part-behind-a-slow-one": Night(a_profiled_part_behind_a_slow_one, SLOWER, MAXTEXT),
+    "died-under-a-name-of-its-own": Night(died_under_a_name_of_its_own),
+    "a-copy-that-knows-less": Night(a_copy_that_knows_less),
+    "a-hiccup-in-each-repeat": Night(a_hiccup_in_each_repeat, SLOWER, NEMO2_LAUNCHER, ("--llmb-repeat-window=12h",)),
     "two-jobs-of-one-id": Night(two_jobs_of_one_id, SLOWER),
     "slow-in-one-copy": Night(slow_in_one_copy, SLOWER),
     "metadata-of-another-job": Night(slow_beside_metadata_of_a_good_one, (*SLOWER, "MISSING"), NEMO2_LAUNCHER),
@@ -550,7 +628,29 @@ def in_a_tar(site: Site) -> None:
     shutil.rmtree(site.folder / "experiments")
 
 
+def a_dead_job_in_a_copied_tree(site: Site) -> None:
+    """A job died days ago, and a copy gave all files one time."""
+    dead = site.write(GROK, days=3, job_id="1001", edit=lambda text: text[: text.index("[NeMo I")])
+    logs = [dead, site.write(GROK, days=1, job_id="1002"), site.write(GROK, job_id="1003")]
+    stamp = site.newest.timestamp() + 7200
+    for place, path in enumerate(reversed(logs)):
+        for file in (path, path.with_suffix(".err")):
+            os.utime(file, (stamp + place / 2, stamp + place / 2))
+
+
 ORDINARY = {
+    "behind-a-profiled-part": Night(
+        lambda site: site.write(
+            MAXTEXT, edit=lambda text: with_a_profiler(text) + text.replace("seconds: 7", "seconds: 7")
+        ),
+        identifier=MAXTEXT,
+    ),
+    "from-the-checkpoint-of-another-precision": Night(
+        bad(lambda text: f"Loading distributed checkpoint from /ckpts/pretrain_llama3.1_8b_bf16_gpus16/step=9\n{text}")
+    ),
+    "mixed-precision-with-fp8": Night(bad(lambda text: f"  precision: bf16-mixed\n  fp8: hybrid\n{text}")),
+    "the-second-of-a-series": Night(lambda site: site.write(experiment="pretrain_llama3.1_8b_fp8_16_seq2")),
+    "a-dead-job-in-a-copied-tree": Night(a_dead_job_in_a_copied_tree, identifier=GROK),
     "clean": Night(Site.write),
     "nemo1": Night(lambda site: site.write(NEMO1), identifier=NEMO1),
     "grok": Night(lambda site: site.write(GROK), identifier=GROK),
@@ -632,6 +732,34 @@ def test_a_run_of_a_users_own_framework_that_should_be_red_is(judge_elm: Callabl
 def test_an_ordinary_run_of_a_users_own_framework_is_green(judge_elm: Callable[[str], Judged]) -> None:
     session = judge_elm(megatron())
     assert (session.ret, [*session.verdicts.values()]) == (pytest.ExitCode.OK, ["PASS"])
+
+
+def titan(factor: float) -> str:
+    """Return a log of torchtitan that prints neither seconds nor time stamps: its times follow from tokens/s."""
+    lines = []
+    for step in range(1, 51):
+        rate = 8192 * BATCH / 8 / (ELM_SECONDS * factor * (1.004 if step % 3 else 0.992))
+        lines.append(
+            f"[titan] root - INFO - step: {step:2}  loss: {11 - step / 20:8.5f}  grad_norm:  2.2500  "
+            f"memory: 28.18GiB(89.87%)  tps: {rate:,.0f}  tflops: {rate * 0.05795:,.2f}  mfu: 41.11%\n"
+        )
+    return "".join(lines)
+
+
+def test_runs_whose_times_follow_from_tokens_are_no_copies_of_each_other(judged: Judge, tmp_path: Path) -> None:
+    """Both have as many steps, and neither prints a time: the newer, slow one is judged."""
+    own, runs = tmp_path / "own", tmp_path / "results/own/bf16/8b/8"
+    own.mkdir()
+    runs.mkdir(parents=True)
+    baseline = own_baseline(**MEGATRON | {"framework": "torchtitan", "dialect": "torchtitan"}, seconds="12.000")
+    (own / "own.yaml").write_text(baseline, encoding="utf-8")
+    now = datetime.now(UTC).timestamp()
+    for name, factor, ago in (("log-elm_8b_8_7.out", 1.0, 90_000), ("train_elm_8b.log", 1.3, 7_200)):
+        (runs / name).write_text(titan(factor), encoding="utf-8")
+        os.utime(runs / name, (now - ago, now - ago))
+    session = judged(f"--llmb-logs={tmp_path / 'results'}", f"--llmb-baselines={own}", "-k", "elm")
+    assert session.ret == FAILED
+    assert "PASS" not in session.verdicts.values()
 
 
 @pytest.mark.parametrize("name", NAMES)
