@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 
@@ -89,8 +89,28 @@ def _by_one_clock(runs: Sequence[Run], now: datetime) -> list[Run]:
     if clock is None:
         mixed = Clock.MIXED if len(core) > 1 else core[0].order_source
         return [dataclasses.replace(run, order_source=mixed) for run in runs]
-    dated = [_dated(run, told[run.id][clock]) for run in core]
+    dated = _with_newest([_dated(run, told[run.id][clock]) for run in core], told, clock)
     return [*dated, *(_placed(run, dated, told, clock) for run in runs if not steps_in(run))]
+
+
+def _with_newest(dated: Sequence[Run], told: Mapping[str, Mapping[Clock, Dating]], clock: Clock) -> list[Run]:
+    """Return runs, with the newest put behind the others where a better clock, which not all have, tells another one.
+
+    One old log without a stamp would make the times of files decide, which a copy has changed.
+    """
+    newest = max(dated, key=lambda run: run.started or datetime.min.replace(tzinfo=UTC))
+    for better in CLOCKS[: CLOCKS.index(clock)]:
+        if better not in told[newest.id]:
+            continue
+        own = told[newest.id][better]
+        rivals = [run for run in dated if better in told[run.id] and told[run.id][better].zoned == own.zoned]
+        latest = max(rivals, key=lambda run: told[run.id][better].moment)
+        if latest is newest or newest.started is None:
+            return list(dated)
+        reason = f"later than {newest.id}, by what both say"
+        moved = dataclasses.replace(latest, started=newest.started + timedelta(seconds=1), started_from=reason)
+        return [moved if run is latest else run for run in dated]
+    return list(dated)
 
 
 def common_clock(told: Sequence[Mapping[Clock, Dating]]) -> Clock | None:
