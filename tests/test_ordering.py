@@ -140,7 +140,7 @@ def test_a_launch_of_the_last_minutes_is_told_with_the_run_that_is_judged() -> N
 
 
 def test_one_old_log_without_a_stamp_does_not_make_the_times_of_files_decide() -> None:
-    """A copy gave the good run of yesterday the latest file; the two that bear stamps say which of them is the newest."""
+    """A copy gave the good run the latest file; the two that bear stamps say which of them is the newest."""
     good = made("1", log=DAY, file_time=HOUR)
     slow = made("2", log=2 * HOUR, file_time=3 * HOUR)
     ancient = made("3", file_time=2 * HOUR)
