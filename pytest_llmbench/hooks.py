@@ -115,8 +115,6 @@ class Collector:
             self.session.selection = selection_from(report.llmb_selection)
         if report.when == "call" or not report.passed:
             self.session.ran.add(report.nodeid)
-        if report.skipped and not hasattr(report, "llmb"):
-            self.session.skipped.add(report.nodeid)
         if hasattr(report, "llmb"):
             if report.outcome in ("passed", "failed", "skipped"):  # a plugin's own outcome is tried again
                 self.session.keep([report.llmb])

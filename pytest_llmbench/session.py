@@ -48,7 +48,6 @@ class Session:
         self.unjudged: list[str] = []
         self.selection: Selection | None = None
         self.ran: set[str] = set()
-        self.skipped: set[str] = set()
         self.used = False
         self.ended_early = False
         self.problems = False
@@ -252,7 +251,7 @@ class Session:
         seen = subjects_seen(self.batch, self.settings, self.failing_strays)
         chosen = self.settings.launch or self.settings.record  # what to launch or to record is chosen by selecting it
         by = "" if chosen else options or "the selection"
-        self.noticed += tell_left_out(self.selection, self.ran, self.skipped, seen, by)
+        self.noticed += tell_left_out(self.selection, self.ran, self.unjudged, seen, by)
         if self.settings.record is None:
             told = {one["id"] for one in self.described if one["kind"] == "stray"}
             left_out = {name for _, name in (*self.selection.left_out, *self.selection.deselected)}
