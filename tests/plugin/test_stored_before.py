@@ -1,0 +1,79 @@
+"""Files that the program wrote before its modules moved: a history, the journal of a launch, a recorded baseline."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+from pathlib import Path
+
+import pytest
+import sqlalchemy.dialects.sqlite  # noqa: F401 (its compiled parts cannot be imported twice, as pytester would)
+from fake_recipe import WELL, write_recipe
+from sessions import Judge
+
+from pytest_llmbench import cli
+
+STORED = Path(__file__).parents[1] / "stored"
+"""Two sessions of the program of 2026-11-22: one launched `good` and `slow`, one submitted `late` and went away."""
+
+SESSION, JOB = "20261122-1736-f821", "5-fake_late-24.11-h100-bf16-8"
+SLOW, LATE = "fake_slow-24.11-h100-bf16-8", "fake_late-24.11-h100-bf16-8"
+
+METADATA = """\
+job_info: {job_id: '7', launch_time: '2026-11-22T17:36:00+00:00'}
+workload_info: {gsw_version: '24.11', workload_type: pretrain}
+model_info: {model_name: fake, model_size: slow, dtype: bf16, scale: 8, gpu_type: h100}
+"""
+
+
+@pytest.fixture
+def old(pytester: pytest.Pytester) -> Path:
+    """The folder as it was left, with the log of the job that had gone on alone."""
+    folder = pytester.path
+    write_recipe(folder, dict.fromkeys(("good", "slow", "late"), WELL), kind="local")
+    for name, place in (("history", "history.db"), ("launch", ".llmbench/launch.db")):
+        file = folder / place
+        file.parent.mkdir(exist_ok=True)
+        with sqlite3.connect(file) as database:
+            database.executescript((STORED / f"{name}.sql").read_text().replace("FOLDER", str(folder)))
+        database.close()
+    job = folder / ".llmbench" / "jobs" / SESSION / JOB
+    job.mkdir(parents=True)
+    (folder / ".llmbench" / "sessions").mkdir()
+    size = {"DTYPE": "bf16", "MODEL_SIZE": "late", "JOB_TOTAL_GPUS": "8", "STAGE_PATH": str(folder / "stage")}
+    with (job / "log-pretrain_fake_late_bf16_8_5_0.out").open("wb") as log:
+        subprocess.run(["./launch.sh"], cwd=folder / "recipe", env={**os.environ, **size}, stdout=log, check=True)
+    (job / "job.exit").write_text("0\n")
+    return folder
+
+
+@pytest.mark.usefixtures("old")
+def test_a_launch_of_the_program_before_is_followed_to_its_verdict(judged: Judge) -> None:
+    told = judged("--llmb-collect", "-k", "fake", "--llmb-cluster=cluster.yaml", "--llmb-history=history.db")
+    assert told.verdicts[LATE] == "PASS"
+    assert told.described[LATE]["jobs"][0]["job_id"] == "5"
+
+
+@pytest.mark.usefixtures("old")
+def test_a_history_of_the_program_before_still_has_its_nights(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["history", "show", SLOW, "--history", "history.db"]) == 0
+    shown = capsys.readouterr().out
+    assert "REGRESSION" in shown
+    assert "1.200 s" in shown
+
+
+def test_a_baseline_recorded_by_the_program_before_judges(old: Path, judged: Judge) -> None:
+    folder = old / "experiments" / "pretrain_fake_slow_bf16_8"
+    folder.mkdir(parents=True)
+    (folder / "llmb-config_7.yaml").write_text(METADATA)
+    log = folder / "log-pretrain_fake_slow_bf16_8_7_0.out"
+    steps = "\n".join(
+        f"Training epoch 0, iteration {step}/49 | lr: 1e-05 | global_batch_size: 128 | global_step: {step} | "
+        f"reduced_train_loss: {12 - step / 10} | train_step_timing in s: 1.2 | consumed_samples: {(step + 1) * 128}"
+        for step in range(50)
+    )
+    log.write_text(f"{steps}\n`Trainer.fit` stopped: `max_steps=50` reached.\n")
+    told = judged("--llmb-logs=experiments", f"--llmb-baselines={STORED / 'own'}", "-k", SLOW)
+    assert told.verdicts[SLOW] == "PASS"
+    assert told.described[SLOW]["baseline"]["kind"] == "recorded"
