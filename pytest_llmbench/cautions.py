@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,8 +35,7 @@ from pytest_llmbench.report.terminal import worst
 from pytest_llmbench.settings import ASSUMED_CV, CERTIFIED, DEFAULT_TOLERANCE, Settings
 
 if TYPE_CHECKING:
-    from pytest_llmbench.batch import Result
-    from pytest_llmbench.session import Session
+    from pytest_llmbench.batch import Batch, Result
 
 FAR = 0.05
 """A recorded baseline that is slower than the published one by more lets pass what the default tolerance would not."""
@@ -44,8 +44,23 @@ NO_VERDICT = (Verdict.MISSING, Verdict.NOT_COMPARABLE)
 
 
 @dataclass(frozen=True, slots=True)
+class JudgedSession:
+    """What a session judged, under which settings, and what hooks saw meanwhile."""
+
+    described: Sequence[dict[str, Any]]
+    """The outcome dictionaries of its items."""
+    batch: Batch
+    settings: Settings
+    catalogue: Catalogue
+    today: date
+    noticed: Sequence[Caution] = ()
+    unjudged: Sequence[str] = ()
+    """Node ids of items that were skipped before there was a verdict."""
+
+
+@dataclass(frozen=True, slots=True)
 class Judged:
-    """What a session judged, and under which settings."""
+    """The judgements that decided, and their settings."""
 
     settings: Settings
     catalogue: Catalogue
@@ -68,11 +83,9 @@ class Judged:
         return [next((one for one in there if one.kind == "recorded"), moved) for there, moved in of_key]
 
 
-def find_cautions(session: Session) -> Iterator[Caution]:
+def find_cautions(session: JudgedSession) -> Iterator[Caution]:
     """Yield the cautions of a session: what it found and did not fail for, what hooks noticed, what weakens the gate,
     and what has no verdict."""
-    if not session.described:
-        return
     outcomes = worst(session.described)
     yield from findings(outcomes)
     yield from session.noticed
@@ -124,7 +137,7 @@ def _tolerance_origin(tolerance: Tolerance, judged: Judged) -> Origin | None:
     return judged.settings.origins.get("llmb_tolerance" if tolerance.source == "ini" else tolerance.source)
 
 
-def _of_acknowledgements(judged: Judged, session: Session) -> Iterator[Caution]:
+def _of_acknowledgements(judged: Judged, session: JudgedSession) -> Iterator[Caution]:
     """Yield how many accepted changes moved the level of a run, and the largest level."""
     from pytest_llmbench.judge.acknowledged import LARGEST
 
@@ -138,15 +151,13 @@ def _of_acknowledgements(judged: Judged, session: Session) -> Iterator[Caution]:
     yield Caution(CautionCode.ACKNOWLEDGED, text)
 
 
-def _in_force(judgement: Judgement, catalogue: Catalogue, session: Session) -> list[Acknowledgement]:
+def _in_force(judgement: Judgement, catalogue: Catalogue, session: JudgedSession) -> list[Acknowledgement]:
     from pytest_llmbench.judge.acknowledged import covering
 
     if not any(note.code == "acknowledged" for note in judgement.notes):
         return []
-    today = session.now.date()
-    return [
-        one for one in covering(judgement.baseline.key, catalogue.acknowledged) if one.since <= today <= one.expires
-    ]
+    of_key = covering(judgement.baseline.key, catalogue.acknowledged)
+    return [one for one in of_key if one.since <= session.today <= one.expires]
 
 
 def _of_baselines(judged: Judged) -> Iterator[Caution]:
@@ -217,7 +228,7 @@ def _percent(fraction: float) -> str:
 # --- what was not judged ----------------------------------------------------------------------------------
 
 
-def _of_outcomes(outcomes: Sequence[dict[str, Any]], session: Session) -> Iterator[Caution]:
+def _of_outcomes(outcomes: Sequence[dict[str, Any]], session: JudgedSession) -> Iterator[Caution]:
     """Yield what was selected and has no verdict."""
     configurations = [one for one in outcomes if one["kind"] == "configuration"]
     stale = sum(one["reason"] == Reason.TOO_OLD for one in configurations)

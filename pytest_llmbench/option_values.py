@@ -125,10 +125,11 @@ def readable(flag: str, given: object, directory: Path) -> Path:
     SettingsError for what cannot be read as such: no package for a protocol, a standard input that nothing is piped to.
     """
     from pytest_llmbench.files import remote, standard_input
+    from pytest_llmbench.urls import is_url
 
     if str(given).strip() == "-":
         return standard_input.checked(flag, sys.stdin)
-    url = remote.is_url(str(given))
+    url = is_url(str(given))
     return remote.checked_url(flag, str(given)) if url else existing(f"{flag}={given}", given, directory)
 
 

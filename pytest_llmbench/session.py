@@ -266,9 +266,13 @@ class Session:
     @property
     def cautions(self) -> tuple[Caution, ...]:
         """What a reader of the verdicts should know besides; empty where there is nothing to say."""
-        from pytest_llmbench.cautions import find_cautions
+        from pytest_llmbench.cautions import JudgedSession, find_cautions
 
-        return tuple(find_cautions(self))
+        if not self.described:
+            return ()
+        today, seen = self.now.date(), (tuple(self.noticed), tuple(self.unjudged))
+        judged = JudgedSession(self.described, self.batch, self.settings, self.catalogue, today, *seen)
+        return tuple(find_cautions(judged))
 
     def keep(self, told: Sequence[dict[str, Any]]) -> None:
         """Keep outcomes for the reports."""

@@ -9,7 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_llmbench.files.remote import is_remote, url_of
+from pytest_llmbench.urls import is_remote, url_of
 
 if TYPE_CHECKING:
     from pytest_llmbench.models import Ending, Unread

@@ -1,8 +1,4 @@
-"""Files behind a protocol (`s3://bucket/runs`), through fsspec, which is loaded only where such a path is given.
-
-A remote path is kept as a Path whose first part is the protocol with its colon, `s3:/bucket/runs`; no path of this
-machine is, since those are absolute.
-"""
+"""Files behind a protocol (`s3://bucket/runs`), through fsspec, which is loaded only where such a path is given."""
 
 from __future__ import annotations
 
@@ -19,42 +15,16 @@ from typing import Any
 
 from pytest_llmbench.errors import LogError, SettingsError
 from pytest_llmbench.files.listing import Item, Known
+from pytest_llmbench.urls import URL, path_of, url_of
 
 BLOCK = 1 << 20
 ENTRIES = 1_000_000
 """Files and folders that are listed."""
 
-_URL = re.compile(r"(?P<protocol>[A-Za-z][\w+.-]*(?:::[A-Za-z][\w+.-]*)*)://(?P<rest>.*)", re.DOTALL)
 _PASSWORD = re.compile(r"[^/@]*:[^/@]*@")
-_LOCAL = ("file", "local")
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
 _KINDS = {"directory": S_IFDIR, "file": S_IFREG}
 _SAME = ("size", "ETag", "etag", "VersionId", "generation", *_TIMES)
-
-
-def is_url(text: str) -> bool:
-    """Whether a text names a protocol."""
-    return _URL.fullmatch(text) is not None
-
-
-def is_remote(path: Path) -> bool:
-    """Whether a path is one of `path_of`."""
-    return not path.is_absolute() and bool(path.parts) and path.parts[0].endswith(":")
-
-
-def path_of(url: str) -> Path:
-    """Return the path under which a URL is known here."""
-    found = _URL.fullmatch(url)
-    if found is None:
-        raise ValueError(f"{url} names no protocol")
-    return Path(f"{found['protocol']}:", *(part for part in found["rest"].split("/") if part))
-
-
-def url_of(path: Path) -> str:
-    """Return the URL of a remote path."""
-    protocol = path.parts[0].removesuffix(":")
-    rooted = "/" if protocol.rpartition("::")[2] in _LOCAL else ""
-    return f"{protocol}://{rooted}{'/'.join(path.parts[1:])}"
 
 
 def checked_url(flag: str, url: str) -> Path:
@@ -62,7 +32,7 @@ def checked_url(flag: str, url: str) -> Path:
 
     Nothing is asked of the remote place yet.
     """
-    found = _URL.fullmatch(url)
+    found = URL.fullmatch(url)
     if found and _PASSWORD.match(found["rest"]) and found["protocol"] != "github":
         raise SettingsError(
             f"{flag}={found['protocol']}://...: a password in a path ends up in reports; give it as fsspec's "

@@ -19,7 +19,8 @@ from pytest_llmbench.files.compressed import Stream
 from pytest_llmbench.files.headers import BLOCK
 from pytest_llmbench.files.listing import Entry, Listing, Status
 from pytest_llmbench.files.packed import NAME, Archive
-from pytest_llmbench.files.remote import Remote, is_remote
+from pytest_llmbench.files.remote import Remote
+from pytest_llmbench.urls import is_remote
 
 
 class Place(Protocol):
