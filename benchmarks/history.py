@@ -25,11 +25,11 @@ from environment import ENVIRONMENT
 from generator import write_run
 from generator.__main__ import shipped
 
+from pytest_llmbench.core.models import Baseline
 from pytest_llmbench.history import record
 from pytest_llmbench.history.nights import past_runs
 from pytest_llmbench.history.place import Place, place_of
 from pytest_llmbench.history.write import write
-from pytest_llmbench.models import Baseline
 
 START = datetime(2025, 1, 1, 2, tzinfo=UTC)
 CPU_SECONDS = 1.0

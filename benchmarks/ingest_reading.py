@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
+from pytest_llmbench.core.models import ParsedLog
 from pytest_llmbench.discover.find import find_runs
 from pytest_llmbench.files.stores import Stores
 from pytest_llmbench.log_cache import LogCache
-from pytest_llmbench.models import ParsedLog
 from pytest_llmbench.parse.read import parse_blocks, read_log
 from pytest_llmbench.reading import Reading
 

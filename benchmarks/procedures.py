@@ -12,10 +12,10 @@ import numpy as np
 from fleet import WINDOW
 from scenarios import ASSUMED_CV, ATTEMPTS, TOLERANCE, Case
 
+from pytest_llmbench.core.models import Evidence, Judgement, Noise, Verdict
 from pytest_llmbench.judge import noise
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.judge.margin import probability
-from pytest_llmbench.models import Evidence, Judgement, Noise, Verdict
 
 LEVEL = 0.05
 REPEAT_WINDOW = timedelta(hours=5)

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 import pytest_llmbench
+from pytest_llmbench.core.models import RegexDialect
 from pytest_llmbench.files.packed import NAME as ARCHIVE
 from pytest_llmbench.files.stores import Stores
-from pytest_llmbench.models import RegexDialect
 from pytest_llmbench.parse.read import parse_blocks, read_ending, read_log
 
 LEFT_OUT = ("sha256", "fingerprint")

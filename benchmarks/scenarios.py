@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from fleet import WINDOW, Expected, trimmed_means
 
-from pytest_llmbench.judge import noise
-from pytest_llmbench.judge.prior import prior
-from pytest_llmbench.models import (
+from pytest_llmbench.core.models import (
     Architecture,
     Baseline,
     Configuration,
@@ -32,9 +30,11 @@ from pytest_llmbench.models import (
     Tolerance,
     Window,
 )
+from pytest_llmbench.judge import noise
+from pytest_llmbench.judge.prior import prior
 
 if TYPE_CHECKING:
-    from pytest_llmbench.models import Floats
+    from pytest_llmbench.core.models import Floats
 
 TOLERANCE = Tolerance(0.05)
 ASSUMED_CV = 0.01

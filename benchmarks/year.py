@@ -25,7 +25,7 @@ from pytest_llmbench.judge.correlation import fleet_correlation
 from pytest_llmbench.judge.cusum import drift
 
 if TYPE_CHECKING:
-    from pytest_llmbench.models import Floats, Noise
+    from pytest_llmbench.core.models import Floats, Noise
 
 CONFIGURATIONS = 82
 NIGHTS = 365

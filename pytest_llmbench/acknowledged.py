@@ -10,11 +10,11 @@ from functools import partial
 from pathlib import Path
 
 from pytest_llmbench.catalogue import Catalogue
-from pytest_llmbench.errors import SettingsError, did_you_mean
+from pytest_llmbench.core.errors import SettingsError, did_you_mean
+from pytest_llmbench.core.models import Acknowledgement, Key
+from pytest_llmbench.core.tolerance import parse_fraction
+from pytest_llmbench.core.yamlfile.schema import Converted, Entry, Fields, Items, Number, Report, Text
 from pytest_llmbench.judge.acknowledged import LARGEST
-from pytest_llmbench.models import Acknowledgement, Key
-from pytest_llmbench.tolerance import parse_fraction
-from pytest_llmbench.yamlfile.schema import Converted, Entry, Fields, Items, Number, Report, Text
 
 LONGEST = timedelta(days=366)
 """Nothing is accepted for longer than a year from now: whoever still wants it says so again."""
@@ -59,8 +59,8 @@ def read_acknowledged(path: Path, keys: Sequence[Key], today: date) -> tuple[Ack
     Raises SettingsError with file, line, what was found and what was expected: also for a configuration that there is
     not, a change that is accepted twice, and an expiry more than a year from `today`.
     """
-    from pytest_llmbench.yamlfile.document import read_document
-    from pytest_llmbench.yamlfile.read import read_entry
+    from pytest_llmbench.core.yamlfile.document import read_document
+    from pytest_llmbench.core.yamlfile.read import read_entry
 
     def check(entry: Entry, report: Report) -> None:
         for position, one in enumerate(entry["acknowledged"]):

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from pytest_llmbench import wording
 from pytest_llmbench.batch import Judged, Result, deciding
-from pytest_llmbench.models import (
+from pytest_llmbench.core import formatting
+from pytest_llmbench.core.models import (
     JUDGED,
     Check,
     Compared,
@@ -64,7 +64,7 @@ def _shift_check(shift: SharedShift, scaling: str) -> Check:
         status=Status.FAILED if slower and scaling == "fail" else Status.PASSED,
         verdict="SLOWER" if slower else "FASTER",
         text=shift.text,
-        lines=(f"  {wording.listed([key.id for key in shift.configurations])}",),
+        lines=(f"  {formatting.listed([key.id for key in shift.configurations])}",),
         decides=scaling == "fail",
         about=shift.configurations,
     )
@@ -92,8 +92,8 @@ def _compared(row: Row) -> Compared:
 
 def _row(row: Row) -> str:
     name = f"{row.key.dtype} on {row.key.gpus} GPUs"
-    low, high = (wording.difference(1 + part) for part in (row.low, row.high))
-    interval = f"{wording.difference(1 + row.difference)} ({low} to {high})"
+    low, high = (formatting.difference(1 + part) for part in (row.low, row.high))
+    interval = f"{formatting.difference(1 + row.difference)} ({low} to {high})"
     return f"  {name:<18} {row.measured:6.3f}, {row.baseline} {row.documented:6.3f}: {interval:<27} {row.verdict}"
 
 

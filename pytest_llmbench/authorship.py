@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_llmbench.wording import printable
+from pytest_llmbench.core.formatting import printable
 
 if TYPE_CHECKING:
     from pytest_llmbench.launch.runner import Runner

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_llmbench.jobs import Launched
-from pytest_llmbench.models import Case, Check, Evidence, Judgement, Key, Measurement, Stray
+from pytest_llmbench.core.models import Case, Check, Evidence, Judgement, Key, Measurement, Stray
+from pytest_llmbench.core.models.jobs import Launched
 
 
 @dataclass(frozen=True, slots=True)

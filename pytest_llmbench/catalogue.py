@@ -7,11 +7,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from pytest_llmbench import wording
-from pytest_llmbench.acceptance import DRIFT_BUDGET
-from pytest_llmbench.documented import as_documented
-from pytest_llmbench.errors import SettingsError, did_you_mean
-from pytest_llmbench.models import (
+from pytest_llmbench.core import formatting
+from pytest_llmbench.core.accepted_values import DRIFT_BUDGET
+from pytest_llmbench.core.errors import SettingsError, did_you_mean
+from pytest_llmbench.core.models import (
     Acknowledgement,
     Asked,
     Baseline,
@@ -22,9 +21,10 @@ from pytest_llmbench.models import (
     TimedBy,
     Tolerance,
 )
-from pytest_llmbench.origins import stated
+from pytest_llmbench.core.option_origins import stated
+from pytest_llmbench.core.tolerance import merged
+from pytest_llmbench.documented import as_documented
 from pytest_llmbench.settings import DEFAULT_TOLERANCE, Settings
-from pytest_llmbench.tolerance import merged
 
 PLAUSIBLE = 0.15
 """A run that saves a larger part of its baseline's time is more likely one of another configuration."""
@@ -52,9 +52,8 @@ class Catalogue:
     def describe(self) -> str:
         """Return `82 configurations in 5 files`, with the number of recorded ones."""
         recorded = sum(baseline.kind == "recorded" for chosen in self.baselines.values() for baseline in chosen)
-        text = (
-            f"{wording.counted(len(self.baselines), 'configuration')} in {wording.counted(len(self.recipes), 'file')}"
-        )
+        configurations = formatting.counted(len(self.baselines), "configuration")
+        text = f"{configurations} in {formatting.counted(len(self.recipes), 'file')}"
         return text + (f", {recorded} recorded here" if recorded else "")
 
 

@@ -14,10 +14,10 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_llmbench import wording
-from pytest_llmbench.acceptance import DRIFT_BUDGET
 from pytest_llmbench.catalogue import Catalogue, drift_budget_of
-from pytest_llmbench.models import (
+from pytest_llmbench.core import formatting
+from pytest_llmbench.core.accepted_values import DRIFT_BUDGET
+from pytest_llmbench.core.models import (
     JUDGED,
     Acknowledgement,
     Baseline,
@@ -28,8 +28,8 @@ from pytest_llmbench.models import (
     Tolerance,
     Verdict,
 )
-from pytest_llmbench.options import destination
-from pytest_llmbench.origins import Origin, Written, origin_of
+from pytest_llmbench.core.option_origins import Origin, Written, origin_of
+from pytest_llmbench.core.options import destination
 from pytest_llmbench.report.cautions import findings
 from pytest_llmbench.report.terminal import worst
 from pytest_llmbench.settings import ASSUMED_CV, CERTIFIED, DEFAULT_TOLERANCE, Settings
@@ -146,8 +146,8 @@ def _of_acknowledgements(judged: Judged, session: JudgedSession) -> Iterator[Cau
     if not entries:
         return
     largest = max(math.prod(1 + one.fraction for one in those) for those in levels.values() if those)
-    changes = wording.counted(len(entries), "acknowledged change")
-    text = f"{changes} in force, up to {wording.difference(min(largest, 1 + LARGEST))}"
+    changes = formatting.counted(len(entries), "acknowledged change")
+    text = f"{changes} in force, up to {formatting.difference(min(largest, 1 + LARGEST))}"
     yield Caution(CautionCode.ACKNOWLEDGED, text)
 
 
@@ -205,7 +205,7 @@ def _texts(settings: Settings, judged: Judged) -> dict[CautionCode, str]:
             {
                 CautionCode.AGAINST: "recorded baselines are not looked at" if _ignores_recorded(judged) else "",
                 CautionCode.SINCE: f"runs before {since:%Y-%m-%d} left out" if since else "",
-                CautionCode.REPEAT_WINDOW: f"runs within {wording.age(window)} are averaged" if window else "",
+                CautionCode.REPEAT_WINDOW: f"runs within {formatting.age(window)} are averaged" if window else "",
             },
         ),
     }
@@ -234,11 +234,11 @@ def _of_outcomes(outcomes: Sequence[dict[str, Any]], session: JudgedSession) -> 
     stale = sum(one["reason"] == Reason.TOO_OLD for one in configurations)
     origin, limit = origin_of(session.settings.origins, "--llmb-max-age"), session.settings.max_age
     if stale and limit and origin and not origin.typed:
-        yield Caution(CautionCode.MAX_AGE, f"{stale} stale, older than {wording.age(limit)} ({origin})")
+        yield Caution(CautionCode.MAX_AGE, f"{stale} stale, older than {formatting.age(limit)} ({origin})")
     if session.unjudged and not any(one.code is CautionCode.SKIPPED_ITEMS for one in session.noticed):
         names = sorted(nodeid.partition("[")[2].removesuffix("]") or nodeid for nodeid in session.unjudged)
-        items = wording.counted(len(names), "item")
-        yield Caution(CautionCode.SKIPPED_ITEMS, f"{items} skipped before a verdict: {wording.listed(names, 1)}")
+        items = formatting.counted(len(names), "item")
+        yield Caution(CautionCode.SKIPPED_ITEMS, f"{items} skipped before a verdict: {formatting.listed(names, 1)}")
     without = Counter(filter(None, map(_absence, configurations)))
     if without:
         told = ", ".join(f"{number} {name}" for name, number in sorted(without.items()))

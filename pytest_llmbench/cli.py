@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pytest_llmbench import __version__
 from pytest_llmbench.commands import baselines, chat, history, nccl, replay, setup, summary
 from pytest_llmbench.commands.output import Output, discard_output, tell
-from pytest_llmbench.errors import LlmbenchError
+from pytest_llmbench.core.errors import LlmbenchError
 
 Command = Callable[[argparse.Namespace], Output]
 

@@ -9,11 +9,11 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from pytest_llmbench.models import Run, Steps
-from pytest_llmbench.robust import winsorised
+from pytest_llmbench.core.models import Run, Steps
+from pytest_llmbench.core.robust import winsorised
 
 if TYPE_CHECKING:
-    from pytest_llmbench.models import Flags, Floats
+    from pytest_llmbench.core.models import Flags, Floats
 
 CERTAIN = -9.0
 """Equal runs are no coincidence where chance makes them in fewer than 10^-9 of pairs."""

@@ -25,7 +25,7 @@ from pytest_llmbench.stash import (
 )
 
 if TYPE_CHECKING:
-    from pytest_llmbench.models import Key
+    from pytest_llmbench.core.models import Key
 
 PERFORMANCE = "test_performance"
 """The test of the configurations, which has a file even where it has no case."""

@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 
 from pytest_llmbench.coincidence import CERTAIN, WITNESSES, log10_chance, marks_of, parts_of, shared_steps, timed
-from pytest_llmbench.models import Clock, CopyOf, Dating, Key, PastRun, Run, logs_mark
+from pytest_llmbench.core.models import Clock, CopyOf, Dating, Key, PastRun, Run, logs_mark
 
 FILE_TIME = "the time of the file"
 

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pytest_llmbench.dialects import FIRST_STEP
-from pytest_llmbench.errors import SettingsError
-from pytest_llmbench.models import Baseline, TimedBy, Window
-from pytest_llmbench.options import destination
+from pytest_llmbench.core.dialects import FIRST_STEP
+from pytest_llmbench.core.errors import SettingsError
+from pytest_llmbench.core.models import Baseline, TimedBy, Window
+from pytest_llmbench.core.options import destination
 
 if TYPE_CHECKING:
     from pytest_llmbench.settings import Settings

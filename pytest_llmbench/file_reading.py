@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from pytest_llmbench.errors import LogError
-from pytest_llmbench.models import Ending, ParsedLog, RegexDialect
+from pytest_llmbench.core.errors import LogError
+from pytest_llmbench.core.models import Ending, ParsedLog, RegexDialect
 
 Said: TypeAlias = ParsedLog | Ending | LogError | None
 """What a file says: a log; a standard error that tells of an ending, or of none; or why it cannot be read."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from pytest_llmbench.models import Baseline, Case, Check, Measurement, Outcome, Run, Stray
+    from pytest_llmbench.core.models import Baseline, Case, Check, Measurement, Outcome, Run, Stray
 
 
 @pytest.fixture

@@ -86,7 +86,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Generator[None, p
 
 def _overruled(described: dict[str, Any], report: pytest.TestReport) -> dict[str, Any]:
     """Return the outcome of a user's own test that ended otherwise than the verdict on its configuration."""
-    from pytest_llmbench.wording import printable
+    from pytest_llmbench.core.formatting import printable
 
     crash = getattr(report.longrepr, "reprcrash", None)
     error = printable(str(crash.message if crash else report.longreprtext).strip().partition("\n")[0])

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_llmbench import wording
 from pytest_llmbench.catalogue import Catalogue
 from pytest_llmbench.copies import (
     FILE_TIME,
@@ -19,8 +18,9 @@ from pytest_llmbench.copies import (
     without_attached,
     without_copies,
 )
-from pytest_llmbench.errors import LogError
-from pytest_llmbench.models import (
+from pytest_llmbench.core import formatting
+from pytest_llmbench.core.errors import LogError
+from pytest_llmbench.core.models import (
     Attempt,
     AttemptFiles,
     Baseline,
@@ -198,7 +198,7 @@ def _is_unread(found: FoundRun, attempts: Sequence[Attempt], catalogue: Catalogu
 def _unread(attempts: Sequence[Attempt], catalogue: Catalogue) -> str:
     """Return why the only dialect that files define, or those whose text stands in a log, find no step in it."""
     told = [one for attempt in attempts for one in attempt.log.unread if one.count or len(catalogue.definitions) == 1]
-    return "".join(f"; {wording.unread(one)}" for one in told[:1])
+    return "".join(f"; {formatting.unread(one)}" for one in told[:1])
 
 
 def _identified(
@@ -210,9 +210,9 @@ def _identified(
     *,
     find: Matching,
 ) -> Run:
+    from pytest_llmbench.core.throughput import tflops_per_gpu
     from pytest_llmbench.discover.identify import identify
     from pytest_llmbench.discover.shards import shards_of
-    from pytest_llmbench.measure.derive import tflops_per_gpu
 
     def expected_tflops(baseline: Baseline, step_seconds: float) -> float:
         return tflops_per_gpu(baseline.configuration, step_seconds) * (baseline.logged_tflops_factor or 1.0)

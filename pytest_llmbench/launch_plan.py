@@ -10,12 +10,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_llmbench import wording
 from pytest_llmbench.catalogue import Catalogue
-from pytest_llmbench.errors import LaunchError
-from pytest_llmbench.jobs import Cluster, Installed, JobSpec, LaunchFacts, Purpose
+from pytest_llmbench.core import formatting
+from pytest_llmbench.core.errors import LaunchError
+from pytest_llmbench.core.models import Key
+from pytest_llmbench.core.models.jobs import Cluster, Installed, JobSpec, LaunchFacts, Purpose
 from pytest_llmbench.launch_settings import LaunchSettings
-from pytest_llmbench.models import Key
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -197,7 +197,7 @@ def _nothing_fits(skipped: Mapping[Key, str], cluster: Cluster) -> str:
     if len(skipped) > 1:
         none = f"none of the {len(skipped)} selected configurations fits"
     lines = [f"nothing was launched: {none} {where}:"]
-    lines += [f"  {wording.counted(len(ids), 'configuration')}: {why}" for why, ids in by_reason.items()]
+    lines += [f"  {formatting.counted(len(ids), 'configuration')}: {why}" for why, ids in by_reason.items()]
     hint = (
         "describe the cluster in cluster.yaml (docs/cluster.md), or with --llmb-gpu, --llmb-max-gpus and "
         "--llmb-recipe, or give llmb-run's folder with --llmb-cluster=DIR"

@@ -7,8 +7,8 @@ from collections.abc import Collection
 import pytest
 
 from pytest_llmbench.collection import PERFORMANCE, add_checks
+from pytest_llmbench.core.formatting import listed
 from pytest_llmbench.stash import INFORMATION, SESSION, SUITE_ID, checked, selected
-from pytest_llmbench.wording import listed
 
 
 def launched(session: pytest.Session) -> bool:

@@ -9,11 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pytest_llmbench import wording
-from pytest_llmbench.errors import SettingsError
-from pytest_llmbench.jobs import Purpose
+from pytest_llmbench.core import formatting
+from pytest_llmbench.core.errors import SettingsError
+from pytest_llmbench.core.models.jobs import Purpose
+from pytest_llmbench.core.options import LAUNCHING, destination
 from pytest_llmbench.option_values import converted, existing, parse_age, path_of, stated_in, text, value
-from pytest_llmbench.options import LAUNCHING, destination
 
 LARGEST_SEQUENCE = 3
 """The sequence of looks is calibrated for one run, and three: docs/statistics.md."""
@@ -71,8 +71,8 @@ class LaunchSettings:
 
     def told(self, directory: Path) -> Iterator[str]:
         """Yield what a session says of its launch before it starts."""
-        cluster = wording.place(self.cluster, directory) if self.cluster else "this machine"
-        limits = f"up to {wording.counted(self.repeats, 'run')} of each"
+        cluster = formatting.place(self.cluster, directory) if self.cluster else "this machine"
+        limits = f"up to {formatting.counted(self.repeats, 'run')} of each"
         yield f"launch on: {cluster}; {limits}" if self.purpose is Purpose.MEASURE else f"launch on: {cluster}"
         if self.purpose is not Purpose.MEASURE:
             yield f"for {self.purpose}: nothing is judged for speed"

@@ -9,12 +9,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_llmbench import wording
 from pytest_llmbench.batch import Judged, Result, deciding
 from pytest_llmbench.catalogue import Catalogue, tolerance_of
-from pytest_llmbench.errors import LogError
-from pytest_llmbench.jobs import Blame, Job, LaunchFacts, Purpose
-from pytest_llmbench.models import (
+from pytest_llmbench.core import formatting
+from pytest_llmbench.core.errors import LogError
+from pytest_llmbench.core.models import (
     Baseline,
     Case,
     Evidence,
@@ -28,6 +27,7 @@ from pytest_llmbench.models import (
     Run,
     Verdict,
 )
+from pytest_llmbench.core.models.jobs import Blame, Job, LaunchFacts, Purpose
 from pytest_llmbench.sequence import Judges
 from pytest_llmbench.settings import Settings
 
@@ -251,4 +251,4 @@ def _told_by_log(run: Run) -> tuple[Blame, str]:
         last = last_line(log)
         return Blame.NONE, f"the last line of {log.name}: {last}" if last else f"{log.name} is empty"
     blame = Blame.RUN if ending.went_on else blame_of(ending.code)
-    return blame, wording.ended(ending, log.name)
+    return blame, formatting.ended(ending, log.name)

@@ -9,15 +9,15 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
-from pytest_llmbench import wording
 from pytest_llmbench.batch import Batch, Result
 from pytest_llmbench.catalogue import Catalogue
-from pytest_llmbench.errors import LaunchError
-from pytest_llmbench.jobs import Purpose
+from pytest_llmbench.core import formatting
+from pytest_llmbench.core.errors import LaunchError
+from pytest_llmbench.core.models import Case, Key, PastRun, Reason, Verdict
+from pytest_llmbench.core.models.jobs import Purpose
 from pytest_llmbench.launch_plan import Host, Plan, Planner
 from pytest_llmbench.launch_settings import LARGEST_SEQUENCE, LaunchSettings
 from pytest_llmbench.launched import LaunchedRuns, unjudged
-from pytest_llmbench.models import Case, Key, PastRun, Reason, Verdict
 from pytest_llmbench.sequence import Sequences
 from pytest_llmbench.settings import Settings
 from pytest_llmbench.stopping import Interrupted, stoppable, stopped, tell_left
@@ -144,7 +144,7 @@ class Launching:
     def _tell_skipped(self, plan: Plan) -> None:
         reasons = Counter(plan.skipped.values())
         for why, count in reasons.items():
-            self.host.tell(f"not launched: {wording.counted(count, 'configuration')}: {why}")
+            self.host.tell(f"not launched: {formatting.counted(count, 'configuration')}: {why}")
 
     @contextmanager
     def _begun(self, plan: Plan) -> Iterator[Journal]:
@@ -169,7 +169,7 @@ class Launching:
     def _warn_of(self, journal: Journal) -> None:
         for past in journal.unfinished():
             if past.waiting and not past.alive:
-                jobs = wording.counted(past.waiting, "job")
+                jobs = formatting.counted(past.waiting, "job")
                 self.host.tell(f"llmbench: session {past.session} left {jobs}: --llmb-resume goes on with it")
 
     def _follow(self, plan: Plan, journal: Journal) -> None:
@@ -274,4 +274,4 @@ class Launching:
 
 
 def _named(cases: Collection[str]) -> str:
-    return wording.listed(sorted(cases)) or "no job"
+    return formatting.listed(sorted(cases)) or "no job"

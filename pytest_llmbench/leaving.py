@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_llmbench import __version__, wording
+from pytest_llmbench import __version__
+from pytest_llmbench.core import formatting
 
 if TYPE_CHECKING:
     from pytest_llmbench.session import Session
@@ -67,7 +68,7 @@ def _write(session: Session, name: str, label: str, content: Callable[[], bytes]
     except OSError as error:
         session.failures.append(f"--llmb-{name}={path}: the report was not written: {error.strerror}")
         return False
-    session.written.append(f"{label}: {wording.place(path, session.directory)}")
+    session.written.append(f"{label}: {formatting.place(path, session.directory)}")
     return True
 
 

@@ -8,9 +8,9 @@ from datetime import datetime
 from itertools import chain
 from typing import Any
 
-from pytest_llmbench import wording
 from pytest_llmbench.batch import Batch
-from pytest_llmbench.models import Caution, CautionCode, Check, Stray
+from pytest_llmbench.core import formatting
+from pytest_llmbench.core.models import Caution, CautionCode, Check, Stray
 from pytest_llmbench.settings import Settings
 from pytest_llmbench.settling import red_results
 
@@ -81,8 +81,8 @@ def tell_left_out(
         labels = [seen[subject] for subject in sorted(subjects) if subject in seen]
         red = list(filter(None, labels))
         if red or (labels and not only_red):
-            named = f"{len(red)} red: {wording.listed(red, NAMED)}" if red else "none red"
-            yield Caution(code, wording.printable(f"{what}: {wording.counted(len(labels), 'item')}, {named}"))
+            named = f"{len(red)} red: {formatting.listed(red, NAMED)}" if red else "none red"
+            yield Caution(code, formatting.printable(f"{what}: {formatting.counted(len(labels), 'item')}, {named}"))
 
 
 def tell_newer(batch: Batch, selection: Selection, untold: Iterable[Stray]) -> Iterator[Caution]:
@@ -96,8 +96,8 @@ def tell_newer(batch: Batch, selection: Selection, untold: Iterable[Stray]) -> I
 
     newer = [f"{stray.reason.upper()} {stray.id}" for stray in untold if may_be_newer(stray)]
     if newer:
-        text = f"not judged, and perhaps newer than what was: {wording.listed(newer, NAMED)}"
-        yield Caution(CautionCode.NEWER_RUN, wording.printable(text))
+        text = f"not judged, and perhaps newer than what was: {formatting.listed(newer, NAMED)}"
+        yield Caution(CautionCode.NEWER_RUN, formatting.printable(text))
 
 
 def _is_newer(stray: Stray, judged: datetime | None) -> bool:

@@ -19,8 +19,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from stat import S_ISREG
 
+from pytest_llmbench.core.models import RegexDialect
 from pytest_llmbench.file_reading import Said, State, Wanted, state_of
-from pytest_llmbench.models import RegexDialect
 
 Known = dict[tuple[str, bool], tuple[State, Said]]
 """By file, which is a Wanted or equal to one, the state in which it was read, and what it said."""
@@ -132,9 +132,8 @@ def parser_version(definitions: Sequence[RegexDialect]) -> str:
     """Return what changes whenever a log might be read otherwise: the code, the interpreter, the regular expressions'
     package where definitions use it."""
     code = hashlib.sha256(f"{sys.version}{sys.byteorder}".encode())
-    root = Path(__file__).parent
-    parsers = [path for folder in ("parse", "files", "models") for path in root.glob(f"{folder}/**/*.py")]
-    for path in sorted([*root.glob("*.py"), *parsers]):
+    parsers = sorted(Path(__file__).parent.glob("**/*.py"))
+    for path in parsers:
         code.update(path.read_bytes())
     if not parsers:  # installed without its source: nothing tells one version from another
         code.update(os.urandom(32))

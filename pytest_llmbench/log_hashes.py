@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from pytest_llmbench.errors import LogError
+from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.files import local
 from pytest_llmbench.files.compressed import Stream
 from pytest_llmbench.files.packed import archive_of, members

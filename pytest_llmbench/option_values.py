@@ -12,9 +12,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pytest_llmbench.errors import HistoryError, SettingsError, did_you_mean
-from pytest_llmbench.options import OPTIONS, destination
-from pytest_llmbench.origins import NO_ORIGINS, Origin, Origins, Written, stated
+from pytest_llmbench.core.errors import HistoryError, SettingsError, did_you_mean
+from pytest_llmbench.core.option_origins import NO_ORIGINS, Origin, Origins, Written, stated
+from pytest_llmbench.core.options import OPTIONS, destination
 
 if TYPE_CHECKING:
     from pytest_llmbench.history.place import Place
@@ -124,8 +124,8 @@ def readable(flag: str, given: object, directory: Path) -> Path:
 
     SettingsError for what cannot be read as such: no package for a protocol, a standard input that nothing is piped to.
     """
+    from pytest_llmbench.core.urls import is_url
     from pytest_llmbench.files import remote, standard_input
-    from pytest_llmbench.urls import is_url
 
     if str(given).strip() == "-":
         return standard_input.checked(flag, sys.stdin)

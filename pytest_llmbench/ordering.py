@@ -14,8 +14,8 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 
 from pytest_llmbench.copies import CLOCK_SKEW, LONGEST_QUEUE, WRITTEN_TOGETHER, steps_in
-from pytest_llmbench.models import Clock, Dating, Key, Remains, Run
-from pytest_llmbench.robust import median
+from pytest_llmbench.core.models import Clock, Dating, Key, Remains, Run
+from pytest_llmbench.core.robust import median
 
 EXACT_SKEW = timedelta(minutes=10)
 """A moment of a stated zone that lies further ahead than this is not believed: clocks differ by seconds."""

@@ -10,17 +10,17 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_llmbench import wording
 from pytest_llmbench.catalogue import Catalogue
+from pytest_llmbench.core import formatting
+from pytest_llmbench.core.models import Baseline, Reason, Run, Window
 from pytest_llmbench.ingest import Ingested
-from pytest_llmbench.models import Baseline, Reason, Run, Window
 from pytest_llmbench.overview_facts import NOTHING_KNOWN, WHOLE_NUMBERS, Facts, facts
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from pytest_llmbench.core.models import Problem, Steps
     from pytest_llmbench.measure.window import Choice
-    from pytest_llmbench.models import Problem, Steps
 
 DEFAULT_WINDOW = Window(11, 44)
 
@@ -82,7 +82,7 @@ def table(found: Sequence[Row]) -> pd.DataFrame:
 
     of_facts = [field.name for field in dataclasses.fields(Facts)]
     cells = [
-        [wording.printable_values(getattr(place, name)) for place, names in _places(row, of_facts) for name in names]
+        [formatting.printable_values(getattr(place, name)) for place, names in _places(row, of_facts) for name in names]
         for row in found
     ]
     frame = pd.DataFrame(cells, columns=[*COLUMNS, *of_facts])
@@ -99,7 +99,7 @@ def as_text(found: Sequence[Row]) -> str:
         return "no training run was found"
     import pandas as pd
 
-    names = [row.configuration or wording.printable(row.run) for row in found]
+    names = [row.configuration or formatting.printable(row.run) for row in found]
     width = max(map(len, names))
     shown = {
         "Run".ljust(width): [name.ljust(width) for name in names],
@@ -131,10 +131,10 @@ def skipped(ignored: Sequence[str]) -> str:
     """Return the files that are no runs, a line for each reason with the first of them; empty where there are none."""
     by_reason: dict[str, list[str]] = {}
     for one in ignored:
-        name, _, why = wording.printable(one).partition(": ")
+        name, _, why = formatting.printable(one).partition(": ")
         by_reason.setdefault(why, []).append(name)
-    lines = [f"{wording.listed(names)}: {why}" for why, names in by_reason.items()]
-    return "\n  ".join([f"{wording.counted(len(ignored), 'file')} skipped:", *lines]) if ignored else ""
+    lines = [f"{formatting.listed(names)}: {why}" for why, names in by_reason.items()]
+    return "\n  ".join([f"{formatting.counted(len(ignored), 'file')} skipped:", *lines]) if ignored else ""
 
 
 def _row(run: Run, catalogue: Catalogue, window: Window | None, now: datetime) -> Row:
@@ -235,8 +235,8 @@ def _mean(measured: Steps, name: str) -> tuple[float | None, float | None]:
     """Return mean and standard deviation of what is printed of a column, None where nothing is."""
     import numpy as np
 
+    from pytest_llmbench.core.robust import mean
     from pytest_llmbench.measure.metrics import spread
-    from pytest_llmbench.robust import mean
 
     values = getattr(measured, name)
     printed = np.isfinite(values) & (values > 0)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.catalogue import Catalogue
-from pytest_llmbench.models import Run
+from pytest_llmbench.core.models import Run
 
 if TYPE_CHECKING:
+    from pytest_llmbench.core.models import Configuration
     from pytest_llmbench.measure.window import Choice
-    from pytest_llmbench.models import Configuration
 
 
 @dataclass(frozen=True, slots=True)

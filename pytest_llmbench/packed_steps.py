@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_llmbench.models import Steps
+from pytest_llmbench.core.models import Steps
 
 Columns: TypeAlias = Mapping[str, NDArray[Any]]
 """By name the columns of all steps."""

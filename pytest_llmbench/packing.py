@@ -17,8 +17,9 @@ from itertools import chain, islice, repeat
 from operator import is_
 from typing import Any
 
-from pytest_llmbench.errors import LogError
-from pytest_llmbench.models import (
+from pytest_llmbench.core.errors import LogError
+from pytest_llmbench.core.garbage_collection import without_collector
+from pytest_llmbench.core.models import (
     CheckpointRecord,
     Checkpoints,
     Dropped,
@@ -31,7 +32,6 @@ from pytest_llmbench.models import (
     Unread,
 )
 from pytest_llmbench.packed_steps import packed_steps, unpacked_steps
-from pytest_llmbench.resting import without_collector
 
 _HEADER = struct.Struct("=Q")
 """Bytes of the JSON text."""

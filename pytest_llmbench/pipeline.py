@@ -27,19 +27,9 @@ from pytest_llmbench.catalogue import (
     tolerance_of,
 )
 from pytest_llmbench.copies import with_past_copies
+from pytest_llmbench.core.garbage_collection import without_collector
+from pytest_llmbench.core.models import Baseline, Case, Check, Evidence, Key, Measurement, PastRun, Run, others
 from pytest_llmbench.ingest import Ingested, ingest
-from pytest_llmbench.models import (
-    Baseline,
-    Case,
-    Check,
-    Evidence,
-    Key,
-    Measurement,
-    PastRun,
-    Run,
-    others,
-)
-from pytest_llmbench.resting import without_collector
 from pytest_llmbench.settings import Settings
 from pytest_llmbench.settling import result_of
 from pytest_llmbench.strays import strays

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_llmbench import fixtures
-from pytest_llmbench.options import OPTIONS, destination
+from pytest_llmbench.core.options import OPTIONS, destination
 
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
@@ -35,7 +35,7 @@ def pytest_load_initial_conftests(parser: pytest.Parser, args: list[str]) -> Gen
     flags = [option.flag for option in OPTIONS]
     strange = [flag for flag in (one.partition("=")[0] for one in args) if flag.startswith("--llmb-")]
     if not set(strange) <= set(flags):
-        from pytest_llmbench.errors import did_you_mean
+        from pytest_llmbench.core.errors import did_you_mean
 
         _, unknown = parser.parse_known_and_unknown_args(args)
         for flag in (one.partition("=")[0] for one in unknown):

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
-from pytest_llmbench.errors import LogError
+from pytest_llmbench.core.errors import LogError
+from pytest_llmbench.core.models import Ending, FoundRun, ParsedLog, RegexDialect
 from pytest_llmbench.file_reading import Said, State, Wanted, read_file
 from pytest_llmbench.files.compressed import HEAD, Stream, method_of
 from pytest_llmbench.files.stores import Stores
-from pytest_llmbench.models import Ending, FoundRun, ParsedLog, RegexDialect
 
 if TYPE_CHECKING:
     from pytest_llmbench.log_cache import LogCache

@@ -11,13 +11,12 @@ from types import MappingProxyType
 
 import numpy as np
 
-from pytest_llmbench import acceptance, wording
 from pytest_llmbench.batch import Batch, Result
 from pytest_llmbench.catalogue import drift_budget_of
-from pytest_llmbench.errors import LogError
-from pytest_llmbench.files import local
-from pytest_llmbench.files.compressed import Stream
-from pytest_llmbench.models import (
+from pytest_llmbench.core import accepted_values as acceptance
+from pytest_llmbench.core import formatting
+from pytest_llmbench.core.errors import LogError
+from pytest_llmbench.core.models import (
     Baseline,
     Change,
     Judgement,
@@ -31,10 +30,12 @@ from pytest_llmbench.models import (
     Status,
     Verdict,
 )
-from pytest_llmbench.robust import mean, trimmed_mean
+from pytest_llmbench.core.robust import mean, trimmed_mean
+from pytest_llmbench.core.tolerance import TIME, slot
+from pytest_llmbench.files import local
+from pytest_llmbench.files.compressed import Stream
 from pytest_llmbench.settings import Settings
 from pytest_llmbench.strays import unshadowed
-from pytest_llmbench.tolerance import TIME, slot
 from pytest_llmbench.trends import FAILS
 
 LARGEST_SPREAD = 0.1
@@ -202,7 +203,7 @@ def _levels(runs: Sequence[Measurement], changes: Sequence[Change], settings: Se
     trimmed = _trimmed(runs)
     steps = [one for one in changes if one.kind == "step" and abs(one.difference) >= FAILS and _parts(one, runs)]
     if steps:
-        day, change = steps[-1].started.date(), wording.difference(1 + steps[-1].difference)
+        day, change = steps[-1].started.date(), formatting.difference(1 + steps[-1].difference)
         return CHANGED.format(change, day, day, _range(trimmed), ACCEPT)
     noise = expected_noise(runs, settings.assumed_cv * _largest_spread(runs) / LARGEST_SPREAD)
     begun = [(run.started, seconds) for run, seconds in zip(runs, trimmed, strict=True) if run.started is not None]
@@ -211,8 +212,8 @@ def _levels(runs: Sequence[Measurement], changes: Sequence[Change], settings: Se
     found = find_levels(in_time if ordered else trimmed, noise, ordered=ordered)
     if found is None:
         return ""
-    fast, slow = wording.seconds(found.fast_seconds), wording.seconds(found.slow_seconds)
-    change = wording.difference(found.slow_seconds / found.fast_seconds)
+    fast, slow = formatting.seconds(found.fast_seconds), formatting.seconds(found.slow_seconds)
+    change = formatting.difference(found.slow_seconds / found.fast_seconds)
     return TWO_LEVELS.format(found.fast_runs, fast, found.slow_runs, slow, change, _range(trimmed), ACCEPT)
 
 
@@ -226,7 +227,7 @@ def _largest_spread(runs: Sequence[Measurement]) -> float:
 
 
 def _range(seconds: Sequence[float]) -> str:
-    return f"{wording.seconds(min(seconds))} to {wording.seconds(max(seconds))}"
+    return f"{formatting.seconds(min(seconds))} to {formatting.seconds(max(seconds))}"
 
 
 def _parts(change: Change, runs: Sequence[Measurement]) -> bool:
@@ -291,7 +292,7 @@ def _newest(runs: Sequence[Measurement]) -> str:
 
 def _environment(runs: Sequence[Measurement]) -> tuple[tuple[str, str], ...]:
     """Return names and values of what all the runs ran in; what they differ in, or do not all say, is left out."""
-    first, *others = ({name: wording.printable(value) for name, value in run.environment.items()} for run in runs)
+    first, *others = ({name: formatting.printable(value) for name, value in run.environment.items()} for run in runs)
     return tuple((name, value) for name, value in first.items() if all(one.get(name) == value for one in others))
 
 
@@ -308,10 +309,10 @@ def _hash(log: Path) -> str:
 
 def _told(recording: Recording, remarks: Sequence[Note]) -> str:
     """Return the line of what was recorded, with all that is to be said of it."""
-    runs = wording.counted(recording.runs, "valid run")
+    runs = formatting.counted(recording.runs, "valid run")
     if recording.runs > 1:
         runs += f" ({_range(recording.run_seconds)})"
-    measured, mean = wording.seconds(recording.trimmed_mean_seconds), wording.seconds(recording.mean_seconds)
+    measured, mean = formatting.seconds(recording.trimmed_mean_seconds), formatting.seconds(recording.mean_seconds)
     told = f"recorded {measured} (trimmed mean; the mean is {mean}) from {runs}, not judged"
     return "; ".join((told, *(note.text for note in remarks)))
 
@@ -323,7 +324,7 @@ def _remarks(baseline: Baseline, recording: Recording, changes: Sequence[str]) -
         yield Note("recorded-replaced", f"replaced {change.removeprefix(whose)}{_since_first(recording)}")
     published = baseline.step_seconds if baseline.kind == "published" else baseline.published_seconds
     if published:
-        change = wording.difference(recording.trimmed_mean_seconds / published)
+        change = formatting.difference(recording.trimmed_mean_seconds / published)
         yield Note("recorded-against-published", f"{change} against the published {_printed(baseline, published)} s")
     if recording.levels:
         yield Note("recorded-levels", f"of several levels ({_range(recording.run_seconds)}): {recording.levels}")
@@ -353,5 +354,5 @@ def _since_first(recording: Recording) -> str:
     if not recording.earlier:
         return ""
     first, why = recording.earlier[0], f"; accepted: {recording.reason}" if recording.reason else ""
-    change = wording.difference(recording.trimmed_mean_seconds / first.seconds)
-    return f"; {change} since {wording.seconds(first.seconds)} of {first.date}{why}"
+    change = formatting.difference(recording.trimmed_mean_seconds / first.seconds)
+    return f"; {change} since {formatting.seconds(first.seconds)} of {first.date}{why}"

@@ -11,9 +11,10 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_llmbench import __version__, wording
-from pytest_llmbench.errors import HistoryError
-from pytest_llmbench.models import Key, PastRun, Window, logs_mark, others, run_marks
+from pytest_llmbench import __version__
+from pytest_llmbench.core import formatting
+from pytest_llmbench.core.errors import HistoryError
+from pytest_llmbench.core.models import Key, PastRun, Window, logs_mark, others, run_marks
 
 if TYPE_CHECKING:
     from pytest_llmbench.history.place import Place
@@ -40,8 +41,8 @@ class Remembered:
     def describe(self) -> str:
         """Return where the store is and how much of it is in use: `history.db: 738 runs of 82 configurations`."""
         runs = sum(map(len, self._by_id.values()))
-        told = f"{wording.counted(runs, 'run')} of {wording.counted(len(self._by_id), 'configuration')}"
-        return f"{wording.printable(self.place.shown)}: {told if runs else 'nothing yet'}"
+        told = f"{formatting.counted(runs, 'run')} of {formatting.counted(len(self._by_id), 'configuration')}"
+        return f"{formatting.printable(self.place.shown)}: {told if runs else 'nothing yet'}"
 
     def with_nights(self, told: dict[str, Any]) -> dict[str, Any]:
         """Return the outcome of a configuration with the nights before its run, oldest first; others as they are.
@@ -85,14 +86,14 @@ class Remembered:
             name, now, host=socket.gethostname(), program=__version__, options=command, environment=environment
         )
         document = record.document(session, described)
-        shown = wording.printable(self.place.shown)
+        shown = formatting.printable(self.place.shown)
         if not document["verdicts"]:
             return "", ""
-        verdicts = wording.counted(len(document["verdicts"]), "verdict")
+        verdicts = formatting.counted(len(document["verdicts"]), "verdict")
         try:
             self._write(document)
         except HistoryError as error:
-            problem = f"history: {verdicts} not stored (no verdict depends on it): {wording.printable(str(error))}"
+            problem = f"history: {verdicts} not stored (no verdict depends on it): {formatting.printable(str(error))}"
             return "", f"{problem}; {_kept(document, folders, shown)}"
         return f"history: {verdicts} stored in {shown}", ""
 
@@ -116,5 +117,5 @@ def _kept(document: dict[str, Any], folders: Sequence[Path], shown: str) -> str:
         path = keep(document, folders)
     except OSError as error:
         return f"they could not be kept in a file either ({error.strerror}), and are lost to it"
-    told = wording.place(path, folders[0])
+    told = formatting.place(path, folders[0])
     return f"they are kept: llmbench history add {told} --history {shown}"

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pytest_llmbench import wording
 from pytest_llmbench.batch import Judged, deciding
-from pytest_llmbench.models import (
+from pytest_llmbench.core import formatting
+from pytest_llmbench.core.models import (
     ENGINE,
     GPUS,
     OBJECTIVE,
@@ -83,12 +83,12 @@ def _check(tested: SelfTest) -> Check:
     survivors = tested.survivors
     caught = [mutant for mutant in tested.mutants if mutant.caught]
     untestable = [mutant.name for mutant in tested.mutants if mutant.caught is None]
-    shows = wording.difference(1 + tested.detectable)
+    shows = formatting.difference(1 + tested.detectable)
     text = f"caught {len(caught)} of {len(caught) + len(survivors)}; shows {shows} or more"
     if survivors:
-        text += f"; survived: {wording.listed([mutant.name for mutant in survivors])}"
+        text += f"; survived: {formatting.listed([mutant.name for mutant in survivors])}"
     if untestable:
-        text += f"; not testable: {wording.listed(untestable)}"
+        text += f"; not testable: {formatting.listed(untestable)}"
     return Check(
         kind="selftest",
         id=tested.id,
@@ -112,7 +112,7 @@ def selftest(identifier: str, evidence: Evidence, judgement: Judgement, decide: 
     if newest is None or estimate is None:
         return None
     factor = (1 + estimate.detectable) * JUST_BEYOND / float(np.exp(estimate.difference))
-    slower = f"slowed to {wording.difference(1 + estimate.detectable)}"
+    slower = f"slowed to {formatting.difference(1 + estimate.detectable)}"
     mutants = [_judged(slower, judgement.runs, slowed(factor), evidence, decide)]
     if evidence.plausible is not None:
         fast = (1 - evidence.plausible) * float(np.exp(-estimate.high)) * WELL_BELOW

@@ -10,14 +10,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_llmbench import wording
+from pytest_llmbench.core import formatting
 
 if TYPE_CHECKING:
     from pytest_llmbench.batch import Batch
     from pytest_llmbench.catalogue import Catalogue
+    from pytest_llmbench.core.models import Case, Caution, Check, Outcome, Stray
     from pytest_llmbench.launching import Launching
     from pytest_llmbench.left_out import Selection
-    from pytest_llmbench.models import Case, Caution, Check, Outcome, Stray
     from pytest_llmbench.reading import Done
     from pytest_llmbench.remembering import Remembered
     from pytest_llmbench.settings import Settings
@@ -93,8 +93,8 @@ class Session:
             return None
         import gc
 
+        from pytest_llmbench.core.garbage_collection import without_collector
         from pytest_llmbench.remembering import Remembered
-        from pytest_llmbench.resting import without_collector
 
         with without_collector():
             remembered = Remembered(place, self.catalogue.baselines)
@@ -155,12 +155,12 @@ class Session:
         else:
             recipes = self.catalogue.recipes
             outcomes, paths = record(self.batch, selected, self.settings, self.now, self._author(), recipes=recipes)
-            self.written += [f"wrote {wording.place(path, self.directory)}" for path in paths]
+            self.written += [f"wrote {formatting.place(path, self.directory)}" for path in paths]
         self._short = sum(outcome.failed for outcome in outcomes) + len(self.failing_strays) >= SHORT_FROM
         self.context = next((outcome.context for outcome in outcomes if outcome.context), "")
         for outcome in outcomes:
             told = self._told(outcome)
-            named = ": ".join(filter(None, (told["text"], wording.listed(files(told)))))
+            named = ": ".join(filter(None, (told["text"], formatting.listed(files(told)))))
             one_line = f"{told['verdict']} ({told['reason']}): {named}"
             message = one_line if outcome.skipped else explain(told, short=self._short)
             self._settled[outcome.case.id] = replace(outcome, message=message), told
@@ -177,7 +177,7 @@ class Session:
     def _told(self, outcome: Outcome) -> dict[str, Any]:
         from pytest_llmbench.report.outcome import describe
 
-        told: dict[str, Any] = wording.printable_values(
+        told: dict[str, Any] = formatting.printable_values(
             describe(outcome, self.now, self.directory, self.settings.commit)
         )
         return told
@@ -191,7 +191,7 @@ class Session:
         from pytest_llmbench.report.explain import explain
         from pytest_llmbench.report.outcome import describe_stray
 
-        told = wording.printable_values(describe_stray(stray, self.directory))
+        told = formatting.printable_values(describe_stray(stray, self.directory))
         return replace(stray, message=explain(told, short=self._short)), told
 
     def check(self, check: Check) -> tuple[Check, dict[str, Any]]:
@@ -199,7 +199,7 @@ class Session:
         from pytest_llmbench.report.explain import explain
         from pytest_llmbench.report.outcome import describe_check
 
-        told = wording.printable_values(describe_check(check))
+        told = formatting.printable_values(describe_check(check))
         message = check.text if check.skipped else explain(told, short=self._short)
         return replace(check, message=message), told
 
@@ -280,18 +280,18 @@ class Session:
 
     def crashed(self, nodeid: str, error: str) -> list[dict[str, Any]]:
         """Return the outcome of an item that ended without one: its worker crashed."""
-        from pytest_llmbench.models import Outcome, Status
+        from pytest_llmbench.core.models import Outcome, Status
 
         result = self.batch.results.get(nodeid.partition("[")[2].removesuffix("]"))
         if result is None:
             return []
         told = self._told(Outcome(result.case, Status.FAILED, result.judgement))
-        text = f"the item did not end: {wording.printable(error.strip().partition(chr(10))[0])}"
+        text = f"the item did not end: {formatting.printable(error.strip().partition(chr(10))[0])}"
         return [{**told, "verdict": "TEST_FAILED", "reason": "test-failed", "text": text}]
 
 
 def _is_judged(one: dict[str, Any]) -> bool:
-    from pytest_llmbench.models import Reason
+    from pytest_llmbench.core.models import Reason
 
     if one["status"] == "failed":
         return True

@@ -9,13 +9,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_llmbench.errors import LaunchError, did_you_mean
-from pytest_llmbench.jobs import Cluster, LaunchFacts
+from pytest_llmbench.core.errors import LaunchError, did_you_mean
+from pytest_llmbench.core.models.jobs import Cluster, LaunchFacts
 
 if TYPE_CHECKING:
+    from pytest_llmbench.core.models import Recipe
     from pytest_llmbench.launch.setup import SetupStep
     from pytest_llmbench.launch.slurm import Slurm
-    from pytest_llmbench.models import Recipe
 
 HOURS = 4.0
 """A setup step that takes longer is ended: importing an image takes up to an hour."""

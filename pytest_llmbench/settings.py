@@ -10,11 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_llmbench import ci
+from pytest_llmbench.core import ci_environment as ci
+from pytest_llmbench.core.errors import SettingsError
+from pytest_llmbench.core.models import TimedBy, Tolerance
+from pytest_llmbench.core.option_origins import Origins
+from pytest_llmbench.core.options import destination
+from pytest_llmbench.core.tolerance import merged, parse_fraction, parse_tolerances
 from pytest_llmbench.documented import by_document
-from pytest_llmbench.errors import SettingsError
 from pytest_llmbench.launch_settings import LaunchSettings, resolve_launch
-from pytest_llmbench.models import TimedBy, Tolerance
 from pytest_llmbench.option_values import (
     OptionValues,
     cache_folder,
@@ -36,9 +39,6 @@ from pytest_llmbench.option_values import (
     value,
     with_packages,
 )
-from pytest_llmbench.options import destination
-from pytest_llmbench.origins import Origins
-from pytest_llmbench.tolerance import merged, parse_fraction, parse_tolerances
 
 if TYPE_CHECKING:
     from pytest_llmbench.history.place import Place

@@ -14,12 +14,9 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench import wording
-from pytest_llmbench.hooks import Collector
-from pytest_llmbench.models import Caution, CautionCode
-from pytest_llmbench.option_values import OptionValues, refuse_shared
-from pytest_llmbench.options import LAUNCH_OPTIONS, OPTIONS, destination
-from pytest_llmbench.origins import (
+from pytest_llmbench.core import formatting
+from pytest_llmbench.core.models import Caution, CautionCode
+from pytest_llmbench.core.option_origins import (
     INI_KEYS,
     Origins,
     Written,
@@ -31,6 +28,9 @@ from pytest_llmbench.origins import (
     refuse_unknown,
     shadowed_keys,
 )
+from pytest_llmbench.core.options import LAUNCH_OPTIONS, OPTIONS, destination
+from pytest_llmbench.hooks import Collector
+from pytest_llmbench.option_values import OptionValues, refuse_shared
 from pytest_llmbench.reading_progress import ReadingProgress
 from pytest_llmbench.session import Session
 from pytest_llmbench.settings import outputs
@@ -179,4 +179,4 @@ def _file_keys(config: pytest.Config) -> dict[str, object]:
 
 def _file(config: pytest.Config) -> str:
     path = config.inipath
-    return "" if path is None else wording.place(path, config.invocation_params.dir)
+    return "" if path is None else formatting.place(path, config.invocation_params.dir)

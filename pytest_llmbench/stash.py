@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_llmbench.options import LAUNCHING, destination
+from pytest_llmbench.core.options import LAUNCHING, destination
 
 if TYPE_CHECKING:
     from pytest_llmbench.session import Session
@@ -93,7 +93,7 @@ def in_worker(config: pytest.Config) -> bool:
 
 def checked(action: Any) -> Any:
     """Return what `action` returns; a problem that the user can fix becomes a usage error."""
-    from pytest_llmbench.errors import LlmbenchError
+    from pytest_llmbench.core.errors import LlmbenchError
 
     try:
         return action()

@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 
 from pytest_llmbench.batch import Result
-from pytest_llmbench.models import Identity, Key, Reason, Run, Stray, Verdict
+from pytest_llmbench.core.models import Identity, Key, Reason, Run, Stray, Verdict
 from pytest_llmbench.settings import Settings
 
 

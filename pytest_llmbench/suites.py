@@ -19,12 +19,12 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 
-from pytest_llmbench import wording
 from pytest_llmbench.batch import Judged, Result
-from pytest_llmbench.errors import SettingsError, did_you_mean
-from pytest_llmbench.models import Asked, Evidence, Key, Note, Reason, Recipe, Verdict
+from pytest_llmbench.core import formatting
+from pytest_llmbench.core.errors import SettingsError, did_you_mean
+from pytest_llmbench.core.models import Asked, Evidence, Key, Note, Reason, Recipe, Verdict
+from pytest_llmbench.core.yamlfile.schema import Entry, Fields, Flag, Items, Names, Number, Report, Text
 from pytest_llmbench.settings import Settings
-from pytest_llmbench.yamlfile.schema import Entry, Fields, Flag, Items, Names, Number, Report, Text
 
 SCALE, REPEATS = 512, 3
 
@@ -48,8 +48,8 @@ def read_suite(path: Path, recipes: Sequence[Recipe], settings: Settings) -> dic
     with file, line and the nearest name for a workload, precision or scale that no baseline has: what cannot be judged
     must not be passed over.
     """
-    from pytest_llmbench.yamlfile.document import read_document
-    from pytest_llmbench.yamlfile.read import read_entry
+    from pytest_llmbench.core.yamlfile.document import read_document
+    from pytest_llmbench.core.yamlfile.read import read_entry
 
     asked: dict[Key, Asked] = {}
 
@@ -144,7 +144,7 @@ def _short_of(result: Result, asked: Asked | None, evidence: Evidence, fewer: in
     valid = sum(one.valid and not _is_old(one.run.started, evidence) for one in evidence.measurements)
     if valid >= asked.runs:
         return result
-    told = f"{wording.counted(valid, 'valid run')}, {asked.place} asks for {asked.runs}"
+    told = f"{formatting.counted(valid, 'valid run')}, {asked.place} asks for {asked.runs}"
     if fewer is not None and valid >= fewer:
         note = Note("fewer-runs", f"{told} (--llmb-repeats={fewer})")
         return replace(result, judgement=replace(judgement, notes=(*judgement.notes, note)))

@@ -8,10 +8,10 @@ from dataclasses import replace
 from datetime import date, datetime
 from typing import TYPE_CHECKING
 
-from pytest_llmbench import wording
 from pytest_llmbench.across import Older, judged_runs, newest_of
 from pytest_llmbench.batch import Judged, Result
-from pytest_llmbench.models import (
+from pytest_llmbench.core import formatting
+from pytest_llmbench.core.models import (
     JUDGED,
     Acknowledgement,
     Change,
@@ -138,7 +138,7 @@ def _flipping(judgement: Judgement) -> str:
     flips = judgement.on_bound
     if flips is None:
         return ""
-    bound = wording.seconds(judgement.bound_seconds)
+    bound = formatting.seconds(judgement.bound_seconds)
     return f"sits on its bound ({bound}): {flips.passed} of the last {flips.nights} nights passed"
 
 
@@ -185,7 +185,7 @@ def _entry(key: Key, changes: Sequence[Change], acknowledged: Sequence[Acknowled
     later = [one.place for one in covering(key, acknowledged) if one in gone and one.since > since]
     if later:
         told = "what it accepts was taken back since, in part or as a whole: it has to go, or to be smaller, first"
-        return f"to accept it, change the entry of {wording.listed(later)}:", told
+        return f"to accept it, change the entry of {formatting.listed(later)}:", told
     percent = math.ceil(slower[0].lasting * 1000) / 10
     if percent > LARGEST * 100:
         return (f"it is more than the {LARGEST * 100:g} % that an entry may accept; {INSTEAD}",)
@@ -214,4 +214,4 @@ def _unaccepted(standing: Sequence[Change]) -> str:
     together = math.prod(1 + one.difference for one in slower)
     if together < 1 + FAILS:
         return ""
-    return f"{wording.difference(together)} in {len(slower)} changes, the last: {slower[-1].text}"
+    return f"{formatting.difference(together)} in {len(slower)} changes, the last: {slower[-1].text}"

@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING, TypeAlias
 from pytest_llmbench.file_reading import Said, State, Wanted, read_file
 
 if TYPE_CHECKING:
-    from pytest_llmbench.models import RegexDialect
+    from pytest_llmbench.core.models import RegexDialect
 
 Batch: TypeAlias = Sequence[Wanted]
 Answers: TypeAlias = Sequence[tuple[Said, State | None]]
@@ -70,7 +70,7 @@ def _answers(data: bytes, batch: Batch) -> Answers:
 
     Why a file cannot be read is told by this process alone: a worker may have other limits.
     """
-    from pytest_llmbench.errors import LogError
+    from pytest_llmbench.core.errors import LogError
     from pytest_llmbench.packing import unpack
 
     answers: Answers = unpack(data) if data else ()

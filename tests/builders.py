@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_llmbench.models import (
+from pytest_llmbench.core.models import (
     Architecture,
     Attempt,
     AttemptFiles,
@@ -31,7 +31,7 @@ from pytest_llmbench.models import (
     Tolerance,
     Window,
 )
-from pytest_llmbench.robust import trimmed_mean
+from pytest_llmbench.core.robust import trimmed_mean
 
 NOW = datetime(2025, 11, 20, 6, 0, tzinfo=UTC)
 

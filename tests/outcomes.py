@@ -10,9 +10,9 @@ from typing import Any
 from builders import BASELINE, KEY, NOW, evidence, log, run, segment, steps
 from jsonschema import Draft202012Validator
 
+from pytest_llmbench.core.models import Case, Check, Outcome, Reason, Status, Stray, Verdict
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.measure.measurement import measure
-from pytest_llmbench.models import Case, Check, Outcome, Reason, Status, Stray, Verdict
 from pytest_llmbench.report.outcome import describe, describe_check, describe_stray
 
 FOLDER = Path("/runs")

@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pytest_llmbench.jobs import Checkpointing, Command, JobSpec, LaunchFacts, Profiling, Purpose
+from pytest_llmbench.core.models import Key
+from pytest_llmbench.core.models.jobs import Checkpointing, Command, JobSpec, LaunchFacts, Profiling, Purpose
 from pytest_llmbench.launch.check_files import Machine
 from pytest_llmbench.launch.problems import Planned
 from pytest_llmbench.launch.runner import Done
-from pytest_llmbench.models import Key
 
 FACTS = LaunchFacts(
     recipe="llama3.1",

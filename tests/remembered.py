@@ -11,10 +11,10 @@ from typing import Any
 
 import builders
 
+from pytest_llmbench.core.models import Case, Key, Outcome, Status, Verdict
 from pytest_llmbench.history import record
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.measure.metrics import metric
-from pytest_llmbench.models import Case, Key, Outcome, Status, Verdict
 from pytest_llmbench.report.outcome import describe
 
 START = datetime(2025, 11, 1, 2, tzinfo=UTC)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.acceptance import FASTER, KEPT, following, is_beyond, reference, refused, values
-from pytest_llmbench.models import Recording
+from pytest_llmbench.core.accepted_values import FASTER, KEPT, following, is_beyond, reference, refused, values
+from pytest_llmbench.core.models import Recording
 
 BUDGET = 0.05
 

@@ -9,8 +9,8 @@ import pytest
 from builders import KEY
 
 from pytest_llmbench.acknowledged import read_acknowledged
-from pytest_llmbench.errors import SettingsError
-from pytest_llmbench.models import Acknowledgement
+from pytest_llmbench.core.errors import SettingsError
+from pytest_llmbench.core.models import Acknowledgement
 
 TODAY = date(2025, 11, 20)
 ENTRY = """

@@ -138,8 +138,10 @@ def test_an_idle_session_loads_no_stage_starts_nothing_and_leaves_nothing(tmp_pa
     seen = json.loads(facts.read_text())
     assert seen["modules"] == [
         "pytest_llmbench",
+        "pytest_llmbench.core",
+        "pytest_llmbench.core.options",
         "pytest_llmbench.fixtures",
-        "pytest_llmbench.options",
+        "pytest_llmbench.core.options",
         "pytest_llmbench.plugin",
     ]
     assert seen["threads"] == 1

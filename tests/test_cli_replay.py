@@ -8,7 +8,7 @@ import pytest
 
 from pytest_llmbench import ingest
 from pytest_llmbench.cli import main
-from pytest_llmbench.models import AttemptFiles, ParsedLog
+from pytest_llmbench.core.models import AttemptFiles, ParsedLog
 from pytest_llmbench.reading import Reading
 
 EXAMPLES = str(Path(__file__).resolve().parents[1] / "examples" / "experiments")

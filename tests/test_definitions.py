@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench.catalogue import load
+from pytest_llmbench.core.models import Run
 from pytest_llmbench.ingest import ingest
-from pytest_llmbench.models import Run
 from pytest_llmbench.settings import Settings
 
 FILE = """\

@@ -16,9 +16,9 @@ from reading_places import reading_of, write_runs
 from test_packing import bits
 
 from pytest_llmbench import file_reading, log_cache
-from pytest_llmbench.errors import LogError
+from pytest_llmbench.core.errors import LogError
+from pytest_llmbench.core.models import RegexDialect
 from pytest_llmbench.log_cache import LogCache, parser_version
-from pytest_llmbench.models import RegexDialect
 from pytest_llmbench.option_values import cache_folder
 
 DEFINITION = RegexDialect("regex:mine-1.0", "mystep", r"mystep (?P<step>\d+) (?P<seconds>[\d.]+)")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from builders import KEY, NOW, log, run, segment
 
-from pytest_llmbench.models import Clock, Dating, ParsedLog, Remains, Run
+from pytest_llmbench.core.models import Clock, Dating, ParsedLog, Remains, Run
 from pytest_llmbench.ordering import believed, ordered, without_superseded
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 from test_packing import bits
 
-from pytest_llmbench.models import Steps
+from pytest_llmbench.core.models import Steps
 from pytest_llmbench.packed_steps import KeptSteps, packed_steps, unpacked_steps
 
 FLOATS = [0.0, -0.0, 1.5, float("nan"), -float("nan"), float("inf"), 5e-324]

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from shared_data import shared
 
-from pytest_llmbench.errors import LogError
-from pytest_llmbench.models import (
+from pytest_llmbench.core.errors import LogError
+from pytest_llmbench.core.models import (
     CheckpointRecord,
     Checkpoints,
     Dropped,

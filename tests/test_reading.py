@@ -18,7 +18,7 @@ from sessions import until
 from test_packing import bits
 
 from pytest_llmbench import reading, workers
-from pytest_llmbench.errors import LogError
+from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.file_reading import Wanted, read_file
 from pytest_llmbench.packing import pack
 from pytest_llmbench.parse import read

@@ -14,6 +14,7 @@ from remembered import ID, START, document, nights, outcome
 
 from pytest_llmbench.batch import Batch
 from pytest_llmbench.catalogue import Catalogue, load
+from pytest_llmbench.core.models import Measurement, PastRun, Verdict, Window
 from pytest_llmbench.history.nights import past_runs
 from pytest_llmbench.history.place import Place
 from pytest_llmbench.history.write import write
@@ -21,7 +22,6 @@ from pytest_llmbench.judge import estimate
 from pytest_llmbench.judge import nights as of_nights
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.launched import LaunchedRuns
-from pytest_llmbench.models import Measurement, PastRun, Verdict, Window
 from pytest_llmbench.pipeline import evidence_of
 from pytest_llmbench.remembering import Remembered
 from pytest_llmbench.session import Session

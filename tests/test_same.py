@@ -15,7 +15,7 @@ from same_inputs import examples
 from same_reading import of_file, plain
 
 import pytest_llmbench
-from pytest_llmbench.models import Dropped, Ending
+from pytest_llmbench.core.models import Dropped, Ending
 
 Change = tuple[str, str, str]
 

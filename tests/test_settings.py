@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.errors import SettingsError
-from pytest_llmbench.models import Tolerance
+from pytest_llmbench.core.errors import SettingsError
+from pytest_llmbench.core.models import Tolerance
+from pytest_llmbench.core.options import OPTIONS, destination
 from pytest_llmbench.option_values import cache_folder, parse_age, parse_moment
-from pytest_llmbench.options import OPTIONS, destination
 from pytest_llmbench.settings import CERTIFIED, Settings, resolve
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench.catalogue import load
-from pytest_llmbench.errors import SettingsError
+from pytest_llmbench.core.errors import SettingsError
 from pytest_llmbench.settings import Settings
 
 SUITE = """config:

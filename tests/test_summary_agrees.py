@@ -21,9 +21,9 @@ from shared_data import shared
 
 from pytest_llmbench.catalogue import Catalogue, load
 from pytest_llmbench.cli import main
+from pytest_llmbench.core import throughput as derive
+from pytest_llmbench.core.models import JUDGED, Baseline, Identity, Judgement, Key, Reason, Run, Steps, Verdict, Window
 from pytest_llmbench.ingest import Ingested, ingest
-from pytest_llmbench.measure import derive
-from pytest_llmbench.models import JUDGED, Baseline, Identity, Judgement, Key, Reason, Run, Steps, Verdict, Window
 from pytest_llmbench.overview import rows
 from pytest_llmbench.pipeline import judge_found
 from pytest_llmbench.settings import Settings

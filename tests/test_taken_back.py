@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from pytest_llmbench.acknowledged import read_acknowledged
 from pytest_llmbench.batch import Result
+from pytest_llmbench.core.models import Acknowledgement, Case, Change, Check, Judgement, Night, Noise, Verdict
 from pytest_llmbench.judge.acknowledged import covering, moved
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.judge.series import changes_of
-from pytest_llmbench.models import Acknowledgement, Case, Change, Check, Judgement, Night, Noise, Verdict
 from pytest_llmbench.settings import Settings
 from pytest_llmbench.trends import trend_checks, unneeded
 

@@ -14,8 +14,8 @@ from generator.plan import Ending
 from generator.runs import write_run
 from pytest_llmbench.baseline.locate import shipped_baselines
 from pytest_llmbench.baseline.read import read_recipes
-from pytest_llmbench.errors import LlmbenchError, did_you_mean
-from pytest_llmbench.models import Baseline
+from pytest_llmbench.core.errors import LlmbenchError, did_you_mean
+from pytest_llmbench.core.models import Baseline
 
 
 def parser() -> argparse.ArgumentParser:

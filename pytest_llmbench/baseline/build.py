@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.baseline.fields import GROUPS, NO_PEAK
-from pytest_llmbench.dialects import REGEX, regex_name
-from pytest_llmbench.models import (
+from pytest_llmbench.core.dialects import REGEX, regex_name
+from pytest_llmbench.core.models import (
     Accepted,
     Architecture,
     Baseline,
@@ -27,8 +27,8 @@ from pytest_llmbench.models import (
     Tolerance,
     Window,
 )
-from pytest_llmbench.tolerance import merged
-from pytest_llmbench.yamlfile.schema import Entry
+from pytest_llmbench.core.tolerance import merged
+from pytest_llmbench.core.yamlfile.schema import Entry
 
 
 @dataclass(frozen=True, slots=True)

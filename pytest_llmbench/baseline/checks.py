@@ -9,10 +9,10 @@ from typing import Any
 
 from pytest_llmbench.baseline.build import key_of
 from pytest_llmbench.baseline.fields import FORMULA_NEEDS, LAUNCHERS
-from pytest_llmbench.dialects import FIRST_STEP, REGEX
-from pytest_llmbench.errors import did_you_mean
-from pytest_llmbench.patterns import GROUPS, REQUIRED, compiled, named_groups
-from pytest_llmbench.yamlfile.schema import Entry, Report
+from pytest_llmbench.core.dialects import FIRST_STEP, REGEX
+from pytest_llmbench.core.errors import did_you_mean
+from pytest_llmbench.core.patterns import GROUPS, REQUIRED, compiled, named_groups
+from pytest_llmbench.core.yamlfile.schema import Entry, Report
 
 ROUNDED = 5e-4
 """The share by which a number that somebody rounded to four digits may be off."""

@@ -9,11 +9,11 @@ from dataclasses import asdict
 from itertools import groupby
 from typing import Any
 
-from pytest_llmbench.acceptance import moved, reference
 from pytest_llmbench.baseline.fields import NOT_GIVEN
 from pytest_llmbench.baseline.lint import Arithmetic, LintReport, at_printed_precision, recomputed
-from pytest_llmbench.models import Baseline, Erratum, Recipe, Recording
-from pytest_llmbench.wording import counted
+from pytest_llmbench.core.accepted_values import moved, reference
+from pytest_llmbench.core.formatting import counted
+from pytest_llmbench.core.models import Baseline, Erratum, Recipe, Recording
 
 LABELS = {
     "step_time": ("step time", "s"),

@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from pytest_llmbench import wording
-from pytest_llmbench.acceptance import reference
 from pytest_llmbench.baseline.lint import Arithmetic
-from pytest_llmbench.errors import BaselineError
-from pytest_llmbench.models import Baseline, Key, Recording
+from pytest_llmbench.core import formatting
+from pytest_llmbench.core.accepted_values import reference
+from pytest_llmbench.core.errors import BaselineError
+from pytest_llmbench.core.models import Baseline, Key, Recording
 
 PARTS = ("step time", "FLOPs formula", "batch", "peak", "the documents' own sums")
 """What MFU = GBS x model FLOPs / step time / GPUs / peak can move by; the last is what none of the others explains."""
@@ -142,9 +142,9 @@ def _recorded(recording: Recording | None) -> dict[str, str | None]:
     if recording is None:
         return {"mean": None, "drift from": None, "levels": None}
     first = reference(recording)
-    above = wording.difference(recording.mean_seconds / recording.trimmed_mean_seconds)
+    above = formatting.difference(recording.mean_seconds / recording.trimmed_mean_seconds)
     levels = recording.levels or None
-    return {"mean": above, "drift from": f"{wording.seconds(first.seconds)} of {first.date}", "levels": levels}
+    return {"mean": above, "drift from": f"{formatting.seconds(first.seconds)} of {first.date}", "levels": levels}
 
 
 def _utilization(old: Baseline, new: Baseline, arithmetic: Arithmetic) -> Utilization | None:

@@ -8,11 +8,11 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
-from pytest_llmbench.dialects import FIRST_STEP, REGEX
-from pytest_llmbench.patterns import RATE, UNITS
-from pytest_llmbench.quantities import BUDGETED
-from pytest_llmbench.tolerance import parse_fraction, parse_tolerances
-from pytest_llmbench.yamlfile.schema import Converted, Entry, Fields, Flag, Items, Names, Number, Spec, Text
+from pytest_llmbench.core.dialects import FIRST_STEP, REGEX
+from pytest_llmbench.core.metric_definitions import BUDGETED
+from pytest_llmbench.core.patterns import RATE, UNITS
+from pytest_llmbench.core.tolerance import parse_fraction, parse_tolerances
+from pytest_llmbench.core.yamlfile.schema import Converted, Entry, Fields, Flag, Items, Names, Number, Spec, Text
 
 SCHEMA = "1"
 KINDS = ("published", "recorded", "recipe")

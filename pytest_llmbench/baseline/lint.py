@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 
-from pytest_llmbench.acceptance import DRIFT_BUDGET, is_beyond, moved, reference
 from pytest_llmbench.baseline.build import Model, RecipeFile
 from pytest_llmbench.baseline.fields import DERIVED, NOT_GIVEN
 from pytest_llmbench.baseline.structure import contradictions
-from pytest_llmbench.models import Architecture, Baseline, Configuration, Erratum
+from pytest_llmbench.core.accepted_values import DRIFT_BUDGET, is_beyond, moved, reference
+from pytest_llmbench.core.models import Architecture, Baseline, Configuration, Erratum
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pytest_llmbench.errors import BaselineError
+from pytest_llmbench.core.errors import BaselineError
 
 PACKAGE = Path(__file__).resolve().parents[1]
 

@@ -10,10 +10,10 @@ from typing import Any
 from pytest_llmbench.baseline.build import RecipeFile, recipe_file
 from pytest_llmbench.baseline.checks import check_file
 from pytest_llmbench.baseline.fields import KINDS, SCHEMA, file_fields, with_defaults
-from pytest_llmbench.errors import BaselineError
-from pytest_llmbench.models import Baseline, Recipe
-from pytest_llmbench.yamlfile.document import read_document
-from pytest_llmbench.yamlfile.read import read_entry
+from pytest_llmbench.core.errors import BaselineError
+from pytest_llmbench.core.models import Baseline, Recipe
+from pytest_llmbench.core.yamlfile.document import read_document
+from pytest_llmbench.core.yamlfile.read import read_entry
 
 
 def read_recipe(path: Path) -> Recipe:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from pytest_llmbench.baseline.fields import GROUPS, NO_PEAK
-from pytest_llmbench.dialects import REGEX
-from pytest_llmbench.errors import RecordError
-from pytest_llmbench.models import Baseline, Budget, Configuration, Key, Recording, RegexDialect, Tolerance
+from pytest_llmbench.core.dialects import REGEX
+from pytest_llmbench.core.errors import RecordError
+from pytest_llmbench.core.models import Baseline, Budget, Configuration, Key, Recording, RegexDialect, Tolerance
 
 Name = TypeVar("Name")
 Value = TypeVar("Value")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pytest_llmbench.models import Configuration
+from pytest_llmbench.core.models import Configuration
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_llmbench import wording
 from pytest_llmbench.baseline.build import merged_budgets
 from pytest_llmbench.baseline.read import read_file, read_recipe
 from pytest_llmbench.baseline.render import Shared, peak_text, rendered
-from pytest_llmbench.errors import BaselineError, RecordError
-from pytest_llmbench.models import Baseline, Key, Recipe, Recording, Source
-from pytest_llmbench.tolerance import merged
+from pytest_llmbench.core import formatting
+from pytest_llmbench.core.errors import BaselineError, RecordError
+from pytest_llmbench.core.models import Baseline, Key, Recipe, Recording, Source
+from pytest_llmbench.core.tolerance import merged
 
 PATIENCE_SECONDS = 60.0
 """So long a session waits for another one that records into the same folder, which takes much less than a second."""
@@ -97,7 +97,7 @@ def _path(directory: Path, key: Key) -> Path:
 
 
 def _change(before: float, after: float) -> str:
-    return f"{before:#.4g} s -> {after:#.4g} s ({wording.difference(after / before)})"
+    return f"{before:#.4g} s -> {after:#.4g} s ({formatting.difference(after / before)})"
 
 
 def _with_drift_budget(shared: Shared, baselines: Iterable[Baseline]) -> Shared:

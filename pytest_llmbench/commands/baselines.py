@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.commands.output import WIDTH, Output, Subparsers
-from pytest_llmbench.errors import BaselineError, did_you_mean
+from pytest_llmbench.core.errors import BaselineError, did_you_mean
 
 if TYPE_CHECKING:
     from pytest_llmbench.baseline.lint import Arithmetic
-    from pytest_llmbench.models import Baseline, Recipe
+    from pytest_llmbench.core.models import Baseline, Recipe
 
 
 def add(commands: Subparsers) -> None:
@@ -155,7 +155,8 @@ def _side(given: str, directories: Sequence[Path]) -> list[Baseline]:
 
 def _arithmetic() -> Arithmetic:
     from pytest_llmbench.baseline.lint import Arithmetic
-    from pytest_llmbench.measure import derive, flops
+    from pytest_llmbench.core import flops
+    from pytest_llmbench.core import throughput as derive
 
     return Arithmetic(
         tokens_per_second=derive.tokens_per_second,

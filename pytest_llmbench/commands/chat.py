@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from pytest_llmbench.commands.output import Output, Subparsers
-from pytest_llmbench.errors import ReportError
+from pytest_llmbench.core.errors import ReportError
 
 
 def add(commands: Subparsers) -> None:
@@ -27,7 +27,7 @@ def add(commands: Subparsers) -> None:
 
 
 def _chat(arguments: argparse.Namespace) -> Output:
-    from pytest_llmbench import ci
+    from pytest_llmbench.core import ci_environment as ci
     from pytest_llmbench.report import chat, document
 
     link = ci.address(os.environ) if arguments.link is None else arguments.link

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from pytest_llmbench.commands.output import Output, Subparsers
 from pytest_llmbench.commands.runs import add_runs, own_flags, settings_of
-from pytest_llmbench.errors import SettingsError
+from pytest_llmbench.core.errors import SettingsError
 
 WHAT_IF = (
     "--llmb-tolerance",
@@ -26,7 +26,7 @@ WHAT_IF = (
 
 def add(commands: Subparsers) -> None:
     """Declare `llmbench replay`."""
-    from pytest_llmbench.options import OPTIONS, destination
+    from pytest_llmbench.core.options import OPTIONS, destination
 
     parser = commands.add_parser(
         "replay", help="What if: judge the same runs under other settings, and list the verdicts that change."
@@ -41,7 +41,7 @@ def add(commands: Subparsers) -> None:
 
 
 def _replay(arguments: argparse.Namespace) -> Output:
-    from pytest_llmbench.options import destination
+    from pytest_llmbench.core.options import destination
     from pytest_llmbench.replay import as_text, replay
 
     given = {name: getattr(arguments, name) for name in map(destination, WHAT_IF)}

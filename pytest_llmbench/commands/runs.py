@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_llmbench.errors import SettingsError
+from pytest_llmbench.core.errors import SettingsError
 
 if TYPE_CHECKING:
     from pytest_llmbench.settings import Settings

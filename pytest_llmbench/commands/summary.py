@@ -10,7 +10,7 @@ from pytest_llmbench.commands.output import Output, Subparsers
 from pytest_llmbench.commands.runs import add_runs, own_flags, settings_of
 
 if TYPE_CHECKING:
-    from pytest_llmbench.models import Window
+    from pytest_llmbench.core.models import Window
 
 
 def add(commands: Subparsers) -> None:
@@ -30,7 +30,7 @@ def add(commands: Subparsers) -> None:
 
 
 def _window(text: str) -> Window:
-    from pytest_llmbench.models import Window
+    from pytest_llmbench.core.models import Window
 
     first, dash, last = text.partition("-")
     if not (dash and first.isdecimal() and last.isdecimal() and int(first) <= int(last)):

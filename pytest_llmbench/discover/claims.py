@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from pytest_llmbench.core.models import Clue, Recipe
 from pytest_llmbench.discover.names import RECIPES
-from pytest_llmbench.models import Clue, Recipe
 
 _FRAMEWORK = re.compile(r"(?:nemo\d?|maxtext)[-_]", re.IGNORECASE)
 

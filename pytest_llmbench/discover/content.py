@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from pytest_llmbench.models import Baseline, ParsedLog, Segment
+from pytest_llmbench.core.models import Baseline, ParsedLog, Segment
 
 ExpectedTflops = Callable[[Baseline, float], float]
 """What a framework should log per GPU for a baseline at a step time in seconds."""

@@ -9,10 +9,10 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from pytest_llmbench.core.models import FoundRun, Reason
 from pytest_llmbench.discover import names
 from pytest_llmbench.discover.metadata import Metadata
 from pytest_llmbench.discover.stamps import stamp
-from pytest_llmbench.models import FoundRun, Reason
 
 _REPORT_JOB = re.compile(r"_\d+g_(\d+)_\d+_\d+\.nsys-rep$", re.IGNORECASE)
 _NUMBER = re.compile(r"(?<!\d)\d+(?!\d)")

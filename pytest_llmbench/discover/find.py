@@ -10,6 +10,9 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 
+from pytest_llmbench.core.errors import LogError
+from pytest_llmbench.core.formatting import listed
+from pytest_llmbench.core.models import Clock, Clue, Dating, Discovery, FoundRun, Remains
 from pytest_llmbench.discover import names
 from pytest_llmbench.discover.evidence import OwnedRun, exclusion, twin, with_reports
 from pytest_llmbench.discover.folders import Layout, surroundings
@@ -20,10 +23,7 @@ from pytest_llmbench.discover.metadata import Metadata, read_metadata
 from pytest_llmbench.discover.places import Assignment, Place, assign, homes, places, without_job_id
 from pytest_llmbench.discover.stamps import NAME_OF, dated_by_name, is_zoned, stamp, started_by_name
 from pytest_llmbench.discover.walk import File, Folder, Walk
-from pytest_llmbench.errors import LogError
 from pytest_llmbench.files.stores import Stores
-from pytest_llmbench.models import Clock, Clue, Dating, Discovery, FoundRun, Remains
-from pytest_llmbench.wording import listed
 
 _UNPRINTABLE = re.compile(r"[^\w./+~=,@-]+")
 LAUNCHED_AT = "the launch time in the metadata"

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from pytest_llmbench.core.models import Clue
 from pytest_llmbench.discover import names
-from pytest_llmbench.models import Clue
 
 _RELEASE = re.compile(r"(?<![\d.])(\d\d\.\d\d[-_.\w]*?)(?:[-_]nccl[-_]?trace)?$", re.IGNORECASE)
 _RELEASE_FOLDER = re.compile(r"(?:v|llmb[-_]|release[-_]|gsw[-_])?(\d\d\.\d\d(?:\.\d+)*)", re.IGNORECASE)

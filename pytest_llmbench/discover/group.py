@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pytest_llmbench.core.models import AttemptFiles, Remains
 from pytest_llmbench.discover import names
 from pytest_llmbench.discover.metadata import FILE_NAME
 from pytest_llmbench.discover.walk import File, Folder, Notes
-from pytest_llmbench.models import AttemptFiles, Remains
 
 _LOG_ENDS = (".out", ".log", "_stdout.txt")
 """How the name of a log ends; the last one is what GPT-NeoX writes."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, replace
 
+from pytest_llmbench.core.errors import did_you_mean
+from pytest_llmbench.core.formatting import listed
+from pytest_llmbench.core.models import Baseline, FoundRun, Identity, Key, ParsedLog, Recipe
 from pytest_llmbench.discover.claims import Claim, Claims, claims
 from pytest_llmbench.discover.content import FACTS, Content, ExpectedTflops, content, facts
 from pytest_llmbench.discover.match import Match, Matching, Subject, find_possible, matches, nearest
-from pytest_llmbench.errors import did_you_mean
-from pytest_llmbench.models import Baseline, FoundRun, Identity, Key, ParsedLog, Recipe
-from pytest_llmbench.wording import listed
 
 _NEEDED = ("recipe", "size", "dtype", "gpus")
 _OPTIONS = {"release": "--llmb-release", "gpu": "--llmb-gpu"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
+from pytest_llmbench.core.models import Remains
 from pytest_llmbench.discover import names
 from pytest_llmbench.discover.folders import layout
 from pytest_llmbench.discover.group import Draft, Group
@@ -11,7 +12,6 @@ from pytest_llmbench.discover.places import Place
 from pytest_llmbench.discover.stamps import stamp
 from pytest_llmbench.discover.walk import RENAMED, Folder, Walk
 from pytest_llmbench.files.stores import is_called_archive
-from pytest_llmbench.models import Remains
 
 COPIED_OUTPUT = "sbatch_"
 """What the launcher's own output is called: it is there although the training left no log."""

@@ -7,9 +7,9 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from pytest_llmbench.core.models import Baseline, Key, Recipe
 from pytest_llmbench.discover.claims import Claim, Claims, is_release, recipes_named
 from pytest_llmbench.discover.names import RECIPES
-from pytest_llmbench.models import Baseline, Key, Recipe
 
 _FIRST_WORKLOADS_RELEASE = (25, 5)
 _PARALLELISM = ("tp", "pp", "cp", "ep", "etp", "dp", "vp", "fsdp")

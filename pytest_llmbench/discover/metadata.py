@@ -15,14 +15,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_llmbench.errors import LogError
+from pytest_llmbench.core.errors import LogError
+from pytest_llmbench.core.models import Clue, Reason
 from pytest_llmbench.files.stores import Stores
-from pytest_llmbench.models import Clue, Reason
 
 if TYPE_CHECKING:
     from yaml.events import Event
 
-    from pytest_llmbench.jobs import Pairs
+    from pytest_llmbench.core.models.jobs import Pairs
 
     NextEvent = Callable[[], Event]
 

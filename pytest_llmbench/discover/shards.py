@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from pytest_llmbench.models import Shards
+from pytest_llmbench.core.models import Shards
 
 FOLDERS = ("checkpoints", "code/nemo_experiments/default/checkpoints")
 """Where the documented runs save, below the folder of their log."""

@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Protocol
 
-from pytest_llmbench.errors import LogError
+from pytest_llmbench.core.errors import LogError
 
 BLOCK = 1 << 20
 

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from pytest_llmbench.errors import LogError
+from pytest_llmbench.core.errors import LogError
 
 BLOCK = 512
 FILE, FOLDER, HARD_LINK, LINK = "file", "folder", "hard link", "symbolic link"

@@ -9,7 +9,7 @@ from pathlib import Path
 from stat import S_ISREG
 from types import TracebackType
 
-from pytest_llmbench.errors import LogError
+from pytest_llmbench.core.errors import LogError
 
 BLOCK = 1 << 20
 

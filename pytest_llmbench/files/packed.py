@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from pytest_llmbench.errors import LogError
+from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.files.archive import Member, Reel
 from pytest_llmbench.files.compressed import Stream
 from pytest_llmbench.files.headers import FOLDER, HARD_LINK, LINK

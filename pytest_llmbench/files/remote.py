@@ -13,9 +13,9 @@ from pathlib import Path
 from stat import S_IFDIR, S_IFREG
 from typing import Any
 
-from pytest_llmbench.errors import LogError, SettingsError
+from pytest_llmbench.core.errors import LogError, SettingsError
+from pytest_llmbench.core.urls import URL, path_of, url_of
 from pytest_llmbench.files.listing import Item, Known
-from pytest_llmbench.urls import URL, path_of, url_of
 
 BLOCK = 1 << 20
 ENTRIES = 1_000_000

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 from weakref import WeakKeyDictionary, finalize
 
-from pytest_llmbench.errors import LogError, SettingsError
+from pytest_llmbench.core.errors import LogError, SettingsError
 
 PATH = Path("<stdin>")
 """The path under which it is known."""

@@ -12,7 +12,8 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import Protocol
 
-from pytest_llmbench.errors import LogError
+from pytest_llmbench.core.errors import LogError
+from pytest_llmbench.core.urls import is_remote
 from pytest_llmbench.files import local, standard_input
 from pytest_llmbench.files.archive import is_archive
 from pytest_llmbench.files.compressed import Stream
@@ -20,7 +21,6 @@ from pytest_llmbench.files.headers import BLOCK
 from pytest_llmbench.files.listing import Entry, Listing, Status
 from pytest_llmbench.files.packed import NAME, Archive
 from pytest_llmbench.files.remote import Remote
-from pytest_llmbench.urls import is_remote
 
 
 class Place(Protocol):

@@ -15,9 +15,9 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pytest_llmbench.errors import HistoryError
+from pytest_llmbench.core.errors import HistoryError
+from pytest_llmbench.core.models import PastRun, Window
 from pytest_llmbench.history.store import connected
-from pytest_llmbench.models import PastRun, Window
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Row, Select

@@ -8,7 +8,7 @@ import struct
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pytest_llmbench.errors import HistoryError, did_you_mean
+from pytest_llmbench.core.errors import HistoryError, did_you_mean
 from pytest_llmbench.history import digests
 from pytest_llmbench.history.migrations import holds_something, migrate
 from pytest_llmbench.history.place import Place

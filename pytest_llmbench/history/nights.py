@@ -9,13 +9,13 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
 from operator import attrgetter, itemgetter
 
-from pytest_llmbench.errors import HistoryError
+from pytest_llmbench.core.errors import HistoryError
+from pytest_llmbench.core.models import PastRun
 from pytest_llmbench.history import digests
 from pytest_llmbench.history.digests import DAMAGED, Digest, Said
 from pytest_llmbench.history.migrations import is_current
 from pytest_llmbench.history.place import Place
 from pytest_llmbench.history.store import connected
-from pytest_llmbench.models import PastRun
 
 LAST = 365
 """The runs of so many of the last days of each configuration are read."""

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_llmbench.errors import HistoryError, did_you_mean
+from pytest_llmbench.core.errors import HistoryError, did_you_mean
 
 EXPECTED = "expected a file such as history.db, sqlite:///history.db, or postgresql://user@host/database"
 SQLITE_HEADER = b"SQLite format 3\x00"

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from pytest_llmbench import ci, wording
+from pytest_llmbench.core import ci_environment as ci
+from pytest_llmbench.core import formatting
+from pytest_llmbench.core.models import JUDGED
 from pytest_llmbench.history.place import without_password
-from pytest_llmbench.models import JUDGED
 
 SCHEMA = 1
 """Of the document; raised when a key of it changes its meaning."""
@@ -27,11 +28,11 @@ def session(
     return {
         "id": identifier,
         "started": started.isoformat(),
-        "host": wording.printable(host),
+        "host": formatting.printable(host),
         "program": program,
         "options": [without_password(one) for one in options],
         "git_commit": ci.commit(environment),
-        "ci_url": wording.printable(without_password(ci.address(environment))),
+        "ci_url": formatting.printable(without_password(ci.address(environment))),
     }
 
 

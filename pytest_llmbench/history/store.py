@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from pytest_llmbench.errors import HistoryError
+from pytest_llmbench.core.errors import HistoryError
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from pytest_llmbench.errors import HistoryError
+from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.history.record import SCHEMA
 
 NAME = "llmb-history-unsaved-{}.json"

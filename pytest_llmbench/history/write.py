@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from pytest_llmbench.errors import HistoryError
+from pytest_llmbench.core.errors import HistoryError
+from pytest_llmbench.core.models import logs_mark, run_marks
 from pytest_llmbench.history import digests
 from pytest_llmbench.history.migrations import migrate
 from pytest_llmbench.history.place import Place
 from pytest_llmbench.history.store import connected
-from pytest_llmbench.models import logs_mark, run_marks
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from datetime import date
 from fnmatch import fnmatchcase
 
-from pytest_llmbench import wording
+from pytest_llmbench.core import formatting
+from pytest_llmbench.core.metric_definitions import METRICS
+from pytest_llmbench.core.models import Acknowledgement, Baseline, Evidence, Key, Measurement, Metric, Note
+from pytest_llmbench.core.robust import median
 from pytest_llmbench.judge.nights import Earlier, when
-from pytest_llmbench.models import Acknowledgement, Baseline, Evidence, Key, Measurement, Metric, Note
-from pytest_llmbench.quantities import METRICS
-from pytest_llmbench.robust import median
 
 NIGHTS = 7
 """The level before an accepted change is the median of so many valid runs before it."""
@@ -32,7 +32,7 @@ def covering(key: Key, entries: Sequence[Acknowledgement]) -> tuple[Acknowledgem
 
 def described(one: Acknowledgement) -> str:
     """Return `acknowledged: +6.0 % by NAME until 2026-01-31: REASON`."""
-    return f"acknowledged: {wording.difference(1 + one.fraction)} by {one.by} until {one.expires}: {one.reason}"
+    return f"acknowledged: {formatting.difference(1 + one.fraction)} by {one.by} until {one.expires}: {one.reason}"
 
 
 def moved(evidence: Evidence, entries: Sequence[Acknowledgement], *, certify: bool = False) -> Evidence:
@@ -58,7 +58,7 @@ def moved(evidence: Evidence, entries: Sequence[Acknowledgement], *, certify: bo
     shift = min(accepted, math.log1p(LARGEST))
     remarks = [Note("acknowledged", described(one)) for one in active]
     if accepted > shift:
-        remarks.append(Note("acknowledged", f"of {wording.difference(math.exp(accepted))} in all +10.0 % count"))
+        remarks.append(Note("acknowledged", f"of {formatting.difference(math.exp(accepted))} in all +10.0 % count"))
     if shift > 0 and _needs_none(newest, evidence, shift):
         shift = 0.0
         text = "faster than the acknowledged level by more than the tolerance: it can go"

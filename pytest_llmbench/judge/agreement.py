@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_llmbench import wording
+from pytest_llmbench.core import formatting
+from pytest_llmbench.core.models import Baseline, Estimate, Evidence, Measurement
+from pytest_llmbench.core.robust import HICCUP, mean, trimmed_mean, winsorised
 from pytest_llmbench.judge.margin import EQUAL, Answer
-from pytest_llmbench.models import Baseline, Estimate, Evidence, Measurement
-from pytest_llmbench.robust import HICCUP, mean, trimmed_mean, winsorised
 
 if TYPE_CHECKING:
-    from pytest_llmbench.models import Floats
+    from pytest_llmbench.core.models import Floats
 
     Statistic = Callable[[Floats, Sequence[int]], float]
 
@@ -32,8 +32,8 @@ def doubt(told: Answer, tonight: Sequence[Measurement], evidence: Evidence) -> s
     if beyond is (told is Answer.BEYOND):
         return ""
     side = "beyond" if beyond else "within"
-    slower = wording.difference(math.exp(difference))
-    return f"the {name} is {side} the bound ({slower} against {wording.seconds(expected)}): few steps decide"
+    slower = formatting.difference(math.exp(difference))
+    return f"the {name} is {side} the bound ({slower} against {formatting.seconds(expected)}): few steps decide"
 
 
 def meets_point(tonight: Sequence[Measurement], evidence: Evidence, found: Estimate) -> bool:
@@ -56,7 +56,7 @@ def too_coarse(tonight: Sequence[Measurement], evidence: Evidence) -> str:
     for run in tonight:
         seconds, slowest = run.statistic_seconds or math.nan, _slowest(run, evidence)
         if slowest > evidence.baseline.step_seconds * evidence.tolerance.factor * (1 + EQUAL):
-            shown = wording.seconds(seconds), wording.seconds(slowest)
+            shown = formatting.seconds(seconds), formatting.seconds(slowest)
             return f"printed too coarsely: {shown[0]} may be up to {shown[1]}, which no repeat would show"
     return ""
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from pytest_llmbench.models import (
+from pytest_llmbench.core.models import (
     LOAD,
     SAVE,
     Budget,

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pytest_llmbench.core.models import Noise
+from pytest_llmbench.core.robust import median, median_deviation
 from pytest_llmbench.judge.correlation import hidden, inflation
 from pytest_llmbench.judge.margin import quantile
-from pytest_llmbench.models import Noise
-from pytest_llmbench.robust import median, median_deviation
 
 if TYPE_CHECKING:
-    from pytest_llmbench.models import Floats, Integers
+    from pytest_llmbench.core.models import Floats, Integers
 
 FEWEST = 7
 """Fewer nights show no change: three on each side, and one to tell the noise from it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from pytest_llmbench.models import Judgement, Reason, Status, Verdict
+from pytest_llmbench.core.models import Judgement, Reason, Status, Verdict
 
 SEVERITY = (
     Verdict.REGRESSION,

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pytest_llmbench.core.robust import median
 from pytest_llmbench.judge.noise import CONFIGURATIONS, of_history
-from pytest_llmbench.robust import median
 
 if TYPE_CHECKING:
-    from pytest_llmbench.models import Floats
+    from pytest_llmbench.core.models import Floats
 
 NIGHTS = 20
 """A configuration with fewer nights says nothing of it."""

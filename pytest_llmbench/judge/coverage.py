@@ -8,8 +8,8 @@ from dataclasses import replace
 from datetime import date, datetime, timedelta
 from itertools import accumulate
 
+from pytest_llmbench.core.models import Acknowledgement, Nights
 from pytest_llmbench.judge.changes import SMALLEST, Step
-from pytest_llmbench.models import Acknowledgement, Nights
 
 PLACED = timedelta(days=7)
 """An acknowledgement may name a day so far from that of the change: noise decides which night is found."""

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pytest_llmbench.core.models import Noise
+from pytest_llmbench.core.robust import median
 from pytest_llmbench.judge.changes import REACH, RUNNING, Step, drawn_in, error_of_one
 from pytest_llmbench.judge.correlation import hidden
 from pytest_llmbench.judge.margin import quantile
-from pytest_llmbench.models import Noise
-from pytest_llmbench.robust import median
 
 if TYPE_CHECKING:
-    from pytest_llmbench.models import Floats
+    from pytest_llmbench.core.models import Floats
 
 ANCHOR = 20
 """The level that a series is held against is the mean of its first nights, so many; it never moves with the series."""

@@ -6,17 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from pytest_llmbench import wording
-from pytest_llmbench.judge import agreement, nights, words
-from pytest_llmbench.judge.acknowledged import takes_no_improvement
-from pytest_llmbench.judge.budgets import held, held_runs
-from pytest_llmbench.judge.drift import drifted
-from pytest_llmbench.judge.estimate import disagree, estimate, noise_of
-from pytest_llmbench.judge.margin import EQUAL, Answer, answer
-from pytest_llmbench.judge.seen import is_stale, last_valid
-from pytest_llmbench.judge.shape import Shape
-from pytest_llmbench.judge.tonight import shape_of, tonight_of
-from pytest_llmbench.models import (
+from pytest_llmbench.core import formatting
+from pytest_llmbench.core.models import (
     Clock,
     Estimate,
     Evidence,
@@ -29,6 +20,15 @@ from pytest_llmbench.models import (
     TimedBy,
     Verdict,
 )
+from pytest_llmbench.judge import agreement, nights, words
+from pytest_llmbench.judge.acknowledged import takes_no_improvement
+from pytest_llmbench.judge.budgets import held, held_runs
+from pytest_llmbench.judge.drift import drifted
+from pytest_llmbench.judge.estimate import disagree, estimate, noise_of
+from pytest_llmbench.judge.margin import EQUAL, Answer, answer
+from pytest_llmbench.judge.seen import is_stale, last_valid
+from pytest_llmbench.judge.shape import Shape
+from pytest_llmbench.judge.tonight import shape_of, tonight_of
 
 WEAK_ORDER = {
     Clock.FILE_TIME: "that it is the newest run, only the times of the files say, which copying may change",
@@ -126,7 +126,7 @@ def _judged(evidence: Evidence, newest: Measurement) -> Judgement:
     if started is None and evidence.max_age is not None:
         return _start_unknown(evidence, newest)
     if started is not None and evidence.max_age is not None and evidence.now - started > evidence.max_age:
-        age, limit = wording.age(evidence.now - started), wording.age(evidence.max_age)
+        age, limit = formatting.age(evidence.now - started), formatting.age(evidence.max_age)
         seen = last_valid(evidence) or "no valid run is known"
         text = f"stale: the newest run is {age} old, at most {limit} is allowed; {seen}"
         return _verdict(evidence, Verdict.MISSING, Reason.TOO_OLD, text, newest)
@@ -155,7 +155,7 @@ def unusable(one: Measurement) -> Problem | None:
 
 
 def _nothing_to_compare_with(evidence: Evidence, runs: Sequence[Measurement]) -> Judgement:
-    measured = wording.listed([wording.seconds(one.statistic_seconds) for one in runs])
+    measured = formatting.listed([formatting.seconds(one.statistic_seconds) for one in runs])
     text = f"nothing to compare with yet: {measured} measured; record it with --llmb-record=DIR"
     return _verdict(evidence, Verdict.INVALID, Reason.NO_BASELINE, text, runs[0])
 
@@ -327,13 +327,13 @@ def _notes(evidence: Evidence, measurement: Measurement | None) -> tuple[Note, .
     notes = tuple(measurement.notes) if measurement else ()
     newer = evidence.measurements[: evidence.measurements.index(measurement)] if measurement else ()
     if newer and newer[0].excluded:
-        told = f"{wording.counted(len(newer), 'newer run')} cannot be compared: {newer[0].excluded.text}"
+        told = f"{formatting.counted(len(newer), 'newer run')} cannot be compared: {newer[0].excluded.text}"
         notes = (*notes, Note("not-comparable", told))
     same = (*newer, *(nights.of_launch(measurement, evidence) if measurement else ()))
     older = sum(not any(one is other for other in same) for one in evidence.measurements)
     if measurement and older:
         notes = (
             *notes,
-            Note("older-runs", f"{wording.counted(older, 'older run')} of this configuration"),
+            Note("older-runs", f"{formatting.counted(older, 'older run')} of this configuration"),
         )
     return notes

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from pytest_llmbench import wording
-from pytest_llmbench.acceptance import EQUAL, moved, reference
+from pytest_llmbench.core import formatting
+from pytest_llmbench.core.accepted_values import EQUAL, moved, reference
+from pytest_llmbench.core.models import Accepted, Evidence, Judgement, Note, Reason, Recording, Verdict
 from pytest_llmbench.judge.margin import Answer, answer
-from pytest_llmbench.models import Accepted, Evidence, Judgement, Note, Reason, Recording, Verdict
 
 GREEN = (Verdict.PASS, Verdict.IMPROVEMENT, Verdict.INCONCLUSIVE)
 UNSETTLED = (Reason.FEW_STEPS_DECIDE, Reason.WARMING_UP, Reason.REPEATS_DISAGREE)
@@ -63,7 +63,7 @@ def _furthest(judgement: Judgement, difference: float, first: Accepted) -> float
 
 
 def _tonight(first: Accepted, difference: float, limit: float, evidence: Evidence) -> str:
-    bound = wording.seconds(first.seconds * math.exp(limit))
+    bound = formatting.seconds(first.seconds * math.exp(limit))
     return f"{_distance(first, difference)}; at most {bound} is allowed ({_budget(evidence)})"
 
 
@@ -84,5 +84,5 @@ def _note(recording: Recording, first: Accepted, difference: float, evidence: Ev
     recorded = recording.trimmed_mean_seconds / first.seconds
     furthest = max(difference, math.log(recorded))
     is_notable = furthest > NOTABLE * math.log1p(evidence.drift_budget)
-    text = f"{_distance(first, difference)}; recorded since: {wording.difference(recorded)} ({_budget(evidence)})"
+    text = f"{_distance(first, difference)}; recorded since: {formatting.difference(recorded)} ({_budget(evidence)})"
     return Note("recorded-drift" if is_notable else "recorded-drift-little", text)

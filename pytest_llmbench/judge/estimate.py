@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from pytest_llmbench import wording
+from pytest_llmbench.core import formatting
+from pytest_llmbench.core.models import Baseline, Estimate, Evidence, Measurement, Noise
 from pytest_llmbench.judge import margin, noise
 from pytest_llmbench.judge.nights import Earlier, EarlierNights
 from pytest_llmbench.judge.sample import WithinRun, within_run
-from pytest_llmbench.models import Baseline, Estimate, Evidence, Measurement, Noise
 
 FEWEST_STEPS = 3
 """A window with fewer steps says nothing of its own spread."""
@@ -48,7 +48,7 @@ def estimate(runs: Sequence[Measurement], evidence: Evidence, run_noise: Noise) 
         within_run_error=_root_mean_square([one.error for one in inside]),
         effective_sample_size=sum(one.effective_sample_size for one in inside),
         rounding=rounding,
-        detectable=wording.ratio(margin.detectable(error, bound)) - 1,
+        detectable=formatting.ratio(margin.detectable(error, bound)) - 1,
         repeats_needed=margin.repeats_needed(per_run, difference - bound),
         p_slower=margin.probability(difference / error.standard_error, error.degrees_of_freedom),
     )

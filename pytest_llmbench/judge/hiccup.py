@@ -15,10 +15,10 @@ from datetime import timedelta
 
 import numpy as np
 
-from pytest_llmbench import wording
+from pytest_llmbench.core import formatting
+from pytest_llmbench.core.models import Evidence, Measurement, Note, PastRun, Reason
+from pytest_llmbench.core.robust import HICCUP, mean, median
 from pytest_llmbench.judge.nights import Earlier, EarlierNights
-from pytest_llmbench.models import Evidence, Measurement, Note, PastRun, Reason
-from pytest_llmbench.robust import HICCUP, mean, median
 
 LARGE = 1.5
 """Medians from which on a step is no straggler of the kind that a published mean holds as well."""
@@ -114,6 +114,8 @@ def _said(run: Measurement, slow: Sequence[int]) -> Note:
         line = f" (line {run.window_lines[place]})" if run.window_lines else ""
         steps.append(f"step {number}{line} took {run.window_seconds[place] / middle:.3g} x the median")
     usual = _without(run, slow).statistic_seconds
-    mean_of_all = f"the mean is {wording.seconds(run.statistic_seconds)}"
-    text = f"{wording.listed(steps)}; {mean_of_all}, {wording.seconds(usual)} with the next slowest in their place"
+    mean_of_all = f"the mean is {formatting.seconds(run.statistic_seconds)}"
+    text = (
+        f"{formatting.listed(steps)}; {mean_of_all}, {formatting.seconds(usual)} with the next slowest in their place"
+    )
     return Note("hiccup", text, run.window_lines[slow[0]] if run.window_lines else 0)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from pytest_llmbench.core.models import Noise
 from pytest_llmbench.judge.sample import WithinRun
-from pytest_llmbench.models import Noise
 
 POWER = 0.8
 """The probability with which a detectable slowdown is detected."""

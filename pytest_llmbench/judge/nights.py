@@ -12,8 +12,8 @@ from operator import attrgetter
 
 import numpy as np
 
+from pytest_llmbench.core.models import Evidence, Measurement, Noise, PastRun
 from pytest_llmbench.judge.noise import of_history
-from pytest_llmbench.models import Evidence, Measurement, Noise, PastRun
 
 Earlier = Measurement | PastRun
 """A run that stands for an earlier night: one that was found, or one that only the history knows."""

@@ -7,10 +7,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from pytest_llmbench import wording
+from pytest_llmbench.core import formatting
+from pytest_llmbench.core.models import Evidence, Judgement
 from pytest_llmbench.judge import nights
 from pytest_llmbench.judge.estimate import APART, noise_of, sigma_of
-from pytest_llmbench.models import Evidence, Judgement
 
 RunOnNodes = tuple[str, float, tuple[str, ...]]
 """The id of a run, its step time in seconds, and its nodes (none: unknown)."""
@@ -69,10 +69,10 @@ def _all_alike(runs: Sequence[RunOnNodes], bound_seconds: float) -> NodeFinding:
         return NodeFinding()
     in_all = set.intersection(*(set(nodes) for _, _, nodes in runs))
     if not in_all:
-        where = "; ".join(f"{wording.seconds(seconds)} on {wording.folded(nodes)}" for _, seconds, nodes in runs)
+        where = "; ".join(f"{formatting.seconds(seconds)} on {formatting.folded(nodes)}" for _, seconds, nodes in runs)
         return NodeFinding(f"slow on different nodes ({where}): the software, or the whole cluster")
     return NodeFinding(
-        f"slow each time, each time with {wording.folded(in_all)}: the nodes or the software, no telling"
+        f"slow each time, each time with {formatting.folded(in_all)}: the nodes or the software, no telling"
     )
 
 
@@ -81,8 +81,10 @@ def _apart(slow: Sequence[RunOnNodes], fast: Sequence[RunOnNodes], bound_seconds
     if any(sound.issuperset(nodes) for _, _, nodes in slow):
         return NodeFinding(f"slow and fast on the same nodes ({_times(slow)}, {_times(fast)}): not the nodes alone")
     suspects = tuple(dict.fromkeys(node for node in _nodes(slow) if node not in sound))
-    named = f"the nodes {wording.folded(suspects)} are" if len(suspects) > 1 else f"the node {suspects[0]} is"
-    text = f"{named} slow ({_times(slow)} there, {_times(fast)} on {wording.folded(sound)}): {exclude_option(suspects)}"
+    named = f"the nodes {formatting.folded(suspects)} are" if len(suspects) > 1 else f"the node {suspects[0]} is"
+    text = (
+        f"{named} slow ({_times(slow)} there, {_times(fast)} on {formatting.folded(sound)}): {exclude_option(suspects)}"
+    )
     if all(seconds > bound_seconds for _, seconds, _ in fast):
         text += "; the others are slow as well: the software, or the whole cluster"
     return NodeFinding(text, suspects)
@@ -91,7 +93,7 @@ def _apart(slow: Sequence[RunOnNodes], fast: Sequence[RunOnNodes], bound_seconds
 def exclude_option(nodes: Collection[str]) -> str:
     """Return the option of sbatch that leaves nodes out: `--exclude=n1,n2`."""
     plain = ",".join(nodes)
-    return f"--exclude={plain}" if len(plain) <= SHORT else f"--exclude='{wording.folded(nodes)}'"
+    return f"--exclude={plain}" if len(plain) <= SHORT else f"--exclude='{formatting.folded(nodes)}'"
 
 
 def _nodes(runs: Sequence[RunOnNodes]) -> list[str]:
@@ -99,4 +101,4 @@ def _nodes(runs: Sequence[RunOnNodes]) -> list[str]:
 
 
 def _times(runs: Sequence[RunOnNodes]) -> str:
-    return wording.listed([wording.seconds(seconds) for _, seconds, _ in runs])
+    return formatting.listed([formatting.seconds(seconds) for _, seconds, _ in runs])

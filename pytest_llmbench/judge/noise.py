@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_llmbench.models import Noise
-from pytest_llmbench.robust import median_deviation
+from pytest_llmbench.core.models import Noise
+from pytest_llmbench.core.robust import median_deviation
 
 if TYPE_CHECKING:
-    from pytest_llmbench.models import Floats
+    from pytest_llmbench.core.models import Floats
 
 NIGHTS = 8
 """History shorter than this many nights says too little of its spread."""

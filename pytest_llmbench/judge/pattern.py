@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_llmbench import wording
+from pytest_llmbench.core import formatting
+from pytest_llmbench.core.robust import median, stragglers
 from pytest_llmbench.judge.slow import Levels, levels, period, stretches
-from pytest_llmbench.robust import median, stragglers
 
 if TYPE_CHECKING:
-    from pytest_llmbench.models import Flags, Floats
+    from pytest_llmbench.core.models import Flags, Floats
 
 STRETCH = 3
 STRETCH_SHARE = 0.75
@@ -119,13 +119,13 @@ def _covered(window: Columns, position: int) -> int:
 def _periodic(window: Columns, slow: Flags, regular: range) -> str:
     excess = median(window.seconds[regular.start :: regular.step]) / median(window.seconds[~slow]) - 1
     which = _steps(window, [range(position, position + 1) for position in regular])
-    return f"every {wording.ordinal(regular.step)} step slow, {percent(excess)} above the others ({which})"
+    return f"every {formatting.ordinal(regular.step)} step slow, {percent(excess)} above the others ({which})"
 
 
 def _stretch(window: Columns, stretch: range) -> str:
     inside = np.zeros(len(window.steps), dtype=bool)
     inside[stretch.start : stretch.stop] = True
-    upper, lower = (wording.seconds(median(window.seconds[part])) for part in (inside, ~inside))
+    upper, lower = (formatting.seconds(median(window.seconds[part])) for part in (inside, ~inside))
     return f"slow stretch: {_steps(window, [stretch])} at {upper}, the others at {lower}"
 
 
@@ -134,6 +134,6 @@ def _two_levels(window: Columns, two: Levels) -> str:
     few, level, other = two.slow, two.upper, two.lower
     if 2 * np.count_nonzero(few) > len(few):
         few, level, other = ~two.slow, two.lower, two.upper
-    told = f"{wording.seconds(level)}, the others at {wording.seconds(other)}"
+    told = f"{formatting.seconds(level)}, the others at {formatting.seconds(other)}"
     values = "means" if window.mean_of else "steps"
     return f"two levels: {np.count_nonzero(few)} of {len(few)} {values} at {told} ({listed(window, few)})"

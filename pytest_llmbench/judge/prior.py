@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from pytest_llmbench.core.models import Evidence, Noise
 from pytest_llmbench.judge import nights, noise
 from pytest_llmbench.judge.estimate import own_noise
-from pytest_llmbench.models import Evidence, Noise
 
 
 def prior(configurations: Iterable[Evidence], assumed_cv: float) -> Noise:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pytest_llmbench.core.models import Measurement
 from pytest_llmbench.judge.estimate import FEWEST_STEPS
 from pytest_llmbench.judge.sample import within_run
-from pytest_llmbench.models import Measurement
 
 if TYPE_CHECKING:
-    from pytest_llmbench.models import Floats
+    from pytest_llmbench.core.models import Floats
 
 NIGHT = timedelta(hours=12)
 """Runs that start within so long after the first of a night are of that night, also beyond midnight (UTC)."""

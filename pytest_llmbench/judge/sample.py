@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_llmbench.robust import TRIMMED, mean, winsorised
+from pytest_llmbench.core.robust import TRIMMED, mean, winsorised
 
 if TYPE_CHECKING:
-    from pytest_llmbench.models import Floats
+    from pytest_llmbench.core.models import Floats
 
 EVEN = 1e-24
 """Relative variance below which steps are equal, but for float arithmetic."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
+from pytest_llmbench.core.models import Configuration, Judgement, Key
 from pytest_llmbench.judge.comparison import SPEED_UP, WEAK_SCALING, Comparison, compare
-from pytest_llmbench.models import Configuration, Judgement, Key
 
 
 def weak_scaling(

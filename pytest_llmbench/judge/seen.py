@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-from pytest_llmbench import wording
+from pytest_llmbench.core import formatting
+from pytest_llmbench.core.models import Evidence, Measurement, Night, Nights, OnBound, PastRun
 from pytest_llmbench.judge.margin import EQUAL
 from pytest_llmbench.judge.nights import Earlier, when
-from pytest_llmbench.models import Evidence, Measurement, Night, Nights, OnBound, PastRun
 
 LAST, FEWEST = 10, 8
 """Of so many last nights, and of no fewer, is told that they flip."""
@@ -26,7 +26,7 @@ def last_valid(evidence: Evidence) -> str:
     ago = (evidence.now.date() - newest.started.date()).days
     job_id = newest.job_id if isinstance(newest, PastRun) else newest.run.found.job_id
     job = f", job {job_id}" if job_id else ""
-    before = wording.counted(ago, "night") if ago > 0 else wording.age(evidence.now - newest.started)
+    before = formatting.counted(ago, "night") if ago > 0 else formatting.age(evidence.now - newest.started)
     return f"last valid run {before} ago ({newest.started:%Y-%m-%d %H:%M}{job})"
 
 

@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pytest_llmbench import wording
+from pytest_llmbench.core import formatting
+from pytest_llmbench.core.models import Acknowledgement, Change, Nights, Noise
 from pytest_llmbench.judge import changes
 from pytest_llmbench.judge.acknowledged import described
 from pytest_llmbench.judge.changes import SMALLEST, Step
 from pytest_llmbench.judge.coverage import covered, lasting
 from pytest_llmbench.judge.cusum import drift
-from pytest_llmbench.models import Acknowledgement, Change, Nights, Noise
 
 NEAR = 3
 """Of the surroundings of a change, so many nights on each side are compared."""
@@ -101,22 +101,22 @@ def _differs(told: Sequence[Mapping[str, str]], name: str, position: int) -> tup
 
 
 def _told(change: Change) -> Change:
-    low, high = (wording.difference(1 + bound).removesuffix(" %") for bound in (change.low, change.high))
-    size = f"{wording.difference(1 + change.difference)} ({low} to {high} %)"
+    low, high = (formatting.difference(1 + bound).removesuffix(" %") for bound in (change.low, change.high))
+    size = f"{formatting.difference(1 + change.difference)} ({low} to {high} %)"
     text = f"{size} {'since' if change.kind == 'step' else 'drifted since'} {change.started:%Y-%m-%d}"
     differs = [
-        f"{name} {wording.setting(name, before)} -> {wording.setting(name, after)}"
+        f"{name} {formatting.setting(name, before)} -> {formatting.setting(name, after)}"
         for name, before, after in change.environment
     ]
-    parts = [text, *([wording.listed(differs)] if differs else ["nothing known differs"] * (change.kind == "step"))]
+    parts = [text, *([formatting.listed(differs)] if differs else ["nothing known differs"] * (change.kind == "step"))]
     if change.acknowledged:
         parts.append(described(change.acknowledged))
     elif change.expired:
         gone = change.expired
-        size = wording.difference(1 + gone.fraction)
+        size = formatting.difference(1 + gone.fraction)
         parts.append(f"the acknowledgement expired on {gone.expires}: {size} by {gone.by}: {gone.reason}")
     if not change.stands:
         parts.append("taken back since")
     elif change.partly_taken_back:
-        parts.append(f"{wording.difference(1 + change.lasting)} of it is left")
+        parts.append(f"{formatting.difference(1 + change.lasting)} of it is left")
     return replace(change, text="; ".join(parts))

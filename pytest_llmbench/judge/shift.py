@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from pytest_llmbench.core.models import JUDGED, Baseline, Estimate, Judgement, Key, Measurement, PastRun
 from pytest_llmbench.judge.margin import quantile
-from pytest_llmbench.models import JUDGED, Baseline, Estimate, Judgement, Key, Measurement, PastRun
 
 if TYPE_CHECKING:
-    from pytest_llmbench.models import Flags, Floats
+    from pytest_llmbench.core.models import Flags, Floats
 
 Name = TypeVar("Name")
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_llmbench.robust import NORMAL, median
+from pytest_llmbench.core.robust import NORMAL, median
 
 if TYPE_CHECKING:
-    from pytest_llmbench.models import Flags, Floats
+    from pytest_llmbench.core.models import Flags, Floats
 
 SMALLEST_SHARE = 0.15
 FEWEST_STEPS = 5

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pytest_llmbench.core.robust import TRIMMED, median, winsorised
 from pytest_llmbench.judge.margin import probability
 from pytest_llmbench.judge.sample import LARGEST_CORRELATION
-from pytest_llmbench.robust import TRIMMED, median, winsorised
 
 if TYPE_CHECKING:
-    from pytest_llmbench.models import Floats, Integers
+    from pytest_llmbench.core.models import Floats, Integers
 
 SMALLEST_CHANGE = 0.01
 LEVEL = 0.01

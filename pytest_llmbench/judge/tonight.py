@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from pytest_llmbench import wording
+from pytest_llmbench.core import formatting
+from pytest_llmbench.core.models import Evidence, Measurement, Note
 from pytest_llmbench.judge import hiccup, nights
 from pytest_llmbench.judge.estimate import disagree, noise_of
 from pytest_llmbench.judge.shape import Shape, look
-from pytest_llmbench.models import Evidence, Measurement, Note
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ def tonight_of(newest: Measurement, evidence: Evidence) -> Tonight:
     notes = (*usual.notes, *(Note("repeat-lost", f"a repeat cannot be judged: {one.problems[0].text}") for one in lost))
     if len(runs) == 1:
         return Tonight(runs, usual.runs, (*notes, *_unknown_build(newest, evidence)))
-    shown = wording.listed([wording.seconds(run.statistic_seconds) for run in runs])
+    shown = formatting.listed([formatting.seconds(run.statistic_seconds) for run in runs])
     apart = disagree(usual.runs, noise_of(evidence, older))
     if apart and not newest.run.found.launch:
         text = f"{len(runs)} repeats differ too much, the newest decides: {shown}"

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from pytest_llmbench.jobs import LaunchFacts, Purpose
-from pytest_llmbench.wording import counted
+from pytest_llmbench.core.formatting import counted
+from pytest_llmbench.core.models.jobs import LaunchFacts, Purpose
 
 DEPTH = 12
 ENTRIES = 50_000

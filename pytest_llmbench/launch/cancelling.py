@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from pytest_llmbench.jobs import Job, Phase
+from pytest_llmbench.core.models.jobs import Job, Phase
 from pytest_llmbench.launch.launchers import Launcher, by_scheduler
 from pytest_llmbench.launch.slurm import SlurmAway
 

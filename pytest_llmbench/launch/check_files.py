@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_llmbench.jobs import Purpose
+from pytest_llmbench.core.models.jobs import Purpose
 from pytest_llmbench.launch.artifacts import checkpoint_problem
 from pytest_llmbench.launch.environment import IMAGE, missing
 from pytest_llmbench.launch.problems import Finding, Planned

@@ -10,13 +10,13 @@ from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Protocol
 
-from pytest_llmbench.errors import LaunchError, did_you_mean
-from pytest_llmbench.jobs import Cluster
+from pytest_llmbench.core.errors import LaunchError, did_you_mean
+from pytest_llmbench.core.formatting import listed
+from pytest_llmbench.core.models.jobs import Cluster
 from pytest_llmbench.launch.check_files import script_of
 from pytest_llmbench.launch.problems import Finding, Planned
 from pytest_llmbench.launch.rows import seconds_of
 from pytest_llmbench.launch.slurm import Partition
-from pytest_llmbench.wording import listed
 
 HEAD = 64 * 1024
 """The #SBATCH lines stand at the beginning of a script; so many bytes of it are read."""

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pytest_llmbench.errors import LaunchError
-from pytest_llmbench.jobs import Cluster, Installed, Pairs
+from pytest_llmbench.core.errors import LaunchError
+from pytest_llmbench.core.models.jobs import Cluster, Installed, Pairs
+from pytest_llmbench.core.yamlfile.document import read_document
+from pytest_llmbench.core.yamlfile.read import read_entry
+from pytest_llmbench.core.yamlfile.schema import Converted, Entry, Fields, Items, Names, Nullable, Number, Report, Text
 from pytest_llmbench.launch.runner import Runner
-from pytest_llmbench.yamlfile.document import read_document
-from pytest_llmbench.yamlfile.read import read_entry
-from pytest_llmbench.yamlfile.schema import Converted, Entry, Fields, Items, Names, Nullable, Number, Report, Text
 
 LLMB_RUN_FILE = "cluster_config.yaml"
 

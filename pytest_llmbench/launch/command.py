@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_llmbench.errors import LaunchError
-from pytest_llmbench.jobs import Cluster, Command, Installed, LaunchFacts, Purpose
+from pytest_llmbench.core.errors import LaunchError
+from pytest_llmbench.core.models import Key
+from pytest_llmbench.core.models.jobs import Cluster, Command, Installed, LaunchFacts, Purpose
 from pytest_llmbench.launch import fit
 from pytest_llmbench.launch.cluster import filled
-from pytest_llmbench.models import Key
 
 _PARTS = re.compile(r"(\{\{|\}\})|\{(\w+)\}|\$(?:(\w+)|\{(\w+)\})", re.ASCII)
 _OPTIONAL = ("account", "partition")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pytest_llmbench.errors import LaunchError
+from pytest_llmbench.core.errors import LaunchError
 
 NAME = "launch.db"
 SCHEMA = 1

@@ -9,9 +9,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from pytest_llmbench.jobs import JobSpec, JobStatus, Pairs, Phase, Purpose
+from pytest_llmbench.core.models import Key
+from pytest_llmbench.core.models.jobs import JobSpec, JobStatus, Pairs, Phase, Purpose
 from pytest_llmbench.launch.redaction import MASK, redacted, secret_values
-from pytest_llmbench.models import Key
 
 SHORTEST = 4
 """A shorter secret value is only hidden where its variable is: in another text it means nothing, as `1` does."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from pytest_llmbench.errors import LaunchError
-from pytest_llmbench.jobs import Job, JobEnd, JobSpec, JobStatus, Phase
+from pytest_llmbench.core.errors import LaunchError
+from pytest_llmbench.core.models.jobs import Job, JobEnd, JobSpec, JobStatus, Phase
 from pytest_llmbench.launch.cancelling import cancelled
 from pytest_llmbench.launch.launchers import Launcher, Scheduler, by_scheduler, launcher_of
 from pytest_llmbench.launch.progress import Progress, summary

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_llmbench.errors import LaunchError
-from pytest_llmbench.jobs import Job
+from pytest_llmbench.core.errors import LaunchError
+from pytest_llmbench.core.models.jobs import Job
 from pytest_llmbench.launch.database import NAME
 from pytest_llmbench.launch.encoding import decode_spec, decode_status, encode_status
 from pytest_llmbench.launch.process import Process

@@ -6,8 +6,9 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 
-from pytest_llmbench.errors import LaunchError
-from pytest_llmbench.jobs import Cluster, Installed, JobSpec, LaunchFacts, Pairs, Purpose
+from pytest_llmbench.core.errors import LaunchError
+from pytest_llmbench.core.models import Baseline
+from pytest_llmbench.core.models.jobs import Cluster, Installed, JobSpec, LaunchFacts, Pairs, Purpose
 from pytest_llmbench.launch import fit
 from pytest_llmbench.launch.cluster import filled
 from pytest_llmbench.launch.command import (
@@ -22,7 +23,6 @@ from pytest_llmbench.launch.command import (
     source_of,
 )
 from pytest_llmbench.launch.redaction import secret_names
-from pytest_llmbench.models import Baseline
 
 PASSED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TZ", "TMPDIR", "SLURM_CONF")
 """What a command needs of the machine that it runs on; nothing else of the caller's but what the document names."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pytest_llmbench.jobs import Checkpointing, Command, LaunchFacts, Pairs, Profiling
-from pytest_llmbench.models import Recipe
+from pytest_llmbench.core.models import Recipe
+from pytest_llmbench.core.models.jobs import Checkpointing, Command, LaunchFacts, Pairs, Profiling
 
 GIGABYTE = 10**9
 

@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping
 from textwrap import fill
 
-from pytest_llmbench.errors import LaunchError, did_you_mean
-from pytest_llmbench.jobs import Cluster, Command, Installed, LaunchFacts
-from pytest_llmbench.models import Baseline, Configuration, Key
-from pytest_llmbench.wording import counted, listed
+from pytest_llmbench.core.errors import LaunchError, did_you_mean
+from pytest_llmbench.core.formatting import counted, listed
+from pytest_llmbench.core.models import Baseline, Configuration, Key
+from pytest_llmbench.core.models.jobs import Cluster, Command, Installed, LaunchFacts
 
 DEFAULT_HOURS = 50.0
 SHOWN = 5

@@ -11,8 +11,8 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-from pytest_llmbench.errors import LaunchError
-from pytest_llmbench.jobs import Job, JobSpec, JobStatus
+from pytest_llmbench.core.errors import LaunchError
+from pytest_llmbench.core.models.jobs import Job, JobSpec, JobStatus
 from pytest_llmbench.launch import database, entries, lock, sessions
 from pytest_llmbench.launch.encoding import encode_spec
 from pytest_llmbench.launch.entries import Entry

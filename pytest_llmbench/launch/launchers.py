@@ -14,8 +14,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from pytest_llmbench.errors import LaunchError, did_you_mean
-from pytest_llmbench.jobs import Job, JobSpec, JobStatus
+from pytest_llmbench.core.errors import LaunchError, did_you_mean
+from pytest_llmbench.core.models.jobs import Job, JobSpec, JobStatus
 from pytest_llmbench.launch import process, submissions
 from pytest_llmbench.launch.local import LocalLauncher
 from pytest_llmbench.launch.redaction import redacted

@@ -15,15 +15,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_llmbench.errors import LaunchError
-from pytest_llmbench.jobs import Job, JobStatus, Phase, Purpose
+from pytest_llmbench.core.errors import LaunchError
+from pytest_llmbench.core.models.jobs import Job, JobStatus, Phase, Purpose
 from pytest_llmbench.launch import process
 from pytest_llmbench.launch.redaction import redacted
 from pytest_llmbench.launch.submissions import Submission, SubmitError, doubt
 
 if TYPE_CHECKING:
+    from pytest_llmbench.core.models import Key
     from pytest_llmbench.launch.journal import Journal
-    from pytest_llmbench.models import Key
 
 EXIT = "job.exit"
 CANCELLED = "job.cancelled"

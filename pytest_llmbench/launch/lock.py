@@ -7,7 +7,7 @@ import os
 import socket
 from pathlib import Path
 
-from pytest_llmbench.errors import LaunchError
+from pytest_llmbench.core.errors import LaunchError
 
 
 def take(path: Path) -> int | None:

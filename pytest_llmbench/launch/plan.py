@@ -6,11 +6,11 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from textwrap import fill
 
-from pytest_llmbench.jobs import JobSpec, Purpose
+from pytest_llmbench.core.formatting import counted
+from pytest_llmbench.core.models.jobs import JobSpec, Purpose
 from pytest_llmbench.launch.fit import allow
 from pytest_llmbench.launch.problems import Planned, Problem, told
 from pytest_llmbench.launch.redaction import redacted, shown
-from pytest_llmbench.wording import counted
 
 WIDTH = 79
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from pytest_llmbench.jobs import Cluster
+from pytest_llmbench.core.models.jobs import Cluster
 from pytest_llmbench.launch import check_files
 from pytest_llmbench.launch.check_files import Machine
 from pytest_llmbench.launch.check_slurm import Scheduler, check_slurm

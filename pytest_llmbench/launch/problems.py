@@ -6,8 +6,8 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from pytest_llmbench.jobs import JobSpec, LaunchFacts
-from pytest_llmbench.wording import counted, listed, printable
+from pytest_llmbench.core.formatting import counted, listed, printable
+from pytest_llmbench.core.models.jobs import JobSpec, LaunchFacts
 
 WIDTH = 79
 SHOWN = 5

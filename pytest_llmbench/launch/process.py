@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_llmbench.errors import LaunchError
+from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.launch import procfs
 from pytest_llmbench.launch.redaction import MASK
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_llmbench.errors import LaunchError
+from pytest_llmbench.core.errors import LaunchError
 
 
 @dataclass(frozen=True, slots=True)

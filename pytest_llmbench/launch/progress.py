@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 
-from pytest_llmbench.jobs import Job, JobEnd, Phase
-from pytest_llmbench.wording import listed, printable
+from pytest_llmbench.core.formatting import listed, printable
+from pytest_llmbench.core.models.jobs import Job, JobEnd, Phase
 
 LastStep = Callable[[Job], tuple[int, int | None, float] | None]
 """How far the log of a job is: steps done, of how many (None: unknown), seconds that one takes."""

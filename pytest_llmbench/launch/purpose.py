@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_llmbench.errors import LaunchError, did_you_mean
-from pytest_llmbench.jobs import Checkpointing, LaunchFacts, Pairs, Profiling, Purpose
+from pytest_llmbench.core.errors import LaunchError, did_you_mean
+from pytest_llmbench.core.models.jobs import Checkpointing, LaunchFacts, Pairs, Profiling, Purpose
 from pytest_llmbench.launch.artifacts import checkpoint_problem
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pytest_llmbench.models import Configuration, Key
+    from pytest_llmbench.core.models import Configuration, Key
 
 EXAMPLE = "--llmb-profile=start:20,stop:30,ranks:0+1,gpu_metrics,cpu"
 NUMBERS = ("start", "stop")

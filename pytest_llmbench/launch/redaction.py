@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterable, Mapping
 from urllib.parse import quote, quote_plus
 
-from pytest_llmbench.jobs import JobSpec, Pairs
+from pytest_llmbench.core.models.jobs import JobSpec, Pairs
 
 MASK = "***"
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import product
 
-from pytest_llmbench.jobs import JobStatus, Phase
+from pytest_llmbench.core.models.jobs import JobStatus, Phase
 from pytest_llmbench.launch.states import SUCCESS, phase_of
 
 SACCT_FIELDS = "JobIDRaw,State,ExitCode,DerivedExitCode,ElapsedRaw,Submit,Start,End,NodeList"

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from pytest_llmbench.errors import LaunchError, did_you_mean
+from pytest_llmbench.core.errors import LaunchError, did_you_mean
+from pytest_llmbench.core.formatting import listed
 from pytest_llmbench.launch import lock
-from pytest_llmbench.wording import listed
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pytest_llmbench.errors import LaunchError
-from pytest_llmbench.jobs import Cluster, Installed, JobSpec, LaunchFacts, Pairs, Purpose
+from pytest_llmbench.core.errors import LaunchError
+from pytest_llmbench.core.models import Key
+from pytest_llmbench.core.models.jobs import Cluster, Installed, JobSpec, LaunchFacts, Pairs, Purpose
 from pytest_llmbench.launch import check_files
 from pytest_llmbench.launch.check_files import STAGES, Machine
 from pytest_llmbench.launch.cluster import filled
 from pytest_llmbench.launch.problems import Finding, Planned, grouped, told
 from pytest_llmbench.launch.redaction import secret_names
-from pytest_llmbench.models import Key
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _OPTIONAL = {"{account}": "-A", "{partition}": "-p"}

@@ -14,14 +14,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
-from pytest_llmbench.errors import LaunchError
-from pytest_llmbench.jobs import Blame, JobStatus, Phase
+from pytest_llmbench.core.errors import LaunchError
+from pytest_llmbench.core.formatting import printable
+from pytest_llmbench.core.models.jobs import Blame, JobStatus, Phase
 from pytest_llmbench.launch.plan import command_line
 from pytest_llmbench.launch.redaction import redacted
 from pytest_llmbench.launch.setup import SetupStep
 from pytest_llmbench.launch.states import end_of, never_starts
 from pytest_llmbench.launch.submissions import read_sbatch
-from pytest_llmbench.wording import printable
 
 LAST_LINES = 8
 POLL_SECONDS = 5.0

@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from pytest_llmbench.errors import LaunchError
-from pytest_llmbench.jobs import JobStatus
+from pytest_llmbench.core.errors import LaunchError
+from pytest_llmbench.core.models.jobs import JobStatus
 from pytest_llmbench.launch.rows import (
     SACCT_FIELDS,
     SQUEUE_FIELDS,

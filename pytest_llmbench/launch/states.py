@@ -6,7 +6,7 @@ import re
 import signal
 from dataclasses import replace
 
-from pytest_llmbench.jobs import Blame, JobEnd, JobStatus, Phase
+from pytest_llmbench.core.models.jobs import Blame, JobEnd, JobStatus, Phase
 
 SUCCESS = "0:0"
 OUT_OF_MEMORY_SIGNAL = 125

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_llmbench.errors import LaunchError
-from pytest_llmbench.jobs import Job
+from pytest_llmbench.core.errors import LaunchError
+from pytest_llmbench.core.formatting import counted, listed, printable
+from pytest_llmbench.core.models.jobs import Job
 from pytest_llmbench.launch.redaction import MASK
-from pytest_llmbench.wording import counted, listed, printable
 
 Reader = Callable[[str], Sequence["Submission"]]
 

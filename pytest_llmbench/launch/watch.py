@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from pytest_llmbench.errors import LaunchError
-from pytest_llmbench.jobs import Blame, Job, JobEnd, JobStatus, Phase
+from pytest_llmbench.core.errors import LaunchError
+from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobStatus, Phase
 from pytest_llmbench.launch.progress import duration
 from pytest_llmbench.launch.states import end_of, lasting, never_starts
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_llmbench.measure import derive
+from pytest_llmbench.core import throughput as derive
+from pytest_llmbench.core.metric_definitions import BUDGETED, METRICS
+from pytest_llmbench.core.models import LOAD, SAVE, Baseline, CheckpointRecord, Checkpoints, Metric
+from pytest_llmbench.core.robust import mean, trimmed_mean
 from pytest_llmbench.measure.timing import Timing
-from pytest_llmbench.models import LOAD, SAVE, Baseline, CheckpointRecord, Checkpoints, Metric
-from pytest_llmbench.quantities import BUDGETED, METRICS
-from pytest_llmbench.robust import mean, trimmed_mean
 
 if TYPE_CHECKING:
-    from pytest_llmbench.models import Floats
+    from pytest_llmbench.core.models import Floats
 
 
 def metric(name: str, value: float, standard_deviation: float | None = None) -> Metric:

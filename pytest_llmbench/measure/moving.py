@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pytest_llmbench.core.models import Steps
 from pytest_llmbench.measure.timing import LONGEST_SECONDS
-from pytest_llmbench.models import Steps
 
 if TYPE_CHECKING:
-    from pytest_llmbench.models import Floats
+    from pytest_llmbench.core.models import Floats
 
 KNOWN = 5
 """The number of steps in a mean that has been seen (NeMo 1)."""

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_llmbench import wording
+from pytest_llmbench.core import formatting
+from pytest_llmbench.core.models import Baseline, Note, Run, Steps, Window
 from pytest_llmbench.measure import stated, training
 from pytest_llmbench.measure.checks import is_begun_again
 from pytest_llmbench.measure.timing import Timing
 from pytest_llmbench.measure.window import Choice, in_window, is_inside
-from pytest_llmbench.models import Baseline, Note, Run, Steps, Window
 
 if TYPE_CHECKING:
-    from pytest_llmbench.models import Flags
+    from pytest_llmbench.core.models import Flags
 
 DROPPED = {
     "torn": ("torn record", "dropped"),
@@ -60,7 +60,7 @@ def notes(run: Run, choice: Choice, timed: Timing, baseline: Baseline) -> Iterat
     yield from _assumptions(run, baseline)
     for dropped in choice.attempt.log.dropped:
         noun, fate = DROPPED.get(dropped.reason, ("record", f"dropped ({dropped.reason})"))
-        text = f"{wording.counted(dropped.count, noun)} {fate}; the first: {dropped.example}"
+        text = f"{formatting.counted(dropped.count, noun)} {fate}; the first: {dropped.example}"
         yield Note(dropped.reason, text, dropped.first_line)
 
 
@@ -85,10 +85,10 @@ def _set_aside(timed: Timing, window: Window) -> Iterator[Note]:
         yield _first(steps, impossible, "impossible-steps", text)
     dispatched = steps.asynchronous & ~is_inside(steps, window)
     if dispatched.any():
-        text = f"{wording.counted(int(dispatched.sum()), 'step')} only dispatched when timed, set aside; first step"
+        text = f"{formatting.counted(int(dispatched.sum()), 'step')} only dispatched when timed, set aside; first step"
         yield _first(steps, dispatched, "asynchronous-dispatch", text)
     if untimed.any():
-        text = f"{wording.counted(int(untimed.sum()), 'step')} without a time, set aside; first step"
+        text = f"{formatting.counted(int(untimed.sum()), 'step')} without a time, set aside; first step"
         yield _first(steps, untimed, "untimed-steps", text)
 
 
@@ -99,7 +99,7 @@ def _averaged(window: Steps) -> Iterator[Note]:
         return
     fewest, most = int(window.mean_of[several].min()), int(window.mean_of.max())
     many = f"{most}" if fewest == most else f"{fewest} to {most}"
-    values = wording.counted(len(window), "time")
+    values = formatting.counted(len(window), "time")
     which = "each time is the mean" if several.all() else f"{int(several.sum())} of {values} are the means"
     count = f": {values} for {int(window.mean_of.sum())} steps" if several.all() else ""
     yield _first(window, several, "interval-mean", f"{which} of {many} steps{count}; the first is at step")
@@ -108,16 +108,15 @@ def _averaged(window: Steps) -> Iterator[Note]:
 def _filled(timed: Timing) -> Iterator[Note]:
     which = timed.filled & timed.counted
     if which.any():
-        text = (
-            f"{wording.counted(int(which.sum()), 'step')} without a printed time: it follows from tokens/s, first step"
-        )
+        steps = formatting.counted(int(which.sum()), "step")
+        text = f"{steps} without a printed time: it follows from tokens/s, first step"
         yield _first(timed.steps, which, "time-from-tokens", text)
 
 
 def _unprinted_losses(steps: Steps, window: Window) -> Iterator[Note]:
     which = ~steps.has_loss & (steps.index < window.first)
     if which.any():
-        text = f"{wording.counted(int(which.sum()), 'step')} before the window without a loss, first step"
+        text = f"{formatting.counted(int(which.sum()), 'step')} before the window without a loss, first step"
         yield _first(steps, which, "loss-missing-before", text)
 
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from pytest_llmbench.models import Configuration, Key
+from pytest_llmbench.core.models import Configuration, Key
 
 
 def families(configurations: Sequence[Configuration]) -> tuple[tuple[Configuration, ...], ...]:

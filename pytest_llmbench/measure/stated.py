@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from pytest_llmbench.measure.timing import Timing
-from pytest_llmbench.measure.window import Choice, begins
-from pytest_llmbench.models import (
+from pytest_llmbench.core.models import (
     BATCH,
     GPUS,
     LAYERS,
@@ -27,10 +25,12 @@ from pytest_llmbench.models import (
     Statement,
     Steps,
 )
-from pytest_llmbench.robust import median
+from pytest_llmbench.core.robust import median
+from pytest_llmbench.measure.timing import Timing
+from pytest_llmbench.measure.window import Choice, begins
 
 if TYPE_CHECKING:
-    from pytest_llmbench.models import Floats
+    from pytest_llmbench.core.models import Floats
 
 FULL = 0.75
 """Share of target tokens below which a step is not of the whole batch: padding takes less, or its shapes say more."""

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_llmbench.measure import derive
+from pytest_llmbench.core import throughput as derive
+from pytest_llmbench.core.models import Baseline, Steps
 from pytest_llmbench.measure.window import in_window
-from pytest_llmbench.models import Baseline, Steps
 
 if TYPE_CHECKING:
-    from pytest_llmbench.models import Flags
+    from pytest_llmbench.core.models import Flags
 
 LONGEST_SECONDS = 1e6
 """A step time from here on (11 days) is no step time."""

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from pytest_llmbench import wording
+from pytest_llmbench.core import formatting
+from pytest_llmbench.core.models import ENGINE, OBJECTIVE, Baseline, Note, Problem, Reason, Run, Steps
+from pytest_llmbench.core.robust import median
 from pytest_llmbench.measure.timing import Timing
 from pytest_llmbench.measure.window import Choice
-from pytest_llmbench.models import ENGINE, OBJECTIVE, Baseline, Note, Problem, Reason, Run, Steps
-from pytest_llmbench.robust import median
 
 if TYPE_CHECKING:
-    from pytest_llmbench.models import Floats
+    from pytest_llmbench.core.models import Floats
 
 ENOUGH_DIGITS = 6
 """A loss that stands still in so many digits stands still."""
@@ -85,7 +85,7 @@ def notes(run: Run, choice: Choice, timed: Timing, baseline: Baseline) -> Iterat
         yield Note("unverified-loss", "this rank prints no loss: it would not show that the run diverged", line)
     skipped, every = _skipped(window)
     if skipped:
-        text = f"{skipped} of {wording.counted(every, 'step')} in the window were skipped: they moved no weight"
+        text = f"{skipped} of {formatting.counted(every, 'step')} in the window were skipped: they moved no weight"
         yield Note("skipped-steps", text, line)
 
 
@@ -106,7 +106,7 @@ def _without_update(choice: Choice, window: Steps) -> Iterator[str]:
         yield "the learning rate is 0 in every step of the window: nothing was learned"
     skipped, every = _skipped(window)
     if skipped > MOST_SKIPPED * every:
-        yield f"{skipped} of {wording.counted(every, 'step')} in the window were skipped: they moved no weight"
+        yield f"{skipped} of {formatting.counted(every, 'step')} in the window were skipped: they moved no weight"
 
 
 def _without_loss(run: Run, choice: Choice, window: Steps, baseline: Baseline) -> Iterator[str]:

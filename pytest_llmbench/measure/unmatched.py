@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 
-from pytest_llmbench.models import Architecture, Baseline, Configuration, Key, Parallelism, Run, Source, Window
+from pytest_llmbench.core.models import Architecture, Baseline, Configuration, Key, Parallelism, Run, Source, Window
 
 NO_CONFIGURATION = Key("", "", "", "", "", 1)
 """The key of a stand-in."""

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_llmbench.models import PROFILER, Attempt, Segment, Steps, Window
-from pytest_llmbench.robust import mean, trimmed_mean
+from pytest_llmbench.core.models import PROFILER, Attempt, Segment, Steps, Window
+from pytest_llmbench.core.robust import mean, trimmed_mean
 
 if TYPE_CHECKING:
-    from pytest_llmbench.models import Flags, Floats, Integers
+    from pytest_llmbench.core.models import Flags, Floats, Integers
 
 
 @dataclass(frozen=True, slots=True)

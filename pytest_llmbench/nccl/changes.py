@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pytest_llmbench.errors import LogError
+from pytest_llmbench.core.errors import LogError
+from pytest_llmbench.core.formatting import counted, difference
 from pytest_llmbench.nccl.kinds import Kind
 from pytest_llmbench.nccl.trace import Trace
-from pytest_llmbench.wording import counted, difference
 
 TOLERANCE = 0.01
 """Smaller changes of a share or a ratio are not told: traces begin and end within a step."""

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 
-from pytest_llmbench.errors import LogError
+from pytest_llmbench.core.errors import LogError
+from pytest_llmbench.core.urls import is_remote
 from pytest_llmbench.files import standard_input
 from pytest_llmbench.files.compressed import Stream
 from pytest_llmbench.files.stores import Stores
 from pytest_llmbench.nccl.records import Counts, count, pieces
 from pytest_llmbench.nccl.trace import Trace, summed
-from pytest_llmbench.urls import is_remote
 
 LARGE = 1 << 25
 """Bytes from which on it pays to start other processes."""

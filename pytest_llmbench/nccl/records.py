@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from pytest_llmbench.errors import LogError
+from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.nccl.kinds import OPERATIONS, Kind, kind_of
 
 PIECE = 1 << 18

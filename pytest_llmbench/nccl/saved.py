@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from pytest_llmbench.errors import LogError, RecordError
+from pytest_llmbench.core.errors import LogError, RecordError
 from pytest_llmbench.files.stores import Stores
 from pytest_llmbench.nccl.changes import Comparison
 from pytest_llmbench.nccl.kinds import Kind

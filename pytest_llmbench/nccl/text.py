@@ -6,11 +6,11 @@ import textwrap
 from collections import Counter
 from collections.abc import Sequence
 
+from pytest_llmbench.core.formatting import counted, printable
 from pytest_llmbench.nccl.changes import Change, Comparison, binary, percent, sizes
 from pytest_llmbench.nccl.kinds import PER_RANK
 from pytest_llmbench.nccl.records import MEMBERS
 from pytest_llmbench.nccl.trace import Row, Trace
-from pytest_llmbench.wording import counted, printable
 
 WIDTH = 79
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from pytest_llmbench.models import Ending, ParsedLog
+from pytest_llmbench.core.models import Ending, ParsedLog
 from pytest_llmbench.parse.dropped import printable
 from pytest_llmbench.parse.tracebacks import HEAD
 

@@ -9,7 +9,7 @@ from decimal import Decimal
 from enum import Enum
 from typing import NamedTuple
 
-from pytest_llmbench.models import LOAD, SAVE, CheckpointRecord, Checkpoints, Segment
+from pytest_llmbench.core.models import LOAD, SAVE, CheckpointRecord, Checkpoints, Segment
 from pytest_llmbench.parse.ranks import rank_of
 from pytest_llmbench.parse.records import line_stop
 from pytest_llmbench.parse.scan import Hit

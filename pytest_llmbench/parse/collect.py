@@ -7,7 +7,7 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from pytest_llmbench.models import ParsedLog, Unread
+from pytest_llmbench.core.models import ParsedLog, Unread
 from pytest_llmbench.parse import checkpoints, environment, facts, regex, stated, uniform
 from pytest_llmbench.parse.dialects import DIALECTS, NO_TOTAL, SEPARATORS, Dialect, Grammar, grammar
 from pytest_llmbench.parse.dropped import OTHER_DIALECT, REPEATED, TORN, Tally, printable
@@ -21,7 +21,7 @@ from pytest_llmbench.parse.segments import Marks, segments, uniform_segments
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from pytest_llmbench.models import RegexDialect, Segment
+    from pytest_llmbench.core.models import RegexDialect, Segment
 
 STEP_NEEDLES = {needle: name for name, dialect in DIALECTS.items() for needle in dialect.needles}
 MARKS = frozenset(needle for dialect in DIALECTS.values() for needle in dialect.starts + dialect.ends)

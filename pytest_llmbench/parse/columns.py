@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_llmbench.models import Steps
+from pytest_llmbench.core.models import Steps
 from pytest_llmbench.parse.records import NAN, StepRecord
 
 if TYPE_CHECKING:
-    from pytest_llmbench.models import Floats
+    from pytest_llmbench.core.models import Floats
 
 
 def columns(records: Iterable[StepRecord]) -> Steps:

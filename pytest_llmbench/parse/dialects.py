@@ -8,7 +8,7 @@ from functools import cache
 from importlib import import_module
 from typing import cast
 
-from pytest_llmbench.dialects import FIRST_STEP
+from pytest_llmbench.core.dialects import FIRST_STEP
 from pytest_llmbench.parse import uniform
 from pytest_llmbench.parse.dropped import Tally
 from pytest_llmbench.parse.records import Origin, StepRecord, Torn, Unmatched

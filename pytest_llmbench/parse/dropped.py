@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_llmbench.models import Dropped
+from pytest_llmbench.core.models import Dropped
 
 TORN = "torn"
 """A record that was cut, or had foreign text in it."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from pytest_llmbench.models import Ending, Segment
+from pytest_llmbench.core.models import Ending, Segment
 from pytest_llmbench.parse.cause import FAILURES, ORDERLY, PLACES, decided
 from pytest_llmbench.parse.dropped import printable
 from pytest_llmbench.parse.ranks import rank_of

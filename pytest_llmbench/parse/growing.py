@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pytest_llmbench.core.models import ParsedLog, RegexDialect
 from pytest_llmbench.files.local import File
-from pytest_llmbench.models import ParsedLog, RegexDialect
 from pytest_llmbench.parse.collect import Collector
 from pytest_llmbench.parse.scan import PIECE, Sliding
 

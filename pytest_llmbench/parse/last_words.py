@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pytest_llmbench.wording import printable
+from pytest_llmbench.core.formatting import printable
 
 LINE_LENGTH = 200
 LAST_BYTES = 8192

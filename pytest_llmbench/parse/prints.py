@@ -9,11 +9,11 @@ from copy import copy
 from itertools import pairwise
 from typing import NamedTuple
 
-from pytest_llmbench.models import RegexDialect
+from pytest_llmbench.core.models import RegexDialect
+from pytest_llmbench.core.patterns import RATE
 from pytest_llmbench.parse.dropped import RATE_OF_SAMPLES, RUNNING_AVERAGE, Tally, printable
 from pytest_llmbench.parse.records import StepRecord
 from pytest_llmbench.parse.units import unit_at
-from pytest_llmbench.patterns import RATE
 
 BEFORE, BEHIND = 48, 24
 """Bytes before and behind a time that say what it is."""

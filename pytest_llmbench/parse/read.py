@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from pytest_llmbench.core.models import Ending, ParsedLog, RegexDialect
 from pytest_llmbench.files import local
 from pytest_llmbench.files.compressed import HEAD, Stream, method_of
-from pytest_llmbench.models import Ending, ParsedLog, RegexDialect
 from pytest_llmbench.parse.collect import Collector
 from pytest_llmbench.parse.endings import NEEDLES, Endings, of_file
 from pytest_llmbench.parse.fingerprint import Fingerprint, sample

@@ -10,7 +10,8 @@ from copy import copy
 from itertools import pairwise
 from typing import Any
 
-from pytest_llmbench.models import RegexDialect
+from pytest_llmbench.core.models import RegexDialect
+from pytest_llmbench.core.patterns import RATE, REQUIRED, UNITS, compiled, named_groups
 from pytest_llmbench.parse import units
 from pytest_llmbench.parse.dialects import Dialect, Grammar, Timer
 from pytest_llmbench.parse.dropped import TORN, Tally
@@ -28,7 +29,6 @@ from pytest_llmbench.parse.records import (
     printed_unit,
 )
 from pytest_llmbench.parse.scan import REACH_BACK, Hit
-from pytest_llmbench.patterns import RATE, REQUIRED, UNITS, compiled, named_groups
 
 COLOUR = re.compile(rb"\x1b\[[\d;]*m")
 COLOURED_NUMBER = re.compile(rb"[\d.,]\x1b\[[\d;]*m[\d.,]")

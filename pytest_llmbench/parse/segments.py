@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from pytest_llmbench.models import Segment, Steps
+from pytest_llmbench.core.models import Segment, Steps
 from pytest_llmbench.parse.columns import columns
 from pytest_llmbench.parse.dialects import Settler, Timer
 from pytest_llmbench.parse.dropped import OTHER_RANK, REPEAT_DISAGREES, REPEATED, TORN, Tally, printable

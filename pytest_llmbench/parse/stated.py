@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from pytest_llmbench.models import (
+from pytest_llmbench.core.models import (
     BATCH,
     ENGINE,
     GPUS,

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from pytest_llmbench.models import Steps
+from pytest_llmbench.core.models import Steps
 from pytest_llmbench.parse.ranks import rank_of
 from pytest_llmbench.parse.records import digits
 from pytest_llmbench.parse.scan import REACH, REACH_BACK, Hit
 
 if TYPE_CHECKING:
-    from pytest_llmbench.models import Flags, Floats, Integers
+    from pytest_llmbench.core.models import Flags, Floats, Integers
 
 Values = Sequence[float]
 Column = TypeVar("Column", bound="np.ndarray[Any, Any]")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from pytest_llmbench.patterns import RATE
+from pytest_llmbench.core.patterns import RATE
 
 MULTIPLES = {b"K": 1e3, b"k": 1e3, b"M": 1e6, b"G": 1e9}
 """How frameworks shorten large numbers: `4.71K`."""

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pytest_llmbench.models import Caution, CautionCode
+from pytest_llmbench.core.models import Caution, CautionCode
 
 SLOWER = ("SLOWER", "REGRESSION")
 """Verdicts of checks that know of something slower: where their item passed, nobody asked it to fail."""

@@ -13,8 +13,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from pytest_llmbench.errors import ReportError
-from pytest_llmbench.models import Caution
+from pytest_llmbench.core.errors import ReportError
+from pytest_llmbench.core.models import Caution
 from pytest_llmbench.report.terminal import count, counts, worst
 
 SCHEMA = 1

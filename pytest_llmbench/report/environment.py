@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping
 
-from pytest_llmbench import wording
+from pytest_llmbench.core import formatting
 
 LABELS = {
     "cuda": "CUDA",
@@ -23,7 +23,7 @@ LONGEST = 200
 
 def line(environment: Mapping[str, str]) -> str:
     """Return `driver 570.133.20, framework nemo2 25.04, NCCL 2.26.6`; empty where nothing is known."""
-    told = (f"{label(name)} {wording.setting(name, text)}" for name, text in environment.items())
+    told = (f"{label(name)} {formatting.setting(name, text)}" for name, text in environment.items())
     return textwrap.shorten(", ".join(told), LONGEST, placeholder=" ...")
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pytest_llmbench import wording
-from pytest_llmbench.errors import LogError
+from pytest_llmbench.core import formatting
+from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.files import local
 from pytest_llmbench.files.compressed import Stream
 from pytest_llmbench.files.packed import archive_of, members
@@ -109,4 +109,4 @@ def _pieces(blocks: Iterable[bytes]) -> Iterator[bytes]:
 def _shown(line: bytes) -> str:
     """Return a line as text: tabs as spaces, what cannot be printed escaped, the rest of a long one left out."""
     text = line[: 4 * WIDEST].decode("utf-8", "replace").rstrip("\r").expandtabs(8)
-    return wording.printable(text if len(text) <= WIDEST and len(line) <= 4 * WIDEST else f"{text[: WIDEST - 3]}...")
+    return formatting.printable(text if len(text) <= WIDEST and len(line) <= 4 * WIDEST else f"{text[: WIDEST - 3]}...")

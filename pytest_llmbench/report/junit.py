@@ -11,7 +11,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
-from pytest_llmbench import wording
+from pytest_llmbench.core import formatting
 from pytest_llmbench.report import environment, jobs
 from pytest_llmbench.report.explain import explain
 from pytest_llmbench.report.outcome import COUNTING, PROPERTIES, properties
@@ -85,7 +85,7 @@ def _lines(one: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     yield from properties(one)
     yield "tolerance", one.get("tolerance")
     if one.get("log_difference") is not None and one["verdict"] in JUDGED:
-        yield "difference", wording.difference(math.exp(one["log_difference"]))
+        yield "difference", formatting.difference(math.exp(one["log_difference"]))
     yield "text", one["text"]
     yield "context", one.get("context")
     if one.get("run"):
@@ -124,7 +124,7 @@ def _run(run: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "run", run["id"]
     yield "job", run["job_id"]
     yield "started", f"{run['started'] or 'at an unknown time'} ({run['started_from']}), {run['age']} old"
-    yield "restart", f"{run['attempt']} (of {wording.counted(run['attempts'], 'log file')})"
+    yield "restart", f"{run['attempt']} (of {formatting.counted(run['attempts'], 'log file')})"
     yield "identified", run["identified"]
 
 

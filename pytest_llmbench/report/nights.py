@@ -6,8 +6,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any
 
-from pytest_llmbench import wording
-from pytest_llmbench.models import Change, Judgement, Night, PastRun
+from pytest_llmbench.core import formatting
+from pytest_llmbench.core.models import Change, Judgement, Night, PastRun
 
 NIGHTS = 365
 """So many of a history stand in an outcome."""
@@ -46,7 +46,7 @@ def _night(night: Night) -> dict[str, Any]:
     return {
         "started": night.started.isoformat(),
         "verdict": NOT_JUDGED,
-        "step_time_seconds": wording.finite(night.statistic_seconds),
+        "step_time_seconds": formatting.finite(night.statistic_seconds),
         "environment": dict(night.environment),
     }
 

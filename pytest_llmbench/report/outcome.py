@@ -7,8 +7,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from pytest_llmbench import wording
-from pytest_llmbench.models import JUDGED, Check, Compared, Measurement, Outcome, Reason, Status, Stray, Verdict
+from pytest_llmbench.core import formatting
+from pytest_llmbench.core.models import JUDGED, Check, Compared, Measurement, Outcome, Reason, Status, Stray, Verdict
 from pytest_llmbench.report import jobs, nights, steps, tries
 from pytest_llmbench.report import judgement as of_judgement
 
@@ -85,7 +85,7 @@ def _looked_into(outcome: Outcome, directory: Path) -> dict[str, Any]:
     told = steps.describe(measurement)
     line, what = _telling(measurement, outcome) if outcome.status is Status.FAILED else (0, "")
     if line and measurement.log:
-        told |= {"excerpt": {"log": wording.place(measurement.log, directory), "line": line, "what": what}}
+        told |= {"excerpt": {"log": formatting.place(measurement.log, directory), "line": line, "what": what}}
     return told
 
 
@@ -115,11 +115,11 @@ def _recorded(outcome: Outcome, directory: Path) -> dict[str, Any]:
         "reason": "recorded",
         "text": outcome.recorded,
         "metrics": {"step_time_seconds": {"value": seconds, "standard_deviation": None, "unit": "s"}},
-        "log_difference": wording.finite(math.log(seconds / outcome.judgement.baseline.step_seconds)),
+        "log_difference": formatting.finite(math.log(seconds / outcome.judgement.baseline.step_seconds)),
         "bound_seconds": None,
         "estimate": None,
         "problems": [],
-        "baselines": [wording.place(path, directory) for path in outcome.baselines],
+        "baselines": [formatting.place(path, directory) for path in outcome.baselines],
     }
 
 
@@ -133,7 +133,7 @@ def describe_stray(stray: Stray, directory: Path) -> dict[str, Any]:
         "status": "failed",
         "reason": str(stray.reason),
         "text": stray.text,
-        "log": wording.place(stray.path, directory),
+        "log": formatting.place(stray.path, directory),
     }
 
 
@@ -165,8 +165,8 @@ def _compared(one: Compared) -> dict[str, Any]:
         "reference": one.reference.id,
         "reference_gpus": one.reference.gpus,
         "baseline": one.baseline,
-        "measured": wording.finite(one.measured),
-        "documented": wording.finite(one.documented),
+        "measured": formatting.finite(one.measured),
+        "documented": formatting.finite(one.documented),
         "verdict": str(one.verdict),
     }
 

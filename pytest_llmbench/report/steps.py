@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pytest_llmbench import wording
-from pytest_llmbench.models import Measurement, Segment
-from pytest_llmbench.robust import stragglers
+from pytest_llmbench.core import formatting
+from pytest_llmbench.core.models import Measurement, Segment
+from pytest_llmbench.core.robust import stragglers
 
 if TYPE_CHECKING:
-    from pytest_llmbench.models import Flags, Integers
+    from pytest_llmbench.core.models import Flags, Integers
 
 MOST = 2000
 """Steps that a report is given; of more, the slow ones and as many of the others, evenly apart."""
@@ -44,7 +44,7 @@ def telling(measurement: Measurement) -> tuple[int, str]:
     if not slow:
         return lines[0], f"step {numbers[0]}, the first of the window"
     place = int(np.argmax(seconds))  # a straggler is above all that is none
-    return lines[place], f"step {numbers[place]}, the slowest of the window: {wording.seconds(seconds[place])}"
+    return lines[place], f"step {numbers[place]}, the slowest of the window: {formatting.seconds(seconds[place])}"
 
 
 def _segment(measurement: Measurement) -> Segment | None:
@@ -70,4 +70,4 @@ def _kept(slow: Flags) -> Integers:
 
 
 def _possible(value: float) -> float | None:
-    return wording.finite(value) if value > 0 else None
+    return formatting.finite(value) if value > 0 else None

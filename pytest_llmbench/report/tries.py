@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pytest_llmbench import wording
-from pytest_llmbench.models import Try
+from pytest_llmbench.core import formatting
+from pytest_llmbench.core.models import Try
 
 MOST = 6
 """Attempts that an explanation lists; the JUnit property names all."""
@@ -16,7 +16,7 @@ def describe(one: Try, directory: Path) -> dict[str, Any]:
     """Return an attempt as plain values; a log below `directory` is shown relative to it."""
     return {
         "number": one.number,
-        "log": wording.place(one.log, directory),
+        "log": formatting.place(one.log, directory),
         "line": one.line,
         "first_step": one.first_step,
         "last_step": one.last_step,

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench.baseline.lint import Arithmetic
-from pytest_llmbench.measure import derive, flops
+from pytest_llmbench.core import flops
+from pytest_llmbench.core import throughput as derive
 
 VALID = """\
 schema: 1

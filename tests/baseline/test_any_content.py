@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from pytest_llmbench.baseline.locate import shipped_baselines
 from pytest_llmbench.baseline.read import baseline_files, read_recipe
-from pytest_llmbench.errors import BaselineError
-from pytest_llmbench.models import Recipe
+from pytest_llmbench.core.errors import BaselineError
+from pytest_llmbench.core.models import Recipe
 
 SMALLEST = min(baseline_files([shipped_baselines()]), key=lambda path: path.stat().st_size)
 LINES = SMALLEST.read_text(encoding="utf-8").splitlines()[:120]

@@ -16,8 +16,8 @@ from pytest_llmbench.baseline.difference_text import records, text
 from pytest_llmbench.baseline.lint import Arithmetic
 from pytest_llmbench.baseline.locate import shipped_baselines
 from pytest_llmbench.baseline.read import read_recipes
-from pytest_llmbench.errors import BaselineError
-from pytest_llmbench.models import Accepted, Baseline, Budget, Recording, RegexDialect, Tolerance
+from pytest_llmbench.core.errors import BaselineError
+from pytest_llmbench.core.models import Accepted, Baseline, Budget, Recording, RegexDialect, Tolerance
 
 SHIPPED = tuple(baseline for recipe in read_recipes([shipped_baselines()]) for baseline in recipe.baselines)
 

@@ -12,7 +12,7 @@ from pytest_llmbench.baseline.lint import Arithmetic, LintReport, at_printed_pre
 from pytest_llmbench.baseline.locate import shipped_baselines
 from pytest_llmbench.baseline.read import baseline_files, read_file, read_recipe, read_recipes
 from pytest_llmbench.baseline.write import write_recorded
-from pytest_llmbench.models import Accepted, Baseline, Erratum, Recording
+from pytest_llmbench.core.models import Accepted, Baseline, Erratum, Recording
 
 Edit = Callable[[str, str, str], LintReport]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench.baseline.locate import shipped_baselines
-from pytest_llmbench.errors import BaselineError
+from pytest_llmbench.core.errors import BaselineError
 
 
 def package(root: Path) -> Path:

@@ -14,9 +14,9 @@ from pytest_llmbench.baseline import fields
 from pytest_llmbench.baseline.fields import FORMULA_NEEDS
 from pytest_llmbench.baseline.locate import shipped_baselines
 from pytest_llmbench.baseline.read import read_file, read_recipe, read_recipes
-from pytest_llmbench.errors import BaselineError
-from pytest_llmbench.measure.flops import FORMULAS
-from pytest_llmbench.models import Tolerance, Window
+from pytest_llmbench.core.errors import BaselineError
+from pytest_llmbench.core.flops import FORMULAS
+from pytest_llmbench.core.models import Tolerance, Window
 
 
 def refused(path: Path, text: str | bytes) -> str:

@@ -13,7 +13,7 @@ from shared_data import shared
 
 from pytest_llmbench.baseline.locate import shipped_baselines
 from pytest_llmbench.baseline.read import read_file, read_recipe, read_recipes
-from pytest_llmbench.models import Baseline, Recipe, Window
+from pytest_llmbench.core.models import Baseline, Recipe, Window
 
 DOCUMENTS = {
     "grok1/24.11": "000_e0e04c4c085ed8d6.txt",

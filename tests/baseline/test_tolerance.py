@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.catalogue import tolerance_of
-from pytest_llmbench.measure import derive
-from pytest_llmbench.models import Tolerance
-from pytest_llmbench.quantities import METRICS
+from pytest_llmbench.core import throughput as derive
+from pytest_llmbench.core.metric_definitions import METRICS
+from pytest_llmbench.core.models import Tolerance
+from pytest_llmbench.core.tolerance import NAMES, merged, parse_tolerances, slot
 from pytest_llmbench.settings import CERTIFIED, DEFAULT_TOLERANCE, Settings
-from pytest_llmbench.tolerance import NAMES, merged, parse_tolerances, slot
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ import pytest
 from baseline.test_shipped import DOCUMENTS, recipe, text_of
 
 from pytest_llmbench.baseline.lint import at_printed_precision
-from pytest_llmbench.measure import derive
-from pytest_llmbench.measure.flops import model_flops, terms
-from pytest_llmbench.models import Baseline, Configuration
+from pytest_llmbench.core import throughput as derive
+from pytest_llmbench.core.flops import model_flops, terms
+from pytest_llmbench.core.models import Baseline, Configuration
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_llmbench.core.errors import LogError
+from pytest_llmbench.core.models import Reason
 from pytest_llmbench.discover.metadata import SIZE_LIMIT, Metadata, interpret, parse, read_metadata
-from pytest_llmbench.errors import LogError
-from pytest_llmbench.models import Reason
 
 
 def said(text: str) -> dict[str, str]:

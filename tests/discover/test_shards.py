@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from discover.conftest import Tree
 
+from pytest_llmbench.core.models import Shards
 from pytest_llmbench.discover import shards
 from pytest_llmbench.discover.shards import shards_of
-from pytest_llmbench.models import Shards
 
 NEMO = "code/nemo_experiments/default/checkpoints"
 

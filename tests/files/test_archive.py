@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from files.written import END, archive, special
 
-from pytest_llmbench.errors import LogError
+from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.files import archive as module
 from pytest_llmbench.files.archive import Member, Reel, is_archive
 from pytest_llmbench.files.headers import BLOCK, SPARSE

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from pytest_llmbench.errors import LogError
+from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.files import compressed
 from pytest_llmbench.files.compressed import SLICE, Stream, method_of
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.errors import LogError
+from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.files import local
 
 SIZE = 3 * local.BLOCK

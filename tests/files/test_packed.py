@@ -13,7 +13,7 @@ from files.written import END, archive, special
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.errors import LogError
+from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.files import packed
 from pytest_llmbench.files.listing import Listing
 from pytest_llmbench.files.packed import NAME, Archive

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from pytest_llmbench.core.errors import LogError, SettingsError
+from pytest_llmbench.core.urls import is_remote, is_url, path_of, url_of
 from pytest_llmbench.discover.find import find_runs
-from pytest_llmbench.errors import LogError, SettingsError
 from pytest_llmbench.files.listing import Known
 from pytest_llmbench.files.remote import Remote, checked_url
 from pytest_llmbench.files.stores import Stores
-from pytest_llmbench.urls import is_remote, is_url, path_of, url_of
 
 fsspec = pytest.importorskip("fsspec")
 

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from pytest_llmbench.errors import LogError, SettingsError
+from pytest_llmbench.core.errors import LogError, SettingsError
 from pytest_llmbench.files import standard_input
 
 

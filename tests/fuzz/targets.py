@@ -11,10 +11,10 @@ import numpy as np
 
 from pytest_llmbench.baseline.read import read_recipe
 from pytest_llmbench.catalogue import Catalogue
+from pytest_llmbench.core.errors import BaselineError, LogError
+from pytest_llmbench.core.models import ParsedLog
 from pytest_llmbench.discover.metadata import interpret, parse
-from pytest_llmbench.errors import BaselineError, LogError
 from pytest_llmbench.ingest import ingest
-from pytest_llmbench.models import ParsedLog
 from pytest_llmbench.parse.read import parse_blocks
 from pytest_llmbench.settings import Settings
 

@@ -7,7 +7,7 @@ from fuzz.run import dictionary, summary
 from fuzz.seeds import FINDINGS, findings, seeds, words
 from fuzz.targets import TARGETS, Finding, Target
 
-from pytest_llmbench.errors import BaselineError, LogError
+from pytest_llmbench.core.errors import BaselineError, LogError
 from pytest_llmbench.parse.read import parse_blocks
 
 

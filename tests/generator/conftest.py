@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_llmbench.models import Architecture, Baseline, Configuration, Key, Parallelism, Source, Window
+from pytest_llmbench.core.models import Architecture, Baseline, Configuration, Key, Parallelism, Source, Window
 
 GROK = Architecture("grok", 8192, 64, 6144, 128256, ffn_size=32768, attention_heads=48, query_groups=8, top_k=2)
 LLAMA2 = Architecture("llama", 4096, 80, 8192, 32000, ffn_size=28672, attention_heads=64, query_groups=8)

@@ -11,7 +11,7 @@ from generator.experiments import EXPERIMENTS, table, verdicts, write_experiment
 from generator.layouts import layout
 from generator.logs import log_text
 
-from pytest_llmbench.models import Baseline, Reason, Verdict
+from pytest_llmbench.core.models import Baseline, Reason, Verdict
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from generator import write_run
 
-from pytest_llmbench.models import Baseline
+from pytest_llmbench.core.models import Baseline
 
 FAMILIES = ["grok1-24.11", "maxtext-24.11", "nemotron4-25.01", "llama3.1-25.04", "grok1-25.05"]
 PRINTED = {

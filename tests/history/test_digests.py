@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from remembered import ID, START, document, nights, outcome
 from sqlalchemy import delete, func, select, text, update
 
-from pytest_llmbench.errors import HistoryError
+from pytest_llmbench.core.errors import HistoryError
+from pytest_llmbench.core.models import PastRun
 from pytest_llmbench.history import digests, look
 from pytest_llmbench.history import nights as reading
 from pytest_llmbench.history.nights import past_runs
@@ -26,7 +27,6 @@ from pytest_llmbench.history.place import Place
 from pytest_llmbench.history.store import connected
 from pytest_llmbench.history.tables import DIGEST, RUN, VERDICT
 from pytest_llmbench.history.write import write
-from pytest_llmbench.models import PastRun
 
 OTHER = replace(builders.KEY, dtype="fp8")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.errors import HistoryError
+from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.history.place import SQLITE_HEADER, place_of, without_password
 from pytest_llmbench.history.write import prepare
 

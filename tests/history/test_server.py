@@ -10,7 +10,7 @@ from databases import missing, new_database, running
 from remembered import document, outcome
 
 from pytest_llmbench import remembering
-from pytest_llmbench.errors import HistoryError
+from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.history import digests, look, migrations
 from pytest_llmbench.history.place import place_of
 from pytest_llmbench.history.store import connected

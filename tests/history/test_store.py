@@ -16,7 +16,7 @@ import pytest
 from remembered import ID, START, document, nights, outcome
 from sqlalchemy import Connection, Table, inspect
 
-from pytest_llmbench.errors import HistoryError
+from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.history import digests, look, migrations, store
 from pytest_llmbench.history.nights import LAST, past_runs
 from pytest_llmbench.history.place import Place

@@ -9,9 +9,7 @@ from datetime import date, timedelta
 import pytest
 from builders import BASELINE, HISTORY, KEY, NOW, at, evidence, measurement, nights, run
 
-from pytest_llmbench.judge.acknowledged import moved
-from pytest_llmbench.judge.decide import judge
-from pytest_llmbench.models import (
+from pytest_llmbench.core.models import (
     Acknowledgement,
     Evidence,
     Judgement,
@@ -22,6 +20,8 @@ from pytest_llmbench.models import (
     Tolerance,
     Verdict,
 )
+from pytest_llmbench.judge.acknowledged import moved
+from pytest_llmbench.judge.decide import judge
 
 TODAY = NOW.date()
 SLOWER = Acknowledgement(
@@ -202,7 +202,7 @@ def test_a_second_change_counts_from_where_the_runs_before_it_are(before: float,
 
 
 def test_what_a_run_is_shown_beside_moves_too() -> None:
-    from pytest_llmbench.models import Metric
+    from pytest_llmbench.core.models import Metric
 
     expected = (Metric("step_time_seconds", 7.325), Metric("mfu", 0.4, larger_is_better=True))
     found = moved(evidence(measurement(7.76, expected=expected)), [SLOWER])

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from builders import BASELINE, HISTORY, evidence, measurement, nights, noisy
 
+from pytest_llmbench.core.models import Baseline, Measurement, Reason, Recording, Verdict
+from pytest_llmbench.core.robust import trimmed_mean
 from pytest_llmbench.judge.decide import judge
-from pytest_llmbench.models import Baseline, Measurement, Reason, Recording, Verdict
-from pytest_llmbench.robust import trimmed_mean
 
 RECORDED = replace(
     BASELINE,

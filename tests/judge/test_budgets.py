@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from builders import BASELINE, NOW, at, evidence, measurement, run
 
-from pytest_llmbench.judge.decide import judge, judge_alone
-from pytest_llmbench.models import (
+from pytest_llmbench.core.models import (
     LOAD,
     SAVE,
     Budget,
@@ -22,6 +21,7 @@ from pytest_llmbench.models import (
     Reason,
     Verdict,
 )
+from pytest_llmbench.judge.decide import judge, judge_alone
 
 SAVES, DISPATCH, LOADS = "checkpoint_save_seconds", "checkpoint_save_dispatch_seconds", "checkpoint_load_seconds"
 LIMITED = at(BASELINE, budgets=(Budget(SAVES, 60.0, "own.yaml:33"), Budget(LOADS, 120.0, "own.yaml:34")))

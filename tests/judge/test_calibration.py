@@ -14,8 +14,8 @@ from fleet import Fleet, draw, expected, runs, trimmed_means
 from procedures import PROCEDURES, judged
 from scenarios import RUNS, SCENARIOS, cases
 
-from pytest_llmbench.models import Noise, Verdict
-from pytest_llmbench.robust import trimmed_mean
+from pytest_llmbench.core.models import Noise, Verdict
+from pytest_llmbench.core.robust import trimmed_mean
 
 SEED = 11
 WITHIN_RUN = "margin test, within-run error only"

@@ -11,12 +11,12 @@ import ruptures
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_llmbench.core.models import Noise
 from pytest_llmbench.judge.changes import FEWEST, SMALLEST, Step, drawn_in, level, steps
 from pytest_llmbench.judge.correlation import fleet_correlation, inflation
-from pytest_llmbench.models import Noise
 
 if TYPE_CHECKING:
-    from pytest_llmbench.models import Floats
+    from pytest_llmbench.core.models import Floats
 
 KNOWN = Noise(0.01, 100.0, "nights", measured=True)
 QUIET = Noise(1e-4, 100.0, "nights", measured=True)

@@ -7,8 +7,8 @@ from itertools import product
 import pytest
 from builders import BASELINE, measurement
 
+from pytest_llmbench.core.models import Judgement, Reason, Status, Tolerance, Verdict
 from pytest_llmbench.judge.consequence import SEVERITY, consequence, worst
-from pytest_llmbench.models import Judgement, Reason, Status, Tolerance, Verdict
 
 
 def judgement(verdict: Verdict, meets: bool | None = True) -> Judgement:

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
+from pytest_llmbench.core.models import Noise
 from pytest_llmbench.judge.cusum import ANCHOR, drift
-from pytest_llmbench.models import Noise
 
 KNOWN = Noise(0.01, 100.0, "nights", measured=True)
 

@@ -12,9 +12,9 @@ from builders import ASSUMED, BASELINE, HISTORY, NOW, evidence, measurement, noi
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_llmbench.core.models import Evidence, Note, Problem, Reason, Status, Tolerance, Verdict
 from pytest_llmbench.judge.consequence import consequence
 from pytest_llmbench.judge.decide import judge, judge_alone
-from pytest_llmbench.models import Evidence, Note, Problem, Reason, Status, Tolerance, Verdict
 
 PROFILED = Problem(Reason.PROFILED, "profile_enabled in llmb-config_1.yaml")
 DIVERGED = Problem(Reason.DIVERGED, "loss is nan from step 9 on", 109)

@@ -10,10 +10,7 @@ from typing import Any
 import pytest
 from builders import BASELINE, HISTORY, KEY, NOW, at, evidence, measurement, nights, run
 
-from pytest_llmbench.judge.acknowledged import moved as acknowledged
-from pytest_llmbench.judge.consequence import consequence
-from pytest_llmbench.judge.decide import judge, judge_alone
-from pytest_llmbench.models import (
+from pytest_llmbench.core.models import (
     Accepted,
     Acknowledgement,
     Baseline,
@@ -26,6 +23,9 @@ from pytest_llmbench.models import (
     Verdict,
     Window,
 )
+from pytest_llmbench.judge.acknowledged import moved as acknowledged
+from pytest_llmbench.judge.consequence import consequence
+from pytest_llmbench.judge.decide import judge, judge_alone
 from pytest_llmbench.report.explain import explain
 from pytest_llmbench.report.outcome import describe
 from pytest_llmbench.report.terminal import summary

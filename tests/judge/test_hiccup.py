@@ -12,8 +12,8 @@ from builders import BASELINE, HISTORY, NOW, evidence, measurement, nights, run
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_llmbench.core.models import Judgement, Measurement, PastRun, Recording, Verdict
 from pytest_llmbench.judge.decide import judge
-from pytest_llmbench.models import Judgement, Measurement, PastRun, Recording, Verdict
 
 
 def with_steps(slow: dict[int, float], level: float = 1.0, seed: int = 0, **fields: Any) -> Measurement:

@@ -12,13 +12,7 @@ from builders import BASELINE, HISTORY, NOW, at, evidence, log, means_of, measur
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.judge.agreement import meets_point
-from pytest_llmbench.judge.consequence import consequence
-from pytest_llmbench.judge.decide import judge
-from pytest_llmbench.judge.estimate import estimate
-from pytest_llmbench.judge.shape import look
-from pytest_llmbench.measure.measurement import measure
-from pytest_llmbench.models import (
+from pytest_llmbench.core.models import (
     Evidence,
     Judgement,
     Measurement,
@@ -29,7 +23,13 @@ from pytest_llmbench.models import (
     Verdict,
     Window,
 )
-from pytest_llmbench.robust import mean, trimmed_mean
+from pytest_llmbench.core.robust import mean, trimmed_mean
+from pytest_llmbench.judge.agreement import meets_point
+from pytest_llmbench.judge.consequence import consequence
+from pytest_llmbench.judge.decide import judge
+from pytest_llmbench.judge.estimate import estimate
+from pytest_llmbench.judge.shape import look
+from pytest_llmbench.measure.measurement import measure
 from pytest_llmbench.selftest import selftest
 
 RECORDED = at(

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from procedures import REPEAT_WINDOW, judged
 from scenarios import ATTEMPTS, SCENARIOS, Case, cases
 
+from pytest_llmbench.core.models import Judgement, Measurement, Problem, Reason, Status, Verdict
 from pytest_llmbench.judge import nights
 from pytest_llmbench.judge.consequence import consequence
 from pytest_llmbench.judge.decide import judge, judge_alone
-from pytest_llmbench.models import Judgement, Measurement, Problem, Reason, Status, Verdict
 
 DIVERGED = Problem(Reason.DIVERGED, "loss is nan from step 9 on", 109)
 PROFILED = Problem(Reason.PROFILED, "profile_enabled in llmb-config_1.yaml")

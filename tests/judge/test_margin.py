@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from pytest_llmbench.core.models import Noise
 from pytest_llmbench.judge.margin import Answer, answer, detectable, error, probability, quantile, repeats_needed
 from pytest_llmbench.judge.sample import WithinRun
-from pytest_llmbench.models import Noise
 
 HISTORY = Noise(0.01, 7.6, "20 nights", measured=True)
 ASSUMED = Noise(0.01, 4.0, "assumed", measured=False)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from pytest_llmbench.core.models import Noise
 from pytest_llmbench.judge import noise
-from pytest_llmbench.models import Noise
 
 
 def series(sigma: float, nights: int, seed: int = 0) -> list[float]:

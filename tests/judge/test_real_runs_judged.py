@@ -14,19 +14,19 @@ from builders import BASELINE, NOW, evidence, log, run
 from shared_data import shared
 
 from pytest_llmbench.baseline.write import recorded_baseline
+from pytest_llmbench.core import throughput as derive
+from pytest_llmbench.core.models import Baseline, Judgement, Measurement, Reason, Segment, Verdict, Window
+from pytest_llmbench.core.robust import mean, trimmed_mean
 from pytest_llmbench.judge.agreement import STALLS
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.judge.shape import look
-from pytest_llmbench.measure import derive
 from pytest_llmbench.measure.measurement import measure
 from pytest_llmbench.measure.window import begins, in_window, missing_steps
-from pytest_llmbench.models import Baseline, Judgement, Measurement, Reason, Segment, Verdict, Window
 from pytest_llmbench.parse.read import read_log
 from pytest_llmbench.recording import recording_of
-from pytest_llmbench.robust import mean, trimmed_mean
 
 if TYPE_CHECKING:
-    from pytest_llmbench.models import Floats, Integers
+    from pytest_llmbench.core.models import Floats, Integers
 
 FEWEST = 30
 

@@ -11,8 +11,8 @@ from builders import HISTORY, NOW, evidence, measurement, nights, run
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_llmbench.core.models import Measurement, Problem, Reason, Verdict
 from pytest_llmbench.judge.decide import judge
-from pytest_llmbench.models import Measurement, Problem, Reason, Verdict
 
 DIVERGED = Problem(Reason.DIVERGED, "loss is nan from step 9 on", 109)
 

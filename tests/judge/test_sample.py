@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from pytest_llmbench.core.robust import median_deviation, trimmed_mean, winsorised
 from pytest_llmbench.judge.sample import within_run
-from pytest_llmbench.robust import median_deviation, trimmed_mean, winsorised
 
 values = st.lists(st.floats(0.1, 100), min_size=5, max_size=60).map(np.array)
 

@@ -16,12 +16,12 @@ from scipy import stats
 
 from pytest_llmbench.baseline.locate import shipped_baselines
 from pytest_llmbench.baseline.read import read_recipes
+from pytest_llmbench.core.models import Baseline, Configuration, Estimate, Judgement, Key, Noise, Reason, Verdict
 from pytest_llmbench.judge.comparison import AT_BASELINE, BELOW_BOUND, SEVERITY, TOO_FEW, Comparison
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.judge.margin import probability
 from pytest_llmbench.judge.scaling import speed_ups, weak_scaling
 from pytest_llmbench.measure.scaling import families, pairs
-from pytest_llmbench.models import Baseline, Configuration, Estimate, Judgement, Key, Noise, Reason, Verdict
 
 MARGIN = math.log(1.05)
 KNOWN = Noise(0.002, 30.0, "20 nights", measured=True)

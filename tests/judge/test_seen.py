@@ -7,10 +7,10 @@ from datetime import timedelta
 import pytest
 from builders import BASELINE, NOW, evidence, measurement, nights, run
 
+from pytest_llmbench.core.models import Night, PastRun, Problem, Reason
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.judge.nights import history
 from pytest_llmbench.judge.seen import as_night, as_nights, coarse, last_valid, on_bound
-from pytest_llmbench.models import Night, PastRun, Problem, Reason
 
 DIVERGED = Problem(Reason.DIVERGED, "the loss is NaN")
 

@@ -9,10 +9,10 @@ from datetime import UTC, date, datetime, timedelta
 import numpy as np
 import pytest
 
+from pytest_llmbench.core.models import Acknowledgement, Change, Night, Noise
 from pytest_llmbench.judge.changes import Step
 from pytest_llmbench.judge.coverage import covered
 from pytest_llmbench.judge.series import changes_of, environment
-from pytest_llmbench.models import Acknowledgement, Change, Night, Noise
 
 KNOWN = Noise(0.01, 100.0, "nights", measured=True)
 BEGAN = datetime(2025, 9, 1, 2, tzinfo=UTC)

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shared_data import shared
 
+from pytest_llmbench.core.models import Measurement, Note, Steps
 from pytest_llmbench.judge.shape import Shape, look
-from pytest_llmbench.models import Measurement, Note, Steps
 from pytest_llmbench.parse.read import read_log
 
 EVO2 = "nemo2/evo2_slow_after_checkpoint_excerpt.out"

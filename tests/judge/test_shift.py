@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from pytest_llmbench.core.models import Estimate, Key, Noise, Problem, Reason, Verdict
 from pytest_llmbench.judge import noise
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.judge.nights import history
 from pytest_llmbench.judge.shift import Night, SharedShift, night, shared_shift, slower_than_baseline
-from pytest_llmbench.models import Estimate, Key, Noise, Problem, Reason, Verdict
 
 KEYS = [replace(KEY, gpus=gpus) for gpus in range(1, 81)]
 

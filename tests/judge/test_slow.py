@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from pytest_llmbench.core.robust import median, stragglers
 from pytest_llmbench.judge.slow import levels, period, stretches
-from pytest_llmbench.robust import median, stragglers
 
 
 @given(st.lists(st.floats(0.1, 100), min_size=1, max_size=60).map(np.array))

@@ -8,8 +8,8 @@ import pytest
 import year
 from year import Year, failing, monthly, promises, table
 
+from pytest_llmbench.core.models import Noise
 from pytest_llmbench.judge.changes import Step
-from pytest_llmbench.models import Noise
 
 
 @pytest.fixture

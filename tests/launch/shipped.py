@@ -7,10 +7,10 @@ from typing import Any
 
 from pytest_llmbench.baseline.locate import shipped_baselines
 from pytest_llmbench.baseline.read import read_recipe
-from pytest_llmbench.jobs import Cluster, JobSpec, LaunchFacts
+from pytest_llmbench.core.models import Baseline, Recipe
+from pytest_llmbench.core.models.jobs import Cluster, JobSpec, LaunchFacts
 from pytest_llmbench.launch.environment import job_spec
 from pytest_llmbench.launch.facts import facts_of
-from pytest_llmbench.models import Baseline, Recipe
 
 CALLER = {
     "PATH": "/usr/bin:/bin",

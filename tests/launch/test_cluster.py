@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.errors import LaunchError
-from pytest_llmbench.jobs import Cluster, Installed
+from pytest_llmbench.core.errors import LaunchError
+from pytest_llmbench.core.models.jobs import Cluster, Installed
 from pytest_llmbench.launch.cluster import CLUSTER, filled, read_cluster, read_llmb_run, this_machine
 from pytest_llmbench.launch.runner import Done
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from launch.specs import START, Clock, ended, job_spec, running, waiting
 
-from pytest_llmbench.errors import LaunchError
-from pytest_llmbench.jobs import Blame, Job, JobEnd, JobSpec, JobStatus, Phase
+from pytest_llmbench.core.errors import LaunchError
+from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobSpec, JobStatus, Phase
 from pytest_llmbench.launch.engine import Engine, Next
 from pytest_llmbench.launch.journal import Journal
 from pytest_llmbench.launch.launchers import Launcher

@@ -14,8 +14,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from launch.shipped import CALLER, CLUSTER, baseline, facts, spec
 
-from pytest_llmbench.errors import LaunchError
-from pytest_llmbench.jobs import Cluster, Command, Installed, JobSpec, LaunchFacts, Purpose
+from pytest_llmbench.core.errors import LaunchError
+from pytest_llmbench.core.models.jobs import Cluster, Command, Installed, JobSpec, LaunchFacts, Purpose
 from pytest_llmbench.launch.environment import IMAGE, job_spec, missing, named_image
 
 STAGE = Path("/lustre/stage")

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from launch.shipped import facts, recipe
 
-from pytest_llmbench.jobs import Checkpointing, Command, Profiling
+from pytest_llmbench.core.models.jobs import Checkpointing, Command, Profiling
 from pytest_llmbench.launch.facts import facts_of
 
 SHIPPED = ("grok1/24.11", "grok1/25.05", "llama3.1/25.04", "maxtext_llama2/24.11", "nemotron4/25.01")

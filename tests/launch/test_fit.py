@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from launch.shipped import baseline, facts, recipe
 
-from pytest_llmbench.errors import LaunchError
-from pytest_llmbench.jobs import Cluster, Installed
+from pytest_llmbench.core.errors import LaunchError
+from pytest_llmbench.core.models.jobs import Cluster, Installed
 from pytest_llmbench.launch.fit import gpu_hours, nodes_of, refuse_hours, unfit
 
 H100 = Cluster(gpu="h100")

@@ -21,12 +21,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_llmbench.errors import LaunchError
-from pytest_llmbench.jobs import Job, JobSpec, JobStatus, Phase, Purpose
+from pytest_llmbench.core.errors import LaunchError
+from pytest_llmbench.core.models import Key
+from pytest_llmbench.core.models.jobs import Job, JobSpec, JobStatus, Phase, Purpose
 from pytest_llmbench.launch import database, encoding
 from pytest_llmbench.launch.journal import Journal
 from pytest_llmbench.launch.process import Process
-from pytest_llmbench.models import Key
 
 NOW = datetime(2026, 11, 21, 5, 45, tzinfo=UTC)
 TOKEN = "hf_0123456789abcdef"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from planned import planned
 
-from pytest_llmbench.jobs import Purpose
+from pytest_llmbench.core.models.jobs import Purpose
 from pytest_llmbench.launch.plan import budget, command_line, plan
 from pytest_llmbench.launch.problems import Planned, Problem
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from planned import FACTS, Python, machine, planned, program
 
-from pytest_llmbench.errors import LaunchError
-from pytest_llmbench.jobs import Cluster, Purpose
+from pytest_llmbench.core.errors import LaunchError
+from pytest_llmbench.core.models.jobs import Cluster, Purpose
 from pytest_llmbench.launch.check_files import Machine, suits
 from pytest_llmbench.launch.preflight import Planned, Problem, preflight, told
 from pytest_llmbench.launch.slurm import Partition

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from sessions import until
 
-from pytest_llmbench.errors import LaunchError
+from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.launch import procfs
 from pytest_llmbench.launch.process import MARK, NEVER_RAN, Process, alive, exit_code, start, stop, wait
 

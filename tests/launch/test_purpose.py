@@ -10,11 +10,11 @@ import pytest
 from builders import BASELINE
 from planned import FACTS
 
-from pytest_llmbench.errors import LaunchError
-from pytest_llmbench.jobs import LaunchFacts, Pairs, Profiling, Purpose
+from pytest_llmbench.core.errors import LaunchError
+from pytest_llmbench.core.models import Configuration, Key
+from pytest_llmbench.core.models.jobs import LaunchFacts, Pairs, Profiling, Purpose
 from pytest_llmbench.launch.artifacts import checkpoint_problem, outputs
 from pytest_llmbench.launch.purpose import ProfileRequest, PurposeOptions, parse_profile, variables
-from pytest_llmbench.models import Configuration, Key
 
 NEMOTRON = replace(
     FACTS,

@@ -16,8 +16,8 @@ from planned import FACTS, machine, program
 
 from pytest_llmbench.baseline.locate import shipped_baselines
 from pytest_llmbench.baseline.read import read_recipes
-from pytest_llmbench.errors import LaunchError
-from pytest_llmbench.jobs import Cluster, Installed, JobStatus, LaunchFacts, Phase
+from pytest_llmbench.core.errors import LaunchError
+from pytest_llmbench.core.models.jobs import Cluster, Installed, JobStatus, LaunchFacts, Phase
 from pytest_llmbench.launch.setup import SetupStep, problems_of, setup_step
 from pytest_llmbench.launch.setup_run import World, run_setup
 from pytest_llmbench.setting_up import Asked, chosen, set_up

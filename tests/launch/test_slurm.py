@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from pytest_llmbench.errors import LaunchError
-from pytest_llmbench.jobs import Blame, JobStatus, Phase
+from pytest_llmbench.core.errors import LaunchError
+from pytest_llmbench.core.models.jobs import Blame, JobStatus, Phase
 from pytest_llmbench.launch.rows import gpus_of, hosts, seconds_of
 from pytest_llmbench.launch.runner import Done
 from pytest_llmbench.launch.slurm import Partition, Slurm, SlurmAway

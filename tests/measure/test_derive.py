@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.measure import derive
-from pytest_llmbench.models import Architecture, Configuration, Key, Parallelism
+from pytest_llmbench.core import throughput as derive
+from pytest_llmbench.core.models import Architecture, Configuration, Key, Parallelism
 
 
 def llama(gpus: int, batch: int, *, proxy: bool = False) -> Configuration:

@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 from builders import BASELINE, NOW, log, run, segment, steps
 
+from pytest_llmbench.core.models import Ending, Problem, Reason, Run
 from pytest_llmbench.measure.measurement import measure
-from pytest_llmbench.models import Ending, Problem, Reason, Run
 
 RAISED = Ending("traceback", "ValueError: x", 150, rank="rank 5")
 WARNED = Ending("traceback", "ValueError: x", 120, went_on=True)

@@ -6,9 +6,9 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from pytest_llmbench.errors import BaselineError
-from pytest_llmbench.measure.flops import FORMULAS, model_flops, terms
-from pytest_llmbench.models import Architecture
+from pytest_llmbench.core.errors import BaselineError
+from pytest_llmbench.core.flops import FORMULAS, model_flops, terms
+from pytest_llmbench.core.models import Architecture
 
 GROK = Architecture("grok", 8192, 64, 6144, 128256, ffn_size=32768, attention_heads=48, query_groups=8, top_k=2)
 LLAMA_8B = Architecture("llama", 8192, 32, 4096, 128256, ffn_size=14336, attention_heads=32, query_groups=8)

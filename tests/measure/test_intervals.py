@@ -10,10 +10,7 @@ from builders import BASELINE, NOW, log, means_of, run, segment, steps
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.measure.measurement import measure
-from pytest_llmbench.measure.moving import moving_mean
-from pytest_llmbench.measure.window import covered_steps, in_window, missing_steps, statistic
-from pytest_llmbench.models import (
+from pytest_llmbench.core.models import (
     LOAD,
     Baseline,
     CheckpointRecord,
@@ -25,6 +22,9 @@ from pytest_llmbench.models import (
     Steps,
     Window,
 )
+from pytest_llmbench.measure.measurement import measure
+from pytest_llmbench.measure.moving import moving_mean
+from pytest_llmbench.measure.window import covered_steps, in_window, missing_steps, statistic
 
 STEPS = 50
 

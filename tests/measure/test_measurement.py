@@ -10,10 +10,8 @@ import numpy as np
 import pytest
 from builders import BASELINE, NOW, log, run, segment, steps, without
 
-from pytest_llmbench.measure import metrics
-from pytest_llmbench.measure.measurement import measure
-from pytest_llmbench.measure.unmatched import stand_in
-from pytest_llmbench.models import (
+from pytest_llmbench.core.metric_definitions import METRICS
+from pytest_llmbench.core.models import (
     LOAD,
     SAVE,
     CheckpointRecord,
@@ -27,7 +25,9 @@ from pytest_llmbench.models import (
     Shards,
     Window,
 )
-from pytest_llmbench.quantities import METRICS
+from pytest_llmbench.measure import metrics
+from pytest_llmbench.measure.measurement import measure
+from pytest_llmbench.measure.unmatched import stand_in
 
 KILLED = Ending("time-limit", "JOB 1 CANCELLED DUE TO TIME LIMIT", 300)
 

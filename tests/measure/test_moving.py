@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shared_data import shared
 
+from pytest_llmbench.core.models import Steps
 from pytest_llmbench.measure.moving import moving_mean
-from pytest_llmbench.models import Steps
 from pytest_llmbench.parse.read import read_log
 
 if TYPE_CHECKING:
-    from pytest_llmbench.models import Floats
+    from pytest_llmbench.core.models import Floats
 
 Random = np.random.Generator
 Simulation = Callable[[Random], "Floats"]

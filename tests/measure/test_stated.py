@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from builders import BASELINE, NOW, at, log, run, segment, steps
 
+from pytest_llmbench.core.models import GPUS, MODEL, NAMED, PROFILER, QUANTIZATION, Measurement, Reason, Statement
 from pytest_llmbench.measure.measurement import measure
-from pytest_llmbench.models import GPUS, MODEL, NAMED, PROFILER, QUANTIZATION, Measurement, Reason, Statement
 
 TOKENS = 8192 * 256
 INDEX = np.arange(50)

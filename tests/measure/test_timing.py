@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from builders import BASELINE, NOW, at, log, means_of, run, segment, steps
 
+from pytest_llmbench.core.models import Baseline, Measurement, Reason, Window
 from pytest_llmbench.measure.measurement import measure
-from pytest_llmbench.models import Baseline, Measurement, Reason, Window
 
 TOKENS = 8192 * 256 / 128
 """Tokens of a step on one GPU."""

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from builders import BASELINE, NOW, at, log, run, segment, steps
 
+from pytest_llmbench.core.models import ENGINE, OBJECTIVE, Measurement, Reason, Segment, Statement
 from pytest_llmbench.measure.measurement import measure
-from pytest_llmbench.models import ENGINE, OBJECTIVE, Measurement, Reason, Segment, Statement
 
 EVERY = np.ones(50, dtype=bool)
 FALLING = 12.0 - 0.01 * np.arange(50)

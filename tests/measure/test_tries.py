@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from builders import BASELINE, NOW, log, run, segment, steps
 
+from pytest_llmbench.core.models import Ending, Measurement, ParsedLog, Reason, Segment
 from pytest_llmbench.measure.measurement import measure
-from pytest_llmbench.models import Ending, Measurement, ParsedLog, Reason, Segment
 
 KILLED = Ending("time-limit", "JOB 1 CANCELLED DUE TO TIME LIMIT", 300)
 

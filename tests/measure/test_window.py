@@ -10,6 +10,7 @@ from builders import log, means_of, run, segment, steps, without
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_llmbench.core.models import Steps, Window
 from pytest_llmbench.measure.window import (
     choose_segment,
     covered_steps,
@@ -21,7 +22,6 @@ from pytest_llmbench.measure.window import (
     missing_steps,
     statistic,
 )
-from pytest_llmbench.models import Steps, Window
 
 WINDOW = Window(11, 44)
 

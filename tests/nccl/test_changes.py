@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pytest
 from nccl.traces import record, run
 
-from pytest_llmbench.errors import LogError
+from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.nccl.changes import Change, Comparison, binary, compare
 from pytest_llmbench.nccl.records import Counts, count
 from pytest_llmbench.nccl.text import HINTS, changes, page

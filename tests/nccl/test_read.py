@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from nccl.traces import record, run
 
-from pytest_llmbench.errors import LogError
+from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.nccl import read, records
 from pytest_llmbench.nccl.read import count_share, read_trace
 from pytest_llmbench.nccl.records import Counts

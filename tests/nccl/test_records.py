@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from nccl.traces import record, run
 from shared_data import shared
 
-from pytest_llmbench.errors import LogError
+from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.nccl import records
 from pytest_llmbench.nccl.kinds import Kind
 from pytest_llmbench.nccl.records import Counts, count, pieces

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from shared_data import shared
 
-from pytest_llmbench.models import LOAD, SAVE, CheckpointRecord
+from pytest_llmbench.core.models import LOAD, SAVE, CheckpointRecord
 from pytest_llmbench.parse import checkpoints
 from pytest_llmbench.parse.read import parse_blocks, read_log
 

@@ -7,7 +7,7 @@ import re
 import pytest
 from parse.written import bar, dll, dropped, maxtext_run, nemo2_run, parse, steps
 
-from pytest_llmbench.models import ParsedLog
+from pytest_llmbench.core.models import ParsedLog
 
 PAXML = "[PAX STATUS]: Starting training loop\n" + "".join(
     f"[PAX STATUS]: train_step() took {7.11 + step / 100:.2f} seconds.\n" for step in range(10)

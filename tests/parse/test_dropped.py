@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_llmbench.models import Dropped
+from pytest_llmbench.core.models import Dropped
 from pytest_llmbench.parse.dropped import REASONS, Tally, printable
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from parse.written import nemo2_run, parse
 from shared_data import shared
 
-from pytest_llmbench.models import RegexDialect
+from pytest_llmbench.core.models import RegexDialect
 from pytest_llmbench.parse import environment, facts
 from pytest_llmbench.parse.ahead import BLOCK
 from pytest_llmbench.parse.collect import KNOWN

@@ -11,9 +11,9 @@ import pytest
 from parse.test_scan import LONG, described
 from parse.written import bar, maxtext_run, nemo2, nemo2_run
 
-from pytest_llmbench.errors import LogError
+from pytest_llmbench.core.errors import LogError
+from pytest_llmbench.core.models import ParsedLog, RegexDialect
 from pytest_llmbench.files.local import File
-from pytest_llmbench.models import ParsedLog, RegexDialect
 from pytest_llmbench.parse.growing import Growing, LastStep
 from pytest_llmbench.parse.read import parse_blocks
 from pytest_llmbench.parse.scan import REACH, REACH_BACK

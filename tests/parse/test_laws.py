@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from parse.damages import DAMAGES, ENCODINGS, HARMLESS
 from parse.strategies import FRAMEWORKS, NAMES, Written, write, written
 
-from pytest_llmbench.models import ParsedLog
+from pytest_llmbench.core.models import ParsedLog
 from pytest_llmbench.parse.read import parse_blocks
 
 STEP = tuple[int, float, float]

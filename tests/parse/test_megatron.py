@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from parse.written import dropped, parse, steps
 
+from pytest_llmbench.core.models import ParsedLog, Reason, Steps
 from pytest_llmbench.measure.measurement import measure
-from pytest_llmbench.models import ParsedLog, Reason, Steps
 from pytest_llmbench.parse.intervals import interval
 
 START = "> building train, validation, and test datasets ...\n"

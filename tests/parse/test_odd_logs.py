@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from parse.strategies import FRAMEWORKS, Written, write
 
-from pytest_llmbench.models import ParsedLog
+from pytest_llmbench.core.models import ParsedLog
 from pytest_llmbench.parse.read import parse_blocks
 
 WINDOW = range(11, 45)

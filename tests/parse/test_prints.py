@@ -7,8 +7,8 @@ import math
 import pytest
 from parse.written import dropped, steps
 
-from pytest_llmbench import wording
-from pytest_llmbench.models import ParsedLog, RegexDialect
+from pytest_llmbench.core import formatting
+from pytest_llmbench.core.models import ParsedLog, RegexDialect
 from pytest_llmbench.parse.prints import FEWEST, is_running_average
 from pytest_llmbench.parse.read import parse_blocks
 from pytest_llmbench.parse.records import Origin, StepRecord
@@ -116,7 +116,7 @@ def test_the_group_that_failed_is_named() -> None:
 def test_a_line_that_does_not_match_says_which_group_it_lacks(pattern: str, text: str, group: str) -> None:
     (unread,) = parse(f"{text}\n", pattern).unread
     assert unread.group == group
-    assert (f"it stops at the group {group}" in wording.unread(unread)) == bool(group)
+    assert (f"it stops at the group {group}" in formatting.unread(unread)) == bool(group)
 
 
 def run(times: list[str], behind: str = "") -> str:

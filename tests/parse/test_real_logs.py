@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from shared_data import shared
 
-from pytest_llmbench.models import Steps
+from pytest_llmbench.core.models import Steps
 from pytest_llmbench.parse.read import read_log
 
 # (file, [(first step, last step, steps, total, finished) of each segment])

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from parse.written import dropped, nemo2_run, steps
 
-from pytest_llmbench.models import ParsedLog, RegexDialect, Unread
+from pytest_llmbench.core.models import ParsedLog, RegexDialect, Unread
 from pytest_llmbench.parse.growing import Growing, LastStep
 from pytest_llmbench.parse.read import parse_blocks, read_log
 from pytest_llmbench.parse.scan import REACH, REACH_BACK

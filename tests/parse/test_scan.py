@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from parse.written import bar, dll, maxtext_run, nemo2, nemo2_run, parse, steps
 
-from pytest_llmbench.errors import LogError
-from pytest_llmbench.models import ParsedLog
+from pytest_llmbench.core.errors import LogError
+from pytest_llmbench.core.models import ParsedLog
 from pytest_llmbench.parse.collect import Collector
 from pytest_llmbench.parse.fingerprint import Fingerprint, sample
 from pytest_llmbench.parse.read import LARGE, parse_blocks, read_log

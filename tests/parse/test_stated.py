@@ -6,7 +6,7 @@ import pytest
 from parse.written import nemo2_run, parse
 from shared_data import shared
 
-from pytest_llmbench.models import ENGINE, GPUS, MODEL, NAMED, OBJECTIVE, PROFILER, QUANTIZATION
+from pytest_llmbench.core.models import ENGINE, GPUS, MODEL, NAMED, OBJECTIVE, PROFILER, QUANTIZATION
 from pytest_llmbench.parse.growing import Growing
 from pytest_llmbench.parse.read import parse_blocks, read_log
 

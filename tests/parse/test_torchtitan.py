@@ -11,7 +11,7 @@ import pytest
 from parse.written import dropped, parse, steps
 from shared_data import shared
 
-from pytest_llmbench.models import ParsedLog, Segment
+from pytest_llmbench.core.models import ParsedLog, Segment
 from pytest_llmbench.parse.read import read_log
 
 BEGIN = datetime(2026, 5, 4, 6, 5, 54, 392000, tzinfo=UTC)

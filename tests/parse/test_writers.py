@@ -7,8 +7,8 @@ from builders import BASELINE, NOW, log, run, segment, steps
 from parse.written import dropped, maxtext, nemo2, nemo2_run, parse
 from parse.written import steps as steps_of
 
+from pytest_llmbench.core.models import Dropped, Reason
 from pytest_llmbench.measure.measurement import measure
-from pytest_llmbench.models import Dropped, Reason
 
 
 def together(late: int, mine: str = "6.061", other: str = "6.261", *, last: int = 49) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_llmbench.models import ParsedLog
+from pytest_llmbench.core.models import ParsedLog
 from pytest_llmbench.parse.read import parse_blocks
 
 

@@ -10,7 +10,7 @@ from generator import write_run
 from generator.__main__ import shipped
 from sessions import Judge, Judged, Write
 
-from pytest_llmbench.models import Baseline
+from pytest_llmbench.core.models import Baseline
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "experiments"
 

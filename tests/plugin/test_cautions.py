@@ -12,7 +12,7 @@ from generator import write_run
 from sessions import Judge, Write
 
 from pytest_llmbench.cli import main
-from pytest_llmbench.models import Baseline
+from pytest_llmbench.core.models import Baseline
 
 GROK = "grok1_314b-25.05-gb200-bf16-128"
 TODAY = datetime.now(UTC).date()

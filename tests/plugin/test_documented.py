@@ -12,7 +12,7 @@ from sessions import Judge
 
 from pytest_llmbench.baseline.locate import shipped_baselines
 from pytest_llmbench.baseline.read import read_recipes
-from pytest_llmbench.models import Baseline
+from pytest_llmbench.core.models import Baseline
 
 CELLS = {"tokens_per_second": "tokens_per_second", "mfu": "mfu", "days_to_1t": "days_to_1t_tokens"}
 

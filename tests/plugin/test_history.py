@@ -24,10 +24,10 @@ from generator import write_run
 from sessions import Judge, Judged, Write
 
 from pytest_llmbench import cli, remembering
-from pytest_llmbench.errors import HistoryError
+from pytest_llmbench.core.errors import HistoryError
+from pytest_llmbench.core.models import Baseline
 from pytest_llmbench.history import look, store
 from pytest_llmbench.history.place import Place
-from pytest_llmbench.models import Baseline
 
 GROK = "grok1_314b-25.05-gb200-bf16-128"
 LLAMA = "llama3.1_8b-25.04-h100-bf16-8"

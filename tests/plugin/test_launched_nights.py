@@ -18,8 +18,8 @@ from generator import write_run
 from sessions import Judge, Judged
 
 from pytest_llmbench.catalogue import load
+from pytest_llmbench.core.models import Change, Night
 from pytest_llmbench.judge import series
-from pytest_llmbench.models import Change, Night
 from pytest_llmbench.settings import Settings
 
 NAME = "fake_8b-24.11-h100-bf16-8"

@@ -15,7 +15,7 @@ import pytest
 from generator import write_run
 from sessions import Judge
 
-from pytest_llmbench.models import Baseline
+from pytest_llmbench.core.models import Baseline
 from pytest_llmbench.report.chat import message
 
 SUITE = "pytest_llmbench/suite"

@@ -12,7 +12,7 @@ import pytest
 from builders import NOW
 from outcomes import check, faults, missing, slow, told
 
-from pytest_llmbench.models import Caution, CautionCode, Check, Status, Verdict
+from pytest_llmbench.core.models import Caution, CautionCode, Check, Status, Verdict
 from pytest_llmbench.report import chat, github
 from pytest_llmbench.report.cautions import findings, with_findings
 from pytest_llmbench.report.columns import WIDTH, width

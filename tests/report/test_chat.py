@@ -9,7 +9,7 @@ import pytest
 from builders import NOW
 from outcomes import doubtful, killed, missing, slow, stray, told
 
-from pytest_llmbench.ci import address
+from pytest_llmbench.core.ci_environment import address
 from pytest_llmbench.report.chat import as_slack, message
 from pytest_llmbench.report.document import Ending, document
 

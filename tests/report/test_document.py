@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from outcomes import SCHEMA, check, doubtful, faults, killed, missing, slow, stray, told
 
-from pytest_llmbench.errors import ReportError
-from pytest_llmbench.models import Verdict
+from pytest_llmbench.core.errors import ReportError
+from pytest_llmbench.core.models import Verdict
 from pytest_llmbench.report.document import Ending, document, read, render
 
 ASKED = {

@@ -14,11 +14,11 @@ from builders import BASELINE, HISTORY, KEY, NOW, evidence, log, run, segment, s
 
 from pytest_llmbench.across import older_nights, shared_shift, with_shift, with_warnings
 from pytest_llmbench.batch import Result
-from pytest_llmbench.jobs import Launched, Purpose
+from pytest_llmbench.core.models import Baseline, Case, Evidence, Judgement, Outcome, Reason, Run, Status, Verdict
+from pytest_llmbench.core.models.jobs import Launched, Purpose
 from pytest_llmbench.judge.comparison import WEAK_SCALING, compare
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.measure.measurement import measure
-from pytest_llmbench.models import Baseline, Case, Evidence, Judgement, Outcome, Reason, Run, Status, Verdict
 from pytest_llmbench.replay import Change, Replay
 from pytest_llmbench.replay import as_text as replayed
 from pytest_llmbench.report.explain import explain

@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from outcomes import check
 
-from pytest_llmbench.jobs import Launched, Purpose
+from pytest_llmbench.core.models import Case, Note, Outcome, Problem, Reason, Status, Stray
+from pytest_llmbench.core.models.jobs import Launched, Purpose
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.measure.measurement import measure
-from pytest_llmbench.models import Case, Note, Outcome, Problem, Reason, Status, Stray
 from pytest_llmbench.report.explain import explain
 from pytest_llmbench.report.junit import render
 from pytest_llmbench.report.outcome import describe, describe_stray

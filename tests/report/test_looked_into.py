@@ -16,10 +16,10 @@ import zstandard
 from builders import BASELINE, KEY, NOW, evidence, log, run, segment, steps
 from files.written import archive
 
+from pytest_llmbench.core.models import Attempt, AttemptFiles, Case, Outcome, ParsedLog, Run, Status
 from pytest_llmbench.files import local
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.measure.measurement import measure
-from pytest_llmbench.models import Attempt, AttemptFiles, Case, Outcome, ParsedLog, Run, Status
 from pytest_llmbench.report import excerpt as quoting
 from pytest_llmbench.report.excerpt import LARGEST, WIDEST, excerpts
 from pytest_llmbench.report.outcome import describe

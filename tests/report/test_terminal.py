@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from outcomes import check, doubtful, killed, missing, slow, stray, told
 
-from pytest_llmbench.models import Verdict
+from pytest_llmbench.core.models import Verdict
 from pytest_llmbench.report.columns import WIDTH, Line, width, wrapped
 from pytest_llmbench.report.explain import explain
 from pytest_llmbench.report.html.verdicts import colour as page_colour

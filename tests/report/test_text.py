@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from builders import BASELINE, KEY, NOW, evidence, log, means_of, measurement, run, segment, steps
 
+from pytest_llmbench.core.models import Case, Ending, Note, Outcome, Reason, Run, Status, Stray, Verdict, Window
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.measure.measurement import measure
-from pytest_llmbench.models import Case, Ending, Note, Outcome, Reason, Run, Status, Stray, Verdict, Window
 from pytest_llmbench.report.advice import ADVICE, advice
 from pytest_llmbench.report.explain import explain
 from pytest_llmbench.report.outcome import PROPERTIES, describe, describe_stray, properties

@@ -15,7 +15,7 @@ import pytest
 from clusters import Cluster
 from launch.specs import job_spec
 
-from pytest_llmbench.jobs import Blame, Job, JobEnd, JobSpec, Phase
+from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobSpec, Phase
 from pytest_llmbench.launch.engine import Engine, Next
 from pytest_llmbench.launch.journal import Journal
 from pytest_llmbench.launch.launchers import Tools, assembled

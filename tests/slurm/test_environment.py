@@ -13,8 +13,8 @@ import pytest
 from clusters import Cluster
 from launch.shipped import baseline, facts
 
-from pytest_llmbench.jobs import Cluster as Described
-from pytest_llmbench.jobs import JobSpec
+from pytest_llmbench.core.models.jobs import Cluster as Described
+from pytest_llmbench.core.models.jobs import JobSpec
 from pytest_llmbench.launch.environment import job_spec
 
 PRINT = "import json, os; print(json.dumps(dict(os.environ)))"

@@ -12,7 +12,7 @@ import pytest
 from clusters import Cluster as RealCluster
 from planned import machine, planned, program
 
-from pytest_llmbench.jobs import Cluster
+from pytest_llmbench.core.models.jobs import Cluster
 from pytest_llmbench.launch.preflight import Planned, Problem, preflight
 from pytest_llmbench.launch.runner import run
 from pytest_llmbench.launch.setup import setup_step

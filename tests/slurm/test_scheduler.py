@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from clusters import Cluster
 
-from pytest_llmbench.jobs import Blame, JobStatus, Phase
+from pytest_llmbench.core.models.jobs import Blame, JobStatus, Phase
 from pytest_llmbench.launch.runner import run
 from pytest_llmbench.launch.slurm import Partition, Slurm, SlurmAway
 from pytest_llmbench.launch.states import end_of, never_starts

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from pytest_llmbench.baseline.read import read_recipe
-from pytest_llmbench.measure import derive
+from pytest_llmbench.core import throughput as derive
 from pytest_llmbench.parse.read import read_log
 
 IDENTIFIER = "tiny_llama_15m-1.0-cpu-fp32-1"

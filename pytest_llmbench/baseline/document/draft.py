@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pytest_llmbench.baseline.document.prose import Facts, Prose, Stated
 from pytest_llmbench.baseline.document.things import Thing
 from pytest_llmbench.baseline.fields import COLUMNS, FORMULA_NEEDS
-from pytest_llmbench.wording import printable
+from pytest_llmbench.core.formatting import printable
 
 FILL_IN = "# fill in:"
 USUAL_WINDOW = "{statistic: mean, first: 11, last: 44}"

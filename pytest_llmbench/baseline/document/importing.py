@@ -11,14 +11,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_llmbench import wording
 from pytest_llmbench.baseline.document.collected import Defaults, collect
 from pytest_llmbench.baseline.document.draft import Draft, draft
 from pytest_llmbench.baseline.document.markdown import read_tables
 from pytest_llmbench.baseline.document.prose import read_prose
 from pytest_llmbench.baseline.document.things import Unread
-from pytest_llmbench.errors import BaselineError
-from pytest_llmbench.yamlfile.text import read_text
+from pytest_llmbench.core import formatting
+from pytest_llmbench.core.errors import BaselineError
+from pytest_llmbench.core.yamlfile.text import read_text
 
 LARGEST_BYTES = 16 << 20
 WIDTH = 79
@@ -122,8 +122,8 @@ def _difference(path: Path, before: str, after: str) -> str:
 def report(imported: Imported, written: Sequence[Written]) -> Iterator[str]:
     """Yield what was read, what became of the files, what is to be filled in, and every cell that was not read."""
     for one in imported.drafts:
-        configurations = wording.counted(one.configurations, "configuration")
-        yield f"{one.recipe} {one.release}: {configurations}, {wording.counted(one.cells, 'cell')}"
+        configurations = formatting.counted(one.configurations, "configuration")
+        yield f"{one.recipe} {one.release}: {configurations}, {formatting.counted(one.cells, 'cell')}"
     for file in written:
         yield from filter(None, (file.difference, f"{file.path}: {_what(file)}"))
     for one in imported.drafts:
@@ -134,7 +134,7 @@ def report(imported: Imported, written: Sequence[Written]) -> Iterator[str]:
         grouped.setdefault((cell.line, cell.reason), []).append(repr(cell.text))
     for (line, reason), texts in grouped.items():
         yield from _wrapped(f"not read, line {line} of {imported.document}: {', '.join(texts)}: {reason}")
-    yield f"{wording.counted(len(imported.unread), 'cell')} not read"
+    yield f"{formatting.counted(len(imported.unread), 'cell')} not read"
 
 
 def _what(file: Written) -> str:

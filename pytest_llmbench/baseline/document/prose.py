@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-from pytest_llmbench import wording
 from pytest_llmbench.baseline.document.captions import DTYPE, GPU, read_caption
 from pytest_llmbench.baseline.document.markdown import shown_lines
 from pytest_llmbench.baseline.document.things import Unread
+from pytest_llmbench.core import formatting
 
 _PEAKS = re.compile(rf"\b(?:({GPU})\b|({DTYPE})\s+(?:GPUs?\s+)?(?:is|=)\s+(\d+(?:\.\d+)?)\s*([TP])FLOPS)", re.ASCII)
 _CONSTANT = re.compile(r"model flops for .*? is (\d\.\d+[eE]\+?\d+)", re.ASCII)
@@ -86,7 +86,7 @@ def read_prose(text: str) -> Prose:
 
 
 def _contradictory(name: tuple[str, str, str], values: Sequence[Stated]) -> Iterator[Unread]:
-    both = wording.listed(list(dict.fromkeys(one.value for one in values)))
+    both = formatting.listed(list(dict.fromkeys(one.value for one in values)))
     what = " ".join(filter(None, name)).removeprefix("about ")
     for value in dict.fromkeys(values):
         yield Unread(value.line, value.value, f"the text gives several values of {what}: {both}")

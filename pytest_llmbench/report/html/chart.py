@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_llmbench import wording
+from pytest_llmbench.core import formatting
 
 BEYOND = 1.5
 """What takes longer than the bound, or the median, times this is drawn at the edge: the others stay readable."""
@@ -45,12 +45,12 @@ def lines(one: dict[str, Any]) -> list[float]:
 def expected(one: dict[str, Any]) -> Iterator[str]:
     """Yield these lines in words."""
     for _, text, value in named_lines(one):
-        yield f"{text} {wording.seconds(value)}"
+        yield f"{text} {formatting.seconds(value)}"
 
 
 def span(values: Sequence[float]) -> str:
     """Return the smallest and the largest of some seconds."""
-    return f"{wording.seconds(min(values))} to {wording.seconds(max(values))}"
+    return f"{formatting.seconds(min(values))} to {formatting.seconds(max(values))}"
 
 
 def sentence(parts: Sequence[str]) -> str:

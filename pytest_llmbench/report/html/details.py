@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_llmbench import wording
+from pytest_llmbench.core import formatting
 from pytest_llmbench.report import explain, jobs
 from pytest_llmbench.report.advice import advice
 from pytest_llmbench.report.html.chart import Chart
@@ -144,7 +144,7 @@ def _tries(tries: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
 
 def _job(one: dict[str, Any], job: dict[str, Any]) -> tuple[str, ...]:
     told = jobs.line(one, job)
-    return job["job_id"] or "not submitted", job["purpose"], wording.folded(job["nodes"]) or "-", told
+    return job["job_id"] or "not submitted", job["purpose"], formatting.folded(job["nodes"]) or "-", told
 
 
 def _environment(values: dict[str, Any]) -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_llmbench.models import Caution
+from pytest_llmbench.core.models import Caution
 from pytest_llmbench.report.advice import advice
 from pytest_llmbench.report.cautions import all_texts
 from pytest_llmbench.report.explain import named

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from pytest_llmbench import wording
+from pytest_llmbench.core import formatting
 from pytest_llmbench.report.explain import named
 from pytest_llmbench.report.html.verdicts import Badge, badge, key, rank
 from pytest_llmbench.report.terminal import timed, timing
@@ -55,7 +55,7 @@ def _cells(one: dict[str, Any]) -> list[Cell]:
     return [
         _number(timing(one)[1], difference),
         _number(timing(one)[0], measured),
-        _number(wording.seconds(one["expected_seconds"]), one["expected_seconds"]),
+        _number(formatting.seconds(one["expected_seconds"]), one["expected_seconds"]),
         _number(str(one["configuration"]["gpus"]), one["configuration"]["gpus"]),
         Cell(run["age"] if run else "-", _newest_first(run)),
         Cell(one["reason"], one["reason"]),

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_llmbench import wording
+from pytest_llmbench.core import formatting
 from pytest_llmbench.report.cautions import findings
 from pytest_llmbench.report.explain import named
 from pytest_llmbench.report.next_steps import steps
@@ -108,4 +108,4 @@ def title(described: Sequence[dict[str, Any]]) -> str:
     counts = [f"{number} {name}" for name, number in counted(described)]
     reported = [finding.text for finding in findings(described)]
     red = sum(text.endswith(" red") for text in counts)
-    return ", ".join([*counts[:red], *reported, *counts[red:]]) or wording.counted(len(described), "outcome")
+    return ", ".join([*counts[:red], *reported, *counts[red:]]) or formatting.counted(len(described), "outcome")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pytest_llmbench.baseline.document.collected import Defaults, collect
 from pytest_llmbench.baseline.document.importing import import_document
 from pytest_llmbench.baseline.document.markdown import plain, read_tables
-from pytest_llmbench.errors import BaselineError
+from pytest_llmbench.core.errors import BaselineError
 
 headers = st.sampled_from(
     [

@@ -18,7 +18,7 @@ from pytest_llmbench.baseline.document.things import Thing
 from pytest_llmbench.baseline.lint import Arithmetic, lint_file
 from pytest_llmbench.baseline.locate import shipped_baselines
 from pytest_llmbench.baseline.read import read_file, read_recipe
-from pytest_llmbench.models import Baseline, Source
+from pytest_llmbench.core.models import Baseline, Source
 
 DOCUMENTS = {
     "grok1/24.11": "000_e0e04c4c085ed8d6.txt",
@@ -160,7 +160,7 @@ def _plain(baseline: Baseline) -> Baseline:
 
 def test_a_draft_as_it_is_cannot_be_read(tmp_path: Path) -> None:
     """So nobody judges against a file that its document does not complete."""
-    from pytest_llmbench.errors import BaselineError
+    from pytest_llmbench.core.errors import BaselineError
 
     for name in DOCUMENTS:
         (draft,) = imported(name).drafts

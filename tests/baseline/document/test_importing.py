@@ -9,7 +9,7 @@ import pytest
 from pytest_llmbench.baseline.document.collected import Defaults
 from pytest_llmbench.baseline.document.importing import Imported, import_document, read_document, report, write_drafts
 from pytest_llmbench.baseline.read import read_recipe
-from pytest_llmbench.errors import BaselineError
+from pytest_llmbench.core.errors import BaselineError
 
 DOCUMENT = """\
 The peak theoretical throughput for H100 FP8 is 1979 TFLOPS. Analyze iterations 11-44 and calculate mean and deviation.

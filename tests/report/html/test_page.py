@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from night import HOSTILE, NIGHTS
 
+from pytest_llmbench.core.models import Case, Check, Outcome, Reason, Status, Stray
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.measure.measurement import measure
-from pytest_llmbench.models import Case, Check, Outcome, Reason, Status, Stray
 from pytest_llmbench.report import terminal
 from pytest_llmbench.report.explain import repeats
 from pytest_llmbench.report.html.page import render

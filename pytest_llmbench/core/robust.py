@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from pytest_llmbench.models import Flags, Floats
+    from pytest_llmbench.core.models import Flags, Floats
 
 TRIMMED = 0.2
 """The share that is trimmed or winsorised at each end."""

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
-from pytest_llmbench.errors import BaselineError, did_you_mean
-from pytest_llmbench.models import Architecture
+from pytest_llmbench.core.errors import BaselineError, did_you_mean
+from pytest_llmbench.core.models import Architecture
 
 
 class Terms(NamedTuple):

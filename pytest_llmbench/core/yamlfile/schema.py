@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from pytest_llmbench.errors import did_you_mean
+from pytest_llmbench.core.errors import did_you_mean
 
 Node = Any
 """A yaml.Node: its stubs know neither `id` ("scalar", "sequence", "mapping") nor `style`."""

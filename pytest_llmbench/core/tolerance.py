@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from pytest_llmbench.errors import did_you_mean
-from pytest_llmbench.models import Tolerance
-from pytest_llmbench.quantities import METRICS
+from pytest_llmbench.core.errors import did_you_mean
+from pytest_llmbench.core.metric_definitions import METRICS
+from pytest_llmbench.core.models import Tolerance
 
 LARGEST = 0.5
 """A gate that lets a run take twice as long is a typing error: `5` for `5%`."""

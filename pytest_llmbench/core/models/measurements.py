@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from pytest_llmbench.models.logs import Checkpoints
-from pytest_llmbench.models.runs import run_marks
+from pytest_llmbench.core.models.logs import Checkpoints
+from pytest_llmbench.core.models.runs import run_marks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import datetime
     from pathlib import Path
 
-    from pytest_llmbench.models.baselines import Baseline, Window
-    from pytest_llmbench.models.runs import Marks, Run
-    from pytest_llmbench.models.verdicts import Reason
+    from pytest_llmbench.core.models.baselines import Baseline, Window
+    from pytest_llmbench.core.models.runs import Marks, Run
+    from pytest_llmbench.core.models.verdicts import Reason
 
 
 @dataclass(frozen=True, slots=True)

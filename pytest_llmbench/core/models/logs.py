@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from pytest_llmbench.jobs import Pairs
-    from pytest_llmbench.models.columns import Flags, Floats, Integers
+    from pytest_llmbench.core.models.columns import Flags, Floats, Integers
+    from pytest_llmbench.core.models.jobs import Pairs
 
 
 @dataclass(frozen=True, slots=True, eq=False)

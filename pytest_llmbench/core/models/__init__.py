@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_llmbench.models.baselines import (
+from pytest_llmbench.core.models.baselines import (
     Accepted,
     Architecture,
     Baseline,
@@ -21,8 +21,8 @@ from pytest_llmbench.models.baselines import (
     Tolerance,
     Window,
 )
-from pytest_llmbench.models.cautions import Caution, CautionCode
-from pytest_llmbench.models.judgements import (
+from pytest_llmbench.core.models.cautions import Caution, CautionCode
+from pytest_llmbench.core.models.judgements import (
     Acknowledgement,
     Asked,
     Change,
@@ -34,7 +34,7 @@ from pytest_llmbench.models.judgements import (
     Noise,
     OnBound,
 )
-from pytest_llmbench.models.logs import (
+from pytest_llmbench.core.models.logs import (
     BATCH,
     ENGINE,
     GPUS,
@@ -57,9 +57,9 @@ from pytest_llmbench.models.logs import (
     Steps,
     Unread,
 )
-from pytest_llmbench.models.measurements import Measurement, Metric, Note, PastRun, Problem, Try, others
-from pytest_llmbench.models.outcomes import Case, Check, Compared, Outcome, Status, Stray
-from pytest_llmbench.models.runs import (
+from pytest_llmbench.core.models.measurements import Measurement, Metric, Note, PastRun, Problem, Try, others
+from pytest_llmbench.core.models.outcomes import Case, Check, Compared, Outcome, Status, Stray
+from pytest_llmbench.core.models.runs import (
     Attempt,
     AttemptFiles,
     Clock,
@@ -76,10 +76,10 @@ from pytest_llmbench.models.runs import (
     logs_mark,
     run_marks,
 )
-from pytest_llmbench.models.verdicts import JUDGED, Reason, Verdict
+from pytest_llmbench.core.models.verdicts import JUDGED, Reason, Verdict
 
 if TYPE_CHECKING:
-    from pytest_llmbench.models.columns import Flags, Floats, Integers
+    from pytest_llmbench.core.models.columns import Flags, Floats, Integers
 
 __all__ = [
     "BATCH",

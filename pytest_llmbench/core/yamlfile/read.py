@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_llmbench.errors import BaselineError, LlmbenchError
-from pytest_llmbench.yamlfile.schema import Entry, Fields, Report
+from pytest_llmbench.core.errors import BaselineError, LlmbenchError
+from pytest_llmbench.core.yamlfile.schema import Entry, Fields, Report
 
 if TYPE_CHECKING:
     import yaml

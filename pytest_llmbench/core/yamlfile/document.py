@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_llmbench.errors import BaselineError, LlmbenchError
-from pytest_llmbench.yamlfile.text import read_text
+from pytest_llmbench.core.errors import BaselineError, LlmbenchError
+from pytest_llmbench.core.yamlfile.text import read_text
 
 if TYPE_CHECKING:
     import yaml

@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from pytest_llmbench.models.baselines import TimedBy
-from pytest_llmbench.models.verdicts import JUDGED
+from pytest_llmbench.core.models.baselines import TimedBy
+from pytest_llmbench.core.models.verdicts import JUDGED
 
 if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
-    from pytest_llmbench.jobs import Launched
-    from pytest_llmbench.models.baselines import Key
-    from pytest_llmbench.models.judgements import Judgement
-    from pytest_llmbench.models.verdicts import Reason, Verdict
+    from pytest_llmbench.core.models.baselines import Key
+    from pytest_llmbench.core.models.jobs import Launched
+    from pytest_llmbench.core.models.judgements import Judgement
+    from pytest_llmbench.core.models.verdicts import Reason, Verdict
 
 
 @dataclass(frozen=True, slots=True)

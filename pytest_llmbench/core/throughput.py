@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pytest_llmbench.measure.flops import model_flops
-from pytest_llmbench.models import Configuration
+from pytest_llmbench.core.flops import model_flops
+from pytest_llmbench.core.models import Configuration
 
 SECONDS_PER_DAY = 86400
 TOKENS = 1e12

@@ -9,10 +9,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_llmbench.urls import is_remote, url_of
+from pytest_llmbench.core.urls import is_remote, url_of
 
 if TYPE_CHECKING:
-    from pytest_llmbench.models import Ending, Unread
+    from pytest_llmbench.core.models import Ending, Unread
 
 MANIFOLD = 10
 """From here on a ratio reads better than a percentage."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pytest_llmbench.errors import LlmbenchError
+from pytest_llmbench.core.errors import LlmbenchError
 
 
 def read_text(path: Path, what: str, most_bytes: int, raises: type[LlmbenchError]) -> str:

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import date, datetime, timedelta
 
-    from pytest_llmbench.models.baselines import Baseline, Tolerance
-    from pytest_llmbench.models.measurements import Measurement, Note, PastRun
-    from pytest_llmbench.models.verdicts import Reason, Verdict
+    from pytest_llmbench.core.models.baselines import Baseline, Tolerance
+    from pytest_llmbench.core.models.measurements import Measurement, Note, PastRun
+    from pytest_llmbench.core.models.verdicts import Reason, Verdict
 
 
 SHOWN = 0.005

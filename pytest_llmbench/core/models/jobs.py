@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
-    from pytest_llmbench.models.baselines import Key
+    from pytest_llmbench.core.models.baselines import Key
 
 Pairs = tuple[tuple[str, str], ...]
 """Names with their values, in order."""

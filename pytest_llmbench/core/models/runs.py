@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
-    from pytest_llmbench.jobs import Pairs
-    from pytest_llmbench.models.baselines import Key
-    from pytest_llmbench.models.logs import ParsedLog
-    from pytest_llmbench.models.verdicts import Reason
+    from pytest_llmbench.core.models.baselines import Key
+    from pytest_llmbench.core.models.jobs import Pairs
+    from pytest_llmbench.core.models.logs import ParsedLog
+    from pytest_llmbench.core.models.verdicts import Reason
 
 
 @dataclass(frozen=True, slots=True)

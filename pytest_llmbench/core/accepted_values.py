@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pytest_llmbench import wording
-from pytest_llmbench.models import Accepted, Recording
+from pytest_llmbench.core import formatting
+from pytest_llmbench.core.models import Accepted, Recording
 
 DRIFT_BUDGET = 0.05
 """Where neither an option nor the file says another."""
@@ -73,8 +73,9 @@ def following(recording: Recording, previous: Recording | None, budget: float, r
 def moved(seconds: float, first: Accepted) -> str:
     """Return `7.702 s is +5.5 % from 7.300 s, accepted on 2025-11-20 by alice on login1`."""
     by = f" by {first.by}" if first.by else ""
-    change = wording.difference(seconds / first.seconds)
-    return f"{wording.seconds(seconds)} is {change} from {wording.seconds(first.seconds)}, accepted on {first.date}{by}"
+    change = formatting.difference(seconds / first.seconds)
+    accepted = f"{formatting.seconds(first.seconds)}, accepted on {first.date}{by}"
+    return f"{formatting.seconds(seconds)} is {change} from {accepted}"
 
 
 def _pruned(accepted: Sequence[Accepted]) -> tuple[Accepted, ...]:
