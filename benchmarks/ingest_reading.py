@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 
 from pytest_llmbench.core.models import ParsedLog
-from pytest_llmbench.discover.find import find_runs
-from pytest_llmbench.files.stores import Stores
-from pytest_llmbench.log_cache import LogCache
-from pytest_llmbench.parse.read import parse_blocks, read_log
-from pytest_llmbench.reading import Reading
+from pytest_llmbench.ingest.discover.find import find_runs
+from pytest_llmbench.ingest.parse.read import parse_blocks, read_log
+from pytest_llmbench.ingest.reading.cache import LogCache
+from pytest_llmbench.ingest.reading.reader import Reading
+from pytest_llmbench.ingest.sources.stores import Stores
 
 CACHE = "--cache="
 

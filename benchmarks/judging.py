@@ -19,10 +19,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
 from generator import write_run
 from generator.__main__ import shipped
 
-from pytest_llmbench import pipeline
 from pytest_llmbench.catalogue import load
-from pytest_llmbench.ingest import ingest
 from pytest_llmbench.judge.decide import judge
+from pytest_llmbench.pipeline import evaluate
+from pytest_llmbench.pipeline.find_runs import ingest
 from pytest_llmbench.settings import Settings
 
 Result = TypeVar("Result")
@@ -63,11 +63,11 @@ def main() -> int:
         catalogue = load(settings)
         now = START + timedelta(days=count // len(catalogue.baselines) + 1)
         reading, found = timed(lambda: ingest(settings, catalogue, now))
-        measuring, measured = timed(lambda: pipeline.measure_runs(found.runs, catalogue, now))
-        first, _ = timed(lambda: pipeline.judge_measured(measured, settings, catalogue, now))  # imports scipy.special
-        judging, judged = timed(lambda: pipeline.judge_measured(measured, settings, catalogue, now))
+        measuring, measured = timed(lambda: evaluate.measure_runs(found.runs, catalogue, now))
+        first, _ = timed(lambda: evaluate.judge_measured(measured, settings, catalogue, now))  # imports scipy.special
+        judging, judged = timed(lambda: evaluate.judge_measured(measured, settings, catalogue, now))
         each = Settings(logs=settings.logs, runs="each")
-        every, all_results = timed(lambda: pipeline.judge_measured(measured, each, catalogue, now))
+        every, all_results = timed(lambda: evaluate.judge_measured(measured, each, catalogue, now))
         of_configurations = [one for _, of_key in judged.values() for one in of_key if one.measurements]
         engine, _ = timed(lambda: [judge(one) for one in of_configurations])
     per_verdict = engine / len(of_configurations) * 1000

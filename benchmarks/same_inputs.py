@@ -21,8 +21,8 @@ from parse.strategies import NAMES, NOISE, written
 from parse.test_endings import CAUSES, LINES
 from parse.written import nemo2_run
 
-from pytest_llmbench.parse import checkpoints, endings, facts
-from pytest_llmbench.parse.dialects import DIALECTS
+from pytest_llmbench.ingest.parse import checkpoints, endings, facts
+from pytest_llmbench.ingest.parse.dialect_table import DIALECTS
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "gz": gzip.compress,

@@ -18,9 +18,9 @@ import numpy as np
 
 import pytest_llmbench
 from pytest_llmbench.core.models import RegexDialect
-from pytest_llmbench.files.packed import NAME as ARCHIVE
-from pytest_llmbench.files.stores import Stores
-from pytest_llmbench.parse.read import parse_blocks, read_ending, read_log
+from pytest_llmbench.ingest.parse.read import parse_blocks, read_ending, read_log
+from pytest_llmbench.ingest.sources.packed import NAME as ARCHIVE
+from pytest_llmbench.ingest.sources.stores import Stores
 
 LEFT_OUT = ("sha256", "fingerprint")
 """Of these a change is meant."""

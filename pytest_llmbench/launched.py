@@ -32,8 +32,8 @@ from pytest_llmbench.sequence import Judges
 from pytest_llmbench.settings import Settings
 
 if TYPE_CHECKING:
-    from pytest_llmbench.parse.growing import Growing
-    from pytest_llmbench.pipeline import Measured
+    from pytest_llmbench.ingest.parse.growing import Growing
+    from pytest_llmbench.pipeline.evaluate import Measured
 
 
 STAGES = ("LLMB_WORKLOAD", "STAGE_PATH")
@@ -82,9 +82,9 @@ class LaunchedRuns:
 
     def _find(self, job: Job) -> Run | None:
         """Return the run of a job: that of its own job id, and of no other."""
-        from pytest_llmbench.ingest import ingest_job
         from pytest_llmbench.launch.environment import named_image
         from pytest_llmbench.launch.launchers import submitted_after
+        from pytest_llmbench.pipeline.find_runs import ingest_job
 
         since = submitted_after(job)
         run = ingest_job(_places(job), job.job_id, job.spec.key, self.catalogue, self.now(), since=since)
@@ -103,7 +103,7 @@ class LaunchedRuns:
 
     def last_step(self, job: Job) -> tuple[int, int | None, float] | None:
         """Return the last step in the log of a running job, its total and its seconds."""
-        from pytest_llmbench.parse.growing import Growing
+        from pytest_llmbench.ingest.parse.growing import Growing
 
         start = job.number, job.status.restarts if job.status else 0
         path = _log(job) if start not in self._logs else None
@@ -124,8 +124,8 @@ class LaunchedRuns:
     @cached_property
     def _history(self) -> Measured:
         """What older runs under --llmb-logs measured: they tell the noise."""
-        from pytest_llmbench.ingest import ingest
-        from pytest_llmbench.pipeline import measure_runs
+        from pytest_llmbench.pipeline.evaluate import measure_runs
+        from pytest_llmbench.pipeline.find_runs import ingest
 
         now = self.now()
         runs = ingest(self.settings, self.catalogue, now).runs if self.settings.logs else ()
@@ -133,7 +133,7 @@ class LaunchedRuns:
 
     def _judge(self, key: Key, runs: Sequence[Run]) -> Result:
         """Return the verdict on launched runs, newest first; each of the two looks of a sequence has half the level."""
-        from pytest_llmbench.pipeline import at_acknowledged_level
+        from pytest_llmbench.pipeline.evaluate import at_acknowledged_level
         from pytest_llmbench.settling import result_of
 
         known = at_acknowledged_level(self._known({key: runs})[key], self.settings, self.catalogue)
@@ -142,7 +142,7 @@ class LaunchedRuns:
 
     def _known(self, runs: Mapping[Key, Sequence[Run]]) -> dict[Key, tuple[Evidence, ...]]:
         """Return the evidence on launched runs against each baseline, with all older ones, whose noise is theirs."""
-        from pytest_llmbench.pipeline import evidence_of
+        from pytest_llmbench.pipeline.evaluate import evidence_of
 
         told = {other: of_key for other, of_key in self._history.items() if any(of_key) or other in self.past}
         measured = {**told, **{key: self.measured(key, of_key) for key, of_key in runs.items()}}
@@ -217,7 +217,7 @@ def _own_folders(job: Job) -> tuple[Path, ...]:
 
 def _log(job: Job) -> Path | None:
     """Return the log of a job's latest attempt, None while there is none."""
-    from pytest_llmbench.discover.find import find_runs
+    from pytest_llmbench.ingest.discover.find import find_runs
 
     runs = find_runs([place for place in _places(job) if place.exists()]).runs
     logs = [one.attempts[-1].log for one in runs if one.job_id == job.job_id and one.attempts]
@@ -242,8 +242,8 @@ def _ending(job: Job, run: Run) -> tuple[Blame, str]:
 
 
 def _told_by_log(run: Run) -> tuple[Blame, str]:
+    from pytest_llmbench.ingest.parse.last_words import last_line
     from pytest_llmbench.launch.states import blame_of
-    from pytest_llmbench.parse.last_words import last_line
 
     attempt = run.attempts[-1]
     log, ending = attempt.files.log, attempt.log.ending

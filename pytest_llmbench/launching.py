@@ -247,7 +247,7 @@ class Launching:
 
     def _judged(self, plan: Plan, sequences: Sequences, runs: LaunchedRuns) -> Batch:
         from pytest_llmbench.across import with_efficiencies
-        from pytest_llmbench.pipeline import together
+        from pytest_llmbench.pipeline.evaluate import together
         from pytest_llmbench.suites import with_asked
 
         results = dict(self.batch.results)

@@ -17,10 +17,10 @@ from threading import Event
 from typing import Any
 
 from pytest_llmbench.core.errors import LogError
-from pytest_llmbench.files import local
-from pytest_llmbench.files.compressed import Stream
-from pytest_llmbench.files.packed import archive_of, members
-from pytest_llmbench.parse.fingerprint import Fingerprint, sample
+from pytest_llmbench.ingest.parse.fingerprint import Fingerprint, sample
+from pytest_llmbench.ingest.sources import local
+from pytest_llmbench.ingest.sources.compressed import Stream
+from pytest_llmbench.ingest.sources.packed import archive_of, members
 
 Log = tuple[Path, str]
 """A log as it was judged: where it lay, and its fingerprint."""

@@ -125,7 +125,7 @@ def readable(flag: str, given: object, directory: Path) -> Path:
     SettingsError for what cannot be read as such: no package for a protocol, a standard input that nothing is piped to.
     """
     from pytest_llmbench.core.urls import is_url
-    from pytest_llmbench.files import remote, standard_input
+    from pytest_llmbench.ingest.sources import remote, standard_input
 
     if str(given).strip() == "-":
         return standard_input.checked(flag, sys.stdin)

@@ -13,8 +13,7 @@ import numpy as np
 
 from pytest_llmbench.batch import Batch, Result
 from pytest_llmbench.catalogue import drift_budget_of
-from pytest_llmbench.core import accepted_values as acceptance
-from pytest_llmbench.core import formatting
+from pytest_llmbench.core import accepted_values, formatting
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.models import (
     Baseline,
@@ -32,8 +31,8 @@ from pytest_llmbench.core.models import (
 )
 from pytest_llmbench.core.robust import mean, trimmed_mean
 from pytest_llmbench.core.tolerance import TIME, slot
-from pytest_llmbench.files import local
-from pytest_llmbench.files.compressed import Stream
+from pytest_llmbench.ingest.sources import local
+from pytest_llmbench.ingest.sources.compressed import Stream
 from pytest_llmbench.settings import Settings
 from pytest_llmbench.strays import unshadowed
 from pytest_llmbench.trends import FAILS
@@ -153,11 +152,11 @@ def _accepted(
         last = before.get(key)
         previous = last.recording if last else None
         budget = drift_budget_of(settings, last or baseline)
-        why = "" if settings.accept_drift else acceptance.refused(recording, previous, budget)
+        why = "" if settings.accept_drift else accepted_values.refused(recording, previous, budget)
         if why:
             refused[key] = Verdict.REGRESSION, Reason.DRIFTED, f"not recorded: {why}"
         else:
-            following = acceptance.following(recording, previous, budget, settings.accept_drift)
+            following = accepted_values.following(recording, previous, budget, settings.accept_drift)
             accepted[key] = (baseline, following)
     return accepted, refused
 

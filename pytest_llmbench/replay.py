@@ -12,8 +12,8 @@ from pytest_llmbench.batch import Batch
 from pytest_llmbench.catalogue import load
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import Outcome
-from pytest_llmbench.ingest import ingest
-from pytest_llmbench.pipeline import judge_found
+from pytest_llmbench.pipeline.evaluate import judge_found
+from pytest_llmbench.pipeline.find_runs import ingest
 from pytest_llmbench.settings import Settings
 from pytest_llmbench.settling import settle
 

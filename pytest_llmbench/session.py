@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from pytest_llmbench.batch import Batch
     from pytest_llmbench.catalogue import Catalogue
     from pytest_llmbench.core.models import Case, Caution, Check, Outcome, Stray
+    from pytest_llmbench.ingest.reading.reader import Done
     from pytest_llmbench.launching import Launching
     from pytest_llmbench.left_out import Selection
-    from pytest_llmbench.reading import Done
     from pytest_llmbench.remembering import Remembered
     from pytest_llmbench.settings import Settings
 
@@ -108,7 +108,7 @@ class Session:
             from pytest_llmbench.launching import unlaunched
 
             return unlaunched(self.settings, self.catalogue)
-        from pytest_llmbench.pipeline import gather
+        from pytest_llmbench.pipeline.evaluate import gather
 
         past = self.remembered.past if self.remembered else {}
         return gather(self.settings, self.catalogue, self.now, self.tell_reading, past)

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_llmbench.core import ci_environment as ci
+from pytest_llmbench.core import ci_environment
 from pytest_llmbench.core.errors import SettingsError
 from pytest_llmbench.core.models import TimedBy, Tolerance
 from pytest_llmbench.core.option_origins import Origins
@@ -155,7 +155,7 @@ def resolve(values: Mapping[str, Any], directory: Path) -> Settings:
         selftest=bool(values.get("llmb_selftest")),
         launch=resolve_launch(values, directory),
         cache=None if values.get("llmb_no_cache") else cache_folder(os.environ),
-        commit=ci.commit(os.environ),
+        commit=ci_environment.commit(os.environ),
         history=None if values.get("llmb_record") else history(values, directory),  # nothing is judged
         origins=origins_of(values),
         overridden=tuple(_overridden(typed, ini)),

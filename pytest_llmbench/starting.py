@@ -30,8 +30,8 @@ from pytest_llmbench.core.option_origins import (
 )
 from pytest_llmbench.core.options import LAUNCH_OPTIONS, OPTIONS, destination
 from pytest_llmbench.hooks import Collector
+from pytest_llmbench.ingest.reading.progress import ReadingProgress
 from pytest_llmbench.option_values import OptionValues, refuse_shared
-from pytest_llmbench.reading_progress import ReadingProgress
 from pytest_llmbench.session import Session
 from pytest_llmbench.settings import outputs
 from pytest_llmbench.stash import INFORMATION, SESSION, checked, in_worker, judging, launching, suite_wanted, wanted_ids

@@ -18,8 +18,8 @@ from pytest_llmbench.catalogue import load
 from pytest_llmbench.core.formatting import printable_values
 from pytest_llmbench.core.models import Attempt, AttemptFiles, Baseline, Ending, Reason, Run, Stray
 from pytest_llmbench.core.models.jobs import Launched, Purpose
-from pytest_llmbench.ingest import Ingested
-from pytest_llmbench.pipeline import judge_found
+from pytest_llmbench.pipeline.evaluate import judge_found
+from pytest_llmbench.pipeline.find_runs import Ingested
 from pytest_llmbench.report.excerpt import excerpts
 from pytest_llmbench.report.outcome import describe, describe_check, describe_stray
 from pytest_llmbench.settings import Settings

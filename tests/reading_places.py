@@ -9,9 +9,9 @@ from typing import Any
 from generator import write_run
 from generator.__main__ import shipped
 
-from pytest_llmbench.discover.find import find_runs
-from pytest_llmbench.files.stores import Stores
-from pytest_llmbench.reading import Reading
+from pytest_llmbench.ingest.discover.find import find_runs
+from pytest_llmbench.ingest.reading.reader import Reading
+from pytest_llmbench.ingest.sources.stores import Stores
 
 CONFIGURATION = "llama3.1_8b-25.04-h100-bf16-16"
 

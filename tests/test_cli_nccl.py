@@ -9,8 +9,8 @@ import pytest
 from nccl.traces import record, run
 
 from pytest_llmbench.cli import main
-from pytest_llmbench.nccl import saved
-from pytest_llmbench.nccl.read import read_trace
+from pytest_llmbench.ingest.nccl import saved
+from pytest_llmbench.ingest.nccl.read import read_trace
 
 PAGE = """\
 damaged: 2 records (3.2 %: 1 AllReduce, 1 other), in no number below

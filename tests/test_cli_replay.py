@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench import ingest
 from pytest_llmbench.cli import main
 from pytest_llmbench.core.models import AttemptFiles, ParsedLog
-from pytest_llmbench.reading import Reading
+from pytest_llmbench.ingest.reading.reader import Reading
+from pytest_llmbench.pipeline import find_runs
 
 EXAMPLES = str(Path(__file__).resolve().parents[1] / "examples" / "experiments")
 
@@ -47,13 +47,13 @@ def test_the_same_settings_change_nothing(capsys: pytest.CaptureFixture[str]) ->
 
 def test_the_logs_are_read_once(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[Path] = []
-    parsed = ingest._parsed
+    parsed = find_runs._parsed
 
     def counted(files: AttemptFiles, reading: Reading) -> ParsedLog:
         read.append(files.log)
         return parsed(files, reading)
 
-    monkeypatch.setattr(ingest, "_parsed", counted)
+    monkeypatch.setattr(find_runs, "_parsed", counted)
     told(capsys, "--tolerance=2%")
     assert len(read) == len(set(read)) > 20
 

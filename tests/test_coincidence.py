@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from builders import log, run, segment, steps, without
 
-from pytest_llmbench.coincidence import CERTAIN, Part, log10_chance, marks_of, shared_steps
 from pytest_llmbench.core.models import Run
+from pytest_llmbench.ingest.coincidence import CERTAIN, Part, log10_chance, marks_of, shared_steps
 
 EVERY = np.ones(50, dtype=bool)
 

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_llmbench.catalogue import load
 from pytest_llmbench.core.models import Run
-from pytest_llmbench.ingest import ingest
+from pytest_llmbench.pipeline.find_runs import ingest
 from pytest_llmbench.settings import Settings
 
 FILE = """\

@@ -14,7 +14,7 @@ from generator.__main__ import shipped
 from shared_data import shared
 
 from pytest_llmbench.catalogue import Catalogue, load
-from pytest_llmbench.ingest import Ingested, ingest
+from pytest_llmbench.pipeline.find_runs import Ingested, ingest
 from pytest_llmbench.settings import Settings
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)

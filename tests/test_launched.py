@@ -14,9 +14,9 @@ from parse.written import parse
 from pytest_llmbench.catalogue import load
 from pytest_llmbench.core.models import Discovery, Ending
 from pytest_llmbench.core.models.jobs import Blame
-from pytest_llmbench.discover import find
-from pytest_llmbench.ingest import ingest_job
+from pytest_llmbench.ingest.discover import find
 from pytest_llmbench.launched import LaunchedRuns
+from pytest_llmbench.pipeline.find_runs import ingest_job
 from pytest_llmbench.settings import Settings
 
 LINE = (

@@ -15,10 +15,11 @@ import pytest
 from reading_places import reading_of, write_runs
 from test_packing import bits
 
-from pytest_llmbench import file_reading, log_cache
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.models import RegexDialect
-from pytest_llmbench.log_cache import LogCache, parser_version
+from pytest_llmbench.ingest.reading import cache as log_cache
+from pytest_llmbench.ingest.reading import file_reading
+from pytest_llmbench.ingest.reading.cache import LogCache, parser_version
 from pytest_llmbench.option_values import cache_folder
 
 DEFINITION = RegexDialect("regex:mine-1.0", "mystep", r"mystep (?P<step>\d+) (?P<seconds>[\d.]+)")
@@ -227,10 +228,17 @@ def test_every_source_file_of_the_parser_is_part_of_its_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package = tmp_path / "pytest_llmbench"
-    shutil.copytree(Path(log_cache.__file__).parent, package, ignore=shutil.ignore_patterns("*.pyc", "baselines"))
-    monkeypatch.setattr(log_cache, "__file__", str(package / "log_cache.py"))
+    shutil.copytree(Path(log_cache.__file__).parents[2], package, ignore=shutil.ignore_patterns("*.pyc", "baselines"))
+    monkeypatch.setattr(log_cache, "__file__", str(package / "ingest" / "reading" / "cache.py"))
     versions = {parser_version(())}
-    for name in ("parse/scan.py", "parse/nemo2.py", "files/compressed.py", "models/logs.py", "packing.py", "ci.py"):
+    for name in (
+        "ingest/parse/scan.py",
+        "ingest/parse/dialects/nemo2.py",
+        "ingest/sources/compressed.py",
+        "ingest/reading/codec.py",
+        "core/models/logs.py",
+        "core/robust.py",
+    ):
         path = package / name
         path.write_text(path.read_text() + "# changed\n")
         versions.add(parser_version(()))

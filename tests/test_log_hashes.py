@@ -15,11 +15,11 @@ import pytest
 import zstandard
 from files.written import archive
 
-from pytest_llmbench.files import local
-from pytest_llmbench.files.compressed import Stream
+from pytest_llmbench.ingest.parse.fingerprint import WHOLE
+from pytest_llmbench.ingest.parse.read import LARGE, read_log
+from pytest_llmbench.ingest.sources import local
+from pytest_llmbench.ingest.sources.compressed import Stream
 from pytest_llmbench.log_hashes import with_hashes
-from pytest_llmbench.parse.fingerprint import WHOLE
-from pytest_llmbench.parse.read import LARGE, read_log
 
 TEXT = b"Epoch 0: 1/50, train_step_timing in s: 7.4\n" * 9
 

@@ -10,7 +10,7 @@ import pytest
 from builders import KEY, NOW, log, run, segment
 
 from pytest_llmbench.core.models import Clock, Dating, ParsedLog, Remains, Run
-from pytest_llmbench.ordering import believed, ordered, without_superseded
+from pytest_llmbench.ingest.ordering import believed, ordered, without_superseded
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 ZONED = (Clock.FOLDER_NAME, Clock.FILE_TIME)

@@ -13,7 +13,7 @@ from hypothesis import strategies as some
 from test_packing import bits
 
 from pytest_llmbench.core.models import Steps
-from pytest_llmbench.packed_steps import KeptSteps, packed_steps, unpacked_steps
+from pytest_llmbench.ingest.reading.step_codec import KeptSteps, packed_steps, unpacked_steps
 
 FLOATS = [0.0, -0.0, 1.5, float("nan"), -float("nan"), float("inf"), 5e-324]
 INTEGERS = [0, 1, 2, 3, -(2**63), 2**63 - 1]

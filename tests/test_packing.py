@@ -23,8 +23,8 @@ from pytest_llmbench.core.models import (
     Steps,
     Unread,
 )
-from pytest_llmbench.packing import pack, unpack
-from pytest_llmbench.parse.read import read_ending, read_log
+from pytest_llmbench.ingest.parse.read import read_ending, read_log
+from pytest_llmbench.ingest.reading.codec import pack, unpack
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples" / "experiments"
 

@@ -17,27 +17,28 @@ from reading_places import reading_of, write_runs
 from sessions import until
 from test_packing import bits
 
-from pytest_llmbench import reading, workers
 from pytest_llmbench.core.errors import LogError
-from pytest_llmbench.file_reading import Wanted, read_file
-from pytest_llmbench.packing import pack
-from pytest_llmbench.parse import read
-from pytest_llmbench.reading import Done
+from pytest_llmbench.ingest.parse import read
+from pytest_llmbench.ingest.reading import reader as reading
+from pytest_llmbench.ingest.reading import worker_pool
+from pytest_llmbench.ingest.reading.codec import pack
+from pytest_llmbench.ingest.reading.file_reading import Wanted, read_file
+from pytest_llmbench.ingest.reading.reader import Done
 
-Answered = SimpleQueue[tuple[workers.Batch, bytes]]
+Answered = SimpleQueue[tuple[worker_pool.Batch, bytes]]
 
 
 @pytest.fixture
 def two_workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[subprocess.Popen[bytes]]]:
     """Read with two workers, a file at a time; the workers that were started, all of which have to be gone."""
     started: list[subprocess.Popen[bytes]] = []
-    start = workers._process
+    start = worker_pool._process
 
     def kept() -> subprocess.Popen[bytes]:
         started.append(start())
         return started[-1]
 
-    monkeypatch.setattr(workers, "_process", kept)
+    monkeypatch.setattr(worker_pool, "_process", kept)
     monkeypatch.setattr(reading, "_workers", lambda _sizes, _batches: 2)
     monkeypatch.setattr(reading, "BATCH_FILES", 1)
     yield started
@@ -50,7 +51,7 @@ def by_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     def wait(waiting: object, answered: Answered) -> object:
         return answered.get()
 
-    monkeypatch.setattr(workers, "_next", wait)
+    monkeypatch.setattr(worker_pool, "_next", wait)
 
 
 def said(logs: list[Path], found: reading.Reading) -> list[object]:
@@ -76,7 +77,7 @@ def test_what_a_killed_worker_had_is_read_here(
     """Each is killed when it got its first file, as by a system without memory."""
     logs = write_runs(tmp_path, 6)
     expected = [bits(read_file(Wanted(str(path), True), (), keep=False)[0]) for path in logs]
-    send = workers._send
+    send = worker_pool._send
 
     def deadly(file: IO[bytes], data: bytes) -> None:
         if data != pack(((), False)):  # the definitions, which come before the first request
@@ -85,21 +86,21 @@ def test_what_a_killed_worker_had_is_read_here(
                 one.wait()
         send(file, data)
 
-    monkeypatch.setattr(workers, "_send", deadly)
+    monkeypatch.setattr(worker_pool, "_send", deadly)
     read_here: list[Wanted] = []
 
     def here(wanted: Wanted, *_definitions: object, **_options: object) -> object:
         read_here.append(wanted)
         return read_file(wanted, (), keep=False)
 
-    monkeypatch.setattr(workers, "read_file", here)
-    taken = workers._next
+    monkeypatch.setattr(worker_pool, "read_file", here)
+    taken = worker_pool._next
     first = iter([True])
 
-    def wait_for_one(waiting: SimpleQueue[workers.Batch], answered: Answered) -> object:
+    def wait_for_one(waiting: SimpleQueue[worker_pool.Batch], answered: Answered) -> object:
         return answered.get() if next(first, False) else taken(waiting, answered)
 
-    monkeypatch.setattr(workers, "_next", wait_for_one)
+    monkeypatch.setattr(worker_pool, "_next", wait_for_one)
     assert said(logs, reading_of(tmp_path)) == expected
     assert len(read_here) == 6
 
@@ -115,7 +116,7 @@ def test_workers_that_cannot_start_or_talk_are_done_without(
         two_workers.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
         return two_workers[-1]
 
-    monkeypatch.setattr(workers, "_process", other)
+    monkeypatch.setattr(worker_pool, "_process", other)
     assert said(logs, reading_of(tmp_path)) == expected
 
 
@@ -166,14 +167,14 @@ def test_large_files_are_left_to_this_process(
     """They occupy several processors each; compressed ones only one."""
     logs = write_runs(tmp_path, 3)
     expected = [bits(read_file(Wanted(str(path), True), (), keep=False)[0]) for path in logs]
-    batches: list[workers.Batch] = []
-    share = workers.read_batches
+    batches: list[worker_pool.Batch] = []
+    share = worker_pool.read_batches
 
-    def shared(given: list[workers.Batch], *others: Any, **options: Any) -> None:
+    def shared(given: list[worker_pool.Batch], *others: Any, **options: Any) -> None:
         batches.extend(given)
         share(given, *others, **options)
 
-    monkeypatch.setattr(workers, "read_batches", shared)
+    monkeypatch.setattr(worker_pool, "read_batches", shared)
     monkeypatch.setattr(read, "LARGE", logs[0].stat().st_size)
     assert said(logs, reading_of(tmp_path)) == expected
     assert batches == []
@@ -219,7 +220,7 @@ def test_however_the_session_is_ended_no_worker_outlives_it(tmp_path: Path, endi
         answered.get()
         print(*(child for child in open(f"/proc/self/task/{os.getpid()}/children").read().split()), flush=True)
         threading.Event().wait()
-    workers._next = wait
+    worker_pool._next = wait
     """
     script.write_text(PROGRAM.format(more=textwrap.dedent(waits)))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_llmbench.reading import Done
-from pytest_llmbench.reading_progress import ReadingProgress, size, told
+from pytest_llmbench.ingest.reading.progress import ReadingProgress, size, told
+from pytest_llmbench.ingest.reading.reader import Done
 
 
 class Screen:

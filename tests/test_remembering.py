@@ -22,7 +22,7 @@ from pytest_llmbench.judge import estimate
 from pytest_llmbench.judge import nights as of_nights
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.launched import LaunchedRuns
-from pytest_llmbench.pipeline import evidence_of
+from pytest_llmbench.pipeline.evaluate import evidence_of
 from pytest_llmbench.remembering import Remembered
 from pytest_llmbench.session import Session
 from pytest_llmbench.settings import Settings

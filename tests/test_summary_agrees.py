@@ -21,11 +21,11 @@ from shared_data import shared
 
 from pytest_llmbench.catalogue import Catalogue, load
 from pytest_llmbench.cli import main
-from pytest_llmbench.core import throughput as derive
+from pytest_llmbench.core import throughput
 from pytest_llmbench.core.models import JUDGED, Baseline, Identity, Judgement, Key, Reason, Run, Steps, Verdict, Window
-from pytest_llmbench.ingest import Ingested, ingest
 from pytest_llmbench.overview import rows
-from pytest_llmbench.pipeline import judge_found
+from pytest_llmbench.pipeline.evaluate import judge_found
+from pytest_llmbench.pipeline.find_runs import Ingested, ingest
 from pytest_llmbench.settings import Settings
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples" / "experiments"
@@ -195,7 +195,7 @@ def of_own_configuration(run: Run, number: int, window: Window) -> tuple[Run, Ba
         dialect=dialect,
     )
     work = np.nan if steps is None else middle(steps.tflops_per_gpu * steps.seconds)
-    factor = None if np.isnan(work) else work / derive.tflops_per_gpu(baseline.configuration, 1.0)
+    factor = None if np.isnan(work) else work / throughput.tflops_per_gpu(baseline.configuration, 1.0)
     return replace(run, identity=Identity(key, "as told")), replace(baseline, logged_tflops_factor=factor)
 
 

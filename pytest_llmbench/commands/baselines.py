@@ -155,14 +155,13 @@ def _side(given: str, directories: Sequence[Path]) -> list[Baseline]:
 
 def _arithmetic() -> Arithmetic:
     from pytest_llmbench.baseline.lint import Arithmetic
-    from pytest_llmbench.core import flops
-    from pytest_llmbench.core import throughput as derive
+    from pytest_llmbench.core import flops, throughput
 
     return Arithmetic(
-        tokens_per_second=derive.tokens_per_second,
-        model_flops_utilization=derive.model_flops_utilization,
-        tflops_per_gpu=derive.tflops_per_gpu,
-        days_to_1t_tokens=derive.days_to_1t_tokens,
+        tokens_per_second=throughput.tokens_per_second,
+        model_flops_utilization=throughput.model_flops_utilization,
+        tflops_per_gpu=throughput.tflops_per_gpu,
+        days_to_1t_tokens=throughput.days_to_1t_tokens,
         model_flops=flops.model_flops,
         terms=flops.terms,
     )

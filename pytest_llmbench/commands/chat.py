@@ -27,10 +27,10 @@ def add(commands: Subparsers) -> None:
 
 
 def _chat(arguments: argparse.Namespace) -> Output:
-    from pytest_llmbench.core import ci_environment as ci
+    from pytest_llmbench.core import ci_environment
     from pytest_llmbench.report import chat, document
 
-    link = ci.address(os.environ) if arguments.link is None else arguments.link
+    link = ci_environment.address(os.environ) if arguments.link is None else arguments.link
     told = document.read(arguments.file)
     try:
         text = chat.message(told, link)

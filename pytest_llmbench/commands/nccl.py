@@ -30,7 +30,8 @@ def add(commands: Subparsers) -> None:
 def _nccl(arguments: argparse.Namespace) -> Output:
     import json
 
-    from pytest_llmbench.nccl import changes, saved, text
+    from pytest_llmbench.ingest.nccl import changes, saved
+    from pytest_llmbench.nccl import text
     from pytest_llmbench.option_values import readable
 
     with own_flags():

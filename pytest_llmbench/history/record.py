@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from pytest_llmbench.core import ci_environment as ci
-from pytest_llmbench.core import formatting
+from pytest_llmbench.core import ci_environment, formatting
 from pytest_llmbench.core.models import JUDGED
 from pytest_llmbench.history.place import without_password
 
@@ -31,8 +30,8 @@ def session(
         "host": formatting.printable(host),
         "program": program,
         "options": [without_password(one) for one in options],
-        "git_commit": ci.commit(environment),
-        "ci_url": formatting.printable(without_password(ci.address(environment))),
+        "git_commit": ci_environment.commit(environment),
+        "ci_url": formatting.printable(without_password(ci_environment.address(environment))),
     }
 
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_llmbench.core import formatting
-from pytest_llmbench.core import throughput as derive
+from pytest_llmbench.core import formatting, throughput
 from pytest_llmbench.core.models import Baseline, Ending, Problem, Reason, Remains, Run, Steps, Window
 from pytest_llmbench.core.robust import median
 from pytest_llmbench.measure import stated, training
@@ -237,7 +236,7 @@ def _triangulated(timed: Timing, baseline: Baseline) -> Iterator[Problem]:
     configuration, steps, counted = baseline.configuration, timed.steps, timed.counted
     stated = counted & ~timed.filled  # a time that follows from tokens/s agrees with them whatever they are
     work = steps.tflops_per_gpu[counted] * steps.seconds[counted]
-    expected = derive.tflops_per_gpu(configuration, 1.0) * (baseline.logged_tflops_factor or 1.0)
+    expected = throughput.tflops_per_gpu(configuration, 1.0) * (baseline.logged_tflops_factor or 1.0)
     band = KNOWN_FACTOR_BAND if baseline.logged_tflops_factor else UNKNOWN_FACTOR_BAND
     ratio = _middle(work) / expected
     if abs(ratio - 1) > band:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_llmbench.core import throughput as derive
+from pytest_llmbench.core import throughput
 from pytest_llmbench.core.metric_definitions import BUDGETED, METRICS
 from pytest_llmbench.core.models import LOAD, SAVE, Baseline, CheckpointRecord, Checkpoints, Metric
 from pytest_llmbench.core.robust import mean, trimmed_mean
@@ -32,13 +32,13 @@ def at_step_time(baseline: Baseline, seconds: float) -> tuple[Metric, ...]:
     if math.isnan(seconds):
         return ()
     configuration = baseline.configuration
-    tokens = derive.tokens_per_second(configuration, seconds)
-    days = derive.days_to_1t_tokens(configuration, seconds)
+    tokens = throughput.tokens_per_second(configuration, seconds)
+    days = throughput.days_to_1t_tokens(configuration, seconds)
     return (
         metric("tokens_per_second", tokens),
         metric("tokens_per_second_per_gpu", tokens / configuration.key.gpus),
         *_utilization(baseline, seconds),
-        metric("tflops_per_gpu", derive.tflops_per_gpu(configuration, seconds)),
+        metric("tflops_per_gpu", throughput.tflops_per_gpu(configuration, seconds)),
         *([metric("days_to_1t_tokens", days)] if days is not None else []),
     )
 
@@ -98,7 +98,7 @@ def spread(values: Floats) -> float:
 def _utilization(baseline: Baseline, seconds: float) -> tuple[Metric, ...]:
     if math.isnan(baseline.peak_tflops):
         return ()
-    return (metric("mfu", derive.model_flops_utilization(baseline.configuration, seconds, baseline.peak_tflops)),)
+    return (metric("mfu", throughput.model_flops_utilization(baseline.configuration, seconds, baseline.peak_tflops)),)
 
 
 def _logged(name: str, values: Floats) -> tuple[Metric, ...]:

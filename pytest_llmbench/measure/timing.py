@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_llmbench.core import throughput as derive
+from pytest_llmbench.core import throughput
 from pytest_llmbench.core.models import Baseline, Steps
 from pytest_llmbench.measure.window import in_window
 
@@ -72,7 +72,7 @@ def possible_seconds(baseline: Baseline) -> float:
     """
     if math.isnan(baseline.peak_tflops):
         return sys.float_info.min
-    return derive.model_flops_utilization(baseline.configuration, 1.0, baseline.peak_tflops)
+    return throughput.model_flops_utilization(baseline.configuration, 1.0, baseline.peak_tflops)
 
 
 def _as_planned(steps: Steps, baseline: Baseline) -> Steps:
@@ -104,7 +104,7 @@ def _with_times_from_tokens(steps: Steps, baseline: Baseline) -> tuple[Steps, Fl
         filled &= np.isfinite(speed) & (speed > 0)
     if not filled.any():
         return steps, filled
-    of_one_gpu = derive.tokens_per_second(baseline.configuration, 1.0) / baseline.configuration.key.gpus
+    of_one_gpu = throughput.tokens_per_second(baseline.configuration, 1.0) / baseline.configuration.key.gpus
     if of_one_gpu == 0:
         return steps, np.zeros_like(filled)
     seconds, unit = steps.seconds.copy(), steps.resolution_seconds.copy()

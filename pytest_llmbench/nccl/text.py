@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Sequence
 
 from pytest_llmbench.core.formatting import counted, printable
-from pytest_llmbench.nccl.changes import Change, Comparison, binary, percent, sizes
-from pytest_llmbench.nccl.kinds import PER_RANK
-from pytest_llmbench.nccl.records import MEMBERS
-from pytest_llmbench.nccl.trace import Row, Trace
+from pytest_llmbench.ingest.nccl.changes import Change, Comparison, binary, percent, sizes
+from pytest_llmbench.ingest.nccl.kinds import PER_RANK
+from pytest_llmbench.ingest.nccl.records import MEMBERS
+from pytest_llmbench.ingest.nccl.trace import Row, Trace
 
 WIDTH = 79
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LogError
-from pytest_llmbench.files import local
-from pytest_llmbench.files.compressed import Stream
-from pytest_llmbench.files.packed import archive_of, members
+from pytest_llmbench.ingest.sources import local
+from pytest_llmbench.ingest.sources.compressed import Stream
+from pytest_llmbench.ingest.sources.packed import archive_of, members
 
 BEFORE, AFTER = 27, 12
 """Lines before and after it: what led there says more than what followed."""

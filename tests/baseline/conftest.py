@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench.baseline.lint import Arithmetic
-from pytest_llmbench.core import flops
-from pytest_llmbench.core import throughput as derive
+from pytest_llmbench.core import flops, throughput
 
 VALID = """\
 schema: 1
@@ -55,10 +54,10 @@ def valid_file(tmp_path: Path) -> Path:
 def arithmetic() -> Arithmetic:
     """The arithmetic of the measure stage."""
     return Arithmetic(
-        derive.tokens_per_second,
-        derive.model_flops_utilization,
-        derive.tflops_per_gpu,
-        derive.days_to_1t_tokens,
+        throughput.tokens_per_second,
+        throughput.model_flops_utilization,
+        throughput.tflops_per_gpu,
+        throughput.days_to_1t_tokens,
         flops.model_flops,
         flops.terms,
     )

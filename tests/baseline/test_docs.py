@@ -12,7 +12,7 @@ from pytest_llmbench.baseline.fields import KINDS, file_fields
 from pytest_llmbench.baseline.lint import Arithmetic, lint_file
 from pytest_llmbench.baseline.read import read_file
 from pytest_llmbench.core.yamlfile.schema import Fields, Items, Spec
-from pytest_llmbench.parse.read import parse_blocks
+from pytest_llmbench.ingest.parse.read import parse_blocks
 
 PAGE = (Path(__file__).parents[2] / "docs" / "baselines.md").read_text()
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.catalogue import tolerance_of
-from pytest_llmbench.core import throughput as derive
+from pytest_llmbench.core import throughput
 from pytest_llmbench.core.metric_definitions import METRICS
 from pytest_llmbench.core.models import Tolerance
 from pytest_llmbench.core.tolerance import NAMES, merged, parse_tolerances, slot
@@ -107,11 +107,11 @@ VALUES: dict[str, Callable[[float], Any]] = {
     "time": lambda seconds: seconds,
     "perf": lambda seconds: 1 / seconds,
     "step_time_seconds": lambda seconds: seconds,
-    "tokens_per_second": lambda seconds: derive.tokens_per_second(BASELINE.configuration, seconds),
-    "tokens_per_second_per_gpu": lambda seconds: derive.tokens_per_second(BASELINE.configuration, seconds) / 128,
-    "mfu": lambda seconds: derive.model_flops_utilization(BASELINE.configuration, seconds, BASELINE.peak_tflops),
-    "tflops_per_gpu": lambda seconds: derive.tflops_per_gpu(BASELINE.configuration, seconds),
-    "days_to_1t_tokens": lambda seconds: derive.days_to_1t_tokens(BASELINE.configuration, seconds),
+    "tokens_per_second": lambda seconds: throughput.tokens_per_second(BASELINE.configuration, seconds),
+    "tokens_per_second_per_gpu": lambda seconds: throughput.tokens_per_second(BASELINE.configuration, seconds) / 128,
+    "mfu": lambda seconds: throughput.model_flops_utilization(BASELINE.configuration, seconds, BASELINE.peak_tflops),
+    "tflops_per_gpu": lambda seconds: throughput.tflops_per_gpu(BASELINE.configuration, seconds),
+    "days_to_1t_tokens": lambda seconds: throughput.days_to_1t_tokens(BASELINE.configuration, seconds),
 }
 
 

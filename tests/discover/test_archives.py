@@ -11,8 +11,8 @@ import pytest
 from discover.conftest import Tree
 
 from pytest_llmbench.core.models import Discovery, Remains
-from pytest_llmbench.discover.find import find_runs
-from pytest_llmbench.files.stores import Stores
+from pytest_llmbench.ingest.discover.find import find_runs
+from pytest_llmbench.ingest.sources.stores import Stores
 
 NAME = "pretrain_grok1_314b_bf16_256"
 RUN = f"workloads/pretrain_grok1/experiments/{NAME}/1744407969"

@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from pytest_llmbench.discover.folders import layout, surroundings
+from pytest_llmbench.ingest.discover.folders import layout, surroundings
 
 RESULTS = {"dtype": "bf16", "size": "314b", "gpus": "512"}
 GROK = {"recipe": "grok1", "size": "314b", "dtype": "bf16", "gpus": "256"}

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.core.models import Baseline, Clue, FoundRun, Identity, Key, ParsedLog, Recipe
-from pytest_llmbench.discover.folders import clues_of_path
-from pytest_llmbench.discover.identify import identify
-from pytest_llmbench.discover.match import remembered
+from pytest_llmbench.ingest.discover.folders import clues_of_path
+from pytest_llmbench.ingest.discover.identify import identify
+from pytest_llmbench.ingest.discover.match import remembered
 
 GROK_OLD = Key("grok1", "314b", "24.11", "h100", "bf16", 512)
 GROK_H100 = Key("grok1", "314b", "25.05", "h100", "bf16", 512)

@@ -13,8 +13,8 @@ from discover.conftest import Tree
 from pytest_llmbench.baseline.locate import shipped_baselines
 from pytest_llmbench.baseline.read import read_recipes
 from pytest_llmbench.core.models import Baseline, Key, ParsedLog, Recipe
-from pytest_llmbench.discover.find import find_runs
-from pytest_llmbench.discover.identify import identify
+from pytest_llmbench.ingest.discover.find import find_runs
+from pytest_llmbench.ingest.discover.identify import identify
 
 JOB = "1407993"
 Layout = Callable[[Recipe, Key], dict[str, str]]

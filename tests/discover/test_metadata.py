@@ -9,7 +9,7 @@ import pytest
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.models import Reason
-from pytest_llmbench.discover.metadata import SIZE_LIMIT, Metadata, interpret, parse, read_metadata
+from pytest_llmbench.ingest.discover.metadata import SIZE_LIMIT, Metadata, interpret, parse, read_metadata
 
 
 def said(text: str) -> dict[str, str]:

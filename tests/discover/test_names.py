@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.discover.names import (
+from pytest_llmbench.ingest.discover.names import (
     Experiment,
     LogName,
     experiment,

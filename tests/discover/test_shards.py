@@ -6,8 +6,8 @@ import pytest
 from discover.conftest import Tree
 
 from pytest_llmbench.core.models import Shards
-from pytest_llmbench.discover import shards
-from pytest_llmbench.discover.shards import shards_of
+from pytest_llmbench.ingest.discover import shards
+from pytest_llmbench.ingest.discover.shards import shards_of
 
 NEMO = "code/nemo_experiments/default/checkpoints"
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from pytest_llmbench.discover.stamps import dated_by_name, stamp, started_by_name
+from pytest_llmbench.ingest.discover.stamps import dated_by_name, stamp, started_by_name
 
 
 @pytest.fixture

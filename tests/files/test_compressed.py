@@ -13,8 +13,8 @@ import pytest
 import zstandard
 
 from pytest_llmbench.core.errors import LogError
-from pytest_llmbench.files import compressed
-from pytest_llmbench.files.compressed import SLICE, Stream, method_of
+from pytest_llmbench.ingest.sources import compressed
+from pytest_llmbench.ingest.sources.compressed import SLICE, Stream, method_of
 
 TEXT = b"".join(b"step %d of 15000, loss 4.2\n" % number for number in range(15_000))
 METHODS = {

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench.core.errors import LogError
-from pytest_llmbench.files import local
+from pytest_llmbench.ingest.sources import local
 
 SIZE = 3 * local.BLOCK
 

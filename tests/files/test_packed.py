@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.core.errors import LogError
-from pytest_llmbench.files import packed
-from pytest_llmbench.files.listing import Listing
-from pytest_llmbench.files.packed import NAME, Archive
+from pytest_llmbench.ingest.sources import packed
+from pytest_llmbench.ingest.sources.listing import Listing
+from pytest_llmbench.ingest.sources.packed import NAME, Archive
 
 ROOT = Path("/x.tar")
 

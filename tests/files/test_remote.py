@@ -13,10 +13,10 @@ import pytest
 
 from pytest_llmbench.core.errors import LogError, SettingsError
 from pytest_llmbench.core.urls import is_remote, is_url, path_of, url_of
-from pytest_llmbench.discover.find import find_runs
-from pytest_llmbench.files.listing import Known
-from pytest_llmbench.files.remote import Remote, checked_url
-from pytest_llmbench.files.stores import Stores
+from pytest_llmbench.ingest.discover.find import find_runs
+from pytest_llmbench.ingest.sources.listing import Known
+from pytest_llmbench.ingest.sources.remote import Remote, checked_url
+from pytest_llmbench.ingest.sources.stores import Stores
 
 fsspec = pytest.importorskip("fsspec")
 

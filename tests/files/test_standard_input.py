@@ -7,7 +7,7 @@ import io
 import pytest
 
 from pytest_llmbench.core.errors import LogError, SettingsError
-from pytest_llmbench.files import standard_input
+from pytest_llmbench.ingest.sources import standard_input
 
 
 class Terminal(io.TextIOWrapper):

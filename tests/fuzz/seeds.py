@@ -21,10 +21,10 @@ from parse.strategies import FRAMEWORKS, write
 
 from pytest_llmbench.baseline.locate import shipped_baselines
 from pytest_llmbench.baseline.read import baseline_files, read_recipe
-from pytest_llmbench.parse.collect import STEP_NEEDLES
-from pytest_llmbench.parse.dialects import DIALECTS
-from pytest_llmbench.parse.endings import NEEDLES as ENDING_NEEDLES
-from pytest_llmbench.parse.facts import NEEDLES as FACT_NEEDLES
+from pytest_llmbench.ingest.parse.collect import STEP_NEEDLES
+from pytest_llmbench.ingest.parse.dialect_table import DIALECTS
+from pytest_llmbench.ingest.parse.endings import NEEDLES as ENDING_NEEDLES
+from pytest_llmbench.ingest.parse.facts import NEEDLES as FACT_NEEDLES
 
 MOMENT = datetime(2026, 5, 4, 6, 5, 54, tzinfo=UTC)
 BASELINE_BYTES = 4000

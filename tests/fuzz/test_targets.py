@@ -8,7 +8,7 @@ from fuzz.seeds import FINDINGS, findings, seeds, words
 from fuzz.targets import TARGETS, Finding, Target
 
 from pytest_llmbench.core.errors import BaselineError, LogError
-from pytest_llmbench.parse.read import parse_blocks
+from pytest_llmbench.ingest.parse.read import parse_blocks
 
 
 @pytest.mark.parametrize("name", TARGETS)

@@ -14,15 +14,15 @@ from builders import BASELINE, NOW, evidence, log, run
 from shared_data import shared
 
 from pytest_llmbench.baseline.write import recorded_baseline
-from pytest_llmbench.core import throughput as derive
+from pytest_llmbench.core import throughput
 from pytest_llmbench.core.models import Baseline, Judgement, Measurement, Reason, Segment, Verdict, Window
 from pytest_llmbench.core.robust import mean, trimmed_mean
+from pytest_llmbench.ingest.parse.read import read_log
 from pytest_llmbench.judge.agreement import STALLS
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.judge.shape import look
 from pytest_llmbench.measure.measurement import measure
 from pytest_llmbench.measure.window import begins, in_window, missing_steps
-from pytest_llmbench.parse.read import read_log
 from pytest_llmbench.recording import recording_of
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def fitted(segment: Segment, window: Window) -> Baseline:
         window=window,
         steps=int(steps.index[-1]) + 1,
         peak_tflops=1e15,
-        logged_tflops_factor=work / derive.tflops_per_gpu(configuration, 1.0) if work else None,
+        logged_tflops_factor=work / throughput.tflops_per_gpu(configuration, 1.0) if work else None,
     )
 
 

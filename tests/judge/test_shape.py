@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from shared_data import shared
 
 from pytest_llmbench.core.models import Measurement, Note, Steps
+from pytest_llmbench.ingest.parse.read import read_log
 from pytest_llmbench.judge.shape import Shape, look
-from pytest_llmbench.parse.read import read_log
 
 EVO2 = "nemo2/evo2_slow_after_checkpoint_excerpt.out"
 GENEFORMER = "nemo2/geneformer_500_steps.out"

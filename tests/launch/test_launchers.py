@@ -17,8 +17,8 @@ from launch.specs import START, job_spec
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models.jobs import Job, JobStatus, Phase, Purpose
-from pytest_llmbench.discover.metadata import read_metadata
-from pytest_llmbench.discover.names import log_name
+from pytest_llmbench.ingest.discover.metadata import read_metadata
+from pytest_llmbench.ingest.discover.names import log_name
 from pytest_llmbench.launch import process
 from pytest_llmbench.launch.journal import Journal
 from pytest_llmbench.launch.launchers import LAUNCHERS, Launcher, NotReachedError, Tools, assembled, launcher_of

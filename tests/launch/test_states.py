@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 import pytest
 
 from pytest_llmbench.core.models.jobs import Blame, JobStatus, Phase
+from pytest_llmbench.ingest.parse.cause import CODES
 from pytest_llmbench.launch.states import blame_of, end_of, exit_words, never_starts, phase_of
-from pytest_llmbench.parse.cause import CODES
 
 STARTED = datetime(2026, 1, 2, tzinfo=UTC)
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from shared_data import shared
 
 from pytest_llmbench.core.models import Steps
+from pytest_llmbench.ingest.parse.read import read_log
 from pytest_llmbench.measure.moving import moving_mean
-from pytest_llmbench.parse.read import read_log
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats

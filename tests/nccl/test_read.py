@@ -16,10 +16,10 @@ import pytest
 from nccl.traces import record, run
 
 from pytest_llmbench.core.errors import LogError
-from pytest_llmbench.nccl import read, records
-from pytest_llmbench.nccl.read import count_share, read_trace
-from pytest_llmbench.nccl.records import Counts
-from pytest_llmbench.nccl.trace import summed
+from pytest_llmbench.ingest.nccl import read, records
+from pytest_llmbench.ingest.nccl.read import count_share, read_trace
+from pytest_llmbench.ingest.nccl.records import Counts
+from pytest_llmbench.ingest.nccl.trace import summed
 
 
 @pytest.fixture

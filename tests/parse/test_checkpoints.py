@@ -6,8 +6,8 @@ import pytest
 from shared_data import shared
 
 from pytest_llmbench.core.models import LOAD, SAVE, CheckpointRecord
-from pytest_llmbench.parse import checkpoints
-from pytest_llmbench.parse.read import parse_blocks, read_log
+from pytest_llmbench.ingest.parse import checkpoints
+from pytest_llmbench.ingest.parse.read import parse_blocks, read_log
 
 NEMO = "[NeMo I 2025-04-11 14:48:45 nemo_logging:393] "
 SAVED = f"{NEMO}Global Checkpoint Save : Rank: 0 : Iteration: 50 : Start time: 1744408121.151s : Save duration: 4.389s"

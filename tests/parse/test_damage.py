@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from parse.written import bar, dll, maxtext, nemo2, nemo2_run, parse
 
 from pytest_llmbench.core.models import ParsedLog
-from pytest_llmbench.parse.read import parse_blocks
+from pytest_llmbench.ingest.parse.read import parse_blocks
 
 Values = dict[tuple[int, str], set[float]]
 

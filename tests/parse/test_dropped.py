@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_llmbench.core.models import Dropped
-from pytest_llmbench.parse.dropped import REASONS, Tally, printable
+from pytest_llmbench.ingest.parse.dropped import REASONS, Tally, printable
 
 
 def test_a_tally_keeps_the_example_that_stands_first_in_the_log() -> None:

@@ -10,10 +10,10 @@ from shared_data import shared
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import Ending
-from pytest_llmbench.parse.cause import CODES, DECISIONS, FAILURES, combined, with_error
-from pytest_llmbench.parse.dropped import printable
-from pytest_llmbench.parse.endings import PATTERNS
-from pytest_llmbench.parse.read import read_ending, read_log
+from pytest_llmbench.ingest.parse.cause import CODES, DECISIONS, FAILURES, combined, with_error
+from pytest_llmbench.ingest.parse.dropped import printable
+from pytest_llmbench.ingest.parse.endings import PATTERNS
+from pytest_llmbench.ingest.parse.read import read_ending, read_log
 
 END = "`Trainer.fit` stopped: `max_steps=50` reached.\n"
 FAKE = "llmb_install/workloads/pretrain_fakecfg/experiments/pretrain_fakecfg_8b_bf16_"

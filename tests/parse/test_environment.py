@@ -12,12 +12,12 @@ from parse.written import nemo2_run, parse
 from shared_data import shared
 
 from pytest_llmbench.core.models import RegexDialect
-from pytest_llmbench.parse import environment, facts
-from pytest_llmbench.parse.ahead import BLOCK
-from pytest_llmbench.parse.collect import KNOWN
-from pytest_llmbench.parse.growing import Growing
-from pytest_llmbench.parse.read import LARGE, parse_blocks, read_log
-from pytest_llmbench.parse.scan import AT_ONCE
+from pytest_llmbench.ingest.parse import environment, facts
+from pytest_llmbench.ingest.parse.ahead import BLOCK
+from pytest_llmbench.ingest.parse.collect import KNOWN
+from pytest_llmbench.ingest.parse.growing import Growing
+from pytest_llmbench.ingest.parse.read import LARGE, parse_blocks, read_log
+from pytest_llmbench.ingest.parse.scan import AT_ONCE
 
 SMI = "| NVIDIA-SMI 570.133.20             Driver Version: 570.133.20     CUDA Version: 12.8     |\n"
 NCCL = "NCCL version 2.26.6+cuda12.8\n"

@@ -13,10 +13,10 @@ from parse.written import bar, maxtext_run, nemo2, nemo2_run
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.models import ParsedLog, RegexDialect
-from pytest_llmbench.files.local import File
-from pytest_llmbench.parse.growing import Growing, LastStep
-from pytest_llmbench.parse.read import parse_blocks
-from pytest_llmbench.parse.scan import REACH, REACH_BACK
+from pytest_llmbench.ingest.parse.growing import Growing, LastStep
+from pytest_llmbench.ingest.parse.read import parse_blocks
+from pytest_llmbench.ingest.parse.scan import REACH, REACH_BACK
+from pytest_llmbench.ingest.sources.local import File
 
 
 def written(folder: Path, text: str | bytes) -> Path:

@@ -14,7 +14,7 @@ from parse.damages import DAMAGES, ENCODINGS, HARMLESS
 from parse.strategies import FRAMEWORKS, NAMES, Written, write, written
 
 from pytest_llmbench.core.models import ParsedLog
-from pytest_llmbench.parse.read import parse_blocks
+from pytest_llmbench.ingest.parse.read import parse_blocks
 
 STEP = tuple[int, float, float]
 EXAMPLES = settings(max_examples=20, derandomize=True)

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from parse.written import dropped, parse, steps
 
 from pytest_llmbench.core.models import ParsedLog, Reason, Steps
+from pytest_llmbench.ingest.parse.intervals import interval
 from pytest_llmbench.measure.measurement import measure
-from pytest_llmbench.parse.intervals import interval
 
 START = "> building train, validation, and test datasets ...\n"
 

@@ -13,7 +13,7 @@ import pytest
 from parse.strategies import FRAMEWORKS, Written, write
 
 from pytest_llmbench.core.models import ParsedLog
-from pytest_llmbench.parse.read import parse_blocks
+from pytest_llmbench.ingest.parse.read import parse_blocks
 
 WINDOW = range(11, 45)
 STEP = 30

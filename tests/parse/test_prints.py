@@ -9,9 +9,9 @@ from parse.written import dropped, steps
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import ParsedLog, RegexDialect
-from pytest_llmbench.parse.prints import FEWEST, is_running_average
-from pytest_llmbench.parse.read import parse_blocks
-from pytest_llmbench.parse.records import Origin, StepRecord
+from pytest_llmbench.ingest.parse.prints import FEWEST, is_running_average
+from pytest_llmbench.ingest.parse.read import parse_blocks
+from pytest_llmbench.ingest.parse.records import Origin, StepRecord
 
 OPEN = r"step (?P<step>[\d.]+) took (?P<seconds>[\d.]+)"
 

@@ -13,8 +13,8 @@ import zstandard
 from parse.written import bar, dropped, maxtext, maxtext_run, nemo2, nemo2_run, parse, steps
 
 from pytest_llmbench.core.errors import LogError
-from pytest_llmbench.parse.dialects import DIALECTS, grammar
-from pytest_llmbench.parse.read import parse_blocks, read_ending, read_log
+from pytest_llmbench.ingest.parse.dialect_table import DIALECTS, grammar
+from pytest_llmbench.ingest.parse.read import parse_blocks, read_ending, read_log
 
 
 @pytest.mark.parametrize(

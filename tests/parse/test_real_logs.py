@@ -10,7 +10,7 @@ import pytest
 from shared_data import shared
 
 from pytest_llmbench.core.models import Steps
-from pytest_llmbench.parse.read import read_log
+from pytest_llmbench.ingest.parse.read import read_log
 
 # (file, [(first step, last step, steps, total, finished) of each segment])
 COUNTS = [

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from parse.written import dropped, nemo2_run, steps
 
 from pytest_llmbench.core.models import ParsedLog, RegexDialect, Unread
-from pytest_llmbench.parse.growing import Growing, LastStep
-from pytest_llmbench.parse.read import parse_blocks, read_log
-from pytest_llmbench.parse.scan import REACH, REACH_BACK
+from pytest_llmbench.ingest.parse.growing import Growing, LastStep
+from pytest_llmbench.ingest.parse.read import parse_blocks, read_log
+from pytest_llmbench.ingest.parse.scan import REACH, REACH_BACK
 
 OWN = RegexDialect(
     "regex:mine-1.0", find=" ms", pattern=r"step (?P<step>\d+) loss (?P<loss>\S+) .*?(?P<seconds>[\d.,]+) ms", unit="ms"

@@ -19,10 +19,10 @@ from parse.written import bar, dll, maxtext_run, nemo2, nemo2_run, parse, steps
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.models import ParsedLog
-from pytest_llmbench.parse.collect import Collector
-from pytest_llmbench.parse.fingerprint import Fingerprint, sample
-from pytest_llmbench.parse.read import LARGE, parse_blocks, read_log
-from pytest_llmbench.parse.scan import AT_ONCE, PIECE, REACH, REACH_BACK, Needles, find, windows
+from pytest_llmbench.ingest.parse.collect import Collector
+from pytest_llmbench.ingest.parse.fingerprint import Fingerprint, sample
+from pytest_llmbench.ingest.parse.read import LARGE, parse_blocks, read_log
+from pytest_llmbench.ingest.parse.scan import AT_ONCE, PIECE, REACH, REACH_BACK, Needles, find, windows
 
 FILLER = b"text without any meaning that stands between the steps\n" * 60
 LOGS = {

@@ -7,8 +7,8 @@ from parse.written import nemo2_run, parse
 from shared_data import shared
 
 from pytest_llmbench.core.models import ENGINE, GPUS, MODEL, NAMED, OBJECTIVE, PROFILER, QUANTIZATION
-from pytest_llmbench.parse.growing import Growing
-from pytest_llmbench.parse.read import parse_blocks, read_log
+from pytest_llmbench.ingest.parse.growing import Growing
+from pytest_llmbench.ingest.parse.read import parse_blocks, read_log
 
 STATED = {
     "Initializing distributed: GLOBAL_RANK: 159, MEMBER: 160/160\n": (GPUS, "160"),

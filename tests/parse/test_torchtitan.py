@@ -12,7 +12,7 @@ from parse.written import dropped, parse, steps
 from shared_data import shared
 
 from pytest_llmbench.core.models import ParsedLog, Segment
-from pytest_llmbench.parse.read import read_log
+from pytest_llmbench.ingest.parse.read import read_log
 
 BEGIN = datetime(2026, 5, 4, 6, 5, 54, 392000, tzinfo=UTC)
 PLAIN = "loss:  5.97670  grad_norm:  2.2500  memory: 28.18GiB(89.87%)  tps: 2,110  tflops: 12.83  mfu: 4.11%"

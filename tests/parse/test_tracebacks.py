@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_llmbench.parse import tracebacks
-from pytest_llmbench.parse.scan import find, windows
-from pytest_llmbench.parse.tracebacks import HEAD, Tracebacks
+from pytest_llmbench.ingest.parse import tracebacks
+from pytest_llmbench.ingest.parse.scan import find, windows
+from pytest_llmbench.ingest.parse.tracebacks import HEAD, Tracebacks
 
 PLAIN = """step 1
 Traceback (most recent call last):

@@ -10,7 +10,7 @@ import pytest
 from generator import lines
 from parse.written import dropped, parse
 
-from pytest_llmbench.parse.records import digits
+from pytest_llmbench.ingest.parse.records import digits
 
 MOMENT = datetime.fromisoformat("2026-07-01T02:00:00.000001")
 

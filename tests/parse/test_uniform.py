@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from parse.test_scan import described
 from parse.written import bar, maxtext_run, nemo2, nemo2_run
 
-from pytest_llmbench.parse import uniform
-from pytest_llmbench.parse.read import parse_blocks
+from pytest_llmbench.ingest.parse import uniform
+from pytest_llmbench.ingest.parse.read import parse_blocks
 
 NEMO_START = "Copying Trainer's 'max_steps' (50) to the optimizer\n"
 NEMO_END = "`Trainer.fit` stopped: `max_steps=50` reached.\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_llmbench.core.models import ParsedLog
-from pytest_llmbench.parse.read import parse_blocks
+from pytest_llmbench.ingest.parse.read import parse_blocks
 
 
 def parse(text: str | bytes) -> ParsedLog:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from sessions import Write
 
-from pytest_llmbench import file_reading, log_cache
+from pytest_llmbench.ingest.reading import cache as log_cache
+from pytest_llmbench.ingest.reading import file_reading
 
 OPENED = """
 import os, sys

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench import reading_progress
+from pytest_llmbench.ingest.reading import progress as reading_progress
 
 
 @pytest.mark.parametrize("arguments", [[], ["-n2"]], ids=["alone", "xdist"])

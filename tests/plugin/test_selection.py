@@ -106,7 +106,7 @@ def test_two_workers_give_the_same_verdicts_and_read_no_log(
 
         def pytest_configure(config):
             if hasattr(config, "workerinput"):
-                import pytest_llmbench.parse.read as read
+                import pytest_llmbench.ingest.parse.read as read
                 read.read_log = None  # a worker that reads a log fails
         """
     )

@@ -17,7 +17,7 @@ from builders import BASELINE, KEY, NOW, evidence, log, run, segment, steps
 from files.written import archive
 
 from pytest_llmbench.core.models import Attempt, AttemptFiles, Case, Outcome, ParsedLog, Run, Status
-from pytest_llmbench.files import local
+from pytest_llmbench.ingest.sources import local
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.measure.measurement import measure
 from pytest_llmbench.report import excerpt as quoting

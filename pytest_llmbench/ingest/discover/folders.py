@@ -1,0 +1,130 @@
+"""Which of the documented layouts a folder belongs to, and what the names of the folders above a log say.
+
+Only the folders inside the innermost layout speak of a run; what stands above it (`/ci/profile-results/...`) is
+somebody's filing. Of that, a GPU type or a release is used where nothing else names one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from pytest_llmbench.core.models import Clue
+from pytest_llmbench.ingest.discover import names
+
+_RELEASE = re.compile(r"(?<![\d.])(\d\d\.\d\d[-_.\w]*?)(?:[-_]nccl[-_]?trace)?$", re.IGNORECASE)
+_RELEASE_FOLDER = re.compile(r"(?:v|llmb[-_]|release[-_]|gsw[-_])?(\d\d\.\d\d(?:\.\d+)*)", re.IGNORECASE)
+_PRECISION = re.compile(names.PRECISION, re.IGNORECASE)
+_SIZE = re.compile(names.SIZE, re.IGNORECASE)
+_GPU_WORD = re.compile(rf"(?<![a-z0-9])({names.GPU})(?![a-z0-9])", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What the folders of a run say. `inside` are the names of the folders that belong to the run, outermost first."""
+
+    name: str
+    clues: tuple[Clue, ...]
+    inside: tuple[str, ...]
+
+    @property
+    def experiment(self) -> tuple[str, ...]:
+        """The names of the experiment's folder and of those below it; none where no folder is an experiment's."""
+        places = (place for place, name in enumerate(self.inside) if names.experiment(name, typed=False))
+        return self.inside[next(places, len(self.inside)) :]
+
+
+def layout(parts: Sequence[str]) -> Layout:
+    """Return the innermost layout that the folders of an absolute path form; its name is empty where they form none."""
+    for place in range(len(parts) - 1, 0, -1):
+        if _is_results(parts, place):
+            return _results(parts, place)
+        if parts[place - 1].lower() == "experiments" and names.experiment(parts[place], typed=False):
+            name = "workloads" if _is_workload(parts, place - 2) else "experiments"
+            return Layout(name, tuple(_experiment_clues(parts[place:], typed=False)), tuple(parts[place:]))
+        if _is_workload(parts, place):
+            clues = (Clue(field, value, f"folder {parts[place]}") for field, value in names.workload(parts[place]))
+            return Layout("workloads", tuple(clues), tuple(parts[place:]))
+    return _loose(parts)
+
+
+def clues_of_path(parts: Sequence[str]) -> tuple[Clue, ...]:
+    """Return what the names of an absolute path say of the run that stands there, which may be all that is known of it:
+    folders, file, and of the surroundings what nothing else says."""
+    name = parts[-1]
+    of_file = names.log_name(names.stem(names.uncompressed(name))).said
+    said = (*layout(parts).clues, *(Clue(field, value, f"file {name}") for field, value in of_file))
+    fields = {clue.field for clue in said}
+    return (*said, *(clue for clue in surroundings(tuple(parts[:-1])) if clue.field not in fields))
+
+
+@lru_cache(1024)
+def surroundings(parts: tuple[str, ...]) -> tuple[Clue, ...]:
+    """Return the GPU type and the release that the nearest folder of a path names, for where nothing else does."""
+    if not parts:
+        return ()
+    own, above = _surrounding(parts[-1]), surroundings(parts[:-1])
+    said = [clue.field for clue in own]
+    return (*own, *(clue for clue in above if clue.field not in said)) if own else above
+
+
+@lru_cache(1024)
+def _surrounding(part: str) -> tuple[Clue, ...]:
+    gpus = {found.lower() for found in _GPU_WORD.findall(part)}
+    release = _RELEASE_FOLDER.fullmatch(part)
+    return (
+        *(Clue("gpu", gpu, f"folder {part}") for gpu in gpus if len(gpus) == 1),
+        *((Clue("release", release[1], f"folder {part}"),) if release else ()),
+    )
+
+
+def _is_results(parts: Sequence[str], place: int) -> bool:
+    """Whether `<precision>/<size>/<GPUs>` ends here."""
+    if place < 2 or not parts[place].isdecimal():
+        return False
+    return bool(_PRECISION.fullmatch(parts[place - 2]) and _SIZE.fullmatch(parts[place - 1]))
+
+
+def _results(parts: Sequence[str], place: int) -> Layout:
+    """Read `results/<release>[-nccl-trace]/<precision>/<size>/<GPUs>`, of which the first two may be missing."""
+    start = place - 2
+    above = [""] * (3 - start) + list(parts[max(start - 2, 0) : start])
+    rooted = "results" in (name.lower() for name in above[-2:])
+    release = _RELEASE.search(above[-1])
+    versioned = release is not None or (rooted and above[-1].lower() != "results")
+    inside = tuple(parts[start - versioned :])
+    source = f"folder {'/'.join(inside[: 3 + versioned])}"
+    said = dict(zip(("dtype", "size", "gpus"), parts[start : place + 1], strict=True))
+    if release:
+        said["release"] = release[1]
+    clues = tuple(Clue(field, value, source) for field, value in said.items())
+    return Layout("results" if rooted or release else "", clues, inside)
+
+
+def _is_workload(parts: Sequence[str], place: int) -> bool:
+    """Whether a workload's folder stands here, below `workloads` or an unpacked archive."""
+    above = parts[place - 1].lower() if place > 0 else ""
+    return (above == "workloads" or above.startswith("llmb-archive-")) and bool(names.workload(parts[place]))
+
+
+def _experiment_clues(folders: Sequence[str], *, typed: bool) -> Iterator[Clue]:
+    """Yield what the names of folders say; a folder that says the same as the one above it says nothing new."""
+    last: names.Said = ()
+    for name in folders:
+        found = names.experiment(name, typed=typed)
+        if found and found.said != last:
+            last = found.said
+            yield from _clues_of(name, last)
+
+
+@lru_cache(1024)
+def _clues_of(name: str, said: names.Said) -> tuple[Clue, ...]:
+    return tuple(Clue(field, value, f"folder {name}") for field, value in said)
+
+
+def _loose(parts: Sequence[str]) -> Layout:
+    """Read folders that form no layout: an experiment's own folder may have been copied to any place."""
+    start = next((place for place, name in enumerate(parts) if names.experiment(name)), len(parts) - 1)
+    return Layout("", tuple(_experiment_clues(parts, typed=True)), tuple(parts[start:]))

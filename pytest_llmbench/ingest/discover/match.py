@@ -1,0 +1,178 @@
+"""In which fields a run and a baseline differ."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_llmbench.core.models import Baseline, Key, Recipe
+from pytest_llmbench.ingest.discover.claims import Claim, Claims, is_release, recipes_named
+from pytest_llmbench.ingest.discover.names import RECIPES
+
+_FIRST_WORKLOADS_RELEASE = (25, 5)
+_PARALLELISM = ("tp", "pp", "cp", "ep", "etp", "dp", "vp", "fsdp")
+_PRETRAINING = frozenset(("", "pretrain", "pretraining"))
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The run to be matched: what it says, the layout it stands in, the dialects in which each of its logs with steps
+    can be read, and the known recipes."""
+
+    claims: Claims
+    layout: str
+    dialects: Sequence[frozenset[str]]
+    recipes: Sequence[Recipe]
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A baseline and the fields in which the run differs from it, none where it fits."""
+
+    baseline: Baseline
+    differences: tuple[str, ...]
+
+    @property
+    def key(self) -> Key:
+        """The key of the baseline."""
+        return self.baseline.key
+
+
+Matching = Callable[[Subject], tuple[Match, ...]]
+"""What `matches` does."""
+
+
+def remembered() -> Matching:
+    """Return `matches` that finds what it once found: of thousands of runs, most say the same but for who says it.
+
+    Every subject has to be of the same recipes.
+    """
+    known: dict[object, tuple[Match, ...]] = {}
+
+    def find(subject: Subject) -> tuple[Match, ...]:
+        said = frozenset((field, claim.value) for field, claim in subject.claims.by_field.items())
+        same = said, subject.layout, frozenset(subject.dialects)
+        if same not in known:
+            known[same] = matches(subject)
+        return known[same]
+
+    return find
+
+
+def matches(subject: Subject) -> tuple[Match, ...]:
+    """Return every baseline of the recipe that a run names, or of all recipes, with the fields in which they differ."""
+    said = subject.claims.by_field.get("recipe")
+    named = recipes_named(said.value, subject.recipes) if said else frozenset()
+    return tuple(
+        Match(baseline, ("recipe", *others) if said and not named else others)
+        for recipe in subject.recipes
+        if not named or recipe.name in named
+        for baseline in recipe.baselines
+        for others in [differences(subject, recipe, baseline)]
+    )
+
+
+def differences(subject: Subject, recipe: Recipe, baseline: Baseline) -> tuple[str, ...]:
+    """Return the fields besides the recipe in which a run and a baseline differ; what it leaves unsaid does not."""
+    said = subject.claims.by_field
+    accepted = _accepted(baseline, said)
+    found = [field for field, values in accepted.items() if field in said and said[field].value not in values]
+    if "release" in said and not is_release(said["release"].value, baseline.key.release):
+        found.append("release")
+    if "task" not in said and baseline.key.task.casefold() not in _PRETRAINING:
+        found.append("task")
+    if any(baseline.dialect not in readable for readable in subject.dialects):
+        found.append("dialect")
+    if not fits_layout(subject.layout, recipe):
+        found.append("layout")
+    return tuple(found)
+
+
+def nearest(found: Sequence[Match], gpus: str, dtype: str = "") -> tuple[Match, ...]:
+    """Return up to three baselines that differ least: in the size last, in few fields, by few GPUs; newest first.
+
+    A recipe of FP8 is nearer to another one, or to one that is not named, than to BF16.
+    """
+
+    def distance(match: Match) -> tuple[tuple[bool, float, float, bool], list[int], str]:
+        older = [-int(number) for number in re.findall(r"\d+", match.key.release)]
+        return _distance(match, gpus, dtype), older, match.key.id
+
+    by_key = {match.key: match for match in sorted(found, key=distance, reverse=True)}
+    return tuple(sorted(by_key.values(), key=distance)[:3])
+
+
+def find_possible(found: Sequence[Match], gpus: str, dtype: str = "") -> tuple[Key, ...]:
+    """Return the configurations that a run may be of although no baseline fits it: the nearest, and those as near.
+
+    A run that names another recipe and another size is of none of them.
+    """
+    least = min((_distance(match, gpus, dtype) for match in found), default=None)
+    alike = (match for match in found if _distance(match, gpus, dtype) == least)
+    return tuple(sorted({match.key for match in alike if not {"recipe", "size"} <= set(match.differences)}))
+
+
+def _distance(match: Match, gpus: str, dtype: str) -> tuple[bool, float, float, bool]:
+    fields = match.differences
+    apart = abs(math.log2(match.key.gpus / int(gpus))) if gpus.isdecimal() and int(gpus) else 0.0
+    other_precision = ("fp8" in dtype) != ("fp8" in match.key.dtype.casefold())
+    return "size" in fields, len(fields) - ("layout" in fields) / 2, apart, other_precision
+
+
+def fits_layout(layout: str, recipe: Recipe) -> bool:
+    """Whether a recipe's release writes this layout.
+
+    `workloads` came with 25.05 and replaced `results`; `experiments` is the 25.04 form, and what is left of `workloads`
+    when only that folder was copied.
+    """
+    release = re.match(r"v?(\d+)\.(\d+)", recipe.release)
+    number = (int(release[1]), int(release[2])) if release else None
+    if layout == "workloads":
+        return recipe.layout in ("", layout) and (number is None or number >= _FIRST_WORKLOADS_RELEASE)
+    if layout == "results":
+        return recipe.layout in ("", layout) and (number is None or number < _FIRST_WORKLOADS_RELEASE)
+    return layout == "" or recipe.layout != "results"
+
+
+def _accepted(baseline: Baseline, said: Mapping[str, Claim]) -> dict[str, Collection[str]]:
+    """Return for each field the values that a run of this baseline may say."""
+    key, configuration = baseline.key, baseline.configuration
+    accepted: dict[str, Collection[str]] = {
+        "size": {key.size.casefold()},
+        "gpus": {str(key.gpus)},
+        "nodes": {str(_nodes(key, said))},
+        "gpu": {key.gpu.casefold()},
+        "task": _PRETRAINING if key.task.casefold() in _PRETRAINING else {key.task.casefold()},
+        "scaling": {key.scaling.casefold()} if key.scaling else {"weak"},
+        **_precision(key, said),
+        "proxy": {str(configuration.proxy).lower()},
+        "global_batch_size": {str(configuration.global_batch_size)},
+        "model_overrides": (),
+    }
+    if configuration.micro_batch_size is not None:
+        accepted["micro_batch_size"] = {str(configuration.micro_batch_size)}
+    sizes = ((name, getattr(configuration.parallelism, name)) for name in _PARALLELISM)
+    return accepted | {name: {str(size)} for name, size in sizes if size is not None}
+
+
+def _precision(key: Key, said: Mapping[str, Claim]) -> dict[str, Collection[str]]:
+    """Return the precisions and variants that a run of this baseline may say: one recipe of FP8 has several names.
+
+    `fp8_mx`, `mxfp8`, and `fp8` with the variant `mx` are one. Where the baseline names none, or another one, it is not
+    the run's.
+    """
+    dtype, variant = key.dtype.casefold(), key.variant.casefold()
+    recipe = next((name for name, names in RECIPES.items() if dtype in names), variant if dtype == "fp8" else "")
+    if recipe not in RECIPES:
+        return {"dtype": {dtype}, "variant": {variant}}
+    stated = "variant" in said and said["variant"].value == recipe
+    dtypes = {dtype, *RECIPES[recipe], *(["fp8"] if stated else [])}
+    return {"dtype": dtypes, "variant": {variant, recipe}}
+
+
+def _nodes(key: Key, said: Mapping[str, Claim]) -> int:
+    """Return how many nodes a configuration fills; unless it is said, GB200 and GB300 nodes have 4 GPUs, others 8."""
+    each = int(said["gpus_per_node"].value) if "gpus_per_node" in said else 4 if key.gpu.startswith("gb") else 8
+    return math.ceil(key.gpus / max(each, 1))

@@ -1,0 +1,309 @@
+"""Walking the given paths: which files stand in which folder. No log is opened, nothing raises, the order is fixed."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from errno import ELOOP, ENOENT
+from functools import cached_property
+from pathlib import Path
+from stat import S_ISDIR, S_ISREG
+from typing import NamedTuple
+
+from pytest_llmbench.ingest.discover import names
+from pytest_llmbench.ingest.sources.listing import Entry, Status
+from pytest_llmbench.ingest.sources.stores import Stores, is_called_archive
+
+CLOSED = ("configs", "code", "checkpoints", "nsys_profile", ".git")
+"""Folders of a run whose files are no logs, whatever their names; the profiler's reports in them are evidence all the
+same. Elsewhere (`code/experiments/...`) such a name says nothing."""
+
+LAYOUTS = ("results", "experiments", "workloads")
+"""Folders that hold runs: what holds one of them is no part of a run."""
+
+REPORT = ".nsys-rep"
+PROFILES = "nsys"
+"""What the names of folders begin with that recipes write the profiler's reports into (`nsys`, `nsys_profile`)."""
+
+KEPT = (
+    ".out",
+    ".log",
+    ".err",
+    ".txt",
+    ".yaml",
+    ".yml",
+    ".gz",
+    ".zst",
+    ".xz",
+    ".bz2",
+    ".zip",
+    ".tar",
+    ".tgz",
+    ".tzst",
+    ".txz",
+    ".tbz",
+    ".tbz2",
+)
+
+RENAMED = re.compile(r".+\.(?:out|log)\.\w{1,9}", re.IGNORECASE | re.DOTALL)
+"""Logs that are put away (`.out.lz4`, `.out.1`, `.out.bak`): not read, and told."""
+
+Notes = list[tuple[Path, str]]
+_Identity = tuple[int, int]
+
+
+class File(NamedTuple):
+    """One file: when it was last written (epoch seconds), its device and inode, and whether it is reached by a link."""
+
+    name: str
+    modified: float
+    identity: _Identity
+    link: bool = False
+
+
+@dataclass(eq=False)
+class Folder:
+    """One folder: its files, the given path that led to it, and the files that were given by name; `only_chosen` where
+    nothing else in it was asked for.
+
+    `text` is its whole path and `parts` the names in it: of thousands of folders, few are ever asked for as a path.
+    """
+
+    text: str
+    parts: tuple[str, ...]
+    given: Path
+    files: list[File] = field(default_factory=list)
+    chosen: frozenset[str] = frozenset()
+    only_chosen: bool = False
+
+    @property
+    def name(self) -> str:
+        """Its own name."""
+        return self.parts[-1] if self.parts else ""
+
+    @property
+    def below_given(self) -> tuple[str, ...]:
+        """The names from the given folder's on."""
+        return (self.given.name, *self.parts[len(self.given.parts) :])
+
+    @cached_property
+    def path(self) -> Path:
+        """The path under which it is known."""
+        return Path(self.text)
+
+
+@dataclass(slots=True)
+class Walk:
+    """What a walk has met: folders, links and archives last, and what it left out or could not read, with reasons.
+
+    Archives are opened where `opens_archives`; elsewhere they are files like others.
+    """
+
+    stores: Stores = field(default_factory=Stores)
+    opens_archives: bool = False
+    folders: list[Folder] = field(default_factory=list)
+    ignored: Notes = field(default_factory=list)
+    unreadable: Notes = field(default_factory=list)
+    reports: dict[str, float] = field(default_factory=dict)
+    """The profiler's reports by their whole paths, and when each was last written (epoch seconds)."""
+    _chosen: dict[_Identity, tuple[Path, set[str]]] = field(default_factory=dict)
+    _seen: set[_Identity] = field(default_factory=set)
+    _inside_runs: set[str] = field(default_factory=set)
+    _archives: dict[Path, Path] = field(default_factory=dict)
+    _opened: set[_Identity] = field(default_factory=set)
+
+    def run(self, paths: Sequence[Path]) -> Walk:
+        """Read every folder under the paths once, and the folder of every given file; return itself."""
+        absolute = {self.stores.absolute(path) for path in paths}
+        links = []
+        for root in self._roots(sorted(absolute, key=lambda path: (_is_linked(path), len(path.parts), path))):
+            links += self._tree(_folder(root, root))
+        while links:  # links come last: a run is known by the names of its real folders
+            links += self._tree(links.pop(0), linked=True)
+        for path, given in self._archives.items():
+            self._unpack(path, given)
+        for identity, (path, _) in self._chosen.items():
+            if identity not in self._seen:
+                folder = _folder(path, path)
+                folder.chosen, folder.only_chosen = self._chosen_in(identity), True
+                self._scan(folder)
+        return self
+
+    def _roots(self, paths: Sequence[Path]) -> list[Path]:
+        """Return the paths that are folders; remember those that are files."""
+        roots = []
+        for path in paths:
+            try:
+                if S_ISDIR(self.stores.stat(path).st_mode):
+                    roots.append(path)
+                elif self.opens_archives and self.stores.is_archive(path):
+                    self._archives[path] = path
+                else:
+                    identity = _identity(self.stores.stat(path.parent))
+                    self._chosen.setdefault(identity, (path.parent, set()))[1].add(path.name)
+            except OSError as error:
+                self.unreadable.append((path, _why(error)))
+        return roots
+
+    def _tree(self, root: Folder, *, linked: bool = False) -> list[Folder]:
+        """Read a folder and all below it; return the links to folders that were met."""
+        links = []
+        waiting = [root]
+        while waiting:
+            folder = waiting.pop()
+            try:
+                identity = _identity(self.stores.stat(folder.text))
+            except OSError as error:
+                self.unreadable.append((folder.path, _why(error)))
+                continue
+            if identity not in self._seen:
+                self._seen.add(identity)
+                folder.chosen = self._chosen_in(identity)
+                below, linking = self._scan(folder)
+                waiting += reversed(below)
+                links += linking
+            elif linked:
+                self.ignored.append((folder.path, "a link to a folder that is read already"))
+        return links
+
+    def _scan(self, folder: Folder) -> tuple[list[Folder], list[Folder]]:
+        """Take stock of one folder; return the folders and the links to folders in it."""
+        below: list[Folder] = []
+        links: list[Folder] = []
+        try:
+            found = self.stores.scan(folder.text)
+        except OSError as error:
+            self.unreadable.append((folder.path, _why(error)))
+            return [], []
+        self.folders.append(folder)
+        if self._is_inside_run(folder, [entry.name for entry in found]):
+            self._inside_runs.add(folder.text)
+        for entry in found:
+            try:
+                if not entry.is_dir():
+                    self._file(folder, entry)
+                elif not (_is_special(entry.name) and self._closed(folder, Path(entry.path))):
+                    inner = Folder(entry.path, (*folder.parts, entry.name), folder.given)
+                    (links if entry.is_symlink() else below).append(inner)
+            except OSError as error:
+                if folder.only_chosen and entry.name not in folder.chosen:
+                    continue  # nobody asked for what stands beside a given file
+                dead = error.errno in (ENOENT, ELOOP) and not _is_kept(entry.name)
+                (self.ignored if dead else self.unreadable).append((Path(entry.path), _why(error)))
+        return below, links
+
+    def _unpack(self, path: Path, given: Path) -> None:
+        """Read an archive and all folders in it as if they stood at its path."""
+        try:
+            identity = _identity(self.stores.stat(path))
+        except OSError as error:
+            self.unreadable.append((path, _why(error)))
+            return
+        if identity in self._opened:
+            self.ignored.append((path, "another name of an archive that is read already"))
+            return
+        self._opened.add(identity)
+        archive, top = self.stores.open_archive(path, lambda name: _is_told(name) or _is_report(name))
+        self.ignored += archive.ignored
+        self.unreadable += archive.unreadable
+        self._tree(_folder(top, top if given == path else given))
+
+    def _archive(self, folder: Folder, path: Path) -> None:
+        """Remember an archive that was met in a folder, unless it cannot be one of runs."""
+        if folder.text in self._inside_runs:
+            self.ignored.append((path, "an archive in a run's folder is its code; to read it, give its own path"))
+        elif self.stores.archive_of(folder.path) is not None:
+            self.ignored.append((path, "an archive in an archive is not opened; unpack it and give its own path"))
+        else:
+            self._archives.setdefault(path, folder.given)
+
+    def _file(self, folder: Folder, entry: Entry) -> None:
+        name = entry.name
+        if _is_report(name):
+            self.reports[entry.path] = _written(entry)
+            return
+        chosen, told, link = name in folder.chosen, _is_told(name), entry.is_symlink()
+        if not (chosen or told or link):
+            return
+        status = entry.stat()
+        if not S_ISREG(status.st_mode):
+            if chosen or not folder.only_chosen:
+                (self.unreadable if chosen else self.ignored).append((Path(entry.path), "not a regular file"))
+        elif not chosen and self._is_opened(folder, name):
+            self._archive(folder, Path(entry.path))
+        elif chosen or told:
+            folder.files.append(File(name, status.st_mtime, _identity(status), link))
+
+    def _is_opened(self, folder: Folder, name: str) -> bool:
+        return self.opens_archives and not folder.only_chosen and is_called_archive(name) and _is_kept(name)
+
+    def _closed(self, folder: Folder, path: Path) -> bool:
+        """Take the profiler's reports of a folder that is called as one without logs; say whether it is closed."""
+        entries = self.stores.scan(path)
+        self.reports |= {entry.path: _written(entry) for entry in entries if _is_report(entry.name)}
+        if path.name.lower() not in CLOSED:
+            return False
+        found = [entry.name for entry in entries]
+        above = folder.parts[len(folder.given.parent.parts) :]
+        holds_runs = any(name.lower() in LAYOUTS for name in found) and not any(map(_is_layout, above))
+        closed = (folder.text in self._inside_runs and not holds_runs) or path.name.lower() == ".git"
+        if closed and not folder.only_chosen:
+            self.ignored.append((path, "by its name a run's folder without logs; to read it, give its own path"))
+        return closed
+
+    def _is_inside_run(self, folder: Folder, files: Sequence[str]) -> bool:
+        """Whether a folder is an experiment's, holds a launcher's log, or is below such a one and the given path."""
+        if os.path.dirname(folder.text) in self._inside_runs and folder.text != str(folder.given):
+            return True
+        typed = "".join(folder.parts[-2:-1]).lower() != "experiments"
+        return names.experiment(folder.name, typed=typed) is not None or any(map(names.is_launched, files))
+
+    def _chosen_in(self, identity: _Identity) -> frozenset[str]:
+        return frozenset(self._chosen[identity][1]) if identity in self._chosen else frozenset()
+
+
+def _folder(path: Path, given: Path) -> Folder:
+    return Folder(str(path), path.parts, given)
+
+
+def _is_layout(name: str) -> bool:
+    return name.lower() in LAYOUTS
+
+
+def _is_kept(name: str) -> bool:
+    return name.lower().endswith(KEPT) and not name.startswith(".")
+
+
+def _is_told(name: str) -> bool:
+    return _is_kept(name) or (RENAMED.fullmatch(name) is not None and not name.startswith("."))
+
+
+def _is_special(name: str) -> bool:
+    """Whether a folder is called as one without logs, or as one of the profiler's reports."""
+    return name.lower() in CLOSED or name.lower().startswith(PROFILES)
+
+
+def _written(entry: Entry) -> float:
+    """Return when a file was last written, 0 where that is not known: a report is evidence all the same."""
+    try:
+        return entry.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _is_report(name: str) -> bool:
+    return name.lower().endswith(REPORT)
+
+
+def _identity(status: Status) -> _Identity:
+    return status.st_dev, status.st_ino
+
+
+def _is_linked(path: Path) -> bool:
+    return os.path.realpath(path) != str(path)
+
+
+def _why(error: OSError) -> str:
+    return f"cannot be read: {error.strerror or error}"

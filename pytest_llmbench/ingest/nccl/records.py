@@ -1,0 +1,174 @@
+"""Pieces of a trace in, counts of its records out; no line is kept.
+
+A record is one rank's part of an operation. Its line repeats but for the number of the operation and its buffers, so
+these are taken out first and each distinct line that is left is looked at once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from pytest_llmbench.core.errors import LogError
+from pytest_llmbench.ingest.nccl.kinds import OPERATIONS, Kind, kind_of
+
+PIECE = 1 << 18
+"""Bytes that are searched at once: what stays in a core's cache is searched faster. A longer line is torn."""
+
+FOLD = 1 << 24
+"""Bytes of text after which the distinct lines are looked at and forgotten."""
+
+KINDS = 100_000
+"""Different kinds of operations that a trace may have: a large run has some thousands."""
+
+MEMBERS = 250_000
+"""Ranks, and communicators of ranks, that are told apart; what is beyond is not counted."""
+
+LONGEST = 64
+"""Characters that the name of an operation may have."""
+
+_MARK = b"\x1f"
+_NUMBER = rb"[0-9a-fx()nil]++"  # of an operation or a buffer, which is (nil) where there is none
+_VARYING = re.compile(
+    rb": opCount %(n)s sendbuff %(n)s recvbuff %(n)s (?:acc %(n)s )?(?=count )" % {b"n": _NUMBER}  # newer NCCL has acc
+)
+_FIELDS = re.compile(rb"count (\d{1,20}) datatype (\d{1,9}) op \d+ root -?\d+ comm (0x[0-9a-f]+) \[nranks=(\d{1,9})\]")
+_PROCESS = re.compile(rb"([^\s:]+:\d+):\d+$")
+_GPU = re.compile(rb"\[(\d+)\]")
+_LAST_WORD = re.compile(rb"\w+$")
+_BEGINNING = re.compile(rb"(?<!\w)(\w++): opCount")
+_CALL = re.compile(rb"NCCL CALL nccl(\w+)\([0-9a-f]+,[0-9a-f]+,(\d{1,20}),(\d{1,9}),\d+,-?\d+,0x[0-9a-f]+,")
+_CALL_NEEDLE = b"NCCL CALL nccl"
+
+
+@dataclass(slots=True)
+class Sum:
+    """Records of some kinds and the bytes of their buffers."""
+
+    records: Counter[Kind] = field(default_factory=Counter)
+    volume: Counter[Kind] = field(default_factory=Counter)
+
+    def add(self, name: bytes, nranks: bytes, datatype: bytes, count: bytes, times: int) -> None:
+        """Add equal records."""
+        kind, size = kind_of(name.decode(), int(nranks), int(datatype), int(count))
+        self.records[kind] += times
+        self.volume[kind] += times * size
+        if len(self.records) > KINDS:
+            raise LogError(
+                f"more than {KINDS} different operations, communicator sizes and datatypes: no NCCL trace has so many; "
+                "give the files that NCCL wrote"
+            )
+
+    def merge(self, other: Sum) -> None:
+        """Add what another one holds."""
+        self.records.update(other.records)
+        self.volume.update(other.volume)
+
+
+@dataclass(slots=True)
+class Counts:
+    """What was counted: whole records, apart from them those of NCCL CALL, and the damaged ones by operation; ranks and
+    communicators as they name themselves, the latter with their size; files, which of them hold records, their bytes,
+    and how many are compressed and end early."""
+
+    whole: Sum = field(default_factory=Sum)
+    calls: Sum = field(default_factory=Sum)
+    damaged: Counter[str] = field(default_factory=Counter)
+    ranks: dict[bytes, int] = field(default_factory=dict)
+    communicators: dict[bytes, int] = field(default_factory=dict)
+    unnamed: int = 0
+    files: int = 0
+    traced: set[int] = field(default_factory=set)
+    size: int = 0
+    cut: int = 0
+
+    def merge(self, other: Counts) -> None:
+        """Add what was counted in other pieces of the same files."""
+        self.whole.merge(other.whole)
+        self.calls.merge(other.calls)
+        self.damaged.update(other.damaged)
+        for key in other.ranks:
+            _remember(self.ranks, key, 0)
+        for key, nranks in other.communicators.items():
+            _remember(self.communicators, key, nranks)
+        self.unnamed += other.unnamed
+        self.traced |= other.traced
+
+
+def count(parts: Iterable[bytes], counts: Counts) -> None:
+    """Add the records in pieces of whole lines to the counts."""
+    lines: Counter[bytes] = Counter()
+    pending = 0
+    for part in parts:
+        if b": opCount" in part or _CALL_NEEDLE in part:
+            counts.traced.add(counts.files)
+            lines.update(_VARYING.sub(_MARK, part).split(b"\n"))
+            pending += len(part)
+        if pending >= FOLD:
+            _look_at(lines, counts)
+            lines.clear()
+            pending = 0
+    _look_at(lines, counts)
+
+
+def pieces(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield a text in pieces of whole lines, the same ones wherever it is cut into blocks."""
+    text = b""
+    for block in blocks:
+        text += block
+        start = 0
+        while len(text) - start >= PIECE:
+            end = text.rfind(b"\n", start, start + PIECE) + 1 or start + PIECE
+            yield text[start:end]
+            start = end
+        text = text[start:]
+    if text:
+        yield text
+
+
+def _look_at(lines: Counter[bytes], counts: Counts) -> None:
+    for line, times in lines.items():
+        if _MARK in line or b": opCount" in line:
+            _count_records(line, times, counts)
+        if _CALL_NEEDLE in line:
+            for name, number, datatype in _CALL.findall(line):
+                counts.calls.add(name, b"0", datatype, number, times)
+
+
+def _count_records(line: bytes, times: int, counts: Counts) -> None:
+    """Count the records in a line that was seen so many times: those that begin and are not whole are damaged."""
+    torn = _BEGINNING.findall(line) if b": opCount" in line else []
+    for before, after in pairwise(line.split(_MARK)):
+        who, info, name = before.rpartition(b"NCCL INFO ")
+        fields = _FIELDS.match(after)
+        if fields and info and _LAST_WORD.match(name):
+            number, datatype, communicator, nranks = fields.groups()
+            counts.whole.add(name, nranks, datatype, number, times)
+            _note_rank(who, communicator, nranks, times, counts)
+        else:
+            torn += _LAST_WORD.findall(before[-LONGEST:])
+    for name in torn:
+        told = name.decode()
+        counts.damaged[told if told in OPERATIONS else "other"] += times
+
+
+def _note_rank(who: bytes, communicator: bytes, nranks: bytes, times: int, counts: Counts) -> None:
+    """Remember the rank and the communicator of a record, of which `who` stands before it: `host:pid:tid [GPU] `."""
+    words = who.rsplit(None, 3)
+    if words and words[-1].isdigit():
+        del words[-1]  # RCCL puts a time there
+    gpu = _GPU.fullmatch(words[-1]) if words else None
+    process = _PROCESS.search(words[-2]) if gpu and len(words) > 1 else None
+    named = process[1] if process else b""
+    counts.unnamed += 0 if process else times
+    if gpu:
+        _remember(counts.ranks, named + b" " + gpu[1], 0)
+        _remember(counts.communicators, b" ".join((named, communicator, nranks)), int(nranks))
+
+
+def _remember(known: dict[bytes, int], key: bytes, value: int) -> None:
+    if len(known) <= MEMBERS:
+        known[key] = value

@@ -1,0 +1,95 @@
+"""What a trace says in sum as a small file: kept beside a recorded baseline, it is what later traces are held against.
+
+The same document is what `--format json` prints.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+from pytest_llmbench.core.errors import LogError, RecordError
+from pytest_llmbench.ingest.nccl.changes import Comparison
+from pytest_llmbench.ingest.nccl.kinds import Kind
+from pytest_llmbench.ingest.nccl.read import read_trace
+from pytest_llmbench.ingest.nccl.trace import Row, Trace
+from pytest_llmbench.ingest.sources.stores import Stores
+
+SCHEMA = 1
+LARGEST = 1 << 25
+"""Bytes of a saved trace: its KINDS rows take less."""
+
+Typed = TypeVar("Typed")
+
+_HEAD = re.compile(rb'\s*\{\s*"llmbench_nccl"')
+_SCALARS = {"ranks": int, "hosts": int, "limited": bool, "unnamed": int, "calls": int, "from_calls": bool}
+_SCALARS |= {"files": int, "traced": int, "bytes": int, "cut": int}
+
+
+def document(trace: Trace, comparison: Comparison | None = None) -> dict[str, Any]:
+    """Return a trace as JSON holds it, with what changed where it was compared."""
+    rows = [{**row.kind._asdict(), "records": row.records, "bytes": row.bytes} for row in trace.rows]
+    told = {"llmbench_nccl": SCHEMA, **asdict(trace), "rows": rows}
+    if comparison:
+        listed = [change._asdict() for change in comparison.changes]
+        told["comparison"] = {"scale": comparison.scale, "tolerance": comparison.tolerance, "changes": listed}
+    return told
+
+
+def save(trace: Trace, path: Path) -> None:
+    """Write a trace, in the place of an older one; RecordError says why that cannot be."""
+    new = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        new.write_text(json.dumps(document(trace), indent=1) + "\n", encoding="ascii")
+        new.replace(path)
+    except OSError as error:
+        new.unlink(missing_ok=True)
+        raise RecordError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def read(paths: Sequence[Path]) -> Trace:
+    """Return a trace that was saved, or what the files of one say; LogError where there is none."""
+    if len(paths) == 1 and paths[0].is_file():
+        stores = Stores()
+        if _HEAD.match(stores.small(paths[0], 64)):
+            return _trace(paths[0], stores.small(paths[0], LARGEST))
+    return read_trace(paths)
+
+
+def _trace(path: Path, text: bytes) -> Trace:
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        _refuse(path, f"no whole JSON text ({error})")
+    if values["llmbench_nccl"] != SCHEMA:
+        _refuse(path, f"schema {values['llmbench_nccl']!r}, and this version reads {SCHEMA}")
+    try:
+        return Trace(
+            rows=tuple(Row(_kind(row), _of(int, row["records"]), _of(int, row["bytes"])) for row in values["rows"]),
+            damaged=tuple((_of(str, name), _of(int, number)) for name, number in values["damaged"]),
+            communicators=tuple((_of(int, nranks), _of(int, number)) for nranks, number in values["communicators"]),
+            **{name: _of(kind, values[name]) for name, kind in _SCALARS.items()},
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        _refuse(path, f"a value that is missing or of another type ({type(error).__name__}: {error})")
+
+
+def _kind(row: dict[str, Any]) -> Kind:
+    return Kind(
+        _of(str, row["operation"]), _of(int, row["nranks"]), _of(str, row["datatype"]), _of(int, row["from_bytes"])
+    )
+
+
+def _of(kind: type[Typed], value: object) -> Typed:
+    if type(value) is not kind:
+        raise TypeError(f"found {str(value)[:40]!r}, expected {kind.__name__}")
+    return value
+
+
+def _refuse(path: Path, why: str) -> NoReturn:
+    raise LogError(f"{path} is no saved trace: {why}; save it again with `llmbench nccl LOG --save {path.name}`")

@@ -1,0 +1,157 @@
+"""torchtitan: `step:  2  loss:  5.97670  grad_norm:  2.2500  memory: 28.18GiB(89.87%)  tps: 2,110  ...  mfu: 4.11%`."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from itertools import pairwise
+
+from pytest_llmbench.ingest.parse.dropped import Tally
+from pytest_llmbench.ingest.parse.records import (
+    COLOUR_RESET,
+    HOLE,
+    NAN,
+    NOT_FINITE,
+    Origin,
+    StepRecord,
+    Torn,
+    digits,
+    line_stop,
+)
+from pytest_llmbench.ingest.parse.scan import REACH_BACK
+
+STEP = b"step: "
+HEAD = re.compile(rb"(?<!\w)step: {1,9}(\d{1,15})  ")
+VALIDATION = b"validate "
+LOOK_ALIKE = re.compile(rb"\w:? {1,2}\Z")
+"""What stands before another kind of step: `validate step: 13000`, `evaluation:  step: 5`."""
+
+FIELD = re.compile(rb"([A-Za-z]\w{0,39}): {1,19}(\S{1,99})  ")
+NUMBER = re.compile(rb"-?(?:\d{1,18}\.\d{1,9}|%b)" % NOT_FINITE)
+MEMORY = re.compile(rb"(\d{1,9}\.\d\d)GiB\(\d{1,9}\.\d\d%\)")
+RATES = re.compile(
+    rb"tps: (\d[\d,]{0,23})  (?:tflops: (\d[\d,]{0,23}\.\d\d|%b)  )?mfu: (?:[\d,]{1,24}\.\d\d%%|N/A)" % NOT_FINITE
+)
+CUT_RATES = re.compile(rb"tps: \d[\d,]*  (?:tflops|mfu): ")
+
+RATES_LENGTH = 256
+
+STAMP = re.compile(rb"(?<!\d)(20\d\d-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}) - [\w.]{1,99} - [A-Z]{1,9} - \Z")
+STAMP_UNIT = 0.001
+
+GIB = 2**30
+
+
+def read_step(text: bytes, start: int, end: int, origin: Origin) -> StepRecord | Torn | None:
+    """Return the training step whose `tps: ` stands at `text[start]`, what is left of it, or None for another line.
+
+    It has no seconds yet: `time_steps` finds them. A validation is returned as a record without tokens. `tps` is tokens
+    per second and GPU: torchtitan divides what a rank reads by the number of ranks that share it. `memory` is the peak
+    of what the allocator had reserved.
+    """
+    rates = COLOUR_RESET.sub(b"", text[start : line_stop(text, start, min(end, start + RATES_LENGTH))])
+    before = COLOUR_RESET.sub(b"", text[_line_begin(text, start) : start])
+    place = before.rfind(STEP)
+    if not (CUT_RATES.match(rates) or MEMORY.search(before)):
+        return None
+    if place < 0:
+        return Torn(origin, rates)
+    head, found = HEAD.match(before, place), RATES.match(rates)
+    if LOOK_ALIKE.search(before, 0, place):
+        return _validation(origin, head, before[:place])
+    values = _values(before, head.end()) if head else None
+    if head is None or found is None or values is None or HOLE in before:
+        return Torn(origin, before[place:] + rates)
+    memory = MEMORY.fullmatch(values[b"memory"])
+    return StepRecord(
+        origin,
+        int(head[1]),
+        NAN,
+        0.0,
+        loss=float(values[b"loss"]),
+        loss_digits=digits(values[b"loss"]),
+        grad_norm=float(values[b"grad_norm"]) if b"grad_norm" in values else None,
+        tflops=_number(found[2]) if found[2] else NAN,
+        tokens=_number(found[1]),
+        memory=float(memory[1]) * GIB if memory else NAN,
+        stamp=_stamp(before[:place]),
+    )
+
+
+def settle(records: Sequence[StepRecord], _tally: Tally) -> list[StepRecord]:
+    """Return the training steps of one rank; the time of one after a validation counts from there, as its rates do."""
+    steps: list[StepRecord] = []
+    since: tuple[int, float] | None = None
+    for record in records:
+        if math.isnan(record.tokens):
+            since = record.step, record.stamp
+        else:
+            steps.append(record._replace(since=since))
+            since = None
+    return steps
+
+
+def time_steps(records: Sequence[StepRecord]) -> list[StepRecord]:
+    """Return the steps of one attempt with their times: the time since the line before, shared by the steps between.
+
+    The line before is that of a step, or of a validation after it. The time is NaN for the first one, and where a line
+    has no time stamp or an earlier one than the line before. The rates of the first one are of as many steps as there
+    are between the others, or of all steps from 1 on.
+    """
+    gaps = sorted(record.step - before.step for before, record in pairwise(records))
+    if not gaps:
+        return list(records)
+    first = records[0]._replace(mean_of=min(records[0].step, gaps[len(gaps) // 2]) or 1)
+    return [first, *(_timed(record, before) for before, record in pairwise(records))]
+
+
+def _timed(record: StepRecord, before: StepRecord) -> StepRecord:
+    step, stamp = before.step, before.stamp
+    if record.since and step <= record.since[0] < record.step:
+        step, stamp = record.since
+    steps = record.step - step
+    seconds = round(record.stamp - stamp, 3) / steps
+    if not seconds > 0:
+        return record._replace(mean_of=steps)
+    return record._replace(seconds=seconds, resolution=STAMP_UNIT / steps, mean_of=steps)
+
+
+def _validation(origin: Origin, head: re.Match[bytes] | None, before: bytes) -> StepRecord | None:
+    """Return where a validation stands and when it ended; None for any other look-alike."""
+    if head is None or not before.endswith(VALIDATION):
+        return None
+    return StepRecord(origin, int(head[1]), NAN, 0.0, stamp=_stamp(before.removesuffix(VALIDATION)))
+
+
+def _line_begin(text: bytes, start: int) -> int:
+    earliest = max(0, start - REACH_BACK)
+    return max(text.rfind(b"\n", earliest, start) + 1, text.rfind(b"\r", earliest, start) + 1, earliest)
+
+
+def _values(before: bytes, begin: int) -> dict[bytes, bytes] | None:
+    """Return the fields between step and rates, with every number whole; None if they are torn."""
+    values: dict[bytes, bytes] = {}
+    while begin < len(before):
+        field = FIELD.match(before, begin)
+        if field is None or field[1] in values:
+            return None
+        values[field[1]] = field[2]
+        begin = field.end()
+    numbers = [values.get(b"loss", b""), *(values[name] for name in (b"grad_norm",) if name in values)]
+    whole = all(NUMBER.fullmatch(number) for number in numbers)
+    return values if whole and MEMORY.fullmatch(values.get(b"memory", b"")) else None
+
+
+def _number(text: bytes) -> float:
+    return float(text.replace(b",", b""))
+
+
+def _stamp(before: bytes) -> float:
+    """Return the time of the log record that begins with a step, in seconds; NaN where none stands right before it."""
+    found = STAMP.search(before)
+    try:
+        return datetime.fromisoformat(found[1].decode("ascii")).replace(tzinfo=UTC).timestamp() if found else NAN
+    except ValueError:
+        return NAN  # digits that are no date

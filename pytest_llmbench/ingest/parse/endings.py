@@ -1,0 +1,226 @@
+"""How a log says that it ended: lines of Slurm, of a crash or a time-out, and tracebacks."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from pytest_llmbench.core.models import Ending, Segment
+from pytest_llmbench.ingest.parse.cause import FAILURES, ORDERLY, PLACES, decided
+from pytest_llmbench.ingest.parse.dropped import printable
+from pytest_llmbench.ingest.parse.ranks import rank_of
+from pytest_llmbench.ingest.parse.records import line_stop
+from pytest_llmbench.ingest.parse.scan import REACH_BACK, Hit, Window
+from pytest_llmbench.ingest.parse.tracebacks import HEAD, Traceback, Tracebacks
+
+SLURM = rb"error: \*\*\* (?:JOB|STEP) \S{1,99} (?:ON \S{1,99} )?CANCELLED "
+XIDS = rb"(?:48|64|74|79|94|95|119|120|140|14[4-9]|150)"
+"""The driver's errors that hardware causes; others (13, 31, 43, 45) are mostly those of the program."""
+
+PATTERNS = {
+    "time-limit": SLURM + rb".{0,99}DUE TO TIME LIMIT",
+    "node-failure": SLURM + rb".{0,99}DUE TO NODE.FAIL|srun: error: Node failure on ",
+    "gpu-failure": rb"uncorrectable (?:ECC|NVLink) error (?:encountered|detected)|CUDA_ERROR_ECC_UNCORRECTABLE"
+    rb"|NVRM: Xid \([^)]{1,60}\): " + XIDS + rb"\b",
+    "out-of-memory": rb"srun: error: \S{1,99}: tasks? .{1,99}: Out Of Memory"
+    rb"|slurmstepd\S{0,99}: error: .{0,99}(?:oom.kill|out-of-memory handler)|[Oo]ut of memory: Kill(?:ed)? process",
+    "gpu-out-of-memory": rb"\bOutOfMemoryError: |RuntimeError: RESOURCE_EXHAUSTED"
+    rb"|RuntimeError: CUDA (?:error: )?out of memory",
+    "diverged": rb"Error: .{0,99}(?:found (?:NaN|Inf) in local |Unexpected result (?:nan|inf)\b)"
+    rb"|ValueError: The loss returned in .{1,40} is (?:nan|inf)",
+    "preempted": SLURM + rb".{0,99}DUE TO PREEMPTION|\bPreemption detected, saving checkpoint and exiting",
+    "requeued": SLURM + rb".{0,99}DUE TO JOB REQUEUE",
+    "cancelled": rb"error: \*\*\* JOB \S{1,99} (?:ON \S{1,99} )?CANCELLED ",
+    "exited": rb"\[exiting program after (?:consuming all available data|[\d.]{1,20} minutes)",
+    "segfault": rb"\bSegmentation fault\b",
+    "nccl-timeout": rb"Watchdog caught collective operation timeout",
+    "task-failure": SLURM + rb".{0,99}DUE TO TASK FAILURE"
+    rb"|srun: error: \S{1,99}: tasks? .{1,99}: (?:Exited with exit code|Aborted|Killed|Bus error)"
+    rb"|: line \d{1,9}: +\d{1,9} Killed\b",
+    "step-cancelled": SLURM,
+}
+"""What a line says, the stronger cause first. A step without a reason is cancelled after a crash as well as by hand."""
+
+NEEDLES = (
+    b"rror: ",  # Slurm's words and most exceptions: one short needle costs less than six long ones
+    b"Killed",
+    b"NVRM: Xid",
+    b"Preemption detected",
+    b"collective operation timeout",
+    b"Segmentation fault",
+    b"[exiting program after ",
+    HEAD,
+)
+
+WORDS = (
+    *(b"CANCELLED ", b"srun: error: ", b"uncorrectable ", b"ECC_UNCORRECTABLE", b"NVRM: Xid", b"oom", b"ut-of-memory"),
+    *(b"ut of memory", b"OutOfMemoryError: ", b"RESOURCE_EXHAUSTED", b"found NaN in ", b"found Inf in ", b" Killed"),
+    *(
+        b"Unexpected result ",
+        b"The loss returned in ",
+        b"Preemption detected",
+        b"Segmentation fault",
+        b"operation timeout",
+        b"[exiting program after ",
+    ),
+)
+"""A line without any of them matches no pattern: to look for words costs a hundredth of what the patterns do."""
+
+LONGEST_PATTERN = 512
+
+_PATTERN = re.compile(b"|".join(b"(%b)" % pattern for pattern in PATTERNS.values()))
+_NAMES = tuple(PATTERNS)
+
+SIGNALLED = re.compile(rb"(?:[\w.]+\.)?SignalException\b|.{1,99}killed by signal: Terminated")
+AFTERMATH = re.compile(
+    rb"(?:[\w.]+\.)?(?:ChildFailedError|BrokenPipeError|ConnectionResetError|ConnectionAbortedError|DistNetworkError"
+    rb"|CalledProcessError|ProcessExitedException)\b"
+    rb"|(?:[\w.]+\.)?(?:DistBackendError|RuntimeError): .{0,999}(?:remote process exited|onnection closed by peer"
+    rb"|onnection reset by peer|Broken pipe|NCCL communicator was aborted)"
+)
+"""Exceptions of a process whose peer or child is gone, or that was told to end: another failure came first."""
+
+LINE_LENGTH = 160
+EXCEPTION_LENGTH = 200
+KEPT = 10_000
+
+LATE_STEPS = 2
+"""So many steps can still be printed after the cause: another process prints them, or later than they were made."""
+
+
+class Decisive(NamedTuple):
+    """From which line on an ending counts, and from which on no more steps follow it than are printed late.
+
+    finished: whether the last attempt is, so that an orderly end says nothing.
+    """
+
+    first: int = 0
+    near: int = 0
+    finished: bool = False
+
+
+WHOLE = Decisive()
+
+
+class Endings:
+    """Collects the lines that say how a log ended: the latest KEPT of each code, so that no log fills the memory."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, deque[Ending]] = {}
+        self._read_to = (0, 0)
+        self._tracebacks = Tracebacks()
+
+    def take(self, window: Window, hits: Iterable[Hit]) -> None:
+        """Take the lines of needles in the new part of a window, and follow its tracebacks."""
+        heads = []
+        for hit in hits:
+            if hit.needle == HEAD:
+                heads.append(hit)
+            else:
+                self._add(hit)
+        self._tracebacks.take(window, heads)
+
+    @property
+    def follows(self) -> bool:
+        """Whether a traceback goes on, so that the next lines matter whatever they hold."""
+        return self._tracebacks.follows
+
+    def result(self, decisive: Decisive = WHOLE) -> Ending | None:
+        """Return what ended the log, with what else happened beside it, or None.
+
+        What is followed by more than a few steps counts only where nothing else is found, and is told as doubtful; a
+        warning's traceback does not count there.
+        """
+        found = [(ending.line, ending) for kind in self._found.values() for ending in kind]
+        raised = [each for each in self._tracebacks.found if not each.warned]
+        found += [(each.head, _raised(each)) for each in raised]
+        if decisive.finished:
+            found = [(line, ending) for line, ending in found if ending.code not in ORDERLY]
+        near = decided([ending for line, ending in found if line >= decisive.near])
+        if near is not None:
+            return near
+        of_warnings = {each.head for each in raised if each.below_warning}
+        early = decided([ending for line, ending in found if line >= decisive.first and line not in of_warnings])
+        return early and replace(early, went_on=True)
+
+    def before_training(self) -> Ending | None:
+        """Return what was found as something that happened before training began, or None."""
+        found = self.result()
+        return found and replace(found, went_on=True, before_training=True)
+
+    def _add(self, hit: Hit) -> None:
+        """Take the line of a needle, unless it was taken for the needle before."""
+        number, offset = self._read_to
+        if number == hit.line and hit.offset < offset:
+            return
+        begin = hit.text.rfind(b"\n", max(0, hit.start - REACH_BACK), hit.start) + 1 or max(0, hit.start - REACH_BACK)
+        stop = line_stop(hit.text, hit.start, hit.end)
+        shown_whole = stop < hit.end or stop == len(hit.text)
+        self._read_to = hit.line, hit.offset + stop - hit.start - (0 if shown_whole else LONGEST_PATTERN)
+        line = hit.text[begin:stop]
+        code = _line_code(line)
+        if code:
+            ending = Ending(code, printable(line, LINE_LENGTH), hit.line, rank=_rank_words(rank_of(hit)))
+            self._found.setdefault(code, deque(maxlen=KEPT)).append(ending)
+
+
+def of_file(ending: Ending, name: str) -> Ending:
+    """Return an ending, and what happened beside it, as told by a file of this name."""
+    beside = ending.beside and of_file(ending.beside, name)
+    return replace(ending, file=name, beside=beside)
+
+
+def decisive_lines(segments: Sequence[Segment], end_lines: Iterable[int]) -> Decisive:
+    """Return the lines from which on an ending counts: what came before the last attempt ended is no ending of it.
+
+    That is the end mark or last step of a finished attempt, and the first step of an unfinished one.
+    """
+    if not segments:
+        return Decisive()
+    last = segments[-1]
+    if last.finished:
+        line = max((line for line in end_lines if line >= last.first_line), default=last.last_line)
+        return Decisive(line, line, finished=True)
+    late = len(last.steps) - 1 - LATE_STEPS
+    return Decisive(last.first_line, int(last.steps.line[late]) if late > 0 else last.first_line)
+
+
+def _raised(traceback: Traceback) -> Ending:
+    """Return what a traceback says of the end."""
+    text = printable(traceback.first, EXCEPTION_LENGTH) if traceback.first else printable(HEAD)
+    if traceback.code and b" " not in traceback.first:  # it says no more than its name
+        text += f" in `{printable(traceback.code, LINE_LENGTH)}`"
+    if traceback.last != traceback.first:
+        text += f", which led to {printable(traceback.last, EXCEPTION_LENGTH)}"
+    return Ending(_code(traceback), text, traceback.line, rank=_rank_words(traceback.rank))
+
+
+def _code(traceback: Traceback) -> str:
+    """Return what the exception of a traceback means."""
+    if traceback.first.startswith(b"KeyboardInterrupt"):
+        return "step-cancelled"
+    if AFTERMATH.match(traceback.first) or any(SIGNALLED.match(text) for text in (traceback.first, traceback.last)):
+        return "aftermath"
+    places = [match.lastindex or 0 for text in (traceback.first, traceback.last) for match in _PATTERN.finditer(text)]
+    told = [code for code in (_NAMES[place - 1] for place in places) if code in (*FAILURES, "nccl-timeout")]
+    return min(told, key=PLACES.__getitem__, default="traceback")
+
+
+def _line_code(line: bytes) -> str:
+    """Return the strongest of what a line says, or an empty text."""
+    if not any(word in line for word in WORDS):
+        return ""
+    places = [match.lastindex or 0 for match in _PATTERN.finditer(line)]
+    return _NAMES[min(places) - 1] if places else ""
+
+
+def _rank_words(rank: str) -> str:
+    """Return `rank 52` for the labels `52 rank52`, `task 9` for `9 default3`, other labels as they are."""
+    found = re.search(r"\brank(\d+)", rank)
+    if found:
+        return f"rank {found[1]}"
+    task = re.match(r"(\d+)(?: |$)", rank)
+    return f"task {task[1]}" if task else rank

@@ -1,0 +1,146 @@
+"""How the lines of one log print a time, and which of them print it otherwise than their siblings."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from copy import copy
+from itertools import pairwise
+from typing import NamedTuple
+
+from pytest_llmbench.core.models import RegexDialect
+from pytest_llmbench.core.patterns import RATE
+from pytest_llmbench.ingest.parse.dropped import RATE_OF_SAMPLES, RUNNING_AVERAGE, Tally, printable
+from pytest_llmbench.ingest.parse.records import StepRecord
+from pytest_llmbench.ingest.parse.units import unit_at
+
+BEFORE, BEHIND = 48, 24
+"""Bytes before and behind a time that say what it is."""
+
+AVERAGE = re.compile(rb"(?i)(?:avg|average|mean)[^\d|,;]{0,24}\Z")
+CUMULATIVE = re.compile(rb"(?i)(?:running|cumul|overall|so_?far|moving|smooth|train_speed)[^\d|,;]{0,32}\Z")
+OF_SAMPLES = rb"(?:samples?|sequences?|seqs?|examples?|images?|imgs?|tok(?:en)?s?)"
+SAMPLES_BEHIND = re.compile(rb"(?i) ?%b ?(?:/|per|a) ?s" % OF_SAMPLES)
+SAMPLES_BEFORE = re.compile(rb"(?i)%b_? ?(?:/|per|a)_? ?s(?:ec(?:ond)?s?)?[^\d|,;a-z]{0,16}\Z" % OF_SAMPLES)
+
+EXPONENT_SHAPE = 1000
+"""Added to the decimals of a number with an exponent."""
+
+ALIKE = 50
+"""So many lines of a log are looked at for what they call their times: the others call them the same."""
+
+FEWEST = 20
+"""Times of one process from which on their course shows that they are means since the start."""
+LIKE_AN_AVERAGE = 0.98
+"""The share of the variance that 1/step explains in the second half of such means; of single times it is near zero."""
+
+
+class Line(NamedTuple):
+    """The line around a needle without its colours; `whole` if it ends, `cut` if a number was cut at its end."""
+
+    text: bytes
+    whole: bool
+    cut: bool
+
+
+class Prints:
+    """What the lines of one log have in common: decimals of their times, what follows them, their unit."""
+
+    def __init__(self, definition: RegexDialect) -> None:
+        """Take the definition that they are read with."""
+        self._unit = definition.unit
+        self._interval = definition.averages == "interval"
+        self._shapes: Counter[int] = Counter()
+        self._units: Counter[str] = Counter()
+        self._other_unit: dict[int, str] = {}
+        self._last: dict[int, int] = {}
+        self._padded = False
+        self._words: dict[str, tuple[int, str]] = {}
+
+    def copy(self) -> Prints:
+        """Return one that goes on from here by itself."""
+        other = copy(self)
+        for name in ("_shapes", "_units", "_other_unit", "_last", "_words"):
+            setattr(other, name, copy(getattr(self, name)))
+        return other
+
+    def add(self, offset: int, line: Line, span: tuple[int, int], number: bytes) -> None:
+        """Take the time of the record at an offset, and what stands around it."""
+        before = line.text[max(0, span[0] - BEFORE) : span[0]]
+        behind = line.text[span[0] + len(number) :]
+        shape = _shape(number)
+        self._shapes[shape] += 1
+        self._padded |= b"." in number and number.endswith(b"0")
+        if not behind.strip():
+            self._last[offset] = shape
+        unit = unit_at(behind[:BEHIND])
+        self._units[unit] += 1
+        if unit and unit != self._unit:
+            self._other_unit[offset] = unit
+        reason = self._reason(before, behind[:BEHIND]) if self._shapes.total() <= ALIKE else ""
+        if reason:
+            self._words.setdefault(reason, (offset, printable(line.text)))
+
+    def doubt(self, offset: int) -> str:
+        """Return in words why the time of a record may be another one, by what its siblings print; else nothing."""
+        if self._units[self._unit] and offset in self._other_unit:
+            return f"its time is in {self._other_unit[offset]}, others are in {self._unit}"
+        if offset in self._last and self._may_be_cut(self._last[offset]):
+            return "it ends where others go on, or have more decimals"
+        return ""
+
+    def tell(self, records: Sequence[StepRecord], tally: Tally) -> None:
+        """Count what the records look like otherwise than as the time of one step each."""
+        if not records:
+            return
+        for reason, (offset, text) in self._words.items():
+            first = next((record for record in records if record.origin.offset >= offset), records[0])
+            tally.add(reason, first.origin.line, text, len(records))
+        if RUNNING_AVERAGE not in self._words and not self._interval and is_running_average(records):
+            text = f"step {records[-1].step}: {records[-1].seconds:g} s"
+            tally.add(RUNNING_AVERAGE, records[-1].origin.line, text, len(records))
+
+    def _reason(self, before: bytes, behind: bytes) -> str:
+        if self._unit == RATE and (SAMPLES_BEHIND.match(behind) or SAMPLES_BEFORE.search(before)):
+            return RATE_OF_SAMPLES
+        if CUMULATIVE.search(before) or (not self._interval and AVERAGE.search(before)):
+            return RUNNING_AVERAGE
+        return ""
+
+    def _may_be_cut(self, shape: int) -> bool:
+        """Tell whether a number of a shape, at the end of its line, lacks what those of the others have.
+
+        Where most lines go on behind it, it lacks decimals that are usual, or is a whole number as all are. Where no
+        line does, the others have all the same decimals, and zeros at their end: none were left out.
+        """
+        usual = max(self._shapes, key=lambda each: (self._shapes[each], each))
+        every = self._shapes.total()
+        if 2 * len(self._last) < every:
+            return shape < usual or usual == 0
+        fixed = self._padded and self._shapes[usual] + self._shapes[shape] == every and self._shapes[shape] * 2 < every
+        return fixed and shape < usual
+
+
+def is_running_average(records: Sequence[StepRecord]) -> bool:
+    """Tell whether times are means since the first step: a slow first step then fades away as 1/step does.
+
+    Only the second half is looked at, where the single times of a run are level. False also where nothing shows it.
+    """
+    run = [(record.step, record.seconds) for record in records if record.possible]
+    if len(run) < FEWEST or any(before[0] >= after[0] for before, after in pairwise(run)):
+        return False
+    half = run[len(run) // 2 :]
+    x = [1 / (step + 1) for step, _ in half]
+    y = [seconds for _, seconds in half]
+    mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
+    xx = sum((each - mean_x) ** 2 for each in x)
+    yy = sum((each - mean_y) ** 2 for each in y)
+    xy = sum((one - mean_x) * (other - mean_y) for one, other in zip(x, y, strict=True))
+    return yy > 0 and xy * xy >= LIKE_AN_AVERAGE * xx * yy
+
+
+def _shape(number: bytes) -> int:
+    """Return how many decimals a number has, more where it has an exponent."""
+    mantissa, exponent, _ = number.lower().partition(b"e")
+    return len(mantissa.partition(b".")[2]) + (EXPONENT_SHAPE if exponent else 0)

@@ -1,0 +1,96 @@
+"""Read a log: bytes in, columns of steps out, with what was dropped and how it ended."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from pytest_llmbench.core.models import Ending, ParsedLog, RegexDialect
+from pytest_llmbench.ingest.parse.collect import Collector
+from pytest_llmbench.ingest.parse.endings import NEEDLES, Endings, of_file
+from pytest_llmbench.ingest.parse.fingerprint import Fingerprint, sample
+from pytest_llmbench.ingest.parse.scan import find, windows
+from pytest_llmbench.ingest.parse.training import NEEDLES as TRAINING
+from pytest_llmbench.ingest.parse.training import Training
+from pytest_llmbench.ingest.sources import local
+from pytest_llmbench.ingest.sources.compressed import HEAD, Stream, method_of
+
+CUT = "cut"
+"""The code of the ending of a log whose compressed data end before their end."""
+
+
+LARGE = 8 << 20
+"""Bytes of a file from which on it is searched by several threads."""
+
+
+def parse_blocks(blocks: Iterable[bytes], extra: Iterable[RegexDialect] = ()) -> ParsedLog:
+    """Return what a log says, from its bytes in blocks of any size; fingerprint and size_bytes are left empty.
+
+    `extra` are the dialects that baseline files define.
+
+    No content is an error: what cannot be read as a step is no step, and is in `dropped` if it looks like one.
+    """
+    collector = Collector(extra)
+    for window in windows(blocks):
+        collector.search(window)
+    return collector.result()
+
+
+def read_log(source: Path | Stream, extra: Iterable[RegexDialect] = (), *, threads: int = 0) -> ParsedLog:
+    """Return what a log says, with the fingerprint and size of its text; LogError if it cannot be read.
+
+    A compressed log is decompressed, whatever its name, so that all copies of a log have one fingerprint. Where its
+    data are cut, what was left of them is read, and its ending says so unless the log itself says how it ended.
+
+    A large file is searched by this many threads, by default one for each core.
+    """
+    if isinstance(source, Stream):
+        return _read_stream(source, extra)
+    with local.File(source) as file:
+        if file.size < LARGE or method_of(file.read(0, HEAD)):
+            return _read_stream(Stream(file.blocks(), source), extra)
+        from pytest_llmbench.ingest.parse.ahead import take_file
+
+        collector = Collector(extra)
+        fingerprint = take_file(file, collector, threads or len(os.sched_getaffinity(0)))
+        return replace(collector.result(), fingerprint=fingerprint.of(file.size), size_bytes=file.size)
+
+
+def read_ending(source: Path | Stream) -> Ending | None:
+    """Return how a standard error says that the job ended, or None; LogError if it cannot be read.
+
+    What stands there only before training began, by the lines that tell of that, ended no run with steps.
+    """
+    stream = source if isinstance(source, Stream) else Stream(local.blocks(source), source)
+    found, training = Endings(), Training()
+    for window in windows(stream):
+        hits = find(window, (*NEEDLES, *TRAINING))
+        found.take(window, [hit for hit in hits if hit.needle in NEEDLES])
+        training.take(hit for hit in hits if hit.needle in TRAINING)
+    ending = found.result(training.decisive()) or found.before_training()
+    return ending and of_file(ending, stream.path.name)
+
+
+def _read_stream(stream: Stream, extra: Iterable[RegexDialect]) -> ParsedLog:
+    fingerprint = Fingerprint()
+    size = 0
+
+    def taken() -> Iterator[bytes]:
+        nonlocal size
+        for block in stream:
+            fingerprint.take(sample(size, block))
+            size += len(block)
+            yield block
+
+    log = replace(parse_blocks(taken(), extra), fingerprint=fingerprint.of(size), size_bytes=size)
+    return _without_end(log, stream) if stream.cut else log
+
+
+def _without_end(log: ParsedLog, stream: Stream) -> ParsedLog:
+    """Return a log with what became of its file as its ending, unless it says itself how it ended."""
+    text = f"the {stream.method} data of {stream.path.name} end before their end: copy or compress the log again"
+    cut = Ending(CUT, text, log.lines)
+    readings = tuple(replace(one, ending=one.ending or cut) for one in log.readings)
+    return replace(log, ending=log.ending or cut, readings=readings)

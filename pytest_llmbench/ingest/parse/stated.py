@@ -1,0 +1,240 @@
+"""What a log states of its run before the first step: GPUs, model, precision, what is trained; at any time a profiler.
+
+A line is read only where it looks as its framework prints it: a word in a path or a sentence states nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+from pytest_llmbench.core.models import (
+    BATCH,
+    ENGINE,
+    GPUS,
+    LAYERS,
+    MODEL,
+    NAMED,
+    OBJECTIVE,
+    PROFILER,
+    QUANTIZATION,
+    SEQUENCE,
+    Segment,
+    Statement,
+)
+
+if TYPE_CHECKING:
+    from pytest_llmbench.ingest.parse.scan import Hit
+
+FARTHEST = 16 << 20
+"""Bytes in which a log states what its run is."""
+BEFORE = 300
+"""Bytes before a marker that its pattern may look at."""
+BEHIND = 600
+"""Bytes from a marker on that its pattern may look at."""
+
+PROFILED = b"completed profiler "
+"""MaxText, in place of the step at which the profiler is switched on or off."""
+
+AXES_INSIDE_OTHERS = frozenset(("ep", "etp"))
+"""Expert parallelism of torchtitan lies inside of the other axes: it takes no GPU of its own."""
+
+NOT_FP8, NO_QUANTIZATION = "not fp8", "none"
+
+ELSEWHERE = re.compile(rb"(?i)load|restor|resum|checkpoint|ckpt|cache")
+"""Words of a line that names another run than the one that prints it: the one that its weights or data come from."""
+
+Value = Callable[["re.Match[bytes]"], str]
+
+
+class Rule(NamedTuple):
+    """One way to state something: `pattern` is searched around `marker`; without a value nothing is stated."""
+
+    marker: bytes
+    field: str
+    pattern: re.Pattern[bytes]
+    value: Value
+
+
+def _number(match: re.Match[bytes]) -> str:
+    return str(int(match[1]))
+
+
+def _text(match: re.Match[bytes]) -> str:
+    return match[1].decode("utf-8", "replace").strip()
+
+
+def _own_name(match: re.Match[bytes]) -> str:
+    """Return the name of a run; empty on a line about a checkpoint or a cache, which may be another run's."""
+    return "" if ELSEWHERE.search(match.string) else _text(match)
+
+
+def _axes(match: re.Match[bytes]) -> str:
+    """Return the product of `pp=1, dp_replicate=1, dp_shard=8, cp=1, tp=1, ep=1` but for what lies inside of others."""
+    pairs = (pair.split("=") for pair in match[1].decode().split(", "))
+    return str(math.prod(int(size) for name, size in pairs if name not in AXES_INSIDE_OTHERS))
+
+
+def _sizes(match: re.Match[bytes]) -> str:
+    """Return the product of the sizes in `['dp_shard', 'tp'], [4, 2]`."""
+    return str(math.prod(map(int, match[1].split(b","))))
+
+
+def _quantization(match: re.Match[bytes]) -> str:
+    """Return the numbers that MaxText's `quantization` means, empty for a word that is not known."""
+    word = match[1].decode("utf-8", "replace").strip().casefold().rpartition(".")[2]
+    if word in ("", "none"):
+        return NO_QUANTIZATION
+    return next((known for known in ("fp8", "fp4", "int8", "int4") if known in word), "")
+
+
+def _argument(match: re.Match[bytes]) -> str:
+    """Return what Megatron's argument `fp8` means: None, or a format such as e4m3 and hybrid."""
+    return NOT_FP8 if match[1] in (b"None", b"False") else "fp8"
+
+
+def _switch(match: re.Match[bytes]) -> str:
+    return NOT_FP8 if match[1].lower() == b"false" else "fp8"
+
+
+def _always(value: str) -> Value:
+    return lambda _: value
+
+
+def _rule(marker: bytes, field: str, pattern: bytes, value: Value) -> Rule:
+    return Rule(marker, field, re.compile(pattern), value)
+
+
+AXIS = rb"[a-z_]{1,20}=\d{1,9}"
+METHODS = rb"(?i:dpo|grpo|orpo|cpo|ppo|kto|rloo)"
+REWARDS = (
+    rb"\A(?![^\r\n]*Config param )[^\r\n]*"
+    rb"(?:(?<![A-Za-z0-9_])(?:DPO|GRPO|ORPO|CPO|PPO|KTO|RLOO)(?:Trainer|Config)?(?![A-Za-z0-9_])"
+    rb"|(?:stage|rlhf_type|algorithm)[ :='\"]{1,4}%b(?![A-Za-z0-9_])|(?<![A-Za-z0-9])%b_trainer(?![A-Za-z0-9]))"
+    % (METHODS, METHODS)
+)
+"""A trainer by its name, or the method that was asked for. MaxText prints the settings of each, used or not."""
+
+NAMED_RULES = (
+    _rule(b"MEMBER: ", GPUS, rb"GLOBAL_RANK: \d{1,9}, MEMBER: \d{1,9}/(\d{1,9})(?!\d)", _number),
+    _rule(b"using world size: ", GPUS, rb"using world size: (\d{1,9}),", _number),
+    _rule(b"Num_devices: ", GPUS, rb"Num_devices: (\d{1,9}), shape ", _number),
+    _rule(b"global_num_gpus .", GPUS, rb"global_num_gpus \.{1,60} (\d{1,9})(?=[.\s])", _number),
+    _rule(
+        b"device mesh with", GPUS, rb"device mesh with parallelism: ((?:%b, )*%b)[ \t]*[\r\n\x1b]" % (AXIS, AXIS), _axes
+    ),
+    _rule(b"device mesh with", GPUS, rb"device mesh with \[[^\]\r\n]{1,99}\], \[(\d{1,9}(?:, ?\d{1,9})*)\]", _sizes),
+    _rule(
+        b"Config param quantization:", QUANTIZATION, rb"Config param quantization:([^\r\n]{0,60})[\r\n]", _quantization
+    ),
+    _rule(b"fp8 ....", QUANTIZATION, rb"(?<![\w-])fp8 \.{4,60} (\w{1,20})\s", _argument),
+    _rule(b"fp8: ", QUANTIZATION, rb"(?<![\w-])fp8: ['\"]?((?i:true|false|hybrid|e4m3))\b", _switch),
+    # NeMo 1 prints it of FP8 runs, too: both names are right
+    _rule(b"precision: ", QUANTIZATION, rb"(?<=[ \t|])precision: (?:bf16|fp16|16|32)\b", _always(NO_QUANTIZATION)),
+    _rule(b"Float8", QUANTIZATION, rb"Float8 training active|Float8Linear layers", _always("fp8")),
+    _rule(b"to MXFP8Linear", QUANTIZATION, rb"to MXFP8Linear", _always("fp8")),
+    _rule(b"to NVFP4Linear", QUANTIZATION, rb"to NVFP4Linear", _always("fp4")),
+    _rule(b"deepspeed ....", ENGINE, rb"(?<![\w-])deepspeed \.{4,60} True\s", _always("deepspeed")),
+    _rule(b"DeepSpeed info: ", ENGINE, rb"DeepSpeed info: version=", _always("deepspeed")),
+    _rule(b"Experiments will be ", MODEL, rb"Experiments will be logged at ([^\s]{1,500})", _text),
+    _rule(b"Config param model_name: ", MODEL, rb"Config param model_name: ([\w.-]{1,99})", _text),
+    _rule(b"name: ", MODEL, rb"(?<=[ \t|])name: ([\w.-]{1,99})[ \t]*[\r\n]", _text),
+    _rule(b"pretrain", NAMED, rb"(?<![A-Za-z0-9])(pretrain(?:ing)?_[\w.-]{3,200})", _own_name),
+    _rule(b"Config param use_dpo: T", OBJECTIVE, rb"Config param use_dpo: True\b", _always("rewards")),
+    *(
+        _rule(letters, OBJECTIVE, REWARDS, _always("rewards"))
+        for letters in (b"DPO", b"RPO", b"CPO", b"PPO", b"KTO", b"RLOO", b"dpo", b"rpo", b"ppo", b"kto")
+    ),
+)
+
+SETTINGS = (
+    (LAYERS, b"num_layers", (b"num_decoder_layers", b"base_num_decoder_layers")),
+    (SEQUENCE, b"encoder_seq_length", (b"max_target_length",)),
+    (SEQUENCE, b"seq_length", ()),
+    (BATCH, b"global_batch_size", (b"global_batch_size_to_train_on",)),
+)
+"""Sizes that NeMo 1 and Megatron print by one name each, with a colon or dots, and MaxText as parameters."""
+
+
+def _sized() -> Iterator[Rule]:
+    """Yield the rules by which a log states the sizes of its model and batch."""
+    for field, name, parameters in SETTINGS:
+        yield _rule(b"%b: " % name, field, rb"(?<=[ \t|])%b: (\d{1,9})[ \t]*[\r\n]" % name, _number)
+        yield _rule(b"%b ...." % name, field, rb"(?<![\w-])%b \.{4,60} (\d{1,9})\s" % name, _number)
+        for parameter in parameters:
+            text = b"Config param %b: " % parameter
+            yield _rule(text, field, rb"%b(\d{1,9})[ \t]*[\r\n]" % text, _number)
+
+
+RULES = (*NAMED_RULES, *_sized())
+
+MARKERS = tuple(dict.fromkeys(rule.marker for rule in RULES))
+"""What is looked for in the first FARTHEST bytes. None begins with a blank: such a marker slows the search."""
+
+_BY_MARKER = {marker: [rule for rule in RULES if rule.marker == marker] for marker in MARKERS}
+
+
+class Statements:
+    """The statements of one log, in its order."""
+
+    def __init__(self) -> None:
+        self._statements: list[Statement] = []
+
+    def add(self, hit: Hit) -> None:
+        """Take what is stated around a marker."""
+        if hit.needle == PROFILED:
+            self._statements.append(Statement(PROFILER, "switched", hit.line))
+            return
+        if hit.offset >= FARTHEST:
+            return
+        line, place = _line(hit)
+        for rule in _BY_MARKER[hit.needle]:
+            matches = (match for match in rule.pattern.finditer(line) if match.start() <= place < match.end())
+            match = next(matches, None)
+            value = rule.value(match) if match else ""
+            if value:
+                self._statements.append(Statement(rule.field, value, hit.line))
+
+    def of_segments(self, segments: Sequence[Segment], starts: Sequence[int]) -> tuple[Segment, ...]:
+        """Return segments with what is stated of each: behind the one before and, but for a profiler, before its steps.
+
+        What no line there states stands as it was stated before: a launcher may say it once for several processes.
+        `starts` are the lines on which processes start, ascending: a profiler is of the process that started last.
+        """
+        if not self._statements:
+            return tuple(segments)
+        bounds = [0, *(_start(starts, before, after) for before, after in pairwise(segments)), math.inf]
+        ends = [0, *(segment.last_line for segment in segments)]
+        places = zip(segments, ends, pairwise(bounds), strict=False)
+        return tuple(replace(segment, stated=self._of(segment, end, process)) for segment, end, process in places)
+
+    def _of(self, segment: Segment, end: int, process: tuple[float, float]) -> tuple[Statement, ...]:
+        begin, stop = process
+        profiler = [one for one in self._statements if one.field == PROFILER and begin <= one.line < stop]
+        before = [one for one in self._statements if one.field != PROFILER and one.line <= segment.first_line]
+        anew = {one.field for one in before if one.line > end}
+        return _last([*(one for one in before if one.line > end or one.field not in anew), *profiler])
+
+
+def _start(starts: Sequence[int], before: Segment, after: Segment) -> int:
+    """Return the line on which the process of a segment starts, that of its first step where no line says so."""
+    return next((line for line in starts if before.last_line < line <= after.first_line), after.first_line)
+
+
+def _last(statements: Sequence[Statement]) -> tuple[Statement, ...]:
+    """Return statements in the order of the log, each value of a field once: where it was stated last."""
+    by_value = {(one.field, one.value): one for one in statements}
+    return tuple(sorted(by_value.values(), key=lambda one: one.line))
+
+
+def _line(hit: Hit) -> tuple[bytes, int]:
+    """Return what stands around a marker on its line, and where in it the marker begins."""
+    text = hit.text[max(0, hit.start - BEFORE) : min(hit.end, hit.start + BEHIND)]
+    place = min(hit.start, BEFORE)
+    begin = max(text.rfind(b"\n", 0, place), text.rfind(b"\r", 0, place)) + 1
+    end = text.find(b"\n", place)
+    return text[begin : end + 1 if end >= 0 else len(text)], place - begin

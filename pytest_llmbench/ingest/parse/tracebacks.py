@@ -1,0 +1,208 @@
+"""Python tracebacks, followed from their heads to their exceptions while a log passes by."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from pytest_llmbench.ingest.parse.ranks import rank_of
+from pytest_llmbench.ingest.parse.records import line_stop
+from pytest_llmbench.ingest.parse.scan import REACH, REACH_BACK, Hit, Window
+
+HEAD = b"Traceback (most recent call last)"
+
+LONGEST = 1000
+"""Lines of the process itself after a head in which its exception is looked for."""
+
+FARTHEST = 100_000
+"""Lines of all processes after a head in which its exception is looked for: the ranks of a large job write at once."""
+
+KEPT = 10_000
+"""As many tracebacks are kept, the latest, and as many are followed at once: no log fills the memory."""
+
+EXCEPTION_BYTES = 1000
+"""As much is kept of the line of an exception."""
+
+LABEL = re.compile(
+    rb"[ \t]*(?:(?:\d{1,9}:|[\w.-]{1,99}/\d{1,9}(?= )|\([^\n]{0,200}?pid=\d{1,9}[^()\n]{0,99}\)"
+    rb"|\[(?:default|rank)\d{1,9}\]:?)[ \t]*)*"
+)
+"""The labels of a process before a line: `52: [rank52]: `, `train/0 [default3]:`, `(worker pid=7, ip=10.0.0.1) `."""
+
+KINDS = rb"Error|Exception|Interrupt|Exit|Iteration|Expired|Failure|Failed|Warning|Group"
+EXCEPTION = re.compile(rb"(?:(?:[A-Za-z_]\w*\.){1,20}(?:_?[A-Z]\w*|\w*error)|(?=[A-Z_])\w*(?:%b))(?=:|\s*$)" % KINDS)
+"""How the line of an exception begins: a class with its module, or without one and with a name as exceptions have. Old
+classes are written small: `socket.gaierror`, `struct.error`."""
+
+WARNED = re.compile(rb"\b(?:WARN(?:ING)?|[Ww]arning)\b|\[NeMo W |(?:\A|[\s\]])W\d{4} \d\d:\d\d:\d\d|[A-Z]\w*Warning: ")
+"""A logger writes a traceback as a warning, and the process goes on. Not so of INFO: launchers write what their
+children print, and what those died of, at that level."""
+LINES_ABOVE = 3
+"""As many lines above a head may hold the warning that it belongs to."""
+
+LISTED = re.compile(rb":?(?:\\r)?\\n")
+"""Follows the head where a traceback is printed as a list, or as the text of one string."""
+NEXT_LINE = re.compile(rb"(?:\\r)?\\n")
+QUOTES = b" \t'\",[]"
+
+CODE_INDENT = b"    "
+"""Stands before a line of the program in a traceback, and before the marks under it."""
+
+COLOUR = re.compile(rb"\x1b\[[\d;]*m")
+"""Python 3.13 colours its tracebacks where FORCE_COLOR is set."""
+
+CHAIN = re.compile(
+    rb"During handling of the above exception, another exception occurred"
+    rb"|The above exception was the direct cause of the following exception"
+)
+
+
+@dataclass(slots=True)
+class Traceback:
+    """One traceback, or several that one exception led to: the exception that came first (`first`, on `line`) and the
+    one that they ended with. Both are empty, and `line` is that of the head, where the log does not show them. `code`
+    is the line of the program that raised the first. `warned`: its head is on the line of a warning. `below_warning`:
+    there is one right above it, which need not have to do with it. `listed`: its lines are texts of a list."""
+
+    head: int
+    line: int
+    rank: str
+    first: bytes = b""
+    last: bytes = b""
+    code: bytes = b""
+    indented: int = 0
+    lines: int = 0
+    warned: bool = False
+    below_warning: bool = False
+    listed: bool = False
+
+
+class Tracebacks:
+    """Collects tracebacks from windows of one log in order; the lines of each process are told apart by its labels."""
+
+    def __init__(self) -> None:
+        self.found: deque[Traceback] = deque(maxlen=KEPT)
+        self._open: dict[bytes, Traceback] = {}
+        self._said: dict[bytes, Traceback] = {}
+
+    @property
+    def follows(self) -> bool:
+        """Whether the exception of a traceback is still to come."""
+        return bool(self._open)
+
+    def take(self, window: Window, heads: Iterable[Hit]) -> None:
+        """Read on in the new part of a window, in which these heads stand."""
+        place, line = window.start, window.line
+        for hit in heads:
+            self._follow(window, place, hit.start, line)
+            self._begin(hit)
+            place, line = hit.start, hit.line
+        self._follow(window, place, window.stop, line)
+        self._open = {label: one for label, one in self._open.items() if window.next_line - one.head <= FARTHEST}
+
+    def _begin(self, hit: Hit) -> None:
+        label, before = divided(line_before(hit))
+        if label in self._open:  # two processes without labels: the next exception is told as that of the first
+            return
+        indented = len(before) - len(before.lstrip(b" "))
+        one = self._said.get(label)
+        if one is None or not _goes_on(hit, label):
+            one = Traceback(hit.line, hit.line, rank_of(hit))
+            one.warned, one.below_warning = bool(WARNED.search(before)), _is_below_warning(hit)
+            self.found.append(one)
+        one.indented, one.lines = indented, 0
+        rest = hit.text[hit.start + len(HEAD) : line_stop(hit.text, hit.start, hit.end)]
+        one.listed = bool(LISTED.match(rest))
+        if one.listed and _take_list(one, NEXT_LINE.split(rest)[1:], hit.line):
+            self._keep(label, one)
+            return
+        self._open[label] = one
+        if len(self._open) > KEPT:
+            del self._open[next(iter(self._open))]
+
+    def _follow(self, window: Window, begin: int, end: int, line: int) -> None:
+        """Read the lines that begin in a part of a window; `line` is the one that `begin` stands on."""
+        if not self._open:
+            return
+        for number, text in _lines(window, begin, end, line):
+            label, said = divided(text)
+            one = self._open.get(label)
+            if one is not None and self._ends(one, said, number):
+                del self._open[label]
+                self._keep(label, one)
+                if not self._open:
+                    return
+
+    def _ends(self, one: Traceback, said: bytes, number: int) -> bool:
+        """Whether a traceback ends with this line of its process."""
+        one.lines += 1
+        text = said if said[: one.indented].strip(b" ") else said[one.indented :]
+        if one.listed:
+            text = NEXT_LINE.split(text.strip(QUOTES), maxsplit=1)[0]
+        if EXCEPTION.match(text):
+            one.last = text[:EXCEPTION_BYTES].rstrip()
+            if not one.first:
+                one.first, one.line = one.last, number
+            return True
+        if not one.first and text.startswith(CODE_INDENT) and text.strip(b" ~^"):
+            one.code = text[:EXCEPTION_BYTES].strip()
+        return one.lines > LONGEST
+
+    def _keep(self, label: bytes, one: Traceback) -> None:
+        self._said[label] = one
+        if len(self._said) > KEPT:
+            del self._said[next(iter(self._said))]
+
+
+def _is_below_warning(hit: Hit) -> bool:
+    above = hit.text[max(0, hit.start - REACH_BACK) : hit.start].split(b"\n")[:-1]
+    return any(WARNED.search(line) for line in above[-LINES_ABOVE:])
+
+
+def _take_list(one: Traceback, texts: Sequence[bytes], line: int) -> bool:
+    """Read the lines of a traceback that stand on one line of the log; tell whether its exception is among them."""
+    for text in (text.strip(QUOTES) for text in texts):
+        if EXCEPTION.match(text):
+            one.last = text[:EXCEPTION_BYTES]
+            one.first, one.line = one.first or one.last, line
+    return bool(one.last)
+
+
+def divided(line: bytes) -> tuple[bytes, bytes]:
+    """Return the labels of a line, without the blanks that end them, and what the process wrote after them."""
+    found = LABEL.match(line)
+    label = found[0].rstrip(b" \t") if found else b""
+    return label, line[len(label) :]
+
+
+def line_before(hit: Hit) -> bytes:
+    """Return what stands before a needle on its line, or after the last carriage return there."""
+    earliest = max(0, hit.start - REACH_BACK)
+    before = hit.text[earliest : hit.start]
+    return before[max(before.rfind(b"\n"), before.rfind(b"\r")) + 1 :]
+
+
+def _goes_on(hit: Hit, label: bytes) -> bool:
+    """Whether the same process said right before that this traceback follows from the one above it."""
+    before = hit.text[max(0, hit.start - REACH_BACK) : hit.start]
+    if CHAIN.search(before) is None:
+        return False
+    lines = (divided(line) for line in before.split(b"\n"))
+    return any(own == label and CHAIN.search(said) for own, said in lines)
+
+
+def _lines(window: Window, begin: int, end: int, line: int) -> Iterator[tuple[int, bytes]]:
+    """Yield number and text of the lines that begin in a part of a window, each as far as it can be seen."""
+    text = window.text
+    place = begin
+    if begin + window.offset and text[begin - 1 : begin] != b"\n":
+        place, line = text.find(b"\n", begin) + 1 or end, line + 1
+    while place < end:
+        stop = text.find(b"\n", place)
+        stop = len(text) if stop < 0 else stop
+        shown = text[place : min(stop, place + REACH)].rstrip(b"\r")
+        shown = COLOUR.sub(b"", shown) if b"\x1b" in shown else shown
+        yield line, shown[shown.rfind(b"\r") + 1 :]
+        place, line = stop + 1, line + 1

@@ -1,0 +1,162 @@
+"""What logs said when they were last read, in a file of this user: an unchanged log is not read again.
+
+There is one file for each set of places that are read together, with everything that was found below them; it is
+written as a whole and renamed, so that sessions side by side, on any file system, never see half of one. The last of
+them counts: what another one had read is read again. It holds columns and texts, and nothing in it is executed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import struct
+import sys
+import tempfile
+import time
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from stat import S_ISREG
+
+from pytest_llmbench.core.models import RegexDialect
+from pytest_llmbench.ingest.reading.file_reading import Said, State, Wanted, state_of
+
+Known = dict[tuple[str, bool], tuple[State, Said]]
+"""By file, which is a Wanted or equal to one, the state in which it was read, and what it said."""
+
+MAGIC = b"llmbench log cache 2\n"
+_HEADER = struct.Struct(f"={len(MAGIC)}s32sIQ")
+"""Magic, what it is of, checksum and size of the rest."""
+
+SUFFIX = ".logs"
+WORTH_FILES, WORTH_BYTES = 50, 8 << 20
+"""Fewer new files with fewer bytes are read again sooner than a cache file is written."""
+LARGEST = 512 << 20
+"""Bytes of all cache files together."""
+ROOMS = ("ingest", "core")
+"""All that a parser may import: a change of any file there may change what a log says."""
+OLDEST_SECONDS = 30 * 86400
+"""A cache file that was not used for so long is removed."""
+
+
+class LogCache:
+    """The cache file of some places, as those who read them with these definitions share it."""
+
+    def __init__(self, folder: Path, places: Sequence[Path], definitions: Sequence[RegexDialect]) -> None:
+        """Take the folder of all cache files, which need not exist, and what is read."""
+        self._folder = folder
+        self._of = hashlib.sha256(
+            repr((sorted(map(os.fspath, places)), list(definitions), parser_version(definitions))).encode(
+                "utf-8", "surrogatepass"
+            )
+        ).digest()
+        self._file = folder / f"{self._of.hex()[:32]}{SUFFIX}"
+        self._used: Known = {}
+
+    def known(self, files: Sequence[Wanted]) -> dict[Wanted, Said]:
+        """Return what those of the files say that have not changed since they were read; damage is no error."""
+        kept = self._load()
+        said: dict[Wanted, Said] = {}
+        for one in files:
+            found = kept.get(one)
+            if found is not None and found[0] == state_of(one.path):
+                self._used[one] = found
+                said[one] = found[1]
+        return said
+
+    def keep(self, new: Mapping[Wanted, tuple[State, Said]]) -> None:
+        """Add what was read now, and drop what was not asked for; a folder that cannot be written is no error."""
+        size = sum(state[0] for state, _ in new.values())
+        if len(new) < WORTH_FILES and size < WORTH_BYTES:
+            return
+        from pytest_llmbench.ingest.reading.codec import pack
+
+        data = pack([*(self._used | dict(new)).items()])
+        if len(data) > LARGEST // 2:
+            return
+        with contextlib.suppress(OSError):
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if _is_ours(os.stat(self._folder)):
+                self._write(_HEADER.pack(MAGIC, self._of, zlib.crc32(data), len(data)), data)
+                self._tidy()
+
+    def _load(self) -> Known:
+        """Return what the cache file holds: nothing where it is absent, damaged, of another version or of others."""
+        from pytest_llmbench.ingest.reading.codec import unpack
+
+        try:
+            data = self._checked()
+            return dict(unpack(data)) if data else {}
+        except (OSError, ValueError, LookupError, TypeError, struct.error):
+            return {}
+
+    def _checked(self) -> bytes:
+        """Return what is behind the header of the cache file, empty where it is not to be trusted."""
+        if not _is_ours(os.stat(self._folder)):
+            return b""
+        handle = os.open(self._file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(handle, "rb") as file:
+            status = os.fstat(handle)
+            if not S_ISREG(status.st_mode) or not _is_ours(status):
+                return b""
+            magic, of, check, size = _HEADER.unpack(file.read(_HEADER.size))
+            if magic != MAGIC or of != self._of or size != status.st_size - _HEADER.size:
+                return b""
+            data = file.read(size)
+            with contextlib.suppress(OSError):
+                os.utime(handle)  # those used last are kept longest
+        return data if zlib.crc32(data) == check else b""
+
+    def _write(self, header: bytes, data: bytes) -> None:
+        handle, name = tempfile.mkstemp(dir=self._folder, suffix=SUFFIX)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(header)
+                file.write(data)
+            os.replace(name, self._file)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+            raise
+
+    def _tidy(self) -> None:
+        """Remove the cache files that were not used for long, and of the others the last used beyond LARGEST."""
+        files = sorted(_files(self._folder), reverse=True)
+        room = LARGEST
+        for used, size, path in files:
+            room -= size
+            if room < 0 or time.time() - used > OLDEST_SECONDS:
+                path.unlink(missing_ok=True)
+
+
+def parser_version(definitions: Sequence[RegexDialect]) -> str:
+    """Return what changes whenever a log might be read otherwise: the code, the interpreter, the regular expressions'
+    package where definitions use it."""
+    code = hashlib.sha256(f"{sys.version}{sys.byteorder}".encode())
+    package = Path(__file__).parents[2]
+    parsers = sorted(path for room in ROOMS for path in (package / room).glob("**/*.py"))
+    for path in parsers:
+        code.update(path.read_bytes())
+    if not parsers:  # installed without its source: nothing tells one version from another
+        code.update(os.urandom(32))
+    if definitions:
+        from importlib.metadata import PackageNotFoundError, version
+
+        with contextlib.suppress(PackageNotFoundError):
+            code.update(version("google-re2").encode())
+    return code.hexdigest()
+
+
+def _files(folder: Path) -> Iterator[tuple[float, int, Path]]:
+    """Yield when each cache file was used last, how large it is, and its path."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.endswith(SUFFIX) and entry.is_file(follow_symlinks=False):
+                status = entry.stat(follow_symlinks=False)
+                yield status.st_mtime, status.st_size, Path(entry.path)
+
+
+def _is_ours(status: os.stat_result) -> bool:
+    """Whether a file or folder is this user's, and nobody else may write it."""
+    return status.st_uid == os.geteuid() and not status.st_mode & 0o022

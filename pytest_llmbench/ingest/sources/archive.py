@@ -1,0 +1,160 @@
+"""Reading a tar archive as it streams by: its members one after another, nothing on disk, memory for one block.
+
+Python's own tarfile ends a damaged archive without a word, and reads what a header says is a header into memory.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from pytest_llmbench.core.errors import LogError
+from pytest_llmbench.ingest.sources.headers import (
+    BLOCK,
+    DATALESS,
+    FILE,
+    Header,
+    is_header,
+    pax_values,
+    read_header,
+    told,
+)
+
+LARGEST_HEADER = 1 << 20
+"""Bytes of a long name or a pax header; Linux takes no name of more than 4096."""
+
+MEMBERS = 1_000_000
+"""Members that an archive may have."""
+
+NAMES = 1 << 27
+"""Bytes that the names of all members may have together."""
+
+_LONG_NAME, _LONG_TARGET, _PAX, _SOLARIS, _GLOBAL = b"L", b"K", b"x", b"X", b"g"
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One member: its place in the archive, and what its headers say. `size` counts the bytes that follow."""
+
+    number: int
+    name: str
+    kind: str
+    size: int
+    modified: float
+    target: str = ""
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it is an ordinary file, whose data are its text."""
+        return self.kind == FILE
+
+
+class Reel:
+    """An archive that is read once, from its first byte to its last.
+
+    `members()` yields each member; `data()` then yields the bytes of the last one that was yielded, as far as they are
+    wanted. LogError says where the archive ends early or what in it is no archive.
+    """
+
+    def __init__(self, blocks: Iterable[bytes]) -> None:
+        """Take the archive's bytes, decompressed."""
+        self._blocks = iter(blocks)
+        self._held = memoryview(b"")
+        self._left = 0
+        self._padding = 0
+        self._shared: dict[str, bytes] = {}
+        self._names = 0
+        self.trailing = False
+
+    def members(self) -> Iterator[Member]:
+        """Yield the members in their order; after the last one `trailing` says whether anything stands behind them."""
+        for number in range(MEMBERS + 1):
+            header = self._next()
+            if header is None:
+                self.trailing = any(block.strip(b"\0") for block in self._rest())
+                return
+            self._names += len(header.name) + len(header.target)
+            if number == MEMBERS or self._names > NAMES:
+                raise LogError(f"more than {MEMBERS} members, or {NAMES} bytes of names: no archive of runs has that")
+            target = os.fsdecode(header.target)
+            yield Member(number, header.path, header.kind, header.size, header.modified, target)
+            self._skip()
+
+    def data(self) -> Iterator[bytes]:
+        """Yield the bytes of the member that was yielded last, once; LogError where they end early."""
+        while self._left:
+            block = self._some(self._left)
+            self._left -= len(block)
+            yield block
+
+    def _next(self) -> Header | None:
+        """Return the next member's header with all that headers before it say, None at the end of the archive."""
+        said: dict[str, bytes] = {}
+        while True:
+            block = self._exactly(BLOCK)
+            if not block.strip(b"\0"):
+                return None
+            header = read_header(block)
+            values = self._values(header)
+            if values is None:
+                return self._begun(told(header, {**self._shared, **said}))
+            if header.flag == _GLOBAL:
+                self._shared |= values
+                if sum(map(len, self._shared.values())) > LARGEST_HEADER:
+                    raise LogError(f"pax headers of more than {LARGEST_HEADER} bytes")
+            else:
+                said |= values
+
+    def _values(self, header: Header) -> Mapping[str, bytes] | None:
+        """Return what a header says that only speaks of the next member, None for a member's own."""
+        if header.flag not in (_LONG_NAME, _LONG_TARGET, _PAX, _SOLARIS, _GLOBAL):
+            return None
+        if header.size > LARGEST_HEADER:
+            raise LogError(f"a name or pax header of {header.size} bytes: expected at most {LARGEST_HEADER}")
+        data = self._exactly(header.size + -header.size % BLOCK)[: header.size]
+        if header.flag in (_LONG_NAME, _LONG_TARGET):
+            return {"path" if header.flag == _LONG_NAME else "linkpath": data.partition(b"\0")[0]}
+        return pax_values(data)
+
+    def _begun(self, header: Header) -> Header:
+        """Get ready for the data of a member."""
+        more = header.extended
+        while more:  # where the holes of a sparse file are, which nobody asks
+            more = self._exactly(BLOCK)[504:505] not in (b"\0", b"0")
+        self._left = 0 if header.kind in DATALESS else header.size
+        self._padding = -self._left % BLOCK
+        return header
+
+    def _skip(self) -> None:
+        """Pass over what is left of a member."""
+        self._left += self._padding
+        self._padding = 0
+        for _ in self.data():
+            pass
+
+    def _exactly(self, size: int) -> bytes:
+        parts = []
+        while size:
+            parts.append(self._some(size))
+            size -= len(parts[-1])
+        return b"".join(parts)
+
+    def _some(self, most: int) -> bytes:
+        """Return up to so many bytes, at least one."""
+        while not self._held:
+            block = next(self._blocks, None)
+            if block is None:
+                raise LogError("it ends before its end")
+            self._held = memoryview(block)
+        part, self._held = bytes(self._held[:most]), self._held[most:]
+        return part
+
+    def _rest(self) -> Iterator[bytes]:
+        yield bytes(self._held)
+        yield from self._blocks
+
+
+def is_archive(head: bytes) -> bool:
+    """Whether data that begin so are a tar archive that has a member."""
+    return is_header(head[:BLOCK])

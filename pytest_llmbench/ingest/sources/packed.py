@@ -1,0 +1,189 @@
+"""One archive among the given files: what is in it, and its texts in one pass."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from pytest_llmbench.core.errors import LogError
+from pytest_llmbench.ingest.sources.archive import Member, Reel
+from pytest_llmbench.ingest.sources.compressed import Stream
+from pytest_llmbench.ingest.sources.headers import FOLDER, HARD_LINK, LINK
+from pytest_llmbench.ingest.sources.listing import Listing
+
+NAME = re.compile(r".+\.(?:tar(?:\.(?:gz|zst|xz|bz2))?|tgz|tzst|txz|tbz2?)", re.IGNORECASE | re.DOTALL)
+"""Names of archives that are opened where they are met in a folder."""
+
+SMALL = 1 << 20
+"""Bytes of the largest metadata file that is kept while the archive is listed."""
+
+ALL_SMALL = 1 << 28
+"""Bytes of all metadata files that are kept."""
+
+FOLDERS = 200_000
+"""Folders with logs or metadata that an archive may have."""
+
+LONGEST, DEPTH = 4096, 64
+"""Characters and folders of a member's name: Linux has no longer paths, and no run lies deeper."""
+
+_METADATA = (".yaml", ".yml")
+
+_LAUNCH = re.compile(r"\d{8}")
+"""What the name of a launch's folder holds, a time: it is listed although it may hold no file, since then its log is
+missing."""
+
+Notes = list[tuple[Path, str]]
+
+
+@dataclass(slots=True)
+class Archive:
+    """An archive whose members stand below its own path, as if they were unpacked there.
+
+    `opened` begins to read its bytes; it is called once for the list, and once for all texts that are wanted.
+    """
+
+    path: Path
+    opened: Callable[[], Iterable[bytes]]
+    listing: Listing
+    wanted: Callable[[str], bool]
+    ignored: Notes = field(default_factory=list)
+    unreadable: Notes = field(default_factory=list)
+    _numbers: dict[Path, int] = field(default_factory=dict)
+    _launches: list[Path] = field(default_factory=list)
+    _small: dict[Path, bytes] = field(default_factory=dict)
+    _small_size: int = 0
+
+    def list(self) -> Path:
+        """Take stock of all members, and return the folder that stands for the archive: its own path, or the one folder
+        in it that holds everything. What is wrong with it is in `unreadable`; what was whole before that is listed."""
+        stream = Stream(self.opened(), self.path)
+        reel = Reel(stream)
+        last: Member | None = None
+        counts: Counter[Path] = Counter()
+        try:
+            for member in reel.members():
+                self._take(last, counts)
+                last = member
+                self._keep(member, reel)
+            self._take(last, counts)
+            if reel.trailing:
+                self.unreadable.append((self.path, "has more behind its end, which is not read: pack it again"))
+        except LogError as error:
+            why = "the archive is cut or still being written" if stream.cut else "the archive is cut or damaged"
+            behind = f" behind {_shown(last.name)}" if last else " at its beginning"
+            told = "what was whole before that counts" if last else "nothing of it is read"
+            self.unreadable.append((self.path, f"{why}{behind}: {error}; {told}"))
+        if stream.cut and not self.unreadable:
+            self.unreadable.append((self.path, f"the {stream.method} data end before their end: copy it again"))
+        for path, count in counts.items():
+            if count > 1:
+                self.ignored.append((path, f"stands {count} times in {self.path.name}: the last one counts"))
+        top = self.listing.top()
+        for folder in self._launches:  # behind the top: what holds no file does not make it
+            self.listing.add_folder(folder)
+        return top
+
+    def small(self, path: Path, limit: int) -> bytes:
+        """Return the first bytes of a metadata file, at most `limit`; LogError where it is too large to be one."""
+        if path not in self._small:
+            raise LogError(f"cannot be read: larger than {SMALL} bytes, or too many of its kind in the archive")
+        return self._small[path][:limit]
+
+    def read(self, wanted: Collection[Path]) -> Iterator[tuple[Path, Stream]]:
+        """Yield the texts of the wanted files in the order of the archive, each to be read before the next.
+
+        Raises LogError where the archive ends early or is another one than was listed.
+        """
+        by_number = {self._numbers[path]: path for path in wanted}
+        if not by_number:
+            return
+        last = max(by_number)
+        reel = Reel(Stream(self.opened(), self.path))
+        for member in reel.members():
+            path = by_number.get(member.number)
+            if path is not None and _place_below(self.path, member) != path:
+                raise LogError(f"{self.path}: changed while it was read (another member has the place of {path.name})")
+            if path is not None:
+                yield path, Stream(reel.data(), path)
+            if member.number == last:
+                return
+
+    def _keep(self, member: Member, reel: Reel) -> None:
+        """Keep the text of a metadata file: it is asked for before the logs are known."""
+        place = _place_below(self.path, member)
+        if place is None or not (member.is_file and member.name.lower().endswith(_METADATA)):
+            return
+        self._small.pop(place, None)
+        self._small_size += member.size
+        if member.size <= SMALL and self._small_size <= ALL_SMALL:
+            self._small[place] = b"".join(reel.data())
+
+    def _take(self, member: Member | None, counts: Counter[Path]) -> None:
+        """List a member that was read to its end, or note why it is not."""
+        if member is None or member.kind == "label":
+            return
+        place = _place_below(self.path, member)
+        if member.kind == FOLDER:
+            if place is not None and _LAUNCH.search(place.name) and len(self._launches) < FOLDERS:
+                self._launches.append(place)
+            return
+        link = member.kind in (HARD_LINK, LINK)
+        if place is None:
+            named = self.path / "..." / _shown(PurePosixPath(member.name).name)
+            self._leave(named, member, "its name leads out of the archive, or is no name of a file")
+        elif not member.is_file:
+            target = f" to {_shown(member.target)}" if member.target else ""
+            again = place in self._numbers
+            told = (
+                f"a {member.kind}{target} in an archive: not followed{', though it replaces a file' if again else ''}"
+            )
+            self._leave(place, member, told, ignored=link and not again)
+        elif not self.wanted(place.name):
+            return
+        elif len(self.listing) > FOLDERS:
+            raise LogError(f"files in more than {FOLDERS} folders: give a part of the archive")
+        elif not self.listing.add(place, max(member.modified, 0.0)):
+            self._leave(place, member, "is a file and a folder in the archive")
+        else:
+            self._numbers[place] = member.number
+            counts[place] += 1
+
+    def _leave(self, place: Path, member: Member, why: str, *, ignored: bool = False) -> None:
+        """Note a member that is not read: what could be a log is missed, of anything else it is enough to know."""
+        missed = self.wanted(PurePosixPath(member.name).name) and not ignored
+        (self.unreadable if missed else self.ignored).append((place, why))
+
+
+def archive_of(place: Path) -> Path | None:
+    """Return the archive on disk that a file lies in: what stands among the folders above it and is none."""
+    nearest = next((one for one in place.parents if os.path.exists(one)), None)
+    return nearest if nearest is not None and os.path.isfile(nearest) else None
+
+
+def members(path: Path, blocks: Iterable[bytes], wanted: Collection[Path]) -> Iterator[tuple[Path, Iterator[bytes]]]:
+    """Yield the wanted files of an archive that nobody has listed, in its own order, each with its bytes as they lie
+    there, to be read before the next; of one that it holds several times the last counts.
+
+    `blocks` are those of the archive, decompressed. Raises LogError where they end early.
+    """
+    reel = Reel(blocks)
+    for member in reel.members():
+        place = _place_below(path, member)
+        if place is not None and place in wanted and member.is_file:
+            yield place, reel.data()
+
+
+def _place_below(archive: Path, member: Member) -> Path | None:
+    """Return the path of a member below the archive's; None where its name leads elsewhere."""
+    parts = [part for part in member.name.split("/") if part not in ("", ".")]
+    if member.name.startswith("/") or ".." in parts or not 0 < len(parts) <= DEPTH or len(member.name) > LONGEST:
+        return None
+    return archive.joinpath(*parts)
+
+
+def _shown(name: str) -> str:
+    return name if len(name) <= 80 else f"...{name[-77:]}"

@@ -1,0 +1,160 @@
+"""All places that files are read from, behind one face: this machine, archives, remote places and standard input.
+
+Below an archive's path stand its members, as if it were unpacked there; that is so in names, ids and reports.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import attrgetter
+from pathlib import Path
+from stat import S_ISREG
+from typing import Protocol
+
+from pytest_llmbench.core.errors import LogError
+from pytest_llmbench.core.urls import is_remote
+from pytest_llmbench.ingest.sources import local, standard_input
+from pytest_llmbench.ingest.sources.archive import is_archive
+from pytest_llmbench.ingest.sources.compressed import Stream
+from pytest_llmbench.ingest.sources.headers import BLOCK
+from pytest_llmbench.ingest.sources.listing import Entry, Listing, Status
+from pytest_llmbench.ingest.sources.packed import NAME, Archive
+from pytest_llmbench.ingest.sources.remote import Remote
+
+
+class Place(Protocol):
+    """Where folders can be listed."""
+
+    def stat(self, path: Path) -> Status:
+        """Return what is known of a path; OSError says why nothing is."""
+
+    def scan(self, path: Path) -> Sequence[Entry]:
+        """Return what stands in a folder; OSError says why that cannot be told."""
+
+
+class Machine:
+    """The files of this machine."""
+
+    def stat(self, path: Path | str) -> os.stat_result:
+        """Return what the system knows of a path."""
+        return os.stat(path)
+
+    def scan(self, path: Path | str) -> list[os.DirEntry[str]]:
+        """Return what stands in a folder."""
+        with os.scandir(path) as entries:
+            return list(entries)
+
+
+_BY_NAME = attrgetter("name")
+
+
+class Stores:
+    """Opens what is given, and keeps the list of every archive."""
+
+    def __init__(self) -> None:
+        """Begin without archives."""
+        self._machine = Machine()
+        self._remote = Remote(device=-1)
+        self._input = Listing(Path(), device=-2)
+        self._input.add(standard_input.PATH, 0.0)
+        self._archives: dict[Path, Archive] = {}
+
+    def absolute(self, path: Path) -> Path:
+        """Return the path under which a given one is known: of this machine's files the absolute one."""
+        elsewhere = is_remote(path) or path == standard_input.PATH
+        return path if elsewhere else Path(os.path.abspath(path))
+
+    def stat(self, path: Path | str) -> Status:
+        """Return what is known of a file or folder; OSError says why nothing is."""
+        if self._is_here(path):
+            return self._machine.stat(path)
+        path = Path(path)
+        return self._place(path).stat(path)
+
+    def scan(self, path: Path | str) -> list[Entry]:
+        """Return what stands in a folder, by name; OSError says why that cannot be told."""
+        if self._is_here(path):
+            return sorted(self._machine.scan(path), key=_BY_NAME)
+        path = Path(path)
+        return sorted(self._place(path).scan(path), key=_BY_NAME)
+
+    def archive_of(self, path: Path) -> Archive | None:
+        """Return the opened archive that a path lies in, or is."""
+        if not self._archives:
+            return None
+        return next((self._archives[one] for one in (path, *path.parents) if one in self._archives), None)
+
+    def is_archive(self, path: Path) -> bool:
+        """Whether a given file holds an archive: it is called so, or begins so."""
+        if self.archive_of(path) is not None or not S_ISREG(self.stat(path).st_mode):
+            return False
+        try:
+            return is_called_archive(path.name) or is_archive(_head(self.stream(path), BLOCK))
+        except LogError:
+            return False  # reading it as a log says why it cannot be read
+
+    def open_archive(self, path: Path, wanted: Callable[[str], bool]) -> tuple[Archive, Path]:
+        """List the files of a `wanted` name in an archive; return it and the folder that stands for it."""
+        listing = Listing(path, device=-3 - len(self._archives))
+        archive = Archive(path, lambda: self._blocks(path), listing, wanted)
+        top = archive.list()
+        self._archives[path] = archive
+        return archive, top
+
+    def stream(self, path: Path) -> Stream:
+        """Return the text of a file outside of archives, which is opened when it is iterated."""
+        return Stream(self._blocks(path), path)
+
+    def small(self, path: Path, limit: int) -> bytes:
+        """Return the first bytes of a file, at most `limit`; LogError says why it cannot be read."""
+        archive = self.archive_of(path)
+        return archive.small(path, limit) if archive else _head(self._blocks(path), limit)
+
+    def read_packed(self, paths: Iterable[Path]) -> Iterator[tuple[Path, Stream | LogError]]:
+        """Yield the texts of those of the paths that lie in archives, each archive in one pass and in its own order.
+
+        A text has to be read before the next is asked for. Where an archive fails, so do all that are left of it.
+        """
+        of_archive: dict[Path, list[Path]] = {}
+        for path in paths:
+            if archive := self.archive_of(path):
+                of_archive.setdefault(archive.path, []).append(path)
+        for root, wanted in of_archive.items():
+            left = dict.fromkeys(wanted)
+            try:
+                for path, stream in self._archives[root].read(wanted):
+                    del left[path]
+                    yield path, stream
+            except LogError as error:
+                yield from ((path, error) for path in left)
+
+    def _is_here(self, path: Path | str) -> bool:
+        """Whether a path can be nothing else than one of this machine, told without taking it apart."""
+        return not self._archives and os.path.isabs(path)
+
+    def _place(self, path: Path) -> Place:
+        if archive := self.archive_of(path):
+            return archive.listing
+        if is_remote(path):
+            return self._remote
+        return self._machine if path.is_absolute() else self._input
+
+    def _blocks(self, path: Path) -> Iterator[bytes]:
+        if path == standard_input.PATH:
+            return standard_input.blocks()
+        return self._remote.blocks(path) if is_remote(path) else local.blocks(path)
+
+
+def is_called_archive(name: str) -> bool:
+    """Whether a name ends as those of tar archives do."""
+    return NAME.fullmatch(name) is not None
+
+
+def _head(blocks: Iterable[bytes], size: int) -> bytes:
+    head = b""
+    for block in blocks:
+        head += block
+        if len(head) >= size:
+            break
+    return head[:size]

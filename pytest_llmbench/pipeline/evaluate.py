@@ -1,0 +1,253 @@
+"""The order of the stages: ingest (discover, parse, identify), measure, judge; and what follows for the items."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from pytest_llmbench.across import (
+    comparisons,
+    efficiencies,
+    older_nights,
+    shared_shift,
+    with_metric,
+    with_shift,
+    with_warnings,
+)
+from pytest_llmbench.batch import Batch, Judged
+from pytest_llmbench.catalogue import (
+    PLAUSIBLE,
+    Catalogue,
+    drift_budget_of,
+    is_any_improvement,
+    relatives_of,
+    tolerance_of,
+)
+from pytest_llmbench.core.garbage_collection import without_collector
+from pytest_llmbench.core.models import Baseline, Case, Check, Evidence, Key, Measurement, PastRun, Run, others
+from pytest_llmbench.ingest.duplicates import with_past_copies
+from pytest_llmbench.pipeline.find_runs import Ingested, ingest
+from pytest_llmbench.settings import Settings
+from pytest_llmbench.settling import result_of
+from pytest_llmbench.strays import strays
+from pytest_llmbench.suites import with_asked
+from pytest_llmbench.trends import trend_checks, unneeded, with_changes
+
+if TYPE_CHECKING:
+    from pytest_llmbench.ingest.reading.reader import Done
+    from pytest_llmbench.judge.shift import SharedShift
+
+Measured = Mapping[Key, tuple[tuple[Measurement, ...], ...]]
+"""For each key and each of its baselines the measurements of its runs, newest first."""
+
+
+Past = Mapping[Key, Sequence[PastRun]]
+"""For each key the runs that the history knows, oldest first."""
+
+NO_PAST: Past = {}
+
+
+def gather(
+    settings: Settings,
+    catalogue: Catalogue,
+    now: datetime,
+    tell: Callable[[Done], None] | None = None,
+    past: Past = NO_PAST,
+) -> Batch:
+    """Discover, read and judge everything under the given paths; `tell` is called with how far reading is.
+
+    The `past` only tells the noise.
+    """
+    with without_collector():
+        return judge_found(ingest(settings, catalogue, now, tell), settings, catalogue, now, past)
+
+
+def judge_found(
+    found: Ingested, settings: Settings, catalogue: Catalogue, now: datetime, past: Past = NO_PAST
+) -> Batch:
+    """Measure and judge runs that were read; those before `settings.since` only tell the noise."""
+    runs = with_past_copies(found.runs, past)
+    current = [run for run in runs if not _is_before(run, settings)]
+    measured = measure_runs(runs, catalogue, now)
+    judged = judge_measured(measured, settings, catalogue, now, past)
+    judged, checks = together(with_asked(judged, catalogue.asked), settings, catalogue, now)
+    return Batch(
+        results={name: result for name, (result, _) in judged.items()},
+        strays=(*strays(current, settings, now), *found.unreadable),
+        runs_found=len(found.runs),
+        runs_before_since=len(found.runs) - len(current),
+        ignored=found.ignored,
+        measurements={key: _current(measurements[0], settings) for key, measurements in measured.items()},
+        checks=checks,
+        required=frozenset(catalogue.asked),
+        remarks=tuple(unneeded(judged, catalogue.acknowledged)) if settings.record is None else (),
+    )
+
+
+def together(
+    judged: Judged, settings: Settings, catalogue: Catalogue, now: datetime
+) -> tuple[Judged, tuple[Check, ...]]:
+    """Return the results with what only all of them, and their nights, show; and the items that are about that."""
+    older = older_nights(judged)
+    shift = shared_shift(judged, older)
+    accepts = settings.record is None and not settings.certify  # neither a recording nor a certificate does
+    acknowledged = catalogue.acknowledged if accepts else ()
+    shown = with_changes(with_warnings(with_shift(judged, shift)), older, acknowledged, now)
+    return shown, tuple(_checks(shown, shift, settings, catalogue))
+
+
+def _checks(judged: Judged, shift: SharedShift | None, settings: Settings, catalogue: Catalogue) -> Iterator[Check]:
+    for check in _all_checks(judged, shift, settings, catalogue):
+        yield dataclasses.replace(check, timed=settings.timed)
+
+
+def _all_checks(judged: Judged, shift: SharedShift | None, settings: Settings, catalogue: Catalogue) -> Iterator[Check]:
+    from pytest_llmbench.selftest import selftests
+
+    if settings.record is None:
+        yield from comparisons(judged, shift, catalogue.configurations, settings)
+        yield from trend_checks(judged, settings, catalogue.acknowledged)
+    if settings.selftest:
+        yield from selftests(judged, settings)
+
+
+def _is_before(run: Run, settings: Settings) -> bool:
+    return settings.since is not None and run.started is not None and run.started < settings.since
+
+
+def _current(measurements: Sequence[Measurement], settings: Settings) -> tuple[Measurement, ...]:
+    return tuple(one for one in measurements if not _is_before(one.run, settings))
+
+
+def measure_runs(runs: Sequence[Run], catalogue: Catalogue, now: datetime) -> Measured:
+    """Return what runs, newest first, measured against the baselines of their configurations."""
+    from pytest_llmbench.measure.measurement import measure
+
+    by_key: dict[Key, list[Run]] = defaultdict(list)
+    for run in runs:
+        if run.identity.key is not None:
+            by_key[run.identity.key].append(run)
+    measured = {
+        key: tuple(tuple(measure(run, baseline, now) for run in by_key[key]) for baseline in baselines)
+        for key, baselines in catalogue.baselines.items()
+    }
+    return _with_scaling(measured, catalogue)
+
+
+def _with_scaling(measured: Measured, catalogue: Catalogue) -> Measured:
+    """Add the weak-scaling efficiency to the newest valid run of each member of a family."""
+    newest = {key: next((one for one in of_key[0] if one.valid), None) for key, of_key in measured.items()}
+    valid = {key: one for key, one in newest.items() if one is not None}
+    scaled = dict(measured)
+    for key, efficiency in efficiencies(valid, catalogue.configurations):
+        first = tuple(with_metric(one, efficiency) if one is newest[key] else one for one in measured[key][0])
+        scaled[key] = (first, *measured[key][1:])
+    return scaled
+
+
+def judge_measured(
+    measured: Measured, settings: Settings, catalogue: Catalogue, now: datetime, past: Past = NO_PAST
+) -> Judged:
+    """Return by item id the verdict, with what those against each of its baselines were reached from."""
+    return {
+        case.id: (result_of(case, chosen, settings), chosen)
+        for key, of_key in evidence_of(measured, settings, catalogue, now, past).items()
+        for case, unmoved in _cases(key, of_key, settings.runs)
+        for chosen in (at_acknowledged_level(unmoved, settings, catalogue),)
+    }
+
+
+def at_acknowledged_level(of_key: Sequence[Evidence], settings: Settings, catalogue: Catalogue) -> tuple[Evidence, ...]:
+    """Return the evidence against each baseline, at the level that was acknowledged; a recording acknowledges none."""
+    from pytest_llmbench.judge.acknowledged import moved
+
+    known = catalogue.acknowledged if settings.record is None else ()
+    return tuple(moved(one, known, certify=settings.certify) for one in of_key)
+
+
+def evidence_of(
+    measured: Measured, settings: Settings, catalogue: Catalogue, now: datetime, past: Past = NO_PAST
+) -> dict[Key, tuple[Evidence, ...]]:
+    """Return for each key the evidence against each of its baselines; what is known of the noise uses all of them."""
+    from pytest_llmbench.judge.prior import prior
+
+    evidence = {}
+    for key, of_key in measured.items():
+        found, recalled = _with_past(of_key, past.get(key, ()))
+        pairs = zip(catalogue.baselines[key], found, strict=True)
+        evidence[key] = tuple(_against(baseline, one, recalled, settings, now) for baseline, one in pairs)
+        if any(found) and not is_any_improvement(key, settings, catalogue):
+            relatives = relatives_of(key, catalogue)
+            evidence[key] = tuple(
+                dataclasses.replace(one, plausible=PLAUSIBLE, relatives=relatives) for one in evidence[key]
+            )
+    known = prior((of_key[0] for of_key in evidence.values()), settings.assumed_cv)
+    return {key: tuple(dataclasses.replace(one, prior=known) for one in of_key) for key, of_key in evidence.items()}
+
+
+def _against(
+    baseline: Baseline,
+    measurements: tuple[Measurement, ...],
+    recalled: Sequence[PastRun],
+    settings: Settings,
+    now: datetime,
+) -> Evidence:
+    """Return what is known of a configuration against a baseline, but for what others say of the noise."""
+    from pytest_llmbench.judge.nights import Recalled
+    from pytest_llmbench.judge.noise import assumed
+
+    return Evidence(
+        baseline=baseline,
+        measurements=_current(measurements, settings),
+        tolerance=tolerance_of(settings, baseline),
+        now=now,
+        prior=assumed(settings.assumed_cv),
+        max_age=settings.max_age,
+        history=tuple(one for one in measurements if _is_before(one.run, settings)),
+        repeat_window=settings.repeat_window,
+        assumed_cv=settings.assumed_cv,
+        drift_budget=drift_budget_of(settings, baseline),
+        recalled=Recalled([one for one in recalled if one.window == baseline.window]),
+    )
+
+
+def _with_past(
+    of_key: tuple[tuple[Measurement, ...], ...], past: Sequence[PastRun]
+) -> tuple[tuple[tuple[Measurement, ...], ...], list[PastRun]]:
+    """Return the runs with the commit of the first session that judged each, which no log has and the history knows;
+    and the valid runs that only the history knows."""
+    here = frozenset(mark for one in of_key[0] for mark in one.run.marks)
+    jobs = {job_id for job_id, _ in here}
+    commits: dict[tuple[str, str | datetime], str] = {
+        mark: one.environment["commit"]
+        for one in past
+        if one.job_id in jobs and "commit" in one.environment
+        for mark in ((one.job_id, one.logs), (one.job_id, one.started))
+        if mark in here
+    }
+    found = tuple(tuple(_with_commit(one, commits) for one in runs) for runs in of_key) if commits else of_key
+    return found, others([one for one in past if one.valid], here)
+
+
+def _with_commit(one: Measurement, commits: Mapping[tuple[str, str | datetime], str]) -> Measurement:
+    commit = next((commits[mark] for mark in one.run.marks if mark in commits), "")
+    if not commit:
+        return one
+    told = dataclasses.replace(one.run.found, environment=(*one.run.found.environment, ("commit", commit)))
+    return dataclasses.replace(one, run=dataclasses.replace(one.run, found=told))
+
+
+def _cases(key: Key, of_key: tuple[Evidence, ...], runs: str) -> Iterator[tuple[Case, tuple[Evidence, ...]]]:
+    """Yield one item a configuration, or one a run, for which the older ones are history."""
+    found = of_key[0].measurements
+    if runs == "newest" or not found:
+        yield Case(key.id, key), of_key
+        return
+    labels = [one.run.found.job_id or "run" for one in found]
+    for position, label in enumerate(labels):
+        unique = label if labels.count(label) == 1 else f"{label}-{position + 1}"
+        chosen = (dataclasses.replace(one, measurements=one.measurements[position:]) for one in of_key)
+        yield Case(f"{key.id}-{unique}", key, found[position].run.id), tuple(chosen)

@@ -1,0 +1,250 @@
+"""From paths to runs: find them, read their logs, and say which configuration each one is."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_llmbench.catalogue import Catalogue
+from pytest_llmbench.core import formatting
+from pytest_llmbench.core.errors import LogError
+from pytest_llmbench.core.models import (
+    Attempt,
+    AttemptFiles,
+    Baseline,
+    Clock,
+    Dating,
+    Ending,
+    FoundRun,
+    Identity,
+    Key,
+    ParsedLog,
+    Reason,
+    Run,
+    Stray,
+)
+from pytest_llmbench.ingest.duplicates import (
+    FILE_TIME,
+    LAUNCHED,
+    steps_in,
+    with_copies_marked,
+    without_attached,
+    without_copies,
+)
+from pytest_llmbench.ingest.ordering import believed, ordered, without_superseded
+from pytest_llmbench.settings import Settings
+
+if TYPE_CHECKING:
+    from pytest_llmbench.ingest.discover.match import Matching
+    from pytest_llmbench.ingest.reading.reader import Done, Reading
+
+UNREADABLE = "unreadable"
+"""The code of the ending of a log that could not be opened."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ingested:
+    """The runs under the given paths, newest first, what could not be read, and what is no run, with the reason."""
+
+    runs: tuple[Run, ...]
+    unreadable: tuple[Stray, ...]
+    ignored: tuple[str, ...]
+
+
+def ingest(
+    settings: Settings, catalogue: Catalogue, now: datetime, tell: Callable[[Done], None] | None = None
+) -> Ingested:
+    """Find, read and identify everything under the given paths; copies of one run count once.
+
+    `tell` is called with how far reading is, whenever something was read.
+    """
+    from pytest_llmbench.ingest.discover.find import find_runs
+    from pytest_llmbench.ingest.discover.match import remembered
+    from pytest_llmbench.ingest.reading.cache import LogCache
+    from pytest_llmbench.ingest.reading.reader import Reading
+    from pytest_llmbench.ingest.sources.stores import Stores
+
+    stores = Stores()
+    discovery = find_runs(settings.logs, stores)
+    cache = LogCache(settings.cache, settings.logs, catalogue.definitions) if settings.cache else None
+    reading = Reading(stores, discovery.runs, catalogue.definitions, cache=cache, tell=tell)
+    find = remembered()
+    ignored = [f"{path.name}: {why}" for path, why in discovery.ignored if path.name != "nsys_profile"]
+    runs, lone = [], []
+    for found in discovery.runs:
+        attempts = tuple(Attempt(files, _parsed(files, reading)) for files in found.attempts)
+        if _is_run(found, attempts) or _is_unread(found, attempts, catalogue):
+            runs.append(_read_as_known(_identified(found, attempts, settings, catalogue, now, find=find), catalogue))
+        else:
+            lone.append((found, attempts))
+    filled = {run.found.folder for run in runs}
+    for found, attempts in lone:
+        if found.folder not in filled and _is_died(found):  # the only log of a launch, whatever it is called
+            runs.append(_read_as_known(_identified(found, attempts, settings, catalogue, now, find=find), catalogue))
+        else:
+            why = _unread(attempts, catalogue)
+            ignored.append(f"{found.id}: no training step in it, and not the name of a launched job{why}")
+    own, attached = without_attached(runs)
+    once, copies = without_copies(ordered(own, now))
+    kept, superseded = without_superseded(ordered(once, now), now)
+    kept, repeated = with_copies_marked(kept)
+    ignored += superseded
+    ignored += [f"{copy.id}: a copy of {original.id}" for copy, original in (*attached, *copies, *repeated)]
+    unreadable = (_unreadable(path, why, settings, catalogue) for path, why in discovery.unreadable)
+    return Ingested(tuple(kept), tuple(unreadable), tuple(ignored))
+
+
+def _unreadable(path: Path, why: str, settings: Settings, catalogue: Catalogue) -> Stray:
+    """Return what could not be read, with the configurations that its names leave open: all where they say nothing."""
+    from pytest_llmbench.ingest.discover.folders import clues_of_path
+    from pytest_llmbench.ingest.discover.identify import identify
+
+    found = FoundRun(path.name, path.parent, (), clues_of_path(path.parts))
+    identity = identify(found, (), catalogue.recipes, release=settings.release, gpu=settings.gpu)
+    about = (identity.key,) if identity.key else identity.may_be
+    return Stray(f"unreadable-{path.name}", Reason.UNREADABLE, why, path, about=about)
+
+
+def ingest_job(
+    places: Sequence[Path], job_id: str, key: Key, catalogue: Catalogue, now: datetime, *, since: datetime | None = None
+) -> Run | None:
+    """Return the run that one job left under these files and folders, None where there is no log of that job id.
+
+    What was last written before `since` is of an earlier job: a Slurm that was set up anew begins with job id 1 again.
+
+    A later place is looked at only while no earlier one holds a step of that job. What its log does
+    not tell, its launch does: it is a run of `key` unless something in it says otherwise.
+    """
+    from pytest_llmbench.ingest.discover.find import find_runs
+    from pytest_llmbench.ingest.discover.match import matches
+    from pytest_llmbench.ingest.reading.reader import Reading
+    from pytest_llmbench.ingest.sources.stores import Stores
+
+    reading = Reading(Stores(), (), catalogue.definitions)
+    settings = Settings(release=key.release, gpu=key.gpu)
+    best: Run | None = None
+    for place in (place for place in places if place.exists()):
+        for found in find_runs([place]).runs:
+            earlier = since is not None and found.modified is not None and found.modified < since
+            if found.job_id != job_id or not found.attempts or earlier:
+                continue
+            attempts = tuple(Attempt(files, _parsed(files, reading)) for files in found.attempts)
+            run = _identified(found, attempts, settings, catalogue, now, find=matches)
+            best = run if best is None or steps_in(run) > steps_in(best) else best
+        if best is not None and steps_in(best):
+            break
+    return _read_as_known(_known_as(best, key), catalogue) if best is not None else None
+
+
+def _known_as(run: Run, key: Key) -> Run:
+    """Return a run that is of the configuration that was launched unless something in it says otherwise."""
+    untold = run.identity.key is None and not run.identity.contradicted
+    fits = key in run.identity.candidates or not run.identity.candidates
+    return dataclasses.replace(run, identity=Identity(key, "it was launched as such")) if untold and fits else run
+
+
+def _read_as_known(run: Run, catalogue: Catalogue) -> Run:
+    """Return a run with its logs as the dialect of its configuration reads them."""
+    if run.identity.key is None or not any(one.log.readings for one in run.attempts):
+        return run
+    dialects = [baseline.dialect for baseline in catalogue.baselines[run.identity.key]]
+    attempts = (dataclasses.replace(one, log=one.log.read_as(*dialects)) for one in run.attempts)
+    return dataclasses.replace(run, attempts=tuple(attempts))
+
+
+def _parsed(files: AttemptFiles, reading: Reading) -> ParsedLog:
+    from pytest_llmbench.ingest.parse.cause import with_error
+
+    try:
+        log = reading.log(files.log)
+        said = reading.ending(files.err) if files.err else None
+    except LogError as error:
+        return ParsedLog(dialect=None, segments=(), ending=Ending(UNREADABLE, str(error), 0))
+    return with_error(log, said)
+
+
+def _is_run(found: FoundRun, attempts: Sequence[Attempt]) -> bool:
+    """Whether files are a training run: they hold steps, could not be read, or are what a launched job leaves."""
+    logs = [attempt.log for attempt in attempts]
+    if any(log.segments or (log.ending and log.ending.code == UNREADABLE) for log in logs):
+        return True
+    named = {"recipe", "size"} <= {clue.field for clue in found.clues}
+    launched = (
+        found.job_id
+        or found.metadata
+        or found.remains
+        or any(LAUNCHED.match(files.log.name) for files in found.attempts)
+    )
+    return named and bool(launched)
+
+
+def _is_died(found: FoundRun) -> bool:
+    """Whether a log without a step stands where a launch writes its own: its folders name a workload and a time."""
+    return found.started is not None and {"recipe", "size"} <= {clue.field for clue in found.clues}
+
+
+def _is_unread(found: FoundRun, attempts: Sequence[Attempt], catalogue: Catalogue) -> bool:
+    """Whether files are called as a workload whose baseline file says how to read them, and hold lines to be read."""
+    named = {clue.value.casefold() for clue in found.clues if clue.field == "recipe"}
+    called = [one for one in catalogue.recipes if named & {name.casefold() for name in (one.name, *one.names)}]
+    dialects = {recipe.dialect for recipe in called}
+    return any(one.count and one.dialect in dialects for attempt in attempts for one in attempt.log.unread)
+
+
+def _unread(attempts: Sequence[Attempt], catalogue: Catalogue) -> str:
+    """Return why the only dialect that files define, or those whose text stands in a log, find no step in it."""
+    told = [one for attempt in attempts for one in attempt.log.unread if one.count or len(catalogue.definitions) == 1]
+    return "".join(f"; {formatting.unread(one)}" for one in told[:1])
+
+
+def _identified(
+    found: FoundRun,
+    attempts: tuple[Attempt, ...],
+    settings: Settings,
+    catalogue: Catalogue,
+    now: datetime,
+    *,
+    find: Matching,
+) -> Run:
+    from pytest_llmbench.core.throughput import tflops_per_gpu
+    from pytest_llmbench.ingest.discover.identify import identify
+    from pytest_llmbench.ingest.discover.shards import shards_of
+
+    def expected_tflops(baseline: Baseline, step_seconds: float) -> float:
+        return tflops_per_gpu(baseline.configuration, step_seconds) * (baseline.logged_tflops_factor or 1.0)
+
+    logs = [attempt.log for attempt in attempts]
+    if any(log.checkpoints.save_line for log in logs) and found.layout != "results":  # one folder for many jobs
+        found = dataclasses.replace(found, shards=shards_of(found.folder))
+    identity = identify(
+        found,
+        logs,
+        catalogue.recipes,
+        release=settings.release,
+        gpu=settings.gpu,
+        baseline_release=settings.baseline_release,
+        expected_tflops=expected_tflops,
+        find=find,
+    )
+    datings = tuple(_datings(found, logs))
+    start = next(iter(believed(datings, now)), None)
+    if start is None:
+        return Run(found, attempts, identity, None, "every time that it states lies in the future", datings=datings)
+    return Run(found, attempts, identity, start.moment, start.source, datings=datings, order_source=start.clock)
+
+
+def _datings(found: FoundRun, logs: Sequence[ParsedLog]) -> Iterator[Dating]:
+    """Yield all times at which a run may have started: metadata or its own name, the log, a folder above, the file."""
+    logged = next((log.started for log in logs if log.started is not None), None)
+    own = (Clock.METADATA, Clock.FOLDER_NAME)
+    yield from (one for one in found.datings if one.clock in own)
+    if logged is not None:
+        zoned = logged.tzinfo is not None
+        yield Dating(Clock.LOG, logged.astimezone(UTC), "the log's first time stamp", zoned)
+    yield from (one for one in found.datings if one.clock not in own)
+    if found.modified is not None:
+        yield Dating(Clock.FILE_TIME, found.modified, FILE_TIME, zoned=True)
