@@ -19,11 +19,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
 from generator import write_run
 from generator.__main__ import shipped
 
-from pytest_llmbench.catalogue import load
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.pipeline import evaluate
+from pytest_llmbench.pipeline.catalog import load
 from pytest_llmbench.pipeline.find_runs import ingest
-from pytest_llmbench.settings import Settings
+from pytest_llmbench.pipeline.settings import Settings
 
 Result = TypeVar("Result")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_llmbench.leaving import remember, workflow_commands, write_reports
-from pytest_llmbench.left_out import selection_from
+from pytest_llmbench.pipeline.left_out import selection_from
 from pytest_llmbench.stash import (
     DESCRIBED,
     INFORMATION,

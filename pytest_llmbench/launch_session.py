@@ -23,7 +23,7 @@ def _may_launch(session: pytest.Session) -> bool:
 
 def _launch(session: pytest.Session) -> bool:
     """Launch what is selected; whether the session ends with that."""
-    from pytest_llmbench.stopping import Interrupted
+    from pytest_llmbench.pipeline.launch.stopping import Interrupted
 
     config = session.config
     _refuse_all_failed(session)

@@ -37,7 +37,7 @@ def _with_lines(session: Session) -> list[dict[str, Any]]:
     """Return the outcomes with the lines of their logs around a failure, without the secrets of launched jobs; without
     lines where they cannot be read, or where the secrets are not known, as in a session that only collects."""
     from pytest_llmbench.launch.redaction import MASK, redacted
-    from pytest_llmbench.report.excerpt import excerpts
+    from pytest_llmbench.pipeline.log_excerpt import excerpts
 
     wanted = [_place(session, one["excerpt"]) for one in session.described if "excerpt" in one]
     found = excerpts(wanted) if MASK not in session.secrets else {}
@@ -118,7 +118,7 @@ def remember(session: Session) -> None:
     """Store the outcomes in the history, if there is one; what cannot be stored is told, and changes nothing."""
     if session.remembered is None:
         return
-    from pytest_llmbench.log_hashes import with_hashes
+    from pytest_llmbench.pipeline.log_hashes import with_hashes
     from pytest_llmbench.report.terminal import worst
 
     told = worst(session.described)

@@ -6,8 +6,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_llmbench.catalogue import Catalogue
 from pytest_llmbench.core.models import Run
+from pytest_llmbench.pipeline.catalog import Catalogue
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Configuration

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from pytest_llmbench.batch import Batch
-from pytest_llmbench.catalogue import load
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import Outcome
+from pytest_llmbench.pipeline.catalog import load
 from pytest_llmbench.pipeline.evaluate import judge_found
 from pytest_llmbench.pipeline.find_runs import ingest
-from pytest_llmbench.settings import Settings
-from pytest_llmbench.settling import settle
+from pytest_llmbench.pipeline.outcomes import settle
+from pytest_llmbench.pipeline.results import Batch
+from pytest_llmbench.pipeline.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)

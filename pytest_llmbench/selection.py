@@ -14,7 +14,7 @@ import pytest
 
 from pytest_llmbench.collection import PERFORMANCE, items_besides, keep_wanted
 from pytest_llmbench.core.models import Case, Check, Stray
-from pytest_llmbench.left_out import Selection, Subject
+from pytest_llmbench.pipeline.left_out import Selection, Subject
 from pytest_llmbench.stash import (
     BY_NAME,
     CASES,

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 from pytest_llmbench.core import formatting
 
 if TYPE_CHECKING:
-    from pytest_llmbench.batch import Batch
-    from pytest_llmbench.catalogue import Catalogue
     from pytest_llmbench.core.models import Case, Caution, Check, Outcome, Stray
     from pytest_llmbench.ingest.reading.reader import Done
-    from pytest_llmbench.launching import Launching
-    from pytest_llmbench.left_out import Selection
-    from pytest_llmbench.remembering import Remembered
-    from pytest_llmbench.settings import Settings
+    from pytest_llmbench.pipeline.catalog import Catalogue
+    from pytest_llmbench.pipeline.launch.launch_session import Launching
+    from pytest_llmbench.pipeline.left_out import Selection
+    from pytest_llmbench.pipeline.results import Batch
+    from pytest_llmbench.pipeline.session_history import Remembered
+    from pytest_llmbench.pipeline.settings import Settings
 
 SHORT_FROM = 6
 """From this many failing items on, each message takes three lines."""
@@ -63,7 +63,7 @@ class Session:
     @classmethod
     def from_options(cls, values: Mapping[str, Any], directory: Path) -> Session:
         """Resolve option values; relative paths are below `directory`. Raises SettingsError."""
-        from pytest_llmbench.settings import resolve
+        from pytest_llmbench.pipeline.settings import resolve
 
         return cls(resolve(values, directory), lambda: datetime.now(UTC), directory)
 
@@ -80,8 +80,8 @@ class Session:
     @cached_property
     def catalogue(self) -> Catalogue:
         """The baselines in use."""
-        from pytest_llmbench.acknowledged import with_acknowledged
-        from pytest_llmbench.catalogue import load
+        from pytest_llmbench.pipeline.acknowledgements import with_acknowledged
+        from pytest_llmbench.pipeline.catalog import load
 
         return with_acknowledged(load(self.settings), self.settings.acknowledged, self.now.date())
 
@@ -94,7 +94,7 @@ class Session:
         import gc
 
         from pytest_llmbench.core.garbage_collection import without_collector
-        from pytest_llmbench.remembering import Remembered
+        from pytest_llmbench.pipeline.session_history import Remembered
 
         with without_collector():
             remembered = Remembered(place, self.catalogue.baselines)
@@ -105,7 +105,7 @@ class Session:
     def batch(self) -> Batch:
         """Everything found and judged; the first use reads the logs. Before a launch nothing is."""
         if self.settings.launch is not None:
-            from pytest_llmbench.launching import unlaunched
+            from pytest_llmbench.pipeline.launch.launch_session import unlaunched
 
             return unlaunched(self.settings, self.catalogue)
         from pytest_llmbench.pipeline.evaluate import gather
@@ -133,8 +133,8 @@ class Session:
         import time
 
         from pytest_llmbench.launch.runner import run
-        from pytest_llmbench.launch_plan import Host
-        from pytest_llmbench.launching import Launching
+        from pytest_llmbench.pipeline.launch.launch_session import Launching
+        from pytest_llmbench.pipeline.launch.planner import Host
 
         if self.settings.launch is None:
             raise ValueError("the session launches nothing")
@@ -145,10 +145,10 @@ class Session:
 
     def settle(self, selected: Collection[str]) -> None:
         """Decide what becomes of the selected items (ids), or record baselines from them."""
-        from pytest_llmbench.recording import record
+        from pytest_llmbench.pipeline.outcomes import settle
+        from pytest_llmbench.pipeline.record_baselines import record
         from pytest_llmbench.report.explain import explain
         from pytest_llmbench.report.jobs import files
-        from pytest_llmbench.settling import settle
 
         if self.settings.record is None:
             outcomes = settle(self.batch, selected, self.settings)
@@ -169,8 +169,8 @@ class Session:
         import os
         import socket
 
-        from pytest_llmbench.authorship import author
         from pytest_llmbench.launch.runner import run
+        from pytest_llmbench.pipeline.authorship import author
 
         return author(self.directory, os.environ, socket.gethostname(), run)
 
@@ -244,7 +244,7 @@ class Session:
 
     def notice_left_out(self, options: str) -> None:
         """Keep as cautions what the selection (`options`) left out, what did not run, newer runs without an item."""
-        from pytest_llmbench.left_out import subjects_seen, tell_left_out, tell_newer
+        from pytest_llmbench.pipeline.left_out import subjects_seen, tell_left_out, tell_newer
 
         if self.selection is None:
             return
@@ -266,7 +266,7 @@ class Session:
     @property
     def cautions(self) -> tuple[Caution, ...]:
         """What a reader of the verdicts should know besides; empty where there is nothing to say."""
-        from pytest_llmbench.cautions import JudgedSession, find_cautions
+        from pytest_llmbench.pipeline.cautions import JudgedSession, find_cautions
 
         if not self.described:
             return ()

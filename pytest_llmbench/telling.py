@@ -9,9 +9,9 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import TimedBy
 
 if TYPE_CHECKING:
+    from pytest_llmbench.pipeline.settings import Settings
     from pytest_llmbench.report.columns import Line
     from pytest_llmbench.session import Session
-    from pytest_llmbench.settings import Settings
 
 LOST = "give --llmb-logs the folder that holds the runs, or look at what is in it with: llmbench summary PATH"
 FOUND = (
@@ -74,7 +74,7 @@ def summary(session: Session, verbosity: int = 0) -> list[Line]:
 
 def _remarks(session: Session) -> list[str]:
     """Return what the summary adds to the verdicts: runs left out or only listed, files that are no logs."""
-    from pytest_llmbench.strays import briefly
+    from pytest_llmbench.pipeline.unmatched import briefly
 
     batch, since = session.batch, session.settings.since
     remarks = []
@@ -113,7 +113,7 @@ def _skipped(session: Session, verbose: bool) -> Iterator[str]:
 def tolerances(settings: Settings) -> Iterator[str]:
     """Yield the tolerances of a session, with where each was given."""
     from pytest_llmbench.core.tolerance import TIME, slot
-    from pytest_llmbench.settings import DEFAULT_TOLERANCE
+    from pytest_llmbench.pipeline.settings import DEFAULT_TOLERANCE
 
     for tolerance in settings.tolerances:
         yield f"{tolerance} ({tolerance.source})"

@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 from builders import log, run, segment, steps
 
-from pytest_llmbench.catalogue import load
 from pytest_llmbench.core.formatting import printable_values
 from pytest_llmbench.core.models import Attempt, AttemptFiles, Baseline, Ending, Reason, Run, Stray
 from pytest_llmbench.core.models.jobs import Launched, Purpose
+from pytest_llmbench.pipeline.catalog import load
 from pytest_llmbench.pipeline.evaluate import judge_found
 from pytest_llmbench.pipeline.find_runs import Ingested
-from pytest_llmbench.report.excerpt import excerpts
+from pytest_llmbench.pipeline.log_excerpt import excerpts
+from pytest_llmbench.pipeline.outcomes import settle
+from pytest_llmbench.pipeline.settings import Settings
 from pytest_llmbench.report.outcome import describe, describe_check, describe_stray
-from pytest_llmbench.settings import Settings
-from pytest_llmbench.settling import settle
 
 NOW = datetime(2026, 3, 2, 6, 0, tzinfo=UTC)
 

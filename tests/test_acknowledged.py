@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from builders import KEY
 
-from pytest_llmbench.acknowledged import read_acknowledged
 from pytest_llmbench.core.errors import SettingsError
 from pytest_llmbench.core.models import Acknowledgement
+from pytest_llmbench.pipeline.acknowledgements import read_acknowledged
 
 TODAY = date(2025, 11, 20)
 ENTRY = """

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.authorship import author
 from pytest_llmbench.launch.runner import Done, run
+from pytest_llmbench.pipeline.authorship import author
 
 
 def git(out: str, code: int = 0) -> object:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.catalogue import load
 from pytest_llmbench.core.models import Run
+from pytest_llmbench.pipeline.catalog import load
 from pytest_llmbench.pipeline.find_runs import ingest
-from pytest_llmbench.settings import Settings
+from pytest_llmbench.pipeline.settings import Settings
 
 FILE = """\
 schema: 1

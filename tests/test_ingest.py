@@ -13,9 +13,9 @@ from generator import write_run
 from generator.__main__ import shipped
 from shared_data import shared
 
-from pytest_llmbench.catalogue import Catalogue, load
+from pytest_llmbench.pipeline.catalog import Catalogue, load
 from pytest_llmbench.pipeline.find_runs import Ingested, ingest
-from pytest_llmbench.settings import Settings
+from pytest_llmbench.pipeline.settings import Settings
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 STEP = re.compile(rb"Training epoch|tps: ")

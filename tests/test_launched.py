@@ -11,13 +11,13 @@ from builders import log, run, segment, steps
 from launch.specs import START, job, running
 from parse.written import parse
 
-from pytest_llmbench.catalogue import load
 from pytest_llmbench.core.models import Discovery, Ending
 from pytest_llmbench.core.models.jobs import Blame
 from pytest_llmbench.ingest.discover import find
-from pytest_llmbench.launched import LaunchedRuns
+from pytest_llmbench.pipeline.catalog import load
 from pytest_llmbench.pipeline.find_runs import ingest_job
-from pytest_llmbench.settings import Settings
+from pytest_llmbench.pipeline.launch.job_results import LaunchedRuns
+from pytest_llmbench.pipeline.settings import Settings
 
 LINE = (
     "Training epoch 0, iteration {0}/49 | lr: 1e-05 | global_batch_size: 128 | global_step: {0} |"

@@ -183,9 +183,9 @@ def test_large_files_are_left_to_this_process(
 PROGRAM = """
 import os, sys, threading, warnings
 from pathlib import Path
-from pytest_llmbench import reading
-from pytest_llmbench.discover.find import find_runs
-from pytest_llmbench.files.stores import Stores
+from pytest_llmbench.ingest.reading import reader as reading
+from pytest_llmbench.ingest.discover.find import find_runs
+from pytest_llmbench.ingest.sources.stores import Stores
 
 print("started", flush=True)
 threading.Thread(target=threading.Event().wait, daemon=True).start()
@@ -215,7 +215,7 @@ def test_however_the_session_is_ended_no_worker_outlives_it(tmp_path: Path, endi
     write_runs(tmp_path / "runs", 4)
     script = tmp_path / "script.py"
     waits = """
-    from pytest_llmbench import workers
+    from pytest_llmbench.ingest.reading import worker_pool as workers
     def wait(waiting, answered):
         answered.get()
         print(*(child for child in open(f"/proc/self/task/{os.getpid()}/children").read().split()), flush=True)

@@ -26,10 +26,10 @@ from pytest_llmbench.baseline.write import alone
 from pytest_llmbench.core.errors import RecordError
 from pytest_llmbench.core.models import Outcome, Reason, Verdict
 from pytest_llmbench.core.tolerance import parse_tolerances
-from pytest_llmbench.recording import record, recording_of
+from pytest_llmbench.pipeline.record_baselines import record, recording_of
+from pytest_llmbench.pipeline.settings import Settings
 from pytest_llmbench.report.advice import advice
 from pytest_llmbench.session import Session
-from pytest_llmbench.settings import Settings
 
 STALLED = tuple(14.6 if step % 6 == 0 else 7.3 for step in range(50))
 """A sixth of the steps takes twice as long."""

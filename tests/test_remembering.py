@@ -12,8 +12,6 @@ import builders
 import pytest
 from remembered import ID, START, document, nights, outcome
 
-from pytest_llmbench.batch import Batch
-from pytest_llmbench.catalogue import Catalogue, load
 from pytest_llmbench.core.models import Measurement, PastRun, Verdict, Window
 from pytest_llmbench.history.nights import past_runs
 from pytest_llmbench.history.place import Place
@@ -21,11 +19,13 @@ from pytest_llmbench.history.write import write
 from pytest_llmbench.judge import estimate
 from pytest_llmbench.judge import nights as of_nights
 from pytest_llmbench.judge.decide import judge
-from pytest_llmbench.launched import LaunchedRuns
+from pytest_llmbench.pipeline.catalog import Catalogue, load
 from pytest_llmbench.pipeline.evaluate import evidence_of
-from pytest_llmbench.remembering import Remembered
+from pytest_llmbench.pipeline.launch.job_results import LaunchedRuns
+from pytest_llmbench.pipeline.results import Batch
+from pytest_llmbench.pipeline.session_history import Remembered
+from pytest_llmbench.pipeline.settings import Settings
 from pytest_llmbench.session import Session
-from pytest_llmbench.settings import Settings
 
 
 @pytest.fixture

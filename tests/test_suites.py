@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.catalogue import load
 from pytest_llmbench.core.errors import SettingsError
-from pytest_llmbench.settings import Settings
+from pytest_llmbench.pipeline.catalog import load
+from pytest_llmbench.pipeline.settings import Settings
 
 SUITE = """config:
   scale: 512

@@ -15,14 +15,14 @@ from builders import KEY, NOW, evidence, measurement, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_llmbench.acknowledged import read_acknowledged
-from pytest_llmbench.batch import Result
 from pytest_llmbench.core.models import Acknowledgement, Case, Change, Check, Judgement, Night, Noise, Verdict
 from pytest_llmbench.judge.acknowledged import covering, moved
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.judge.series import changes_of
-from pytest_llmbench.settings import Settings
-from pytest_llmbench.trends import trend_checks, unneeded
+from pytest_llmbench.pipeline.acknowledgements import read_acknowledged
+from pytest_llmbench.pipeline.results import Result
+from pytest_llmbench.pipeline.settings import Settings
+from pytest_llmbench.pipeline.trends import trend_checks, unneeded
 
 EACH = 14
 """Nights of one level: two changes are no two of one week."""

@@ -32,7 +32,7 @@ def _nccl(arguments: argparse.Namespace) -> Output:
 
     from pytest_llmbench.ingest.nccl import changes, saved
     from pytest_llmbench.nccl import text
-    from pytest_llmbench.option_values import readable
+    from pytest_llmbench.pipeline.option_values import readable
 
     with own_flags():
         paths = [readable("--llmb-logs", given, Path.cwd()) for given in arguments.logs]

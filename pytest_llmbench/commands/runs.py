@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pytest_llmbench.core.errors import SettingsError
 
 if TYPE_CHECKING:
-    from pytest_llmbench.settings import Settings
+    from pytest_llmbench.pipeline.settings import Settings
 
 
 def add_runs(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +23,7 @@ def add_runs(parser: argparse.ArgumentParser) -> None:
 
 def settings_of(arguments: argparse.Namespace, **others: object) -> Settings:
     """Return the settings that say which runs are read, and others by the name of pytest's option."""
-    from pytest_llmbench.settings import resolve
+    from pytest_llmbench.pipeline.settings import resolve
 
     values = {
         "llmb_logs": arguments.logs,

@@ -39,8 +39,8 @@ def _window(text: str) -> Window:
 
 
 def _summary(arguments: argparse.Namespace) -> Output:
-    from pytest_llmbench.catalogue import load
     from pytest_llmbench.overview import as_text, rows, skipped, table
+    from pytest_llmbench.pipeline.catalog import load
     from pytest_llmbench.pipeline.find_runs import ingest
 
     with own_flags():

@@ -8,7 +8,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from pytest_llmbench.across import (
+from pytest_llmbench.core.garbage_collection import without_collector
+from pytest_llmbench.core.models import Baseline, Case, Check, Evidence, Key, Measurement, PastRun, Run, others
+from pytest_llmbench.ingest.duplicates import with_past_copies
+from pytest_llmbench.pipeline.catalog import (
+    PLAUSIBLE,
+    Catalogue,
+    drift_budget_of,
+    is_any_improvement,
+    relatives_of,
+    tolerance_of,
+)
+from pytest_llmbench.pipeline.find_runs import Ingested, ingest
+from pytest_llmbench.pipeline.fleet import (
     comparisons,
     efficiencies,
     older_nights,
@@ -17,24 +29,12 @@ from pytest_llmbench.across import (
     with_shift,
     with_warnings,
 )
-from pytest_llmbench.batch import Batch, Judged
-from pytest_llmbench.catalogue import (
-    PLAUSIBLE,
-    Catalogue,
-    drift_budget_of,
-    is_any_improvement,
-    relatives_of,
-    tolerance_of,
-)
-from pytest_llmbench.core.garbage_collection import without_collector
-from pytest_llmbench.core.models import Baseline, Case, Check, Evidence, Key, Measurement, PastRun, Run, others
-from pytest_llmbench.ingest.duplicates import with_past_copies
-from pytest_llmbench.pipeline.find_runs import Ingested, ingest
-from pytest_llmbench.settings import Settings
-from pytest_llmbench.settling import result_of
-from pytest_llmbench.strays import strays
-from pytest_llmbench.suites import with_asked
-from pytest_llmbench.trends import trend_checks, unneeded, with_changes
+from pytest_llmbench.pipeline.outcomes import result_of
+from pytest_llmbench.pipeline.requirements import with_asked
+from pytest_llmbench.pipeline.results import Batch, Judged
+from pytest_llmbench.pipeline.settings import Settings
+from pytest_llmbench.pipeline.trends import trend_checks, unneeded, with_changes
+from pytest_llmbench.pipeline.unmatched import strays
 
 if TYPE_CHECKING:
     from pytest_llmbench.ingest.reading.reader import Done
@@ -105,7 +105,7 @@ def _checks(judged: Judged, shift: SharedShift | None, settings: Settings, catal
 
 
 def _all_checks(judged: Judged, shift: SharedShift | None, settings: Settings, catalogue: Catalogue) -> Iterator[Check]:
-    from pytest_llmbench.selftest import selftests
+    from pytest_llmbench.pipeline.selftest import selftests
 
     if settings.record is None:
         yield from comparisons(judged, shift, catalogue.configurations, settings)

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_llmbench.catalogue import Catalogue
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.models import (
@@ -36,7 +35,8 @@ from pytest_llmbench.ingest.duplicates import (
     without_copies,
 )
 from pytest_llmbench.ingest.ordering import believed, ordered, without_superseded
-from pytest_llmbench.settings import Settings
+from pytest_llmbench.pipeline.catalog import Catalogue
+from pytest_llmbench.pipeline.settings import Settings
 
 if TYPE_CHECKING:
     from pytest_llmbench.ingest.discover.match import Matching

@@ -11,12 +11,12 @@ from builders import BASELINE, at
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.catalogue import tolerance_of
 from pytest_llmbench.core import throughput
 from pytest_llmbench.core.metric_definitions import METRICS
 from pytest_llmbench.core.models import Tolerance
 from pytest_llmbench.core.tolerance import NAMES, merged, parse_tolerances, slot
-from pytest_llmbench.settings import CERTIFIED, DEFAULT_TOLERANCE, Settings
+from pytest_llmbench.pipeline.catalog import tolerance_of
+from pytest_llmbench.pipeline.settings import CERTIFIED, DEFAULT_TOLERANCE, Settings
 
 
 @pytest.mark.parametrize(

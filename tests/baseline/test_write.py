@@ -21,7 +21,7 @@ from pytest_llmbench.baseline.read import read_file, read_recipe, read_recipes
 from pytest_llmbench.core.errors import BaselineError, RecordError
 from pytest_llmbench.core.models import Accepted, Baseline, Budget, Recording, Tolerance
 from pytest_llmbench.core.tolerance import NAMES, parse_tolerances, slot
-from pytest_llmbench.recording import recording_of
+from pytest_llmbench.pipeline.record_baselines import recording_of
 
 SHIPPED = tuple(baseline for recipe in read_recipes([shipped_baselines()]) for baseline in recipe.baselines)
 GROK = tuple(baseline for baseline in SHIPPED if baseline.key.id.startswith("grok1_314b-25.05-gb200"))

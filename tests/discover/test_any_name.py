@@ -10,10 +10,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from parse.written import nemo2_run
 
-from pytest_llmbench.catalogue import Catalogue
 from pytest_llmbench.ingest.discover.find import find_runs
+from pytest_llmbench.pipeline.catalog import Catalogue
 from pytest_llmbench.pipeline.find_runs import ingest
-from pytest_llmbench.settings import Settings
+from pytest_llmbench.pipeline.settings import Settings
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 LOG = nemo2_run(0, 3).encode()

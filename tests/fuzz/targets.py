@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 
 from pytest_llmbench.baseline.read import read_recipe
-from pytest_llmbench.catalogue import Catalogue
 from pytest_llmbench.core.errors import BaselineError, LogError
 from pytest_llmbench.core.models import ParsedLog
 from pytest_llmbench.ingest.discover.metadata import interpret, parse
 from pytest_llmbench.ingest.parse.read import parse_blocks
+from pytest_llmbench.pipeline.catalog import Catalogue
 from pytest_llmbench.pipeline.find_runs import ingest
-from pytest_llmbench.settings import Settings
+from pytest_llmbench.pipeline.settings import Settings
 
 Target = Callable[[bytes], None]
 

@@ -9,13 +9,13 @@ import pytest
 from databases import missing, new_database, running
 from remembered import document, outcome
 
-from pytest_llmbench import remembering
 from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.history import digests, look, migrations
 from pytest_llmbench.history.place import place_of
 from pytest_llmbench.history.store import connected
 from pytest_llmbench.history.write import prepare, write
-from pytest_llmbench.remembering import Remembered
+from pytest_llmbench.pipeline import session_history as remembering
+from pytest_llmbench.pipeline.session_history import Remembered
 
 
 def test_a_user_who_may_not_write_is_told_at_the_start(postgresql: Path, tmp_path: Path) -> None:

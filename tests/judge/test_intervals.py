@@ -30,7 +30,7 @@ from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.judge.estimate import estimate
 from pytest_llmbench.judge.shape import look
 from pytest_llmbench.measure.measurement import measure
-from pytest_llmbench.selftest import selftest
+from pytest_llmbench.pipeline.selftest import selftest
 
 RECORDED = at(
     BASELINE,

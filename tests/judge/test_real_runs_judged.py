@@ -23,7 +23,7 @@ from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.judge.shape import look
 from pytest_llmbench.measure.measurement import measure
 from pytest_llmbench.measure.window import begins, in_window, missing_steps
-from pytest_llmbench.recording import recording_of
+from pytest_llmbench.pipeline.record_baselines import recording_of
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats, Integers

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from pytest_llmbench.core.options import OPTIONS, destination
-from pytest_llmbench.settings import CERTIFIED, Settings
+from pytest_llmbench.pipeline.settings import CERTIFIED, Settings
 from pytest_llmbench.stash import SESSION
 
 INI = (

@@ -23,11 +23,12 @@ import sqlalchemy.dialects.sqlite  # noqa: F401 (its compiled parts cannot be im
 from generator import write_run
 from sessions import Judge, Judged, Write
 
-from pytest_llmbench import cli, remembering
+from pytest_llmbench import cli
 from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.core.models import Baseline
 from pytest_llmbench.history import look, store
 from pytest_llmbench.history.place import Place
+from pytest_llmbench.pipeline import session_history as remembering
 
 GROK = "grok1_314b-25.05-gb200-bf16-128"
 LLAMA = "llama3.1_8b-25.04-h100-bf16-8"
@@ -272,7 +273,7 @@ def test_who_interrupts_the_hashing_loses_hashes_and_no_verdict(
     def interrupted(*arguments: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(importlib.import_module("pytest_llmbench.log_hashes"), "with_hashes", interrupted)
+    monkeypatch.setattr(importlib.import_module("pytest_llmbench.pipeline.log_hashes"), "with_hashes", interrupted)
     ended = night(0)
     (row,) = look.verdicts_of(place(pytester), GROK)
     assert (ended.ret, row["verdict"], row["log_sha256"]) == (pytest.ExitCode.OK, "PASS", [])
@@ -285,7 +286,7 @@ def test_without_a_history_no_log_is_read_again(
     def refused(*arguments: Any) -> None:
         raise AssertionError("hashed")
 
-    monkeypatch.setattr(importlib.import_module("pytest_llmbench.log_hashes"), "with_hashes", refused)
+    monkeypatch.setattr(importlib.import_module("pytest_llmbench.pipeline.log_hashes"), "with_hashes", refused)
     assert judged(f"--llmb-logs={generated(GROK)}", "-k", GROK).ret == pytest.ExitCode.OK
 
 

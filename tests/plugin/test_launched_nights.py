@@ -17,10 +17,10 @@ from fake_recipe import write_recipe
 from generator import write_run
 from sessions import Judge, Judged
 
-from pytest_llmbench.catalogue import load
 from pytest_llmbench.core.models import Change, Night
 from pytest_llmbench.judge import series
-from pytest_llmbench.settings import Settings
+from pytest_llmbench.pipeline.catalog import load
+from pytest_llmbench.pipeline.settings import Settings
 
 NAME = "fake_8b-24.11-h100-bf16-8"
 NIGHTS, CHANGED = 33, 26

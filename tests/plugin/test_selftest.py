@@ -8,8 +8,8 @@ import pytest
 from generator.experiments import EXPERIMENTS
 from sessions import Judge, Write
 
-from pytest_llmbench import selftest
 from pytest_llmbench.measure import checks
+from pytest_llmbench.pipeline import selftest
 
 NAME = "grok1_314b-25.05-gb200-bf16-128"
 

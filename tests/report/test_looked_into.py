@@ -20,8 +20,8 @@ from pytest_llmbench.core.models import Attempt, AttemptFiles, Case, Outcome, Pa
 from pytest_llmbench.ingest.sources import local
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.measure.measurement import measure
-from pytest_llmbench.report import excerpt as quoting
-from pytest_llmbench.report.excerpt import LARGEST, WIDEST, excerpts
+from pytest_llmbench.pipeline import log_excerpt as quoting
+from pytest_llmbench.pipeline.log_excerpt import LARGEST, WIDEST, excerpts
 from pytest_llmbench.report.outcome import describe
 from pytest_llmbench.report.steps import MOST
 

@@ -19,12 +19,12 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 
-from pytest_llmbench.batch import Judged, Result
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import SettingsError, did_you_mean
 from pytest_llmbench.core.models import Asked, Evidence, Key, Note, Reason, Recipe, Verdict
 from pytest_llmbench.core.yamlfile.schema import Entry, Fields, Flag, Items, Names, Number, Report, Text
-from pytest_llmbench.settings import Settings
+from pytest_llmbench.pipeline.results import Judged, Result
+from pytest_llmbench.pipeline.settings import Settings
 
 SCALE, REPEATS = 512, 3
 

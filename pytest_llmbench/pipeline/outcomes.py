@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from pytest_llmbench.batch import Batch, Result
-from pytest_llmbench.catalogue import is_required
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import JUDGED, Case, Evidence, Judgement, Key, Outcome, Reason, Status, Stray, Verdict
-from pytest_llmbench.settings import Settings
-from pytest_llmbench.strays import briefly, unshadowed
+from pytest_llmbench.pipeline.catalog import is_required
+from pytest_llmbench.pipeline.results import Batch, Result
+from pytest_llmbench.pipeline.settings import Settings
+from pytest_llmbench.pipeline.unmatched import briefly, unshadowed
 
 
 def settle(batch: Batch, selected: Collection[str], settings: Settings) -> tuple[Outcome, ...]:

@@ -8,8 +8,6 @@ from dataclasses import replace
 from datetime import date, datetime
 from typing import TYPE_CHECKING
 
-from pytest_llmbench.across import Older, judged_runs, newest_of
-from pytest_llmbench.batch import Judged, Result
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import (
     JUDGED,
@@ -24,7 +22,9 @@ from pytest_llmbench.core.models import (
     OnBound,
     Status,
 )
-from pytest_llmbench.settings import Settings
+from pytest_llmbench.pipeline.fleet import Older, judged_runs, newest_of
+from pytest_llmbench.pipeline.results import Judged, Result
+from pytest_llmbench.pipeline.settings import Settings
 
 if TYPE_CHECKING:
     from pytest_llmbench.judge.nights import EarlierNights
@@ -167,8 +167,8 @@ def _entry(key: Key, changes: Sequence[Change], acknowledged: Sequence[Acknowled
     """Return the lines of a file that accept what is left of the last standing change, but for what a person has to
     say, or which entry to change: the one that has expired, one so near that the file could not hold both, or one whose
     change was taken back. Nothing of several changes, where one entry would not do."""
-    from pytest_llmbench.acknowledged import INSTEAD, SAME
     from pytest_llmbench.judge.acknowledged import LARGEST, covering
+    from pytest_llmbench.pipeline.acknowledgements import INSTEAD, SAME
 
     slower = _slower([one for one in changes if one.stands])
     if len(slower) != 1:

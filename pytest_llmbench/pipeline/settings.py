@@ -16,9 +16,9 @@ from pytest_llmbench.core.models import TimedBy, Tolerance
 from pytest_llmbench.core.option_origins import Origins
 from pytest_llmbench.core.options import destination
 from pytest_llmbench.core.tolerance import merged, parse_fraction, parse_tolerances
-from pytest_llmbench.documented import by_document
-from pytest_llmbench.launch_settings import LaunchSettings, resolve_launch
-from pytest_llmbench.option_values import (
+from pytest_llmbench.pipeline.document_timing import by_document
+from pytest_llmbench.pipeline.launch.settings import LaunchSettings, resolve_launch
+from pytest_llmbench.pipeline.option_values import (
     OptionValues,
     cache_folder,
     chosen,

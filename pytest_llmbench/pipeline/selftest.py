@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pytest_llmbench.batch import Judged, deciding
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import (
     ENGINE,
@@ -24,8 +23,9 @@ from pytest_llmbench.core.models import (
     Status,
     Steps,
 )
-from pytest_llmbench.settings import Settings
-from pytest_llmbench.settling import decided, status_of
+from pytest_llmbench.pipeline.outcomes import decided, status_of
+from pytest_llmbench.pipeline.results import Judged, deciding
+from pytest_llmbench.pipeline.settings import Settings
 
 Change = Callable[[Segment, Measurement], Segment | None]
 """Returns the damaged segment, or None where the log cannot express the damage."""

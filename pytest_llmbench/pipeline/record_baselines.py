@@ -11,8 +11,6 @@ from types import MappingProxyType
 
 import numpy as np
 
-from pytest_llmbench.batch import Batch, Result
-from pytest_llmbench.catalogue import drift_budget_of
 from pytest_llmbench.core import accepted_values, formatting
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.models import (
@@ -33,9 +31,11 @@ from pytest_llmbench.core.robust import mean, trimmed_mean
 from pytest_llmbench.core.tolerance import TIME, slot
 from pytest_llmbench.ingest.sources import local
 from pytest_llmbench.ingest.sources.compressed import Stream
-from pytest_llmbench.settings import Settings
-from pytest_llmbench.strays import unshadowed
-from pytest_llmbench.trends import FAILS
+from pytest_llmbench.pipeline.catalog import drift_budget_of
+from pytest_llmbench.pipeline.results import Batch, Result
+from pytest_llmbench.pipeline.settings import Settings
+from pytest_llmbench.pipeline.trends import FAILS
+from pytest_llmbench.pipeline.unmatched import unshadowed
 
 LARGEST_SPREAD = 0.1
 """Runs further apart than this, or than what the baseline's file tolerates if that is more, are not of one state."""

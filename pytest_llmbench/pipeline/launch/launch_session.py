@@ -9,18 +9,18 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
-from pytest_llmbench.batch import Batch, Result
-from pytest_llmbench.catalogue import Catalogue
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models import Case, Key, PastRun, Reason, Verdict
 from pytest_llmbench.core.models.jobs import Purpose
-from pytest_llmbench.launch_plan import Host, Plan, Planner
-from pytest_llmbench.launch_settings import LARGEST_SEQUENCE, LaunchSettings
-from pytest_llmbench.launched import LaunchedRuns, unjudged
-from pytest_llmbench.sequence import Sequences
-from pytest_llmbench.settings import Settings
-from pytest_llmbench.stopping import Interrupted, stoppable, stopped, tell_left
+from pytest_llmbench.pipeline.catalog import Catalogue
+from pytest_llmbench.pipeline.launch.job_results import LaunchedRuns, unjudged
+from pytest_llmbench.pipeline.launch.planner import Host, Plan, Planner
+from pytest_llmbench.pipeline.launch.rerun_policy import Sequences
+from pytest_llmbench.pipeline.launch.settings import LARGEST_SEQUENCE, LaunchSettings
+from pytest_llmbench.pipeline.launch.stopping import Interrupted, stoppable, stopped, tell_left
+from pytest_llmbench.pipeline.results import Batch, Result
+from pytest_llmbench.pipeline.settings import Settings
 
 if TYPE_CHECKING:
     from pytest_llmbench.launch.engine import Engine
@@ -246,9 +246,9 @@ class Launching:
         return affordable
 
     def _judged(self, plan: Plan, sequences: Sequences, runs: LaunchedRuns) -> Batch:
-        from pytest_llmbench.across import with_efficiencies
         from pytest_llmbench.pipeline.evaluate import together
-        from pytest_llmbench.suites import with_asked
+        from pytest_llmbench.pipeline.fleet import with_efficiencies
+        from pytest_llmbench.pipeline.requirements import with_asked
 
         results = dict(self.batch.results)
         for key, why in plan.skipped.items():

@@ -23,8 +23,8 @@ from pytest_llmbench.core.models import (
 )
 from pytest_llmbench.core.option_origins import stated
 from pytest_llmbench.core.tolerance import merged
-from pytest_llmbench.documented import as_documented
-from pytest_llmbench.settings import DEFAULT_TOLERANCE, Settings
+from pytest_llmbench.pipeline.document_timing import as_documented
+from pytest_llmbench.pipeline.settings import DEFAULT_TOLERANCE, Settings
 
 PLAUSIBLE = 0.15
 """A run that saves a larger part of its baseline's time is more likely one of another configuration."""
@@ -72,7 +72,7 @@ def load(settings: Settings) -> Catalogue:
 
 
 def _asked(settings: Settings, recipes: Sequence[Recipe]) -> dict[Key, Asked]:
-    from pytest_llmbench.suites import read_suite
+    from pytest_llmbench.pipeline.requirements import read_suite
 
     read = [read_suite(path, recipes, settings) for path in settings.suites]
     every = (pair for suite in read for pair in suite.items())

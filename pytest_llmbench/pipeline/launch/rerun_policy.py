@@ -9,15 +9,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from pytest_llmbench.batch import Result
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models import JUDGED, Case, Judgement, Key, Reason, Run, Verdict
 from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobSpec, Launched, Phase, Purpose
+from pytest_llmbench.pipeline.results import Result
 
 if TYPE_CHECKING:
     from pytest_llmbench.launch.engine import Next
-    from pytest_llmbench.launch_settings import LaunchSettings
+    from pytest_llmbench.pipeline.launch.settings import LaunchSettings
 
 GREEN = (Verdict.PASS, Verdict.IMPROVEMENT)
 

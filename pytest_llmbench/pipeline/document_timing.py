@@ -15,7 +15,7 @@ from pytest_llmbench.core.models import Baseline, TimedBy, Window
 from pytest_llmbench.core.options import destination
 
 if TYPE_CHECKING:
-    from pytest_llmbench.settings import Settings
+    from pytest_llmbench.pipeline.settings import Settings
 
 OPTION = "--llmb-timed=document"
 

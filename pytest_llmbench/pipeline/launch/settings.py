@@ -13,7 +13,7 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import SettingsError
 from pytest_llmbench.core.models.jobs import Purpose
 from pytest_llmbench.core.options import LAUNCHING, destination
-from pytest_llmbench.option_values import converted, existing, parse_age, path_of, stated_in, text, value
+from pytest_llmbench.pipeline.option_values import converted, existing, parse_age, path_of, stated_in, text, value
 
 LARGEST_SEQUENCE = 3
 """The sequence of looks is calibrated for one run, and three: docs/statistics.md."""

@@ -9,8 +9,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_llmbench.batch import Judged, Result, deciding
-from pytest_llmbench.catalogue import Catalogue, tolerance_of
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.models import (
@@ -28,8 +26,10 @@ from pytest_llmbench.core.models import (
     Verdict,
 )
 from pytest_llmbench.core.models.jobs import Blame, Job, LaunchFacts, Purpose
-from pytest_llmbench.sequence import Judges
-from pytest_llmbench.settings import Settings
+from pytest_llmbench.pipeline.catalog import Catalogue, tolerance_of
+from pytest_llmbench.pipeline.launch.rerun_policy import Judges
+from pytest_llmbench.pipeline.results import Judged, Result, deciding
+from pytest_llmbench.pipeline.settings import Settings
 
 if TYPE_CHECKING:
     from pytest_llmbench.ingest.parse.growing import Growing
@@ -134,7 +134,7 @@ class LaunchedRuns:
     def _judge(self, key: Key, runs: Sequence[Run]) -> Result:
         """Return the verdict on launched runs, newest first; each of the two looks of a sequence has half the level."""
         from pytest_llmbench.pipeline.evaluate import at_acknowledged_level
-        from pytest_llmbench.settling import result_of
+        from pytest_llmbench.pipeline.outcomes import result_of
 
         known = at_acknowledged_level(self._known({key: runs})[key], self.settings, self.catalogue)
         self._evidence[key] = tuple(dataclasses.replace(one, level=self.level) for one in known)

@@ -15,7 +15,7 @@ from pytest_llmbench.core.errors import LaunchError
 if TYPE_CHECKING:
     from pytest_llmbench.launch.engine import Engine
     from pytest_llmbench.launch.journal import Journal
-    from pytest_llmbench.launch_plan import Host
+    from pytest_llmbench.pipeline.launch.planner import Host
 
 AT_ONCE_SECONDS = 1.0
 """Signals that come so soon after one another are one."""

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from pytest_llmbench.batch import Result
 from pytest_llmbench.core.models import Identity, Key, Reason, Run, Stray, Verdict
-from pytest_llmbench.settings import Settings
+from pytest_llmbench.pipeline.results import Result
+from pytest_llmbench.pipeline.settings import Settings
 
 
 def strays(runs: Sequence[Run], settings: Settings, now: datetime) -> Iterator[Stray]:

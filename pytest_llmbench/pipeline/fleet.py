@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from pytest_llmbench.batch import Judged, Result, deciding
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import (
     JUDGED,
@@ -22,7 +21,8 @@ from pytest_llmbench.core.models import (
     Status,
     Verdict,
 )
-from pytest_llmbench.settings import Settings
+from pytest_llmbench.pipeline.results import Judged, Result, deciding
+from pytest_llmbench.pipeline.settings import Settings
 
 if TYPE_CHECKING:
     from pytest_llmbench.judge.comparison import Comparison, Row

@@ -14,7 +14,6 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_llmbench.catalogue import Catalogue, drift_budget_of
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.accepted_values import DRIFT_BUDGET
 from pytest_llmbench.core.models import (
@@ -30,12 +29,13 @@ from pytest_llmbench.core.models import (
 )
 from pytest_llmbench.core.option_origins import Origin, Written, origin_of
 from pytest_llmbench.core.options import destination
+from pytest_llmbench.pipeline.catalog import Catalogue, drift_budget_of
+from pytest_llmbench.pipeline.settings import ASSUMED_CV, CERTIFIED, DEFAULT_TOLERANCE, Settings
 from pytest_llmbench.report.cautions import findings
 from pytest_llmbench.report.terminal import worst
-from pytest_llmbench.settings import ASSUMED_CV, CERTIFIED, DEFAULT_TOLERANCE, Settings
 
 if TYPE_CHECKING:
-    from pytest_llmbench.batch import Batch, Result
+    from pytest_llmbench.pipeline.results import Batch, Result
 
 FAR = 0.05
 """A recorded baseline that is slower than the published one by more lets pass what the default tolerance would not."""

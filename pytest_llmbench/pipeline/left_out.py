@@ -8,11 +8,11 @@ from datetime import datetime
 from itertools import chain
 from typing import Any
 
-from pytest_llmbench.batch import Batch
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import Caution, CautionCode, Check, Stray
-from pytest_llmbench.settings import Settings
-from pytest_llmbench.settling import red_results
+from pytest_llmbench.pipeline.outcomes import red_results
+from pytest_llmbench.pipeline.results import Batch
+from pytest_llmbench.pipeline.settings import Settings
 
 Subject = tuple[str, str]
 """What an item is about: the name of the built-in test, and the id of the case."""

@@ -9,12 +9,12 @@ from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 
-from pytest_llmbench.catalogue import Catalogue
 from pytest_llmbench.core.errors import SettingsError, did_you_mean
 from pytest_llmbench.core.models import Acknowledgement, Key
 from pytest_llmbench.core.tolerance import parse_fraction
 from pytest_llmbench.core.yamlfile.schema import Converted, Entry, Fields, Items, Number, Report, Text
 from pytest_llmbench.judge.acknowledged import LARGEST
+from pytest_llmbench.pipeline.catalog import Catalogue
 
 LONGEST = timedelta(days=366)
 """Nothing is accepted for longer than a year from now: whoever still wants it says so again."""

@@ -10,12 +10,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_llmbench.catalogue import Catalogue
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models import Key
 from pytest_llmbench.core.models.jobs import Cluster, Installed, JobSpec, LaunchFacts, Purpose
-from pytest_llmbench.launch_settings import LaunchSettings
+from pytest_llmbench.pipeline.catalog import Catalogue
+from pytest_llmbench.pipeline.launch.settings import LaunchSettings
 
 if TYPE_CHECKING:
     from datetime import datetime
