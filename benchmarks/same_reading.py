@@ -11,6 +11,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +19,19 @@ import numpy as np
 
 import pytest_llmbench
 
-try:
-    from pytest_llmbench.core.models import RegexDialect
-    from pytest_llmbench.ingest.parse.read import parse_blocks, read_ending, read_log
-    from pytest_llmbench.ingest.sources.packed import NAME as ARCHIVE
-    from pytest_llmbench.ingest.sources.stores import Stores
-except ImportError:  # a commit before these modules moved
-    from pytest_llmbench.files.packed import NAME as ARCHIVE  # type: ignore[import-not-found, no-redef]
-    from pytest_llmbench.files.stores import Stores  # type: ignore[import-not-found, no-redef]
-    from pytest_llmbench.parse.read import parse_blocks, read_ending, read_log  # type: ignore[import-not-found, no-redef]
 
-    from pytest_llmbench.models import RegexDialect  # type: ignore[import-not-found, no-redef]
+def module(name: str, before: str) -> Any:
+    """Return a module of the package, also of a commit in which it had another name."""
+    try:
+        return import_module(name)
+    except ImportError:
+        return import_module(before)
+
+
+models = module("pytest_llmbench.core.models", "pytest_llmbench.models")
+parse = module("pytest_llmbench.ingest.parse.read", "pytest_llmbench.parse.read")
+archives = module("pytest_llmbench.ingest.sources.packed", "pytest_llmbench.files.packed")
+stores = module("pytest_llmbench.ingest.sources.stores", "pytest_llmbench.files.stores")
 
 LEFT_OUT = ("sha256", "fingerprint")
 """Of these a change is meant."""
@@ -39,20 +42,20 @@ SIZES = (13, 509, 4096, 70_001, 1 << 20)
 MOST_BLOCKS = 5000
 
 DEFINITIONS = (
-    RegexDialect(
+    models.RegexDialect(
         "regex:bars-1.0",
         "train_step_timing in s",
         r"global_step[=:] ?(?P<step>\d+).*train_step_timing in s[=:] ?(?P<seconds>[\d.e+]+)",
         start="restart_count=",
         end="`max_steps=",
     ),
-    RegexDialect(
+    models.RegexDialect(
         "regex:lines-1.0", "step", r"step: +(?P<step>\d+).*?seconds: (?P<seconds>[\d.]+)", averages="interval"
     ),
-    RegexDialect(
+    models.RegexDialect(
         "regex:lines-1.1", "step", r"step: +(?P<step>\d+).*?seconds: (?P<seconds>[\d.]+)", averages="interval"
     ),
-    RegexDialect("regex:blocks-1.0", "NCCL INFO", r"opCount (?P<step>\d+)(?P<seconds>) never", unit="ms"),
+    models.RegexDialect("regex:blocks-1.0", "NCCL INFO", r"opCount (?P<step>\d+)(?P<seconds>) never", unit="ms"),
 )
 """Every third log is read with these too: one that often finds steps, two alike, one that finds none."""
 
@@ -83,25 +86,25 @@ def of_file(path: Path, number: int) -> Any:
     size = max(SIZES[number % len(SIZES)], len(data) // MOST_BLOCKS)
     blocks = (data[begin : begin + size] for begin in range(0, len(data), size))
     return {
-        "file": said(lambda: read_log(path, extra)),
-        f"blocks of {size}": said(lambda: parse_blocks(blocks, extra)),
-        "standard error": said(lambda: read_ending(path)),
+        "file": said(lambda: parse.read_log(path, extra)),
+        f"blocks of {size}": said(lambda: parse.parse_blocks(blocks, extra)),
+        "standard error": said(lambda: parse.read_ending(path)),
     }
 
 
 def of_archive(path: Path) -> Any:
     """Return what is said of the members of an archive, in one pass as a session reads them."""
-    stores = Stores()
-    stores.open_archive(path, lambda name: True)
-    members = list(_members(stores, path))
-    read = {str(one): said(lambda text=text: read_log(text)) for one, text in stores.read_packed(members)}  # type: ignore[misc]
+    opened = stores.Stores()
+    opened.open_archive(path, lambda name: True)
+    members = list(_members(opened, path))
+    read = {str(one): said(lambda text=text: parse.read_log(text)) for one, text in opened.read_packed(members)}  # type: ignore[misc]
     return {"members": list(map(str, members)), **read}
 
 
-def _members(stores: Stores, folder: Path) -> Iterator[Path]:
-    for entry in stores.scan(folder):
+def _members(opened: Any, folder: Path) -> Iterator[Path]:
+    for entry in opened.scan(folder):
         if entry.is_dir():
-            yield from _members(stores, Path(entry.path))
+            yield from _members(opened, Path(entry.path))
         else:
             yield Path(entry.path)
 
@@ -112,7 +115,7 @@ def main() -> None:
     with Path(sys.argv[2]).open("w", encoding="utf-8") as out:
         print(pytest_llmbench.__file__, file=out)
         for number, path in enumerate(paths):
-            found = of_archive(path) if ARCHIVE.fullmatch(path.name) else of_file(path, number)
+            found = of_archive(path) if archives.NAME.fullmatch(path.name) else of_file(path, number)
             print(json.dumps(found, default=repr), file=out)
 
 

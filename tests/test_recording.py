@@ -20,7 +20,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from pytest_llmbench import telling
 from pytest_llmbench.baseline.read import read_recipe
 from pytest_llmbench.baseline.write import alone
 from pytest_llmbench.core.errors import RecordError
@@ -28,8 +27,9 @@ from pytest_llmbench.core.models import Outcome, Reason, Verdict
 from pytest_llmbench.core.tolerance import parse_tolerances
 from pytest_llmbench.pipeline.record_baselines import record, recording_of
 from pytest_llmbench.pipeline.settings import Settings
+from pytest_llmbench.plugin import terminal as telling
+from pytest_llmbench.plugin.session import Session
 from pytest_llmbench.report.advice import advice
-from pytest_llmbench.session import Session
 
 STALLED = tuple(14.6 if step % 6 == 0 else 7.3 for step in range(50))
 """A sixth of the steps takes twice as long."""

@@ -25,7 +25,7 @@ from pytest_llmbench.pipeline.launch.job_results import LaunchedRuns
 from pytest_llmbench.pipeline.results import Batch
 from pytest_llmbench.pipeline.session_history import Remembered
 from pytest_llmbench.pipeline.settings import Settings
-from pytest_llmbench.session import Session
+from pytest_llmbench.plugin.session import Session
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_llmbench.core.options import OPTIONS, destination
 from pytest_llmbench.pipeline.settings import CERTIFIED, Settings
-from pytest_llmbench.stash import SESSION
+from pytest_llmbench.plugin.stash import SESSION
 
 INI = (
     "[pytest]\nllmb_tolerance = 6%, mfu:3%\nllmb_repeat_window = 2h\nllmb_assumed_cv = 0.5%\nllmb_inconclusive = skip\n"

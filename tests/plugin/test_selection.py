@@ -101,7 +101,7 @@ def test_two_workers_give_the_same_verdicts_and_read_no_log(
     alone = judged(logs(examples))
     pytester.makeconftest(
         """
-        import pytest_llmbench.session
+        import pytest_llmbench.plugin.session
         from pytest_llmbench.session import Session
 
         def pytest_configure(config):

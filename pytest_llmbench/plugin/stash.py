@@ -11,7 +11,7 @@ import pytest
 from pytest_llmbench.core.options import LAUNCHING, destination
 
 if TYPE_CHECKING:
-    from pytest_llmbench.session import Session
+    from pytest_llmbench.plugin.session import Session
 
 SESSION: pytest.StashKey[Session] = pytest.StashKey()
 DESCRIBED: pytest.StashKey[dict[str, Any]] = pytest.StashKey()
@@ -20,7 +20,7 @@ COLLECTED: pytest.StashKey[list[pytest.Item]] = pytest.StashKey()
 BY_NAME: pytest.StashKey[set[pytest.Item]] = pytest.StashKey()
 """All items before any was deselected, and those that were because a selection (-k, -m and so on) did not name them."""
 
-SUITE = Path(__file__).parent / "suite"
+SUITE = Path(__file__).parents[1] / "suite"
 SUITE_ID = "pytest_llmbench/suite"
 """Node ids of the built-in tests start with this, and with dots their class names in JUnit."""
 

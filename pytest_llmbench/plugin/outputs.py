@@ -12,7 +12,7 @@ from pytest_llmbench import __version__
 from pytest_llmbench.core import formatting
 
 if TYPE_CHECKING:
-    from pytest_llmbench.session import Session
+    from pytest_llmbench.plugin.session import Session
 
 
 def write_reports(session: Session, exit_code: int) -> bool:
@@ -79,8 +79,8 @@ def _page(session: Session) -> bytes:
 
 
 def _document(session: Session, exit_code: int) -> bytes:
+    from pytest_llmbench.plugin.terminal import header, tolerances
     from pytest_llmbench.report.document import Ending, document, render
-    from pytest_llmbench.telling import header, tolerances
 
     asked = {
         "version": __version__,

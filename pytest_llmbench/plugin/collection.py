@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_llmbench.stash import (
+from pytest_llmbench.plugin.stash import (
     CASES,
     COLLECTED,
     SESSION,

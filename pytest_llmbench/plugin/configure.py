@@ -29,14 +29,23 @@ from pytest_llmbench.core.option_origins import (
     shadowed_keys,
 )
 from pytest_llmbench.core.options import LAUNCH_OPTIONS, OPTIONS, destination
-from pytest_llmbench.hooks import Collector
 from pytest_llmbench.ingest.reading.progress import ReadingProgress
 from pytest_llmbench.pipeline.option_values import OptionValues, refuse_shared
 from pytest_llmbench.pipeline.settings import outputs
-from pytest_llmbench.session import Session
-from pytest_llmbench.stash import INFORMATION, SESSION, checked, in_worker, judging, launching, suite_wanted, wanted_ids
+from pytest_llmbench.plugin.hooks import Collector
+from pytest_llmbench.plugin.session import Session
+from pytest_llmbench.plugin.stash import (
+    INFORMATION,
+    SESSION,
+    checked,
+    in_worker,
+    judging,
+    launching,
+    suite_wanted,
+    wanted_ids,
+)
 
-HOOKS = ("pytest_llmbench.hooks", "pytest_llmbench.collection", "pytest_llmbench.selection")
+HOOKS = ("pytest_llmbench.plugin.hooks", "pytest_llmbench.plugin.collection", "pytest_llmbench.plugin.selection")
 """Imported by name: pytester forgets modules that a session imported, but their package would still have them."""
 
 

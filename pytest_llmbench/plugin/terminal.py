@@ -10,8 +10,8 @@ from pytest_llmbench.core.models import TimedBy
 
 if TYPE_CHECKING:
     from pytest_llmbench.pipeline.settings import Settings
+    from pytest_llmbench.plugin.session import Session
     from pytest_llmbench.report.columns import Line
-    from pytest_llmbench.session import Session
 
 LOST = "give --llmb-logs the folder that holds the runs, or look at what is in it with: llmbench summary PATH"
 FOUND = (

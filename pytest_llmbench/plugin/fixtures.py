@@ -20,8 +20,8 @@ def llmb_case(request: pytest.FixtureRequest) -> Case:
 @pytest.fixture
 def llmb_verdict(llmb_case: Case, request: pytest.FixtureRequest) -> Outcome:
     """The verdict on the configuration: `failed`, `skipped` and `message` are what the test has to act on."""
+    from pytest_llmbench.plugin.stash import DESCRIBED, session_of
     from pytest_llmbench.report.outcome import properties
-    from pytest_llmbench.stash import DESCRIBED, session_of
 
     outcome, described = session_of(request.config).outcome(llmb_case)
     request.node.stash[DESCRIBED] = described
@@ -55,7 +55,7 @@ def llmb_run(llmb_measurement: Measurement) -> Run:
 @pytest.fixture
 def llmb_unmatched(request: pytest.FixtureRequest) -> Stray:
     """A run that matches no baseline, or a file or folder that could not be read; `message` says why."""
-    from pytest_llmbench.stash import DESCRIBED, session_of
+    from pytest_llmbench.plugin.stash import DESCRIBED, session_of
 
     stray, described = session_of(request.config).stray(_given(request))
     request.node.stash[DESCRIBED] = described
@@ -63,7 +63,7 @@ def llmb_unmatched(request: pytest.FixtureRequest) -> Stray:
 
 
 def _check(request: pytest.FixtureRequest) -> Check:
-    from pytest_llmbench.stash import DESCRIBED, session_of
+    from pytest_llmbench.plugin.stash import DESCRIBED, session_of
 
     check, described = session_of(request.config).check(_given(request))
     request.node.stash.setdefault(DESCRIBED, described)  # the verdict on a configuration comes first

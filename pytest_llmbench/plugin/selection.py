@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.collection import PERFORMANCE, items_besides, keep_wanted
 from pytest_llmbench.core.models import Case, Check, Stray
 from pytest_llmbench.pipeline.left_out import Selection, Subject
-from pytest_llmbench.stash import (
+from pytest_llmbench.plugin.collection import PERFORMANCE, items_besides, keep_wanted
+from pytest_llmbench.plugin.stash import (
     BY_NAME,
     CASES,
     COLLECTED,
@@ -26,7 +26,7 @@ from pytest_llmbench.stash import (
     suite_wanted,
 )
 
-SELECTING = ("_pytest.mark", "_pytest.cacheprovider", "_pytest.stepwise", "pytest_llmbench.collection")
+SELECTING = ("_pytest.mark", "_pytest.cacheprovider", "_pytest.stepwise", "pytest_llmbench.plugin.collection")
 """The modules that deselect what a selection does not name: -k and -m, --lf, --sw, and node ids of built-in tests."""
 
 

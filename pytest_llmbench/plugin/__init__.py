@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench import fixtures
 from pytest_llmbench.core.options import OPTIONS, destination
+from pytest_llmbench.plugin import fixtures
 
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
@@ -50,7 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Resolve the options; with runs to judge and no path on the command line, collect the built-in suite."""
     config.addinivalue_line("markers", "llmb(model, size, release, gpu, dtype, gpus): a benchmark configuration")
     if any(config.getoption(destination(option.flag)) is not None for option in OPTIONS):
-        from pytest_llmbench.starting import start
+        from pytest_llmbench.plugin.configure import start
 
         start(config)
 
@@ -58,6 +58,6 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Make an item of each case of the fixtures that have some."""
     if any(name.startswith("llmb_") for name in metafunc.fixturenames):
-        from pytest_llmbench.collection import parametrize
+        from pytest_llmbench.plugin.collection import parametrize
 
         parametrize(metafunc)

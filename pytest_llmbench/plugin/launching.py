@@ -6,9 +6,9 @@ from collections.abc import Collection
 
 import pytest
 
-from pytest_llmbench.collection import PERFORMANCE, add_checks
 from pytest_llmbench.core.formatting import listed
-from pytest_llmbench.stash import INFORMATION, SESSION, SUITE_ID, checked, selected
+from pytest_llmbench.plugin.collection import PERFORMANCE, add_checks
+from pytest_llmbench.plugin.stash import INFORMATION, SESSION, SUITE_ID, checked, selected
 
 
 def launched(session: pytest.Session) -> bool:

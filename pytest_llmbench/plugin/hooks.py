@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_llmbench.leaving import remember, workflow_commands, write_reports
 from pytest_llmbench.pipeline.left_out import selection_from
-from pytest_llmbench.stash import (
+from pytest_llmbench.plugin.outputs import remember, workflow_commands, write_reports
+from pytest_llmbench.plugin.stash import (
     DESCRIBED,
     INFORMATION,
     checked,
@@ -24,7 +24,7 @@ from pytest_llmbench.stash import (
 )
 
 if TYPE_CHECKING:
-    from pytest_llmbench.session import Session
+    from pytest_llmbench.plugin.session import Session
 
 NOTHING_SELECTED = (
     "nothing was judged: no item was selected. Next: look at -k and -m; `llmbench baselines list` has the names, and "
@@ -40,7 +40,7 @@ def pytest_configure_node(node: Any) -> None:
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """Say what decides: the baselines and the tolerance in use, and where the logs are."""
-    from pytest_llmbench.telling import header
+    from pytest_llmbench.plugin.terminal import header
 
     return [f"llmbench: {line}" for line in header(session_of(config))]
 
@@ -57,14 +57,14 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     config = session.config
     if config.getoption("collectonly"):
         return None
-    from pytest_llmbench.launch_session import launched
+    from pytest_llmbench.plugin.launching import launched
 
     if session_of(config).settings.launch is not None and launched(session):
         return True
     state = session_of(config)
     checked(lambda: state.settle(list(selected(session.items))))
     if session.items:  # the controller of workers has none
-        from pytest_llmbench.selection import selection_of
+        from pytest_llmbench.plugin.selection import selection_of
 
         state.selection = selection_of(session)
     return None
@@ -149,7 +149,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Print a line for each configuration, what to do next, and the count by verdict."""
-    from pytest_llmbench.telling import summary
+    from pytest_llmbench.plugin.terminal import summary
 
     session = session_of(config)
     for report in chain.from_iterable(terminalreporter.stats.values()):
