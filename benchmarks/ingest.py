@@ -245,7 +245,7 @@ def trace(data: Data) -> Outcome:
     """One large NCCL trace: its sums, and reading it as the log of a run."""
     path, size = data("trace", 2 * GIB)
     contenders = {
-        "llmbench nccl": lambda: measured([sys.executable, "-m", "pytest_llmbench.cli", "nccl", str(path)]),
+        "llmbench nccl": lambda: measured([sys.executable, "-m", "pytest_llmbench.cli.main", "nccl", str(path)]),
         "grep and awk": shell(today.COUNTING, path),
         "reading it as a log": reading("one", path),
         **searches(path, needle=" opCount "),

@@ -54,7 +54,7 @@ def home(tmp_path: Path, baselines: Path) -> Path:
     """A folder with a `.venv` that holds the plugin under test, and with baselines of the cluster."""
     programs = tmp_path / "home" / ".venv" / "bin"
     programs.mkdir(parents=True)
-    for name, module in (("pytest", "pytest"), ("llmbench", "pytest_llmbench.cli")):
+    for name, module in (("pytest", "pytest"), ("llmbench", "pytest_llmbench.cli.main")):
         program = programs / name
         program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m {module} "$@"\n')
         program.chmod(0o755)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench.baseline.locate import shipped_baselines
-from pytest_llmbench.cli import main
+from pytest_llmbench.cli.main import main
 
 OWN = """\
 schema: 1
@@ -173,7 +173,7 @@ def test_a_wrong_command_line_is_a_usage_error(capsys: pytest.CaptureFixture[str
 
 
 def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "pytest_llmbench.cli", *arguments]
+    return [sys.executable, "-m", "pytest_llmbench.cli.main", *arguments]
 
 
 def test_a_reader_that_leaves_early_sees_no_traceback() -> None:

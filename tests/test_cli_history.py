@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 from remembered import ID, START, document, nights, outcome
 
-from pytest_llmbench import cli
+from pytest_llmbench.cli import main as cli
 from pytest_llmbench.history.look import prune
 from pytest_llmbench.history.place import Place
 from pytest_llmbench.history.unsaved import keep

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from nccl.traces import record, run
 
-from pytest_llmbench.cli import main
+from pytest_llmbench.cli.main import main
 from pytest_llmbench.ingest.nccl import saved
 from pytest_llmbench.ingest.nccl.read import read_trace
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.cli import main
+from pytest_llmbench.cli.main import main
 from pytest_llmbench.core.models import AttemptFiles, ParsedLog
 from pytest_llmbench.ingest.reading.reader import Reading
 from pytest_llmbench.pipeline import find_runs

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.cli import main
+from pytest_llmbench.cli.main import main
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples" / "experiments"
 CLEAN = Path(
@@ -230,7 +230,7 @@ def test_names_that_are_no_text_are_escaped(capsys: pytest.CaptureFixture[str], 
 
 
 def test_a_full_disk_is_one_message() -> None:
-    command = [sys.executable, "-Im", "pytest_llmbench.cli", "summary", WORKLOADS]
+    command = [sys.executable, "-Im", "pytest_llmbench.cli.main", "summary", WORKLOADS]
     with open("/dev/full", "w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
     assert done.returncode == 2

@@ -19,10 +19,10 @@ from generator import write_run
 from generator.__main__ import shipped
 from shared_data import shared
 
-from pytest_llmbench.cli import main
+from pytest_llmbench.cli.main import main
+from pytest_llmbench.cli.run_table import rows
 from pytest_llmbench.core import throughput
 from pytest_llmbench.core.models import JUDGED, Baseline, Identity, Judgement, Key, Reason, Run, Steps, Verdict, Window
-from pytest_llmbench.overview import rows
 from pytest_llmbench.pipeline.catalog import Catalogue, load
 from pytest_llmbench.pipeline.evaluate import judge_found
 from pytest_llmbench.pipeline.find_runs import Ingested, ingest

@@ -16,11 +16,11 @@ from planned import FACTS, machine, program
 
 from pytest_llmbench.baseline.locate import shipped_baselines
 from pytest_llmbench.baseline.read import read_recipes
+from pytest_llmbench.cli.run_setup import Asked, chosen, set_up
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models.jobs import Cluster, Installed, JobStatus, LaunchFacts, Phase
 from pytest_llmbench.launch.setup import SetupStep, problems_of, setup_step
 from pytest_llmbench.launch.setup_run import World, run_setup
-from pytest_llmbench.setting_up import Asked, chosen, set_up
 
 PLAIN = replace(FACTS, setup="./setup.sh", virtual_environment=False, python="", image="")
 CLUSTER = Cluster(account="my account", partition="batch")
@@ -358,7 +358,7 @@ def test_a_dry_run_runs_nothing(tmp_path: Path) -> None:
 )
 def test_the_command_ends_with_what_comes_next_or_with_the_failure(script: str, code: int, tmp_path: Path) -> None:
     recipe(tmp_path, script)
-    command = [sys.executable, "-m", "pytest_llmbench.cli", "setup", "maxtext_llama2", "--folder", "recipe"]
+    command = [sys.executable, "-m", "pytest_llmbench.cli.main", "setup", "maxtext_llama2", "--folder", "recipe"]
     environment = {**os.environ, **caller(tmp_path)}
     done = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
@@ -370,7 +370,7 @@ def test_the_command_ends_with_what_comes_next_or_with_the_failure(script: str, 
 
 
 def test_an_unknown_recipe_is_a_usage_error(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "pytest_llmbench.cli", "setup", "grok"]
+    command = [sys.executable, "-m", "pytest_llmbench.cli.main", "setup", "grok"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert "did you mean 'grok1'" in done.stderr

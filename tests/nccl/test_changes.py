@@ -7,11 +7,11 @@ from collections.abc import Iterable
 import pytest
 from nccl.traces import record, run
 
+from pytest_llmbench.cli.nccl_text import HINTS, changes, page
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.ingest.nccl.changes import Change, Comparison, binary, compare
 from pytest_llmbench.ingest.nccl.records import Counts, count
 from pytest_llmbench.ingest.nccl.trace import Trace, summed
-from pytest_llmbench.nccl.text import HINTS, changes, page
 
 
 def traced(lines: Iterable[str]) -> Trace:

@@ -11,7 +11,7 @@ import pytest
 from generator import write_run
 from sessions import Judge, Write
 
-from pytest_llmbench.cli import main
+from pytest_llmbench.cli.main import main
 from pytest_llmbench.core.models import Baseline
 
 GROK = "grok1_314b-25.05-gb200-bf16-128"

@@ -12,7 +12,7 @@ from fake_recipe import WELL, write_recipe
 from outcomes import faults
 from sessions import Judge, Judged, Write
 
-from pytest_llmbench.cli import main
+from pytest_llmbench.cli.main import main
 
 BF16, FP8 = "grok1_314b-25.05-gb200-bf16-128", "grok1_314b-25.05-gb200-fp8-128"
 LOGS = "--llmb-logs={}".format

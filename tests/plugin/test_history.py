@@ -23,7 +23,7 @@ import sqlalchemy.dialects.sqlite  # noqa: F401 (its compiled parts cannot be im
 from generator import write_run
 from sessions import Judge, Judged, Write
 
-from pytest_llmbench import cli
+from pytest_llmbench.cli import main as cli
 from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.core.models import Baseline
 from pytest_llmbench.history import look, store

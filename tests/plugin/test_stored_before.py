@@ -12,7 +12,7 @@ import sqlalchemy.dialects.sqlite  # noqa: F401 (its compiled parts cannot be im
 from fake_recipe import WELL, write_recipe
 from sessions import Judge
 
-from pytest_llmbench import cli
+from pytest_llmbench.cli import main as cli
 
 STORED = Path(__file__).parents[1] / "stored"
 """Two sessions of the program of 2026-11-22: one launched `good` and `slow`, one submitted `late` and went away."""

@@ -13,7 +13,7 @@ from outcomes import faults
 from own_baseline import LLAMA_8B, own_baseline
 from sessions import Judge, Write
 
-from pytest_llmbench.cli import main
+from pytest_llmbench.cli.main import main
 
 LLAMA = "llama3.1_8b-25.04-h100-bf16-8"
 MEAN = "grok1_314b-25.05-gb200-bf16-128"

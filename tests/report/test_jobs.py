@@ -12,6 +12,8 @@ from xml.etree import ElementTree
 import pytest
 from builders import BASELINE, HISTORY, KEY, NOW, evidence, log, run, segment, steps
 
+from pytest_llmbench.cli.judge_again import Change, Replay
+from pytest_llmbench.cli.judge_again import as_text as replayed
 from pytest_llmbench.core.models import Baseline, Case, Evidence, Judgement, Outcome, Reason, Run, Status, Verdict
 from pytest_llmbench.core.models.jobs import Launched, Purpose
 from pytest_llmbench.judge.comparison import WEAK_SCALING, compare
@@ -20,8 +22,6 @@ from pytest_llmbench.measure.measurement import measure
 from pytest_llmbench.pipeline.fleet import older_nights, shared_shift, with_shift, with_warnings
 from pytest_llmbench.pipeline.results import Result
 from pytest_llmbench.pipeline.selftest import selftest
-from pytest_llmbench.replay import Change, Replay
-from pytest_llmbench.replay import as_text as replayed
 from pytest_llmbench.report.explain import explain
 from pytest_llmbench.report.junit import render
 from pytest_llmbench.report.outcome import PROPERTIES, describe, properties

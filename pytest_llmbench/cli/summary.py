@@ -6,8 +6,8 @@ import argparse
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from pytest_llmbench.commands.output import Output, Subparsers
-from pytest_llmbench.commands.runs import add_runs, own_flags, settings_of
+from pytest_llmbench.cli.output import Output, Subparsers
+from pytest_llmbench.cli.run_arguments import add_runs, own_flags, settings_of
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Window
@@ -39,7 +39,7 @@ def _window(text: str) -> Window:
 
 
 def _summary(arguments: argparse.Namespace) -> Output:
-    from pytest_llmbench.overview import as_text, rows, skipped, table
+    from pytest_llmbench.cli.run_table import as_text, rows, skipped, table
     from pytest_llmbench.pipeline.catalog import load
     from pytest_llmbench.pipeline.find_runs import ingest
 

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Callable, Sequence
 
 from pytest_llmbench import __version__
-from pytest_llmbench.commands import baselines, chat, history, nccl, replay, setup, summary
-from pytest_llmbench.commands.output import Output, discard_output, tell
+from pytest_llmbench.cli import baselines, chat, history, nccl, replay, setup, summary
+from pytest_llmbench.cli.output import Output, discard_output, tell
 from pytest_llmbench.core.errors import LlmbenchError
 
 Command = Callable[[argparse.Namespace], Output]

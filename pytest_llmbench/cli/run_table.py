@@ -10,9 +10,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_llmbench.cli.run_facts import NOTHING_KNOWN, WHOLE_NUMBERS, Facts, facts
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import Baseline, Reason, Run, Window
-from pytest_llmbench.overview_facts import NOTHING_KNOWN, WHOLE_NUMBERS, Facts, facts
 from pytest_llmbench.pipeline.catalog import Catalogue
 from pytest_llmbench.pipeline.find_runs import Ingested
 

@@ -6,8 +6,8 @@ import argparse
 import os
 from pathlib import Path
 
-from pytest_llmbench.commands.baselines import recipes_in
-from pytest_llmbench.commands.output import Output, Subparsers, tell
+from pytest_llmbench.cli.baselines import recipes_in
+from pytest_llmbench.cli.output import Output, Subparsers, tell
 
 
 def add(commands: Subparsers) -> None:
@@ -29,7 +29,7 @@ def add(commands: Subparsers) -> None:
 
 
 def _setup(arguments: argparse.Namespace) -> Output:
-    from pytest_llmbench.setting_up import Asked, set_up
+    from pytest_llmbench.cli.run_setup import Asked, set_up
 
     asked = Asked(arguments.recipe, arguments.release, arguments.cluster, arguments.folder, arguments.dry_run)
     text, is_good = set_up(asked, recipes_in(arguments.baselines), Path.cwd(), os.environ, tell)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from pytest_llmbench.commands.output import Output, Subparsers
-from pytest_llmbench.commands.runs import own_flags
+from pytest_llmbench.cli.output import Output, Subparsers
+from pytest_llmbench.cli.run_arguments import own_flags
 
 
 def add(commands: Subparsers) -> None:
@@ -30,8 +30,8 @@ def add(commands: Subparsers) -> None:
 def _nccl(arguments: argparse.Namespace) -> Output:
     import json
 
+    from pytest_llmbench.cli import nccl_text as text
     from pytest_llmbench.ingest.nccl import changes, saved
-    from pytest_llmbench.nccl import text
     from pytest_llmbench.pipeline.option_values import readable
 
     with own_flags():

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from datetime import UTC, datetime
 
-from pytest_llmbench.commands.output import Output, Subparsers
-from pytest_llmbench.commands.runs import add_runs, own_flags, settings_of
+from pytest_llmbench.cli.output import Output, Subparsers
+from pytest_llmbench.cli.run_arguments import add_runs, own_flags, settings_of
 from pytest_llmbench.core.errors import SettingsError
 
 WHAT_IF = (
@@ -41,8 +41,8 @@ def add(commands: Subparsers) -> None:
 
 
 def _replay(arguments: argparse.Namespace) -> Output:
+    from pytest_llmbench.cli.judge_again import as_text, replay
     from pytest_llmbench.core.options import destination
-    from pytest_llmbench.replay import as_text, replay
 
     given = {name: getattr(arguments, name) for name in map(destination, WHAT_IF)}
     changed = {name: value for name, value in given.items() if value is not None}
