@@ -20,6 +20,7 @@ from pytest_llmbench.core.models import RegexDialect
 from pytest_llmbench.ingest.reading import cache as log_cache
 from pytest_llmbench.ingest.reading import file_reading
 from pytest_llmbench.ingest.reading.cache import LogCache, parser_version
+from pytest_llmbench.ingest.sources import local
 from pytest_llmbench.pipeline.option_values import cache_folder
 
 DEFINITION = RegexDialect("regex:mine-1.0", "mystep", r"mystep (?P<step>\d+) (?P<seconds>[\d.]+)")
@@ -96,13 +97,13 @@ def preserved(path: Path, change: Callable[[Path], object]) -> None:
 def in_place(path: Path) -> None:
     """Make one time in the middle of a log longer: the same size, and none of its samples is another."""
     data = bytearray(path.read_bytes())
-    sampled = file_reading.state_of(str(path))
+    sampled = local.state_of(str(path))
     for place in range(len(data) // 2, len(data)):
         if chr(data[place]).isdigit():
             changed = bytes(data[:place]) + (b"9" if data[place] != ord("9") else b"8") + bytes(data[place + 1 :])
             with path.open("r+b") as file:
                 file.write(changed)
-            now = file_reading.state_of(str(path))
+            now = local.state_of(str(path))
             if sampled is not None and now is not None and now[5] == sampled[5]:
                 return
             with path.open("r+b") as file:

@@ -18,6 +18,7 @@ from pytest_llmbench.cli.output import Output, Subparsers, tell
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.core.options import OPTIONS
+from pytest_llmbench.report.whole_file import write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -181,7 +182,7 @@ def _export(place: Place, arguments: argparse.Namespace) -> str:
         if kind == "parquet":
             _table(rows).to_parquet(output, index=False)
         else:
-            output.write_text(_text(rows, kind) + "\n", encoding="utf-8")
+            write_whole(output, f"{_text(rows, kind)}\n".encode())
     except OSError as error:
         raise HistoryError(f"{output}: cannot be written: {error.strerror or error}") from None
     return f"{formatting.counted(len(rows), 'verdict')} written to {output}"

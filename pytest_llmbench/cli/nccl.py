@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from pytest_llmbench.cli.output import Output, Subparsers
 from pytest_llmbench.cli.run_arguments import own_flags
+from pytest_llmbench.core.errors import RecordError
+from pytest_llmbench.report.whole_file import write_whole
 
 
 def add(commands: Subparsers) -> None:
@@ -40,9 +43,19 @@ def _nccl(arguments: argparse.Namespace) -> Output:
     trace = saved.read(paths)
     other = saved.read([against]) if against else None
     if arguments.save:
-        saved.save(trace, arguments.save)
+        _save(saved.document(trace), arguments.save)
     found = changes.compare(trace, other) if other else None
     code = 1 if found and found.changes else 0
     if arguments.format == "json":
         return Output(json.dumps(saved.document(trace, found), indent=1), code)
     return Output(text.changes(found, trace, other) if found and other else text.page(trace), code)
+
+
+def _save(document: dict[str, Any], path: Path) -> None:
+    """Write what a trace says, in the place of an older one; RecordError says why that cannot be."""
+    import json
+
+    try:
+        write_whole(path, (json.dumps(document, indent=1) + "\n").encode("ascii"))
+    except OSError as error:
+        raise RecordError(f"cannot write {path}: {error.strerror or error}") from error

@@ -124,14 +124,17 @@ def tables_read(path: Path) -> tuple[str, ...]:
 
 def file_tables(path: Path) -> dict[str, dict[str, object]]:
     """Return every table of a TOML file, by its dotted name, or every section of another."""
+    from pytest_llmbench.core.yamlfile.text import LARGEST_BYTES, read_text
+
+    text = read_text(path, "configuration file", LARGEST_BYTES, SettingsError)
     if path.suffix == ".toml":
         import tomllib
 
-        return dict(_tables(tomllib.loads(path.read_text(encoding="utf-8"))))
+        return dict(_tables(tomllib.loads(text)))
     import iniconfig  # pytest reads its files with it
 
     try:
-        return {name: dict(section) for name, section in iniconfig.IniConfig(str(path)).sections.items()}
+        return {name: dict(section) for name, section in iniconfig.IniConfig(str(path), data=text).sections.items()}
     except iniconfig.ParseError as error:
         raise ValueError(str(error)) from None
 
@@ -179,7 +182,7 @@ def shadowed_keys(path: Path) -> dict[str, list[str]]:
             continue
         try:
             keys = file_keys(beside)
-        except (OSError, ValueError):  # nobody reads it here
+        except (SettingsError, OSError, ValueError):  # nobody reads it here
             continue
         ours = [key for key in keys if key in INI_KEYS]
         if ours:

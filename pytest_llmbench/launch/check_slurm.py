@@ -7,12 +7,12 @@ import shlex
 import shutil
 from collections.abc import Iterator, Sequence
 from itertools import pairwise, takewhile
-from pathlib import Path
 from typing import Protocol
 
 from pytest_llmbench.core.errors import LaunchError, did_you_mean
 from pytest_llmbench.core.formatting import listed
 from pytest_llmbench.core.models.jobs import Cluster
+from pytest_llmbench.core.yamlfile.text import read_start
 from pytest_llmbench.launch.check_files import script_of
 from pytest_llmbench.launch.problems import Finding, Planned
 from pytest_llmbench.launch.rows import seconds_of
@@ -189,16 +189,8 @@ def directives(planned: Planned) -> list[str]:
     script = script_of(planned)
     if planned.spec.via != "sbatch" or script is None:
         return []
-    lines = _head(script).splitlines()
+    lines = read_start(script, HEAD).decode(errors="replace").splitlines()
     return [word for line in lines if line.startswith("#SBATCH") for word in _words(line.removeprefix("#SBATCH"))]
-
-
-def _head(script: Path) -> str:
-    try:
-        with script.open("rb") as file:
-            return file.read(HEAD).decode(errors="replace")
-    except OSError:
-        return ""
 
 
 def _words(line: str) -> list[str]:

@@ -16,6 +16,7 @@ from pytest_llmbench.core.models import TimedBy, Tolerance
 from pytest_llmbench.core.option_origins import Origins
 from pytest_llmbench.core.options import destination
 from pytest_llmbench.core.tolerance import merged, parse_fraction, parse_tolerances
+from pytest_llmbench.core.yamlfile.text import text_if_file
 from pytest_llmbench.pipeline.document_timing import by_document
 from pytest_llmbench.pipeline.launch.settings import LaunchSettings, resolve_launch
 from pytest_llmbench.pipeline.option_values import (
@@ -300,7 +301,7 @@ def _patterns(values: Mapping[str, Any], directory: Path) -> list[str]:
         path = directory / Path(one).expanduser()
         if path.suffix.lower() in SUITES:
             continue
-        if (text := _text(what, path)) is not None:
+        if (text := text_if_file(path, what, SettingsError)) is not None:
             lines = (line.partition("#")[0].strip() for line in text.splitlines())
             found = [line for line in lines if line]
             if not found:
@@ -311,14 +312,3 @@ def _patterns(values: Mapping[str, Any], directory: Path) -> list[str]:
         if not patterns[-1]:
             raise SettingsError(f"{what} is empty: give an id, a pattern, a file or all")
     return patterns
-
-
-def _text(what: str, path: Path) -> str | None:
-    """Return what stands in a file of patterns; None where there is no file of that name."""
-    try:
-        return path.read_text(encoding="utf-8")
-    except (PermissionError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", "not UTF-8")
-        raise SettingsError(f"{what}: {why}, expected a file of configurations, one a line") from error
-    except OSError:  # no file, a folder, or longer than a name may be
-        return None

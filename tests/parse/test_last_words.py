@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pytest_llmbench.ingest.parse.last_words import last_line
+from pytest_llmbench.ingest.parse.endings import last_line
 
 
 def test_the_last_line_of_a_log(tmp_path: Path) -> None:

@@ -6,14 +6,13 @@ The same document is what `--format json` prints.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from pytest_llmbench.core.errors import LogError, RecordError
+from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.ingest.nccl.changes import Comparison
 from pytest_llmbench.ingest.nccl.kinds import Kind
 from pytest_llmbench.ingest.nccl.read import read_trace
@@ -39,17 +38,6 @@ def document(trace: Trace, comparison: Comparison | None = None) -> dict[str, An
         listed = [change._asdict() for change in comparison.changes]
         told["comparison"] = {"scale": comparison.scale, "tolerance": comparison.tolerance, "changes": listed}
     return told
-
-
-def save(trace: Trace, path: Path) -> None:
-    """Write a trace, in the place of an older one; RecordError says why that cannot be."""
-    new = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        new.write_text(json.dumps(document(trace), indent=1) + "\n", encoding="ascii")
-        new.replace(path)
-    except OSError as error:
-        new.unlink(missing_ok=True)
-        raise RecordError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def read(paths: Sequence[Path]) -> Trace:

@@ -6,8 +6,11 @@ import re
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
+from pytest_llmbench.core import formatting
+from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.models import Ending, Segment
 from pytest_llmbench.ingest.parse.cause import FAILURES, ORDERLY, PLACES, decided
 from pytest_llmbench.ingest.parse.dropped import printable
@@ -15,10 +18,14 @@ from pytest_llmbench.ingest.parse.ranks import rank_of
 from pytest_llmbench.ingest.parse.records import line_stop
 from pytest_llmbench.ingest.parse.scan import REACH_BACK, Hit, Window
 from pytest_llmbench.ingest.parse.tracebacks import HEAD, Traceback, Tracebacks
+from pytest_llmbench.ingest.sources.local import File
 
 SLURM = rb"error: \*\*\* (?:JOB|STEP) \S{1,99} (?:ON \S{1,99} )?CANCELLED "
 XIDS = rb"(?:48|64|74|79|94|95|119|120|140|14[4-9]|150)"
 """The driver's errors that hardware causes; others (13, 31, 43, 45) are mostly those of the program."""
+
+LINE_LENGTH, LAST_BYTES = 200, 8192
+"""Of a last line that is shown, and of the end of a log in which it is looked for."""
 
 PATTERNS = {
     "time-limit": SLURM + rb".{0,99}DUE TO TIME LIMIT",
@@ -224,3 +231,16 @@ def _rank_words(rank: str) -> str:
         return f"rank {found[1]}"
     task = re.match(r"(\d+)(?: |$)", rank)
     return f"task {task[1]}" if task else rank
+
+
+def last_line(log: Path) -> str:
+    """Return the last line of a log that is not empty: what it says where its run died without a word about it.
+
+    An empty text where there is none, or where the log cannot be read.
+    """
+    try:
+        with File(log) as file:
+            lines = file.read(max(0, file.size - LAST_BYTES), file.size).decode(errors="replace").splitlines()
+    except LogError:
+        return ""
+    return next((formatting.printable(text.strip())[:LINE_LENGTH] for text in reversed(lines) if text.strip()), "")

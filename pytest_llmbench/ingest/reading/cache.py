@@ -20,7 +20,8 @@ from pathlib import Path
 from stat import S_ISREG
 
 from pytest_llmbench.core.models import RegexDialect
-from pytest_llmbench.ingest.reading.file_reading import Said, State, Wanted, state_of
+from pytest_llmbench.ingest.reading.file_reading import Said, Wanted
+from pytest_llmbench.ingest.sources.local import State, state_of
 
 Known = dict[tuple[str, bool], tuple[State, Said]]
 """By file, which is a Wanted or equal to one, the state in which it was read, and what it said."""

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.models import Ending, FoundRun, ParsedLog, RegexDialect
-from pytest_llmbench.ingest.reading.file_reading import Said, State, Wanted, read_file
-from pytest_llmbench.ingest.sources.compressed import HEAD, Stream, method_of
+from pytest_llmbench.ingest.reading.file_reading import Said, Wanted, read_file
+from pytest_llmbench.ingest.sources.compressed import Stream, is_compressed
+from pytest_llmbench.ingest.sources.local import State
 from pytest_llmbench.ingest.sources.stores import Stores
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ class Reading:
         from pytest_llmbench.ingest.parse.read import LARGE
         from pytest_llmbench.ingest.reading.worker_pool import read_batches
 
-        alone = {one for one, size in sizes.items() if one.is_log and size >= LARGE and not _is_compressed(one.path)}
+        alone = {one for one, size in sizes.items() if one.is_log and size >= LARGE and not is_compressed(one.path)}
         shared = {one: size for one, size in sizes.items() if one not in alone}
         kept: dict[Wanted, tuple[State, Said]] = {}
         done = Done(0, len(sizes), 0, sum(sizes.values()))
@@ -151,14 +152,6 @@ def _size(path: str) -> int:
         return os.stat(path).st_size
     except OSError:  # reading it says why
         return 0
-
-
-def _is_compressed(path: str) -> bool:
-    try:
-        with open(path, "rb") as file:
-            return bool(method_of(file.read(HEAD)))
-    except OSError:
-        return False
 
 
 def _wanted(path: Path, *, is_log: bool) -> Wanted:

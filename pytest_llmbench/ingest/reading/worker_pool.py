@@ -18,7 +18,8 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import IO, TYPE_CHECKING, TypeAlias
 
-from pytest_llmbench.ingest.reading.file_reading import Said, State, Wanted, read_file
+from pytest_llmbench.ingest.reading.file_reading import Said, Wanted, read_file
+from pytest_llmbench.ingest.sources.local import State
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import RegexDialect

@@ -168,3 +168,12 @@ def _gathered(parts: Iterable[bytes]) -> Iterator[bytes]:
             kept, size = [], 0
     if size:
         yield b"".join(kept)
+
+
+def is_compressed(path: str) -> bool:
+    """Whether a file of this machine begins like a compressed one; not so where it cannot be opened."""
+    try:
+        with open(path, "rb") as file:
+            return method_of(file.read(HEAD)) is not None
+    except OSError:
+        return False

@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import errno
 import os
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from stat import S_ISREG
 from types import TracebackType
+from typing import TypeAlias
 
 from pytest_llmbench.core.errors import LogError
 
 BLOCK = 1 << 20
+
+State: TypeAlias = tuple[int, ...]
+"""Size, inode, device, time of the last writing and of the last change of anything (ns), checksum of samples.
+
+No program sets the time of the last change: what was copied with the times of another file, or restored from a backup,
+has a new one. Where a file system keeps none, or clocks were set back, the samples tell.
+"""
+
+SAMPLES = range(512, 4097)
+"""How many bytes the samples at both ends of a file have, a sixteenth of it; there are two short ones between them."""
+SHORT_SAMPLE = 256
 
 _CHANGED = "changed while it was read ({what}): read it again when nobody writes it"
 
@@ -105,3 +118,28 @@ def blocks(path: Path) -> Iterator[bytes]:
 
 def _unreadable(path: Path, error: OSError) -> LogError:
     return LogError(f"cannot read {path}: {error.strerror or error}")
+
+
+def state_of(path: str) -> State | None:
+    """Return the state of a file; None where it cannot be opened, or is nothing that can be read again."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            found = os.fstat(handle)
+            size = found.st_size
+            sample = min(max(SAMPLES[0], size // 16), SAMPLES[-1])
+            check = zlib.crc32(os.pread(handle, sample, 0))
+            if size > sample:
+                check = zlib.crc32(os.pread(handle, SHORT_SAMPLE, size // 3), check)
+                check = zlib.crc32(os.pread(handle, SHORT_SAMPLE, size * 2 // 3), check)
+                check = zlib.crc32(os.pread(handle, sample, size - sample), check)
+        finally:
+            os.close(handle)
+    except OSError:
+        return None
+    return (*file_numbers(found), check)
+
+
+def file_numbers(status: os.stat_result) -> State:
+    """Return what the operating system says of the state of a file."""
+    return status.st_size, status.st_ino, status.st_dev, status.st_mtime_ns, status.st_ctime_ns

@@ -242,7 +242,7 @@ def _ending(job: Job, run: Run) -> tuple[Blame, str]:
 
 
 def _told_by_log(run: Run) -> tuple[Blame, str]:
-    from pytest_llmbench.ingest.parse.last_words import last_line
+    from pytest_llmbench.ingest.parse.endings import last_line
     from pytest_llmbench.launch.states import blame_of
 
     attempt = run.attempts[-1]
