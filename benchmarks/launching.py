@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 
 from clusters import Cluster, missing, running
 from fake_recipe import write_recipe

@@ -22,12 +22,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-sys.path.extend(str(Path(__file__).resolve().parents[1] / name) for name in ("examples", "tests", "benchmarks"))
-
-import same_inputs
-from shared_data import SHARED
-
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.extend(str(ROOT / name) for name in ("examples", "tests/support", "benchmarks"))
+
+import same_inputs  # noqa: E402
+from shared_data import SHARED  # noqa: E402
+
 READ = ROOT / "benchmarks" / "same_reading.py"
 SHOWN, WIDTH = 10, 160
 WHOLE = 900

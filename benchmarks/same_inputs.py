@@ -12,14 +12,14 @@ from pathlib import Path
 from random import Random
 
 import zstandard
+from ending_lines import CAUSES, LINES
 from generator.__main__ import shipped
 from generator.experiments import write_experiments
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
-from parse.damages import DAMAGES, ENCODINGS, HARMLESS, Damage
-from parse.strategies import NAMES, NOISE, written
-from parse.test_endings import CAUSES, LINES
-from parse.written import nemo2_run
+from log_damages import DAMAGES, ENCODINGS, HARMLESS, Damage
+from log_strategies import NAMES, NOISE, written
+from written_logs import nemo2_run
 
 from pytest_llmbench.ingest.parse import checkpoints, endings, facts
 from pytest_llmbench.ingest.parse.dialect_table import DIALECTS

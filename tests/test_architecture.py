@@ -16,33 +16,19 @@ import pytest
 import pytest_llmbench
 
 PACKAGE = Path(pytest_llmbench.__file__).parent
-STAGES = {"baseline", "discover", "parse", "measure", "judge", "report", "launch", "history"}
-SHARED = {
-    "ci",
-    "models",
-    "errors",
-    "wording",
-    "tolerance",
-    "acceptance",
-    "robust",
-    "quantities",
-    "jobs",
-    "yamlfile",
-    "dialects",
-    "patterns",
-    "files",
-}
-KNOW_PYTEST = {
-    "plugin.py",
-    "starting.py",
-    "hooks.py",
-    "stash.py",
-    "collection.py",
-    "selection.py",
-    "launch_session.py",
-    "fixtures.py",
-    "suite",
-}
+FLOORS = {"core": 1, "pipeline": 4} | dict.fromkeys(("plugin", "suite", "cli"), 5)
+FLOORS |= dict.fromkeys(("ingest", "measure", "judge", "launch", "history", "baseline", "report"), 3)
+"""docs/architecture.md draws them: an import goes to a lower floor or stays in its room."""
+
+FACES = {"pytest": ("plugin", "suite"), "_pytest": (), "argparse": ("cli",)}
+"""Which rooms know a program that people start."""
+
+OPENS = ("ingest/sources/", "ingest/reading/cache.py", "core/yamlfile/")
+"""What reads files of users, and the cache of what was read."""
+KEEPS = ("report/", "baseline/", "history/", "launch/")
+"""What keeps files of its own, and reads them back."""
+FILE_CALLS = {"open", "read_text", "read_bytes", "write_text", "write_bytes", "mkdir", "mkstemp", "scandir"}
+
 HEAVY = {
     "yaml",
     "numpy",
@@ -76,27 +62,63 @@ def modules() -> list[Path]:
     return sorted(PACKAGE.rglob("*.py"))
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_stages_share_models_and_errors_and_never_import_each_other(path: Path) -> None:
-    stage = path.relative_to(PACKAGE).parts[0]
-    ours = [name.split(".") for name in imports(path) if name.startswith("pytest_llmbench.")]
-    if stage in STAGES:
-        assert {parts[1] for parts in ours} <= {stage} | SHARED
-    if stage not in KNOW_PYTEST:
-        assert not [name for name in imports(path) if name.split(".")[0] in ("pytest", "_pytest")]
-    assert not [name for name in imports(path) if name.split(".")[0] == "_pytest"]
+EVERY_MODULE = pytest.mark.parametrize("path", modules(), ids=lambda path: path.relative_to(PACKAGE).as_posix())
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
+@EVERY_MODULE
+def test_an_import_goes_to_a_lower_floor_or_stays_in_its_room(path: Path) -> None:
+    names = [name.split(".") for name in imports(path) if name.startswith("pytest_llmbench.")]
+    if path.parent == PACKAGE:
+        assert path.name == "__init__.py"
+        assert names == []
+        return
+    room = path.relative_to(PACKAGE).parts[0]
+    others = {name[1] for name in names} - {room, "__version__"}
+    assert {other for other in others if FLOORS[other] >= FLOORS[room]} == set()
+
+
+@EVERY_MODULE
+def test_a_program_that_people_start_is_known_to_its_face_alone(path: Path) -> None:
+    room = path.relative_to(PACKAGE).parts[0]
+    known = {name.split(".")[0] for name in imports(path)}
+    assert {name for name, rooms in FACES.items() if name in known and room not in rooms} == set()
+
+
+@EVERY_MODULE
+def test_files_are_opened_in_few_places(path: Path) -> None:
+    if path.relative_to(PACKAGE).as_posix().startswith(OPENS + KEEPS):
+        return
+    calls = (node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call))
+    texts = {ast.unparse(call) for call in calls if _method(call) in FILE_CALLS}
+    assert {text for text in texts if "os.devnull" not in text} == set()
+
+
+def _method(call: ast.Call) -> str:
+    """Return the name of the method that is called; also `open` as a function."""
+    if isinstance(call.func, ast.Attribute):
+        return call.func.attr
+    return "open" if isinstance(call.func, ast.Name) and call.func.id == "open" else ""
+
+
+def test_every_room_stands_on_a_floor() -> None:
+    assert {path.relative_to(PACKAGE).parts[0] for path in modules() if path.parent != PACKAGE} == FLOORS.keys()
+
+
+def test_a_session_that_judges_loads_no_library_that_it_does_not_use() -> None:
+    """What a command line or a report needs is loaded where it is used."""
+    rooms = ("plugin.configure", "plugin.hooks", "pipeline.evaluate", "pipeline.launch.launch_session", "cli.main")
+    loads = "; ".join(f"import pytest_llmbench.{room}" for room in rooms)
+    unused = HEAVY - {"numpy", "sqlite3", "ahocorasick_rs", "multiprocessing"}
+    code = f"import sys; {loads}; print(sorted({unused!r} & sys.modules.keys()))"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
+
+
+@EVERY_MODULE
 def test_a_constant_is_assigned_once(path: Path) -> None:
     """The second one would take the place of the first without a word, as it once did."""
     assigned = [node for node in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(node, ast.Assign)]
     names = [ast.unparse(target) for node in assigned for target in node.targets]
     assert len(names) == len(set(names))
-
-
-def test_the_rule_looks_at_every_stage() -> None:
-    assert {path.parent.name for path in modules()} >= STAGES
 
 
 PROBE = """

@@ -9,19 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shared_data import shared
+from shipped_documents import DOCUMENTS, recipe, text_of
 
 from pytest_llmbench.baseline.locate import shipped_baselines
-from pytest_llmbench.baseline.read import read_file, read_recipe, read_recipes
-from pytest_llmbench.core.models import Baseline, Recipe, Window
+from pytest_llmbench.baseline.read import read_file, read_recipes
+from pytest_llmbench.core.models import Baseline, Window
 
-DOCUMENTS = {
-    "grok1/24.11": "000_e0e04c4c085ed8d6.txt",
-    "maxtext_llama2/24.11": "001_74aabd83c4a30565.txt",
-    "grok1/25.05": "002_e4d1b25d7aef7166.txt",
-    "nemotron4/25.01": "003_6c8318a40332ad32.txt",
-    "llama3.1/25.04": "004_a73f50c75f1f041c.txt",
-}
 ROWS = {
     "Training step time": "step_time",
     "Throughput in tokens": "tokens_per_second",
@@ -29,14 +22,6 @@ ROWS = {
     "Time to train 1T": "days_to_1t",
 }
 COLUMNS = {"SeqLen": "sequence_length", "Layers": "layers", "MBS": "mbs", "GBS": "gbs", "GA": "ga"}
-
-
-def recipe(name: str) -> Recipe:
-    return read_recipe(shipped_baselines() / f"{name}.yaml")
-
-
-def text_of(name: str) -> str:
-    return shared(f"recipes/{DOCUMENTS[name]}").read_text()
 
 
 def split(line: str) -> list[str]:

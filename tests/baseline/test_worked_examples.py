@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from baseline.test_shipped import DOCUMENTS, recipe, text_of
+from shipped_documents import DOCUMENTS, recipe, text_of
 
 from pytest_llmbench.baseline.lint import at_printed_precision
 from pytest_llmbench.core import throughput

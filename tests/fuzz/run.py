@@ -107,7 +107,7 @@ def inside(target: str, options: Sequence[str]) -> None:
 
 def main() -> int:
     """Run the command and return its exit status: 0, 1 with findings, 2 where it cannot run."""
-    sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "examples")]
+    sys.path[:0] = [str(ROOT / name) for name in (".", "tests/support", "tests", "examples")]
     arguments, options = parser().parse_known_args()
     if find_spec("atheris") is None:
         print("fuzzing needs atheris: `pip install --group fuzz`, with Python 3.11 to 3.13 on Linux", file=sys.stderr)

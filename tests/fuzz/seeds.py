@@ -17,7 +17,7 @@ from generator import lines
 from generator.metadata import LAUNCHERS, metadata_text
 from generator.plan import Plan
 from generator.runs import own_job
-from parse.strategies import FRAMEWORKS, write
+from log_strategies import FRAMEWORKS, write
 
 from pytest_llmbench.baseline.locate import shipped_baselines
 from pytest_llmbench.baseline.read import baseline_files, read_recipe

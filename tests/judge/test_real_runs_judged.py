@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 FEWEST = 30
 
 KNOWN = {
-    # (log, part): steps, as tests/parse/test_real_logs.py counts them
+    # (log, part): steps, as tests/ingest/parse/test_real_logs.py counts them
     ("evo2_slow_after_checkpoint_excerpt.out", 1): 100,
     ("geneformer_500_steps.out", 1): 500,
     ("cpu_2024_12_50_steps.out", 1): 50,

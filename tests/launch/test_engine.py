@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launch.specs import START, Clock, ended, job_spec, running, waiting
+from job_specs import START, Clock, ended, job_spec, running, waiting
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobSpec, JobStatus, Phase

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from launch.shipped import CALLER, CLUSTER, baseline, facts, spec
+from shipped_specs import CALLER, CLUSTER, baseline, facts, spec
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models.jobs import Cluster, Command, Installed, JobSpec, LaunchFacts, Purpose

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from launch.shipped import facts, recipe
+from shipped_specs import facts, recipe
 
 from pytest_llmbench.core.models.jobs import Checkpointing, Command, Profiling
 from pytest_llmbench.launch.facts import facts_of

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from launch.shipped import baseline, facts, recipe
+from shipped_specs import baseline, facts, recipe
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models.jobs import Cluster, Installed

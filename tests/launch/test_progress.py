@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from launch.specs import START, Clock, ended, job, running, waiting
+from job_specs import START, Clock, ended, job, running, waiting
 
 from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobStatus, Phase, Purpose
 from pytest_llmbench.launch.progress import Progress, duration, fitted, summary

@@ -10,7 +10,7 @@ from urllib.parse import quote, quote_plus
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from launch.shipped import CALLER, spec
+from shipped_specs import CALLER, spec
 
 from pytest_llmbench.launch.redaction import redacted, secret_names, secret_values, shown
 

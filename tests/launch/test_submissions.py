@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from launch.specs import job
+from job_specs import job
 
 from pytest_llmbench.launch.submissions import (
     Submission,

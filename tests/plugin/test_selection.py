@@ -102,7 +102,7 @@ def test_two_workers_give_the_same_verdicts_and_read_no_log(
     pytester.makeconftest(
         """
         import pytest_llmbench.plugin.session
-        from pytest_llmbench.session import Session
+        from pytest_llmbench.plugin.session import Session
 
         def pytest_configure(config):
             if hasattr(config, "workerinput"):

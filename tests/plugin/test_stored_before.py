@@ -14,7 +14,7 @@ from sessions import Judge
 
 from pytest_llmbench.cli import main as cli
 
-STORED = Path(__file__).parents[1] / "stored"
+STORED = Path(__file__).parents[1] / "support" / "stored"
 """Two sessions of the program of 2026-11-22: one launched `good` and `slow`, one submitted `late` and went away."""
 
 SESSION, JOB = "20261122-1736-f821", "5-fake_late-24.11-h100-bf16-8"

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import zstandard
 from builders import BASELINE, KEY, NOW, evidence, log, run, segment, steps
-from files.written import archive
+from written_archives import archive
 
 from pytest_llmbench.core.models import Attempt, AttemptFiles, Case, Outcome, ParsedLog, Run, Status
 from pytest_llmbench.ingest.sources import local

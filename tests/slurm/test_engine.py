@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from clusters import Cluster
-from launch.specs import job_spec
+from job_specs import job_spec
 
 from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobSpec, Phase
 from pytest_llmbench.launch.engine import Engine, Next

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from clusters import Cluster
-from launch.shipped import baseline, facts
+from shipped_specs import baseline, facts
 
 from pytest_llmbench.core.models.jobs import Cluster as Described
 from pytest_llmbench.core.models.jobs import JobSpec

@@ -1,0 +1,117 @@
+"""`llmbench nccl`: what a trace says, and what changed since the one that was saved."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from nccl_traces import record, run
+
+from pytest_llmbench.cli.main import main
+from pytest_llmbench.ingest.nccl import saved
+from pytest_llmbench.ingest.nccl.read import read_trace
+
+PAGE = """\
+damaged: 2 records (3.2 %: 1 AllReduce, 1 other), in no number below
+communicators, one for each rank in it: 2 of 2 ranks
+
+operation              ranks  datatype          records      volume        mean
+AllGather                  2  float32                20     640 KiB      32 KiB
+AllReduce                  2  float32                40     160 KiB       4 KiB
+all                                                  60     800 KiB
+
+size of a buffer            records
+4 KiB to 8 KiB                   40  ########## AllReduce
+32 KiB to 64 KiB                 20  #####      AllGather
+
+A record is one rank's part of an operation. Volume is the size of its buffer:
+count x bytes of the datatype, x ranks for AllGather, whose count is the part
+of one rank.
+"""
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    path = tmp_path / "log.out"
+    path.write_text("".join(run()) + record()[:64] + "\n" + "Reduc: opCount 1\n")
+    return path
+
+
+def told(capsys: pytest.CaptureFixture[str], code: int, *arguments: object) -> str:
+    assert main(["nccl", *map(str, arguments)]) == code
+    captured = capsys.readouterr()
+    return captured.err if code == 2 else captured.out
+
+
+def test_the_page(capsys: pytest.CaptureFixture[str], trace: Path) -> None:
+    text = told(capsys, 0, trace)
+    assert text.partition("\n")[2] == PAGE
+    assert text.startswith(f"1 file, {trace.stat().st_size:,} bytes; 60 records of 2 ranks on 1 host\n")
+
+
+def test_json_holds_the_same_and_can_be_held_against(capsys: pytest.CaptureFixture[str], trace: Path) -> None:
+    values = json.loads(told(capsys, 0, trace, "--format", "json"))
+    assert (values["llmbench_nccl"], values["ranks"], values["damaged"]) == (1, 2, [["AllReduce", 1], ["other", 1]])
+    assert values["rows"][0] == {
+        "operation": "AllGather",
+        "nranks": 2,
+        "datatype": "float32",
+        "from_bytes": 32768,
+        "records": 20,
+        "bytes": 20 * 4096 * 4 * 2,
+    }
+
+
+@pytest.mark.parametrize("printed", [True, False], ids=["printed", "saved"])
+def test_what_was_saved_is_the_trace(capsys: pytest.CaptureFixture[str], trace: Path, printed: bool) -> None:
+    kept = trace.with_name("grok1-25.05.nccl.json")
+    kept.write_text("older")
+    text = told(capsys, 0, trace, *(["--format", "json"] if printed else ["--save", kept]))
+    if printed:
+        kept.write_text(text)
+    assert saved.read([kept]) == read_trace([trace])
+    assert sorted(path.name for path in trace.parent.iterdir()) == ["grok1-25.05.nccl.json", "log.out"]
+    assert told(capsys, 0, trace, "--against", kept).endswith("nothing changed\n")
+    assert told(capsys, 0, kept) == told(capsys, 0, trace)
+
+
+def test_a_change_is_told_and_is_exit_code_1(capsys: pytest.CaptureFixture[str], trace: Path) -> None:
+    other = trace.with_name("other.out")
+    other.write_text("".join(line.replace("AllGather", "ReduceScatter") for line in run(20)))
+    text = told(capsys, 1, trace, "--against", other)
+    assert "2 changes:\n  AllGather: new, 20 records\n  ReduceScatter: gone, had 40 records\n\nlook at:\n" in text
+    assert "; for each rank 0.5125 times as many:\n" in text
+    values = json.loads(told(capsys, 1, trace, "--against", other, "--format", "json"))
+    assert [change["operation"] for change in values["comparison"]["changes"]] == ["AllGather", "ReduceScatter"]
+
+
+def test_wrong_input_is_one_message(capsys: pytest.CaptureFixture[str], trace: Path) -> None:
+    missing = trace.with_name("missing.out")
+    assert told(capsys, 2, missing).startswith(f"llmbench: LOGS {missing} does not exist")
+    assert told(capsys, 2, trace, "--against", missing).startswith(f"llmbench: --against={missing} does not exist")
+    assert told(capsys, 2, trace, "--save", missing / "x").startswith(
+        f"llmbench: cannot write {missing}/x: No such file"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('{"llmbench_nccl": 1', "no whole JSON text"),
+        ('{"llmbench_nccl": 2}', "schema 2, and this version reads 1"),
+        ('{"llmbench_nccl": 1}', "KeyError: 'rows'"),
+        ('{"llmbench_nccl": 1, "rows": 7}', "TypeError"),
+        ('{"llmbench_nccl": 1, "rows": [{"operation": 7, "nranks": 1}]}', "found '7', expected str"),
+        ('{"llmbench_nccl": 1, "rows": [], "damaged": [[1]]}', "ValueError"),
+    ],
+)
+def test_a_saved_trace_that_cannot_be_read_says_why(
+    capsys: pytest.CaptureFixture[str], trace: Path, text: str, why: str
+) -> None:
+    kept = trace.with_name("kept.json")
+    kept.write_text(text)
+    error = told(capsys, 2, trace, "--against", kept)
+    assert error.startswith(f"llmbench: {kept} is no saved trace: ")
+    assert why in error
+    assert "save it again with `llmbench nccl LOG --save kept.json`" in error

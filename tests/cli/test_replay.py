@@ -1,0 +1,77 @@
+"""`llmbench replay`: what if the settings were others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_llmbench.cli.main import main
+from pytest_llmbench.core.models import AttemptFiles, ParsedLog
+from pytest_llmbench.ingest.reading.reader import Reading
+from pytest_llmbench.pipeline import find_runs
+
+EXAMPLES = str(Path(__file__).resolve().parents[2] / "examples" / "experiments")
+
+
+def told(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> list[str]:
+    assert main(["replay", *arguments, EXAMPLES]) == code
+    return capsys.readouterr().out.splitlines()
+
+
+def test_a_wider_tolerance_turns_red_to_green_and_says_which(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = told(capsys, "--tolerance=8%")
+    assert lines[0] == "turn from red:"
+    assert "INCONCLUSIVE -> INCONCLUSIVE" in lines[1]
+    assert "llama3.1_8b-25.04-h100-fp8-64" in lines[2]
+    assert "REGRESSION -> PASS" in lines[2]
+    assert lines[-1] == "3 of 82 items would change: 2 turn from red, 1 change otherwise"
+    assert all(len(line) < 80 for line in lines)
+
+
+def test_what_stays_as_red_as_it_was_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = told(capsys, "--tolerance=2%")
+    assert lines[0] == "change otherwise (nothing turns red, or from red):"
+    assert "PASS -> INCONCLUSIVE" in lines[1]
+
+
+def test_a_certificate_is_stricter(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = told(capsys, "--certify")
+    assert lines[0] == "turn red:"
+    assert any(line.startswith("  55 without a run: grok1_314b-24.11-h100") for line in lines)
+
+
+def test_the_same_settings_change_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert told(capsys, "--tolerance=5%") == ["0 of 82 items would change"]
+
+
+def test_the_logs_are_read_once(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Path] = []
+    parsed = find_runs._parsed
+
+    def counted(files: AttemptFiles, reading: Reading) -> ParsedLog:
+        read.append(files.log)
+        return parsed(files, reading)
+
+    monkeypatch.setattr(find_runs, "_parsed", counted)
+    told(capsys, "--tolerance=2%")
+    assert len(read) == len(set(read)) > 20
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "nothing to change: give one of --tolerance, --inconclusive"),
+        (["--tolerance=5"], "--tolerance=5: found '5', that is 500 %"),
+        (["--inconclusive=maybe"], "--inconclusive=maybe: expected literal, fail or skip"),
+        (["--baseline-release=25.50"], "--baseline-release=25.50: no baseline has it"),
+    ],
+)
+def test_what_cannot_be_used_is_told(capsys: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:
+    assert main(["replay", *arguments, EXAMPLES]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_nothing_judged_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["replay", "--tolerance=2%", str(tmp_path)]) == 1
+    assert "nothing was judged" in capsys.readouterr().out

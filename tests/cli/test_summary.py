@@ -1,0 +1,237 @@
+"""`llmbench summary`: the table that users of the recipes know."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from pytest_llmbench.cli.main import main
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "experiments"
+CLEAN = Path(
+    "experiments/pretrain_llama3.1_8b_bf16_8/pretrain_llama3.1_8b_bf16_8_1747036800/pretrain_llama3.1_8b_bf16_8",
+    "log-benchmark-benchmark.pretrain_llama3.1_8b_bf16_8_1530003_0.out",
+)
+WORKLOADS = str(EXAMPLES / "workloads")
+
+
+FACTS = (
+    *("framework", "dialect", "recipe", "size", "release", "gpu", "dtype", "gpus", "global_batch_size"),
+    *("micro_batch_size", "sequence_length", "total_steps", "tp", "pp", "cp", "ep", "etp", "dp", "vp", "fsdp"),
+)
+
+
+def rows(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, str]]:
+    assert main(["summary", *arguments, "--format", "csv"]) == 0
+    return list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+
+
+def test_each_run_is_a_line_with_status_mean_and_deviation(capsys: pytest.CaptureFixture[str]) -> None:
+    found = {row["job_id"]: row for row in rows(capsys, str(EXAMPLES))}
+    assert len(found) == 38
+    expected = {
+        "1640021": "Success",
+        "1640026": "Diverged",
+        "1388120": "Incomplete",
+        "1640040": "Profiled",
+        "1640041": "Traced",
+        "1530018": "Checkpoint load",
+        "2210007": "Success",
+    }
+    assert {job: found[job]["status"] for job in expected} == expected
+    clean = found["1640021"]
+    assert clean["configuration"] == "grok1_314b-25.05-gb200-bf16-128"
+    assert {found[job]["launcher"] for job in ("1640021", "1388120", "2210007")} == {
+        *("nemo-run", "sbatch", "configured-sbatch"),
+    }
+    assert float(clean["time_mean_s"]) == pytest.approx(7.325, rel=1e-4)
+    assert 0 < float(clean["time_std_s"]) < 0.1
+    assert float(clean["tflops_per_gpu_mean"]) == pytest.approx(1202.3, abs=0.5)
+
+
+def test_a_row_holds_what_a_baseline_file_asks_for(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of the configuration that a run is of; of another run what its own names and log say."""
+    found = {row["job_id"]: row for row in rows(capsys, str(EXAMPLES))}
+    assert {name: found["1640021"][name] for name in found["1640021"] if name in FACTS} == {
+        "framework": "NeMo-Run",
+        "dialect": "nemo2",
+        "recipe": "grok1",
+        "size": "314b",
+        "release": "25.05",
+        "gpu": "gb200",
+        "dtype": "bf16",
+        "gpus": "128",
+        "global_batch_size": "256",
+        "micro_batch_size": "1",
+        "sequence_length": "8192",
+        "total_steps": "50",
+        "tp": "4",
+        "pp": "1",
+        "cp": "1",
+        "ep": "8",
+        "etp": "4",
+        "dp": "32",
+        "vp": "1",
+        "fsdp": "",
+    }
+    other = found["2210007"]
+    assert other["configuration"] == ""
+    assert {name: other[name] for name in FACTS[:12]} == {
+        "framework": "nemo2",
+        "dialect": "nemo2",
+        "recipe": "grok1",
+        "size": "314b",
+        "release": "26.06",
+        "gpu": "gb200",
+        "dtype": "fp8",
+        "gpus": "128",
+        "global_batch_size": "256",
+        "micro_batch_size": "",
+        "sequence_length": "",
+        "total_steps": "50",
+    }
+
+
+def test_a_row_says_which_steps_its_numbers_are_of(capsys: pytest.CaptureFixture[str]) -> None:
+    found = {row["job_id"]: row for row in rows(capsys, str(EXAMPLES))}
+    assert [(found[job]["window"], found[job]["window_from"]) for job in ("1640021", "2210007", "1388120")] == [
+        *(("11-44", "baseline"), ("11-44", "default"), ("14-27", "last-half")),
+    ]
+    assert (found["1388120"]["reason"], found["1640021"]["reason"]) == ("incomplete", "")
+    assert "27 of 50" in found["1388120"]["because"]
+
+
+def test_json_holds_the_same_and_null_for_what_a_log_does_not_say(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["summary", str(EXAMPLES), "--format", "json"]) == 0
+    told = {row["job_id"]: row for row in json.loads(capsys.readouterr().out)}
+    assert told["1530003"]["tflops_per_gpu_mean"] is None
+    assert told["1640021"]["started"].startswith("2025-07-21")
+
+
+def test_the_table_reads_newest_first(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["summary", WORKLOADS]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split()[:3] == ["Run", "Job", "Status"]
+    assert lines[1].split() == [
+        "pretrain_grok1_314b_fp8_gpus128/1782972000/2210007",
+        "2210007",
+        "Success",
+        "5.298",
+        "0.026",
+        "1662.21",
+        "8.13",
+        "11-44",
+        "50",
+        "128",
+        "256",
+        "nemo2",
+    ]
+    traced = "8.140 0.492 1084.33 64.30 2-4 (last half) 5 512 1024 NeMo-Run"
+    assert " ".join(lines[4].split()).endswith(f" Traced {traced}")
+
+
+def test_another_window(capsys: pytest.CaptureFixture[str]) -> None:
+    (row,) = (row for row in rows(capsys, WORKLOADS, "--window", "0-0") if row["job_id"] == "1640021")
+    assert float(row["time_mean_s"]) > 8
+    assert (row["status"], row["window"], row["window_from"]) == ("Success", "0-0", "option")
+    with pytest.raises(SystemExit) as ended:
+        main(["summary", WORKLOADS, "--window", "44-11"])
+    assert ended.value.code == 2
+    assert "expected two step numbers such as 11-44" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["nowhere"], "LOGS nowhere does not exist"),
+        ([WORKLOADS, "--gpu", "h10"], "--gpu=h10: no baseline has it"),
+    ],
+)
+def test_wrong_input_is_one_message(capsys: pytest.CaptureFixture[str], arguments: list[str], told: str) -> None:
+    assert main(["summary", *arguments]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_folder_without_runs_says_so(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["summary", str(tmp_path)]) == 1
+    assert capsys.readouterr().out == "no training run was found\n"
+
+
+def test_what_was_skipped_is_told_beside_the_table(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    packed(tmp_path / "outer.tar", "inner.tar")
+    for form in ("table", "csv", "json"):
+        assert main(["summary", str(tmp_path), "--format", form]) == 1
+        told = capsys.readouterr()
+        assert "skipped" not in told.out
+        assert told.err.startswith("1 file skipped:\n  inner.tar: an archive in an archive is not opened")
+
+
+def test_attempts_before_the_one_that_counts_are_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (log,) = EXAMPLES.rglob("log-*_1640021_0.out")
+    text = log.read_text()
+    (tmp_path / log.name).write_text(text[: text.index("global_step: 13")])
+    (tmp_path / log.name.replace("_0.out", "_1.out")).write_text(text)
+    (row,) = rows(capsys, str(tmp_path))
+    assert (row["status"], row["attempts"]) == ("Success", "1 stopped after step 12; 2 finished, judged")
+    assert main(["summary", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.endswith(": attempt 1 stopped after step 12; 2 finished, judged\n")
+
+
+def test_of_several_finished_attempts_the_slowest_is_shown(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """As the gate judges it."""
+    (log,) = EXAMPLES.rglob("log-*_1640021_0.out")
+    text = log.read_text()
+    slow = re.sub(r"(?<=timing in s: )[\d.]+", lambda found: f"{float(found[0]) * 1.2:.4g}", text)
+    slow = re.sub(r"(?<=TFLOPS_per_GPU: )[\d.e+]+", lambda found: f"{float(found[0]) / 1.2:.4g}", slow)
+    (tmp_path / log.name).write_text(slow)
+    (tmp_path / log.name.replace("_0.out", "_1.out")).write_text(text)
+    (row,) = rows(capsys, str(tmp_path))
+    assert (row["status"], row["log"]) == ("Success", str(tmp_path / log.name))
+    assert float(row["time_mean_s"]) == pytest.approx(7.325 * 1.2, rel=1e-3)
+
+
+def test_a_log_that_cannot_be_read_is_not_one_without_steps(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    name = "log-x_llama3.1_8b_bf16_8_1_0.out"
+    Path(tmp_path, name).write_bytes(gzip.compress(b"step " * 99)[:-4] + b"....")
+    (row,) = rows(capsys, str(tmp_path))
+    assert row["status"].startswith("Unreadable: the gzip data of ")
+    assert (row["reason"], row["because"]) == ("unreadable", row["status"].removeprefix("Unreadable: "))
+    for attempt in (0, 1):
+        text = EXAMPLES.joinpath(CLEAN).read_bytes() if attempt == 0 else b"\x1f\x8b no gzip"
+        Path(tmp_path, f"log-x_llama3.1_8b_bf16_8_1_{attempt}.out").write_bytes(text)
+    (row,) = rows(capsys, str(tmp_path))
+    assert row["status"].startswith("Unreadable: the later attempt 1 cannot be read: the gzip data of ")
+
+
+def packed(path: Path, *names: str) -> None:
+    with tarfile.open(path, "w") as archive:
+        for name in names:
+            archive.addfile(tarfile.TarInfo(name))
+
+
+def test_names_that_are_no_text_are_escaped(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    folder = os.fsdecode(os.fsencode(tmp_path) + b"/\xff\x1b[31m")
+    os.mkdir(folder)
+    step = "completed step: 0, seconds: 1.000, TFLOP/s/device: 1.000, Tokens/s/device: 1.000, loss: 1.000\n"
+    Path(folder, "log-x_1_0.out").write_text(step)
+    for form in ("table", "csv", "json"):
+        assert main(["summary", str(tmp_path), "--format", form]) == 0
+        assert "\x1b" not in capsys.readouterr().out
+
+
+def test_a_full_disk_is_one_message() -> None:
+    command = [sys.executable, "-Im", "pytest_llmbench.cli.main", "summary", WORKLOADS]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("llmbench: the output cannot be written: No space left on device")

@@ -1,0 +1,325 @@
+"""The files of examples/ci: their commands run, and do what the files say they do.
+
+In the place of what installs the plugin `.venv` holds the plugin under test; the installation is tried with a wheel of
+its name, without an index.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import zipfile
+from collections.abc import Iterator
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pytest_llmbench.pipeline.option_values import parse_age
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+CI = EXAMPLES / "ci"
+CRON = str(CI / "cron.sh")
+LOGS = f"--llmb-logs={EXAMPLES / 'experiments'}"
+CURL = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+
+
+RECORDED = "grok1_314b-25.05-gb200-bf16-128"
+"""The configuration of which the cluster of these tests has a baseline of its own."""
+
+
+@pytest.fixture(scope="module")
+def baselines(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Baselines that were recorded as docs/ci.md says."""
+    folder = tmp_path_factory.mktemp("cluster")
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--rootdir={folder}", LOGS, "-k", RECORDED]
+    done = subprocess.run(
+        [*command, "--llmb-record=baselines"], cwd=folder, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder / "baselines"
+
+
+@pytest.fixture
+def home(tmp_path: Path, baselines: Path) -> Path:
+    """A folder with a `.venv` that holds the plugin under test, and with baselines of the cluster."""
+    programs = tmp_path / "home" / ".venv" / "bin"
+    programs.mkdir(parents=True)
+    for name, module in (("pytest", "pytest"), ("llmbench", "pytest_llmbench.cli.main")):
+        program = programs / name
+        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m {module} "$@"\n')
+        program.chmod(0o755)
+    shutil.copytree(baselines, tmp_path / "home" / "baselines")
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def hook() -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """The address of a webhook, and what was sent to it."""
+    received: list[dict[str, Any]] = []
+
+    class Hook(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            """Say nothing."""
+
+    server = HTTPServer(("127.0.0.1", 0), Hook)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/secret", received
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def shell(home: Path, command: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in the folder as CI does."""
+    path = {"PYTHONPATH": os.pathsep.join(sys.path), "LLMB_LOGS": str(EXAMPLES / "experiments"), "LLMB_HOME": str(home)}
+    path["LLMB_HISTORY"] = str(home / "history.db")
+    path["LLMB_REQUIRE"] = "nightly.txt"
+    path["LLMB_BASELINES"] = str(home / "baselines")
+    (home / "nightly.txt").write_text("llama3.1_8b-*-fp8-64\ngrok1_314b-25.05-gb200-fp8-512\n")
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(("GITHUB_", "CI_", "CHAT_"))}
+    return subprocess.run(
+        command,
+        cwd=home,
+        env={**plain, **path, **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+# --- GitHub -----------------------------------------------------------------------------------------------
+
+
+def github() -> dict[Any, Any]:
+    return dict(yaml.safe_load((CI / "github-actions.yml").read_text()))
+
+
+def step(name: str) -> dict[str, Any]:
+    (found,) = (one for one in github()["jobs"]["judge"]["steps"] if one.get("name") == name)
+    return dict(found)
+
+
+def test_the_workflow_is_one() -> None:
+    found = github()
+    assert set(found) == {"name", True, "permissions", "concurrency", "jobs"}  # YAML 1.1 reads `on` as true
+    assert set(found[True]) == {"schedule", "workflow_dispatch"}
+    (job,) = found["jobs"].values()
+    assert set(job) == {"runs-on", "timeout-minutes", "env", "steps"}
+    for one in job["steps"]:
+        assert set(one) <= {"uses", "name", "run", "if", "env", "with"}
+        assert ("uses" in one) is not ("run" in one)
+        assert re.fullmatch(r"actions/[a-z-]+@v\d+", one.get("uses", "actions/none@v0"))
+        assert "${{" not in one.get("run", ""), "an expression in a script runs what it holds"
+
+
+def test_what_tells_and_keeps_a_red_night_runs_after_it() -> None:
+    after = [one for one in github()["jobs"]["judge"]["steps"] if one.get("if") == "always()"]
+    assert [one.get("name") or one["uses"] for one in after] == ["Tell the chat", "actions/upload-artifact@v4"]
+
+
+@CURL
+def test_the_steps_of_github_judge_and_tell(home: Path, hook: tuple[str, list[dict[str, Any]]]) -> None:
+    address, received = hook
+    summary = home / "summary.md"
+    job = {
+        "LLMB_MAX_AGE": "9000d",
+        "GITHUB_ACTIONS": "true",
+        "GITHUB_STEP_SUMMARY": str(summary),
+        "GITHUB_SERVER_URL": "https://github.com",
+        "GITHUB_REPOSITORY": "a/b",
+        "GITHUB_RUN_ID": "7",
+    }
+    done = shell(home, ["bash", "-e", "-c", step("Judge")["run"]], **job)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "::error title=REGRESSION llama3.1_8b-25.04-h100-fp8-64" in done.stdout
+    assert "::error title=MISSING grok1_314b-25.05-gb200-fp8-512" in done.stdout
+    assert summary.read_text().startswith("### llmbench: red")
+    assert (home / "reports" / "junit.xml").exists()
+    done = shell(home, ["bash", "-e", "-c", step("Tell the chat")["run"]], CHAT_WEBHOOK=address, **job)
+    assert done.returncode == 0, done.stderr
+    (sent,) = received
+    assert sent["text"].startswith("llmbench RED, ")
+    assert sent["text"].endswith("\nhttps://github.com/a/b/actions/runs/7")
+
+
+def test_without_a_webhook_nothing_is_told(home: Path) -> None:
+    assert shell(home, ["bash", "-e", "-c", step("Tell the chat")["run"]], CHAT_WEBHOOK="").returncode == 0
+
+
+# --- GitHub and GitLab ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["github-actions.yml", "gitlab-ci.yml"])
+def test_the_run_of_last_night_never_stands_for_one_of_tonight(name: str) -> None:
+    (age,) = re.findall(r"LLMB_MAX_AGE: (\S+)", (CI / name).read_text())
+    assert parse_age(age) < timedelta(days=1)
+
+
+@pytest.mark.parametrize("name", ["github-actions.yml", "gitlab-ci.yml", "cron.sh"])
+def test_each_judges_against_the_clusters_own_baselines_and_fails_for_a_trend(name: str) -> None:
+    text = (CI / name).read_text()
+    assert text.count("--llmb-trend=fail") == 1
+    assert re.search(r'--llmb-baselines=("\$LLMB_BASELINES"|baselines) --llmb-against=recorded', text)
+
+
+def test_a_folder_without_baselines_opens_no_gate(home: Path) -> None:
+    shutil.rmtree(home / "baselines")
+    (home / "baselines").mkdir()
+    done = shell(home, ["bash", "-e", "-c", step("Judge")["run"]], LLMB_MAX_AGE="9000d")
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "expected baseline files" in done.stderr
+
+
+def installation(name: str) -> str:
+    """Return the commands with which a file installs the plugin."""
+    if name == "cron.sh":
+        lines = re.findall(r"^#   (python3 -m venv .*|\.venv/bin/pip .*)$", (CI / name).read_text(), re.MULTILINE)
+        return "\n".join(lines).replace("file:///lustre/llmb/pytest_llmbench-0.1.0-py3-none-any.whl", "$LLMB_PACKAGE")
+    if name == "github-actions.yml":
+        return str(step("Install")["run"])
+    ((_, job),) = yaml.safe_load((CI / name).read_text()).items()
+    return "\n".join(job["before_script"])
+
+
+@pytest.mark.parametrize("name", ["github-actions.yml", "gitlab-ci.yml", "cron.sh"])
+def test_the_installation_asks_no_index_for_the_package(tmp_path: Path, name: str) -> None:
+    """Whoever registers the name there would decide what the gate runs."""
+    wheel = tmp_path / "pytest_llmbench-0.1.0-py3-none-any.whl"
+    told = (
+        "Metadata-Version: 2.1\nName: pytest-llmbench\nVersion: 0.1.0\nProvides-Extra: history\nProvides-Extra: html\n"
+    )
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("pytest_llmbench/__init__.py", "")
+        archive.writestr("pytest_llmbench-0.1.0.dist-info/METADATA", told)
+        archive.writestr("pytest_llmbench-0.1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        archive.writestr("pytest_llmbench-0.1.0.dist-info/RECORD", "")
+    environment = {**os.environ, "LLMB_PACKAGE": wheel.as_uri(), "PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull}
+    environment["PATH"] = f"{Path(sys.base_prefix) / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-e", "-c", installation(name)],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert list((tmp_path / ".venv").rglob("site-packages/pytest_llmbench/__init__.py"))
+
+
+# --- GitLab -----------------------------------------------------------------------------------------------
+
+
+@CURL
+def test_the_job_of_gitlab_judges_and_tells(home: Path, hook: tuple[str, list[dict[str, Any]]]) -> None:
+    address, received = hook
+    ((name, job),) = yaml.safe_load((CI / "gitlab-ci.yml").read_text()).items()
+    assert name == "llm-benchmarks"
+    assert set(job) <= {"stage", "tags", "rules", "variables", "before_script", "script", "after_script", "artifacts"}
+    assert job["artifacts"]["when"] == "always"
+    done = shell(home, ["bash", "-e", "-c", "\n".join(job["script"])], LLMB_MAX_AGE="9000d")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert (home / job["artifacts"]["reports"]["junit"]).exists()
+    assert (home / "reports" / "llmb.html").exists()
+    assert (home / "history.db").exists()
+    told = {"CHAT_WEBHOOK": address, "CI_JOB_URL": "https://gitlab/a/-/jobs/7"}
+    done = shell(home, ["bash", "-e", "-c", "\n".join(job["after_script"])], **told)
+    assert done.returncode == 0, done.stderr
+    assert received[0]["text"].endswith("\nhttps://gitlab/a/-/jobs/7")
+
+
+def test_both_servers_keep_what_is_written() -> None:
+    ((_, job),) = yaml.safe_load((CI / "gitlab-ci.yml").read_text()).items()
+    upload = github()["jobs"]["judge"]["steps"][-1]["with"]
+    assert job["artifacts"]["paths"] == [upload["path"]] == ["reports"]
+
+
+# --- cron -------------------------------------------------------------------------------------------------
+
+
+def reports(home: Path) -> Path:
+    (found,) = (home / "reports").iterdir()
+    return found
+
+
+@CURL
+def test_a_red_night_keeps_its_reports_tells_and_ends_with_one(
+    home: Path, hook: tuple[str, list[dict[str, Any]]]
+) -> None:
+    address, received = hook
+    done = shell(home, [CRON, LOGS], CHAT_WEBHOOK=address)
+    assert done.returncode == 1, done.stderr
+    kept = reports(home)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d{6}", kept.name)
+    assert {path.name for path in kept.iterdir()} == {"junit.xml", "llmb.json", "llmb.html", "output.txt", "chat.json"}
+    first, *_, last = done.stdout.splitlines()
+    assert first.startswith("llmbench RED, ")
+    assert last == f"{kept}/output.txt"
+    assert received[0]["text"].splitlines() == done.stdout.splitlines()
+    assert address not in "".join(path.read_text() for path in kept.iterdir())
+
+
+def test_a_green_night_ends_with_nought(home: Path) -> None:
+    done = shell(home, [CRON, LOGS, "-k", "grok1_314b-25.05-gb200-bf16-128"])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("llmbench GREEN, ")
+    assert {path.name for path in reports(home).iterdir()} == {"junit.xml", "llmb.json", "llmb.html", "output.txt"}
+
+
+@CURL
+def test_a_night_that_does_not_begin_is_told_too(home: Path, hook: tuple[str, list[dict[str, Any]]]) -> None:
+    address, received = hook
+    done = shell(home, [CRON, LOGS, "--llmb-tolerance=much"], CHAT_WEBHOOK=address)
+    assert done.returncode == 4
+    assert done.stdout.splitlines()[0] == "llmbench ERROR (exit code 4)"
+    assert received == [{"text": "llmbench ERROR (exit code 4)"}]
+
+
+@CURL
+def test_a_chat_that_does_not_answer_changes_nothing(home: Path) -> None:
+    done = shell(home, [CRON, LOGS, "-k", "grok1_314b-25.05-gb200-bf16-128"], CHAT_WEBHOOK="http://127.0.0.1:9/secret")
+    assert done.returncode == 0
+    assert "the chat was not told" in done.stderr
+
+
+def test_two_nights_never_run_at_once(home: Path) -> None:
+    with (home / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = shell(home, [CRON, LOGS])
+    assert done.returncode == 75
+    assert "the last night still runs" in done.stderr
+    assert not (home / "reports").exists()
+
+
+def test_cron_needs_to_know_its_folder(home: Path) -> None:
+    done = shell(home, ["env", "-u", "LLMB_HOME", CRON])
+    assert done.returncode != 0
+    assert "LLMB_HOME: the folder with cluster.yaml and .venv" in done.stderr
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
+@pytest.mark.parametrize("script", ["cron.sh", "Install", "Judge", "Tell the chat"])
+def test_shellcheck_finds_nothing(script: str) -> None:
+    text = Path(CRON).read_text() if script.endswith(".sh") else step(script)["run"]
+    done = subprocess.run(
+        ["shellcheck", "--shell=bash", "-"], input=text, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stdout

@@ -1,0 +1,25 @@
+"""Trees of tiny files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import pytest
+from written_trees import Tree
+
+
+@pytest.fixture
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Tree:
+    """Return a function that writes files by relative path into a new folder, whose name says nothing of a run."""
+
+    def write(files: Mapping[str, str] | Iterable[str]) -> Path:
+        root = tmp_path_factory.mktemp("tree")
+        texts = files if isinstance(files, Mapping) else dict.fromkeys(files, "")
+        for name, text in texts.items():
+            path = root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        return root
+
+    return write

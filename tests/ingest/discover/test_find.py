@@ -1,0 +1,798 @@
+"""Finding runs: jobs and attempts, what is left out and why, and whatever a file system can hold."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from shared_data import shared
+from written_trees import Tree
+
+from pytest_llmbench.core.models import Discovery, FoundRun, Reason, Remains
+from pytest_llmbench.ingest.discover.find import find_runs
+
+NAME = "pretrain_grok1_314b_bf16_256"
+INNER = f"{NAME}/{NAME}_1744407969/{NAME}"
+LOG = f"experiments/{INNER}/log-a-b.{NAME}_388660_0.out"
+
+
+def found(root: Path) -> dict[str, list[str]]:
+    """The logs of each run by its id."""
+    return {run.id: [attempt.log.name for attempt in run.attempts] for run in find_runs([root]).runs}
+
+
+def only(discovery: Discovery) -> FoundRun:
+    (run,) = discovery.runs
+    return run
+
+
+def reasons(discovery: Discovery) -> dict[str, str]:
+    return {path.name: why for path, why in discovery.ignored}
+
+
+def metadata(**sections: dict[str, object]) -> str:
+    return "\n".join(f"{name}: {values}" for name, values in sections.items())
+
+
+# --- jobs and attempts ------------------------------------------------------------------------------------
+
+
+def test_restarts_are_attempts_of_one_run_in_their_order(tree: Tree) -> None:
+    logs = [f"experiments/{INNER}/log-a-b.{NAME}_388660_{restart}.out" for restart in (0, 2, 10)]
+    run = only(find_runs([tree(reversed(logs))]))
+    assert run.job_id == "388660"
+    assert [(attempt.number, attempt.log.name) for attempt in run.attempts] == [
+        (number, Path(log).name) for number, log in zip((0, 2, 10), logs, strict=True)
+    ]
+
+
+def test_jobs_of_one_folder_are_runs_of_their_own_with_their_own_metadata(tree: Tree) -> None:
+    folder = "results/24.11/bf16/314b/512"
+    root = tree(
+        {
+            f"{folder}/log-nemo_grok1_314b_512_41.out": "",
+            f"{folder}/log-nemo_grok1_314b_512_41.err": "",
+            f"{folder}/log-nemo_grok1_314b_512_7.out": "",
+            f"{folder}/llmb-config_41.yaml": metadata(model_info={"gpu_type": "h200"}),
+        }
+    )
+    first, second = find_runs([root]).runs
+    assert [run.job_id for run in (first, second)] == ["7", "41"]
+    assert first.metadata is None
+    assert first.attempts[0].err is None
+    assert second.metadata == root / folder / "llmb-config_41.yaml"
+    assert second.attempts[0].err == root / folder / "log-nemo_grok1_314b_512_41.err"
+    assert "h200" in {clue.value for clue in second.clues}
+    assert "h200" not in {clue.value for clue in first.clues}
+
+
+def test_slurms_own_output_is_the_log_only_where_the_job_has_no_other(tree: Tree) -> None:
+    root = tree(["a/slurm-8.out", "a/log-x_8_0.out", "b/slurm-4.out", "b/slurm-4.err", "c/slurm-5_1.out"])
+    runs = find_runs([root]).runs
+    assert [[(one.log.name, one.err and one.err.name) for one in run.attempts] for run in runs] == [
+        [("log-x_8_0.out", "slurm-8.out")],
+        [("slurm-4.out", "slurm-4.err")],
+        [("slurm-5_1.out", None)],
+    ]
+
+
+def test_slurms_own_output_of_a_requeued_job_belongs_to_no_attempt(tree: Tree) -> None:
+    discovery = find_runs([tree(["slurm-8.out", "log-x_8_0.out", "log-x_8_1.out"])])
+    assert [attempt.err for attempt in only(discovery).attempts] == [None, None]
+    assert reasons(discovery) == {"slurm-8.out": "the log of job 8 stands beside it"}
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("sbatch_a-b.x_8.out", "the launcher's second copy of a job's output"),
+        ("sbatch_allocation_8.out", "the launcher's second copy of a job's output"),
+        ("nsys_x.log", "a profiler's output"),
+        ("import_ckpt_llama3.1_8b_bf16_8.out", "a checkpoint import, no training"),
+        ("log-a-b.import_ckpt_llama3.1_8b_bf16_8_12_0.out", "a checkpoint import, no training"),
+        ("log-prepare_dataset_12_0.out", "a preparation, no training"),
+        ("git-info.log", "written by the framework beside its log"),
+        ("notes.txt", "not read, by its name; give the file itself to read it as a log"),
+        ("log-y_9_0.out.lz4", "not read, by its name; give the file itself to read it as a log"),
+        ("log-y_9_0.out.1", "not read, by its name; give the file itself to read it as a log"),
+        ("train.txt.gz", "not read, by its name; give the file itself to read it as a log"),
+        ("log-y_9_0.tar.gz", "not read, by its name; give the file itself to read it as a log"),
+        ("log-y_9_0.out.tar", "not read, by its name; give the file itself to read it as a log"),
+        ("sbatch_a-b.x_8.out.gz", "the launcher's second copy of a job's output"),
+        ("log-a-b.import_ckpt_llama3.1_8b_bf16_8_12_0.out.gz", "a checkpoint import, no training"),
+        ("log-x_8_0.out.gz", "a compressed copy of log-x_8_0.out beside it"),
+        ("log-x_8.out.zst", "a compressed copy of log-x_8_0.out beside it"),
+        ("slurm-8.out.gz", "the log of job 8 stands beside it"),
+        ("log-y_9_0.err", "standard error without a log beside it"),
+        ("log-y_9_0.err.zst", "standard error without a log beside it"),
+    ],
+)
+def test_files_that_are_no_runs_are_named_with_the_reason(tree: Tree, name: str, reason: str) -> None:
+    discovery = find_runs([tree(["log-x_8_0.out", name])])
+    assert only(discovery).job_id == "8"
+    assert reasons(discovery) == {name: reason}
+
+
+def test_what_gpt_neox_writes_is_a_log(tree: Tree) -> None:
+    name = "gpub019.delta_gpub019.delta_stdout.txt"
+    assert only(find_runs([tree([name])])).attempts[0].log.name == name
+
+
+def test_an_account_may_be_called_like_a_skipped_task(tree: Tree) -> None:
+    name = f"log-prepare_team-team.{NAME}_8_0.out"
+    assert only(find_runs([tree([name])])).attempts[0].log.name == name
+
+
+CLOSED = ("configs", "code", "checkpoints", "nsys_profile", ".git")
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        "log-x_8_0.out",
+        "slurm-8.out",
+        "log-x_8_0.out.gz",
+        f"{NAME}/{NAME}_1744407969/log-x_8_0.out",
+        "experiments/grok1_314b_bf16_256/1744407969/log-x_8_0.out",
+    ],
+)
+def test_a_runs_folders_without_logs_are_not_read_unless_given(tree: Tree, log: str) -> None:
+    """The run's folder is known by a launcher's log in it, or by its experiment's name, at any depth."""
+    top = Path(log).parent
+    for folder in (top, top.parent if len(top.parts) > 1 else top, top / "below"):
+        root = tree([log, *(f"{folder}/{name}/inner/log-y_9_0.out" for name in CLOSED)])
+        discovery = find_runs([root])
+        assert only(discovery).job_id == "8"
+        why = "by its name a run's folder without logs; to read it, give its own path"
+        assert reasons(discovery) == dict.fromkeys(CLOSED, why)
+        assert [run.job_id for run in find_runs([root / folder / "code"]).runs] == ["9"]
+
+
+@pytest.mark.parametrize("name", ["configs", "code", "checkpoints", "nsys_profile"])
+def test_a_folder_of_such_a_name_above_the_runs_is_read(tree: Tree, name: str) -> None:
+    root = tree([f"{name}/{LOG}", "launcher.log"])
+    discovery = find_runs([root])
+    assert {run.job_id for run in discovery.runs} == {"388660", ""}
+    assert discovery.ignored == ()
+    assert only(find_runs([root / name])).job_id == "388660"
+
+
+def test_a_profilers_reports_are_evidence_where_their_folder_is_read_too(tree: Tree) -> None:
+    root = tree(["results/24.11/bf16/314b/512/tuesday.out", "results/24.11/bf16/314b/512/nsys_profile/p.nsys-rep"])
+    assert only(find_runs([root])).excluded is Reason.PROFILED
+
+
+# --- compressed logs --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", ["gz", "zst", "xz", "bz2", "GZ"])
+def test_a_compressed_log_is_the_log_of_its_job(tree: Tree, ending: str) -> None:
+    """Passed over, the newest run would leave the verdict to an older one."""
+    root = tree([f"{LOG}.{ending}", LOG.replace(".out", ".err")])
+    run = only(find_runs([root]))
+    plain = only(find_runs([tree([LOG])]))
+    assert [attempt.log for attempt in run.attempts] == [root / f"{LOG}.{ending}"]
+    assert run.attempts[0].err == root / LOG.replace(".out", ".err")
+    assert run.id.split("/")[1:] == plain.id.split("/")[1:]
+    assert (run.job_id, run.layout, run.started) == (plain.job_id, plain.layout, plain.started)
+    assert {(clue.field, clue.value) for clue in run.clues} == {(clue.field, clue.value) for clue in plain.clues}
+
+
+@pytest.mark.parametrize("error", ["log-x_8_0.err.gz", "log-x_8_0.err.zst"])
+def test_a_compressed_standard_error_belongs_to_its_log(tree: Tree, error: str) -> None:
+    for log in ("log-x_8_0.out", "log-x_8_0.out.xz"):
+        root = tree([log, error])
+        assert only(find_runs([root])).attempts[0].err == root / error
+        (root / "log-x_8_0.err").touch()
+        assert only(find_runs([root])).attempts[0].err == root / "log-x_8_0.err"
+
+
+def test_a_compressed_log_of_any_name_is_one_as_it_would_be_uncompressed(tree: Tree) -> None:
+    assert only(find_runs([tree(["train.log.gz"])])).attempts[0].log.name == "train.log.gz"
+
+
+def test_compressed_attempts_belong_to_the_job_of_the_others(tree: Tree) -> None:
+    run = only(find_runs([tree(["log-x_8_0.out.gz", "log-x_8_1.out", "log-x_8_1.out.gz"])]))
+    assert [attempt.log.name for attempt in run.attempts] == ["log-x_8_0.out.gz", "log-x_8_1.out"]
+
+
+@pytest.mark.parametrize(
+    ("files", "log"),
+    [
+        (["slurm-4.out.gz", "slurm-4.err"], "slurm-4.out.gz"),
+        (["slurm-4.out.gz", "slurm-4.out"], "slurm-4.out"),
+        (["slurm-4.out", "log-x_4_0.out.gz"], "log-x_4_0.out.gz"),
+        (["slurm-4.out.gz", "log-x_4_0.out.gz"], "log-x_4_0.out.gz"),
+        (["0/combined.log.gz", "0/stdout.log.gz", "1/combined.log.gz"], "combined.log.gz"),
+    ],
+)
+def test_a_compressed_log_of_slurm_or_a_local_executor(tree: Tree, files: list[str], log: str) -> None:
+    run = only(find_runs([tree(files)]))
+    assert [attempt.log.name for attempt in run.attempts] == [log]
+    assert all(attempt.err is None or not attempt.err.name.endswith("gz") for attempt in run.attempts)
+
+
+def test_a_compressed_log_is_excluded_by_its_name_as_others_are(tree: Tree) -> None:
+    assert only(find_runs([tree([f"log-a-b.{NAME}_nsys_7_0.out.gz"])])).excluded is Reason.PROFILED
+
+
+def test_a_compressed_file_that_is_given_is_read_beside_its_copy(tree: Tree) -> None:
+    root = tree([LOG, f"{LOG}.gz"])
+    assert only(find_runs([root / f"{LOG}.gz"])).attempts[0].log == root / f"{LOG}.gz"
+
+
+def test_two_logs_that_claim_to_be_one_attempt_are_two_runs(tree: Tree) -> None:
+    assert len(find_runs([tree(["log-x_12.out", "log-x_12_0.out"])]).runs) == 2
+
+
+@pytest.mark.parametrize(
+    ("files", "log", "err"),
+    [
+        (("combined.log", "stdout.log", "stderr.log"), "combined.log", None),
+        (("stdout.log", "stderr.log"), "stdout.log", "stderr.log"),
+        (("stderr.log",), "stderr.log", None),
+    ],
+)
+def test_a_local_executors_run_is_its_combined_log(
+    tree: Tree, files: tuple[str, ...], log: str, err: str | None
+) -> None:
+    folder = f"experiments/{NAME}/{NAME}_1744407969/{NAME}/nemo_run/job-x1/{NAME}"
+    run = only(find_runs([tree([f"{folder}/{rank}/{name}" for name in files for rank in (0, 1)])]))
+    attempt = run.attempts[0]
+    assert (attempt.log.name, attempt.err and attempt.err.name, attempt.log.parent.name) == (log, err, "0")
+    assert run.job_id == "job-x1"
+    assert ("gpus", "256") in {(clue.field, clue.value) for clue in run.clues}
+
+
+def test_a_file_of_another_name_speaks_for_itself_beside_a_launchers_log(tree: Tree) -> None:
+    """A stray file must not stand in for the run whose folder it lies in."""
+    other = LOG.replace(Path(LOG).name, "hydra.log")
+    runs = {run.attempts[0].log.name: run for run in find_runs([tree([LOG, other])]).runs}
+    assert runs["hydra.log"].clues == ()
+    assert runs["hydra.log"].layout == ""
+    assert len(runs[Path(LOG).name].clues) == 4
+
+
+@pytest.mark.parametrize("above", [Path(LOG).parents[1], Path(LOG).parents[2]])
+@pytest.mark.parametrize("log", [LOG, f"{LOG}.gz", f"{Path(LOG).parent}/nemo_run/job-x1/{NAME}/0/combined.log"])
+def test_a_stray_file_above_a_launchers_log_speaks_for_itself(tree: Tree, above: Path, log: str) -> None:
+    root = tree([log, f"{above}/launcher.log"])
+    stray, real = sorted(find_runs([root]).runs, key=lambda run: len(run.clues))
+    assert (stray.attempts[0].log, stray.clues, stray.layout) == (root / above / "launcher.log", (), "")
+    assert {"recipe", "size", "dtype", "gpus"} == {clue.field for clue in real.clues}
+    named = tree([log, f"{above}/{NAME}.log"])
+    assert {len(run.clues) for run in find_runs([named]).runs} == {4}
+
+
+def test_a_stray_file_keeps_its_folders_names_where_no_launchers_log_is_below(tree: Tree) -> None:
+    """Else a job that left nothing but such a file would be passed over."""
+    other, launch = f"experiments/{NAME}/{NAME}_1744408000", Path(LOG).parents[1]
+    for files in ([f"{launch}/launcher.log"], [LOG, f"{other}/launcher.log"]):
+        runs = find_runs([tree(files)]).runs
+        stray = next(run for run in runs if run.attempts[0].log.name == "launcher.log")
+        assert {"recipe", "size", "dtype", "gpus"} == {clue.field for clue in stray.clues}
+
+
+def test_another_experiments_logs_below_take_nothing_from_a_file(tree: Tree) -> None:
+    inner = f"{NAME}_1/experiments/pretrain_x_8b_fp8_8/log-x_8_0.out"
+    runs = find_runs([tree([inner, f"{NAME}_1/tuesday.out"])]).runs
+    assert {clue.value for run in runs if run.attempts[0].log.name == "tuesday.out" for clue in run.clues} >= {"grok1"}
+
+
+def test_a_file_of_another_name_alone_in_a_runs_folder_is_that_run(tree: Tree) -> None:
+    run = only(find_runs([tree(["results/24.11/bf16/314b/512/tuesday.out"])]))
+    assert {clue.field for clue in run.clues} == {"release", "dtype", "size", "gpus"}
+    deeper = only(find_runs([tree(["results/24.11/bf16/314b/512/wandb/debug.log"])]))
+    assert {clue.field for clue in deeper.clues} == {"release"}
+
+
+# --- paths ------------------------------------------------------------------------------------------------
+
+
+def test_overlapping_paths_yield_each_run_once_in_the_same_order(tree: Tree) -> None:
+    root = tree([LOG, "log-x_8_0.out"])
+    expected = find_runs([root]).runs
+    assert len(expected) == 2
+    for paths in ([root, root], [root / LOG, root], [root / "experiments", root], [root, root / LOG]):
+        assert find_runs(paths).runs == expected
+
+
+def test_a_given_file_is_a_log_whatever_its_name(tree: Tree) -> None:
+    root = tree([LOG, "sbatch_x.out", "notes.txt", "slurm-8.out", "log-x_8_0.out", "code/a.out"])
+    for name in ("sbatch_x.out", "notes.txt", "slurm-8.out", "code/a.out"):
+        discovery = find_runs([root / name])
+        assert only(discovery).attempts[0].log == root / name
+        assert (discovery.ignored, discovery.unreadable) == ((), ())
+    everything = find_runs([root, root / "notes.txt"]).runs
+    assert {"notes.txt", "log-x_8_0.out", Path(LOG).name} == {run.attempts[0].log.name for run in everything}
+
+
+def test_a_given_file_keeps_its_neighbours_as_evidence(tree: Tree) -> None:
+    folder = Path(LOG).parent
+    root = tree(
+        {
+            LOG: "",
+            f"{folder}/log-a-b.{NAME}_388660_0.err": "",
+            f"{folder}/llmb-config_388660.yaml": metadata(workload_info={"gsw_version": "25.05.04"}),
+            f"{folder}/nsys_profile/grok1-314b-bf16_256g_388660_0_0.nsys-rep": "",
+        }
+    )
+    run = only(find_runs([root / LOG]))
+    assert run.attempts[0].err is not None
+    assert ("release", "25.05.04") in {(clue.field, clue.value) for clue in run.clues}
+    assert run.excluded is Reason.PROFILED
+    assert run.layout == "experiments"
+
+
+def test_a_relative_path_has_the_clues_of_its_parents(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tree([LOG])
+    monkeypatch.chdir((root / LOG).parent)
+    run = only(find_runs([Path(Path(LOG).name)]))
+    assert run == only(find_runs([root / LOG]))
+    assert len(run.clues) == 4
+
+
+def test_a_missing_path_and_an_unreadable_folder_are_reported(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tree([LOG, "locked/log-x_8_0.out", "open/log-x_9_0.out"])
+    scandir = os.scandir
+
+    def refuse(path: Any) -> Any:
+        if Path(path).name == "locked":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    discovery = find_runs([root, root / "absent"])
+    assert [run.job_id for run in discovery.runs] == ["388660", "9"]
+    assert dict(discovery.unreadable) == {
+        root / "locked": "cannot be read: Permission denied",
+        root / "absent": "cannot be read: No such file or directory",
+    }
+
+
+def test_links_are_followed_once_and_a_run_keeps_the_names_of_its_real_folders(tree: Tree) -> None:
+    root, elsewhere = tree([LOG]), tree(["far/log-y_9_0.out"])
+    (root / "a_link").symlink_to(root / "experiments")
+    (root / "experiments" / "loop").symlink_to(root)
+    (root / "outside").symlink_to(elsewhere)
+    (root / "latest.out").symlink_to(root / LOG)
+    discovery = find_runs([root])
+    assert [run.attempts[0].log for run in discovery.runs] == [root / LOG, root / "outside/far/log-y_9_0.out"]
+    assert reasons(discovery) == {
+        "a_link": "a link to a folder that is read already",
+        "loop": "a link to a folder that is read already",
+        "latest.out": f"another name of {root / LOG}",
+    }
+    assert discovery.unreadable == ()
+    assert only(find_runs([root / "latest.out"])).attempts[0].log.name == "latest.out"
+
+
+def test_a_given_link_comes_after_the_real_folder(tree: Tree) -> None:
+    link, root = tree([]) / "nightly", tree([LOG])
+    link.symlink_to(root / "experiments" / NAME)
+    assert only(find_runs([link, root / "experiments"])).attempts[0].log == root / LOG
+    assert only(find_runs([link])).attempts[0].log.parts[: len(link.parts)] == link.parts
+
+
+def test_a_hard_link_is_no_second_run(tree: Tree) -> None:
+    root = tree([LOG])
+    (root / "snapshot.out").hardlink_to(root / LOG)
+    assert only(find_runs([root])).attempts[0].log == root / LOG
+
+
+def test_broken_links_and_special_files_are_reported(tree: Tree) -> None:
+    root = tree(["log-x_8_0.out"])
+    (root / "gone.out").symlink_to(root / "nowhere")
+    (root / "current").symlink_to(root / "nowhere")
+    (root / "self").symlink_to(root / "self")
+    os.mkfifo(root / "pipe.out")
+    discovery = find_runs([root])
+    assert only(discovery).job_id == "8"
+    assert [path.name for path, _ in discovery.unreadable] == ["gone.out"]
+    assert {"current", "self", "pipe.out"} == set(reasons(discovery))
+
+
+@pytest.mark.parametrize("part", ["with space", "ünïcode-日本", "new\nline", "semi;colon'\"", "[brackets]::", "-dash"])
+def test_names_of_any_characters_are_read(tree: Tree, part: str) -> None:
+    root = tree([f"{part}/{LOG}", f"{part}/{part}.out"])
+    runs = find_runs([root]).runs
+    assert {run.attempts[0].log for run in runs} == {root / part / LOG, root / part / f"{part}.out"}
+    for run in runs:
+        assert run.id.isprintable()
+        assert not set(" \n[]:'\"") & set(run.id)
+
+
+def test_a_name_that_is_no_text_is_read(tree: Tree) -> None:
+    root = tree([])
+    Path(os.fsdecode(os.fsencode(root) + b"/log-\xff_8_0.out")).touch()
+    assert only(find_runs([root])).job_id == "8"
+
+
+def test_ten_thousand_files_take_seconds(tree: Tree) -> None:
+    root = tree([])
+    for number in range(1000):
+        folder = root / "experiments" / NAME / f"{NAME}_{1744400000 + number}" / NAME
+        folder.mkdir(parents=True)
+        (folder / f"log-a-b.{NAME}_{number}_0.out").touch()
+        for other in range(9):
+            (folder / f"rank_{other}.py").touch()
+    start = time.perf_counter()
+    assert len(find_runs([root]).runs) == 1000
+    assert time.perf_counter() - start < 5
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("gb200-cluster/25.08/results/24.11/bf16/314b/512/log-nemo_grok1_314b_512_7.out", {"gpu": "gb200"}),
+        (f"gb200-cluster/h100/25.08/{LOG}", {"gpu": "h100", "release": "25.08"}),
+        (f"gb200-cluster/experiments/{NAME}_h100/log-x_7_0.out", {"gpu": "h100"}),
+        ("gb200-cluster/25.08/results/24.11-nccl-trace/bf16/314b/512/log-nemo_grok1_314b_512_7.out", {"gpu": "gb200"}),
+        (LOG, {}),
+    ],
+)
+def test_the_surroundings_speak_where_nothing_else_does(tree: Tree, path: str, expected: dict[str, str]) -> None:
+    """A run on another GPU must not be taken for the only GPU that has a baseline."""
+    run = only(find_runs([tree([path])]))
+    said = [(clue.field, clue.value) for clue in run.clues if clue.field in ("gpu", "release")]
+    assert dict(said) == {**({"release": "24.11"} if "24.11" in path else {}), **expected}
+    assert len(said) == len(dict(said))
+
+
+# --- ids --------------------------------------------------------------------------------------------------
+
+
+def test_ids_are_short_unique_and_without_the_machines_paths(tree: Tree) -> None:
+    root = tree(
+        [
+            LOG,
+            f"workloads/pretrain_grok1/experiments/{INNER}/log-a-b.{NAME}_388660_0.out",
+            "results/24.11/bf16/70b/64/log-maxtext-64_70b_1407993.out",
+            "a.out",
+            "a.log",
+        ]
+    )
+    assert set(found(root / "experiments")) == {f"{NAME}/388660"}
+    ids = list(found(root))
+    assert len(set(ids)) == len(ids) == 5
+    assert not [identifier for identifier in ids if str(root.parent) in identifier]
+    assert [identifier.removeprefix(root.name) for identifier in ids] == [
+        "/a/a/~1",
+        "/a/a/~2",
+        f"{NAME}/388660/log-a-b.{NAME}_388660_0/~3",
+        "24.11/bf16/70b/64/maxtext-64_70b_1407993",
+        f"{NAME}/388660/log-a-b.{NAME}_388660_0/~5",
+    ]
+
+
+# --- evidence and time ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ([LOG], None),
+        ([f"profile-results/nsys/{LOG}"], None),
+        ([f"x_nsys/nccltrace/{LOG}"], None),
+        ([LOG, f"experiments/{INNER}/nsys_profile/profile_7.nsys-rep"], Reason.PROFILED),
+        ([LOG, f"experiments/{INNER}/nsys_profile/g-314b-bf16_256g_388660_0_3.nsys-rep"], Reason.PROFILED),
+        ([LOG, f"experiments/{INNER}/g-314b-bf16_256g_388660_0_3.nsys-rep"], Reason.PROFILED),
+        ([LOG, f"experiments/{INNER}/nsys_profile/g-314b-bf16_256g_7_388660_3.nsys-rep"], None),
+        ([LOG.replace(f"/{NAME}/log", f"/{NAME}_nsys/log")], Reason.PROFILED),
+        ([LOG.replace(f"/{NAME}/log", f"/{NAME}_nccltrace/log")], Reason.TRACED),
+        (["results/25.01-nccl-trace/bf16/314b/512/log-nemo_grok1_314b_512_7.out"], Reason.TRACED),
+        ([f"log-a-b.{NAME}_nsys_7_0.out"], Reason.PROFILED),
+        ([f"log-a-b.{NAME}_nccltrace_7_0.out"], Reason.TRACED),
+    ],
+)
+def test_a_run_is_excluded_by_positive_evidence_of_its_own(
+    tree: Tree, files: list[str], expected: Reason | None
+) -> None:
+    run = only(find_runs([tree(files)]))
+    assert run.excluded == expected
+    assert bool(run.excluded_because) is (expected is not None)
+
+
+def test_a_report_without_a_job_id_is_nobodys_where_runs_share_a_folder(tree: Tree) -> None:
+    reports = ["profile_0.nsys-rep", "g-8b-bf16_8g_9_0_0.nsys-rep"]
+    runs = find_runs([tree(["log-x_8_0.out", "log-x_9_0.out", *reports])]).runs
+    assert {run.job_id: run.excluded for run in runs} == {"8": None, "9": Reason.PROFILED}
+
+
+def test_a_report_without_a_job_id_is_not_the_given_logs_where_others_stand_beside_it(tree: Tree) -> None:
+    root = tree(["log-x_8_0.out", "log-x_9_0.out", "profile_0.nsys-rep"])
+    run = only(find_runs([root / "log-x_8_0.out"]))
+    assert (run.excluded, run.loose_reports) == (None, ("profile_0.nsys-rep",))
+    (root / "log-x_9_0.out").unlink()
+    assert only(find_runs([root / "log-x_8_0.out"])).excluded is Reason.PROFILED
+
+
+def test_a_report_in_nsys_beside_a_given_log_is_evidence(tree: Tree) -> None:
+    root = tree(["log-x_8_0.out", "log-x_9_0.out", "nsys/m-8b-bf16_8g_8_0_0.nsys-rep"])
+    assert only(find_runs([root / "log-x_8_0.out"])).excluded is Reason.PROFILED
+    assert only(find_runs([root / "log-x_9_0.out"])).excluded is None
+
+
+def test_a_report_marks_its_job_by_any_name_that_holds_the_whole_id(tree: Tree) -> None:
+    logs = [f"log-x_{job}_0.out" for job in (38866, 388660, 7)]
+    runs = find_runs([tree([*logs, "profile_12_388660_node0.nsys-rep", "profile_7.nsys-rep"])]).runs
+    assert {run.job_id for run in runs if run.excluded} == {"388660"}
+
+
+def test_thousands_of_reports_mark_one_job(tree: Tree) -> None:
+    root = tree([f"log-x_{job}_0.out" for job in range(100000, 100200)])
+    for rank in range(2000):
+        (root / f"m-8b-bf16_8g_100007_{rank}_0.nsys-rep").touch()
+        (root / f"profile_{rank}.nsys-rep").touch()
+    assert [run.job_id for run in find_runs([root]).runs if run.excluded] == ["100007"]
+
+
+def test_broken_metadata_is_reported_and_the_run_is_known_by_its_names(tree: Tree) -> None:
+    root = tree({LOG: "", f"{Path(LOG).parent}/llmb-config_388660.yaml": "model_info: [1"})
+    discovery = find_runs([root])
+    run = only(discovery)
+    assert (run.metadata, len(run.clues)) == (None, 4)
+    assert [(path.name, why[:14]) for path, why in discovery.unreadable] == [
+        ("llmb-config_388660.yaml", "not valid YAML")
+    ]
+
+
+def test_metadata_belongs_to_the_only_run_that_has_no_job_id(tree: Tree) -> None:
+    release = metadata(workload_info={"gsw_version": "25.05.04"})
+    root = tree({f"{INNER}/log-{NAME}.out": "", f"{INNER}/llmb-config_5.yaml": release})
+    run = only(find_runs([root]))
+    assert (run.job_id, run.metadata) == ("5", root / INNER / "llmb-config_5.yaml")
+    for stray in ("train.log", "hydra.out"):
+        (root / INNER / stray).touch()
+    assert {run.metadata for run in find_runs([root]).runs} == {None, root / INNER / "llmb-config_5.yaml"}
+    assert find_runs([root]).unreadable == ()
+
+
+@pytest.mark.parametrize(
+    ("logs", "named"),
+    [
+        (("log-a.out", "log-b.out"), "log-a.out, log-b.out"),
+        (("log-a.out", "log-b_8_0.out"), "log-a.out"),
+        (("one.out", "two.out"), "one.out, two.out"),
+    ],
+)
+def test_metadata_of_one_of_several_logs_is_reported(tree: Tree, logs: tuple[str, ...], named: str) -> None:
+    root = tree([*(f"{INNER}/{log}" for log in logs), f"{INNER}/llmb-config_5.yaml"])
+    discovery = find_runs([root])
+    assert [run.metadata for run in discovery.runs] == [None, None]
+    why = f"cannot be told which log, if any, is of job 5: no job id in the name of {named}"
+    assert discovery.unreadable == ((root / INNER / "llmb-config_5.yaml", why),)
+    assert find_runs([root / INNER / logs[0]]).unreadable[0][1].endswith(f"in the name of {logs[0]}")
+
+
+# --- jobs without a log -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("beside", [(), (f"log-a-b.{NAME}_388660_0.out",), (f"sbatch_a-b.{NAME}_9.out",), ("x_9.err",)])
+def test_a_job_that_left_only_metadata_is_a_run_without_attempts(tree: Tree, beside: tuple[str, ...]) -> None:
+    """The newest job died before it wrote a log: an older run must not pass in its place."""
+    text = metadata(job_info={"launch_time": "2025-04-11T20:00:00+00:00"}, model_info={"gpu_type": "h200"})
+    path = f"experiments/{INNER}/llmb-config_9.yaml"
+    root = tree({path: text, **{f"experiments/{INNER}/{name}": "" for name in beside}})
+    os.utime(root / path, (1744500000, 1744500000))
+    (run,) = (run for run in find_runs([root]).runs if run.job_id == "9")
+    assert (run.attempts, run.folder, run.metadata) == ((), (root / path).parent, root / path)
+    assert (run.started, run.modified) == (
+        datetime(2025, 4, 11, 20, tzinfo=UTC),
+        datetime.fromtimestamp(1744500000, UTC),
+    )
+    assert {"recipe", "size", "dtype", "gpus", "gpu"} == {clue.field for clue in run.clues}
+    assert run.layout == "experiments"
+    assert run.id == f"{NAME}/9"
+
+
+def test_every_job_without_a_log_is_a_run_and_evidence_excludes_it(tree: Tree) -> None:
+    profiled = metadata(job_config={"profile_enabled": "true"})
+    folder = "workloads/pretrain_grok1"
+    root = tree({f"{folder}/llmb-config_{job}.yaml": profiled if job == 2 else "a: b" for job in (1, 2, 10)})
+    runs = find_runs([root]).runs
+    assert {run.job_id: run.excluded for run in runs} == {"1": None, "2": Reason.PROFILED, "10": None}
+    assert [run.job_id for run in runs] == ["1", "2", "10"]
+
+
+RESULTS = "results/25.01/bf16/340b/128/log-nemo_nemotron4_340b_128"
+
+
+@pytest.mark.parametrize(
+    ("files", "jobs"),
+    [
+        ([f"{RESULTS}_9.err"], ["9"]),
+        ([f"{RESULTS}_9.err.gz"], ["9"]),
+        ([f"{RESULTS}_9.err", f"{RESULTS}_9.out"], []),
+        ([f"{RESULTS}_9.err", f"{RESULTS}_9.out.gz"], []),
+        ([f"{RESULTS}_9.err", f"{RESULTS}_9.out.lz4"], []),
+        ([f"{RESULTS}_9.err", "elsewhere/log-nemo_nemotron4_340b_128_9.out"], []),
+        ([f"{RESULTS}_9.err", "results/25.01/bf16/340b/128/llmb-config_9.yaml"], ["9"]),
+        ([f"{RESULTS}_9_0.err", f"{RESULTS}_9_1.err"], ["9"]),
+        (["results/25.01/bf16/340b/128/train.err"], []),
+        ([f"experiments/{INNER}/slurm-9.err"], ["9"]),
+    ],
+)
+def test_a_job_that_left_only_standard_error_is_a_run_without_attempts(
+    tree: Tree, files: list[str], jobs: list[str]
+) -> None:
+    runs = [run for run in find_runs([tree(files)]).runs if not run.attempts]
+    assert [run.job_id for run in runs] == jobs
+    assert {run.remains for run in runs} <= {Remains.STANDARD_ERROR}
+
+
+@pytest.mark.parametrize(
+    ("files", "left"),
+    [
+        ([f"{NAME}/{NAME}_1744407969/{NAME}/train.sh"], 1),
+        ([f"{NAME}/{NAME}_1744407969/_TASKS"], 1),
+        ([f"{NAME}/1744407969/config.yaml"], 1),
+        ([f"{INNER}/sbatch_a-b.{NAME}_9.out"], 1),
+        ([f"{INNER}/log-a-b.{NAME}_9_0.out"], 0),
+        ([f"{NAME}/{NAME}_1744407969/{NAME}_nsys/log-a-b.{NAME}_nsys_9_0.out"], 0),
+        ([f"{INNER}/log-a-b.{NAME}_9_0.out.bak"], 0),
+        ([f"{INNER}/import_ckpt.out"], 0),
+        ([f"{INNER}/run.tar.gz"], 0),
+        ([f"{INNER}/llmb-config_9.yaml"], 0),
+        ([f"{NAME}/train.sh"], 0),
+        ([f"{NAME}/code_1744407969/train.sh"], 0),
+        (["notes_1744407969/train.sh"], 0),
+    ],
+)
+def test_the_folder_of_a_launch_without_a_log_is_a_run_without_attempts(
+    tree: Tree, files: list[str], left: int
+) -> None:
+    root = tree([f"experiments/{file}" for file in files])
+    found = [run for run in find_runs([root]).runs if run.remains is Remains.FOLDER]
+    assert len(found) == left
+    assert all(run.started == datetime.fromtimestamp(1744407969, UTC) for run in found)
+
+
+def test_a_job_of_broken_metadata_without_a_log_is_a_run_by_its_folders(tree: Tree) -> None:
+    root = tree({f"experiments/{INNER}/llmb-config_9.yaml": "a: [1"})
+    discovery = find_runs([root])
+    assert (only(discovery).attempts, len(only(discovery).clues)) == ((), 4)
+    assert len(discovery.unreadable) == 1
+
+
+@pytest.mark.parametrize("folder", [".", "workloads/pretrain_grok1", f"workloads/pretrain_grok1/{Path(LOG).parent}/x"])
+def test_metadata_whose_log_stands_above_or_below_it_is_no_run(tree: Tree, folder: str) -> None:
+    log = f"workloads/pretrain_grok1/{LOG}"
+    discovery = find_runs([root := tree([log, f"{folder}/llmb-config_388660.yaml"])])
+    assert only(discovery).attempts[0].log == root / log
+    why = f"the log of job 388660 stands elsewhere, in {(root / log).parent}"
+    assert reasons(discovery) == {"llmb-config_388660.yaml": why}
+
+
+def test_a_given_file_brings_no_run_of_its_neighbours(tree: Tree) -> None:
+    root = tree([LOG, f"{Path(LOG).parent}/llmb-config_9.yaml"])
+    assert only(find_runs([root / LOG])).job_id == "388660"
+
+
+@pytest.mark.parametrize(
+    ("path", "started", "dated"),
+    [
+        (LOG, f"{NAME}_1744407969", ""),
+        (f"2025-05-01/{LOG}", f"{NAME}_1744407969", ""),
+        (f"2025-05-01/{NAME}/log-x_8_0.out", "", "2025-05-01"),
+        (f"1741700000/{NAME}/log-x_8_0.out", "", "1741700000"),
+        (f"2025010303/{NAME}/log-x_8_0.out", "", "2025010303"),
+        (f"{NAME}/2025010303/log-x_8_0.out", "2025010303", ""),
+        (f"{NAME}/20250103/log-x_8_0.out", "", "20250103"),
+        ("1741700000/train.log", "", "1741700000"),
+        ("results/20250411_144618/bf16/314b/512/log-x_8_0.out", "", "20250411_144618"),
+        (f"{NAME}/log-x_8_0.out", "", ""),
+    ],
+)
+def test_only_the_experiments_own_folders_say_when_a_run_started(
+    tree: Tree, path: str, started: str, dated: str
+) -> None:
+    """What stands above, or a bare day, is weaker than the log's own time stamp, whenever the file was written."""
+    root = tree([path])
+    for modified in (1736000000, 1744500000):
+        os.utime(root / path, (modified, modified))
+        run = only(find_runs([root]))
+        assert run.started_from == (f"the name of folder {started}" if started else "")
+        assert run.dated_from == (f"the name of folder {dated}" if dated else "")
+        assert (run.started is None, run.dated is None) == (not started, not dated)
+
+
+@pytest.mark.parametrize(
+    ("launch_time", "folder", "expected", "source"),
+    [
+        ("2025-04-11T20:00:00+00:00", f"{NAME}_1744407969", datetime(2025, 4, 11, 20, tzinfo=UTC), "the launch time"),
+        ("", f"{NAME}_1744407969", datetime(2025, 4, 11, 21, 46, 9, tzinfo=UTC), "the name of folder"),
+        ("", NAME, None, ""),
+    ],
+)
+def test_a_run_started_when_metadata_or_its_folder_say(
+    tree: Tree, launch_time: str, folder: str, expected: datetime | None, source: str
+) -> None:
+    text = metadata(job_info={"launch_time": launch_time})
+    root = tree({f"{NAME}/{folder}/log-x_8_0.out": "", f"{NAME}/{folder}/llmb-config_8.yaml": text})
+    os.utime(root / NAME / folder / "log-x_8_0.out", (1744500000, 1744500000))
+    run = only(find_runs([root]))
+    assert run.started == expected
+    assert run.started_from.startswith(source)
+    assert bool(run.started_from) is bool(source)
+    assert run.modified == datetime.fromtimestamp(1744500000, UTC)
+
+
+# --- builds -----------------------------------------------------------------------------------------------
+
+
+def build_of(tree: Tree, *, folder: str = NAME, **sections: Any) -> str:
+    root = tree({f"{folder}/log-x_8_0.out": "", f"{folder}/llmb-config_8.yaml": metadata(job_info={}, **sections)})
+    return only(find_runs([root])).build
+
+
+def test_a_build_reads_the_same_whatever_the_order_it_was_written_in(tree: Tree) -> None:
+    versions = {"fw_version": "25.04.01", "gsw_version": "26.06.00"}
+    backwards = dict(reversed(versions.items()))
+    first = build_of(tree, workload_info=versions, container_info={"images": ["b:2", "a:1"]})
+    second = build_of(tree, container_info={"images": ["a:1", "b:2", "b:2"]}, workload_info=backwards)
+    assert first == second == "container.images=a:1; container.images=b:2; fw_version=25.04.01; release=26.06.00"
+
+
+def test_another_image_or_version_is_another_build(tree: Tree) -> None:
+    images: tuple[Any, ...] = ({"images": ["a:1"]}, {"images": ["a:2"]}, {"images": {"nemo": "a:1"}}, {})
+    builds = {build_of(tree, container_info=one, workload_info={"fw_version": "1"}) for one in images}
+    builds.add(build_of(tree, container_info={"images": ["a:1"]}, workload_info={"fw_version": "2"}))
+    assert len(builds) == 5
+
+
+def test_what_nothing_says_is_no_build(tree: Tree) -> None:
+    assert build_of(tree, model_info={"dtype": "bf16"}, workload_info={"framework": "nemo2"}) == ""
+    assert only(find_runs([tree({f"{NAME}/log-x_8_0.out": ""})])).build == ""
+
+
+def test_sources_that_disagree_on_the_release_are_all_in_the_build(tree: Tree) -> None:
+    """Neither is dropped: without one of them two builds could read the same."""
+    folder = "results/25.01/bf16/314b/512"
+    assert build_of(tree, folder=folder, workload_info={"gsw_version": "v25.05"}) == "release=25.01; release=25.05"
+    assert build_of(tree, folder=folder, workload_info={"gsw_version": "25.01"}) == "release=25.01"
+
+
+# --- a real tree ------------------------------------------------------------------------------------------
+
+
+def test_the_tree_of_a_real_launcher() -> None:
+    root = shared("logs/llmb_install")
+    discovery = find_runs([root])
+    assert discovery.unreadable == ()
+    assert {run.job_id: (run.attempts[0].log.name, run.layout) for run in discovery.runs} == {
+        **{job: (f"log-fakecfg_{job}_0.out", "workloads") for job in ("3", "5", "6", "7", "8", "11")},
+        "2": ("log-root-root.pretrain_faketrain_8b_bf16_2nodes_2_0.out", "workloads"),
+        "15": ("log-root-root.pretrain_faketrain_8b_bf16_1nodes_15_0.out", "workloads"),
+        "4": ("slurm-4.out", "workloads"),
+        "19": ("log-realtitan_19_0.out", "workloads"),
+    }
+    assert {why for _, why in discovery.ignored} == {"the launcher's second copy of a job's output"}
+    for run in discovery.runs:
+        said = {clue.field: clue.value for clue in run.clues}
+        assert {"recipe", "size", "dtype", "gpus", "gpu", "release"} <= set(said)
+        assert len(run.attempts) == 1
+        assert run.started is not None
+        assert run.started.date().isoformat() == "2026-11-20"
+        assert run.excluded is None
+        image = "container.images=nvcr.io#nvidia/nemo:25.04.01"
+        assert run.build == f"{image}; fw_version=25.04.01; release=26.06.00"
+
+
+def test_what_stands_beside_a_given_file_is_nobodys_business(tmp_path: Path) -> None:
+    (tmp_path / "log-x_1_0.out").write_text("")
+    (tmp_path / "log-broken.out").symlink_to("nowhere")
+    os.mkfifo(tmp_path / "log-pipe.out")
+    found = find_runs([tmp_path / "log-x_1_0.out"])
+    assert [run.job_id for run in found.runs] == ["1"]
+    assert (found.ignored, found.unreadable) == ((), ())
+
+
+def test_a_folder_that_holds_runs_is_not_closed_by_a_stray_log_beside_it(tree: Tree) -> None:
+    root = tree([f"code/{LOG}", "slurm-55.out"])
+    assert "388660" in [run.job_id for run in find_runs([root]).runs]

@@ -1,0 +1,314 @@
+"""How a log says that it ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ending_lines import (
+    CAUSES,
+    END,
+    FAKE,
+    LINES,
+    QUEUE_SIGTERM,
+    RAISED,
+    SAID,
+    TIME_LIMIT,
+    TRACE,
+    TRACEBACK,
+    WATCHDOG,
+)
+from shared_data import shared
+from written_logs import maxtext_run, nemo2_run, parse
+
+from pytest_llmbench.core import formatting
+from pytest_llmbench.core.models import Ending
+from pytest_llmbench.ingest.parse.cause import CODES, DECISIONS, FAILURES, combined, with_error
+from pytest_llmbench.ingest.parse.dropped import printable
+from pytest_llmbench.ingest.parse.endings import PATTERNS
+from pytest_llmbench.ingest.parse.read import read_ending, read_log
+
+
+@pytest.mark.parametrize(("line", "code"), LINES)
+def test_every_line_has_its_code(line: str, code: str | None) -> None:
+    ending = parse("before\n" + line + "\nafter\n").ending
+    assert (ending.code if ending else None) == code
+    if ending:
+        assert ending.line == 2
+        assert ending.text == (line.rstrip(":") if code == "traceback" else printable(line.encode(), 160))
+
+
+def test_every_code_has_a_line_or_a_traceback_here_and_words() -> None:
+    assert {code for _, code in LINES if code} | {"aftermath"} == set(CODES) == set(formatting.ENDINGS)
+    assert {*DECISIONS, *FAILURES, *PATTERNS} <= set(CODES)
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "line", "beside"), [case[1:] for case in CAUSES], ids=[case[0] for case in CAUSES]
+)
+def test_the_cause_is_told_and_what_belongs_to_it_beside(
+    text: str, code: str, line: int, beside: tuple[str, int] | None
+) -> None:
+    ending = parse(text).ending
+    assert ending is not None
+    assert (ending.code, ending.line) == (code, line)
+    assert (ending.beside and (ending.beside.code, ending.beside.line)) == beside
+
+
+def test_the_words_name_the_cause_its_text_its_place_and_its_process() -> None:
+    text = "[rank5]: " + RAISED.replace("\n", "\n[rank5]: ") + "\n" + WATCHDOG
+    ending = parse(text).ending
+    assert ending is not None
+    assert formatting.ended(ending, "log.out") == (
+        "a process died of an exception: ValueError: x (log.out:3, rank 5); after that NCCL gave up waiting for a "
+        "collective operation: [rank3]:[E] [PG 0 Rank 3] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum=7) (log.out:5, rank 3)"
+    )
+
+
+def test_an_exception_without_a_word_is_told_with_the_line_that_raised_it() -> None:
+    ending = parse(f"{TRACE}    assert self.warmup < self.decay\n           ^^^^^^\nAssertionError\n").ending
+    assert ending is not None
+    assert ending.text == "AssertionError in `assert self.warmup < self.decay`"
+
+
+def test_a_chain_is_told_from_the_root_to_its_end() -> None:
+    ending = parse(QUEUE_SIGTERM.replace("killed by signal: Terminated", "gone")).ending
+    assert ending is not None
+    assert ending.text == "_queue.Empty, which led to RuntimeError: DataLoader worker (pid 9) is gone."
+
+
+@pytest.mark.parametrize(("out", "err", "expected"), [(*case[:2], case[2:]) for case in SAID])
+def test_a_log_and_its_standard_error_tell_one_ending(
+    tmp_path: Path, out: str, err: str, expected: tuple[str, str, str | None]
+) -> None:
+    path = tmp_path / "x.err"
+    path.write_text(err)
+    ending = combined(parse(out).ending, read_ending(path))
+    assert ending is not None
+    assert (ending.code, ending.file, ending.beside and ending.beside.code) == expected
+
+
+def test_a_log_whose_end_is_cut_off_ended_as_its_standard_error_says() -> None:
+    cut, limit = Ending("cut", "the gzip data of x.out.gz end before their end", 7), parse(TIME_LIMIT).ending
+    assert combined(cut, limit) is limit
+    assert combined(cut, None) is cut
+    assert combined(None, None) is None
+    assert formatting.ended(cut, "x.out.gz") == cut.text
+
+
+def test_the_first_traceback_is_told() -> None:
+    ending = parse(nemo2_run(0, 5) + TRACEBACK + "x\n" + TRACEBACK).ending
+    assert ending is not None
+    assert (ending.line, ending.code, ending.rank) == (7, "traceback", "rank 2")
+    assert ending.text == "Traceback (most recent call last)"
+
+
+@pytest.mark.parametrize(
+    ("late", "line", "went_on"),
+    [
+        (0, 32, False),
+        (1, 32, False),
+        (2, 32, False),
+        (3, 32, True),
+        (10, 32, True),
+    ],
+)
+def test_an_exception_with_steps_after_it_is_doubtful(late: int, line: int, went_on: bool) -> None:
+    """Another process may print a step or two that were made before; a run that goes on had no more than a warning."""
+    ending = parse(nemo2_run(0, 30) + TRACEBACK + (nemo2_run(31, 30 + late) if late else "")).ending
+    assert ending is not None
+    assert (ending.line, ending.went_on) == (line, went_on)
+    assert ("steps follow it, so it may not be the cause" in formatting.ended(ending, "x.out")) is went_on
+
+
+def test_a_warning_with_a_traceback_does_not_hide_the_crash() -> None:
+    ending = parse(nemo2_run(0, 9) + RAISED + nemo2_run(10, 20) + RAISED.replace("x", "y")).ending
+    assert ending is not None
+    assert (ending.text, ending.went_on) == ("ValueError: y", False)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (nemo2_run(0, 9) + TRACEBACK + nemo2_run(0, 49), None),
+        (nemo2_run(0, 9) + TRACEBACK + nemo2_run(0, 30) + END, None),
+        (nemo2_run(0, 30) + TRACEBACK + nemo2_run(31, 49), None),
+        (nemo2_run(0, 30) + TRACEBACK + END, None),
+        (nemo2_run(0, 30) + END + nemo2_run(0, 20) + TRACEBACK + nemo2_run(21, 49), None),
+        (nemo2_run(0, 30) + END + TRACEBACK, 33),
+        (nemo2_run(0, 49) + TRACEBACK, 51),
+        (nemo2_run(0, 49) + TRACEBACK + "`Trainer.fit` stopped: `max_steps=50` reached.\n", None),
+        (nemo2_run(0, 9) + TRACEBACK + nemo2_run(0, 30), None),
+        (nemo2_run(0, 30) + TRACEBACK + nemo2_run(31, 40), 32),
+        (nemo2_run(0, 30) + TRACEBACK, 32),
+        (TRACEBACK, 1),
+        ("Config param steps: 50\n" + maxtext_run(0, 49) + TRACEBACK, 52),
+        ("Config param steps: 50\n" + TRACEBACK + maxtext_run(0, 49), None),
+    ],
+)
+def test_an_ending_stands_after_the_last_end_or_in_an_unfinished_attempt(text: str, line: int | None) -> None:
+    ending = parse(text).ending
+    assert (ending.line if ending else None) == line
+
+
+def test_the_text_is_short_and_printable() -> None:
+    for text in (
+        b"\x1b[31m\x00\xff Segmentation fault ",
+        b"Traceback (most recent call last)\nError: \x1b[31m\x00\xff",
+    ):
+        ending = parse(text + b"x" * 999 + b"\n").ending
+        assert ending is not None
+        assert ending.text.isprintable()
+        assert len(ending.text) in (160, 200)
+
+
+def test_read_ending_reads_standard_error(tmp_path: Path) -> None:
+    path = tmp_path / "log.err"
+    path.write_text("slurmstepd: error: NVML: Failed\n")
+    assert read_ending(path) is None
+    path.write_text("Traceback (most recent call last):\n" + LINES[0][0])
+    ending = read_ending(path)
+    assert ending is not None
+    assert (ending.code, ending.line) == ("time-limit", 2)
+
+
+REAL = {
+    # grep -n 'DUE TO TIME LIMIT' FILE: line 371 of 372
+    "slurm/time_limit.out": ("time-limit", 371),
+    # one line of each kind; the strongest is the time limit, grep -n 'TIME LIMIT': lines 8 and 10
+    "slurm/slurm__tails_one_each.out": ("time-limit", 8),
+    # grep -n 'DUE TO TIME LIMIT' FILE: lines 558 (with the label of srun) and 559
+    "megatron/3108456.err": ("time-limit", 558),
+    # grep -nE 'rank52\\]: (Traceback|AssertionError)' FILE: the first traceback is that of lines 1385 to 1401
+    "megatron/2624217.out": ("traceback", 1401),
+    # grep -n 'Preemption detected' FILE; the crash of lines 415 to 869 was followed by finished runs
+    "nemo2/resiliency_five_runs.out": ("preempted", 1729),
+    # grep -n 'srun: error' FILE
+    f"{FAKE}gpus8/1795213942/slurm-11.out": ("task-failure", 2),
+}
+"""The shared logs that say how they ended. All others say nothing:
+grep -LaE 'Traceback \\(|error: \\*\\*\\*|srun: error|Preemption detected|Watchdog caught|Segmentation fault' FILES,
+and megatron/2624605.out, four_clock_runs.out, of which `Exception raised from recvBytes` is a warning at the exit."""
+
+
+def test_real_endings() -> None:
+    root = shared("logs")
+    logs = sorted(path for kind in ("*.out", "*.err") for path in root.rglob(kind))
+    endings = {path.relative_to(root).as_posix(): read_log(path).ending for path in logs}
+    told = {name: (ending.code, ending.line) for name, ending in endings.items() if ending}
+    assert told == REAL
+    assert len(logs) > 50
+
+
+def test_the_ending_of_a_job_with_two_files() -> None:
+    """The .out only stops; grep -n 'TIME LIMIT' 3108456.err: line 558."""
+    out = read_log(shared("logs/megatron/3108456.out")).ending
+    ending = combined(out, read_ending(shared("logs/megatron/3108456.err")))
+    assert out is None
+    assert ending is not None
+    assert formatting.ended(ending, "3108456.out") == (
+        "it reached its time limit: 0: [2026-08-18T04:17:57.018] error: *** STEP 3108456.2 ON nid007590 CANCELLED AT "
+        "2026-08-18T04:17:57 DUE TO TIME LIMIT *** (3108456.err:558, task 0)"
+    )
+
+
+def test_a_real_exception_is_told_with_what_raised_it() -> None:
+    """sed -n 1385,1401p FILE"""
+    ending = read_log(shared("logs/megatron/2624217.out")).ending
+    assert ending is not None
+    assert formatting.ended(ending, "2624217.out") == (
+        "a process died of an exception: AssertionError in `assert self.lr_warmup_steps < self.lr_decay_steps` "
+        "(2624217.out:1401, rank 52)"
+    )
+
+
+IMPORT = f"{TRACE}ImportError: no apex\n"
+BEGUN = {
+    "a bar of Lightning": "Epoch 0: :   0%|          | 0/50 [00:00<?]\n",
+    "a step": nemo2_run(0, 0),
+    "a start": "***** Running training *****\n",
+    "a bar of Trainer": "\r  1%|#         | 12/1921 [00:16<42:10,  1.33s/it]\n",
+}
+
+
+@pytest.mark.parametrize("sign", BEGUN)
+def test_what_a_standard_error_tells_before_training_ended_no_run_with_steps(tmp_path: Path, sign: str) -> None:
+    path = tmp_path / "x.err"
+    path.write_text(f"{IMPORT}some words\n{BEGUN[sign]}")
+    error = read_ending(path)
+    assert error is not None
+    assert (error.code, error.before_training) == ("traceback", True)
+    assert with_error(parse(nemo2_run(0, 30)), error).ending is None
+    told = with_error(parse("no step\n"), error).ending
+    assert told is not None
+    assert formatting.ended(told, "x.out").endswith("(x.err:3); training began after it, so it may not be the cause")
+
+
+@pytest.mark.parametrize("sign", [*BEGUN, "data"])
+def test_what_it_tells_after_training_began_did(tmp_path: Path, sign: str) -> None:
+    path = tmp_path / "x.err"
+    begun = BEGUN.get(sign, "Map:  10%|#  | 12/1921 [00:16<42:10,  1.33s/it]\n")
+    path.write_text(f"{IMPORT}{begun}{RAISED}")
+    ending = with_error(parse(nemo2_run(0, 30)), read_ending(path)).ending
+    assert ending is not None
+    assert ending.text == ("ImportError: no apex" if sign == "data" else "ValueError: x")
+    assert (ending.code, ending.before_training, ending.went_on) == ("traceback", False, False)
+
+
+WARNING_LINES = [
+    "[NeMo W 2025-03-07 22:33:57 nemo_logging:405] ",
+    "W0307 22:33:45.123456 1204 api.py:793] ",
+    "2025-03-07 22:33:57,120 - root - WARNING - ",
+    "WARNING:root:",
+    "/x/y.py:7: UserWarning: ",
+]
+
+
+@pytest.mark.parametrize("label", ["", "[rank3]: ", "9: [default3]: "])
+@pytest.mark.parametrize("head", WARNING_LINES)
+def test_the_traceback_of_a_warning_is_no_ending(head: str, label: str) -> None:
+    """On its own line the level is certain; above it the warning may be another one, unless steps follow."""
+    steps = nemo2_run(0, 30, label)
+    labelled = label + IMPORT.rstrip().replace("\n", "\n" + label) + "\n"
+    assert parse(steps + label + head + labelled.removeprefix(label)).ending is None
+    above = label + head + "could not import\n" + labelled
+    assert parse(steps + above + nemo2_run(31, 40, label)).ending is None
+    died = parse(steps + above).ending
+    assert died is not None
+    assert (died.text, died.went_on) == ("ImportError: no apex", False)
+
+
+def test_the_traceback_of_an_error_or_one_that_a_launcher_relays_is_an_ending() -> None:
+    for head in ("ERROR:root:", "[NeMo E 2025-03-07 22:33:57 x:1] ", "INFO:launcher:", "E0307 22:33:45.12 7 a.py:7] "):
+        ending = parse(nemo2_run(0, 30) + head + RAISED).ending
+        assert ending is not None
+        assert ending.code == "traceback"
+
+
+DATA_USED = "[exiting program after consuming all available data at iteration 30] datetime: 2026-06-26 14:33:14 \n"
+
+
+def megatron_run(last: int, total: int) -> str:
+    """Lines of Megatron."""
+    return "".join(
+        f" iteration {step:8d}/{total:8d} | consumed samples: {step} | elapsed time per iteration (ms): 2000.0 | "
+        "lm loss: 1.1E+01 | number of skipped iterations:   0 | number of nan iterations:   0 |\n"
+        for step in range(1, last + 1)
+    )
+
+
+def test_a_program_that_ended_itself_says_why() -> None:
+    ending = parse(megatron_run(30, 50) + DATA_USED).ending
+    assert ending is not None
+    assert formatting.ended(ending, "x.out") == (
+        "it ended itself before its last step: [exiting program after consuming all available data at iteration 30] "
+        "datetime: 2026-06-26 14:33:14 (x.out:31)"
+    )
+    assert parse(megatron_run(30, 30) + DATA_USED).ending is None
+    limit = parse(megatron_run(30, 50) + DATA_USED + TIME_LIMIT).ending
+    assert limit is not None
+    assert limit.code == "time-limit"
+    crash = parse(megatron_run(30, 50) + DATA_USED + RAISED).ending
+    assert crash is not None
+    assert crash.code == "exited"

@@ -1,0 +1,126 @@
+"""A log that is still written: what it says so far, and how far its run is, without reading anything twice."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from compared import described
+from written_logs import LONG, bar, maxtext_run, nemo2, nemo2_run
+
+from pytest_llmbench.core.errors import LogError
+from pytest_llmbench.core.models import ParsedLog, RegexDialect
+from pytest_llmbench.ingest.parse.growing import Growing, LastStep
+from pytest_llmbench.ingest.parse.read import parse_blocks
+from pytest_llmbench.ingest.parse.scan import REACH, REACH_BACK
+from pytest_llmbench.ingest.sources.local import File
+
+
+def written(folder: Path, text: str | bytes) -> Path:
+    path = folder / "log-x_1_0.out"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def last_step(path: Path) -> LastStep | None:
+    return Growing(path).last_step()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (nemo2_run(0, 22), LastStep(23, 50, 6.061)),
+        (nemo2_run(0, 49), LastStep(50, 50, 6.061)),
+        (bar(11, "10.00", "24.00") + "\r" + bar(12, "11.00", "24.00"), LastStep(12, 50, 24.0)),
+        (maxtext_run(0, 6), LastStep(7, None, 7.908)),
+        ("Config param steps: 30\n" + maxtext_run(0, 6), LastStep(7, 30, 7.908)),
+        ("starting up\n", None),
+        ("", None),
+        (b"\x00\xff" * 5000, None),
+    ],
+)
+def test_the_last_step_of_every_dialect(tmp_path: Path, text: str | bytes, expected: LastStep | None) -> None:
+    assert last_step(written(tmp_path, text)) == expected
+
+
+def test_a_line_that_is_being_written_does_not_count_with_half_a_number(tmp_path: Path) -> None:
+    whole = nemo2_run(0, 9)
+    for cut in range(len(whole) - len(nemo2(9)), len(whole)):
+        found = last_step(written(tmp_path, whole[:cut]))
+        assert found is not None
+        assert found in (LastStep(9, 50, 6.061), LastStep(10, 50, 6.061)), whole[cut - 20 : cut]
+
+
+OWN = RegexDialect(
+    name="regex:mine-1.0", find="mine ", pattern=r"mine (?P<step>\d+) took (?P<seconds>[\d.]+) s", first_step=0
+)
+
+
+@pytest.mark.parametrize("extra", [(), (OWN,)])
+def test_whatever_was_written_it_is_read_as_a_whole_log_and_no_byte_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, extra: tuple[RegexDialect, ...]
+) -> None:
+    data = LONG + b"".join(b"mine %d took 2.5 s\n" % step for step in range(30)) + LONG
+    path = written(tmp_path, b"")
+    growing = Growing(path, extra)
+    read = 0
+    original = File.read
+
+    def counted(file: File, begin: int, end: int) -> bytes:
+        nonlocal read
+        read += end - begin
+        return original(file, begin, end)
+
+    monkeypatch.setattr(File, "read", counted)
+    looks = range(0, len(data) + 7001, 7001)
+    for size in looks:
+        path.write_bytes(data[:size])
+        assert everything(growing.read()) == everything(parse_blocks([data[:size]], extra)), size
+    assert len(data) <= read <= len(data) + len(looks) * (REACH + REACH_BACK)
+
+
+def everything(log: ParsedLog) -> list[object]:
+    return [described(dataclasses.replace(one, readings=())) for one in (log, *log.readings)]
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path, 100)
+
+
+def rewrite(path: Path) -> None:
+    path.write_text("another beginning\n" + nemo2_run(0, 40))
+
+
+def replace(path: Path) -> None:
+    path.rename(path.with_suffix(".old"))
+    path.write_text(nemo2_run(0, 40))
+
+
+@pytest.mark.parametrize("change", [truncate, rewrite, replace])
+def test_what_became_another_log_is_read_from_its_beginning(tmp_path: Path, change: Callable[[Path], None]) -> None:
+    path = written(tmp_path, nemo2_run(0, 20))
+    growing = Growing(path)
+    assert growing.last_step() == LastStep(21, 50, 6.061)
+    change(path)
+    assert described(growing.read()) == described(parse_blocks([path.read_bytes()]))
+
+
+def test_a_requeued_run_begins_again(tmp_path: Path) -> None:
+    text = nemo2_run(0, 30) + "Copying Trainer's 'max_steps' (50) to the optimizer\n" + nemo2_run(0, 4)
+    found = last_step(written(tmp_path, text))
+    assert found is not None
+    assert found.done == 5
+
+
+def test_times_that_no_step_can_take_estimate_nothing(tmp_path: Path) -> None:
+    assert last_step(written(tmp_path, nemo2(0, "0.0"))) is None
+    assert last_step(written(tmp_path, nemo2(0, "0.0") + nemo2(1, "6.061"))) == LastStep(2, 50, 6.061)
+
+
+def test_what_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    for path in (tmp_path / "missing.out", tmp_path):
+        with pytest.raises(LogError):
+            last_step(path)

@@ -1,0 +1,229 @@
+"""Hugging Face Trainer: one record for a whole run."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from written_logs import dropped, nemo2_run, parse, steps
+
+
+def summary(runtime: str = "2577.7505", rate: str = "0.745", loss: str = "1.5") -> str:
+    """What Trainer prints when it is done."""
+    return (
+        f"{{'train_runtime': {runtime}, 'train_samples_per_second': 95.339, 'train_steps_per_second': {rate}, "
+        f"'train_loss': {loss}, 'epoch': 3.0}}\n"
+    )
+
+
+def bar(done: int, total: int) -> str:
+    """The progress bar of Trainer, as it stands before the summary."""
+    return f"\r100%|{'█' * 60}| {done}/{total} [42:57<00:00,  1.34s/it]\n{' ' * 60}\r"
+
+
+TEXTS = (
+    "{'train_runtime': '403', 'train_samples_per_second': '2.196', 'train_steps_per_second': '0.275', "
+    "'train_loss': '0.4069', 'epoch': '3'}              \n"
+)
+
+
+def test_a_run_is_one_record_of_all_its_steps() -> None:
+    log = parse(bar(1921, 1921) + summary())
+    (segment,) = log.segments
+    columns = segment.steps
+    assert (log.dialect, log.dropped) == ("huggingface", ())
+    assert (columns.index.tolist(), columns.mean_of.tolist()) == ([1921], [1921])
+    assert columns.seconds.tolist() == [2577.7505 / 1921]
+    assert columns.resolution_seconds.tolist() == pytest.approx([0.0001 / 1921])
+    assert columns.loss.tolist() == [1.5]
+    assert (segment.total_steps, segment.finished, segment.first_step) == (1921, True, 1)
+
+
+def test_numbers_that_are_printed_as_texts_have_four_digits() -> None:
+    columns = parse(bar(111, 111) + TEXTS).segments[0].steps
+    assert (columns.index.tolist(), columns.seconds.tolist()) == ([111], [403 / 111])
+    assert columns.resolution_seconds.tolist() == pytest.approx([0.1 / 111])
+    columns = parse(TEXTS.replace("403", "2.035e+04").replace("0.275", "0.061")).segments[0].steps
+    assert columns.index.tolist() == [1241]
+    assert columns.loss.tolist() == [0.4069]
+
+
+def test_json_reads_the_same() -> None:
+    text = summary().replace("'", '"')
+    assert parse(text).segments[0].steps.seconds.tolist() == parse(summary()).segments[0].steps.seconds.tolist()
+    assert steps(parse(text.replace(", ", ",\n  ").replace("{", "{\n  "))) == [[1920]]
+
+
+def test_few_digits_of_the_rate_leave_the_time_uncertain_without_a_bar() -> None:
+    """2577.7505 s x 0.745/s = 1920.4, with 0.7445 to 0.7455 it is 1919 to 1922."""
+    columns = parse(summary()).segments[0].steps
+    assert columns.index.tolist() == [1920]
+    assert columns.resolution_seconds.tolist() == pytest.approx([1.3426 * 0.001 / 0.745], rel=0.001)
+    sure = parse(summary("98.95", "0.051")).segments[0].steps
+    assert sure.index.tolist() == [5]
+    assert sure.resolution_seconds.tolist() == pytest.approx([0.0001 / 5])
+
+
+@pytest.mark.parametrize(
+    "other", [bar(5000, 5000), bar(240, 240), "Map: 100%|##| 1930/1930 [00:01<00:00]\n", bar(0, 0)]
+)
+def test_a_bar_of_something_else_says_nothing(other: str) -> None:
+    assert steps(parse(other + summary())) == [[1920]]
+    assert steps(parse(bar(1921, 1921) + other + summary())) == [[1921]]
+
+
+def test_a_run_that_stopped_early_is_not_finished_and_its_mean_is_of_the_steps_it_did() -> None:
+    """Trainer divides the steps that were planned by the time of those that were done."""
+    (segment,) = parse(bar(1500, 1921) + summary()).segments
+    assert (segment.steps.index.tolist(), segment.steps.seconds.tolist()) == ([1500], [2577.7505 / 1500])
+    assert (segment.total_steps, segment.finished) == (1921, False)
+
+
+def test_a_bar_that_was_not_drawn_for_the_last_step_shows_no_early_end() -> None:
+    (segment,) = parse(bar(1097, 1100) + summary("10.0", "110.0")).segments
+    assert (segment.steps.index.tolist(), segment.finished) == ([1100], True)
+
+
+def test_the_mean_of_a_resumed_run_is_of_the_steps_that_were_left() -> None:
+    """Its rate is of all 1921 steps, its time is that of the last 921."""
+    log = parse("INFO:  Continuing training from global step 1000\n" + bar(1921, 1921) + summary() + summary("2600.5"))
+    first, second = log.segments
+    assert first.steps.seconds.tolist() == pytest.approx([2577.7505 / 921])
+    assert (first.steps.index.tolist(), first.steps.mean_of.tolist()) == ([1921], [921])
+    assert second.steps.mean_of.tolist() == [1937]
+
+
+def test_every_summary_is_a_run_also_with_the_same_steps() -> None:
+    log = parse(bar(1921, 1921) + summary("2577.7505") + bar(1921, 1921) + summary("2578.1") + summary("2600.5"))
+    assert [segment.steps.index.tolist() for segment in log.segments] == [[1921], [1921], [1937]]
+    assert all(segment.finished for segment in log.segments)
+    assert log.dropped == ()
+
+
+def test_a_summary_that_is_printed_again_is_no_other_run() -> None:
+    log = parse(summary() + summary().replace("'", '"'))
+    assert steps(log) == [[1920]]
+    assert dropped(log) == {"repeated": 1}
+
+
+@pytest.mark.parametrize("loss", ["nan", "NaN", "inf"])
+def test_a_diverged_loss_is_data(loss: str) -> None:
+    columns = parse(summary(loss=loss)).segments[0].steps
+    assert columns.has_loss.tolist() == [True]
+    assert not math.isfinite(columns.loss[0])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        summary().replace("'train_steps_per_second': 0.745, ", ""),
+        summary("nan"),
+        summary("0.0"),
+        summary(rate="0.0"),
+        summary("'3698.8815 seconds (~1h 01m 38s)'"),
+        summary().replace("0.745", "0.7foreign45"),
+        summary().replace("1.5", "1.5\nforeign\n"),
+        summary().rstrip("}\n"),
+    ],
+)
+def test_a_torn_or_insufficient_record_is_dropped_and_counted(text: str) -> None:
+    log = parse(text)
+    assert log.segments == ()
+    assert dropped(log)["torn"] >= 1
+
+
+def test_a_log_damaged_at_any_byte_gives_no_other_number() -> None:
+    data = (bar(1921, 1921) + summary()).encode()
+    truth = {(1921, 2577.7505 / 1921), (1920, 2577.7505 / 1920)}
+    for place in range(len(data) + 1):
+        for text in (data[:place], data[place:], data[:place] + b"\nforeign\n" + data[place:]):
+            for segment in parse(text).segments:
+                assert (int(segment.steps.index[0]), float(segment.steps.seconds[0])) in truth
+                assert segment.steps.loss.tolist() in ([1.5], [math.nan])
+
+
+def test_keys_with_blanks_and_parentheses() -> None:
+    """Axolotl and ms-swift; the latter prints the record again in the list of all."""
+    more = "'memory/max_active (GiB)': '2.42', 'train_speed(iter/s)': 0.147982, 'global_step/max_steps': '438/438', "
+    keys = parse(summary().replace("'train_loss'", f"{more}'train_loss'"))
+    assert (steps(keys), dropped(keys)) == ([[1920]], {})
+    assert keys.segments[0].steps.loss.tolist() == [1.5]
+    swift = summary(loss="0.28420261") + summary(loss="0.28420260807150577").replace("'epoch': 3.0}", "'epoch': 3.0}]}")
+    log = parse(swift.replace("'", '"'))
+    assert (steps(log), dropped(log)) == ([[1920]], {"repeated": 1})
+
+
+@pytest.mark.parametrize("key", ["'a\nb': 1, ", "'{x': 1, ", "'a\x00b': 1, ", f"'{'x' * 101}': 1, ", "'': 1, "])
+def test_a_key_that_is_none_tears_the_record(key: str) -> None:
+    assert parse(summary().replace("'train_loss'", f"{key}'train_loss'")).segments == ()
+
+
+def record(norm: str, rate: str = "1e-05", loss: str = "1.5", more: str = "") -> str:
+    """What Trainer prints while it trains; older versions print no gradient norm."""
+    norm = f"'grad_norm': {norm}, " if norm else ""
+    return f"{{'loss': {loss}, {norm}'learning_rate': {rate}{more}, 'epoch': 0.5}}\n"
+
+
+NONE = math.nan
+
+
+@pytest.mark.parametrize(
+    ("records", "norm", "rate"),
+    [
+        ((record("0.4"), record("0.3")), 0.4, 1e-5),
+        ((record("nan"), record("nan")), NONE, 1e-5),
+        ((record("0.4"), record("nan"), record("inf")), NONE, 1e-5),
+        ((record("0.4"), record("nan")), 0.4, 1e-5),
+        ((record("nan"),), NONE, 1e-5),
+        ((record("0.0"), record("0.0", "0.0")), 0.0, 1e-5),
+        ((record("0.1", "0.0"), record("0.1", "0.0")), 0.1, 0.0),
+        ((record("'nan'", "'5e-06'", "'0'"),), NONE, 5e-6),
+        ((record("0.07853063195943832", "0.00023197796125026934"),), 0.07853063195943832, 0.00023197796125026934),
+    ],
+)
+def test_the_records_of_the_steps_stand_in_that_of_the_run(records: tuple[str, ...], norm: float, rate: float) -> None:
+    (segment,) = parse("".join(records) + bar(1921, 1921) + summary()).segments
+    columns = segment.steps
+    assert (len(columns), columns.mean_of.tolist()) == (1, [1921])
+    assert columns.has_grad_norm.tolist() == [True]
+    assert columns.grad_norm.tolist() == pytest.approx([norm], nan_ok=True)
+    assert columns.learning_rate.tolist() == [rate]
+    assert not segment.rewards
+
+
+def test_records_without_a_gradient_norm_say_none() -> None:
+    columns = parse(record("") + summary()).segments[0].steps
+    assert (columns.has_grad_norm.tolist(), columns.learning_rate.tolist()) == ([False], [1e-5])
+
+
+def test_other_values_may_stand_between_them() -> None:
+    """As ms-swift prints them."""
+    line = (
+        "{'loss': 1.5, 'token_acc': 0.6, 'grad_norm': 0.25, 'memory(GiB)': 8.5, 'learning_rate': 1e-05, 'epoch': 0.1}\n"
+    )
+    columns = parse(line + summary()).segments[0].steps
+    assert (columns.grad_norm.tolist(), columns.learning_rate.tolist()) == ([0.25], [1e-5])
+
+
+def test_records_are_of_the_run_that_ends_behind_them() -> None:
+    first, second = parse(record("0.5") * 2 + summary() + record("nan") * 2 + summary("2500.0")).segments
+    assert first.steps.grad_norm.tolist() == [0.5]
+    assert math.isnan(second.steps.grad_norm[0])
+
+
+def test_a_loss_that_is_no_number_at_the_end_is_that_of_the_run() -> None:
+    columns = parse(record("0.5") + record("0.4", loss="nan") * 2 + summary()).segments[0].steps
+    assert columns.has_loss.tolist() == [True]
+    assert math.isnan(columns.loss[0])
+
+
+@pytest.mark.parametrize("key", ["'rewards/chosen': 0.1", "'reward': 0.5", "'kl': 0.01", "'logps/chosen': -9.1"])
+def test_rewards_show_in_the_records(key: str) -> None:
+    expected = not key.startswith("'kl'")
+    assert parse(record("0.5", more=f", {key}") + summary()).segments[0].rewards is expected
+
+
+def test_records_alone_are_no_run_and_another_dialect_has_nothing_dropped() -> None:
+    assert parse(record("0.5") * 9).segments == ()
+    log = parse(record("0.5") + "step 3: {'learning_rate': 3.0}\n" + nemo2_run(0, 9))
+    assert (log.dialect, log.dropped) == ("nemo2", ())

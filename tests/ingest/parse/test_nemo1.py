@@ -1,0 +1,197 @@
+"""NeMo 1: progress bars and DLLogger records."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from written_logs import bar, dll, dropped, parse, steps
+
+DOCUMENT_LINES = [
+    # the lines that the Grok 1 and Nemotron documents print: (line, step, seconds, batch size, total)
+    (
+        "Epoch 0: : 100%|██████████| 50/50 [23:22<00:00, reduced_train_loss=0.186, global_step=49.00, "
+        "consumed_samples=51200.0, train_step_timing in s=24.00]\n",
+        (49, 24.0, 1024, 50),
+    ),
+    (
+        "Epoch 0: : 100%|██████████| 100/100 [07:57<00:00, reduced_train_loss=7.310, global_step=99.00, "
+        "consumed_samples=25600.0, train_step_timing in s=3.590]\n",
+        (99, 3.59, 256, 100),
+    ),
+]
+
+
+@pytest.mark.parametrize(("line", "expected"), DOCUMENT_LINES)
+def test_lines_of_the_documents(line: str, expected: tuple[int, float, float, int]) -> None:
+    log = parse(line)
+    (segment,) = log.segments
+    columns = segment.steps
+    assert log.dialect == "nemo1"
+    assert (columns.index[0], columns.seconds[0], columns.global_batch_size[0], segment.total_steps) == expected
+    assert segment.finished
+    assert columns.line.tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("printed", "unit"),
+    [("24.00", 0.1), ("2.030", 0.01), ("0.4567", 0.001), ("0.457", 0.001), ("1.9e+3", 10.0), ("100.0", 1.0)],
+)
+def test_a_bar_has_three_significant_digits(printed: str, unit: float) -> None:
+    columns = parse(bar(1, "0.000", printed)).segments[0].steps
+    assert columns.seconds.tolist() == [float(printed)]
+    assert columns.resolution_seconds.tolist() == pytest.approx([unit])
+
+
+def test_bars_of_one_line_end_at_carriage_returns() -> None:
+    log = parse("\r" + "\r".join(bar(step + 1, f"{step}.000", f"2.0{step}0") for step in range(5)) + "\n")
+    assert steps(log) == [[0, 1, 2, 3, 4]]
+    assert log.segments[0].steps.seconds.tolist() == [2.0, 2.01, 2.02, 2.03, 2.04]
+    assert log.segments[0].steps.line.tolist() == [1] * 5
+    assert log.dropped == ()
+
+
+def test_a_stale_bar_is_a_repeat_and_changes_nothing() -> None:
+    text = bar(1, "0.000", "52.30") + "\n" + bar(2, "0.000", "52.30") + "\n" + bar(2, "1.000", "39.90") + "\n"
+    log = parse(text)
+    assert steps(log) == [[0, 1]]
+    assert log.segments[0].steps.seconds.tolist() == [52.3, 39.9]
+    assert dropped(log) == {"repeated": 1}
+
+
+def test_a_bar_without_values_is_no_record() -> None:
+    log = parse("Epoch 0: :   0%|          | 0/20 [00:00<?]\rEpoch 0: :   5%|▌         | 1/20 [00:52<16:34]\n")
+    assert (log.dialect, log.segments, log.dropped) == (None, (), ())
+
+
+@pytest.mark.parametrize("glue", ["", "\n", "\r", " "])
+def test_a_dllogger_record_wins_over_the_bar(glue: str) -> None:
+    log = parse(bar(1, "0.000", "52.30") + glue + dll(0, "52.33449459075928") + "\n" + bar(2, "0.000", "52.30") + "\n")
+    columns = log.segments[0].steps
+    assert columns.seconds.tolist() == [52.33449459075928]
+    assert columns.resolution_seconds.tolist() == [0.0]
+    assert columns.loss.tolist() == [12.94773006439209]
+    assert columns.grad_norm.tolist() == [14.857102394104004]
+    assert columns.has_grad_norm.tolist() == [True]
+    assert columns.global_batch_size.tolist() == [512.0]
+    assert log.segments[0].total_steps == 50
+    assert dropped(log) == {"repeated": 2}
+
+
+@pytest.mark.parametrize(
+    ("samples", "step", "batch"),
+    [("51200.0", "49.00", 1024.0), ("1.02e+5", "99.00", math.nan), ("99999.0", "49.00", math.nan)],
+)
+def test_the_batch_size_comes_from_exact_numbers_only(samples: str, step: str, batch: float) -> None:
+    columns = parse(bar(50, step, "24.00", samples=samples)).segments[0].steps
+    assert columns.global_batch_size.tolist() == pytest.approx([batch], nan_ok=True)
+
+
+def test_from_1000_on_the_counter_tells_the_step() -> None:
+    line = (
+        "Epoch 0: :   0%| | 2000/603000 [1:03:17<317:00:58, v_num=, reduced_train_loss=2.600, global_step=2e+3, "
+        "consumed_samples=1.28e+6, train_step_timing in s=1.900, val_loss=2.800]\n"
+    )
+    (segment,) = parse(line).segments
+    assert segment.steps.index.tolist() == [1999]
+    assert segment.steps.seconds.tolist() == [1.9]
+    assert math.isnan(segment.steps.global_batch_size[0])
+    assert segment.total_steps == 603000
+
+
+def test_the_counter_of_a_later_epoch_is_ahead_by_what_the_exact_part_shows() -> None:
+    text = bar(95, "994.0", "2.000") + "\n" + bar(101, "1e+3", "2.100") + "\n"
+    assert steps(parse(text.replace("Epoch 0", "Epoch 1"))) == [[994, 1000]]
+
+
+@pytest.mark.parametrize(
+    ("head", "step", "total"), [("Epoch 0", "4.000", 50), ("Epoch 1", "4.000", None), ("Epoch 0", "30.00", None)]
+)
+def test_the_total_is_known_where_the_counter_counts_from_the_first_step(
+    head: str, step: str, total: int | None
+) -> None:
+    log = parse(bar(5, step, "2.000").replace("Epoch 0", head))
+    assert log.segments[0].total_steps == total
+
+
+def test_a_rounded_step_that_does_not_fit_its_counter_is_dropped() -> None:
+    log = parse(bar(7, "2e+3", "2.000"))
+    assert log.segments == ()
+    assert dropped(log) == {"unknown-step": 1}
+
+
+def test_of_rounded_bars_printed_twice_the_second_counts() -> None:
+    text = ""
+    for count in range(990, 1005):
+        for step in (count - 2, count - 1):
+            shown = f"{step}.0" if step < 1000 else "1e+3"
+            text += bar(count, shown, f"1.{step % 1000 % 90 + 10}") + "\r"
+    columns = parse(text).segments[0].steps
+    assert columns.index.tolist() == list(range(988, 1004))
+    for step, seconds in zip(columns.index, columns.seconds, strict=True):
+        assert seconds == float(f"1.{step % 1000 % 90 + 10}")
+
+
+@pytest.mark.parametrize("shown", ["nan.0", "nan", "inf.0", "NaN", "NaN.0", "Infinity", "-inf", "INF", "-Inf.0"])
+def test_a_value_that_is_no_number_is_data(shown: str) -> None:
+    value = float(shown.removesuffix(".0"))
+    texts = (bar(1, "0.000", shown, loss=shown) + "\n", dll(0, shown, loss=shown).replace("14.857102394104004", shown))
+    for text in texts:
+        log = parse(text)
+        columns = log.segments[0].steps
+        assert columns.seconds.tolist() == pytest.approx([value], nan_ok=True)
+        assert columns.loss.tolist() == pytest.approx([value], nan_ok=True)
+        assert columns.has_loss.tolist() == [True]
+        assert log.dropped == ()
+    assert columns.grad_norm.tolist() == pytest.approx([value], nan_ok=True)
+
+
+def test_a_rounded_step_with_an_impossible_time_is_settled_like_others() -> None:
+    text = bar(1000, "999.0", "2.000") + "\r" + bar(1001, "1e+3", "nan", loss="nan") + "\r" + bar(1002, "1e+3", "2.000")
+    columns = parse(text).segments[0].steps
+    assert columns.index.tolist() == [999, 1000, 1001]
+    assert columns.seconds.tolist() == pytest.approx([2.0, math.nan, 2.0], nan_ok=True)
+    assert np.isnan(columns.loss).tolist() == [False, True, False]
+
+
+def test_a_bar_with_a_bracket_missing_is_torn() -> None:
+    log = parse(bar(1, "0.000", "24.00") + "\n" + bar(2, "1.000", "24.10")[:-3] + "\n")
+    assert steps(log) == [[0]]
+    assert dropped(log) == {"torn": 1}
+    (torn,) = log.dropped
+    assert torn.first_line == 2
+    assert torn.example.startswith("Epoch 0: :  10%|█         | 2/50")
+    assert len(torn.example) == 80
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        dll(0, "52.334").removesuffix("  epoch : 0 "),
+        dll(3, "52.334").replace("- 3 ", "- 4 "),
+        dll(0, "52.334").replace("  train_step_timing in s : 52.334", ""),
+        dll(0, "52.334").replace("  epoch", "  global_step : 7.0  epoch"),
+    ],
+)
+def test_a_dllogger_record_that_is_not_whole_is_torn(record: str) -> None:
+    log = parse(record + "\n")
+    assert log.segments == ()
+    assert dropped(log) == {"torn": 1}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[NeMo I 2025-06-11 05:23:31 nemo_logging:393] train_step_timing in s: [52.33, 39.9, 35.75]",
+        "DLL 2025-06-11 05:13:28.847927 - PARAMETER cfg/micro_batch_size : 1  cfg/global_batch_size : 512 ",
+        "DLL 2025-06-11 05:13:28.847927 - 20 val_loss : 8.53  epoch : 0 ",
+        '{"train_step_timing in s": 18.39, "step": 12}',
+        "Epoch 3: global_step is printed from 0 on",
+        "Epoch 0, global step 99: 'reduced_train_loss' reached 8.83520 (best 8.83520), saving model",
+        "validation loss at iteration 2500 | lm loss value: 2.1",
+    ],
+)
+def test_look_alikes_are_no_steps(line: str) -> None:
+    log = parse(line + "\n")
+    assert (log.dialect, log.segments, log.dropped) == (None, (), ())

@@ -1,0 +1,232 @@
+"""NeMo 2: one line a step."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from written_logs import dropped, nemo2, parse, steps
+
+DOCUMENT_LINE = (
+    "Training epoch 0, iteration 49/49 | lr: 7.496e-06 | global_batch_size: 128 | global_step: 49 | "
+    "peak_memory_usage: 70833405952 | memory_allocated: 44271689728 | reduced_train_loss: 11.96 | "
+    "train_step_timing in s: 12.39 | consumed_samples: 6400\n"
+)
+NEWER_LINE = (
+    "Training epoch 0, iteration 45/99 | lr: 6.897e-06 | global_batch_size: 128 | global_step: 45 | "
+    "max_memory_reserved: 127785762816 | max_memory_allocated: 115792977920 | reduced_train_loss: 11.96 | "
+    "train_step_timing in s: 6.08 | TFLOPS_per_GPU: 1.249e+03 | consumed_samples: 5888\n"
+)
+REORDERED_LINE = (
+    "ining-demo/0 [default0]:Training epoch 0, iteration 10/19 | lr: 1.649e-06 | consumed_samples: 5632 | "
+    "global_batch_size: 512 | global_step: 10 | reduced_train_loss: 11.03 | train_step_timing in s: 10.26\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),  # step, seconds, peak memory, TFLOP/s, batch size, total
+    [
+        (DOCUMENT_LINE, (49, 12.39, 70833405952, math.nan, 128, 50)),
+        (NEWER_LINE, (45, 6.08, 115792977920, 1249, 128, 100)),
+        (REORDERED_LINE, (10, 10.26, math.nan, math.nan, 512, 20)),
+    ],
+)
+def test_lines_of_each_release(line: str, expected: tuple[float, ...]) -> None:
+    log = parse(line)
+    (segment,) = log.segments
+    columns = segment.steps
+    names = ("index", "seconds", "peak_memory_bytes", "tflops_per_gpu", "global_batch_size")
+    found = [float(getattr(columns, name)[0]) for name in names]
+    assert log.dialect == "nemo2"
+    assert [*found, segment.total_steps] == pytest.approx(list(expected), nan_ok=True)
+    assert columns.has_loss.tolist() == [True]
+    assert columns.has_grad_norm.tolist() == [False]
+
+
+@pytest.mark.parametrize(
+    ("printed", "unit"),
+    [("12.39", 0.01), ("6.08", 0.001), ("6", 0.001), ("10.00", 0.01), ("10.000", 0.001), ("10.0", 0.01),
+     ("1.249e+03", 1.0), ("1.25e+03", 1.0), ("0.24", 0.0001), ("0.2453", 0.0001)],
+)  # fmt: skip
+def test_four_significant_digits_are_printed_without_trailing_zeros(printed: str, unit: float) -> None:
+    columns = parse(nemo2(1, printed)).segments[0].steps
+    assert columns.seconds.tolist() == [float(printed)]
+    assert columns.resolution_seconds.tolist() == pytest.approx([unit])
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "NaN", "Infinity", "INF", "-nan"])
+def test_a_loss_or_norm_that_is_no_number_is_data(value: str) -> None:
+    log = parse(nemo2(3, more=f" | grad_norm: {value}").replace("11.96", value))
+    columns = log.segments[0].steps
+    assert columns.loss.tolist() == pytest.approx([float(value)], nan_ok=True)
+    assert columns.grad_norm.tolist() == pytest.approx([float(value)], nan_ok=True)
+    assert (columns.has_loss.tolist(), columns.has_grad_norm.tolist()) == ([True], [True])
+    assert log.dropped == ()
+
+
+def test_a_missing_loss_and_a_printed_norm_are_told() -> None:
+    columns = parse(nemo2(3).replace("reduced_train_loss: 11.96", "grad_norm: 1.234")).segments[0].steps
+    assert (columns.has_loss.tolist(), columns.has_grad_norm.tolist()) == ([False], [True])
+    assert columns.grad_norm.tolist() == [1.234]
+
+
+@pytest.mark.parametrize(
+    ("head", "total"),
+    [("epoch 0, iteration 7/99", 100), ("epoch 1, iteration 7/99", None), ("epoch 0, iteration 6/99", None)],
+)
+def test_the_total_is_known_where_iteration_and_global_step_agree(head: str, total: int | None) -> None:
+    line = nemo2(7).replace("epoch 0, iteration 7/49", head)
+    assert parse(line).segments[0].total_steps == total
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "",
+        "0: ",
+        "55:  ",
+        " 9: [default3]: ",
+        "[rank4]:",
+        "ining-demo/0 [default0]:",
+        "(pretraining, pid=4112) ",
+        "train/0 ",
+        "2025-06-11 05:14:49 ",
+        "[2025-12-19 10:49:15] ",
+        "\x1b[31m",
+        "\x02d",
+        "# ",
+        "    ",
+        "\r",
+        "text of another rank, cut off",
+        "ümläut ",
+    ],
+)
+@pytest.mark.parametrize("suffix", ["", "\r", "\x1b[0m", "  "])
+def test_a_record_may_stand_anywhere_in_a_line(prefix: str, suffix: str) -> None:
+    log = parse("first line\n" + prefix + nemo2(7, more="").rstrip("\n") + suffix + "\n")
+    assert steps(log) == [[7]]
+    assert log.segments[0].steps.seconds.tolist() == [6.061]
+    assert log.segments[0].steps.line.tolist() == [2]
+    assert log.dropped == ()
+
+
+def test_several_records_on_one_line() -> None:
+    log = parse(nemo2(7).rstrip() + nemo2(8, "7.5").rstrip() + " [default0]:" + nemo2(9, "8.5"))
+    assert steps(log) == [[7, 8, 9]]
+    assert log.segments[0].steps.seconds.tolist() == [6.061, 7.5, 8.5]
+    assert log.segments[0].steps.line.tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        nemo2(7, "12.39", more="").rstrip("\n"),  # the end of the file may have cut the number
+        nemo2(7, "12.39", more="W0307 22:33:45 foreign text"),
+        nemo2(7, "12.39", more="") .rstrip("\n") + nemo2(8, more=""),  # glued: the number has no delimiter
+        nemo2(7, "12.3", more="") + "foreign\n" + "9 | consumed_samples: 6400\n",
+        nemo2(7, "12.3", more="") + "foreign\nand more\n" + "9\n",
+        nemo2(7, "1", more="") + "foreign\n" + "2.39 | consumed_samples: 6400\n",
+        nemo2(7, "1.249", more="") + "foreign\n" + "e+03 | consumed_samples: 6400\n",
+        nemo2(7, "12.", more=""),
+        nemo2(7, "12.3e", more=""),
+        nemo2(7, "", more=""),
+        nemo2(7).replace("global_step: 7", "global_step: 7 | global_step: 8"),
+        nemo2(7).replace("global_step: 7 | ", ""),
+        nemo2(7).replace("iteration 7/49", "iter"),
+        nemo2(7)[:60] + "\n",
+    ],
+)  # fmt: skip
+def test_a_torn_record_is_dropped_and_counted(text: str) -> None:
+    log = parse("before\n" + text)
+    assert 7 not in [step for segment in steps(log) for step in segment]
+    assert dropped(log) == {"torn": 1}
+    assert log.dropped[0].first_line == 2
+    assert log.dropped[0].example.startswith("Training epoch 0, iter")
+
+
+@pytest.mark.parametrize(
+    "after",
+    ["", "\n", "foreign\n", "0 | module | DDP  | 4.9 B  | train\n", "------\n", "5.2 B     Trainable params\n",
+     nemo2(8) + "42\n", "1\n2\n".join("x" for _ in range(12)).replace("x", "no number\n" * 9)],
+)  # fmt: skip
+def test_a_number_at_the_end_of_a_line_counts_unless_its_rest_follows(after: str) -> None:
+    log = parse(nemo2(7, "12.39", more="") + after)
+    assert 7 in steps(log)[0]
+    assert "torn" not in dropped(log)
+
+
+def test_what_is_cut_after_the_time_costs_only_itself() -> None:
+    for more in (" | consumed_samples: 64", " | consumed_sam", " | TFLOPS_per_GPU: 1.2"):
+        columns = parse(nemo2(7, "12.39", more=more).rstrip("\n")).segments[0].steps
+        assert columns.seconds.tolist() == [12.39]
+        assert math.isnan(columns.tflops_per_gpu[0])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[NeMo I 2025-06-11 05:23:31 nemo_logging:393] train_step_timing in s: [52.33, 39.9, 35.75]",
+        "Validation: iteration 1/20",
+        "Training epoch 3 begins",
+        "Completed eval after train step 500",
+        '{"namespace": "", "key": "tracked_stats", "value": {"train_step_timing in s": 18.39, "step": 12}}',
+        "saved at global_step: 12 | train_step_timing in s: 12.39 | ",
+        "AssertionError: Training epoch is not set",
+    ],
+)
+def test_look_alikes_are_no_steps(line: str) -> None:
+    log = parse(line + "\n")
+    assert (log.dialect, log.segments, log.dropped) == (None, (), ())
+
+
+@pytest.mark.parametrize("seconds", ["0", "0.0", "-1.5", "nan", "inf", "NaN", "Infinity", "-inf", "INF"])
+def test_an_impossible_time_is_kept_as_printed_with_its_loss(seconds: str) -> None:
+    log = parse(nemo2(0) + nemo2(1, seconds).replace("11.96", "nan") + nemo2(2))
+    assert steps(log) == [[0, 1, 2]]
+    columns = log.segments[0].steps
+    assert columns.seconds.tolist() == pytest.approx([6.061, float(seconds), 6.061], nan_ok=True)
+    assert columns.resolution_seconds[1] == 0
+    assert (columns.has_loss[1], math.isnan(columns.loss[1])) == (True, True)
+    assert log.dropped == ()
+
+
+def test_numbers_beyond_all_bounds_do_no_harm() -> None:
+    huge = "9" * 400
+    huge_steps = nemo2(7).replace(": 7 |", f": {huge} |") + nemo2(7).replace("7/49", f"7/{huge}")
+    log = parse(huge_steps + nemo2(7, huge) + nemo2(8, "1.000e+999") + nemo2(9, "1.000e-999"))
+    assert steps(log) == [[8, 9]]
+    assert log.segments[0].steps.seconds.tolist() == [math.inf, 0.0]
+    assert dropped(log) == {"torn": 3}
+
+
+SAMPLES = " | consumed_samples: 640"
+
+
+@pytest.mark.parametrize("last", [10, 30, 49])
+@pytest.mark.parametrize("prefix", ["", "3: ", "train/0 [default0]:"])
+@pytest.mark.parametrize("printed", ["6.06", "6.0", "6.", "6", "60.61", "1.249e+0", "1.249"])
+def test_a_record_that_ends_where_its_siblings_go_on_is_torn(printed: str, prefix: str, last: int) -> None:
+    """The file is cut, or another process cut in with a line of its own: nothing shows that the number is whole."""
+    cut = prefix + nemo2(last, printed, more="")
+    lines = [prefix + nemo2(step, more=SAMPLES if step else "") for step in range(50)]
+    lines[last] = cut
+    log = parse("".join(lines))
+    assert steps(log) == [[step for step in range(50) if step != last]]
+    assert dropped(log) == {"torn": 1}
+    assert log.dropped[0].first_line == last + 1
+
+
+@pytest.mark.parametrize("behind", [" | consumed_sam", " | consumed_samples: 6", " |x"])
+def test_a_number_with_something_behind_it_is_whole(behind: str) -> None:
+    log = parse(nemo2(0, more="") + nemo2(1) + nemo2(2, "6.06", more=behind) + nemo2(3))
+    assert steps(log) == [[0, 1, 3] if behind == " |x" else [0, 1, 2, 3]]
+
+
+def test_what_only_later_records_go_on_with_makes_no_earlier_one_torn() -> None:
+    """The first record of a process prints no samples, and a validation adds a field to all that follow."""
+    valued = " | consumed_samples: 640 | val_loss: 2.5"
+    run = [nemo2(0, more=""), *(nemo2(step) for step in range(1, 5)), *(nemo2(step, more=valued) for step in (5, 6))]
+    log = parse("".join(run) + "restart_count=1\n" + nemo2(4, more="") + nemo2(5) + nemo2(6, more=""))
+    assert steps(log) == [list(range(7)), [4, 5]]
+    ending = [nemo2(0, more=""), nemo2(1, more=""), nemo2(2, more=" | val_loss: 2.5"), nemo2(3, more=" | val_loss: 2")]
+    assert steps(parse("".join(ending))) == [[0, 1, 2, 3]]

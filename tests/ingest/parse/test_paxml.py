@@ -1,0 +1,125 @@
+"""PaxML: times without step numbers, which are counted."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from written_logs import dropped, parse, steps
+
+HEAD = "I0411 15:03:26.866614 140737350317184 "
+INITIAL = HEAD + "executors.py:251] Model initial global_step={}\n"
+LOOP = HEAD + "executors.py:258] [PAX STATUS]: Starting training loop.\n"
+END = HEAD + "py_utils.py:1021] [PAX STATUS]: E2E time: Elapsed time for <_main>: 531.2 seconds\n"
+
+
+def took(seconds: str = "7.47", prefix: str = "") -> str:
+    """The line of a step."""
+    return f"{prefix}{HEAD}programs.py:366] [PAX STATUS]: train_step() took {seconds} seconds.\n"
+
+
+def loss(step: int, value: str) -> str:
+    """The line that is printed every hundred steps."""
+    return f"{HEAD}summary_utils.py:471] [PAX STATUS] step_i: {step}, training loss: {value}\n"
+
+
+@pytest.mark.parametrize(("seconds", "unit"), [("7.47", 0.01), ("0.634", 0.001), ("38.727223", 1e-6), ("8", 1.0)])
+def test_the_line_of_the_documents(seconds: str, unit: float) -> None:
+    log = parse(took(seconds))
+    (segment,) = log.segments
+    assert (log.dialect, segment.first_step, segment.total_steps, segment.finished) == ("paxml", 0, None, False)
+    assert (segment.steps.index.tolist(), segment.steps.seconds.tolist()) == ([0], [float(seconds)])
+    assert segment.steps.resolution_seconds.tolist() == pytest.approx([unit])
+    assert segment.steps.has_loss.tolist() == [False]
+
+
+def test_steps_are_counted_from_where_the_process_begins() -> None:
+    assert steps(parse(took() * 3)) == [[0, 1, 2]]
+    assert steps(parse(INITIAL.format(0) + LOOP + took() * 3)) == [[0, 1, 2]]
+    assert steps(parse(INITIAL.format(400) + LOOP + took() * 3)) == [[400, 401, 402]]
+
+
+def test_a_restart_is_another_attempt_also_where_the_count_goes_on() -> None:
+    again = INITIAL.format(0) + LOOP + took() * 3 + INITIAL.format(3) + LOOP + took() * 2
+    assert steps(parse(again)) == [[0, 1, 2], [3, 4]]
+    assert steps(parse(LOOP + took() * 3 + LOOP + took() * 2)) == [[0, 1, 2], [0, 1]]
+    assert steps(parse(INITIAL.format(5) + LOOP + took() * 2 + LOOP + took() * 2)) == [[5, 6], [0, 1]]
+
+
+def test_steps_behind_the_end_are_of_another_run_whose_beginning_was_lost() -> None:
+    log = parse(INITIAL.format(0) + LOOP + took() * 3 + END + took("9.5") * 2)
+    assert steps(log) == [[0, 1, 2], [0, 1]]
+    assert [segment.finished for segment in log.segments] == [True, False]
+
+
+def test_a_loss_behind_the_end_is_that_of_the_last_step() -> None:
+    (segment,) = parse(LOOP + took() * 3 + END + loss(2, "nan")).segments
+    assert math.isnan(segment.steps.loss[-1])
+
+
+def test_a_torn_line_takes_its_number() -> None:
+    log = parse(took("7.1") + took("7.2").replace("7.2 seconds", "7.") + took("7.3"))
+    assert steps(log) == [[0, 2]]
+    assert log.segments[0].steps.seconds.tolist() == [7.1, 7.3]
+    assert dropped(log) == {"torn": 1}
+    assert log.dropped[0].first_line == 2
+
+
+def test_a_record_stands_anywhere_in_a_line() -> None:
+    log = parse(took("7.1").rstrip("\n") + took("7.2", prefix="foreign"))
+    assert steps(log) == [[0, 1]]
+    assert log.segments[0].steps.seconds.tolist() == [7.1, 7.2]
+
+
+def test_ranks_are_counted_apart() -> None:
+    log = parse("".join(took(prefix=f"{rank}: ") for _ in range(3) for rank in (0, 1)))
+    assert steps(log) == [[0, 1, 2]]
+    assert dropped(log) == {"other-rank": 3}
+
+
+def test_lines_of_several_processes_that_nothing_tells_apart_are_not_counted() -> None:
+    """Eight lines a step would else be eight steps."""
+    log = parse((INITIAL.format(0) + LOOP) * 8 + took() * 80)
+    assert log.segments == ()
+    assert dropped(log) == {"unknown-step": 80}
+    assert "8 processes" in log.dropped[0].example
+    assert steps(parse(INITIAL.format(0) * 2 + took() * 4)) == []
+
+
+def test_a_diverged_loss_is_carried_by_the_step_before_it() -> None:
+    columns = parse(took() * 3 + loss(3, "nan") + took()).segments[0].steps
+    assert columns.has_loss.tolist() == [False, False, True, False]
+    assert math.isnan(columns.loss[2])
+    assert not parse(took() * 3 + loss(3, "6.3584294")).segments[0].steps.has_loss.any()
+
+
+def test_the_end_of_the_program_finishes_its_run() -> None:
+    (segment,) = parse(LOOP + took() * 3 + END).segments
+    assert segment.finished
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["train_step() took 0.5s\n", "grep 'train_step() took' *.out | tail -1\n", "step_i: 5, eval loss: nan\n",
+     "Model initial global_step=5\n", LOOP, loss(100, "6.3"), loss(100, "nan")],
+)  # fmt: skip
+def test_what_is_no_step(text: str) -> None:
+    log = parse(text)
+    assert (log.dialect, log.segments, log.dropped) == (None, (), ())
+
+
+def test_an_impossible_time_is_kept_as_printed() -> None:
+    columns = parse(took("0.0") + took("nan") + took("7.5")).segments[0].steps
+    assert columns.seconds.tolist() == pytest.approx([0.0, math.nan, 7.5], nan_ok=True)
+
+
+def test_a_log_cut_off_at_any_byte_gives_no_other_number() -> None:
+    data = (INITIAL.format(20) + LOOP + took("7.1") + took("12.25") + took("0.634")).encode()
+    truth = {20: 7.1, 21: 12.25, 22: 0.634}
+    for end in range(len(data) + 1):
+        for segment in parse(data[:end]).segments:
+            for step, seconds in zip(segment.steps.index.tolist(), segment.steps.seconds.tolist(), strict=True):
+                assert truth[step] == seconds
+    for place in range(len(data) + 1):
+        for segment in parse(data[:place] + b"\nforeign\n" + data[place:]).segments:
+            assert set(segment.steps.seconds.tolist()) <= set(truth.values())

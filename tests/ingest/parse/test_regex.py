@@ -1,0 +1,357 @@
+"""Dialects that baseline files define: which lines are steps, which numbers count, and which dialect a log is of."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from written_logs import dropped, nemo2_run, steps
+
+from pytest_llmbench.core.models import ParsedLog, RegexDialect, Unread
+from pytest_llmbench.ingest.parse.growing import Growing, LastStep
+from pytest_llmbench.ingest.parse.read import parse_blocks, read_log
+from pytest_llmbench.ingest.parse.scan import REACH, REACH_BACK
+
+OWN = RegexDialect(
+    "regex:mine-1.0", find=" ms", pattern=r"step (?P<step>\d+) loss (?P<loss>\S+) .*?(?P<seconds>[\d.,]+) ms", unit="ms"
+)
+
+
+def parse(text: str | bytes, *definitions: RegexDialect) -> ParsedLog:
+    return parse_blocks([text.encode() if isinstance(text, str) else text], definitions or (OWN,))
+
+
+def line(step: int, milliseconds: str = "512.25", *, loss: str = "2.5") -> str:
+    return f"step {step} loss {loss} took {milliseconds} ms\n"
+
+
+def run(first: int, last: int, prefix: str = "") -> str:
+    return "".join(prefix + line(step) for step in range(first, last + 1))
+
+
+def reads(pattern: str, text: str, **fields: object) -> ParsedLog:
+    """Parse one line, that of a step in the middle of others, with a pattern."""
+    find = str(fields.pop("find", "step"))
+    return parse(text, RegexDialect("regex:mine-1.0", find, pattern, **fields))  # type: ignore[arg-type]
+
+
+def seconds(log: ParsedLog) -> list[float]:
+    return [value for part in log.segments for value in part.steps.seconds.tolist()]
+
+
+def test_a_line_gives_its_step_time_and_loss_with_its_place() -> None:
+    log = parse(f"hello\n{run(0, 2)}bye\n")
+    (segment,) = log.segments
+    assert log.dialect == "regex:mine-1.0"
+    assert segment.steps.index.tolist() == [0, 1, 2]
+    assert segment.steps.line.tolist() == [2, 3, 4]
+    assert segment.steps.seconds.tolist() == pytest.approx([0.51225] * 3)
+    assert segment.steps.resolution_seconds.tolist() == pytest.approx([1e-5] * 3)
+    assert segment.steps.loss.tolist() == [2.5] * 3
+    assert segment.steps.mean_of.tolist() == [1, 1, 1]
+
+
+def test_every_group_lands_in_its_column() -> None:
+    log = reads(
+        r"step (?P<step>\d+)/(?P<total>\d+) (?P<seconds>\S+)s tf (?P<tflops>\S+) tok (?P<tokens>\S+) "
+        r"gbs (?P<batch>\d+) norm (?P<grad_norm>\S+) mem (?P<memory_bytes>\d+)",
+        "step 7/50 1.25s tf 412.5 tok 2,110.5 gbs 128 norm 0.75 mem 1024\n",
+    )
+    (segment,) = log.segments
+    steps = segment.steps
+    assert (steps.index[0], segment.total_steps, steps.seconds[0]) == (7, 50, 1.25)
+    assert (steps.tflops_per_gpu[0], steps.tokens_per_second_per_gpu[0]) == (412.5, 2110.5)
+    assert (steps.global_batch_size[0], steps.grad_norm[0], steps.peak_memory_bytes[0]) == (128, 0.75, 1024)
+    assert not steps.has_loss[0]
+
+
+@pytest.mark.parametrize(
+    ("unit", "printed", "expected", "resolution"),
+    [
+        ("s", "1.250", 1.25, 0.001),
+        ("ms", "7,325.5", 7.3255, 1e-4),
+        ("us", "250000", 0.25, 1e-6),
+        ("min", "0.5", 30.0, 6.0),
+        ("1/s", "2.50", 0.4, 0.01 * 0.4**2),
+        ("s", "1.25e+01", 12.5, 0.1),
+        ("s", "0", 0.0, 1.0),
+        ("s", "inf", math.inf, 0.0),
+        ("1/s", "0.00", math.inf, 0.0),
+    ],
+)
+def test_units_and_rates_become_seconds(unit: str, printed: str, expected: float, resolution: float) -> None:
+    log = reads(r"step (?P<step>\d+) (?P<seconds>\S+) it", f"step 1 {printed} it\n", unit=unit)
+    assert seconds(log) == pytest.approx([expected])
+    assert log.segments[0].steps.resolution_seconds.tolist() == pytest.approx([resolution])
+
+
+def test_a_time_that_is_no_number_is_data_and_a_missing_loss_is_none() -> None:
+    log = parse(line(0, loss="nan") + line(1, loss="N/A") + line(2, loss="-inf"))
+    columns = log.segments[0].steps
+    assert columns.has_loss.tolist() == [True, False, True]
+    assert math.isnan(columns.loss[0])
+    assert columns.loss[2] == -math.inf
+
+
+PART_OF_A_NUMBER = [
+    (r"step (?P<step>\d+) .*(?P<seconds>[\d.]+)s", "step 1 took 12.39s"),  # greedy: 9
+    (r"step (?P<step>\d+) took (?P<seconds>\d+)", "step 1 took 12.39s"),  # 12
+    (r"step (?P<step>\d+) took (?P<seconds>\d+)", "step 1 took 1,239 ms"),  # 1
+    (r"step (?P<step>\d+) .*? (?P<seconds>[\d.]+)", "step 1 took 1.2e+03 s"),  # 1.2
+    (r"step (?P<step>\d+).*?(?P<seconds>[\d.]+) ms", "step 1 took 1,239.5 ms"),  # 239.5
+    (r"step (?P<step>\d+).*?(?P<seconds>[\d.]+) ms", "step 1 took -5 ms"),  # 5
+    (r"step (?P<step>\d+).*?(?P<seconds>\d+) ms", "step 1 took .5 ms"),  # 5
+    (r"step (?P<step>\d) .*?(?P<seconds>[\d.]+) ms|(?P<loss>x)", "step: step 2 took 1.2.3 ms"),
+    (r"(?P<step>\d) took (?P<seconds>[\d.]+) ms", "step 12 took 5 ms"),  # 2
+    (r"step (?P<step>\S+) took (?P<seconds>[\d.]+) ms", "step 1.5 took 5 ms"),
+    (r"step (?P<step>\d+) took (?P<seconds>\S+) ms", "step 1 took 5ms ms"),
+    (r"step (?P<step>\d+) took (?P<seconds>\S+) ms", "step 1 took N/A ms"),
+    (r"step (?P<step>\d+)( took (?P<seconds>\S+) ms)?", "step 1 is over"),
+    (r"step (?P<step>\d+) (?P<seconds>[\d.]+)s loss (?P<loss>\S+)", "step 1 5s loss 2.5!?"),
+]
+
+
+@pytest.mark.parametrize(("pattern", "text"), PART_OF_A_NUMBER)
+def test_a_part_of_a_number_is_never_taken_for_it(pattern: str, text: str) -> None:
+    log = reads(pattern, f"{text}\n")
+    assert (log.segments, dropped(log)) == ((), {"torn": 1})
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "expected"),
+    [
+        (r"^(?P<step>\d+),(?P<loss>[\d.]+),(?P<seconds>[\d.]+)", "17,512,2.39 step", (17, 2.39)),
+        (r"^(?P<step>\d+),(?P<seconds>[\d.]+),", "17,512,100 step", (17, 512.0)),
+        (r"step-(?P<step>\d+)-(?P<seconds>[\d.]+)s", "step-3-1.5s", (3, 1.5)),
+        (r"step (?P<step>[\d,]+): (?P<seconds>\S+)", "step 12,510: 1.5,", (12510, 1.5)),
+        (r"step (?P<step>\d+) took (?P<seconds>\S+) ?s", "step 3 took 1.5 s.", (3, 1.5)),
+        (r"(?i)STEP (?P<step>\d+)\D+(?P<seconds>\d+\.\d+)", "step 3: ✓ 1.5", (3, 1.5)),
+    ],
+)
+def test_what_stands_beside_a_number_need_not_be_a_blank(pattern: str, text: str, expected: object) -> None:
+    log = reads(pattern, f"{text}\n")
+    assert (log.segments[0].steps.index[0], seconds(log)[0]) == expected
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "whole"),
+    [
+        (r"step (?P<step>\d+) (?P<seconds>[\d.]+)", "step 1 2.5", False),
+        (r"step (?P<step>\d+) (?P<seconds>[\d.]+)", "step 1 2.5\n", True),
+        (r"step (?P<step>\d+) (?P<seconds>[\d.]+)", "step 1 2.5\r", True),
+        (r"step (?P<step>\d+) (?P<seconds>[\d.]+)", "step 1 2.5 s", True),
+        (r"step (?P<step>\d+) (?P<seconds>\d+)", "step 1 2.", False),
+        (r"step (?P<step>\d+) (?P<seconds>\d+)", "step 1 2,34", False),
+        (r"step (?P<step>\d+) (?P<seconds>\d+)", "step 1 2e", False),
+        (r"step (?P<step>\d+) (?P<seconds>[\d.]+)", "step 1 2.5\n39\nnext", False),
+        (r"step (?P<step>\d+) (?P<seconds>[\d.]+)", "step 1 2.5\n39 steps to go", True),
+        (r"step (?P<step>\d+) (?P<seconds>[\d.]+)", "step 1 2.\x1b[0m5\n", False),
+        (r"step (?P<step>\d+) (?P<seconds>[\d.]+)", "step 1 \x1b[31m2.5\x1b[0m\n", True),
+    ],
+)
+def test_a_number_counts_only_where_it_has_an_end(pattern: str, text: str, whole: bool) -> None:
+    log = reads(pattern, text)
+    assert bool(log.segments) is whole
+    assert dropped(log) == ({} if whole else {"torn": 1})
+
+
+def test_lines_without_the_literal_and_lines_that_do_not_match_are_no_steps() -> None:
+    log = parse("step 5 loss 2 took 4 s\n" + "took 5 ms\n" + line(1))
+    assert (steps(log), dropped(log)) == ([[1]], {})
+
+
+def test_a_log_without_a_step_says_which_line_the_pattern_should_have_matched() -> None:
+    twin, absent = replace(OWN, name="regex:twin-1.0"), RegexDialect("regex:other-1.0", "never there", OWN.pattern)
+    log = parse("hello\nstep=5 took 4 ms\nstep=6 took 4 ms, or 5 ms\n", OWN, twin, absent)
+    assert log.unread == (
+        Unread("regex:mine-1.0", " ms", 2, 2, "step=5 took 4 ms", "step"),
+        Unread("regex:twin-1.0", " ms", 2, 2, "step=5 took 4 ms", "step"),
+        Unread("regex:other-1.0", "never there"),
+    )
+    assert parse("x" * REACH_BACK + line(1)).unread == (Unread("regex:mine-1.0", " ms", 1),)
+    assert parse(line(1) + "took 5 ms\n", OWN, absent).unread == ()
+
+
+def test_glued_records_are_two_steps_or_none_and_never_mixed() -> None:
+    apart = parse(line(1).strip() + line(2))
+    assert (steps(apart), dropped(apart)) == ([[1, 2]], {})
+    cut = parse("step 1 loss 2.5 tostep 2 loss 2.5 took 512 ms\n")
+    assert (steps(cut), dropped(cut)) == ([], {"torn": 1})
+    greedy = replace(OWN, pattern=r"step (?P<step>\d+) .* (?P<seconds>[\d.]+) ms")
+    log = parse(line(1).strip() + " " + line(2, "99.5"), greedy)
+    assert (steps(log), dropped(log)) == ([], {"torn": 1})
+
+
+def test_a_time_behind_the_rest_of_another_line_is_not_taken_for_the_own_one() -> None:
+    greedy = replace(OWN, pattern=r"step (?P<step>\d+) .* (?P<seconds>[\d.]+) ms")
+    glued = line(3).strip() + " loss 2.5 took 99 ms\n"
+    log = parse(run(0, 2) + glued + run(4, 6), greedy)
+    assert (steps(log), dropped(log)) == ([[0, 1, 2, 4, 5, 6]], {"torn": 1})
+    several = "".join(f"step {step} waited 3 ms took 512 ms\n" for step in range(4))
+    assert (steps(parse(several, greedy)), dropped(parse(several, greedy))) == ([[0, 1, 2, 3]], {})
+
+
+def test_a_line_is_read_once_however_often_the_literal_stands_in_it() -> None:
+    log = parse("".join(f"5 ms ago: {line(step).strip()} and 7 ms\n" for step in range(3)))
+    assert (steps(log), dropped(log)) == ([[0, 1, 2]], {})
+
+
+def test_a_line_that_begins_too_far_back_is_torn_and_a_long_one_is_read() -> None:
+    far = parse("x" * REACH_BACK + line(1))
+    assert (far.segments, dropped(far)) == ((), {"torn": 1})
+    log = parse(f"first\n{line(1).strip()}{' .' * REACH} ms\n{line(2)}")
+    assert steps(log) == [[1, 2]]
+
+
+def test_carriage_returns_end_a_line() -> None:
+    bars = RegexDialect("regex:mine-1.0", "it/s", r"(?P<step>\d+)/(?P<total>\d+) \[.*, *(?P<seconds>[\d.]+)it/s", "1/s")
+    log = parse("".join(f"\r {step}/50 [00:0{step}<01:00,  2.50it/s]" for step in range(3)), bars)
+    assert (steps(log), log.segments[0].total_steps) == ([[0, 1, 2]], 50)
+
+
+@pytest.mark.parametrize("prefix", ["3: ", "[default7]:", "[rank1]: ", "(worker, pid=41) ", "train/0 [default3]:"])
+def test_ranks_are_told_apart(prefix: str) -> None:
+    other = prefix.translate(str.maketrans("37140", "88888"))
+    both = "".join(prefix + line(step) + other + line(step, "99") for step in range(3))
+    log = parse(both)
+    assert (steps(log), dropped(log)) == ([[0, 1, 2]], {"other-rank": 3})
+
+
+def test_a_step_number_at_the_beginning_of_a_line_is_no_rank() -> None:
+    log = reads(r"(?P<step>\d+): (?P<seconds>[\d.]+) ms", "".join(f"{n}: 5.5 ms\n" for n in range(5)), find=" ms")
+    assert steps(log) == [[0, 1, 2, 3, 4]]
+
+
+def test_start_and_end_lines_divide_a_log_and_finish_a_run() -> None:
+    marked = replace(OWN, start="Starting training", end="Training finished")
+    log = parse(f"Starting training\n{run(0, 2)}Starting training\n{run(3, 4)}Training finished\n", marked)
+    assert [(part.steps.index.tolist(), part.finished) for part in log.segments] == [([0, 1, 2], False), ([3, 4], True)]
+
+
+def test_a_falling_step_is_another_attempt() -> None:
+    assert steps(parse(run(0, 9) + run(4, 9))) == [[*range(10)], [*range(4, 10)]]
+
+
+@pytest.mark.parametrize(
+    ("printed", "first_step", "mean_of"),
+    [
+        ([10, 20, 30], 1, [10, 10, 10]),
+        ([9, 19, 29], 0, [10, 10, 10]),
+        ([1, 10, 20, 30], 1, [1, 9, 10, 10]),
+        ([10, 20, 40, 50], 1, [10, 10, 10, 10]),  # the line of step 30 is lost: 21 to 30 are not covered
+        ([10, 20, 30, 35], 1, [10, 10, 10, 5]),
+        ([10, 20, 40], 1, [10, 10, 10]),  # which gap is the usual one is not known: the smaller one claims less
+        ([8010, 8020, 8030], 1, [10, 10, 10]),  # resumed
+        ([50], 1, [1]),
+        ([1, 2, 3], 1, [1, 1, 1]),
+    ],
+)
+def test_a_time_is_the_mean_since_the_line_before(printed: list[int], first_step: int, mean_of: list[int]) -> None:
+    mean = replace(OWN, averages="interval", first_step=first_step)
+    (segment,) = parse("".join(map(line, printed)), mean).segments
+    assert (segment.steps.mean_of.tolist(), segment.first_step) == (mean_of, first_step)
+
+
+def test_bytes_that_are_no_text_do_not_hide_a_step() -> None:
+    assert steps(parse(b"\xff\xfe\x00 step 1 loss 2.5 \xe2\x96 took 512 ms\n")) == [[1]]
+
+
+def test_a_definition_counts_before_a_built_in_dialect_that_finds_no_more() -> None:
+    own = RegexDialect(
+        "regex:mine-1.0", "global_step", r"global_step: (?P<step>\d+) .*timing in s: (?P<seconds>[\d.]+) "
+    )
+    log = parse(nemo2_run(0, 9), own)
+    assert [one.dialect for one in (log, *log.readings)] == ["regex:mine-1.0", "nemo2"]
+    more = parse(nemo2_run(0, 9).replace("in s: 6.061", "in s: 6.061x", 3), own)
+    assert more.dialect == "regex:mine-1.0"
+    fewer = parse(nemo2_run(0, 10), replace(own, pattern=own.pattern.replace(r"\d+", r"\d", 1)))
+    assert fewer.dialect == "nemo2"
+    assert fewer.read_as("regex:mine-1.0").dialect == "regex:mine-1.0"
+
+
+def test_a_log_is_read_again_in_the_words_of_another_definition_that_fits_it() -> None:
+    seconds_, twin = replace(OWN, name="regex:mine-2.0", unit="s"), replace(OWN, name="regex:mine-1.1")
+    log = parse(run(0, 4), OWN, seconds_, twin)
+    assert log.dialects == {"regex:mine-1.0", "regex:mine-2.0", "regex:mine-1.1"}
+    assert seconds(log) == pytest.approx([0.51225] * 5)
+    assert seconds(log.read_as("regex:mine-2.0")) == [512.25] * 5
+    assert seconds(log.read_as("regex:mine-1.1")) == seconds(log)
+    assert log.read_as("regex:mine-2.0").readings == ()
+    assert log.read_as("nemo2").dialect == "regex:mine-1.0"
+
+
+def test_a_definition_may_look_for_what_a_built_in_dialect_looks_for() -> None:
+    own = RegexDialect("regex:mine-1.0", "Training epoch ", r"global_step: (?P<step>\d+) .*in s: (?P<seconds>[\d.]+) ")
+    assert parse(nemo2_run(0, 4), own).dialects == {"regex:mine-1.0", "nemo2"}
+
+
+def test_without_definitions_nothing_else_is_read() -> None:
+    log = parse_blocks([nemo2_run(0, 4).encode()])
+    assert (log.dialect, log.readings) == ("nemo2", ())
+
+
+def by_step(log: ParsedLog) -> dict[int, float]:
+    """The time of each step of a log of one attempt, or none."""
+    return dict(zip(*steps(log), seconds(log), strict=True)) if log.segments else {}
+
+
+TEXT = (run(0, 3, "[rank1]: ") + "noise ms\n" + line(4).strip() + line(5) + "\r" + line(6)[:-4]).encode()
+
+
+@given(st.lists(st.integers(0, len(TEXT)), max_size=8))
+def test_it_does_not_matter_where_a_log_is_cut_into_blocks(places: list[int]) -> None:
+    edges = [0, *sorted(places), len(TEXT)]
+    log = parse_blocks([TEXT[begin:end] for begin, end in pairwise(edges)], [OWN])
+    assert (steps(log), dropped(log)) == (steps(parse(TEXT)), dropped(parse(TEXT))) == ([[0, 1, 2, 3, 4, 5]], {})
+
+
+@pytest.mark.parametrize(
+    ("pattern", "end"),
+    [
+        (r"step (?P<step>\d+) took (?P<seconds>[\d.,e+]+) ms", " ms"),
+        (r"step (?P<step>\d+) took (?P<seconds>[\d.,e+]+)", ""),
+        (r".*step (?P<step>\d+) took (?P<seconds>\S+).*", " of 9"),
+    ],
+)
+def test_a_log_that_is_cut_anywhere_shows_no_time_that_was_not_there(pattern: str, end: str) -> None:
+    own = RegexDialect("regex:mine-1.0", "step", pattern)
+    text = "".join(
+        f"step {step} took {time}{end}\n" for step, time in enumerate(["1,239.5", "1.25e+03", "12", "1,300"])
+    )
+    whole = by_step(parse(text, own))
+    assert whole == {0: 1239.5, 1: 1250.0, 2: 12.0, 3: 1300.0}
+    for place in range(len(text)):
+        assert by_step(parse(text[:place], own)).items() <= whole.items()
+
+
+@pytest.mark.parametrize("pattern", [r"((\d+)+)+x", r"(.*)*(.*)*(.*)*=", r"(\d|\d\d)+ (\d*)*y"])
+def test_a_pattern_that_could_try_every_combination_ends(pattern: str) -> None:
+    """Python's own engine needs longer than the universe for each of them."""
+    own = replace(OWN, pattern=rf"{pattern}.*step (?P<step>\d+) (?P<seconds>\d+) ms")
+    assert parse("5 ms " + "1" * 6000 + "\n", own).segments == ()
+
+
+@given(st.binary(max_size=300))
+def test_no_text_is_an_error(data: bytes) -> None:
+    parse(b"step 1 loss " + data + b" ms\n", replace(OWN, averages="interval", start="step", end="loss"))
+
+
+def test_a_file_and_the_end_of_a_growing_one_are_read_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "log-x_1.out"
+    path.write_text(run(1, 8))
+    mine = replace(OWN, first_step=1)
+    assert steps(read_log(path, [mine])) == [[*range(1, 9)]]
+    found = Growing(path, [mine]).last_step()
+    assert found == LastStep(8, None, found.seconds if found else 0)
+    assert found.seconds == pytest.approx(0.51225)
+    assert Growing(path).last_step() is None
+
+
+def test_a_definition_travels_between_processes() -> None:
+    assert pickle.loads(pickle.dumps(OWN)) == OWN  # noqa: S301

@@ -1,0 +1,180 @@
+"""The scanner: the same result wherever the log is cut into blocks, in bounded memory."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import itertools
+import os
+import tracemalloc
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from compared import described
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from written_logs import LOGS, LONG, bar, nemo2, nemo2_run, parse, steps
+
+from pytest_llmbench.core.errors import LogError
+from pytest_llmbench.core.models import ParsedLog
+from pytest_llmbench.ingest.parse.collect import Collector
+from pytest_llmbench.ingest.parse.fingerprint import Fingerprint, sample
+from pytest_llmbench.ingest.parse.read import LARGE, parse_blocks, read_log
+from pytest_llmbench.ingest.parse.scan import AT_ONCE, PIECE, REACH, REACH_BACK, Needles, find, windows
+
+
+def cut(data: bytes, *places: int) -> list[bytes]:
+    bounds = [0, *sorted(places), len(data)]
+    return [data[begin:end] for begin, end in itertools.pairwise(bounds)]
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_a_cut_at_any_byte_changes_nothing(name: str) -> None:
+    data = LOGS[name].encode()
+    whole = described(parse_blocks([data]))
+    for place in range(len(data) + 1):
+        assert described(parse_blocks(cut(data, place))) == whole
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 1000, REACH - 1, REACH, REACH + 1, 3 * REACH])
+def test_blocks_of_any_size_change_nothing(size: int) -> None:
+    data = LONG if size > 50 else LONG[: REACH + 6000]
+    blocks = [data[begin : begin + size] for begin in range(0, len(data), size)]
+    assert described(parse_blocks(blocks)) == described(parse_blocks([data]))
+
+
+@settings(max_examples=60)
+@given(places=st.lists(st.integers(0, len(LONG)), max_size=8))
+def test_blocks_of_mixed_sizes_change_nothing(places: list[int]) -> None:
+    assert described(parse_blocks(cut(LONG, *places))) == WHOLE
+
+
+WHOLE = described(parse_blocks([LONG]))
+
+
+def test_every_byte_is_new_in_one_window_and_seen_with_its_surroundings() -> None:
+    data = bytes(range(256)) * 200
+    offset = 0
+    for window in windows(data[begin : begin + 5000] for begin in range(0, len(data), 5000)):
+        assert window.offset + window.start == offset
+        assert window.text == data[window.offset : window.offset + len(window.text)]
+        assert window.start >= min(REACH_BACK, offset)
+        assert (
+            len(window.text) - window.stop >= min(REACH, len(data) - window.offset - window.stop)
+            or window.start == window.stop
+        )
+        offset = window.offset + window.stop
+    assert offset == len(data)
+
+
+def test_needles_across_a_cut_are_found_once_with_their_line() -> None:
+    data = b"a\nneedle b\n" * 4000
+    hits = [hit for window in windows(cut(data, 9000, 9003, 20001)) for hit in find(window, [b"needle", b"b\n"])]
+    assert [hit.line for hit in hits if hit.needle == b"needle"] == list(range(2, 8001, 2))
+    assert [hit.offset for hit in hits] == sorted(hit.offset for hit in hits)
+
+
+texts = st.text("ab", max_size=60) | st.text("abc", max_size=60)
+needles = st.lists(st.text("ab", min_size=1, max_size=6) | st.text("abc", min_size=1, max_size=6), unique=True)
+
+
+@settings(max_examples=500)
+@given(text=texts, wanted=needles, more=st.sampled_from([0, AT_ONCE]), start=st.integers(0, 60), new=st.integers(0, 60))
+def test_every_needle_is_found_however_they_overlap(
+    text: str, wanted: list[str], more: int, start: int, new: int
+) -> None:
+    data = text.encode()
+    start = min(start, len(data))
+    stop = min(start + new, len(data))
+    sought = [*(f"x{number}" for number in range(more)), *wanted]
+    expected = sorted(
+        (place, one.encode()) for one in sought for place in range(start, stop) if data.startswith(one.encode(), place)
+    )
+    assert Needles([one.encode() for one in sought]).places(data, start, stop) == expected
+
+
+def test_a_large_file_is_read_ahead_as_the_same_bytes_in_blocks(tmp_path: Path) -> None:
+    """With everything that several threads could lose: needles across their blocks, a traceback over several of them, a
+    start far behind the beginning, a trace that goes on after steps."""
+    quiet = b"a line that says nothing of the run\n" * 20_000
+    rank = b"gb-1:7:8 [0] NCCL INFO AllReduce: opCount 2 sendbuff 0x7 recvbuff 0x7 count 1 datatype 1 op 0 root 0\n"
+    died = b"Traceback (most recent call last):\n" + b'  File "train.py", line 1\n' * 40_000 + b"ValueError: no\n"
+    shift = [b"." * number + b"\n" + LONG for number in range(0, 3000, 23)]
+    data = b"".join([quiet, LONG, rank * 9000, *shift, quiet, rank, quiet, LONG, died, quiet, b"the end"])
+    data = data.replace(LOGS["endings"].encode(), b"")
+    path = tmp_path / "log.out"
+    path.write_bytes(data)
+    assert len(data) > LARGE
+    expected = dataclasses.replace(parse_blocks([data]), size_bytes=len(data))
+    for threads in (1, 3):
+        log = read_log(path, threads=threads)
+        assert described(dataclasses.replace(log, fingerprint="")) == described(expected)
+    assert expected.ending is not None
+    assert expected.ending.code == "traceback"
+    assert 0 < expected.nccl_line < expected.nccl_last_line
+
+
+def test_a_large_file_that_shrinks_is_an_error_whichever_thread_sees_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "log.out"
+    path.write_bytes(LONG * (2 * LARGE // len(LONG)))
+    take = Collector.take
+
+    def shorten(collector: Collector, *window: Any) -> None:
+        os.truncate(path, LARGE)
+        take(collector, *window)
+
+    monkeypatch.setattr(Collector, "take", shorten)
+    with pytest.raises(LogError, match=r"shorter than at its opening|it was shortened"):
+        read_log(path)
+
+
+def test_a_copy_has_the_fingerprint_of_the_text_however_it_is_read(tmp_path: Path) -> None:
+    data = LONG * (2 * LARGE // len(LONG))
+    path, packed = tmp_path / "log.out", tmp_path / "log.gz"
+    path.write_bytes(data)
+    packed.write_bytes(gzip.compress(data, 1))
+    assert read_log(path).fingerprint == read_log(packed).fingerprint
+    pieces = Fingerprint()
+    for begin in range(0, len(data), 70_001):
+        pieces.take(sample(begin, data[begin : begin + 70_001]))
+    assert pieces.of(len(data)) == read_log(path).fingerprint
+
+
+def traced(blocks: Iterable[bytes]) -> tuple[ParsedLog, int]:
+    tracemalloc.start()
+    try:
+        return parse_blocks(blocks), tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def one_line(megabytes: int) -> Iterator[bytes]:
+    """A line without an end, with records in it."""
+    for number in range(megabytes):
+        yield b"\r" + bar(number + 1, f"{number}.000", "2.000").encode()
+        yield b"x" * (PIECE - 1000)
+
+
+def test_a_line_without_an_end_is_read_in_bounded_memory() -> None:
+    log, peak = traced(one_line(24))
+    assert steps(log) == [list(range(24))]
+    assert log.lines == 1
+    assert peak < 8 * PIECE
+
+
+def test_one_enormous_block_takes_a_few_pieces_more() -> None:
+    block = nemo2_run(0, 4).encode() + b"y" * (16 * PIECE) + b"\n" + nemo2_run(5, 9).encode()
+    log, peak = traced([block])
+    assert steps(log) == [list(range(10))]
+    assert log.segments[0].steps.line.tolist() == [1, 2, 3, 4, 5, 7, 8, 9, 10, 11]
+    assert peak < 8 * PIECE
+
+
+def test_a_record_longer_than_the_reach_is_torn() -> None:
+    log = parse(nemo2(3, more=" | note: " + "z" * 100) + nemo2(4).replace("lr: 1.5e-07", "lr: " + "1" * REACH))
+    assert steps(log) == [[3]]
+    assert [each.reason for each in log.dropped] == ["torn"]

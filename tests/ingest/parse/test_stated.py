@@ -1,0 +1,133 @@
+"""What a log states of its run before its first step; what only looks like it states nothing."""
+
+from __future__ import annotations
+
+import pytest
+from shared_data import shared
+from written_logs import nemo2_run, parse
+
+from pytest_llmbench.core.models import ENGINE, GPUS, MODEL, NAMED, OBJECTIVE, PROFILER, QUANTIZATION
+from pytest_llmbench.ingest.parse.growing import Growing
+from pytest_llmbench.ingest.parse.read import parse_blocks, read_log
+
+STATED = {
+    "Initializing distributed: GLOBAL_RANK: 159, MEMBER: 160/160\n": (GPUS, "160"),
+    " 9: [default3]: Initializing distributed: GLOBAL_RANK: 3, MEMBER: 4/8\n": (GPUS, "8"),
+    "using world size: 16, data-parallel-size: 4, tensor-model-parallel size: 2\n": (GPUS, "16"),
+    "0: [default0]:using world size: 40, data-parallel size: 40, context-parallel size: 1\n": (GPUS, "40"),
+    "Num_devices: 8, shape (1, 1, 1, 8)\n": (GPUS, "8"),
+    "  global_num_gpus ................. 1...........................updated\n": (GPUS, "1"),
+    "Building device mesh with parallelism: pp=2, dp_replicate=1, dp_shard=8, cp=1, tp=4, ep=8\n": (GPUS, "64"),
+    "Building device mesh with parallelism: pp=4, dp_replicate=1, dp_shard=1, cp=1, tp=1, ep=1, etp=1\n": (GPUS, "4"),
+    "Building 2-D device mesh with ['dp_shard', 'tp'], [4, 2]\n": (GPUS, "8"),
+    "Config param quantization: \n": (QUANTIZATION, "none"),
+    "Config param quantization: QuantizationType.NONE\n": (QUANTIZATION, "none"),
+    "Config param quantization: te_fp8_delayedscaling\n": (QUANTIZATION, "fp8"),
+    "Config param quantization: int8\n": (QUANTIZATION, "int8"),
+    "  fp8 ............................................. None\n": (QUANTIZATION, "not fp8"),
+    " 0:   fp8 ............................................. hybrid\n": (QUANTIZATION, "fp8"),
+    "|   fp8: true # enables fp8 in TransformerLayer forward\n": (QUANTIZATION, "fp8"),
+    "  fp8: False\n": (QUANTIZATION, "not fp8"),
+    "|   precision: bf16\n": (QUANTIZATION, "none"),
+    "Float8 training active with recipe rowwise\n": (QUANTIZATION, "fp8"),
+    "Converted Linear layers to NVFP4Linear\n": (QUANTIZATION, "fp4"),
+    "  deepspeed ....................................... True\n": (ENGINE, "deepspeed"),
+    "[Rank 0] DeepSpeed info: version=0.4.0+407ff0f\n": (ENGINE, "deepspeed"),
+    "Experiments will be logged at /nemo_run/llama3.1_8b\n": (MODEL, "/nemo_run/llama3.1_8b"),
+    "I03 pyconfig.py:413] Config param model_name: llama2-70b\n": (MODEL, "llama2-70b"),
+    "|   name: qwen25_32b\n": (MODEL, "qwen25_32b"),
+    "srun --job-name=a-b.pretrain_grok1_314b_fp8_128 x\n": (NAMED, "pretrain_grok1_314b_fp8_128"),
+    "trainer = DPOTrainer(model)\n": (OBJECTIVE, "rewards"),
+    "Using GRPO\n": (OBJECTIVE, "rewards"),
+    "llamafactory-cli train --stage dpo\n": (OBJECTIVE, "rewards"),
+    "File trl/trainer/ppo_trainer.py\n": (OBJECTIVE, "rewards"),
+    "Config param use_dpo: True\n": (OBJECTIVE, "rewards"),
+}
+
+
+@pytest.mark.parametrize(("line", "expected"), STATED.items(), ids=[line.strip()[:60] for line in STATED])
+def test_a_line_states_it(line: str, expected: tuple[str, str]) -> None:
+    (segment,) = parse("hello\n" + line + nemo2_run(0, 9)).segments
+    assert [(one.field, one.value, one.line) for one in segment.stated] == [(*expected, 2)]
+    assert parse(nemo2_run(0, 9) + line).segments[0].stated == ()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Starting with 8 processes, MEMBER: 4/8\n",
+        "num_processes: 8, process_count: 8, jax.process_index: 0\n",
+        "  log_world_size_to_tensorboard ................... False\n",
+        "[INFO] [config.py:904:print]   world_size ................... 1\n",
+        "Building device mesh with parallelism: pp=1, dp_shard=-1, tp=1\n",
+        "  fp8_recipe ...................................... delayed\n",
+        "  fp8: null\n",
+        "  use_fp8: true\n",
+        "Config param quantization_local_shard_count: 1\n",
+        "  deepspeed ....................................... False\n",
+        "Config param loss_algo: grpo\n",
+        "Config param rl: {'loss_algo': 'grpo', 'stage': 'dpo'}\n",
+        "Config param use_dpo: False\n",
+        "  grpo_iterations ................................. 2\n",
+        "not supported by PPOLIB, see GRPO_NOTES\n",
+        "run_name: x, filename: y.txt z\n",
+    ],
+)
+def test_what_only_looks_like_it_states_nothing(line: str) -> None:
+    (segment,) = parse(line + nemo2_run(0, 9)).segments
+    assert segment.stated == ()
+
+
+def members(count: int) -> str:
+    return f"GLOBAL_RANK: 0, MEMBER: 1/{count}\n"
+
+
+def test_the_last_value_counts_and_each_attempt_has_its_own() -> None:
+    log = parse(members(8) + members(16) + nemo2_run(0, 9) + "restart_count=1\n" + members(32) + nemo2_run(0, 9))
+    assert [[one.value for one in segment.stated] for segment in log.segments] == [["8", "16"], ["32"]]
+
+
+def test_what_is_stated_once_stands_for_the_attempts_behind_it() -> None:
+    log = parse(members(8) + nemo2_run(0, 9) + "restart_count=1\n" + nemo2_run(0, 9))
+    assert [[one.value for one in segment.stated] for segment in log.segments] == [["8"], ["8"]]
+
+
+def test_a_profiler_is_of_the_attempt_in_which_it_is_switched() -> None:
+    step = "completed step: {}, seconds: 1.000, TFLOP/s/device: 1.000, loss: 1.000\n"
+    first, second = ("".join(step.format(number) for number in range(count)) for count in (6, 9))
+    switched = "completed profiler activation/deactivation step: 6, loss: 1.000\n"
+    start = "Config param steps: 9\n"
+    for text, expected in ((first + switched + start + second, [1, 0]), (first + start + second + switched, [0, 1])):
+        segments = parse(text).segments
+        assert [sum(one.field == PROFILER for one in segment.stated) for segment in segments] == expected
+
+
+@pytest.mark.parametrize("size", [1, 61, 4096, 1 << 22])
+def test_it_does_not_matter_how_a_log_is_read(tmp_path_factory: pytest.TempPathFactory, size: int) -> None:
+    data = ("noise of a rank\n" * 9000 + members(8) + "|   fp8: true\n" + nemo2_run(0, 9)).encode()
+    whole = parse_blocks([data]).segments[0].stated
+    assert [one.value for one in whole] == ["8", "fp8"]
+    cut = data[-20000:] if size == 1 else data
+    blocks = [cut[place : place + size] for place in range(0, len(cut), size)]
+    assert [one.value for one in parse_blocks(blocks).segments[0].stated] == ["8", "fp8"]
+    path = tmp_path_factory.mktemp("log") / "log.out"
+    path.write_bytes(data)
+    assert read_log(path).segments[0].stated == whole == Growing(path).read().segments[0].stated
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus"),
+    [
+        ("megatron/four_clock_runs.out", "16"),
+        ("megatron/lm_hyphen_loss.out", "64"),
+        ("maxtext/nan_loss.out", "8"),
+        ("nemo1/stale_bars_dllogger.out", "32"),
+        ("nemo2/resiliency_five_runs.out", "8"),
+        ("torchtitan/two_ranks_print.out", "2"),
+        ("torchtitan/mfu_not_available.out", "8"),
+    ],
+)
+def test_real_logs_state_their_gpus_and_none_learns_from_rewards(name: str, gpus: str) -> None:
+    for segment in read_log(shared(f"logs/{name}")).segments:
+        assert [one.value for one in segment.stated if one.field == GPUS][-1:] == [gpus]
+        assert not [one for one in segment.stated if one.field == OBJECTIVE]

@@ -1,0 +1,73 @@
+"""Two processes that write into one file without labels are told as that, in one line."""
+
+from __future__ import annotations
+
+import pytest
+from builders import BASELINE, NOW, log, run, segment, steps
+from written_logs import dropped, maxtext, nemo2, nemo2_run, parse
+from written_logs import steps as steps_of
+
+from pytest_llmbench.core.models import Dropped, Reason
+from pytest_llmbench.measure.measurement import measure
+
+
+def together(late: int, mine: str = "6.061", other: str = "6.261", *, last: int = 49) -> str:
+    """Two processes of the same steps, the other one so many steps late."""
+    lines = []
+    for now in range(last + 1 + late):
+        lines += [nemo2(now, mine)] if now <= last else []
+        lines += [nemo2(now - late, other)] if now >= late else []
+    return "".join(lines)
+
+
+@pytest.mark.parametrize("late", [3, 5, 10, 40])
+def test_two_processes_at_different_steps(late: int) -> None:
+    text = parse(together(late))
+    assert dropped(text) == {"interleaved": 100}
+    assert text.dropped[0].example == f"step 0 after step {late}, and back to step {late + 1}"
+    assert text.dropped[0].first_line == late + 2
+
+
+@pytest.mark.parametrize("late", [0, 1, 2])
+def test_two_processes_at_the_same_step(late: int) -> None:
+    text = parse(together(late))
+    assert dropped(text).keys() == {"two-writers"}
+    assert dropped(text)["two-writers"] >= 45
+    assert set(text.segments[-1].steps.seconds.tolist()[3:]) == {6.261}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        together(0, other="6.08"),  # every rank prints, and none has a label
+        together(2, other="6.08"),
+        nemo2_run(0, 30) + nemo2_run(20, 40) + nemo2_run(30, 49),  # requeued twice
+        "".join(nemo2_run(10 * part, 10 * part + 15) for part in range(5)),  # and often
+        nemo2_run(0, 20) + nemo2(15) + nemo2_run(21, 30) + nemo2(25) + nemo2_run(31, 40),  # twice by chance
+        "".join(maxtext(step) + maxtext(step, "7.900") for step in range(50)),
+        "".join(f"{rank}: {nemo2(step, f'6.{rank}')}" for step in range(50) for rank in (1, 3)),
+        "".join(nemo2(step) for pair in range(0, 50, 2) for step in (pair + 1, pair)),  # all lines exchanged
+    ],
+)
+def test_prints_and_restarts_of_one_run_are_not_taken_for_two(text: str) -> None:
+    assert not dropped(parse(text)).keys() & {"two-writers", "interleaved"}
+
+
+def test_lines_that_are_all_exchanged_are_one_run() -> None:
+    text = "".join(nemo2(step) for pair in range(0, 50, 2) for step in (pair + 1, pair))
+    assert steps_of(parse(text)) == [list(range(50))]
+
+
+TOLD = (Dropped("interleaved", 100, 7, "step 0 after step 5, and back to step 6"),)
+
+
+def test_a_run_that_lacks_steps_says_that_two_wrote_and_a_whole_one_notes_it() -> None:
+    lacking = measure(run(log(segment(steps([7.3] * 30), finished=False), dropped=TOLD)), BASELINE, NOW)
+    assert lacking.problems[0].reason is Reason.WINDOW_INCOMPLETE
+    assert (lacking.problems[0].line, lacking.problems[0].text) == (
+        7,
+        "two processes write their steps into this file at once: step 0 after step 5, and back to step 6",
+    )
+    whole = measure(run(log(segment(), dropped=TOLD)), BASELINE, NOW)
+    assert whole.problems == ()
+    assert "interleaved" in [note.code for note in whole.notes]

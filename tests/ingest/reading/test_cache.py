@@ -1,0 +1,371 @@
+"""The cache of what logs said: an unchanged log is not read again, and a changed one always is."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from compared import bits
+from reading_places import reading_of, write_runs
+
+from pytest_llmbench.core.errors import LogError
+from pytest_llmbench.core.models import RegexDialect
+from pytest_llmbench.ingest.reading import cache as log_cache
+from pytest_llmbench.ingest.reading import file_reading
+from pytest_llmbench.ingest.reading.cache import LogCache, parser_version
+from pytest_llmbench.ingest.sources import local
+from pytest_llmbench.pipeline.option_values import cache_folder
+
+DEFINITION = RegexDialect("regex:mine-1.0", "mystep", r"mystep (?P<step>\d+) (?P<seconds>[\d.]+)")
+
+
+class Places:
+    """A folder of runs and a folder for the cache."""
+
+    def __init__(self, root: Path) -> None:
+        self.runs = root / "runs"
+        self.folder = root / "caches" / "pytest-llmbench"
+        self.logs = write_runs(self.runs, 3)
+        self.read: list[Path] = []
+
+    def cache(self, definitions: tuple[RegexDialect, ...] = ()) -> LogCache:
+        return LogCache(self.folder, [self.runs], definitions)
+
+    def again(self, definitions: tuple[RegexDialect, ...] = ()) -> list[Path]:
+        """Read all runs with the cache, compare that with reading them without, and return what was read."""
+        self.read.clear()
+        found = reading_of(self.runs, definitions, cache=self.cache(definitions))
+        read = sorted(self.read)
+        fresh = reading_of(self.runs, definitions)
+        for path in self.logs:
+            if path.exists():
+                assert bits(found.log(path)) == bits(fresh.log(path))
+        return read
+
+    @property
+    def file(self) -> Path:
+        (path,) = self.folder.iterdir()
+        return path
+
+
+@pytest.fixture
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Places:
+    """Runs that were just written but count as settled, and a cache that is worth its file from the first log on."""
+    monkeypatch.setattr(file_reading, "SETTLED_NS", -(10**9))
+    monkeypatch.setattr(log_cache, "WORTH_FILES", 1)
+    made = Places(tmp_path)
+    said = file_reading._said
+
+    def counted(wanted: file_reading.Wanted, definitions: Any) -> file_reading.Said:
+        made.read.append(Path(wanted.path))
+        return said(wanted, definitions)
+
+    monkeypatch.setattr(file_reading, "_said", counted)
+    return made
+
+
+def test_an_unchanged_folder_is_read_once(places: Places) -> None:
+    assert places.again() == sorted(places.logs)
+    assert places.again() == []
+    assert (places.folder.stat().st_mode & 0o777, places.file.stat().st_mode & 0o777) == (0o700, 0o600)
+
+
+def test_an_ending_of_its_own_is_known_too(places: Places) -> None:
+    places.logs[0].with_suffix(".err").write_text("slurmstepd: error: *** JOB 1 CANCELLED DUE TO TIME LIMIT ***\n")
+    first = reading_of(places.runs, cache=places.cache()).ending(places.logs[0].with_suffix(".err"))
+    assert len(places.again()) == 0
+    again = reading_of(places.runs, cache=places.cache()).ending(places.logs[0].with_suffix(".err"))
+    assert first is not None
+    assert bits(first) == bits(again)
+
+
+def preserved(path: Path, change: Callable[[Path], object]) -> None:
+    """Change a file, and give it the times that it had."""
+    before = path.stat()
+    change(path)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert path.stat().st_mtime_ns == before.st_mtime_ns
+
+
+def in_place(path: Path) -> None:
+    """Make one time in the middle of a log longer: the same size, and none of its samples is another."""
+    data = bytearray(path.read_bytes())
+    sampled = local.state_of(str(path))
+    for place in range(len(data) // 2, len(data)):
+        if chr(data[place]).isdigit():
+            changed = bytes(data[:place]) + (b"9" if data[place] != ord("9") else b"8") + bytes(data[place + 1 :])
+            with path.open("r+b") as file:
+                file.write(changed)
+            now = local.state_of(str(path))
+            if sampled is not None and now is not None and now[5] == sampled[5]:
+                return
+            with path.open("r+b") as file:
+                file.write(data)
+    raise AssertionError("every digit is in a sample")
+
+
+def replaced(path: Path) -> None:
+    """Put another log of the same size in the place of one, as `mv` does."""
+    other = path.with_name("other")
+    shutil.copy2(path, other)
+    in_place(other)
+    other.replace(path)
+
+
+def overwritten(path: Path) -> None:
+    """Write another log of the same size into the same file."""
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"train_step_timing in s: ", b"train_step_timing in s: 9")[: len(data)])
+
+
+def shortened(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-300])
+
+
+@pytest.mark.parametrize("change", [in_place, replaced, overwritten, shortened])
+def test_a_log_that_was_changed_with_its_times_kept_is_read_again(
+    places: Places, change: Callable[[Path], object]
+) -> None:
+    places.again()
+    preserved(places.logs[1], change)
+    assert places.again() == [places.logs[1]]
+    assert places.again() == []
+
+
+def test_a_restored_backup_is_read_again(places: Places, tmp_path: Path) -> None:
+    """A later log of the same size and time was read; then the earlier one comes back, with its times."""
+    log = places.logs[0]
+    backup = tmp_path / "backup"
+    shutil.copy2(log, backup)
+    preserved(log, in_place)
+    places.again()
+    shutil.copy2(backup, log)
+    assert places.again() == [log]
+
+
+def test_logs_that_changed_places_are_read_again(places: Places, tmp_path: Path) -> None:
+    places.again()
+    first, second, _ = places.logs
+    preserved(second, in_place)
+    first.rename(tmp_path / "aside")
+    second.rename(first)
+    (tmp_path / "aside").rename(second)
+    assert places.again() == sorted([first, second])
+
+
+def test_where_the_system_keeps_no_time_of_changes_the_samples_tell(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a file system in user space, a clock that was set back, or one of two seconds: every time is the same."""
+
+    def coarse(file: Any) -> Any:
+        return SimpleNamespace(st_size=os.stat(file).st_size, st_ino=7, st_dev=7, st_mtime_ns=7, st_ctime_ns=7)
+
+    monkeypatch.setattr(file_reading, "os", SimpleNamespace(**{**vars(os), "stat": coarse, "fstat": coarse}))
+    places.again()
+    preserved(places.logs[1], overwritten)
+    assert places.again() == [places.logs[1]]
+
+
+@pytest.mark.parametrize("ahead", [0, 3600])
+def test_a_log_that_was_just_written_is_read_again(places: Places, monkeypatch: pytest.MonkeyPatch, ahead: int) -> None:
+    """It may change within the same tick of the clock; so may one that a machine writes whose clock is ahead."""
+    monkeypatch.setattr(file_reading, "SETTLED_NS", 2_000_000_000)
+    for path in places.logs:
+        os.utime(path, (path.stat().st_mtime - 9999, path.stat().st_mtime - 9999))  # only the change is new
+    now = time.time_ns()
+    shifted = SimpleNamespace(time_ns=lambda: now + 1_000_000_000 - ahead * 10**9)
+    monkeypatch.setattr(file_reading, "time", shifted)
+    assert places.again() == sorted(places.logs)
+    assert places.again() == sorted(places.logs)
+    monkeypatch.setattr(file_reading, "time", SimpleNamespace(time_ns=lambda: now + 60 * 10**9))
+    assert places.again() == sorted(places.logs)
+    assert places.again() == []
+
+
+def test_a_log_that_changes_while_it_is_read_is_not_kept(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = file_reading._said
+
+    def growing(wanted: file_reading.Wanted, definitions: Any) -> file_reading.Said:
+        found = said(wanted, definitions)
+        with open(wanted.path, "ab") as file:
+            file.write(b"one more line\n")
+        return found
+
+    monkeypatch.setattr(file_reading, "_said", growing)
+    reading_of(places.runs, cache=places.cache())
+    assert not places.folder.exists()
+
+
+def test_a_log_that_cannot_be_read_is_tried_again(places: Places) -> None:
+    places.logs[0].write_bytes(b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff" + b"damaged" * 99)
+    for _ in range(2):
+        found = reading_of(places.runs, cache=places.cache())
+        with pytest.raises(LogError, match="damaged"):
+            found.log(places.logs[0])
+    assert places.read.count(places.logs[0]) == 2
+    assert places.read.count(places.logs[1]) == 1
+
+
+def test_another_parser_or_definition_sees_nothing_of_it(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("re2")
+    places.again()
+    assert places.again((DEFINITION,)) == sorted(places.logs)
+    assert places.again((DEFINITION,)) == []
+    assert places.again((replace(DEFINITION, unit="ms"),)) == sorted(places.logs)
+    assert places.again() == []
+    monkeypatch.setattr(log_cache, "parser_version", lambda _definitions: "another")
+    assert places.again() == sorted(places.logs)
+
+
+def test_every_source_file_of_the_parser_is_part_of_its_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "pytest_llmbench"
+    shutil.copytree(Path(log_cache.__file__).parents[2], package, ignore=shutil.ignore_patterns("*.pyc", "baselines"))
+    monkeypatch.setattr(log_cache, "__file__", str(package / "ingest" / "reading" / "cache.py"))
+    versions = {parser_version(())}
+    for name in (
+        "ingest/parse/scan.py",
+        "ingest/parse/dialects/nemo2.py",
+        "ingest/sources/compressed.py",
+        "ingest/reading/codec.py",
+        "core/models/logs.py",
+        "core/robust.py",
+    ):
+        path = package / name
+        path.write_text(path.read_text() + "# changed\n")
+        versions.add(parser_version(()))
+    assert len(versions) == 7
+    shutil.rmtree(package)
+    assert parser_version(()) != parser_version(())  # without its source nothing is told apart
+
+
+def flipped(place: int) -> Callable[[bytes], bytes]:
+    return lambda data: data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *map(flipped, (0, 25, 55, 60, 100, 2000, -9)),
+        lambda data: data[: len(data) // 2],
+        lambda data: data[:40],
+        lambda _data: b"",
+        lambda data: data + b"x",
+        lambda data: bytes(len(data)),
+        lambda _data: b"#!/bin/sh\necho foreign\n",
+    ],
+    ids="magic version checksum size text later column half head empty longer zeros foreign".split(),  # noqa: SIM905 (a table in one line)
+)
+def test_a_damaged_cache_file_is_ignored_and_written_anew(places: Places, damage: Callable[[bytes], bytes]) -> None:
+    places.again()
+    places.file.write_bytes(damage(places.file.read_bytes()))
+    assert places.again() == sorted(places.logs)
+    assert places.again() == []
+
+
+def test_what_others_could_have_written_is_not_trusted(places: Places) -> None:
+    places.again()
+    for path in (places.file, places.folder):
+        path.chmod(path.stat().st_mode | 0o020)
+        assert places.again() == sorted(places.logs)
+        path.chmod(path.stat().st_mode & ~0o022)
+        places.again()
+        assert places.again() == []
+    file = places.file
+    file.rename(places.folder / "elsewhere")
+    file.symlink_to(places.folder / "elsewhere")
+    assert places.again() == sorted(places.logs)
+
+
+def test_a_file_of_another_user_is_not_trusted(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    places.again()
+    stranger = os.geteuid() + 1
+    monkeypatch.setattr(log_cache, "os", SimpleNamespace(**{**vars(os), "geteuid": lambda: stranger}))
+    before = places.file.read_bytes()
+    assert places.again() == sorted(places.logs)
+    assert places.file.read_bytes() == before
+
+
+@pytest.mark.parametrize("problem", ["a file in its place", "no room", "cannot be renamed"])
+def test_a_cache_that_cannot_be_written_is_no_error(
+    places: Places, monkeypatch: pytest.MonkeyPatch, problem: str
+) -> None:
+    def fails(*_arguments: object, **_options: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    if problem == "a file in its place":
+        places.folder.parent.write_text("")
+    elif problem == "no room":
+        monkeypatch.setattr(os, "fdopen", fails)
+    else:
+        monkeypatch.setattr(os, "replace", fails)
+    assert places.again() == sorted(places.logs)
+    monkeypatch.undo()
+    assert problem == "a file in its place" or not list(places.folder.iterdir())
+
+
+def test_few_new_logs_are_not_worth_a_file(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_cache, "WORTH_FILES", 4)
+    assert places.again() == sorted(places.logs)
+    assert not places.folder.exists()
+    monkeypatch.setattr(log_cache, "WORTH_BYTES", 1)
+    places.again()
+    assert places.again() == []
+
+
+def test_logs_that_are_gone_leave_the_cache(places: Places) -> None:
+    places.again()
+    size = places.file.stat().st_size
+    places.logs[0].unlink()
+    with places.logs[1].open("ab") as file:
+        file.write(b"one more line\n")
+    assert places.again() == [places.logs[1]]
+    assert places.file.stat().st_size < size
+
+
+def test_cache_files_are_bounded_and_the_last_used_are_kept(
+    places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places.again()
+    size = places.file.stat().st_size
+    for name, days in (("old.logs", 31), ("older.logs", 20), ("newer.logs", 10), ("foreign.txt", 99)):
+        path = places.folder / name
+        path.write_bytes(bytes(size))
+        os.utime(path, (path.stat().st_mtime - days * 86400,) * 2)
+    monkeypatch.setattr(log_cache, "LARGEST", size * 2 + size // 2)
+    reading_of(places.runs, cache=LogCache(places.folder, [tmp_path], ())).log(places.logs[0])
+    assert {path.name for path in places.folder.iterdir()} >= {"foreign.txt"}
+    assert len(list(places.folder.iterdir())) == 3  # two caches, and what is none
+    assert places.again() == []
+
+
+def test_sessions_side_by_side_see_a_whole_file_or_none(places: Places) -> None:
+    """Both read before either has written; the last one counts, and what it holds is all of its own."""
+    first, second = places.cache(), places.cache()
+    reading_of(places.runs, cache=first)
+    reading_of(places.runs, cache=second)
+    assert places.again() == []
+    assert len(list(places.folder.iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    ("environment", "folder"),
+    [
+        ({"XDG_CACHE_HOME": "/x", "HOME": "/h"}, "/x/pytest-llmbench"),
+        ({"XDG_CACHE_HOME": "relative", "HOME": "/h"}, "/h/.cache/pytest-llmbench"),
+        ({"HOME": "/h"}, "/h/.cache/pytest-llmbench"),
+        ({}, None),
+        ({"HOME": ""}, None),
+    ],
+)
+def test_the_folder_is_where_this_user_keeps_caches(environment: dict[str, str], folder: str | None) -> None:
+    assert cache_folder(environment) == (folder and Path(folder))

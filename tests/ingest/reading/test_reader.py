@@ -1,0 +1,258 @@
+"""Many files in several processes: the same results, whatever becomes of the processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from queue import SimpleQueue
+from typing import IO, Any
+
+import pytest
+from compared import bits
+from reading_places import reading_of, write_runs
+from sessions import until
+
+from pytest_llmbench.core.errors import LogError
+from pytest_llmbench.ingest.parse import read
+from pytest_llmbench.ingest.reading import reader as reading
+from pytest_llmbench.ingest.reading import worker_pool
+from pytest_llmbench.ingest.reading.codec import pack
+from pytest_llmbench.ingest.reading.file_reading import Wanted, read_file
+from pytest_llmbench.ingest.reading.reader import Done
+
+Answered = SimpleQueue[tuple[worker_pool.Batch, bytes]]
+
+
+@pytest.fixture
+def two_workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Read with two workers, a file at a time; the workers that were started, all of which have to be gone."""
+    started: list[subprocess.Popen[bytes]] = []
+    start = worker_pool._process
+
+    def kept() -> subprocess.Popen[bytes]:
+        started.append(start())
+        return started[-1]
+
+    monkeypatch.setattr(worker_pool, "_process", kept)
+    monkeypatch.setattr(reading, "_workers", lambda _sizes, _batches: 2)
+    monkeypatch.setattr(reading, "BATCH_FILES", 1)
+    yield started
+    assert all(one.returncode is not None for one in started)
+
+
+def by_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this process wait for its workers instead of reading."""
+
+    def wait(waiting: object, answered: Answered) -> object:
+        return answered.get()
+
+    monkeypatch.setattr(worker_pool, "_next", wait)
+
+
+def said(logs: list[Path], found: reading.Reading) -> list[object]:
+    return [bits(found.log(path)) for path in logs]
+
+
+def test_workers_read_what_this_process_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, two_workers: list[subprocess.Popen[bytes]]
+) -> None:
+    logs = write_runs(tmp_path, 12)
+    (logs[0].parent / logs[0].name.replace(".out", ".err")).write_text(
+        "slurmstepd: error: CANCELLED DUE TO TIME LIMIT\n"
+    )
+    expected = [bits(read_file(Wanted(str(path), True), (), keep=False)[0]) for path in logs]
+    by_workers(monkeypatch)
+    assert said(logs, reading_of(tmp_path)) == expected
+    assert len(two_workers) == 2
+
+
+def test_what_a_killed_worker_had_is_read_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, two_workers: list[subprocess.Popen[bytes]]
+) -> None:
+    """Each is killed when it got its first file, as by a system without memory."""
+    logs = write_runs(tmp_path, 6)
+    expected = [bits(read_file(Wanted(str(path), True), (), keep=False)[0]) for path in logs]
+    send = worker_pool._send
+
+    def deadly(file: IO[bytes], data: bytes) -> None:
+        if data != pack(((), False)):  # the definitions, which come before the first request
+            for one in two_workers:
+                one.kill()
+                one.wait()
+        send(file, data)
+
+    monkeypatch.setattr(worker_pool, "_send", deadly)
+    read_here: list[Wanted] = []
+
+    def here(wanted: Wanted, *_definitions: object, **_options: object) -> object:
+        read_here.append(wanted)
+        return read_file(wanted, (), keep=False)
+
+    monkeypatch.setattr(worker_pool, "read_file", here)
+    taken = worker_pool._next
+    first = iter([True])
+
+    def wait_for_one(waiting: SimpleQueue[worker_pool.Batch], answered: Answered) -> object:
+        return answered.get() if next(first, False) else taken(waiting, answered)
+
+    monkeypatch.setattr(worker_pool, "_next", wait_for_one)
+    assert said(logs, reading_of(tmp_path)) == expected
+    assert len(read_here) == 6
+
+
+@pytest.mark.parametrize("command", [["/nonexistent"], ["/bin/false"], ["/bin/echo", "+"]])
+def test_workers_that_cannot_start_or_talk_are_done_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, two_workers: list[subprocess.Popen[bytes]], command: list[str]
+) -> None:
+    logs = write_runs(tmp_path, 4)
+    expected = [bits(read_file(Wanted(str(path), True), (), keep=False)[0]) for path in logs]
+
+    def other() -> subprocess.Popen[bytes]:
+        two_workers.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+        return two_workers[-1]
+
+    monkeypatch.setattr(worker_pool, "_process", other)
+    assert said(logs, reading_of(tmp_path)) == expected
+
+
+def test_what_cannot_be_read_is_said_in_the_same_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, two_workers: list[subprocess.Popen[bytes]]
+) -> None:
+    logs = write_runs(tmp_path, 4)
+    logs[1].write_bytes(b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff" + b"damaged" * 99)
+    told = read_file(Wanted(str(logs[1]), True), (), keep=False)[0]
+    by_workers(monkeypatch)
+    found = reading_of(tmp_path)
+    with pytest.raises(LogError) as error:
+        found.log(logs[1])
+    assert str(error.value) == str(told)
+    assert found.log(logs[0]).segments
+
+
+def test_an_interrupted_session_leaves_no_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, two_workers: list[subprocess.Popen[bytes]]
+) -> None:
+    write_runs(tmp_path, 8)
+
+    def interrupt(done: Done) -> None:
+        if done.files:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        reading_of(tmp_path, tell=interrupt)
+    assert len(two_workers) == 2  # the fixture sees that they have ended
+
+
+def test_few_or_small_files_are_read_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _process: set(range(64)))
+
+    def count(files: int, size: int) -> int:
+        return reading._workers({Wanted(str(one), True): size for one in range(files)}, files)
+
+    assert count(1, 10**9) == 0
+    assert count(100, 20_000) == 0
+    assert 1 <= count(5000, 20_000) <= count(20_000, 20_000) == reading.MOST_WORKERS
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _process: {0})
+    assert count(20_000, 20_000) == 0
+
+
+def test_large_files_are_left_to_this_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, two_workers: list[subprocess.Popen[bytes]]
+) -> None:
+    """They occupy several processors each; compressed ones only one."""
+    logs = write_runs(tmp_path, 3)
+    expected = [bits(read_file(Wanted(str(path), True), (), keep=False)[0]) for path in logs]
+    batches: list[worker_pool.Batch] = []
+    share = worker_pool.read_batches
+
+    def shared(given: list[worker_pool.Batch], *others: Any, **options: Any) -> None:
+        batches.extend(given)
+        share(given, *others, **options)
+
+    monkeypatch.setattr(worker_pool, "read_batches", shared)
+    monkeypatch.setattr(read, "LARGE", logs[0].stat().st_size)
+    assert said(logs, reading_of(tmp_path)) == expected
+    assert batches == []
+
+
+PROGRAM = """
+import os, sys, threading, warnings
+from pathlib import Path
+from pytest_llmbench.ingest.reading import reader as reading
+from pytest_llmbench.ingest.discover.find import find_runs
+from pytest_llmbench.ingest.sources.stores import Stores
+
+print("started", flush=True)
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+reading._workers = lambda sizes, batches: 2
+reading.BATCH_FILES = 1
+stores = Stores()
+runs = find_runs([Path(sys.argv[1])], stores).runs
+{more}
+print(len(reading.Reading(stores, runs)._said), flush=True)
+"""
+
+
+def test_a_program_without_a_guard_is_not_run_again(tmp_path: Path) -> None:
+    """Nor does a thread in it, with warnings as errors, keep workers from being started."""
+    write_runs(tmp_path / "runs", 4)
+    script = tmp_path / "script.py"
+    script.write_text(PROGRAM.format(more=""))
+    command = [sys.executable, "-W", "error", str(script), str(tmp_path / "runs")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr, done.returncode) == ("started\n4\n", "", 0)
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_however_the_session_is_ended_no_worker_outlives_it(tmp_path: Path, ending: signal.Signals) -> None:
+    """The session waits for ever in the midst of reading, with its workers alive."""
+    write_runs(tmp_path / "runs", 4)
+    script = tmp_path / "script.py"
+    waits = """
+    from pytest_llmbench.ingest.reading import worker_pool as workers
+    def wait(waiting, answered):
+        answered.get()
+        print(*(child for child in open(f"/proc/self/task/{os.getpid()}/children").read().split()), flush=True)
+        threading.Event().wait()
+    worker_pool._next = wait
+    """
+    script.write_text(PROGRAM.format(more=textwrap.dedent(waits)))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with subprocess.Popen(
+        [sys.executable, str(script), str(tmp_path / "runs")],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as session:
+        assert session.stdout is not None
+        assert session.stdout.readline() == "started\n"
+        children = session.stdout.readline().split()
+        session.send_signal(ending)
+        session.wait(30)
+    assert len(children) == 2
+    until(lambda: not any(Path(f"/proc/{child}/cmdline").exists() and _runs(child) for child in children))
+
+
+def _runs(child: str) -> bool:
+    try:
+        return b"pytest_llmbench" in Path(f"/proc/{child}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def test_progress_counts_all_files_and_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = write_runs(tmp_path, 5)
+    size = sum(path.stat().st_size for path in logs)
+    monkeypatch.setattr(reading, "BATCH_FILES", 2)
+    told: list[Done] = []
+    reading_of(tmp_path, tell=told.append)
+    assert told[0] == Done(0, 5, 0, size)
+    assert told[-1] == Done(5, 5, size, size)
+    assert [one.files for one in told] == [0, 2, 4, 5]

@@ -1,0 +1,175 @@
+"""What is known of launched runs while they run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from builders import log, run, segment, steps
+from job_specs import START, job, running
+from written_logs import parse
+
+from pytest_llmbench.core.models import Discovery, Ending
+from pytest_llmbench.core.models.jobs import Blame
+from pytest_llmbench.ingest.discover import find
+from pytest_llmbench.pipeline.catalog import load
+from pytest_llmbench.pipeline.find_runs import ingest_job
+from pytest_llmbench.pipeline.launch.job_results import LaunchedRuns
+from pytest_llmbench.pipeline.settings import Settings
+
+LINE = (
+    "Training epoch 0, iteration {0}/49 | lr: 1e-05 | global_batch_size: 128 | global_step: {0} |"
+    " reduced_train_loss: 11.9 | train_step_timing in s: 2.5 | consumed_samples: 128\n"
+)
+
+
+def test_a_running_jobs_log_is_looked_for_until_it_has_steps_and_again_after_a_requeue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched: list[Sequence[Path]] = []
+
+    def find_runs(paths: Sequence[Path]) -> Discovery:
+        searched.append(paths)
+        return found(paths)
+
+    found = find.find_runs
+    monkeypatch.setattr(find, "find_runs", find_runs)
+    settings = Settings()
+    runs = LaunchedRuns(settings, load(settings), "session", 0.05, lambda: START)
+    one = job(tmp_path, log_folder=tmp_path, status=running())
+    log = tmp_path / f"log-nemo_fake_8b_8_{one.job_id}.out"
+    assert runs.last_step(one) is None
+    log.write_text("no step yet\n")
+    assert runs.last_step(one) is None
+    assert len(searched) == 2
+    for step in range(3):
+        log.write_text("".join(LINE.format(number) for number in range(step + 1)))
+        assert runs.last_step(one) == (step + 1, 50, 2.5)
+    assert len(searched) == 3
+    assert runs.last_step(replace(one, status=running(restarts=1))) == (3, 50, 2.5)
+    assert len(searched) == 4
+
+
+WAITED = "[rank3]:[E] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)\n"
+RAISED = "Traceback (most recent call last):\n  File\nValueError: x\n"
+ECC = RAISED.replace("ValueError: x", "RuntimeError: CUDA error: uncorrectable ECC error encountered")
+
+
+def judged(tmp_path: Path, ending: Ending | None) -> tuple[Blame, str]:
+    """Whose failure the end of a launched run is, and its words."""
+    settings = Settings()
+    runs = LaunchedRuns(settings, load(settings), "session", 0.05, lambda: START)
+    one = run(log(segment(steps([7.3] * 30), finished=False), ending=ending))
+    return runs.judges({}).ending(job(tmp_path), one)
+
+
+@pytest.mark.parametrize(
+    ("text", "blame", "words"),
+    [
+        (WAITED, Blame.INFRASTRUCTURE, "NCCL gave up waiting for a collective operation: "),
+        (
+            RAISED + WAITED,
+            Blame.RUN,
+            "a process died of an exception: ValueError: x (log-x_1_0.out:3); after that NCCL ",
+        ),
+        (WAITED + RAISED, Blame.INFRASTRUCTURE, "NCCL gave up waiting for a collective operation: "),
+        (ECC + WAITED, Blame.INFRASTRUCTURE, "a GPU failed under it: "),
+        ("srun: error: n1: task 3: Killed\n" + WAITED, Blame.RUN, "a task of it failed: "),
+    ],
+)
+def test_a_time_out_of_nccl_that_an_exception_caused_is_the_failure_of_the_run(
+    tmp_path: Path, text: str, blame: Blame, words: str
+) -> None:
+    found = judged(tmp_path, parse(text).ending)
+    assert found[0] is blame
+    assert found[1].startswith(words)
+
+
+def test_what_steps_follow_is_no_failure_of_the_infrastructure(tmp_path: Path) -> None:
+    warned = replace(parse(WAITED).ending or Ending("", "", 0), went_on=True)
+    assert judged(tmp_path, warned)[0] is Blame.RUN
+
+
+def test_a_log_that_says_nothing_of_its_end_blames_nobody(tmp_path: Path) -> None:
+    assert judged(tmp_path, None) == (Blame.NONE, "log-x_1_0.out is empty")
+
+
+OWN = """\
+schema: 1
+kind: recipe
+recipe: fake
+release: "1"
+title: A framework of our own
+framework: Acorn
+names: [fake]
+dialect: regex
+log:
+  {find: " ms/step", pattern: 'it (?P<step>\\d+)/(?P<total>\\d+) (?P<seconds>[\\d.]+) ms/step', unit: ms, first_step: 1}
+source: {document: our own notes}
+peak_tflops: {h100: {bf16: "989"}}
+models:
+  8b:
+    {formula: llama, hidden_size: 4096, attention_heads: 32, query_groups: 8, ffn_size: 14336, vocabulary_size: 128256}
+configurations:
+  - {size: 8b, gpu: h100, dtype: bf16, gpus: 8, sequence_length: 8192, layers: 32, gbs: 128}
+"""
+
+
+def test_the_log_of_a_job_is_read_in_the_dialect_that_its_baseline_file_defines(tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text(OWN)
+    settings = Settings(baselines=(tmp_path / "own.yaml",))
+    catalogue = load(settings)
+    key = next(key for key in catalogue.baselines if key.recipe == "fake")
+    one = job(tmp_path, log_folder=tmp_path / "logs", status=running())
+    one = replace(one, spec=replace(one.spec, key=key))
+    (tmp_path / "logs").mkdir()
+    log = tmp_path / "logs" / f"log-fake_8b_8_{one.job_id}.out"
+    log.write_text("".join(f"it {step}/50 2500 ms/step\n" for step in range(1, 8)))
+    runs = LaunchedRuns(settings, catalogue, "session", 0.05, lambda: START)
+    assert runs.last_step(one) == (7, 50, 2.5)
+    run = ingest_job([tmp_path / "logs"], one.job_id, key, catalogue, START)
+    assert run is not None
+    assert run.identity.key == key
+    assert [attempt.log.dialect for attempt in run.attempts] == ["regex:fake-1"]
+    assert run.attempts[0].log.segments[0].steps.seconds.tolist() == [2.5] * 7
+
+
+def test_a_run_ran_in_the_image_that_its_job_was_told_to_use(tmp_path: Path) -> None:
+    """Unless the launcher's own record of the job names another one."""
+    settings = Settings()
+    runs = LaunchedRuns(settings, load(settings), "session", 0.05, lambda: START)
+    one = job(tmp_path, log_folder=tmp_path, status=running())
+    one = replace(one, spec=replace(one.spec, environment=(("RUN_CONF_IMAGE", "/images/own.sqsh"),)))
+    (tmp_path / f"log-nemo_fake_8b_8_{one.job_id}.out").write_text(LINE.format(0))
+    found = runs.judges({}).find(one)
+    assert found is not None
+    assert found.found.environment == (("container", "/images/own.sqsh"),)
+    record = f"job_info: {{job_id: '{one.job_id}'}}\ncontainer_info: {{images: [its.sqsh]}}\n"
+    (tmp_path / f"llmb-config_{one.job_id}.yaml").write_text(record)
+    found = runs.judges({}).find(one)
+    assert found is not None
+    assert found.found.environment == (("container", "its.sqsh"),)
+
+
+def test_the_log_of_a_launched_run_below_the_old_ones_is_no_older_run(tmp_path: Path) -> None:
+    """It would be an earlier night of itself."""
+    (tmp_path / "own.yaml").write_text(OWN)
+    settings = Settings(baselines=(tmp_path / "own.yaml",), logs=(tmp_path,), release="1", gpu="h100")
+    catalogue = load(settings)
+    key = next(key for key in catalogue.baselines if key.recipe == "fake")
+    folder = tmp_path / "results" / "1" / "bf16" / "8b" / "8"
+    folder.mkdir(parents=True)
+    one = job(tmp_path, log_folder=folder, status=running())
+    one = replace(one, spec=replace(one.spec, key=key))
+    for number in (one.job_id, "9999"):
+        log = folder / f"log-fake_8b_8_{number}.out"
+        log.write_text("".join(f"it {step}/50 2500 ms/step\n" for step in range(1, 51)))
+    runs = LaunchedRuns(settings, catalogue, "session", 0.05, lambda: START)
+    judges = runs.judges({})
+    found = judges.find(one)
+    assert found is not None
+    ((_, (evidence,)),) = runs.reached({key: judges.judge(key, [found])}).values()
+    assert [each.run.found.job_id for each in evidence.measurements] == [one.job_id, "9999"]
+    assert evidence.measurements[0].run is found

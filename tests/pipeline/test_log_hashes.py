@@ -1,0 +1,216 @@
+"""The hashes of logs: of the bytes that were judged, or none."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import signal
+import tracemalloc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+from written_archives import archive
+
+from pytest_llmbench.ingest.parse.fingerprint import WHOLE
+from pytest_llmbench.ingest.parse.read import LARGE, read_log
+from pytest_llmbench.ingest.sources import local
+from pytest_llmbench.ingest.sources.compressed import Stream
+from pytest_llmbench.pipeline.log_hashes import with_hashes
+
+TEXT = b"Epoch 0: 1/50, train_step_timing in s: 7.4\n" * 9
+
+
+def mark(text: bytes) -> str:
+    """Return the fingerprint of a text, as a session knows it when it judges."""
+    return read_log(Stream([text], Path("log"))).fingerprint
+
+
+def outcome(*logs: tuple[str, str]) -> dict[str, Any]:
+    """Return what tells of a run with these logs: place and fingerprint."""
+    run = {"log_fingerprint": [fingerprint for _, fingerprint in logs]}
+    return {"kind": "configuration", "run": run, "tries": [{"log": place} for place, _ in logs]}
+
+
+def hashes(folder: Path, *logs: tuple[str, str]) -> Any:
+    """Return the hashes that an outcome with these logs gets."""
+    (told,) = with_hashes([outcome(*logs)], folder)
+    return told.get("log_sha256")
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def noise(size: int) -> bytes:
+    return hashlib.shake_128(b"").digest(size)
+
+
+@pytest.mark.parametrize("size", [0, 1, 3 * WHOLE + 5, LARGE + 5])
+def test_the_hash_is_that_of_the_file(tmp_path: Path, size: int) -> None:
+    """Also where several threads read it, and its fingerprint came from them."""
+    path = tmp_path / "log.out"
+    path.write_bytes(noise(size))
+    assert hashes(tmp_path, ("log.out", read_log(path).fingerprint)) == [sha256(noise(size))]
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, zstandard.compress], ids=["gzip", "zstd"])
+def test_a_compressed_log_is_hashed_as_it_lies_there(tmp_path: Path, compress: Callable[[bytes], bytes]) -> None:
+    data = compress(TEXT)
+    (tmp_path / "log.out").write_bytes(data)
+    assert hashes(tmp_path, ("log.out", mark(TEXT))) == [sha256(data)]
+
+
+def test_each_log_of_a_run_has_its_own_in_their_order(tmp_path: Path) -> None:
+    """However many attempts one of them tells of, and with what else the session has to tell."""
+    for name in "ab":
+        (tmp_path / name).write_bytes(name.encode() + TEXT)
+    told = outcome(("b", mark(b"b" + TEXT)), ("a", mark(b"a" + TEXT)))
+    told["tries"] = [{"log": "b"}, {"log": "b"}, {"log": "a"}]
+    others: list[dict[str, Any]] = [
+        {"kind": "stray", "log": "a"},
+        {"kind": "check", "log": None},
+        {"kind": "configuration", "run": None, "tries": []},
+    ]
+    with_them = with_hashes([told, *others], tmp_path)
+    assert with_them[0]["log_sha256"] == [sha256(b"b" + TEXT), sha256(b"a" + TEXT)]
+    assert with_them[1:] == others
+    assert "log_sha256" not in told
+
+
+def test_logs_that_cannot_be_told_apart_have_none(tmp_path: Path) -> None:
+    """Two fingerprints and one place: which of them it is nobody knows."""
+    (tmp_path / "a").write_bytes(TEXT)
+    assert hashes(tmp_path, ("a", mark(TEXT)), ("a", mark(TEXT))) is None
+
+
+def test_an_absolute_place_is_one(tmp_path: Path) -> None:
+    (tmp_path / "log.out").write_bytes(TEXT)
+    assert hashes(Path("/elsewhere"), (str(tmp_path / "log.out"), mark(TEXT))) == [sha256(TEXT)]
+
+
+# --- what changed, and what is not there ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "now",
+    [TEXT + b"more\n", TEXT[:-1], TEXT.replace(b"7.4", b"7.5", 1), b"", gzip.compress(TEXT)[:30]],
+    ids=["longer", "shorter", "edited", "empty", "damaged"],
+)
+def test_a_log_that_changed_since_it_was_read_has_none(tmp_path: Path, now: bytes) -> None:
+    """Its hash would be that of other bytes; the other logs have theirs."""
+    (tmp_path / "log.out").write_bytes(now)
+    (tmp_path / "other.out").write_bytes(b"other" + TEXT)
+    found = hashes(tmp_path, ("log.out", mark(TEXT)), ("other.out", mark(b"other" + TEXT)))
+    assert found == [None, sha256(b"other" + TEXT)]
+
+
+def test_an_edit_in_the_middle_changes_the_hash_and_not_the_fingerprint(tmp_path: Path) -> None:
+    """Which is what the hash is for: of a long log the fingerprint sees samples."""
+    path = tmp_path / "log.out"
+    found = []
+    for middle in (b"7.4", b"7.3"):
+        path.write_bytes(bytes(WHOLE + 10_000) + middle + bytes(WHOLE))
+        fingerprint = read_log(path).fingerprint
+        found.append((fingerprint, hashes(tmp_path, ("log.out", fingerprint))))
+    (first, (one,)), (second, (other,)) = found
+    assert first == second
+    assert one != other
+
+
+def gone(folder: Path) -> str:
+    return "gone.out"
+
+
+def folder_of_that_name(folder: Path) -> str:
+    (folder / "log.out").mkdir()
+    return "log.out"
+
+
+def pipe(folder: Path) -> str:
+    os.mkfifo(folder / "log.out")
+    return "log.out"
+
+
+def below_a_file(folder: Path) -> str:
+    (folder / "file").write_bytes(TEXT)
+    return "file/log.out"
+
+
+def remote(folder: Path) -> str:
+    return "s3://bucket/log.out"
+
+
+def standard_input(folder: Path) -> str:
+    return "<stdin>"
+
+
+def too_long(folder: Path) -> str:
+    return "x" * 5000
+
+
+def no_name(folder: Path) -> str:
+    return "a\0b"
+
+
+@pytest.mark.parametrize(
+    "place", [gone, folder_of_that_name, pipe, below_a_file, remote, standard_input, too_long, no_name]
+)
+def test_what_cannot_be_read_has_none_and_is_no_error(tmp_path: Path, place: Callable[[Path], str]) -> None:
+    assert hashes(tmp_path, (place(tmp_path), mark(TEXT))) == [None]
+
+
+# --- archives ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("compress", [bytes, gzip.compress], ids=["tar", "tar.gz"])
+def test_a_log_in_an_archive_has_the_hash_of_its_member(tmp_path: Path, compress: Callable[[bytes], bytes]) -> None:
+    """As its bytes are when it is unpacked; of several of one name the last one counts, as when it is judged."""
+    packed = gzip.compress(TEXT)
+    members = [("./runs/a.out", b"old"), ("runs/b.out.gz", packed), ("c.out", b"c" + TEXT), ("runs/a.out", TEXT)]
+    (tmp_path / "x.tar").write_bytes(compress(archive(members)))
+    logs = [("x.tar/runs/a.out", mark(TEXT)), ("x.tar/runs/b.out.gz", mark(TEXT)), ("x.tar/c.out", mark(TEXT))]
+    assert hashes(tmp_path, *logs, ("x.tar/d.out", mark(TEXT))) == [sha256(TEXT), sha256(packed), None, None]
+
+
+def test_what_was_whole_before_an_archive_was_cut_has_a_hash(tmp_path: Path) -> None:
+    whole = archive([("a.out", TEXT), ("b.out", TEXT)])
+    (tmp_path / "x.tar").write_bytes(whole[: whole.index(TEXT, whole.index(TEXT) + 1) + 20])
+    assert hashes(tmp_path, ("x.tar/a.out", mark(TEXT)), ("x.tar/b.out", mark(TEXT))) == [sha256(TEXT), None]
+
+
+# --- what it costs ----------------------------------------------------------------------------------------
+
+
+def test_a_large_log_is_never_in_memory(tmp_path: Path) -> None:
+    size = 64 << 20
+    with (tmp_path / "log.out").open("wb") as file:
+        file.truncate(size)
+    fingerprint = read_log(tmp_path / "log.out").fingerprint
+    tracemalloc.start()
+    try:
+        (found,) = hashes(tmp_path, ("log.out", fingerprint))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found == sha256(bytes(size))
+    assert peak < size // 8
+
+
+def test_an_interrupt_ends_the_hashing_of_endless_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def endless(path: Path) -> Iterator[bytes]:
+        if path.name == "last.out":
+            os.kill(os.getpid(), signal.SIGINT)
+        while True:
+            yield b"more\n"
+
+    names = ["first.out", "last.out"]
+    for name in names:
+        (tmp_path / name).touch()
+    monkeypatch.setattr(local, "blocks", endless)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _process: {0, 1})
+    with pytest.raises(KeyboardInterrupt):
+        hashes(tmp_path, *((name, mark(TEXT)) for name in names))

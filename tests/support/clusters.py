@@ -1,0 +1,148 @@
+"""A real Slurm for the tests, started by tests/slurm/cluster."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[1] / "slurm" / "cluster"
+PROGRAMS = ("munged", "slurmctld", "slurmd", "slurmdbd", "mariadbd", "sbatch", "sacct")
+PORTS = range(20_000, 32_000, 100)
+"""Below the ports that Linux hands out by itself. A cluster uses a hundred of them; the first is the claim on them."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A running cluster: partitions `batch` (all nodes, 8 GPUs each), `short` (n1, 10 minutes); account `research`."""
+
+    folder: Path
+    nodes: tuple[str, ...]
+    environment: dict[str, str] = field(default_factory=dict)
+    """What a command needs to reach it, beside the caller's own variables."""
+
+    def ask(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run a command of Slurm, whatever it returns."""
+        environment = {**os.environ, **self.environment}
+        return subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+    def run(self, *arguments: str) -> str:
+        """Return what a command of Slurm prints; the test fails where the command fails."""
+        done = self.ask(*arguments)
+        assert done.returncode == 0, f"{arguments}: {done.returncode} {done.stdout}{done.stderr}"
+        return done.stdout.strip()
+
+    def submit(self, script: str, *options: str) -> str:
+        """Submit a job of one shell line and return its id."""
+        output = str(self.folder / "log" / "job-%j")
+        return self.run("sbatch", "--parsable", f"--output={output}", *options, f"--wrap={script}")
+
+    def state(self, job_id: str) -> str:
+        """Return the state that slurmctld gives a job: PENDING, RUNNING, COMPLETED, ..."""
+        shown = re.search(r"JobState=(\w+)", self.ask("scontrol", "show", "job", job_id).stdout)
+        return shown[1] if shown else ""
+
+    def wait(self, job_id: str, *states: str, seconds: float = 20.0) -> str:
+        """Wait until a job is in one of the states, and return it."""
+        end = time.monotonic() + seconds
+        while (state := self.state(job_id)) not in states:
+            assert time.monotonic() < end, f"job {job_id} is {state or 'unknown'}, not {' or '.join(states)}"
+            time.sleep(0.1)
+        return state
+
+    def jobs(self) -> list[str]:
+        """Return the ids of the jobs that have not ended."""
+        return self.run("squeue", "--noheader", "--format=%A").split()
+
+    def cancel_all(self) -> None:
+        """Cancel every job and wait until none is left."""
+        end = time.monotonic() + 20
+        while jobs := self.jobs():
+            assert time.monotonic() < end, f"jobs {jobs} cannot be cancelled"
+            self.ask("scancel", *jobs)
+            time.sleep(0.2)
+
+    def stop_controller(self) -> None:
+        """Stop slurmctld: from now on nothing answers, and running jobs go on."""
+        self._script("stop-controller")
+
+    def start_controller(self) -> None:
+        """Start slurmctld again, and wait until it answers."""
+        self._script("start-controller")
+
+    def _script(self, command: str) -> None:
+        subprocess.run([SCRIPT, command, str(self.folder)], timeout=30, check=True)
+
+
+@contextmanager
+def running(database: bool = True, nodes: int = 4) -> Iterator[Cluster]:
+    """Start a cluster of its own and stop it, even if this process is killed: the script waits for the end of stdin."""
+    with ExitStack() as stack:
+        port, claim = _claimed_ports()
+        stack.enter_context(claim)
+        folder = Path(tempfile.mkdtemp(prefix="llmb-slurm-", dir="/tmp"))  # sockets need a short path
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        folder.chmod(0o755)  # clients of munged reach its socket
+        errors = stack.enter_context(tempfile.TemporaryFile("w+"))
+        settings = {**os.environ, "NODES": str(nodes), "DATABASE": str(int(database))}
+        served = subprocess.Popen(
+            [SCRIPT, "serve", str(folder), str(port)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env=settings,
+            text=True,
+            start_new_session=True,
+        )
+        stack.callback(_end, served)
+        assert served.stdout is not None
+        if served.stdout.readline() != "up\n":
+            errors.seek(0)
+            pytest.fail(f"the cluster does not start: {errors.read()}")
+        names = tuple(f"n{number}" for number in range(1, nodes + 1))
+        yield Cluster(folder, names, {"SLURM_CONF": str(folder / "slurm.conf")})
+
+
+def missing() -> str:
+    """Return which programs of a cluster are not installed here, empty where it can be started."""
+    path = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/sbin"))
+    absent = [name for name in PROGRAMS if not shutil.which(name, path=path)]
+    return f"needs Slurm, but {', '.join(absent)} is not installed: tests/slurm/cluster install" * bool(absent)
+
+
+def _claimed_ports() -> tuple[int, socket.socket]:
+    """Return the first port of a free hundred, with the socket that keeps other test runs away while it is open."""
+    for port in PORTS:
+        claim = socket.socket()
+        try:
+            claim.bind(("127.0.0.1", port))
+        except OSError:
+            claim.close()
+            continue
+        if not any(_taken(port + offset) for offset in (1, 2, 3, 10)):
+            return port, claim
+        claim.close()
+    pytest.fail(f"no free ports between {PORTS.start} and {PORTS.stop}")
+
+
+def _taken(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _end(served: subprocess.Popen[str]) -> None:
+    assert served.stdin is not None
+    assert served.stdout is not None
+    served.stdin.close()
+    served.stdout.close()
+    served.wait(timeout=90)

@@ -1,0 +1,37 @@
+"""Records as something that compares, to the last bit."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from pytest_llmbench.core.models import ParsedLog, Steps
+
+
+def bits(value: Any) -> Any:
+    """Return all types, texts, numbers and columns of nested records, so that only equal ones are equal."""
+    if dataclasses.is_dataclass(value):
+        told = [(one.name, bits(getattr(value, one.name))) for one in dataclasses.fields(value)]
+        return Steps.__name__ if isinstance(value, Steps) else type(value).__name__, told
+    if isinstance(value, np.ndarray):
+        return value.dtype.str, value.tobytes()
+    if isinstance(value, tuple):
+        return tuple(map(bits, value))
+    return type(value).__name__, value.hex() if isinstance(value, float) else repr(value)
+
+
+def described(log: ParsedLog) -> object:
+    """A log as something that compares: columns as lists."""
+    segments = [
+        (
+            [
+                np.asarray(getattr(segment.steps, column.name)).astype(str).tolist()
+                for column in dataclasses.fields(segment.steps)
+            ],
+            dataclasses.replace(segment, steps=None),  # type: ignore[arg-type]
+        )
+        for segment in log.segments
+    ]
+    return segments, dataclasses.replace(log, segments=())

@@ -1,0 +1,71 @@
+"""A real PostgreSQL for the tests, started by tests/support/postgresql/server."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from glob import glob
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parent / "postgresql" / "server"
+
+
+def missing() -> str:
+    """Return what is not installed here, empty where a server can be started."""
+    path = os.pathsep.join((os.environ.get("PATH", ""), *glob("/usr/lib/postgresql/*/bin")))
+    absent = [name for name in ("initdb", "postgres") if not shutil.which(name, path=path)]
+    if not absent:
+        return ""
+    return f"needs PostgreSQL, but {', '.join(absent)} is not installed: tests/support/postgresql/server install"
+
+
+@contextmanager
+def running() -> Iterator[Path]:
+    """Start a server and give the folder of its socket. It stops at the end of stdin: this process may be killed."""
+    folder = Path(tempfile.mkdtemp(prefix="llmb-pg-", dir="/tmp"))  # sockets need a short path
+    folder.chmod(0o755)
+    command = [str(SCRIPT), "serve", str(folder)]
+    served = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert served.stdout is not None
+        assert served.stderr is not None
+        if served.stdout.readline() != "up\n":
+            pytest.fail(f"the server does not start: {served.stderr.read()}")
+        yield folder
+    finally:
+        served.communicate(timeout=60)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def server() -> Iterator[Path]:
+    """Start a server; without PostgreSQL skip the test, or fail it under LLMB_REQUIRE_POSTGRESQL."""
+    if absent := missing():
+        if os.environ.get("LLMB_REQUIRE_POSTGRESQL"):
+            pytest.fail(absent)
+        pytest.skip(absent)
+    with running() as folder:
+        yield folder
+
+
+def new_database(folder: Path) -> str:
+    """Make an empty database, and return its URL."""
+    import psycopg
+
+    name = f"h{uuid.uuid4().hex}"
+    with psycopg.connect(host=str(folder), user="llmb", dbname="postgres", autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}".encode())
+    return f"postgresql://llmb@/{name}?host={folder}"

@@ -1,0 +1,25 @@
+"""The shipped baseline files, and the documents that they were taken from."""
+
+from __future__ import annotations
+
+from shared_data import shared
+
+from pytest_llmbench.baseline.locate import shipped_baselines
+from pytest_llmbench.baseline.read import read_recipe
+from pytest_llmbench.core.models import Recipe
+
+DOCUMENTS = {
+    "grok1/24.11": "000_e0e04c4c085ed8d6.txt",
+    "maxtext_llama2/24.11": "001_74aabd83c4a30565.txt",
+    "grok1/25.05": "002_e4d1b25d7aef7166.txt",
+    "nemotron4/25.01": "003_6c8318a40332ad32.txt",
+    "llama3.1/25.04": "004_a73f50c75f1f041c.txt",
+}
+
+
+def recipe(name: str) -> Recipe:
+    return read_recipe(shipped_baselines() / f"{name}.yaml")
+
+
+def text_of(name: str) -> str:
+    return shared(f"recipes/{DOCUMENTS[name]}").read_text()
