@@ -8,8 +8,8 @@ from typing import Any
 from pytest_llmbench.baseline.read import find_shipped_baselines, read_recipe
 from pytest_llmbench.core.models import Baseline, Recipe
 from pytest_llmbench.core.models.jobs import Cluster, JobSpec, LaunchFacts
-from pytest_llmbench.launch.environment import job_spec
-from pytest_llmbench.launch.facts import facts_of
+from pytest_llmbench.launch.recipe.environment import job_spec
+from pytest_llmbench.launch.recipe.facts import facts_of
 
 CALLER = {
     "PATH": "/usr/bin:/bin",
