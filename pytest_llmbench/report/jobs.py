@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models.jobs import Launched
+from pytest_llmbench.core.models.jobs import LaunchedJob
 
 MEASURE = "measure"
 """The purpose of the jobs that are judged for speed."""
@@ -19,7 +19,7 @@ MOST_FILES = 5
 """Of the files that the jobs of a configuration left, so many are named on the terminal; reports name all."""
 
 
-def describe(job: Launched, directory: Path) -> dict[str, Any]:
+def describe(job: LaunchedJob, directory: Path) -> dict[str, Any]:
     """Return a job as plain values; files below `directory` are shown relative to it."""
     return {
         "job_id": job.job_id,

@@ -232,7 +232,7 @@ class JobEnd:
 
 
 @dataclass(frozen=True, slots=True)
-class Launched:
+class LaunchedJob:
     """One job behind a verdict, for the reports: what it was, where it ran, how it ended, which files it left."""
 
     job_id: str

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_llmbench.core.models.baselines import Key
-    from pytest_llmbench.core.models.jobs import Launched
+    from pytest_llmbench.core.models.jobs import LaunchedJob
     from pytest_llmbench.core.models.judgements import Judgement
     from pytest_llmbench.core.models.verdicts import Reason, Verdict
 
@@ -120,7 +120,7 @@ class Outcome:
     recorded: str = ""
     recorded_seconds: float | None = None
     message: str = ""
-    jobs: tuple[Launched, ...] = ()
+    jobs: tuple[LaunchedJob, ...] = ()
     nodes: str = ""
     baselines: tuple[Path, ...] = ()
 
