@@ -148,7 +148,7 @@ def find_images(image: str, stages: dict[str, Path], override: str = "") -> list
     if override:
         return [Path(override)]
     usable = [folder for folder in stages.values() if folder.is_absolute() and folder.is_dir()]
-    folders = [folder / below for folder in usable for below in ("", "find_images")]
+    folders = [folder / below for folder in usable for below in ("", "images")]
     return [folder / image for folder in folders if image]
 
 

@@ -54,7 +54,7 @@ def find_placeholders(job: JobParts, nodes: int, environment: Mapping[str, str])
         "dtype": key.dtype,
         "gpus": str(key.gpus),
         "gsw_version": job.facts.gsw_version,
-        "name_experiment": name_experiment(key),
+        "experiment": name_experiment(key),
     }
 
 

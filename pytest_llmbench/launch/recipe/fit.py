@@ -101,7 +101,7 @@ def choose_command(key: Key, facts: LaunchFacts, cluster: Cluster, option: str =
 def _explain_no_nodes(key: Key, facts: LaunchFacts, cluster: Cluster) -> str:
     per_node = count_gpus_per_node(key, facts, cluster)
     if not per_node:
-        return f"nothing says how many {key.gpu} a node has: set `count_gpus_per_node` in the cluster file"
+        return f"nothing says how many {key.gpu} a node has: set `gpus_per_node` in the cluster file"
     if key.gpus > per_node and key.gpus % per_node:
         return f"{key.gpus} GPUs are no whole number of nodes with {per_node}"
     return ""
