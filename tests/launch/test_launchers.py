@@ -326,7 +326,7 @@ def test_its_log_and_record_are_found_and_identified_later(journal: Journal, tmp
     assert record.excluded is None
     assert record.started
     assert abs((record.started - datetime.now(UTC)).total_seconds()) < 60
-    assert {clue.field: clue.value for clue in record.clues} == {
+    assert {hint.field: hint.value for hint in record.hints} == {
         "recipe": "grok1",
         "size": "314b",
         "dtype": "bf16",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Clue:
+class Hint:
     """One thing that a name or metadata says about a run: `field` is a Key field, or global_batch_size, tp, ..."""
 
     field: str
@@ -98,7 +98,7 @@ class FoundRun:
     id: str
     folder: Path
     attempts: tuple[AttemptFiles, ...]
-    clues: tuple[Clue, ...]
+    hints: tuple[Hint, ...]
     job_id: str = ""
     layout: str = ""
     metadata: Path | None = None

@@ -1,4 +1,4 @@
-"""What a run says of itself: the clues of its names and metadata, put together by field, contradictions kept apart."""
+"""What a run says of itself: the hints of its names and metadata, put together by field, contradictions kept apart."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_llmbench.core.models import Clue, Recipe
+from pytest_llmbench.core.models import Hint, Recipe
 from pytest_llmbench.ingest.discover.names import RECIPES
 
 _FRAMEWORK = re.compile(r"(?:nemo\d?|maxtext)[-_]", re.IGNORECASE)
@@ -32,12 +32,12 @@ class Claims:
     contradictions: tuple[tuple[Claim, ...], ...] = ()
 
 
-def claims(clues: Iterable[Clue], recipes: Sequence[Recipe]) -> Claims:
-    """Put clues together; two spellings of one recipe, a release and its patch release, `016` and `16` are one."""
+def claims(hints: Iterable[Hint], recipes: Sequence[Recipe]) -> Claims:
+    """Put hints together; two spellings of one recipe, a release and its patch release, `016` and `16` are one."""
     found: dict[str, list[Claim]] = {}
-    for clue in clues:
-        known = found.setdefault(clue.field, [])
-        claim = Claim(clue.field, _plain(clue.value), (clue.source,))
+    for hint in hints:
+        known = found.setdefault(hint.field, [])
+        claim = Claim(hint.field, _plain(hint.value), (hint.source,))
         place = next((place for place, other in enumerate(known) if _agree(other, claim, recipes)), None)
         if place is None:
             known.append(claim)
