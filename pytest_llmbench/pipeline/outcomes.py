@@ -64,13 +64,13 @@ def _status(
 
 def result_of(case: Case, evidence: Sequence[Evidence], settings: Settings) -> ConfigurationResult:
     """Return the verdict on a case, the worst of those against each of its baselines."""
-    from pytest_llmbench.judge.consequence import worst
+    from pytest_llmbench.judge.consequence import pick_worst
 
     def status(judgement: Judgement) -> Status:
         return item_status(judgement, required=False, settings=settings)
 
     return ConfigurationResult(
-        case, *worst([decided(one, settings, alone=bool(case.run_id)) for one in evidence], status)
+        case, *pick_worst([decided(one, settings, alone=bool(case.run_id)) for one in evidence], status)
     )
 
 
@@ -100,9 +100,9 @@ def _uncertified(judgement: Judgement, settings: Settings) -> str:
 
 def item_status(judgement: Judgement, *, required: bool, settings: Settings) -> Status:
     """Return what becomes of an item under these settings."""
-    from pytest_llmbench.judge.consequence import consequence
+    from pytest_llmbench.judge.consequence import decide_status
 
-    return consequence(
+    return decide_status(
         judgement, required=required, inconclusive=settings.inconclusive, improvement=settings.improvement
     )
 

@@ -134,13 +134,13 @@ def _written(
     measured: Recorded, directory: Path, settings: Settings, recipes: Collection[Recipe]
 ) -> tuple[Recorded, dict[Key, Refusal], Written]:
     """Return what was recorded, why the rest may not be, and the files with what they replaced."""
-    from pytest_llmbench.baseline.write import alone, recorded_before, write_recorded
+    from pytest_llmbench.baseline.write import find_recorded, lock_folder, write_recorded
 
     if not measured:
         return {}, {}, ()
-    with alone(directory):
+    with lock_folder(directory):
         known = [baseline for recipe in recipes for baseline in recipe.baselines]
-        before = recorded_before(directory, measured, known)
+        before = find_recorded(directory, measured, known)
         recorded, refused = _accepted(measured, before, settings)
         return recorded, refused, write_recorded(directory, list(recorded.values()), recipes)
 
@@ -200,18 +200,18 @@ def _levels(runs: Sequence[Measurement], changes: Sequence[Change], settings: Se
 
     Their mean would hide a regression of as much as lies between it and the better level.
     """
-    from pytest_llmbench.judge.recordable import expected_noise, find_levels
+    from pytest_llmbench.judge.recordable import expect_noise, find_run_levels
 
     trimmed = _trimmed(runs)
     steps = [one for one in changes if one.kind == "step" and abs(one.difference) >= FAILS and _parts(one, runs)]
     if steps:
         day, change = steps[-1].started.date(), formatting.difference(1 + steps[-1].difference)
         return CHANGED.format(change, day, day, _range(trimmed), ACCEPT)
-    noise = expected_noise(runs, settings.assumed_cv * _largest_spread(runs) / LARGEST_SPREAD)
+    noise = expect_noise(runs, settings.assumed_cv * _largest_spread(runs) / LARGEST_SPREAD)
     begun = [(run.started, seconds) for run, seconds in zip(runs, trimmed, strict=True) if run.started is not None]
     in_time = [seconds for _, seconds in sorted(begun)]
     ordered = len(begun) == len(runs)
-    found = find_levels(in_time if ordered else trimmed, noise, ordered=ordered)
+    found = find_run_levels(in_time if ordered else trimmed, noise, ordered=ordered)
     if found is None:
         return ""
     fast, slow = formatting.seconds(found.fast_seconds), formatting.seconds(found.slow_seconds)
