@@ -24,7 +24,7 @@ UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
 class TraceChange(NamedTuple):
-    """What changed (`ranks`, `operation`, `count`, `size`, `format_communicator`, `datatype`), of which operation (empty: of
+    """What changed (`ranks`, `operation`, `count`, `size`, `communicator`, `datatype`), of which operation (empty: of
     none), and in words."""
 
     what: str

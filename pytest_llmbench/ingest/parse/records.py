@@ -102,14 +102,14 @@ def strip_codes(text: bytes, start: int, stop: int, end: int) -> bytes | None:
 
 
 def get_significant_unit(value: float, digits: int) -> float:
-    """Return one unit in the last of `count_digits` significant digits: 0.1 for 24.0 and 3; 0 where there is none."""
+    """Return one unit in the last of `digits` significant digits: 0.1 for 24.0 and 3; 0 where there is none."""
     if value == 0 or not math.isfinite(value):
         return 0.0
     return float(f"1e{math.floor(math.log10(abs(value))) - digits + 1}")
 
 
 def get_significant_units(values: Sequence[float], digits: int) -> list[float]:
-    """Return one unit in the last of `count_digits` significant digits of each of n > 0 finite values."""
+    """Return one unit in the last of `digits` significant digits of each of n > 0 finite values."""
     least, most = min(values), max(values)
     unit = get_significant_unit(least, digits)
     if least > 0 and unit == get_significant_unit(most, digits):
