@@ -11,7 +11,7 @@ from pytest_llmbench.baseline.build import key_of
 from pytest_llmbench.baseline.fields import FORMULA_NEEDS, LAUNCHERS
 from pytest_llmbench.core.dialects import FIRST_STEP, REGEX
 from pytest_llmbench.core.errors import did_you_mean
-from pytest_llmbench.core.patterns import GROUPS, REQUIRED, compiled, named_groups
+from pytest_llmbench.core.patterns import GROUPS, REQUIRED, compile_pattern, list_groups
 from pytest_llmbench.core.yamlfile.schema import Entry, Report
 
 ROUNDED = 5e-4
@@ -65,11 +65,11 @@ def _check_log(entry: Entry, report: Report) -> None:
 
 def _wrong_in_pattern(pattern: str) -> Iterator[str]:
     try:
-        matches_nothing = compiled(pattern).search(b"") is not None
+        matches_nothing = compile_pattern(pattern).search(b"") is not None
     except ValueError as error:
         yield str(error)
         return
-    names = [group.name for group in named_groups(pattern)]
+    names = [group.name for group in list_groups(pattern)]
     if matches_nothing:
         yield "found a pattern that matches the empty text, expected one that matches the line of a step only"
     for name in REQUIRED:

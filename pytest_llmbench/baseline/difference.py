@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 
 from pytest_llmbench.baseline.lint import Arithmetic
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.accepted_values import reference
+from pytest_llmbench.core.accepted_values import find_reference
 from pytest_llmbench.core.errors import BaselineError
 from pytest_llmbench.core.models import Baseline, Key, Recording
 
@@ -141,10 +141,14 @@ def _recorded(recording: Recording | None) -> dict[str, str | None]:
     """
     if recording is None:
         return {"mean": None, "drift from": None, "levels": None}
-    first = reference(recording)
-    above = formatting.difference(recording.mean_seconds / recording.trimmed_mean_seconds)
+    first = find_reference(recording)
+    above = formatting.format_difference(recording.mean_seconds / recording.trimmed_mean_seconds)
     levels = recording.levels or None
-    return {"mean": above, "drift from": f"{formatting.seconds(first.seconds)} of {first.date}", "levels": levels}
+    return {
+        "mean": above,
+        "drift from": f"{formatting.format_seconds(first.seconds)} of {first.date}",
+        "levels": levels,
+    }
 
 
 def _utilization(old: Baseline, new: Baseline, arithmetic: Arithmetic) -> Utilization | None:

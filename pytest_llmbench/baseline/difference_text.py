@@ -29,10 +29,10 @@ def text(differences: Sequence[Difference], before: str, after: str) -> str:
     added = [one.id for one in differences if one.before is None]
     for side, alone in ((before, removed), (after, added)):
         if alone:
-            told = f"only in {side}: {len(alone)}: {formatting.listed(alone)}"
+            told = f"only in {side}: {len(alone)}: {formatting.join_first(alone)}"
             lines += textwrap.wrap(told, 79, subsequent_indent="  ", break_on_hyphens=False)
     shared = sum(map(_is_shared, differences))
-    lines.append(f"{formatting.counted(shared, 'configuration')} in both, {len(changed)} of them changed")
+    lines.append(f"{formatting.count_noun(shared, 'configuration')} in both, {len(changed)} of them changed")
     return "\n".join(lines)
 
 
@@ -47,9 +47,9 @@ def _is_shared(one: Difference) -> bool:
 
 def _lines(one: Difference) -> Iterator[str]:
     moved = one.utilization
-    seconds = [formatting.seconds(side.step_seconds if side else None) for side in (one.before, one.after)]
-    change = formatting.difference(one.step_time_ratio)
-    mfu = formatting.difference(moved.after / moved.before) if moved else "-"
+    seconds = [formatting.format_seconds(side.step_seconds if side else None) for side in (one.before, one.after)]
+    change = formatting.format_difference(one.step_time_ratio)
+    mfu = formatting.format_difference(moved.after / moved.before) if moved else "-"
     row = f"{seconds[0]:>10} {seconds[1]:>10} {change:>9} {mfu:>8}"
     yield from [one.id, f"{'':<{WIDE}} {row}"] if len(one.id) > WIDE else [f"{one.id:<{WIDE}} {row}"]
     told = [_told(moved)] if moved and (_parts(moved) or mfu != "0.0 %") else []
@@ -68,7 +68,7 @@ def _told(moved: Utilization) -> str:
 
 def _parts(moved: Utilization) -> list[str]:
     return [
-        f"{name} {formatting.difference(math.exp(share))}"
+        f"{name} {formatting.format_difference(math.exp(share))}"
         for name, share in moved.parts.items()
         if abs(share) >= (ROUNDING if name == PARTS[-1] else SMALLEST)
     ]
@@ -81,7 +81,9 @@ def _record(one: Difference) -> dict[str, Any]:
         "id": one.id,
         "changed": one.is_change,
         **{name: None if side is None else side.key.id for name, side in sides.items()},
-        "step_seconds": [None if side is None else formatting.finite(side.step_seconds) for side in sides.values()],
+        "step_seconds": [
+            None if side is None else formatting.finite_or_none(side.step_seconds) for side in sides.values()
+        ],
         "step_time_change": None if one.step_time_ratio is None else one.step_time_ratio - 1,
         "mfu": None if moved is None else [moved.before, moved.after],
         "mfu_printed": None if moved is None else moved.printed,

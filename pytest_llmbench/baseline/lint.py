@@ -11,7 +11,7 @@ from pathlib import Path
 from pytest_llmbench.baseline.build import Model, RecipeFile
 from pytest_llmbench.baseline.fields import DERIVED, NOT_GIVEN
 from pytest_llmbench.baseline.structure import contradictions
-from pytest_llmbench.core.accepted_values import DRIFT_BUDGET, is_beyond, moved, reference
+from pytest_llmbench.core.accepted_values import DRIFT_BUDGET, describe_move, find_reference, is_beyond
 from pytest_llmbench.core.models import Architecture, Baseline, Configuration, Erratum
 
 
@@ -178,8 +178,8 @@ def _hidden_drift(file: RecipeFile) -> Iterator[str]:
         if recording and recording.reason and not recording.earlier:
             found = f"found the reason {recording.reason!r} and no earlier value"
             yield f":{baseline.source.line}: {baseline.key.id}: {found}, expected what it replaced: it was taken out"
-        if recording and is_beyond(recording.trimmed_mean_seconds, reference(recording), budget):
-            told = moved(recording.trimmed_mean_seconds, reference(recording))
+        if recording and is_beyond(recording.trimmed_mean_seconds, find_reference(recording), budget):
+            told = describe_move(recording.trimmed_mean_seconds, find_reference(recording))
             expected = f"expected at most {budget * 100:.10g} %, or a reason"
             yield f":{baseline.source.line}: {baseline.key.id}: found that {told}, {expected}"
 

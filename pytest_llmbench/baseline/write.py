@@ -18,7 +18,7 @@ from pytest_llmbench.baseline.render import Shared, peak_text, rendered
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import BaselineError, RecordError
 from pytest_llmbench.core.models import Baseline, Key, Recipe, Recording, Source
-from pytest_llmbench.core.tolerance import merged
+from pytest_llmbench.core.tolerance import merge_tolerances
 
 PATIENCE_SECONDS = 60.0
 """So long a session waits for another one that records into the same folder, which takes much less than a second."""
@@ -85,7 +85,7 @@ def recorded_baseline(published: Baseline, recording: Recording) -> Baseline:
         cells=(),
         window=published.window._replace(statistic=STATISTIC),
         timed=STATISTIC,
-        tolerances=merged(published.tolerances),
+        tolerances=merge_tolerances(published.tolerances),
         budgets=merged_budgets(published.budgets),
         recording=recording,
         resolution_seconds=0.0,
@@ -97,7 +97,7 @@ def _path(directory: Path, key: Key) -> Path:
 
 
 def _change(before: float, after: float) -> str:
-    return f"{before:#.4g} s -> {after:#.4g} s ({formatting.difference(after / before)})"
+    return f"{before:#.4g} s -> {after:#.4g} s ({formatting.format_difference(after / before)})"
 
 
 def _with_drift_budget(shared: Shared, baselines: Iterable[Baseline]) -> Shared:
@@ -175,7 +175,7 @@ def _kept(baseline: Baseline, existing: dict[Key, Baseline], shared: Shared) -> 
     own = existing.get(baseline.key, shared)
     return replace(
         baseline,
-        tolerances=merged(baseline.tolerances, own.tolerances),
+        tolerances=merge_tolerances(baseline.tolerances, own.tolerances),
         budgets=merged_budgets(baseline.budgets, own.budgets),
     )
 

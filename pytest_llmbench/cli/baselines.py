@@ -163,5 +163,5 @@ def _arithmetic() -> Arithmetic:
         tflops_per_gpu=throughput.tflops_per_gpu,
         days_to_1t_tokens=throughput.days_to_1t_tokens,
         model_flops=flops.model_flops,
-        terms=flops.terms,
+        terms=flops.count_flops_per_token,
     )

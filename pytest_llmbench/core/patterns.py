@@ -21,7 +21,7 @@ _TOKEN = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class PatternGroup:
     """A named group of a pattern, with the characters of the pattern that stand directly before and after it.
 
     up_to: the pattern as far as the group goes, with what is open closed.
@@ -33,7 +33,7 @@ class Group:
     up_to: str = ""
 
 
-def compiled(pattern: str) -> Any:
+def compile_pattern(pattern: str) -> Any:
     """Return a pattern over bytes; ValueError says what RE2 refuses, or that it is not installed."""
     try:
         import re2
@@ -53,7 +53,7 @@ def compiled(pattern: str) -> Any:
         ) from None
 
 
-def named_groups(pattern: str) -> Iterator[Group]:
+def list_groups(pattern: str) -> Iterator[PatternGroup]:
     """Yield the named groups of a pattern that compiles, in the order in which they end."""
     begun: list[tuple[str | None, int]] = []
     for token in _TOKEN.finditer(pattern):
@@ -62,7 +62,7 @@ def named_groups(pattern: str) -> Iterator[Group]:
             if name is not None:
                 after = pattern[token.end() :].removeprefix("\\")
                 up_to = pattern[: token.end()] + ")" * len(begun)
-                yield Group(name, pattern[place - 1 : place] if place else "", after[:1], up_to)
+                yield PatternGroup(name, pattern[place - 1 : place] if place else "", after[:1], up_to)
         elif token[0].startswith("("):
             begun.append((token["name"], token.start()))
 

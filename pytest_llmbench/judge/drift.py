@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from pytest_llmbench.core import formatting
-from pytest_llmbench.core.accepted_values import EQUAL, moved, reference
-from pytest_llmbench.core.models import Accepted, Evidence, Judgement, Note, Reason, Recording, Verdict
+from pytest_llmbench.core.accepted_values import EQUAL, describe_move, find_reference
+from pytest_llmbench.core.formatting import format_difference, format_seconds
+from pytest_llmbench.core.models import AcceptedValue, Evidence, Judgement, Note, Reason, Recording, Verdict
 from pytest_llmbench.judge.margin import Answer, answer
 
 GREEN = (Verdict.PASS, Verdict.IMPROVEMENT, Verdict.INCONCLUSIVE)
@@ -31,7 +31,7 @@ def drifted(judgement: Judgement, evidence: Evidence) -> Judgement:
     recording, found = judgement.baseline.recording, judgement.estimate
     if recording is None or not recording.earlier or found is None:
         return judgement
-    first = reference(recording)
+    first = find_reference(recording)
     since = math.log(recording.trimmed_mean_seconds / first.seconds)
     limit = math.log(max(1 + evidence.drift_budget, evidence.tolerance.factor))
     told = answer(found.low + since, found.high + since, limit)
@@ -54,7 +54,7 @@ def drifted(judgement: Judgement, evidence: Evidence) -> Judgement:
     )
 
 
-def _furthest(judgement: Judgement, difference: float, first: Accepted) -> float:
+def _furthest(judgement: Judgement, difference: float, first: AcceptedValue) -> float:
     """Return how far what was measured is from the first value: launched runs that differ too much count each alone."""
     if judgement.reason is not Reason.REPEATS_DISAGREE:
         return difference
@@ -62,27 +62,28 @@ def _furthest(judgement: Judgement, difference: float, first: Accepted) -> float
     return max(math.log(one / first.seconds) for one in seconds)
 
 
-def _tonight(first: Accepted, difference: float, limit: float, evidence: Evidence) -> str:
-    bound = formatting.seconds(first.seconds * math.exp(limit))
+def _tonight(first: AcceptedValue, difference: float, limit: float, evidence: Evidence) -> str:
+    bound = format_seconds(first.seconds * math.exp(limit))
     return f"{_distance(first, difference)}; at most {bound} is allowed ({_budget(evidence)})"
 
 
-def _beyond(recording: Recording, first: Accepted, evidence: Evidence) -> str:
-    return f"the recorded value moved too far: {moved(recording.trimmed_mean_seconds, first)} ({_budget(evidence)})"
+def _beyond(recording: Recording, first: AcceptedValue, evidence: Evidence) -> str:
+    move = describe_move(recording.trimmed_mean_seconds, first)
+    return f"the recorded value moved too far: {move} ({_budget(evidence)})"
 
 
 def _budget(evidence: Evidence) -> str:
     return f"drift budget {evidence.drift_budget * 100:.10g} %, tolerance {evidence.tolerance}"
 
 
-def _distance(first: Accepted, difference: float) -> str:
-    return f"tonight {moved(first.seconds * math.exp(difference), first)}"
+def _distance(first: AcceptedValue, difference: float) -> str:
+    return f"tonight {describe_move(first.seconds * math.exp(difference), first)}"
 
 
-def _note(recording: Recording, first: Accepted, difference: float, evidence: Evidence) -> Note:
+def _note(recording: Recording, first: AcceptedValue, difference: float, evidence: Evidence) -> Note:
     """Return how far tonight and the recorded value are from what was accepted, notable from half the budget on."""
     recorded = recording.trimmed_mean_seconds / first.seconds
     furthest = max(difference, math.log(recorded))
     is_notable = furthest > NOTABLE * math.log1p(evidence.drift_budget)
-    text = f"{_distance(first, difference)}; recorded since: {formatting.difference(recorded)} ({_budget(evidence)})"
+    text = f"{_distance(first, difference)}; recorded since: {format_difference(recorded)} ({_budget(evidence)})"
     return Note("recorded-drift" if is_notable else "recorded-drift-little", text)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from pytest_llmbench.core import formatting
+from pytest_llmbench.core.formatting import fold_nodes, format_seconds, join_first
 from pytest_llmbench.core.models import Evidence, Judgement
 from pytest_llmbench.judge import nights
 from pytest_llmbench.judge.estimate import APART, noise_of, sigma_of
@@ -69,11 +69,9 @@ def _all_alike(runs: Sequence[RunOnNodes], bound_seconds: float) -> NodeFinding:
         return NodeFinding()
     in_all = set.intersection(*(set(nodes) for _, _, nodes in runs))
     if not in_all:
-        where = "; ".join(f"{formatting.seconds(seconds)} on {formatting.folded(nodes)}" for _, seconds, nodes in runs)
+        where = "; ".join(f"{format_seconds(seconds)} on {fold_nodes(nodes)}" for _, seconds, nodes in runs)
         return NodeFinding(f"slow on different nodes ({where}): the software, or the whole cluster")
-    return NodeFinding(
-        f"slow each time, each time with {formatting.folded(in_all)}: the nodes or the software, no telling"
-    )
+    return NodeFinding(f"slow each time, each time with {fold_nodes(in_all)}: the nodes or the software, no telling")
 
 
 def _apart(slow: Sequence[RunOnNodes], fast: Sequence[RunOnNodes], bound_seconds: float) -> NodeFinding:
@@ -81,10 +79,8 @@ def _apart(slow: Sequence[RunOnNodes], fast: Sequence[RunOnNodes], bound_seconds
     if any(sound.issuperset(nodes) for _, _, nodes in slow):
         return NodeFinding(f"slow and fast on the same nodes ({_times(slow)}, {_times(fast)}): not the nodes alone")
     suspects = tuple(dict.fromkeys(node for node in _nodes(slow) if node not in sound))
-    named = f"the nodes {formatting.folded(suspects)} are" if len(suspects) > 1 else f"the node {suspects[0]} is"
-    text = (
-        f"{named} slow ({_times(slow)} there, {_times(fast)} on {formatting.folded(sound)}): {exclude_option(suspects)}"
-    )
+    named = f"the nodes {fold_nodes(suspects)} are" if len(suspects) > 1 else f"the node {suspects[0]} is"
+    text = f"{named} slow ({_times(slow)} there, {_times(fast)} on {fold_nodes(sound)}): {exclude_option(suspects)}"
     if all(seconds > bound_seconds for _, seconds, _ in fast):
         text += "; the others are slow as well: the software, or the whole cluster"
     return NodeFinding(text, suspects)
@@ -93,7 +89,7 @@ def _apart(slow: Sequence[RunOnNodes], fast: Sequence[RunOnNodes], bound_seconds
 def exclude_option(nodes: Collection[str]) -> str:
     """Return the option of sbatch that leaves nodes out: `--exclude=n1,n2`."""
     plain = ",".join(nodes)
-    return f"--exclude={plain}" if len(plain) <= SHORT else f"--exclude='{formatting.folded(nodes)}'"
+    return f"--exclude={plain}" if len(plain) <= SHORT else f"--exclude='{fold_nodes(nodes)}'"
 
 
 def _nodes(runs: Sequence[RunOnNodes]) -> list[str]:
@@ -101,4 +97,4 @@ def _nodes(runs: Sequence[RunOnNodes]) -> list[str]:
 
 
 def _times(runs: Sequence[RunOnNodes]) -> str:
-    return formatting.listed([formatting.seconds(seconds) for _, seconds, _ in runs])
+    return join_first([format_seconds(seconds) for _, seconds, _ in runs])

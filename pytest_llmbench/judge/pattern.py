@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.robust import median, stragglers
+from pytest_llmbench.core.robust import find_stragglers, median
 from pytest_llmbench.judge.slow import Levels, levels, period, stretches
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Pattern:
 
 def pattern(window: Columns, resolution: float) -> Pattern:
     """Return the pattern of the slow steps: the upper one of two levels where there are two, else the stragglers."""
-    found, two = stragglers(window.seconds, resolution), levels(window.seconds, resolution)
+    found, two = find_stragglers(window.seconds, resolution), levels(window.seconds, resolution)
     kind, words = _named(window, two.slow if two else found, two)
     return Pattern(kind, words, found, two)
 
@@ -119,13 +119,13 @@ def _covered(window: Columns, position: int) -> int:
 def _periodic(window: Columns, slow: Flags, regular: range) -> str:
     excess = median(window.seconds[regular.start :: regular.step]) / median(window.seconds[~slow]) - 1
     which = _steps(window, [range(position, position + 1) for position in regular])
-    return f"every {formatting.ordinal(regular.step)} step slow, {percent(excess)} above the others ({which})"
+    return f"every {formatting.format_ordinal(regular.step)} step slow, {percent(excess)} above the others ({which})"
 
 
 def _stretch(window: Columns, stretch: range) -> str:
     inside = np.zeros(len(window.steps), dtype=bool)
     inside[stretch.start : stretch.stop] = True
-    upper, lower = (formatting.seconds(median(window.seconds[part])) for part in (inside, ~inside))
+    upper, lower = (formatting.format_seconds(median(window.seconds[part])) for part in (inside, ~inside))
     return f"slow stretch: {_steps(window, [stretch])} at {upper}, the others at {lower}"
 
 
@@ -134,6 +134,6 @@ def _two_levels(window: Columns, two: Levels) -> str:
     few, level, other = two.slow, two.upper, two.lower
     if 2 * np.count_nonzero(few) > len(few):
         few, level, other = ~two.slow, two.lower, two.upper
-    told = f"{formatting.seconds(level)}, the others at {formatting.seconds(other)}"
+    told = f"{formatting.format_seconds(level)}, the others at {formatting.format_seconds(other)}"
     values = "means" if window.mean_of else "steps"
     return f"two levels: {np.count_nonzero(few)} of {len(few)} {values} at {told} ({listed(window, few)})"

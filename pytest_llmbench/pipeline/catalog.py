@@ -12,17 +12,17 @@ from pytest_llmbench.core.accepted_values import DRIFT_BUDGET
 from pytest_llmbench.core.errors import SettingsError, did_you_mean
 from pytest_llmbench.core.models import (
     Acknowledgement,
-    Asked,
     Baseline,
     Configuration,
     Key,
     Recipe,
     RegexDialect,
+    RequiredRuns,
     TimedBy,
     Tolerance,
 )
 from pytest_llmbench.core.option_origins import stated
-from pytest_llmbench.core.tolerance import merged
+from pytest_llmbench.core.tolerance import merge_tolerances
 from pytest_llmbench.pipeline.document_timing import as_documented
 from pytest_llmbench.pipeline.settings import DEFAULT_TOLERANCE, Settings
 
@@ -37,7 +37,7 @@ class Catalogue:
     recipes: tuple[Recipe, ...]
     baselines: Mapping[Key, tuple[Baseline, ...]]
     acknowledged: tuple[Acknowledgement, ...] = ()
-    asked: Mapping[Key, Asked] = field(default_factory=dict)
+    asked: Mapping[Key, RequiredRuns] = field(default_factory=dict)
 
     @property
     def definitions(self) -> tuple[RegexDialect, ...]:
@@ -52,8 +52,8 @@ class Catalogue:
     def describe(self) -> str:
         """Return `82 configurations in 5 files`, with the number of recorded ones."""
         recorded = sum(baseline.kind == "recorded" for chosen in self.baselines.values() for baseline in chosen)
-        configurations = formatting.counted(len(self.baselines), "configuration")
-        text = f"{configurations} in {formatting.counted(len(self.recipes), 'file')}"
+        configurations = formatting.count_noun(len(self.baselines), "configuration")
+        text = f"{configurations} in {formatting.count_noun(len(self.recipes), 'file')}"
         return text + (f", {recorded} recorded here" if recorded else "")
 
 
@@ -71,7 +71,7 @@ def load(settings: Settings) -> Catalogue:
     return replace(catalogue, asked=_asked(settings, recipes)) if settings.suites else catalogue
 
 
-def _asked(settings: Settings, recipes: Sequence[Recipe]) -> dict[Key, Asked]:
+def _asked(settings: Settings, recipes: Sequence[Recipe]) -> dict[Key, RequiredRuns]:
     from pytest_llmbench.pipeline.requirements import read_suite
 
     read = [read_suite(path, recipes, settings) for path in settings.suites]
@@ -90,7 +90,7 @@ def tolerance_of(settings: Settings, baseline: Baseline) -> Tolerance:
     For each metric the command line decides, else the ini file, else the baseline file, and where none limits the step
     time itself, 5 % of it: a tolerance on another metric narrows the bound and never widens it.
     """
-    tolerances = merged([DEFAULT_TOLERANCE], baseline.tolerances, settings.tolerances)
+    tolerances = merge_tolerances([DEFAULT_TOLERANCE], baseline.tolerances, settings.tolerances)
     if settings.certify and not any(one.source == "--llmb-tolerance" for one in settings.tolerances):
         tolerances = (*tolerances, *baseline.tolerances)  # a stricter file is not made looser by certifying
     return min(tolerances, key=lambda tolerance: tolerance.factor)

@@ -6,7 +6,18 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import JUDGED, Case, Evidence, Judgement, Key, Outcome, Reason, Status, Stray, Verdict
+from pytest_llmbench.core.models import (
+    JUDGED,
+    Case,
+    Evidence,
+    Judgement,
+    Key,
+    Outcome,
+    Reason,
+    Status,
+    UnmatchedRun,
+    Verdict,
+)
 from pytest_llmbench.pipeline.catalog import is_required
 from pytest_llmbench.pipeline.results import Batch, Result
 from pytest_llmbench.pipeline.settings import Settings
@@ -94,15 +105,15 @@ def status_of(judgement: Judgement, *, required: bool, settings: Settings) -> St
 
 def _nothing_judged(batch: Batch, selected: int, settings: Settings) -> str:
     """Say why nothing is green: which runs were found, and what would match them."""
-    told = f"nothing was judged: no valid run of the {formatting.counted(selected, 'selected configuration')}."
+    told = f"nothing was judged: no valid run of the {formatting.count_noun(selected, 'selected configuration')}."
     if settings.launch is not None:
         return told
     if batch.runs_found and batch.runs_found == batch.runs_before_since:
-        return f"{told} All of the {formatting.counted(batch.runs_found, 'run')} started before --llmb-since."
+        return f"{told} All of the {formatting.count_noun(batch.runs_found, 'run')} started before --llmb-since."
     if not batch.runs_found:
-        others = f", only {formatting.counted(len(batch.ignored), 'other file')}" if batch.ignored else ""
+        others = f", only {formatting.count_noun(len(batch.ignored), 'other file')}" if batch.ignored else ""
         return f"{told} There is no log (.out or .log) with a training step under the given paths{others}."
-    return f"{told} {formatting.counted(batch.runs_found, 'run')} found: {_found(batch)}."
+    return f"{told} {formatting.count_noun(batch.runs_found, 'run')} found: {_found(batch)}."
 
 
 def _found(batch: Batch) -> str:
@@ -113,12 +124,12 @@ def _found(batch: Batch) -> str:
     for one in (result.judgement for result in batch.results.values()):
         if one.measurement:
             ids.setdefault(f"{one.baseline.key.id}: {one.verdict}", []).append(one.measurement.run.id)
-    shown = [f"{formatting.listed(named)} ({why})" for why, named in list(ids.items())[:5]]
+    shown = [f"{formatting.join_first(named)} ({why})" for why, named in list(ids.items())[:5]]
     rest = sum(len(named) for named in list(ids.values())[5:])
     return ", ".join(shown) + (f" and {rest} more" if rest else "")
 
 
-def _near(stray: Stray) -> str:
+def _near(stray: UnmatchedRun) -> str:
     """Return the nearest configuration, and the option that would match the run."""
     option = next((part for part in stray.text.split("; ")[1:] if "--llmb-" in part), "")
     near = f"nearest {stray.nearest[0].id}" if stray.nearest else ""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_llmbench.core.models import Case, Check, Evidence, Judgement, Key, Measurement, Stray
-from pytest_llmbench.core.models.jobs import Launched
+from pytest_llmbench.core.models import Case, Check, Evidence, Judgement, Key, Measurement, UnmatchedRun
+from pytest_llmbench.core.models.jobs import LaunchedJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Result:
     case: Case
     judgement: Judgement
     others: tuple[Judgement, ...] = ()
-    jobs: tuple[Launched, ...] = ()
+    jobs: tuple[LaunchedJob, ...] = ()
     nodes: str = ""
     done: str = ""
 
@@ -43,7 +43,7 @@ class Batch:
     """
 
     results: Mapping[str, Result]
-    strays: tuple[Stray, ...]
+    strays: tuple[UnmatchedRun, ...]
     runs_found: int
     runs_before_since: int
     ignored: tuple[str, ...]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.core.models import Case, Check, Stray
+from pytest_llmbench.core.models import Case, Check, UnmatchedRun
 from pytest_llmbench.pipeline.left_out import Selection, Subject
 from pytest_llmbench.plugin.collection import PERFORMANCE, items_besides, keep_wanted
 from pytest_llmbench.plugin.stash import (
@@ -70,7 +70,7 @@ def _cases(item: pytest.Item) -> Iterator[tuple[Subject, Any]]:
     params = getattr(getattr(item, "callspec", None), "params", {})
     for fixture, name in CASES.items():
         case = params.get(fixture)
-        if isinstance(case, Case | Check | Stray):
+        if isinstance(case, Case | Check | UnmatchedRun):
             yield (name, case.id), case
 
 

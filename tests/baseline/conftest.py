@@ -59,5 +59,5 @@ def arithmetic() -> Arithmetic:
         throughput.tflops_per_gpu,
         throughput.days_to_1t_tokens,
         flops.model_flops,
-        flops.terms,
+        flops.count_flops_per_token,
     )

@@ -18,7 +18,7 @@ from pytest_llmbench.baseline.locate import shipped_baselines
 from pytest_llmbench.baseline.read import read_recipes
 from pytest_llmbench.cli.run_setup import Asked, chosen, set_up
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models.jobs import Cluster, Installed, JobStatus, LaunchFacts, Phase
+from pytest_llmbench.core.models.jobs import Cluster, InstalledRecipe, JobStatus, LaunchFacts, Phase
 from pytest_llmbench.launch.setup import SetupStep, problems_of, setup_step
 from pytest_llmbench.launch.setup_run import World, run_setup
 
@@ -73,7 +73,7 @@ def test_the_command_is_the_documented_one(
 
 
 def test_the_environment_is_the_callers_with_the_clusters_and_without_what_is_forbidden(tmp_path: Path) -> None:
-    installed = Installed("llama3.1", "25.04", None, "", (("B", "own"),), tmp_path / "venv")
+    installed = InstalledRecipe("llama3.1", "25.04", None, "", (("B", "own"),), tmp_path / "venv")
     cluster = replace(CLUSTER, environment=(("A", "${TOKEN}/x"), ("B", "all")), installed=(installed,))
     built = step(tmp_path, cluster=cluster, TOKEN="t", LLMB_INSTALL="/x", https_proxy="proxy")  # noqa: S106
     environment = dict(built.environment)
@@ -97,7 +97,7 @@ def test_the_folder_is_told_or_installed_never_the_current_one(tmp_path: Path, m
     with pytest.raises(LaunchError, match=f"there is none in {tmp_path}"):
         setup_step(PLAIN, CLUSTER, caller(tmp_path), tmp_path)
     installed = replace(
-        CLUSTER, installed=(Installed("llama3.1", "", tmp_path), Installed("llama3.1", "25.04", folder))
+        CLUSTER, installed=(InstalledRecipe("llama3.1", "", tmp_path), InstalledRecipe("llama3.1", "25.04", folder))
     )
     assert setup_step(PLAIN, installed, caller(tmp_path)).directory == folder
 
@@ -338,7 +338,7 @@ def test_the_recipe_has_to_be_known(name: str, release: str, message: str) -> No
 
 def test_the_release_is_the_only_one_or_the_installed_one() -> None:
     assert chosen("nemotron4", "", RECIPES, Cluster()).release == "25.01"
-    installed = Cluster(installed=(Installed("grok1", "25.05"),))
+    installed = Cluster(installed=(InstalledRecipe("grok1", "25.05"),))
     assert chosen("grok1", "", RECIPES, installed).release == "25.05"
     assert chosen("grok1", "24.11", RECIPES, installed).release == "24.11"
 

@@ -16,9 +16,9 @@ from pytest_llmbench.core.models import (
     SAVE,
     CheckpointRecord,
     Checkpoints,
-    Clue,
-    Dropped,
+    DroppedRecords,
     Ending,
+    Hint,
     Measurement,
     Reason,
     Run,
@@ -146,9 +146,9 @@ def test_a_later_attempt_that_cannot_be_read_may_be_the_one_that_counts() -> Non
 
 
 def test_a_run_of_another_release_that_was_judged_on_purpose_says_so() -> None:
-    notes = measured(run(clues=(Clue("release", "26.06.00", "llmb-config_1.yaml"),))).notes
+    notes = measured(run(clues=(Hint("release", "26.06.00", "llmb-config_1.yaml"),))).notes
     assert [note.text for note in notes] == ["a run of release 26.06.00, judged against 25.05 as asked"]
-    assert measured(run(clues=(Clue("release", "25.05.04", "llmb-config_1.yaml"),))).notes == ()
+    assert measured(run(clues=(Hint("release", "25.05.04", "llmb-config_1.yaml"),))).notes == ()
 
 
 def test_only_the_window_counts() -> None:
@@ -272,7 +272,7 @@ CASES: list[tuple[str, Any, Reason, str, int]] = [
     ("a log without a step", log(), Reason.NO_STEPS, "no training step of dialect nemo2", 0),
     (
         "a log without a step, with what may have been one",
-        log(dropped=(Dropped("torn", 2, 7, "step 1 took 12"),)),
+        log(dropped=(DroppedRecords("torn", 2, 7, "step 1 took 12"),)),
         Reason.NO_STEPS,
         "of dialect nemo2 in the log; 2 lines could not be read, the first is: step 1 took 12",
         7,
@@ -311,15 +311,15 @@ def test_an_incomplete_run_that_was_written_minutes_ago_is_probably_still_runnin
 @pytest.mark.parametrize(
     ("clue", "valid"),
     [
-        (Clue("tp", "4", "name"), True),
-        (Clue("tp", "8", "name"), False),
-        (Clue("pp", "2", "name"), False),
-        (Clue("global_batch_size", "512", "name"), False),
-        (Clue("micro_batch_size", "1", "name"), True),
-        (Clue("sequence_length", "4096", "name"), False),
+        (Hint("tp", "4", "name"), True),
+        (Hint("tp", "8", "name"), False),
+        (Hint("pp", "2", "name"), False),
+        (Hint("global_batch_size", "512", "name"), False),
+        (Hint("micro_batch_size", "1", "name"), True),
+        (Hint("sequence_length", "4096", "name"), False),
     ],
 )
-def test_what_a_name_claims_has_to_be_the_baselines(clue: Clue, valid: bool) -> None:
+def test_what_a_name_claims_has_to_be_the_baselines(clue: Hint, valid: bool) -> None:
     measurement = measured(run(clues=(clue,)))
     assert measurement.valid is valid
     if not valid:
@@ -397,10 +397,10 @@ def test_steps_above_all_hardware_outside_the_window_are_set_aside_and_shown() -
 
 
 def test_what_the_log_lost_is_noted() -> None:
-    measurement = measured(run(log(segment(), dropped=(Dropped("torn", 3, 17, "Training ep"),))))
+    measurement = measured(run(log(segment(), dropped=(DroppedRecords("torn", 3, 17, "Training ep"),))))
     (note,) = measurement.notes
     assert (note.code, note.line, note.text) == ("torn", 17, "3 torn records dropped; the first: Training ep")
-    measurement = measured(run(log(segment(), dropped=(Dropped("repeat-disagrees", 1, 17, "step 3"),))))
+    measurement = measured(run(log(segment(), dropped=(DroppedRecords("repeat-disagrees", 1, 17, "step 3"),))))
     (note,) = measurement.notes
     assert note.text == "1 step printed again with another time; the slower counts; the first: step 3"
 

@@ -122,8 +122,8 @@ def _difference(path: Path, before: str, after: str) -> str:
 def report(imported: Imported, written: Sequence[Written]) -> Iterator[str]:
     """Yield what was read, what became of the files, what is to be filled in, and every cell that was not read."""
     for one in imported.drafts:
-        configurations = formatting.counted(one.configurations, "configuration")
-        yield f"{one.recipe} {one.release}: {configurations}, {formatting.counted(one.cells, 'cell')}"
+        configurations = formatting.count_noun(one.configurations, "configuration")
+        yield f"{one.recipe} {one.release}: {configurations}, {formatting.count_noun(one.cells, 'cell')}"
     for file in written:
         yield from filter(None, (file.difference, f"{file.path}: {_what(file)}"))
     for one in imported.drafts:
@@ -134,7 +134,7 @@ def report(imported: Imported, written: Sequence[Written]) -> Iterator[str]:
         grouped.setdefault((cell.line, cell.reason), []).append(repr(cell.text))
     for (line, reason), texts in grouped.items():
         yield from _wrapped(f"not read, line {line} of {imported.document}: {', '.join(texts)}: {reason}")
-    yield f"{formatting.counted(len(imported.unread), 'cell')} not read"
+    yield f"{formatting.count_noun(len(imported.unread), 'cell')} not read"
 
 
 def _what(file: Written) -> str:

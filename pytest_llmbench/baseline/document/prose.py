@@ -86,7 +86,7 @@ def read_prose(text: str) -> Prose:
 
 
 def _contradictory(name: tuple[str, str, str], values: Sequence[Stated]) -> Iterator[Unread]:
-    both = formatting.listed(list(dict.fromkeys(one.value for one in values)))
+    both = formatting.join_first(list(dict.fromkeys(one.value for one in values)))
     what = " ".join(filter(None, name)).removeprefix("about ")
     for value in dict.fromkeys(values):
         yield Unread(value.line, value.value, f"the text gives several values of {what}: {both}")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_llmbench.core.models import Clue, Recipe
+from pytest_llmbench.core.models import Hint, Recipe
 from pytest_llmbench.ingest.discover.names import RECIPES
 
 _FRAMEWORK = re.compile(r"(?:nemo\d?|maxtext)[-_]", re.IGNORECASE)
@@ -32,7 +32,7 @@ class Claims:
     contradictions: tuple[tuple[Claim, ...], ...] = ()
 
 
-def claims(clues: Iterable[Clue], recipes: Sequence[Recipe]) -> Claims:
+def claims(clues: Iterable[Hint], recipes: Sequence[Recipe]) -> Claims:
     """Put clues together; two spellings of one recipe, a release and its patch release, `016` and `16` are one."""
     found: dict[str, list[Claim]] = {}
     for clue in clues:

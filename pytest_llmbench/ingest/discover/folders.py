@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from pytest_llmbench.core.models import Clue
+from pytest_llmbench.core.models import Hint
 from pytest_llmbench.ingest.discover import names
 
 _RELEASE = re.compile(r"(?<![\d.])(\d\d\.\d\d[-_.\w]*?)(?:[-_]nccl[-_]?trace)?$", re.IGNORECASE)
@@ -26,7 +26,7 @@ class Layout:
     """What the folders of a run say. `inside` are the names of the folders that belong to the run, outermost first."""
 
     name: str
-    clues: tuple[Clue, ...]
+    clues: tuple[Hint, ...]
     inside: tuple[str, ...]
 
     @property
@@ -45,23 +45,23 @@ def layout(parts: Sequence[str]) -> Layout:
             name = "workloads" if _is_workload(parts, place - 2) else "experiments"
             return Layout(name, tuple(_experiment_clues(parts[place:], typed=False)), tuple(parts[place:]))
         if _is_workload(parts, place):
-            clues = (Clue(field, value, f"folder {parts[place]}") for field, value in names.workload(parts[place]))
+            clues = (Hint(field, value, f"folder {parts[place]}") for field, value in names.workload(parts[place]))
             return Layout("workloads", tuple(clues), tuple(parts[place:]))
     return _loose(parts)
 
 
-def clues_of_path(parts: Sequence[str]) -> tuple[Clue, ...]:
+def clues_of_path(parts: Sequence[str]) -> tuple[Hint, ...]:
     """Return what the names of an absolute path say of the run that stands there, which may be all that is known of it:
     folders, file, and of the surroundings what nothing else says."""
     name = parts[-1]
     of_file = names.log_name(names.stem(names.uncompressed(name))).said
-    said = (*layout(parts).clues, *(Clue(field, value, f"file {name}") for field, value in of_file))
+    said = (*layout(parts).clues, *(Hint(field, value, f"file {name}") for field, value in of_file))
     fields = {clue.field for clue in said}
     return (*said, *(clue for clue in surroundings(tuple(parts[:-1])) if clue.field not in fields))
 
 
 @lru_cache(1024)
-def surroundings(parts: tuple[str, ...]) -> tuple[Clue, ...]:
+def surroundings(parts: tuple[str, ...]) -> tuple[Hint, ...]:
     """Return the GPU type and the release that the nearest folder of a path names, for where nothing else does."""
     if not parts:
         return ()
@@ -71,12 +71,12 @@ def surroundings(parts: tuple[str, ...]) -> tuple[Clue, ...]:
 
 
 @lru_cache(1024)
-def _surrounding(part: str) -> tuple[Clue, ...]:
+def _surrounding(part: str) -> tuple[Hint, ...]:
     gpus = {found.lower() for found in _GPU_WORD.findall(part)}
     release = _RELEASE_FOLDER.fullmatch(part)
     return (
-        *(Clue("gpu", gpu, f"folder {part}") for gpu in gpus if len(gpus) == 1),
-        *((Clue("release", release[1], f"folder {part}"),) if release else ()),
+        *(Hint("gpu", gpu, f"folder {part}") for gpu in gpus if len(gpus) == 1),
+        *((Hint("release", release[1], f"folder {part}"),) if release else ()),
     )
 
 
@@ -99,7 +99,7 @@ def _results(parts: Sequence[str], place: int) -> Layout:
     said = dict(zip(("dtype", "size", "gpus"), parts[start : place + 1], strict=True))
     if release:
         said["release"] = release[1]
-    clues = tuple(Clue(field, value, source) for field, value in said.items())
+    clues = tuple(Hint(field, value, source) for field, value in said.items())
     return Layout("results" if rooted or release else "", clues, inside)
 
 
@@ -109,7 +109,7 @@ def _is_workload(parts: Sequence[str], place: int) -> bool:
     return (above == "workloads" or above.startswith("llmb-archive-")) and bool(names.workload(parts[place]))
 
 
-def _experiment_clues(folders: Sequence[str], *, typed: bool) -> Iterator[Clue]:
+def _experiment_clues(folders: Sequence[str], *, typed: bool) -> Iterator[Hint]:
     """Yield what the names of folders say; a folder that says the same as the one above it says nothing new."""
     last: names.Said = ()
     for name in folders:
@@ -120,8 +120,8 @@ def _experiment_clues(folders: Sequence[str], *, typed: bool) -> Iterator[Clue]:
 
 
 @lru_cache(1024)
-def _clues_of(name: str, said: names.Said) -> tuple[Clue, ...]:
-    return tuple(Clue(field, value, f"folder {name}") for field, value in said)
+def _clues_of(name: str, said: names.Said) -> tuple[Hint, ...]:
+    return tuple(Hint(field, value, f"folder {name}") for field, value in said)
 
 
 def _loose(parts: Sequence[str]) -> Layout:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.core.errors import LogError
-from pytest_llmbench.core.models import Clue, Reason
+from pytest_llmbench.core.models import Hint, Reason
 from pytest_llmbench.ingest.sources.stores import Stores
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Metadata:
     checkpoint. `environment` holds container, versions and commits by the names of the reports."""
 
     job: str
-    clues: tuple[Clue, ...]
+    clues: tuple[Hint, ...]
     started: datetime | None = None
     zoned: bool = False
     excluded: Reason | None = None
@@ -116,7 +116,7 @@ def interpret(tree: Tree, name: str, job: str) -> Metadata:
     inside = _text(tree, "job_info", "job_id", odd)
     if job and inside not in ("", job):
         raise LogError(f"is named for job {job}, but says job_id {inside!r} inside")
-    clues = tuple(Clue(field, value, name) for field, value in (*_said(tree, odd), *_modes(tree, odd)))
+    clues = tuple(Hint(field, value, name) for field, value in (*_said(tree, odd), *_modes(tree, odd)))
     launched = _text(tree, "job_info", "launch_time", odd)
     started = _moment(launched)
     if launched and started is None:

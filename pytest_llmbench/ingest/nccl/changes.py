@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pytest_llmbench.core.errors import LogError
-from pytest_llmbench.core.formatting import counted, difference
+from pytest_llmbench.core.formatting import count_noun, format_difference
 from pytest_llmbench.ingest.nccl.kinds import Kind
 from pytest_llmbench.ingest.nccl.trace import Trace
 
@@ -64,7 +64,7 @@ def compare(trace: Trace, other: Trace) -> Comparison:
             changes.append(_appeared(name, new[name], old[name]))
             continue
         if abs(ratios[name] / scale - 1) > tolerance:
-            ratio = difference(ratios[name] / scale)
+            ratio = format_difference(ratios[name] / scale)
             text = f"{ratio} for each rank{'' if scale == 1 else ' at this scale'} ({old[name]:,} -> {new[name]:,})"
             changes.append(Change("count", name, text))
         for facet in FACETS:
@@ -94,7 +94,7 @@ def _shared(ratios: list[float], tolerance: float) -> float:
 def _of_ranks(trace: Trace, other: Trace) -> list[Change]:
     if trace.ranks == other.ranks:
         return []
-    return [Change("ranks", "", f"{counted(trace.ranks, 'rank')}, was {other.ranks}")]
+    return [Change("ranks", "", f"{count_noun(trace.ranks, 'rank')}, was {other.ranks}")]
 
 
 def _appeared(name: str, new: int, old: int) -> Change:
@@ -133,7 +133,7 @@ def _sized(name: str, trace: Trace, other: Trace, tolerance: float) -> list[Chan
     new, old = _mean(name, trace), _mean(name, other)
     if not new or not old or abs(new / old - 1) <= tolerance:
         return []
-    return [Change("size", name, f"{binary(new)} on average, was {binary(old)} ({difference(new / old)})")]
+    return [Change("size", name, f"{binary(new)} on average, was {binary(old)} ({format_difference(new / old)})")]
 
 
 def _mean(name: str, trace: Trace) -> float:

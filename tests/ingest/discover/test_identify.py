@@ -13,7 +13,7 @@ from builders import BASELINE, log, segment, steps
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.core.models import Baseline, Clue, FoundRun, Identity, Key, ParsedLog, Recipe
+from pytest_llmbench.core.models import Baseline, Hint, Identity, Key, ParsedLog, Recipe, RunFiles
 from pytest_llmbench.ingest.discover.folders import clues_of_path
 from pytest_llmbench.ingest.discover.identify import identify
 from pytest_llmbench.ingest.discover.match import remembered
@@ -57,9 +57,9 @@ RECIPES = (
 )
 
 
-def run(said: dict[str, Any], *more: Clue, layout: str = "") -> FoundRun:
-    clues = tuple(Clue(field, str(value), "name") for field, value in said.items())
-    return FoundRun("x", Path("/x"), (), (*clues, *more), layout=layout)
+def run(said: dict[str, Any], *more: Hint, layout: str = "") -> RunFiles:
+    clues = tuple(Hint(field, str(value), "name") for field, value in said.items())
+    return RunFiles("x", Path("/x"), (), (*clues, *more), layout=layout)
 
 
 def said(key: Key, *fields: str) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def logged(
     return replace(log(segment(columns, total=total)), dialect=dialect)
 
 
-def decided(found: FoundRun, *logs: ParsedLog, **options: Any) -> Identity:
+def decided(found: RunFiles, *logs: ParsedLog, **options: Any) -> Identity:
     return identify(found, logs, options.pop("recipes", RECIPES), **options)
 
 
@@ -94,7 +94,7 @@ def decided(found: FoundRun, *logs: ParsedLog, **options: Any) -> Identity:
         (run(full(GROK_GB200, recipe="GROK1", size="314B", dtype="BF16", gpu="GB200")), [], {}, GROK_GB200, ()),
         (run(full(GROK_GB200, gpus="0512")), [], {}, GROK_GB200, ()),
         (run(full(MAXTEXT, recipe="maxtext")), [], {}, MAXTEXT, ()),
-        (run(full(MAXTEXT), Clue("recipe", "maxtext", "file")), [], {}, MAXTEXT, ()),
+        (run(full(MAXTEXT), Hint("recipe", "maxtext", "file")), [], {}, MAXTEXT, ()),
         (run(said(GROK_128)), [], {}, GROK_128, ("release", "gpu")),
         (run(said(MAXTEXT), layout="results"), [], {}, MAXTEXT, ("release", "gpu")),
         # options fill in what nothing says
@@ -125,7 +125,7 @@ def decided(found: FoundRun, *logs: ParsedLog, **options: Any) -> Identity:
     ],
 )
 def test_a_run_is_what_everything_about_it_says(
-    found: FoundRun, logs: list[ParsedLog], options: dict[str, str], expected: Key, assumed: tuple[str, ...]
+    found: RunFiles, logs: list[ParsedLog], options: dict[str, str], expected: Key, assumed: tuple[str, ...]
 ) -> None:
     identity = decided(found, *logs, **options)
     assert identity.key == expected, identity.because
@@ -147,23 +147,23 @@ def test_a_release_that_is_set_aside_is_named() -> None:
     [
         (
             full(GROK_GB200),
-            Clue("dtype", "fp8", "llmb-config_5.yaml"),
+            Hint("dtype", "fp8", "llmb-config_5.yaml"),
             "dtype bf16 (name) but dtype fp8 (llmb-config_5",
         ),
-        (full(GROK_GB200), Clue("gpus", "256", "file x"), "gpus 512 (name) but gpus 256 (file x)"),
-        (full(GROK_GB200), Clue("gpu", "h100", "file x"), "gpu gb200 (name) but gpu h100 (file x)"),
-        (full(GROK_GB200), Clue("recipe", "llama3.1", "file x"), "recipe grok1 (name) but recipe llama3.1 (file x)"),
-        (full(GROK_GB200), Clue("recipe", "grok2", "file x"), "recipe grok1 (name) but recipe grok2 (file x)"),
-        (full(GROK_GB200), Clue("size", "8b", "file x"), "size 314b (name) but size 8b (file x)"),
-        (full(GROK_GB200), Clue("release", "24.11", "file x"), "release 25.05 (name) but release 24.11 (file x)"),
+        (full(GROK_GB200), Hint("gpus", "256", "file x"), "gpus 512 (name) but gpus 256 (file x)"),
+        (full(GROK_GB200), Hint("gpu", "h100", "file x"), "gpu gb200 (name) but gpu h100 (file x)"),
+        (full(GROK_GB200), Hint("recipe", "llama3.1", "file x"), "recipe grok1 (name) but recipe llama3.1 (file x)"),
+        (full(GROK_GB200), Hint("recipe", "grok2", "file x"), "recipe grok1 (name) but recipe grok2 (file x)"),
+        (full(GROK_GB200), Hint("size", "8b", "file x"), "size 314b (name) but size 8b (file x)"),
+        (full(GROK_GB200), Hint("release", "24.11", "file x"), "release 25.05 (name) but release 24.11 (file x)"),
         (
             full(GROK_GB200, release="25.05.04"),
-            Clue("release", "25.05.01", "file x"),
+            Hint("release", "25.05.01", "file x"),
             "release 25.05.04 (name) but release 25.05.01 (file x)",
         ),
     ],
 )
-def test_sources_that_contradict_each_other_match_nothing(said: dict[str, Any], more: Clue, because: str) -> None:
+def test_sources_that_contradict_each_other_match_nothing(said: dict[str, Any], more: Hint, because: str) -> None:
     for options in ({}, {"release": "25.05", "gpu": "gb200"}):
         identity = decided(run(said, more), **options)
         assert identity.key is None
@@ -190,14 +190,14 @@ def test_candidates_of_a_contradiction_fit_one_of_its_values_and_all_else(
     said: dict[str, Any], more: dict[str, str], candidates: tuple[Key, ...]
 ) -> None:
     """Other configurations are not in doubt; those in doubt must not pass by an older run."""
-    identity = decided(run(said, *(Clue(field, value, "file x") for field, value in more.items())))
+    identity = decided(run(said, *(Hint(field, value, "file x") for field, value in more.items())))
     assert (identity.key, identity.candidates) == (None, tuple(sorted(candidates)))
 
 
 def test_a_contradicted_task_keeps_the_baselines_of_that_task() -> None:
     tuned = replace(LLAMA, task="finetune")
     recipes = (recipe("25.04", "nemo2", "experiments", baseline(tuned, 128), baseline(LLAMA, 128)),)
-    twice = [Clue(field, value, "x") for field, value in (("task", "finetune"), ("task", "sft"), ("gpus", "8"))]
+    twice = [Hint(field, value, "x") for field, value in (("task", "finetune"), ("task", "sft"), ("gpus", "8"))]
     assert decided(run(full(LLAMA), *twice), recipes=recipes).candidates == (tuned,)
 
 
@@ -213,15 +213,15 @@ def test_a_contradicted_task_keeps_the_baselines_of_that_task() -> None:
         (run(full(GROK_GB200, release="25.0")), [], {}, "release"),
         (run(full(GROK_GB200, release="25.050")), [], {}, "release"),
         (run(full(GROK_GB200, release="25.05_dev")), [], {}, "release"),
-        (run(full(GROK_GB200), Clue("task", "finetune", "x")), [], {}, "task"),
-        (run(full(GROK_GB200), Clue("scaling", "strong", "x")), [], {}, "scaling"),
-        (run(full(GROK_GB200), Clue("variant", "lora", "x")), [], {}, "variant"),
-        (run(full(GROK_GB200), Clue("tp", "8", "x")), [], {}, "tp"),
-        (run(full(GROK_GB200), Clue("global_batch_size", "512", "x")), [], {}, "global_batch_size"),
-        (run(full(GROK_GB200), Clue("model_overrides", "num_layers=2", "x")), [], {}, "model_overrides"),
-        (run(full(GROK_GB200), Clue("nodes", "64", "x")), [], {}, "nodes"),
-        (run(full(LLAMA), Clue("proxy", "true", "x")), [], {}, "proxy"),
-        (run(full(LLAMA_PROXY), Clue("proxy", "false", "x")), [], {}, "proxy"),
+        (run(full(GROK_GB200), Hint("task", "finetune", "x")), [], {}, "task"),
+        (run(full(GROK_GB200), Hint("scaling", "strong", "x")), [], {}, "scaling"),
+        (run(full(GROK_GB200), Hint("variant", "lora", "x")), [], {}, "variant"),
+        (run(full(GROK_GB200), Hint("tp", "8", "x")), [], {}, "tp"),
+        (run(full(GROK_GB200), Hint("global_batch_size", "512", "x")), [], {}, "global_batch_size"),
+        (run(full(GROK_GB200), Hint("model_overrides", "num_layers=2", "x")), [], {}, "model_overrides"),
+        (run(full(GROK_GB200), Hint("nodes", "64", "x")), [], {}, "nodes"),
+        (run(full(LLAMA), Hint("proxy", "true", "x")), [], {}, "proxy"),
+        (run(full(LLAMA_PROXY), Hint("proxy", "false", "x")), [], {}, "proxy"),
         (run(full(GROK_GB200)), [logged("nemo1")], {}, "dialect"),
         (run(full(GROK_GB200)), [logged("nemo2"), logged("megatron")], {}, "dialect"),
         (run(full(GROK_GB200), layout="results"), [], {}, "layout"),
@@ -236,7 +236,7 @@ def test_a_contradicted_task_keeps_the_baselines_of_that_task() -> None:
     ],
 )
 def test_one_thing_that_does_not_fit_matches_nothing_and_is_named(
-    found: FoundRun, logs: list[ParsedLog], options: dict[str, str], differs: str
+    found: RunFiles, logs: list[ParsedLog], options: dict[str, str], differs: str
 ) -> None:
     identity = decided(found, *logs, **options)
     assert identity.key is None
@@ -286,7 +286,7 @@ def test_a_run_may_be_of_what_it_differs_from_least(said: dict[str, Any], expect
     ],
 )
 def test_what_cannot_be_read_may_be_what_its_names_leave_open(path: str, expected: set[Key]) -> None:
-    identity = decided(FoundRun("x", Path(path), (), clues_of_path(Path(path).parts)))
+    identity = decided(RunFiles("x", Path(path), (), clues_of_path(Path(path).parts)))
     assert {identity.key} - {None} | set(identity.may_be) == expected
 
 
@@ -317,7 +317,7 @@ def test_without_baselines_nothing_is_matched() -> None:
         (run(said(LLAMA, "size", "dtype", "gpus", "release")), (LLAMA,), "nothing says its recipe"),
     ],
 )
-def test_what_is_left_open_is_not_guessed(found: FoundRun, candidates: tuple[Key, ...], words: str) -> None:
+def test_what_is_left_open_is_not_guessed(found: RunFiles, candidates: tuple[Key, ...], words: str) -> None:
     identity = decided(found)
     assert (identity.key, identity.candidates) == (None, tuple(sorted(candidates)))
     assert words in identity.because
@@ -359,7 +359,7 @@ EVERYTHING = {"expected_tflops": expected_tflops}
     ],
 )
 def test_content_alone_matches_only_where_every_fact_confirms_one(
-    found: FoundRun, logs: list[ParsedLog], options: dict[str, Any], expected: Key | None
+    found: RunFiles, logs: list[ParsedLog], options: dict[str, Any], expected: Key | None
 ) -> None:
     identity = decided(found, *logs, **options)
     assert identity.key == expected, identity.because
@@ -426,8 +426,8 @@ def test_a_match_never_differs_from_anything_said(fields: dict[str, str], layout
     assert set(identity.assumed) == {"release", "gpu"} - set(fields)
 
 
-@given(st.permutations([Clue(field, str(value), "x") for field, value in full(GROK_GB200).items()]))
-def test_the_order_of_clues_changes_nothing(clues: list[Clue]) -> None:
+@given(st.permutations([Hint(field, str(value), "x") for field, value in full(GROK_GB200).items()]))
+def test_the_order_of_clues_changes_nothing(clues: list[Hint]) -> None:
     assert decided(run({}, *clues)).key == GROK_GB200
 
 
@@ -440,7 +440,7 @@ def test_what_was_found_for_another_run_is_what_would_be_found_for_this_one(
     fields: dict[str, str], layout: str, dialect: str | None, contradicted: bool
 ) -> None:
     """And it says so in the names of this run's sources."""
-    more = [Clue("size", "9b", "elsewhere")] if contradicted else []
+    more = [Hint("size", "9b", "elsewhere")] if contradicted else []
     found = run(fields, *more, layout=layout)
     own = replace(found, clues=tuple(replace(clue, source=f"other {clue.source}") for clue in found.clues))
     decided(own, logged(dialect), find=REMEMBERED)
@@ -480,7 +480,7 @@ def test_a_recipe_of_fp8_is_that_of_a_baseline_that_names_it(key: Key, said_of_i
 
 def test_metadata_that_say_fp8_do_not_contradict_a_name_that_says_its_recipe() -> None:
     known = (recipe("25.05", "nemo2", "workloads", baseline(MX, 256), baseline(PLAIN, 256)),)
-    metadata = Clue("dtype", "fp8", "llmb-config_1.yaml")
+    metadata = Hint("dtype", "fp8", "llmb-config_1.yaml")
     assert identify(run(full(GROK_128, dtype="mxfp8"), metadata), [logged(batch=256)], known).key == MX
     assert identify(run(full(GROK_128, dtype="fp8", variant="mx"), metadata), [logged(batch=256)], known).key == MX
     assert identify(run(full(GROK_128, dtype="nvfp4"), metadata), [logged(batch=256)], known).contradicted == ("dtype",)
