@@ -78,8 +78,8 @@ def _of_configuration(configuration: Configuration) -> dict[str, object]:
 def _of_names(run: Run) -> dict[str, object]:
     """Return what names and metadata say; what they say in two ways nobody knows."""
     said: dict[str, set[str]] = {}
-    for clue in run.found.clues:
-        said.setdefault(clue.field, set()).add(clue.value)
+    for hint in run.found.hints:
+        said.setdefault(hint.field, set()).add(hint.value)
     agreed = {name: values.pop() for name, values in said.items() if len(values) == 1}
     numbers = {name: int(agreed[name]) for name in WHOLE_NUMBERS if agreed.get(name, "").isdecimal()}
     return {**{name: agreed[name] for name in TEXTS if name in agreed}, **numbers}

@@ -225,10 +225,10 @@ def _claims(run: Run, baseline: Baseline) -> Iterator[Problem]:
         "micro_batch_size": configuration.micro_batch_size,
         "sequence_length": configuration.architecture.sequence_length,
     }
-    for clue in run.found.clues:
-        value = expected.get(clue.field)
-        if value is not None and clue.value != str(value):
-            text = f"{clue.field.replace('_', ' ')} {clue.value} in {clue.source}, {value} in the baseline"
+    for hint in run.found.hints:
+        value = expected.get(hint.field)
+        if value is not None and hint.value != str(value):
+            text = f"{hint.field.replace('_', ' ')} {hint.value} in {hint.source}, {value} in the baseline"
             yield Problem(Reason.WRONG_CONFIGURATION, text)
 
 

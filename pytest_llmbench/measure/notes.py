@@ -123,7 +123,7 @@ def _unprinted_losses(steps: Steps, window: Window) -> Iterator[Note]:
 
 
 def _assumptions(run: Run, baseline: Baseline) -> Iterator[Note]:
-    own = next((clue.value for clue in run.found.clues if clue.field == "release"), "")
+    own = next((hint.value for hint in run.found.hints if hint.field == "release"), "")
     release = baseline.key.release
     if own and own.removeprefix("v") != release and not own.removeprefix("v").startswith(f"{release}."):
         yield Note("other-release", f"a run of release {own}, judged against {release} as asked")

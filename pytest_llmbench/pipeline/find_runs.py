@@ -100,10 +100,10 @@ def ingest(
 
 def _unreadable(path: Path, why: str, settings: Settings, catalogue: Catalogue) -> UnmatchedRun:
     """Return what could not be read, with the configurations that its names leave open: all where they say nothing."""
-    from pytest_llmbench.ingest.discover.folders import clues_of_path
+    from pytest_llmbench.ingest.discover.folders import read_path_hints
     from pytest_llmbench.ingest.discover.identify import identify
 
-    found = RunFiles(path.name, path.parent, (), clues_of_path(path.parts))
+    found = RunFiles(path.name, path.parent, (), read_path_hints(path.parts))
     identity = identify(found, (), catalogue.recipes, release=settings.release, gpu=settings.gpu)
     about = (identity.key,) if identity.key else identity.may_be
     return UnmatchedRun(f"unreadable-{path.name}", Reason.UNREADABLE, why, path, about=about)
@@ -172,7 +172,7 @@ def _is_run(found: RunFiles, attempts: Sequence[Attempt]) -> bool:
     logs = [attempt.log for attempt in attempts]
     if any(log.segments or (log.ending and log.ending.code == UNREADABLE) for log in logs):
         return True
-    named = {"recipe", "size"} <= {clue.field for clue in found.clues}
+    named = {"recipe", "size"} <= {hint.field for hint in found.hints}
     launched = (
         found.job_id
         or found.metadata
@@ -184,12 +184,12 @@ def _is_run(found: RunFiles, attempts: Sequence[Attempt]) -> bool:
 
 def _is_died(found: RunFiles) -> bool:
     """Whether a log without a step stands where a launch writes its own: its folders name a workload and a time."""
-    return found.started is not None and {"recipe", "size"} <= {clue.field for clue in found.clues}
+    return found.started is not None and {"recipe", "size"} <= {hint.field for hint in found.hints}
 
 
 def _is_unread(found: RunFiles, attempts: Sequence[Attempt], catalogue: Catalogue) -> bool:
     """Whether files are called as a workload whose baseline file says how to read them, and hold lines to be read."""
-    named = {clue.value.casefold() for clue in found.clues if clue.field == "recipe"}
+    named = {hint.value.casefold() for hint in found.hints if hint.field == "recipe"}
     called = [one for one in catalogue.recipes if named & {name.casefold() for name in (one.name, *one.names)}]
     dialects = {recipe.dialect for recipe in called}
     return any(one.count and one.dialect in dialects for attempt in attempts for one in attempt.log.unread)

@@ -132,7 +132,7 @@ class Session:
         import sys
         import time
 
-        from pytest_llmbench.launch.runner import run
+        from pytest_llmbench.launch.slurm.runner import run
         from pytest_llmbench.pipeline.launch.launch_session import Launching
         from pytest_llmbench.pipeline.launch.planner import Host
 
@@ -169,7 +169,7 @@ class Session:
         import os
         import socket
 
-        from pytest_llmbench.launch.runner import run
+        from pytest_llmbench.launch.slurm.runner import run
         from pytest_llmbench.pipeline.authorship import author
 
         return author(self.directory, os.environ, socket.gethostname(), run)

@@ -1,4 +1,4 @@
-"""The README shows what the commands print."""
+"""The README shows what the commands print; every page is there and linked."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from pytest_llmbench.core.options import OPTIONS
+import pytest
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 README = (CHECKOUT / "README.md").read_text(encoding="utf-8")
@@ -41,13 +41,20 @@ def is_shown(printed: str, wanted: str) -> bool:
     return printed.startswith(head) and printed.endswith(tail) if elided else printed == wanted
 
 
-def test_every_option_is_in_the_table() -> None:
-    for option in OPTIONS:
-        follows = "`" if option.is_flag else "[=" if option.alone else "="
-        assert f"`{option.flag}{follows}" in README, option.flag
+PAGES = (CHECKOUT / "README.md", CHECKOUT / "CONTRIBUTING.md", *sorted((CHECKOUT / "docs").glob("*.md")))
 
 
-def test_every_page_that_is_linked_is_there() -> None:
-    links = re.findall(r"\]\(([^)#]+)\)", README)
-    assert links
-    assert [link for link in links if not (CHECKOUT / link).exists()] == []
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_page_that_is_linked_is_there(page: Path) -> None:
+    links = re.findall(r"\]\((?!https?://)([^)#]+)[)#]", page.read_text(encoding="utf-8"))
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = CHECKOUT / "docs" / "index.md"
+    linked = set(re.findall(r"\]\(([^)#/]+\.md)\)", index.read_text(encoding="utf-8")))
+    assert linked == {page.name for page in index.parent.glob("*.md")} - {index.name}
+
+
+def test_the_readme_is_read_in_five_minutes() -> None:
+    assert len(README.splitlines()) <= 120

@@ -146,9 +146,9 @@ def test_a_later_attempt_that_cannot_be_read_may_be_the_one_that_counts() -> Non
 
 
 def test_a_run_of_another_release_that_was_judged_on_purpose_says_so() -> None:
-    notes = measured(run(clues=(Hint("release", "26.06.00", "llmb-config_1.yaml"),))).notes
+    notes = measured(run(hints=(Hint("release", "26.06.00", "llmb-config_1.yaml"),))).notes
     assert [note.text for note in notes] == ["a run of release 26.06.00, judged against 25.05 as asked"]
-    assert measured(run(clues=(Hint("release", "25.05.04", "llmb-config_1.yaml"),))).notes == ()
+    assert measured(run(hints=(Hint("release", "25.05.04", "llmb-config_1.yaml"),))).notes == ()
 
 
 def test_only_the_window_counts() -> None:
@@ -309,7 +309,7 @@ def test_an_incomplete_run_that_was_written_minutes_ago_is_probably_still_runnin
 
 
 @pytest.mark.parametrize(
-    ("clue", "valid"),
+    ("hint", "valid"),
     [
         (Hint("tp", "4", "name"), True),
         (Hint("tp", "8", "name"), False),
@@ -319,12 +319,12 @@ def test_an_incomplete_run_that_was_written_minutes_ago_is_probably_still_runnin
         (Hint("sequence_length", "4096", "name"), False),
     ],
 )
-def test_what_a_name_claims_has_to_be_the_baselines(clue: Hint, valid: bool) -> None:
-    measurement = measured(run(clues=(clue,)))
+def test_what_a_name_claims_has_to_be_the_baselines(hint: Hint, valid: bool) -> None:
+    measurement = measured(run(hints=(hint,)))
     assert measurement.valid is valid
     if not valid:
         assert measurement.problems[0].reason is Reason.WRONG_CONFIGURATION
-        assert clue.value in measurement.problems[0].text
+        assert hint.value in measurement.problems[0].text
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,7 @@ def run(
     """Return a run with an attempt for each log, or one complete attempt."""
     logs = logs or (log(segment()),)
     files = tuple(AttemptFiles(number, Path(f"/runs/log-x_1_{number}.out")) for number in range(len(logs)))
-    fields: dict[str, Any] = {"id": "x_1", "folder": Path("/runs"), "attempts": files, "clues": (), "job_id": "1"}
+    fields: dict[str, Any] = {"id": "x_1", "folder": Path("/runs"), "attempts": files, "hints": (), "job_id": "1"}
     fields |= {"launcher": "sbatch", **found}
     attempts = tuple(Attempt(one, content) for one, content in zip(files, logs, strict=True))
     return Run(RunFiles(**fields), attempts, Identity(key, "by name"), started, "folder name")

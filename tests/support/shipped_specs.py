@@ -9,8 +9,8 @@ from pytest_llmbench.baseline.locate import shipped_baselines
 from pytest_llmbench.baseline.read import read_recipe
 from pytest_llmbench.core.models import Baseline, Recipe
 from pytest_llmbench.core.models.jobs import Cluster, JobSpec, LaunchFacts
-from pytest_llmbench.launch.environment import job_spec
-from pytest_llmbench.launch.facts import facts_of
+from pytest_llmbench.launch.recipe.environment import job_spec
+from pytest_llmbench.launch.recipe.facts import facts_of
 
 CALLER = {
     "PATH": "/usr/bin:/bin",

@@ -132,7 +132,8 @@ class Measurement:
 class StoredRun(NamedTuple):
     """A run as the history knows it: only a night among others, never the run that is judged.
 
-    `logs` is what `join_fingerprints` returns. `valid` says whether it may stand for a night of its configuration, `statistic_seconds`
+    `logs` is what `join_fingerprints` returns. `valid` says whether it may stand for a night of its configuration,
+    `statistic_seconds`
     is then a number. From `verdict` on it is what was said of it last, with its repeats, if it was judged.
     """
 

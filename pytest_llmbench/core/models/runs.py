@@ -98,7 +98,7 @@ class RunFiles:
     id: str
     folder: Path
     attempts: tuple[AttemptFiles, ...]
-    clues: tuple[Hint, ...]
+    hints: tuple[Hint, ...]
     job_id: str = ""
     layout: str = ""
     metadata: Path | None = None

@@ -1,4 +1,4 @@
-"""What a run says of itself: the clues of its names and metadata, put together by field, contradictions kept apart."""
+"""What a run says of itself: the hints of its names and metadata, put together by field, contradictions kept apart."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Claims:
     contradictions: tuple[tuple[Claim, ...], ...] = ()
 
 
-def claims(clues: Iterable[Hint], recipes: Sequence[Recipe]) -> Claims:
-    """Put clues together; two spellings of one recipe, a release and its patch release, `016` and `16` are one."""
+def claims(hints: Iterable[Hint], recipes: Sequence[Recipe]) -> Claims:
+    """Put hints together; two spellings of one recipe, a release and its patch release, `016` and `16` are one."""
     found: dict[str, list[Claim]] = {}
-    for clue in clues:
-        known = found.setdefault(clue.field, [])
-        claim = Claim(clue.field, _plain(clue.value), (clue.source,))
+    for hint in hints:
+        known = found.setdefault(hint.field, [])
+        claim = Claim(hint.field, _plain(hint.value), (hint.source,))
         place = next((place for place, other in enumerate(known) if _agree(other, claim, recipes)), None)
         if place is None:
             known.append(claim)

@@ -111,7 +111,7 @@ def _left(
         return
     record = _record(metadata, walk)
     run = _found(draft, place, record, metadata if record else None)
-    if {"recipe", "size"} <= {clue.field for clue in run.clues}:
+    if {"recipe", "size"} <= {hint.field for hint in run.hints}:
         yield run
     elif draft.remains is Remains.STANDARD_ERROR:
         walk.ignored.append((draft.remains_at or place.folder.path, ERROR_ALONE))
@@ -165,13 +165,13 @@ def _found(draft: Draft, place: Place, record: Metadata | None, metadata: Path |
     if record and record.started:
         started, started_from = record.started, LAUNCHED_AT
     dated, dated_from = (None, "") if started else dated_by_name(folder.below_given)
-    clues = _clues(draft, folder, where if spoken_for else None, record)
+    hints = _collect_hints(draft, folder, where if spoken_for else None, record)
     datings = tuple(_datings(record, where, folder))
     return RunFiles(
         id=_short_id(draft, folder, where, job),
         folder=folder.path,
         attempts=attempts,
-        clues=clues,
+        hints=hints,
         job_id=job,
         layout=where.name if spoken_for else "",
         metadata=metadata,
@@ -185,7 +185,7 @@ def _found(draft: Draft, place: Place, record: Metadata | None, metadata: Path |
         modified=_moment(draft.modified),
         excluded=excluded,
         excluded_because=because,
-        build=_build(record, clues),
+        build=_build(record, hints),
         launcher=launcher(record.launcher if record else "", logs, folder.name, where),
         saves=record.saves if record else "",
         environment=record.environment if record else (),
@@ -212,9 +212,9 @@ def _moment(modified: float) -> datetime | None:
         return None
 
 
-def _build(record: Metadata | None, clues: Sequence[Hint]) -> str:
+def _build(record: Metadata | None, hints: Sequence[Hint]) -> str:
     """Return the container, the versions and the release of a run as one text; sources that differ are all in it."""
-    releases = {f"release={clue.value.removeprefix('v')}" for clue in clues if clue.field == "release"}
+    releases = {f"release={hint.value.removeprefix('v')}" for hint in hints if hint.field == "release"}
     return "; ".join(sorted(releases.union(record.build if record else ())))
 
 
@@ -224,16 +224,16 @@ def _is_run_folder(name: str, where: Layout) -> bool:
     return ends or names.experiment(name, typed=False) is not None or stamp(name) is not None
 
 
-def _clues(draft: Draft, folder: Folder, where: Layout | None, record: Metadata | None) -> tuple[Hint, ...]:
+def _collect_hints(draft: Draft, folder: Folder, where: Layout | None, record: Metadata | None) -> tuple[Hint, ...]:
     """Return what folders, file name and metadata say, each thing once; of the surroundings, what nothing else says."""
     source = f"file {draft.attempts[min(draft.attempts)].log.name}" if draft.attempts else ""
-    said = list(where.clues) if where else []
-    known = {(clue.field, clue.value): clue for clue in reversed(said)}
+    said = list(where.hints) if where else []
+    known = {(hint.field, hint.value): hint for hint in reversed(said)}
     said += [known.get(pair) or Hint(*pair, source) for pair in draft.said]
-    said += record.clues if record else ()
-    fields = {clue.field for clue in said}
-    said += [clue for clue in surroundings(folder.parts) if clue.field not in fields]
-    return tuple({(clue.field, clue.value.casefold()): clue for clue in reversed(said)}.values())[::-1]
+    said += record.hints if record else ()
+    fields = {hint.field for hint in said}
+    said += [hint for hint in surroundings(folder.parts) if hint.field not in fields]
+    return tuple({(hint.field, hint.value.casefold()): hint for hint in reversed(said)}.values())[::-1]
 
 
 def _short_id(draft: Draft, folder: Folder, where: Layout, job: str) -> str:

@@ -26,7 +26,7 @@ class Layout:
     """What the folders of a run say. `inside` are the names of the folders that belong to the run, outermost first."""
 
     name: str
-    clues: tuple[Hint, ...]
+    hints: tuple[Hint, ...]
     inside: tuple[str, ...]
 
     @property
@@ -43,21 +43,21 @@ def layout(parts: Sequence[str]) -> Layout:
             return _results(parts, place)
         if parts[place - 1].lower() == "experiments" and names.experiment(parts[place], typed=False):
             name = "workloads" if _is_workload(parts, place - 2) else "experiments"
-            return Layout(name, tuple(_experiment_clues(parts[place:], typed=False)), tuple(parts[place:]))
+            return Layout(name, tuple(_read_experiments(parts[place:], typed=False)), tuple(parts[place:]))
         if _is_workload(parts, place):
-            clues = (Hint(field, value, f"folder {parts[place]}") for field, value in names.workload(parts[place]))
-            return Layout("workloads", tuple(clues), tuple(parts[place:]))
+            hints = (Hint(field, value, f"folder {parts[place]}") for field, value in names.workload(parts[place]))
+            return Layout("workloads", tuple(hints), tuple(parts[place:]))
     return _loose(parts)
 
 
-def clues_of_path(parts: Sequence[str]) -> tuple[Hint, ...]:
+def read_path_hints(parts: Sequence[str]) -> tuple[Hint, ...]:
     """Return what the names of an absolute path say of the run that stands there, which may be all that is known of it:
     folders, file, and of the surroundings what nothing else says."""
     name = parts[-1]
     of_file = names.log_name(names.stem(names.uncompressed(name))).said
-    said = (*layout(parts).clues, *(Hint(field, value, f"file {name}") for field, value in of_file))
-    fields = {clue.field for clue in said}
-    return (*said, *(clue for clue in surroundings(tuple(parts[:-1])) if clue.field not in fields))
+    said = (*layout(parts).hints, *(Hint(field, value, f"file {name}") for field, value in of_file))
+    fields = {hint.field for hint in said}
+    return (*said, *(hint for hint in surroundings(tuple(parts[:-1])) if hint.field not in fields))
 
 
 @lru_cache(1024)
@@ -66,8 +66,8 @@ def surroundings(parts: tuple[str, ...]) -> tuple[Hint, ...]:
     if not parts:
         return ()
     own, above = _surrounding(parts[-1]), surroundings(parts[:-1])
-    said = [clue.field for clue in own]
-    return (*own, *(clue for clue in above if clue.field not in said)) if own else above
+    said = [hint.field for hint in own]
+    return (*own, *(hint for hint in above if hint.field not in said)) if own else above
 
 
 @lru_cache(1024)
@@ -99,8 +99,8 @@ def _results(parts: Sequence[str], place: int) -> Layout:
     said = dict(zip(("dtype", "size", "gpus"), parts[start : place + 1], strict=True))
     if release:
         said["release"] = release[1]
-    clues = tuple(Hint(field, value, source) for field, value in said.items())
-    return Layout("results" if rooted or release else "", clues, inside)
+    hints = tuple(Hint(field, value, source) for field, value in said.items())
+    return Layout("results" if rooted or release else "", hints, inside)
 
 
 def _is_workload(parts: Sequence[str], place: int) -> bool:
@@ -109,22 +109,22 @@ def _is_workload(parts: Sequence[str], place: int) -> bool:
     return (above == "workloads" or above.startswith("llmb-archive-")) and bool(names.workload(parts[place]))
 
 
-def _experiment_clues(folders: Sequence[str], *, typed: bool) -> Iterator[Hint]:
+def _read_experiments(folders: Sequence[str], *, typed: bool) -> Iterator[Hint]:
     """Yield what the names of folders say; a folder that says the same as the one above it says nothing new."""
     last: names.Said = ()
     for name in folders:
         found = names.experiment(name, typed=typed)
         if found and found.said != last:
             last = found.said
-            yield from _clues_of(name, last)
+            yield from _folder_hints(name, last)
 
 
 @lru_cache(1024)
-def _clues_of(name: str, said: names.Said) -> tuple[Hint, ...]:
+def _folder_hints(name: str, said: names.Said) -> tuple[Hint, ...]:
     return tuple(Hint(field, value, f"folder {name}") for field, value in said)
 
 
 def _loose(parts: Sequence[str]) -> Layout:
     """Read folders that form no layout: an experiment's own folder may have been copied to any place."""
     start = next((place for place, name in enumerate(parts) if names.experiment(name)), len(parts) - 1)
-    return Layout("", tuple(_experiment_clues(parts, typed=True)), tuple(parts[start:]))
+    return Layout("", tuple(_read_experiments(parts, typed=True)), tuple(parts[start:]))

@@ -40,8 +40,8 @@ def identify(
     in the log that contradicts the names changes nothing here: the run claims to be that configuration, and measuring
     it finds that it is not.
     """
-    clues = [clue for clue in found.clues if not (baseline_release and clue.field == "release")]
-    said = _with_options(claims(clues, recipes), {"release": release, "gpu": gpu}, baseline_release)
+    hints = [hint for hint in found.hints if not (baseline_release and hint.field == "release")]
+    said = _with_options(claims(hints, recipes), {"release": release, "gpu": gpu}, baseline_release)
     dialects = frozenset(log.dialect for log in logs if log.dialect)
     readable = tuple(log.dialects for log in logs if log.dialect)
     subject = Subject(said, "" if baseline_release else found.layout, readable, recipes)
@@ -53,7 +53,7 @@ def identify(
         identity = _chosen(said, fitting, logs, expected_tflops)
     else:
         identity = _unmatched(said, every, _summary(said, found.layout, dialects), recipes)
-    own = next((clue for clue in found.clues if baseline_release and clue.field == "release"), None)
+    own = next((hint for hint in found.hints if baseline_release and hint.field == "release"), None)
     if own is None:
         return identity
     return replace(identity, because=f"{identity.because}; its own release {own.value} ({own.source}) is set aside")

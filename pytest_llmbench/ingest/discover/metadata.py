@@ -61,12 +61,12 @@ Tree = Mapping[str, object]
 @dataclass(frozen=True, slots=True)
 class Metadata:
     """What a metadata file says of its job; `odd` lists the values in it that could not be used, `build` says as
-    "key=value" which versions and container images it ran, but for the release, which is a clue. `zoned`: the launch
+    "key=value" which versions and container images it ran, but for the release, which is a hint. `zoned`: the launch
     time names its zone. `launcher` is its word for what started the job, `saves` says that the job was to save a
     checkpoint. `environment` holds container, versions and commits by the names of the reports."""
 
     job: str
-    clues: tuple[Hint, ...]
+    hints: tuple[Hint, ...]
     started: datetime | None = None
     zoned: bool = False
     excluded: Reason | None = None
@@ -111,12 +111,12 @@ def parse(data: bytes) -> Tree:
 
 
 def interpret(tree: Tree, name: str, job: str) -> Metadata:
-    """Turn the sections of a metadata file into clues, evidence and a start time. `job` is the id in its name."""
+    """Turn the sections of a metadata file into hints, evidence and a start time. `job` is the id in its name."""
     odd = [f"{key} is not a section" for key in _SECTIONS if not _is_section(tree, key)]
     inside = _text(tree, "job_info", "job_id", odd)
     if job and inside not in ("", job):
         raise LogError(f"is named for job {job}, but says job_id {inside!r} inside")
-    clues = tuple(Hint(field, value, name) for field, value in (*_said(tree, odd), *_modes(tree, odd)))
+    hints = tuple(Hint(field, value, name) for field, value in (*_said(tree, odd), *_modes(tree, odd)))
     launched = _text(tree, "job_info", "launch_time", odd)
     started = _moment(launched)
     if launched and started is None:
@@ -128,7 +128,7 @@ def interpret(tree: Tree, name: str, job: str) -> Metadata:
     saves = f"{name}: {_SAVES}=true" if _saves(tree) else ""
     return Metadata(
         job or inside,
-        clues,
+        hints,
         started,
         _is_zoned(launched),
         excluded,
@@ -154,7 +154,7 @@ def _said(tree: Tree, odd: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def _versions(tree: Tree, odd: list[str]) -> Iterator[str]:
-    """Yield the versions and commits that are named, but for the release, which is a clue."""
+    """Yield the versions and commits that are named, but for the release, which is a hint."""
     for key in _section(tree, "workload_info"):
         if _VERSION.fullmatch(key) and key != "gsw_version" and (value := _text(tree, "workload_info", key, odd)):
             yield f"{key}={value}"

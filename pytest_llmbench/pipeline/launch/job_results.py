@@ -82,8 +82,8 @@ class LaunchedRuns:
 
     def _find(self, job: Job) -> Run | None:
         """Return the run of a job: that of its own job id, and of no other."""
-        from pytest_llmbench.launch.environment import named_image
-        from pytest_llmbench.launch.launchers import submitted_after
+        from pytest_llmbench.launch.recipe.environment import named_image
+        from pytest_llmbench.launch.submit.launchers import submitted_after
         from pytest_llmbench.pipeline.find_runs import ingest_job
 
         since = submitted_after(job)
@@ -197,7 +197,7 @@ class LaunchedRuns:
 
 
 def _files(job: Job, facts: LaunchFacts) -> tuple[Path, ...]:
-    from pytest_llmbench.launch.artifacts import outputs
+    from pytest_llmbench.launch.recipe.artifacts import outputs
 
     if job.spec.purpose is Purpose.MEASURE or not job.job_id:
         return ()
@@ -233,7 +233,7 @@ def _places(job: Job) -> list[Path]:
 def _ending(job: Job, run: Run) -> tuple[Blame, str]:
     """Return whose failure the end of a run's last log is, and what the log says of it with its line; no secrets: where
     they are not known any more, as in a session that only collects, the log is named and not quoted."""
-    from pytest_llmbench.launch.redaction import MASK, redacted, secret_values
+    from pytest_llmbench.launch.recipe.redaction import MASK, redacted, secret_values
 
     blame, text = _told_by_log(run)
     if MASK in secret_values(job.spec):
@@ -243,7 +243,7 @@ def _ending(job: Job, run: Run) -> tuple[Blame, str]:
 
 def _told_by_log(run: Run) -> tuple[Blame, str]:
     from pytest_llmbench.ingest.parse.endings import last_line
-    from pytest_llmbench.launch.states import blame_of
+    from pytest_llmbench.launch.slurm.states import blame_of
 
     attempt = run.attempts[-1]
     log, ending = attempt.files.log, attempt.log.ending

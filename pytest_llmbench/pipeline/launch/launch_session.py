@@ -23,8 +23,8 @@ from pytest_llmbench.pipeline.results import Batch, Result
 from pytest_llmbench.pipeline.settings import Settings
 
 if TYPE_CHECKING:
-    from pytest_llmbench.launch.engine import Engine
-    from pytest_llmbench.launch.journal import Journal
+    from pytest_llmbench.launch.follow.engine import Engine
+    from pytest_llmbench.launch.journal.journal import Journal
 
 LEVEL = 0.05
 """The probability of a wrong PASS at the bound; the two looks of a sequence share it."""
@@ -103,7 +103,7 @@ class Launching:
 
     def _checked(self, selected: Sequence[Key]) -> Plan:
         """Return the plan of a new session; LaunchError for what is in its way."""
-        from pytest_llmbench.launch.preflight import told
+        from pytest_llmbench.launch.preflight.checks import told
 
         plan = self.planner.plan(selected)
         problems = self.planner.problems(plan)
@@ -133,7 +133,7 @@ class Launching:
         return Plan(tuple(jobs), skipped, hours, limit, noted.get("runs", {}))
 
     def _tell_plan(self, plan: Plan) -> bool:
-        from pytest_llmbench.launch import plan as text
+        from pytest_llmbench.launch.preflight import plan as text
 
         problems = self.planner.problems(plan)
         self.host.tell(text.plan(plan.jobs, problems, plan.limit, self.launch.repeats, plan.runs))
@@ -148,7 +148,7 @@ class Launching:
 
     @contextmanager
     def _begun(self, plan: Plan) -> Iterator[Journal]:
-        from pytest_llmbench.launch.journal import Journal
+        from pytest_llmbench.launch.journal.journal import Journal
 
         with closing(Journal(self.host.folder)) as journal:
             self._warn_of(journal)
@@ -159,7 +159,7 @@ class Launching:
 
     @contextmanager
     def _resumed(self) -> Iterator[Journal]:
-        from pytest_llmbench.launch.journal import Journal
+        from pytest_llmbench.launch.journal.journal import Journal
 
         with closing(Journal(self.host.folder)) as journal:
             self.session = journal.resume(self.launch.session, finished=self.launch.collect)
@@ -173,7 +173,7 @@ class Launching:
                 self.host.tell(f"llmbench: session {past.session} left {jobs}: --llmb-resume goes on with it")
 
     def _follow(self, plan: Plan, journal: Journal) -> None:
-        from pytest_llmbench.launch.redaction import secret_values
+        from pytest_llmbench.launch.recipe.redaction import secret_values
 
         self.secrets = frozenset(value for one in plan.jobs for value in secret_values(one.spec))
         level = LEVEL if self.launch.repeats == 1 else LEVEL / 2
@@ -199,7 +199,7 @@ class Launching:
         self.batch = self._judged(plan, sequences, runs)
 
     def _drive(self, engine: Engine, plan: Plan, journal: Journal, sequences: Sequences) -> None:
-        from pytest_llmbench.launch.submissions import superseded
+        from pytest_llmbench.launch.submit.submissions import superseded
 
         specs = [one.spec for one in plan.jobs]
         if self.launch.submit_only:
@@ -216,10 +216,10 @@ class Launching:
             self.host.tell(f"llmbench: session {self.session} stays open: --llmb-resume goes on with it")
 
     def _engine(self, journal: Journal, runs: LaunchedRuns) -> Engine:
-        from pytest_llmbench.launch.engine import Engine
-        from pytest_llmbench.launch.launchers import Tools, assembled
-        from pytest_llmbench.launch.progress import Progress
-        from pytest_llmbench.launch.watch import Limits
+        from pytest_llmbench.launch.follow.engine import Engine
+        from pytest_llmbench.launch.follow.progress import Progress
+        from pytest_llmbench.launch.follow.watch import Limits
+        from pytest_llmbench.launch.submit.launchers import Tools, assembled
 
         host, pending = self.host, self.launch.pending_limit.total_seconds()
         limits = Limits(max_jobs=self.launch.max_jobs or ALL_JOBS, pending_seconds=pending)

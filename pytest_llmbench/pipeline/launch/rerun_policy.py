@@ -16,7 +16,7 @@ from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobSpec, Launch
 from pytest_llmbench.pipeline.results import Result
 
 if TYPE_CHECKING:
-    from pytest_llmbench.launch.engine import Next
+    from pytest_llmbench.launch.follow.engine import Next
     from pytest_llmbench.pipeline.launch.settings import LaunchSettings
 
 GREEN = (Verdict.PASS, Verdict.IMPROVEMENT)
@@ -113,8 +113,8 @@ class Sequences:
 
     def _again(self, job: Job, end: JobEnd) -> Next | None:
         """Return the same job once more, on other nodes, where the infrastructure failed."""
-        from pytest_llmbench.launch.engine import Next
-        from pytest_llmbench.launch.submissions import may_run
+        from pytest_llmbench.launch.follow.engine import Next
+        from pytest_llmbench.launch.submit.submissions import may_run
 
         if may_run(job):
             return None
@@ -187,7 +187,7 @@ class Sequences:
         return Result(Case(key.id, key), judgement, done=text if proof else "")
 
     def _repeats(self, course: Course, result: Result) -> list[Next]:
-        from pytest_llmbench.launch.engine import Next
+        from pytest_llmbench.launch.follow.engine import Next
 
         done = len(course.runs) + len(course.failures)
         wanted = range(done + 1, self._runs(course, result) + 1) if done == 1 else ()
@@ -213,7 +213,7 @@ class Sequences:
         return 1 if settled else self._settings.repeats
 
     def _profiling(self, course: Course) -> list[Next]:
-        from pytest_llmbench.launch.engine import Next
+        from pytest_llmbench.launch.follow.engine import Next
 
         result = course.result
         regressed = result is not None and result.judgement.verdict is Verdict.REGRESSION and not _over_budget(result)

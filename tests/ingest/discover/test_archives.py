@@ -36,7 +36,7 @@ def packed(folder: Path, path: Path, top: str = "") -> Path:
 def told(discovery: Discovery, root: Path) -> object:
     """Return all that was found but for the place of the root."""
     runs = [
-        (run.id, run.clues, run.job_id, run.layout, run.started, run.modified, run.excluded, run.build)
+        (run.id, run.hints, run.job_id, run.layout, run.started, run.modified, run.excluded, run.build)
         for run in discovery.runs
     ]
     notes = [(str(path.relative_to(root)), why) for path, why in (*discovery.ignored, *discovery.unreadable)]

@@ -67,8 +67,8 @@ def test_jobs_of_one_folder_are_runs_of_their_own_with_their_own_metadata(tree: 
     assert first.attempts[0].err is None
     assert second.metadata == root / folder / "llmb-config_41.yaml"
     assert second.attempts[0].err == root / folder / "log-nemo_grok1_314b_512_41.err"
-    assert "h200" in {clue.value for clue in second.clues}
-    assert "h200" not in {clue.value for clue in first.clues}
+    assert "h200" in {hint.value for hint in second.hints}
+    assert "h200" not in {hint.value for hint in first.hints}
 
 
 def test_slurms_own_output_is_the_log_only_where_the_job_has_no_other(tree: Tree) -> None:
@@ -180,7 +180,7 @@ def test_a_compressed_log_is_the_log_of_its_job(tree: Tree, ending: str) -> None
     assert run.attempts[0].err == root / LOG.replace(".out", ".err")
     assert run.id.split("/")[1:] == plain.id.split("/")[1:]
     assert (run.job_id, run.layout, run.started) == (plain.job_id, plain.layout, plain.started)
-    assert {(clue.field, clue.value) for clue in run.clues} == {(clue.field, clue.value) for clue in plain.clues}
+    assert {(hint.field, hint.value) for hint in run.hints} == {(hint.field, hint.value) for hint in plain.hints}
 
 
 @pytest.mark.parametrize("error", ["log-x_8_0.err.gz", "log-x_8_0.err.zst"])
@@ -246,27 +246,27 @@ def test_a_local_executors_run_is_its_combined_log(
     attempt = run.attempts[0]
     assert (attempt.log.name, attempt.err and attempt.err.name, attempt.log.parent.name) == (log, err, "0")
     assert run.job_id == "job-x1"
-    assert ("gpus", "256") in {(clue.field, clue.value) for clue in run.clues}
+    assert ("gpus", "256") in {(hint.field, hint.value) for hint in run.hints}
 
 
 def test_a_file_of_another_name_speaks_for_itself_beside_a_launchers_log(tree: Tree) -> None:
     """A stray file must not stand in for the run whose folder it lies in."""
     other = LOG.replace(Path(LOG).name, "hydra.log")
     runs = {run.attempts[0].log.name: run for run in find_runs([tree([LOG, other])]).runs}
-    assert runs["hydra.log"].clues == ()
+    assert runs["hydra.log"].hints == ()
     assert runs["hydra.log"].layout == ""
-    assert len(runs[Path(LOG).name].clues) == 4
+    assert len(runs[Path(LOG).name].hints) == 4
 
 
 @pytest.mark.parametrize("above", [Path(LOG).parents[1], Path(LOG).parents[2]])
 @pytest.mark.parametrize("log", [LOG, f"{LOG}.gz", f"{Path(LOG).parent}/nemo_run/job-x1/{NAME}/0/combined.log"])
 def test_a_stray_file_above_a_launchers_log_speaks_for_itself(tree: Tree, above: Path, log: str) -> None:
     root = tree([log, f"{above}/launcher.log"])
-    stray, real = sorted(find_runs([root]).runs, key=lambda run: len(run.clues))
-    assert (stray.attempts[0].log, stray.clues, stray.layout) == (root / above / "launcher.log", (), "")
-    assert {"recipe", "size", "dtype", "gpus"} == {clue.field for clue in real.clues}
+    stray, real = sorted(find_runs([root]).runs, key=lambda run: len(run.hints))
+    assert (stray.attempts[0].log, stray.hints, stray.layout) == (root / above / "launcher.log", (), "")
+    assert {"recipe", "size", "dtype", "gpus"} == {hint.field for hint in real.hints}
     named = tree([log, f"{above}/{NAME}.log"])
-    assert {len(run.clues) for run in find_runs([named]).runs} == {4}
+    assert {len(run.hints) for run in find_runs([named]).runs} == {4}
 
 
 def test_a_stray_file_keeps_its_folders_names_where_no_launchers_log_is_below(tree: Tree) -> None:
@@ -275,20 +275,20 @@ def test_a_stray_file_keeps_its_folders_names_where_no_launchers_log_is_below(tr
     for files in ([f"{launch}/launcher.log"], [LOG, f"{other}/launcher.log"]):
         runs = find_runs([tree(files)]).runs
         stray = next(run for run in runs if run.attempts[0].log.name == "launcher.log")
-        assert {"recipe", "size", "dtype", "gpus"} == {clue.field for clue in stray.clues}
+        assert {"recipe", "size", "dtype", "gpus"} == {hint.field for hint in stray.hints}
 
 
 def test_another_experiments_logs_below_take_nothing_from_a_file(tree: Tree) -> None:
     inner = f"{NAME}_1/experiments/pretrain_x_8b_fp8_8/log-x_8_0.out"
     runs = find_runs([tree([inner, f"{NAME}_1/tuesday.out"])]).runs
-    assert {clue.value for run in runs if run.attempts[0].log.name == "tuesday.out" for clue in run.clues} >= {"grok1"}
+    assert {hint.value for run in runs if run.attempts[0].log.name == "tuesday.out" for hint in run.hints} >= {"grok1"}
 
 
 def test_a_file_of_another_name_alone_in_a_runs_folder_is_that_run(tree: Tree) -> None:
     run = only(find_runs([tree(["results/24.11/bf16/314b/512/tuesday.out"])]))
-    assert {clue.field for clue in run.clues} == {"release", "dtype", "size", "gpus"}
+    assert {hint.field for hint in run.hints} == {"release", "dtype", "size", "gpus"}
     deeper = only(find_runs([tree(["results/24.11/bf16/314b/512/wandb/debug.log"])]))
-    assert {clue.field for clue in deeper.clues} == {"release"}
+    assert {hint.field for hint in deeper.hints} == {"release"}
 
 
 # --- paths ------------------------------------------------------------------------------------------------
@@ -324,7 +324,7 @@ def test_a_given_file_keeps_its_neighbours_as_evidence(tree: Tree) -> None:
     )
     run = only(find_runs([root / LOG]))
     assert run.attempts[0].err is not None
-    assert ("release", "25.05.04") in {(clue.field, clue.value) for clue in run.clues}
+    assert ("release", "25.05.04") in {(hint.field, hint.value) for hint in run.hints}
     assert run.excluded is Reason.PROFILED
     assert run.layout == "experiments"
 
@@ -334,7 +334,7 @@ def test_a_relative_path_has_the_clues_of_its_parents(tree: Tree, monkeypatch: p
     monkeypatch.chdir((root / LOG).parent)
     run = only(find_runs([Path(Path(LOG).name)]))
     assert run == only(find_runs([root / LOG]))
-    assert len(run.clues) == 4
+    assert len(run.hints) == 4
 
 
 def test_a_missing_path_and_an_unreadable_folder_are_reported(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -439,7 +439,7 @@ def test_ten_thousand_files_take_seconds(tree: Tree) -> None:
 def test_the_surroundings_speak_where_nothing_else_does(tree: Tree, path: str, expected: dict[str, str]) -> None:
     """A run on another GPU must not be taken for the only GPU that has a baseline."""
     run = only(find_runs([tree([path])]))
-    said = [(clue.field, clue.value) for clue in run.clues if clue.field in ("gpu", "release")]
+    said = [(hint.field, hint.value) for hint in run.hints if hint.field in ("gpu", "release")]
     assert dict(said) == {**({"release": "24.11"} if "24.11" in path else {}), **expected}
     assert len(said) == len(dict(said))
 
@@ -536,7 +536,7 @@ def test_broken_metadata_is_reported_and_the_run_is_known_by_its_names(tree: Tre
     root = tree({LOG: "", f"{Path(LOG).parent}/llmb-config_388660.yaml": "model_info: [1"})
     discovery = find_runs([root])
     run = only(discovery)
-    assert (run.metadata, len(run.clues)) == (None, 4)
+    assert (run.metadata, len(run.hints)) == (None, 4)
     assert [(path.name, why[:14]) for path, why in discovery.unreadable] == [
         ("llmb-config_388660.yaml", "not valid YAML")
     ]
@@ -586,7 +586,7 @@ def test_a_job_that_left_only_metadata_is_a_run_without_attempts(tree: Tree, bes
         datetime(2025, 4, 11, 20, tzinfo=UTC),
         datetime.fromtimestamp(1744500000, UTC),
     )
-    assert {"recipe", "size", "dtype", "gpus", "gpu"} == {clue.field for clue in run.clues}
+    assert {"recipe", "size", "dtype", "gpus", "gpu"} == {hint.field for hint in run.hints}
     assert run.layout == "experiments"
     assert run.id == f"{NAME}/9"
 
@@ -656,7 +656,7 @@ def test_the_folder_of_a_launch_without_a_log_is_a_run_without_attempts(
 def test_a_job_of_broken_metadata_without_a_log_is_a_run_by_its_folders(tree: Tree) -> None:
     root = tree({f"experiments/{INNER}/llmb-config_9.yaml": "a: [1"})
     discovery = find_runs([root])
-    assert (only(discovery).attempts, len(only(discovery).clues)) == ((), 4)
+    assert (only(discovery).attempts, len(only(discovery).hints)) == ((), 4)
     assert len(discovery.unreadable) == 1
 
 
@@ -774,7 +774,7 @@ def test_the_tree_of_a_real_launcher() -> None:
     }
     assert {why for _, why in discovery.ignored} == {"the launcher's second copy of a job's output"}
     for run in discovery.runs:
-        said = {clue.field: clue.value for clue in run.clues}
+        said = {hint.field: hint.value for hint in run.hints}
         assert {"recipe", "size", "dtype", "gpus", "gpu", "release"} <= set(said)
         assert len(run.attempts) == 1
         assert run.started is not None

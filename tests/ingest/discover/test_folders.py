@@ -42,7 +42,7 @@ NAME = "pretrain_grok1_314b_bf16_256"
 def test_the_innermost_layout_says_what_a_run_is(path: str, name: str, expected: dict[str, str], first: str) -> None:
     found = layout(PurePosixPath(path).parts)
     assert found.name == name
-    assert {clue.field: clue.value for clue in found.clues} == expected
+    assert {hint.field: hint.value for hint in found.hints} == expected
     assert found.inside[0] == first
 
 
@@ -63,7 +63,7 @@ def test_an_experiments_own_folders_begin_with_its_name(path: str, expected: tup
 
 def test_folders_of_one_run_that_disagree_are_all_heard() -> None:
     found = layout(PurePosixPath("/s/experiments/pretrain_x_8b_fp8_8/pretrain_x_8b_bf16_8_17").parts)
-    assert {clue.value for clue in found.clues if clue.field == "dtype"} == {"fp8", "bf16"}
+    assert {hint.value for hint in found.hints if hint.field == "dtype"} == {"fp8", "bf16"}
 
 
 @pytest.mark.parametrize(
@@ -79,4 +79,4 @@ def test_folders_of_one_run_that_disagree_are_all_heard() -> None:
     ],
 )
 def test_surroundings_name_gpu_and_release(path: str, expected: dict[str, str]) -> None:
-    assert {clue.field: clue.value for clue in surroundings(PurePosixPath(path).parts)} == expected
+    assert {hint.field: hint.value for hint in surroundings(PurePosixPath(path).parts)} == expected

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.core.models import Baseline, Hint, Identity, Key, ParsedLog, Recipe, RunFiles
-from pytest_llmbench.ingest.discover.folders import clues_of_path
+from pytest_llmbench.ingest.discover.folders import read_path_hints
 from pytest_llmbench.ingest.discover.identify import identify
 from pytest_llmbench.ingest.discover.match import remembered
 
@@ -58,8 +58,8 @@ RECIPES = (
 
 
 def run(said: dict[str, Any], *more: Hint, layout: str = "") -> RunFiles:
-    clues = tuple(Hint(field, str(value), "name") for field, value in said.items())
-    return RunFiles("x", Path("/x"), (), (*clues, *more), layout=layout)
+    hints = tuple(Hint(field, str(value), "name") for field, value in said.items())
+    return RunFiles("x", Path("/x"), (), (*hints, *more), layout=layout)
 
 
 def said(key: Key, *fields: str) -> dict[str, Any]:
@@ -286,7 +286,7 @@ def test_a_run_may_be_of_what_it_differs_from_least(said: dict[str, Any], expect
     ],
 )
 def test_what_cannot_be_read_may_be_what_its_names_leave_open(path: str, expected: set[Key]) -> None:
-    identity = decided(RunFiles("x", Path(path), (), clues_of_path(Path(path).parts)))
+    identity = decided(RunFiles("x", Path(path), (), read_path_hints(Path(path).parts)))
     assert {identity.key} - {None} | set(identity.may_be) == expected
 
 
@@ -427,8 +427,8 @@ def test_a_match_never_differs_from_anything_said(fields: dict[str, str], layout
 
 
 @given(st.permutations([Hint(field, str(value), "x") for field, value in full(GROK_GB200).items()]))
-def test_the_order_of_clues_changes_nothing(clues: list[Hint]) -> None:
-    assert decided(run({}, *clues)).key == GROK_GB200
+def test_the_order_of_clues_changes_nothing(hints: list[Hint]) -> None:
+    assert decided(run({}, *hints)).key == GROK_GB200
 
 
 REMEMBERED = remembered()
@@ -442,7 +442,7 @@ def test_what_was_found_for_another_run_is_what_would_be_found_for_this_one(
     """And it says so in the names of this run's sources."""
     more = [Hint("size", "9b", "elsewhere")] if contradicted else []
     found = run(fields, *more, layout=layout)
-    own = replace(found, clues=tuple(replace(clue, source=f"other {clue.source}") for clue in found.clues))
+    own = replace(found, hints=tuple(replace(hint, source=f"other {hint.source}") for hint in found.hints))
     decided(own, logged(dialect), find=REMEMBERED)
     assert decided(found, logged(dialect), find=REMEMBERED) == decided(found, logged(dialect))
 

@@ -93,7 +93,7 @@ def test_each_job_of_a_real_launchers_tree_is_one_run_with_all_that_its_metadata
     discovery = find_runs([shared("logs/llmb_install")])
     found = {}
     for run in discovery.runs:
-        said = {clue.field: clue.value for clue in run.clues}
+        said = {hint.field: hint.value for hint in run.hints}
         assert (said["size"], said["gpu"], said["release"]) == ("8b", "h100", "26.06.00")
         assert run.started is not None
         local = run.started.astimezone(datetime.now(UTC).astimezone().tzinfo)

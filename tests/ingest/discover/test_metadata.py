@@ -13,7 +13,7 @@ from pytest_llmbench.ingest.discover.metadata import SIZE_LIMIT, Metadata, inter
 
 
 def said(text: str) -> dict[str, str]:
-    return {clue.field: clue.value for clue in interpreted(text).clues}
+    return {hint.field: hint.value for hint in interpreted(text).hints}
 
 
 def interpreted(text: str) -> Metadata:
@@ -39,7 +39,7 @@ job_config: {profile_enabled: false, proxy: true, strong_scaling: true, env_over
 def test_a_full_record() -> None:
     """The release stays the text 25.10: as a number it would be 25.1."""
     record = interpreted(FULL)
-    assert {clue.field: clue.value for clue in record.clues} == {
+    assert {hint.field: hint.value for hint in record.hints} == {
         "recipe": "grok1",
         "size": "314b",
         "dtype": "bf16",
@@ -53,7 +53,7 @@ def test_a_full_record() -> None:
     assert record.started is not None
     assert record.started.isoformat() == "2026-11-20T21:36:05.996634+00:00"
     assert (record.job, record.excluded, record.odd) == ("7", None, ())
-    assert {clue.source for clue in record.clues} == {"llmb-config_7.yaml"}
+    assert {hint.source for hint in record.hints} == {"llmb-config_7.yaml"}
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_keys_come_and_go(text: str, expected: dict[str, str]) -> None:
     ],
 )
 def test_a_build_is_its_versions_and_images_in_any_shape(text: str, expected: set[str]) -> None:
-    """The release is not among them: it is a clue, which names of folders give too."""
+    """The release is not among them: it is a hint, which names of folders give too."""
     record = interpreted(f"job_info: {{}}\n{text}")
     assert set(record.build) == expected
     assert record.odd == ()
@@ -194,7 +194,7 @@ def test_evidence_against_comparing_is_positive(text: str, expected: Reason | No
 def test_an_odd_value_is_reported_and_not_used(text: str, problem: str) -> None:
     record = interpreted(text)
     assert record.odd == (problem,)
-    assert {clue.field for clue in record.clues} <= {"scaling"}
+    assert {hint.field for hint in record.hints} <= {"scaling"}
     assert (record.excluded, record.build) == (None, ())
 
 

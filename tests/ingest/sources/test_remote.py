@@ -93,7 +93,7 @@ def test_runs_are_found_as_in_a_folder(memory: Any, tmp_path: Path) -> None:
     for url in ("memory://runs", f"file://{tmp_path}"):
         stores = Stores()
         (there,) = find_runs([to_path(url)], stores).runs
-        assert (there.id, there.clues, there.job_id, there.started) == (here.id, here.clues, "388660", here.started)
+        assert (there.id, there.hints, there.job_id, there.started) == (here.id, here.hints, "388660", here.started)
         assert there.attempts[0].log == to_path(url) / LOG
         assert b"".join(stores.stream(there.attempts[0].log)) == b"x"
         assert there.modified is not None

@@ -12,7 +12,7 @@ from builders import BASELINE, KEY, NOW, measurement, run
 
 from pytest_llmbench.core.models import Case, Judgement, Key, Reason, Run, Tolerance, Verdict
 from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobSpec, JobStatus, Phase, Purpose
-from pytest_llmbench.launch.submissions import MAYBE
+from pytest_llmbench.launch.submit.submissions import MAYBE
 from pytest_llmbench.pipeline.launch.rerun_policy import Judges, Sequences
 from pytest_llmbench.pipeline.launch.settings import LaunchSettings
 from pytest_llmbench.pipeline.results import Result
