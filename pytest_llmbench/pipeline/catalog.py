@@ -59,10 +59,9 @@ class Catalogue:
 
 def load(settings: Settings) -> Catalogue:
     """Read the shipped baselines and the user's; raises BaselineError, or SettingsError for an option they rule out."""
-    from pytest_llmbench.baseline.locate import shipped_baselines
-    from pytest_llmbench.baseline.read import read_recipes
+    from pytest_llmbench.baseline.read import find_shipped_baselines, read_recipes
 
-    recipes = read_recipes([shipped_baselines(), *settings.baselines])
+    recipes = read_recipes([find_shipped_baselines(), *settings.baselines])
     chosen = _chosen(recipes, settings.against)
     if settings.timed == TimedBy.DOCUMENT:
         chosen = {key: tuple(map(as_documented, baselines)) for key, baselines in chosen.items()}

@@ -131,13 +131,13 @@ def _written(
     measured: Recorded, directory: Path, settings: Settings, recipes: Collection[Recipe]
 ) -> tuple[Recorded, dict[Key, Refusal], Written]:
     """Return what was recorded, why the rest may not be, and the files with what they replaced."""
-    from pytest_llmbench.baseline.write import alone, recorded_before, write_recorded
+    from pytest_llmbench.baseline.write import find_recorded, lock_folder, write_recorded
 
     if not measured:
         return {}, {}, ()
-    with alone(directory):
+    with lock_folder(directory):
         known = [baseline for recipe in recipes for baseline in recipe.baselines]
-        before = recorded_before(directory, measured, known)
+        before = find_recorded(directory, measured, known)
         recorded, refused = _accepted(measured, before, settings)
         return recorded, refused, write_recorded(directory, list(recorded.values()), recipes)
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import SettingsError, did_you_mean
 from pytest_llmbench.core.models import Evidence, Key, Note, Reason, Recipe, RequiredRuns, Verdict
-from pytest_llmbench.core.yamlfile.schema import Entry, Fields, Flag, Items, Names, Number, Report, Text
+from pytest_llmbench.core.yamlfile.schema import Fields, Flag, Items, Names, Number, Report, Text, YamlMapping
 from pytest_llmbench.pipeline.results import Judged, Result
 from pytest_llmbench.pipeline.settings import Settings
 
@@ -49,13 +49,13 @@ def read_suite(path: Path, recipes: Sequence[Recipe], settings: Settings) -> dic
     must not be passed over.
     """
     from pytest_llmbench.core.yamlfile.document import read_document
-    from pytest_llmbench.core.yamlfile.read import read_entry
+    from pytest_llmbench.core.yamlfile.schema import read_entry
 
     asked: dict[Key, RequiredRuns] = {}
 
-    def check(entry: Entry, report: Report) -> None:
+    def check(entry: YamlMapping, report: Report) -> None:
         gpu = _gpu(entry["workloads"], settings.gpu, report)
-        config: Entry = entry["config"]
+        config: YamlMapping = entry["config"]
         scale, runs = config.get("scale", SCALE), config.get("repeats", REPEATS)
         for name, line, dtype in _wanted(entry["workloads"].get(gpu, ()), report):
             for key in _keys(name, (gpu, dtype, scale), recipes, settings, partial(report, line)):
@@ -66,7 +66,7 @@ def read_suite(path: Path, recipes: Sequence[Recipe], settings: Settings) -> dic
     return asked
 
 
-def _gpu(workloads: Entry, given: str, report: Report) -> str:
+def _gpu(workloads: YamlMapping, given: str, report: Report) -> str:
     names = list(workloads.values)
     if given in names or (not given and len(names) == 1):
         return given or names[0]
@@ -76,7 +76,7 @@ def _gpu(workloads: Entry, given: str, report: Report) -> str:
     return ""
 
 
-def _wanted(workloads: Sequence[Entry], report: Report) -> Iterator[tuple[str, int, str]]:
+def _wanted(workloads: Sequence[YamlMapping], report: Report) -> Iterator[tuple[str, int, str]]:
     """Yield each workload with its line and each of its precisions."""
     seen: set[str] = set()
     for one in workloads:

@@ -16,7 +16,7 @@ from pytest_llmbench.core.models import TimedBy, Tolerance
 from pytest_llmbench.core.option_origins import Origins
 from pytest_llmbench.core.options import destination
 from pytest_llmbench.core.tolerance import merge_tolerances, parse_fraction, parse_tolerances
-from pytest_llmbench.core.yamlfile.text import read_text_if_file
+from pytest_llmbench.core.yamlfile.document import read_text_if_file
 from pytest_llmbench.pipeline.document_timing import by_document
 from pytest_llmbench.pipeline.launch.settings import LaunchSettings, resolve_launch
 from pytest_llmbench.pipeline.option_values import (

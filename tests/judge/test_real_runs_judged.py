@@ -13,7 +13,7 @@ import pytest
 from builders import BASELINE, NOW, evidence, log, run
 from shared_data import shared
 
-from pytest_llmbench.baseline.write import recorded_baseline
+from pytest_llmbench.baseline.write import make_recorded_baseline
 from pytest_llmbench.core import throughput
 from pytest_llmbench.core.models import Baseline, Judgement, Measurement, Reason, Segment, Verdict, Window
 from pytest_llmbench.core.robust import mean, trimmed_mean
@@ -157,7 +157,7 @@ def own(segment: Segment, window: Window, kind: str) -> Baseline:
     published = fitted(segment, window)
     found = measured(segment, published)
     if kind == "recorded":
-        return recorded_baseline(published, recording_of([found], NOW))
+        return make_recorded_baseline(published, recording_of([found], NOW))
     seconds = np.array(found.window_seconds)
     value = mean(seconds, found.mean_of) if kind == "mean" else float(np.median(seconds))
     return replace(published, step_seconds=value)

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from pytest_llmbench.baseline.read import read_recipe
-from pytest_llmbench.baseline.write import alone
+from pytest_llmbench.baseline.write import lock_folder
 from pytest_llmbench.core.errors import RecordError
 from pytest_llmbench.core.models import Outcome, Reason, Verdict
 from pytest_llmbench.core.tolerance import parse_tolerances
@@ -95,7 +95,7 @@ def test_sessions_that_record_side_by_side_keep_what_the_others_recorded(tmp_pat
     text = written.read_text(encoding="utf-8").replace("gpus: 128", "gpus: 256").replace("dp: 32", "dp: 64")
     place = tmp_path / "own" / "grok1" / "25.05.yaml"
     with ThreadPoolExecutor() as threads:
-        with alone(tmp_path / "own"):
+        with lock_folder(tmp_path / "own"):
             session = threads.submit(recorded, tmp_path, NOW - timedelta(hours=5))
             wait([session], timeout=0.5)  # it would be done by then
             place.parent.mkdir(exist_ok=True)
@@ -107,9 +107,9 @@ def test_sessions_that_record_side_by_side_keep_what_the_others_recorded(tmp_pat
 def test_a_session_that_never_ends_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.import_module("pytest_llmbench.baseline.write"), "PATIENCE_SECONDS", 0.1)
     told = r"another session has been recording here for 0\.1 s"
-    with alone(tmp_path), pytest.raises(RecordError, match=told), alone(tmp_path):
+    with lock_folder(tmp_path), pytest.raises(RecordError, match=told), lock_folder(tmp_path):
         pytest.fail("both hold the folder")
-    with alone(tmp_path):
+    with lock_folder(tmp_path):
         pass  # it is free again
 
 

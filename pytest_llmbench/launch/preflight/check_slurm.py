@@ -12,7 +12,7 @@ from typing import Protocol
 from pytest_llmbench.core.errors import LaunchError, did_you_mean
 from pytest_llmbench.core.formatting import join_first
 from pytest_llmbench.core.models.jobs import Cluster
-from pytest_llmbench.core.yamlfile.text import read_start
+from pytest_llmbench.core.yamlfile.document import read_start
 from pytest_llmbench.launch.preflight.check_files import script_of
 from pytest_llmbench.launch.preflight.problems import Finding, Planned
 from pytest_llmbench.launch.slurm.client import Partition

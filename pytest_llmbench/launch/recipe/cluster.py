@@ -11,8 +11,18 @@ from typing import Any
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models.jobs import Cluster, InstalledRecipe, Pairs
 from pytest_llmbench.core.yamlfile.document import read_document
-from pytest_llmbench.core.yamlfile.read import read_entry
-from pytest_llmbench.core.yamlfile.schema import Converted, Entry, Fields, Items, Names, Nullable, Number, Report, Text
+from pytest_llmbench.core.yamlfile.schema import (
+    ConvertedScalar,
+    Fields,
+    Items,
+    Names,
+    Nullable,
+    Number,
+    Report,
+    Text,
+    YamlMapping,
+    read_entry,
+)
 from pytest_llmbench.launch.slurm.runner import Runner
 
 LLMB_RUN_FILE = "cluster_config.yaml"
@@ -52,14 +62,14 @@ CLUSTER = Fields(
     {"schema": Number(1, 1, whole=True)},
     {
         "name": Text(),
-        "gpu": Converted(_gpu),
+        "gpu": ConvertedScalar(_gpu),
         "gpus_per_node": Number(1, 1024, whole=True),
         "largest": Number(1, 10**7, whole=True),
         "gpu_hours": Number(0.001, 10**9),
         "launcher": _COMMAND,
         "account": _SLURM_NAME,
         "partition": _SLURM_NAME,
-        "gres": Converted(_gres),
+        "gres": ConvertedScalar(_gres),
         "time_limit": _text('a time limit such as "01:30:00" or "90"', r"(\d{1,4}-)?\d{1,6}(:\d{1,2}){0,2}"),
         "exclude": Items(_NODES, least=0),
         "environment": _VALUES,
@@ -94,7 +104,7 @@ def read_cluster(path: Path) -> Cluster:
     )
 
 
-def _installed(name: str, entry: Entry, beside: Path) -> InstalledRecipe:
+def _installed(name: str, entry: YamlMapping, beside: Path) -> InstalledRecipe:
     recipe, release = _recipe(name)
     folder, virtual = entry.get("folder"), entry.get("virtual_environment")
     return InstalledRecipe(
@@ -119,13 +129,13 @@ def _path(text: str | None, beside: Path) -> Path | None:
     return Path(text) if text.startswith("${") else beside.absolute() / Path(text).expanduser()
 
 
-def _pairs(entry: Entry) -> Pairs:
+def _pairs(entry: YamlMapping) -> Pairs:
     return tuple(_mapping(entry, "environment").items())
 
 
-def _mapping(entry: Entry | None, name: str) -> Mapping[str, Any]:
+def _mapping(entry: YamlMapping | None, name: str) -> Mapping[str, Any]:
     found = entry.get(name) if entry else None
-    return found.values if isinstance(found, Entry) else {}
+    return found.values if isinstance(found, YamlMapping) else {}
 
 
 def filled(text: str, caller: Mapping[str, str], where: str) -> str:
@@ -149,7 +159,7 @@ def _loose(text: str) -> str:
     return "" if text in ("null", "~", "Null", "NULL") else text
 
 
-_ANY = Converted(_loose)
+_ANY = ConvertedScalar(_loose)
 _ANY_VALUES = Nullable(Names(_ANY))
 _HEAD: dict[str, Any] = dict.fromkeys(("llmb_repo", "llmb_install", "gpu_type", "cluster_name"), _ANY)
 _TARGET = Fields({}, dict.fromkeys(("partition", "gres", "gpus_per_node"), _ANY), closed=False)
@@ -187,7 +197,7 @@ def read_llmb_run(path: Path) -> Cluster:
     root = read_document(path, what=f"{LLMB_RUN_FILE} of llmb-run", raises=LaunchError)
     entry = read_entry(path, root, _LLMB_RUN, check=_check_llmb_run, raises=LaunchError)
     head = _head(entry)
-    slurm: Entry = entry["slurm"]
+    slurm: YamlMapping = entry["slurm"]
     gpu = _mapping(slurm, "gpu")
     gres = gpu.get("gres") or gpu.get("gpus_per_node") or slurm.get("gpu_gres") or ""
     folders = (("LLMB_INSTALL", head["llmb_install"]), ("LLMB_REPO", head.get("llmb_repo", "")))
@@ -204,34 +214,34 @@ def read_llmb_run(path: Path) -> Cluster:
     )
 
 
-def _head(entry: Entry) -> Mapping[str, str]:
+def _head(entry: YamlMapping) -> Mapping[str, str]:
     """Return what newer files have at their top and older ones below `launcher`."""
     older = entry.get("launcher")
-    return older.values if isinstance(older, Entry) else entry.values
+    return older.values if isinstance(older, YamlMapping) else entry.values
 
 
-def _check_llmb_run(entry: Entry, report: Report) -> None:
+def _check_llmb_run(entry: YamlMapping, report: Report) -> None:
     head = _head(entry)
     for name in ("llmb_install", "gpu_type"):
         if not head.get(name):
             report(entry.line, f"found no {name!r}, expected it at the top or below 'launcher'")
-    slurm: Entry = entry["slurm"]
+    slurm: YamlMapping = entry["slurm"]
     gpu = slurm.get("gpu")
     for block, name in ((gpu, "gres"), (gpu, "gpus_per_node"), (slurm, "gpu_gres")):
-        value = block.get(name) if isinstance(block, Entry) else None
+        value = block.get(name) if isinstance(block, YamlMapping) else None
         try:
             _gres(value or "1")
         except ValueError as error:
             report(block.lines[name], str(error))
 
 
-def _workloads(entry: Entry | None) -> tuple[InstalledRecipe, ...]:
+def _workloads(entry: YamlMapping | None) -> tuple[InstalledRecipe, ...]:
     configured = _mapping(entry, "config")
     names = (entry.get("installed") if entry else None) or ()
     return tuple(_workload(name, configured.get(name)) for name in names)
 
 
-def _workload(name: str, entry: Entry | None) -> InstalledRecipe:
+def _workload(name: str, entry: YamlMapping | None) -> InstalledRecipe:
     found = _WORKLOAD.fullmatch(name)
     virtual = entry.get("venv_path") if entry else None
     return InstalledRecipe(

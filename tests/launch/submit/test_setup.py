@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 from planned import FACTS, machine, program
 
-from pytest_llmbench.baseline.locate import shipped_baselines
-from pytest_llmbench.baseline.read import read_recipes
+from pytest_llmbench.baseline.read import find_shipped_baselines, read_recipes
 from pytest_llmbench.cli.run_setup import Asked, chosen, set_up
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models.jobs import Cluster, InstalledRecipe, JobStatus, LaunchFacts, Phase
@@ -320,7 +319,7 @@ def test_stopped_by_hand_the_job_is_cancelled(tmp_path: Path) -> None:
 
 # --- the command ------------------------------------------------------------------------------------------
 
-RECIPES = read_recipes([shipped_baselines()])
+RECIPES = read_recipes([find_shipped_baselines()])
 
 
 @pytest.mark.parametrize(

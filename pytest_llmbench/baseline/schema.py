@@ -12,7 +12,17 @@ from pytest_llmbench.core.dialects import FIRST_STEP, REGEX
 from pytest_llmbench.core.metric_definitions import BUDGETED
 from pytest_llmbench.core.patterns import RATE, UNITS
 from pytest_llmbench.core.tolerance import parse_fraction, parse_tolerances
-from pytest_llmbench.core.yamlfile.schema import Converted, Entry, Fields, Flag, Items, Names, Number, Spec, Text
+from pytest_llmbench.core.yamlfile.schema import (
+    ConvertedScalar,
+    Fields,
+    Flag,
+    Items,
+    Names,
+    Number,
+    Spec,
+    Text,
+    YamlMapping,
+)
 
 SCHEMA = "1"
 KINDS = ("published", "recorded", "recipe")
@@ -48,7 +58,7 @@ def is_positive(text: str) -> bool:
     return float(text.rstrip("%")) > 0
 
 
-def _printed(name: str, digits: str = _DIGITS) -> Text:
+def _printed_metric(name: str, digits: str = _DIGITS) -> Text:
     example = "47.59%" if digits.endswith("%") else "7.325"
     absent = "|".join(NOT_GIVEN)
     return Text(
@@ -88,8 +98,8 @@ _JOB_ID = Text(r"a regular expression with the group job, such as 'job (?P<job>\
 _NAME = Text("a name of lower-case letters, digits and . _ + -", r"(?a:[a-z0-9][a-z0-9._+-]{0,99})")
 _WORD = Text("a name of lower-case letters and digits", r"(?a:[a-z0-9][a-z0-9_.]{0,49})")
 _TEXT = Text()
-_TOLERANCES = Converted(partial(parse_tolerances, source="baseline file"))
-_FRACTION = Converted(partial(parse_fraction, expected="a percentage such as 5% or 2.5%"))
+_TOLERANCES = ConvertedScalar(partial(parse_tolerances, source="baseline file"))
+_FRACTION = ConvertedScalar(partial(parse_fraction, expected="a percentage such as 5% or 2.5%"))
 _BUDGETS = Fields({}, dict.fromkeys(BUDGETED, Number(1e-3, 10**6)))
 _SIZE = Number(1, 10**9, whole=True)
 _GROUP = Number(1, 10**7, whole=True)
@@ -118,13 +128,13 @@ _CELLS = Fields(
         )
     },
     {
-        "tokens_per_second": _printed("throughput"),
+        "tokens_per_second": _printed_metric("throughput"),
         "mfu": Text(
             'a printed MFU above 0% and at most 100% such as "47.59%", or NA or n/a',
             rf"(?a:{_DIGITS}%|NA|n/a)",
             accept=_is_utilization,
         ),
-        "days_to_1t": _printed("number of days"),
+        "days_to_1t": _printed_metric("number of days"),
     },
 )
 _RECORDED = Fields(
@@ -270,7 +280,7 @@ _OPTIONAL: dict[str, Spec] = {
 }
 
 
-def file_fields(kind: str) -> Fields:
+def get_file_fields(kind: str) -> Fields:
     """Return the keys of a whole file: a recorded one needs fewer facts about the document, and a recording; a recipe
     that nothing has timed has no cells, and a window and a number of steps where they are not the usual ones."""
     recorded, timed = kind == "recorded", kind != "recipe"
@@ -280,20 +290,20 @@ def file_fields(kind: str) -> Fields:
         {**_CONFIGURATION_OPTIONS, **(cells if recorded else {})},
     )
     about: dict[str, Spec] = {"title": _TEXT, "framework": _TEXT, "names": Items(_NAME)}
-    how = _how(recorded)
+    how = _measurement_keys(recorded)
     return Fields(
         {**_REQUIRED, **(how if timed else {}), **({} if recorded else about), "configurations": Items(row)},
         {**({} if timed else how), **(about if recorded else {}), **_OPTIONAL},
     )
 
 
-def with_defaults(entry: Entry) -> Entry:
+def add_defaults(entry: YamlMapping) -> YamlMapping:
     """Return a file with the window, the number of steps and what is timed, where a recipe leaves them out."""
-    window = Entry(entry.line, {"statistic": "mean", "first": 11, "last": 44}, {})
+    window = YamlMapping(entry.line, {"statistic": "mean", "first": 11, "last": 44}, {})
     return replace(entry, values={"timed": "mean", "window": window, "steps": 50, **entry.values})
 
 
-def _how(recorded: bool) -> dict[str, Spec]:
+def _measurement_keys(recorded: bool) -> dict[str, Spec]:
     """Return the keys that say what was measured."""
     step = Number(0, 10**9, whole=True)
     statistics = ("mean", "trimmed_mean") if recorded else ("mean",)

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-from pytest_llmbench.baseline.document.captions import DTYPE, GPU, read_caption
-from pytest_llmbench.baseline.document.markdown import shown_lines
-from pytest_llmbench.baseline.document.things import Unread
+from pytest_llmbench.baseline.documents.captions import DTYPE, GPU, read_caption
+from pytest_llmbench.baseline.documents.markdown import list_shown_lines
+from pytest_llmbench.baseline.documents.table_configurations import UnreadCell
 from pytest_llmbench.core import formatting
 
 _PEAKS = re.compile(rf"\b(?:({GPU})\b|({DTYPE})\s+(?:GPUs?\s+)?(?:is|=)\s+(\d+(?:\.\d+)?)\s*([TP])FLOPS)", re.ASCII)
@@ -41,14 +41,14 @@ _DIALECTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Stated:
+class ProseValue:
     """A value with its line."""
 
     value: str
     line: int
 
 
-Facts = Mapping[str, Stated]
+ProseValues = Mapping[str, ProseValue]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,19 +61,19 @@ class Prose:
     are in `unread`.
     """
 
-    peaks: Mapping[tuple[str, str], Stated]
-    models: Mapping[str, Facts]
-    about: Facts
-    unread: Sequence[Unread] = ()
+    peaks: Mapping[tuple[str, str], ProseValue]
+    models: Mapping[str, ProseValues]
+    about: ProseValues
+    unread: Sequence[UnreadCell] = ()
 
 
 def read_prose(text: str) -> Prose:
     """Return what the text of a document states; what stands in a comment it does not."""
-    told: dict[tuple[str, str, str], list[Stated]] = defaultdict(list)
-    for name, stated in _stated(text):
+    told: dict[tuple[str, str, str], list[ProseValue]] = defaultdict(list)
+    for name, stated in _find_values(text):
         told[name].append(stated)
     agreed = {name: values[0] for name, values in told.items() if len({one.value for one in values}) == 1}
-    models: dict[str, dict[str, Stated]] = defaultdict(dict)
+    models: dict[str, dict[str, ProseValue]] = defaultdict(dict)
     for (kind, size, what), stated in agreed.items():
         if kind == "model":
             models[size][what] = stated
@@ -81,32 +81,39 @@ def read_prose(text: str) -> Prose:
         peaks={(gpu, dtype): stated for (kind, gpu, dtype), stated in agreed.items() if kind == "peak"},
         models=models,
         about={what: stated for (kind, _, what), stated in agreed.items() if kind == "about"},
-        unread=[one for name, values in told.items() if name not in agreed for one in _contradictory(name, values)],
+        unread=[
+            one
+            for name, values in told.items()
+            if name not in agreed
+            for one in _find_contradictory_values(name, values)
+        ],
     )
 
 
-def _contradictory(name: tuple[str, str, str], values: Sequence[Stated]) -> Iterator[Unread]:
+def _find_contradictory_values(name: tuple[str, str, str], values: Sequence[ProseValue]) -> Iterator[UnreadCell]:
     both = formatting.join_first(list(dict.fromkeys(one.value for one in values)))
     what = " ".join(filter(None, name)).removeprefix("about ")
     for value in dict.fromkeys(values):
-        yield Unread(value.line, value.value, f"the text gives several values of {what}: {both}")
+        yield UnreadCell(value.line, value.value, f"the text gives several values of {what}: {both}")
 
 
-def _stated(text: str) -> Iterator[tuple[tuple[str, str, str], Stated]]:
+def _find_values(text: str) -> Iterator[tuple[tuple[str, str, str], ProseValue]]:
     """Yield what each line states: `peak`, GPU type and precision, `model`, size and what of it, or `about`."""
     size = ""
-    for number, line in enumerate(shown_lines(text), 1):
+    for number, line in enumerate(list_shown_lines(text), 1):
         if "peak" in line:
-            yield from ((("peak", *key), Stated(value, number)) for key, value in _peaks(line))
+            yield from ((("peak", *key), ProseValue(value, number)) for key, value in _find_peaks(line))
         named = str(read_caption(line).facts.get("size", ""))
         size = named if line.rstrip().endswith("calculation:") else size
         if constant := _CONSTANT.search(line):
-            yield ("model", named, "printed_flops"), Stated(constant[1], number)
-        yield from ((("model", size, name), Stated(value, number)) for name, value in _model(line.strip()))
-        yield from ((("about", "", name), Stated(value, number)) for name, value in _about(line))
+            yield ("model", named, "printed_flops"), ProseValue(constant[1], number)
+        yield from (
+            (("model", size, name), ProseValue(value, number)) for name, value in _find_model_values(line.strip())
+        )
+        yield from ((("about", "", name), ProseValue(value, number)) for name, value in _find_measurement_values(line))
 
 
-def _peaks(line: str) -> Iterator[tuple[tuple[str, str], str]]:
+def _find_peaks(line: str) -> Iterator[tuple[tuple[str, str], str]]:
     gpu = ""
     for found in _PEAKS.finditer(line):
         if found[1]:
@@ -116,7 +123,7 @@ def _peaks(line: str) -> Iterator[tuple[tuple[str, str], str]]:
             yield (gpu, found[2].lower()), f"{tera.normalize():f}"
 
 
-def _model(line: str) -> Iterator[tuple[str, str]]:
+def _find_model_values(line: str) -> Iterator[tuple[str, str]]:
     for name, pattern in _SIZES.items():
         if found := pattern.fullmatch(line):
             yield name, found[1]
@@ -140,7 +147,7 @@ def _model(line: str) -> Iterator[tuple[str, str]]:
         yield "worked flops", found[1]
 
 
-def _about(line: str) -> Iterator[tuple[str, str]]:
+def _find_measurement_values(line: str) -> Iterator[tuple[str, str]]:
     window = _WINDOW.search(line)
     if window:
         yield from (("timed", "mean"), ("first", window[1]), ("last", window[2]))

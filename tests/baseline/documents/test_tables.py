@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_llmbench.baseline.document.collected import Collected, Defaults, collect
-from pytest_llmbench.baseline.document.markdown import plain, read_tables
+from pytest_llmbench.baseline.documents.document_configurations import (
+    DocumentConfigurations,
+    ImportDefaults,
+    collect_configurations,
+)
+from pytest_llmbench.baseline.documents.markdown import read_tables, strip_markup
 
 ROWS = """\
 # Llama 3.1 8b on H100
@@ -29,11 +33,11 @@ TURNED = """\
 """
 
 
-def read(text: str, **defaults: str) -> Collected:
-    return collect(read_tables(text), Defaults(**defaults))
+def read(text: str, **defaults: str) -> DocumentConfigurations:
+    return collect_configurations(read_tables(text), ImportDefaults(**defaults))
 
 
-def told(found: Collected) -> list[tuple[int, str, str]]:
+def told(found: DocumentConfigurations) -> list[tuple[int, str, str]]:
     return [(one.line, one.text, one.reason) for one in found.unread]
 
 
@@ -164,7 +168,7 @@ def test_a_row_that_stands_in_no_table_is_told() -> None:
     ],
 )
 def test_markup_is_taken_out_of_a_cell(cell: str, text: str) -> None:
-    assert plain(cell) == text
+    assert strip_markup(cell) == text
 
 
 def test_a_pipe_of_a_cell_parts_no_cells() -> None:

@@ -10,14 +10,17 @@ from pathlib import Path
 import pytest
 from shared_data import shared
 
-from pytest_llmbench.baseline.document.collected import Collected, Defaults, collect
-from pytest_llmbench.baseline.document.draft import Draft
-from pytest_llmbench.baseline.document.importing import Imported, import_document
-from pytest_llmbench.baseline.document.markdown import read_tables
-from pytest_llmbench.baseline.document.things import Thing
-from pytest_llmbench.baseline.lint import Arithmetic, lint_file
-from pytest_llmbench.baseline.locate import shipped_baselines
-from pytest_llmbench.baseline.read import read_file, read_recipe
+from pytest_llmbench.baseline.documents.document_configurations import (
+    DocumentConfigurations,
+    ImportDefaults,
+    collect_configurations,
+)
+from pytest_llmbench.baseline.documents.draft import BaselineDraft
+from pytest_llmbench.baseline.documents.importer import ImportedDocument, import_document
+from pytest_llmbench.baseline.documents.markdown import read_tables
+from pytest_llmbench.baseline.documents.table_configurations import DocumentConfiguration
+from pytest_llmbench.baseline.lint import lint_file
+from pytest_llmbench.baseline.read import find_shipped_baselines, read_file, read_recipe
 from pytest_llmbench.core.models import Baseline, Source
 
 DOCUMENTS = {
@@ -34,16 +37,16 @@ def text_of(name: str) -> str:
     return shared(f"recipes/{DOCUMENTS[name]}").read_text()
 
 
-def collected(name: str) -> Collected:
-    return collect(read_tables(text_of(name)), Defaults())
+def collected(name: str) -> DocumentConfigurations:
+    return collect_configurations(read_tables(text_of(name)), ImportDefaults())
 
 
-def imported(name: str) -> Imported:
-    return import_document(text_of(name), DOCUMENTS[name], name.partition("/")[2], Defaults())
+def imported(name: str) -> ImportedDocument:
+    return import_document(text_of(name), DOCUMENTS[name], name.partition("/")[2], ImportDefaults())
 
 
 def shipped(name: str) -> Mapping[tuple[int | str, ...], Baseline]:
-    baselines = read_recipe(shipped_baselines() / f"{name}.yaml").baselines
+    baselines = read_recipe(find_shipped_baselines() / f"{name}.yaml").baselines
     return {tuple(getattr(one.key, field) for field in KEY): one for one in baselines}
 
 
@@ -60,7 +63,7 @@ def columns(baseline: Baseline) -> dict[str, int]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def key_of(thing: Thing) -> tuple[int | str, ...]:
+def key_of(thing: DocumentConfiguration) -> tuple[int | str, ...]:
     return tuple(thing.facts[name] for name in KEY)
 
 
@@ -101,7 +104,7 @@ def test_what_is_in_no_file_is_listed(name: str) -> None:
     assert lines == ({176, 178, 179, 180, 193, 195, 196, 197} if name == "llama3.1/25.04" else set())
 
 
-def filled(draft: Draft, name: str) -> str:
+def filled(draft: BaselineDraft, name: str) -> str:
     """Return a draft with what its document does not say, from the shipped file: the framework, and models' sizes."""
     models = {one.key.size: one.configuration.architecture for one in shipped(name).values()}
     rounded = {one.key.size: one.configuration.architecture.formula for one in shipped(name).values()}
@@ -133,20 +136,18 @@ def filled(draft: Draft, name: str) -> str:
         ("llama3.1/25.04", 13),
     ],
 )
-def test_a_draft_that_was_filled_in_is_the_shipped_file(
-    tmp_path: Path, arithmetic: Arithmetic, name: str, missing: int
-) -> None:
+def test_a_draft_that_was_filled_in_is_the_shipped_file(tmp_path: Path, name: str, missing: int) -> None:
     """Same configurations, models, peaks, windows and cells; so lint finds what the errata of the file explain."""
     (draft,) = imported(name).drafts
     assert len(draft.fill_in) == missing
     path = tmp_path / "draft.yaml"
     path.write_text(filled(draft, name))
-    found, file = read_file(path), read_file(shipped_baselines() / f"{name}.yaml")
+    found, file = read_file(path), read_file(find_shipped_baselines() / f"{name}.yaml")
     assert (found.recipe.name, found.recipe.release) == (file.recipe.name, file.recipe.release)
     for ours, theirs in zip(found.recipe.baselines, file.recipe.baselines, strict=True):
         changed = {"source": Source(""), "logged_tflops_factor": None}
         assert replace(_plain(ours), **changed) == replace(_plain(theirs), **changed)  # type: ignore[arg-type]
-    draft_report, report = (lint_file(one, arithmetic) for one in (found, file))
+    draft_report, report = (lint_file(one) for one in (found, file))
     assert (draft_report.derived, draft_report.reproduced) == (report.derived, report.reproduced)
 
 

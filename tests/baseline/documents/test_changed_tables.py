@@ -9,8 +9,12 @@ from collections.abc import Callable, Iterator
 import pytest
 from shared_data import shared
 
-from pytest_llmbench.baseline.document.collected import Collected, Defaults, collect
-from pytest_llmbench.baseline.document.markdown import read_tables
+from pytest_llmbench.baseline.documents.document_configurations import (
+    DocumentConfigurations,
+    ImportDefaults,
+    collect_configurations,
+)
+from pytest_llmbench.baseline.documents.markdown import read_tables
 
 DOCUMENTS = (
     "000_e0e04c4c085ed8d6.txt",
@@ -34,11 +38,11 @@ def tables_of(name: str) -> Lines:
     return kept[:checkpoints]
 
 
-def read(lines: Lines | str) -> Collected:
-    return collect(read_tables(lines if isinstance(lines, str) else "\n".join(lines)), Defaults())
+def read(lines: Lines | str) -> DocumentConfigurations:
+    return collect_configurations(read_tables(lines if isinstance(lines, str) else "\n".join(lines)), ImportDefaults())
 
 
-def said(found: Collected) -> set[tuple[object, ...]]:
+def said(found: DocumentConfigurations) -> set[tuple[object, ...]]:
     """Return every configuration with all that is known of it."""
     return {
         (thing.recipe, thing.proxy, *sorted(thing.facts.items(), key=str), *sorted(thing.cells.items()))

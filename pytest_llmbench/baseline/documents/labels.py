@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from decimal import Decimal
 
-from pytest_llmbench.baseline.fields import GROUPS
+from pytest_llmbench.baseline.schema import GROUPS
 
 _TOKENS_PER_SECOND = r"tokens?\s*(?:/|per)\s*s(?:ec(?:onds?)?)?"
 METRICS = {
@@ -51,40 +51,40 @@ _POINT_OR_THOUSANDS = re.compile(r"[1-9]\d{0,2}\.\d{3}", re.ASCII)
 _FOOTNOTE = re.compile(r"\s*[*\u2020\u2021\u00a7]+$")
 
 
-def metric(label: str) -> tuple[str, int] | None:
+def parse_metric_label(label: str) -> tuple[str, int] | None:
     """Return the metric that a label names, and the power of ten of its unit; None for any other label.
 
     A throughput needs its unit (it may be one per GPU), and what stands in parentheses has to be a unit of the metric.
     """
-    bare, unit = _parted(label)
+    bare, unit = _split_label(label)
     for name, pattern in METRICS.items():
         if re.fullmatch(pattern, bare):
-            return _with_unit(name, bare, unit)
+            return _check_unit(name, bare, unit)
     return None
 
 
-def field(label: str) -> str:
+def parse_column_label(label: str) -> str:
     """Return the configuration column that a label names, empty for any other label."""
     bare = " ".join(label.lower().split()).rstrip(":")
     return next((name for name, pattern in _FIELDS.items() if re.fullmatch(pattern, bare)), "")
 
 
-def cell(name: str, power: int, label: str, text: str) -> str:
+def parse_metric_cell(name: str, power: int, label: str, text: str) -> str:
     """Return the text of a metric's cell as a baseline file keeps it: all its digits, no unit and no thousands.
 
     Empty where the document gives none. Raises ValueError, with the reason, for what is no number, or may be two.
     """
     if text in ABSENT:
         return "" if name == "step_time" else _NOT_GIVEN.get(text, "")
-    number, unit = _number_and_unit(_FOOTNOTE.sub("", text))
+    number, unit = _split_number(_FOOTNOTE.sub("", text))
     if unit and unit not in _UNITS[name]:
         raise ValueError(f"the unit {unit!r} is none of {', '.join(_UNITS[name])}")
     power = _UNITS[name][unit] if unit else power
-    digits = _digits(name, number, large=name == "tokens_per_second" or power < 0)
+    digits = _read_digits(name, number, large=name == "tokens_per_second" or power < 0)
     if Decimal(digits) <= 0:
         raise ValueError("it is not above 0")
     if name == "mfu":
-        return _percentage(digits, bool(unit), "%" in label or "percent" in label.lower())
+        return _read_percentage(digits, bool(unit), "%" in label or "percent" in label.lower())
     return digits if power == 0 else f"{Decimal(digits).scaleb(power):f}"
 
 
@@ -93,14 +93,14 @@ def is_unit(text: str) -> bool:
     return any(text.strip("()[] ").lower() in units for units in _UNITS.values())
 
 
-def is_of_another(name: str, text: str) -> bool:
+def has_unit_of_another_metric(name: str, text: str) -> bool:
     """Whether a cell has the unit of another metric: it, and perhaps what is beside it, stands in the wrong place."""
     found = re.fullmatch(r"[\d.,]+\s*([^\d\s.,].*)", _FOOTNOTE.sub("", text), re.ASCII)
     unit = found[1].lower() if found else ""
     return unit not in _UNITS[name] and any(unit in units for units in _UNITS.values())
 
 
-def whole(text: str) -> int | None:
+def parse_whole_number(text: str) -> int | None:
     """Return a cell of a configuration table, None where the document gives none; ValueError for any other text."""
     if text in ABSENT:
         return None
@@ -109,7 +109,7 @@ def whole(text: str) -> int | None:
     return int(text.replace(",", ""))
 
 
-def _with_unit(name: str, bare: str, unit: str) -> tuple[str, int] | None:
+def _check_unit(name: str, bare: str, unit: str) -> tuple[str, int] | None:
     if unit and unit not in _UNITS[name] and unit != name:
         return None
     if name == "tokens_per_second" and not unit and "token" not in bare:
@@ -119,21 +119,21 @@ def _with_unit(name: str, bare: str, unit: str) -> tuple[str, int] | None:
     return name, _UNITS[name].get(unit, 0)
 
 
-def _parted(label: str) -> tuple[str, str]:
+def _split_label(label: str) -> tuple[str, str]:
     """Return a label in lower case, and its unit: `Step time (ms)`, `Step time [ms]`, `Step time, ms`."""
     text = " ".join(label.lower().split()).rstrip(":")
     found = re.fullmatch(r"(.*?)\s*(?:[(\[](.*?)[)\]]|, ?(\S+))", text)
     return (found[1], (found[2] or found[3] or "").strip()) if found else (text, "")
 
 
-def _number_and_unit(text: str) -> tuple[str, str]:
+def _split_number(text: str) -> tuple[str, str]:
     found = re.fullmatch(r"([\d.,]+)\s*([^\d\s.,].*)?", text, re.ASCII)
     if found is None:
         raise ValueError("it is no number")
     return found[1], (found[2] or "").lower()
 
 
-def _digits(name: str, number: str, *, large: bool) -> str:
+def _read_digits(name: str, number: str, *, large: bool) -> str:
     """Return a number without commas; a step time of `7,325` may be 7.325 s or 7325 s, so nobody guesses, nor whether
     `85.459` tokens/s are 85,459 (or ms, which are as `large`)."""
     if large and _POINT_OR_THOUSANDS.fullmatch(number):
@@ -145,7 +145,7 @@ def _digits(name: str, number: str, *, large: bool) -> str:
     raise ValueError("its comma may be a decimal one" if "," in number else "it is no number")
 
 
-def _percentage(digits: str, in_cell: bool, in_label: bool) -> str:
+def _read_percentage(digits: str, in_cell: bool, in_label: bool) -> str:
     if not (in_cell or in_label) or (not in_cell and Decimal(digits) < 1):
         raise ValueError("nothing says whether it is a percentage or a fraction")
     if Decimal(digits) > 100:

@@ -6,14 +6,13 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_llmbench.baseline.document import printed
-from pytest_llmbench.baseline.document.captions import dtypes
-from pytest_llmbench.baseline.document.labelled import KEY, Value
-from pytest_llmbench.baseline.document.markdown import Table, Tables
-from pytest_llmbench.baseline.document.printed import ABSENT
-from pytest_llmbench.baseline.document.things import Thing, Unread, read_table
+from pytest_llmbench.baseline.documents import labels as printed
+from pytest_llmbench.baseline.documents.captions import KEY, LabelledCell, parse_dtypes
+from pytest_llmbench.baseline.documents.labels import ABSENT
+from pytest_llmbench.baseline.documents.markdown import MarkdownTable, MarkdownTables
+from pytest_llmbench.baseline.documents.table_configurations import DocumentConfiguration, UnreadCell, read_table
 
-Key = tuple[str, ...]
+ConfigurationKey = tuple[str, ...]
 
 MOST_APART = 1.3
 """What is printed with one digit may be a quarter off its exact value; a factor beyond this is another value."""
@@ -25,7 +24,7 @@ UNMEASURED = "nothing was measured of its configuration"
 
 
 @dataclass(frozen=True, slots=True)
-class Defaults:
+class ImportDefaults:
     """What the document cannot say, or does not in its tables; empty for nothing."""
 
     recipe: str = ""
@@ -35,14 +34,14 @@ class Defaults:
 
 
 @dataclass(frozen=True, slots=True)
-class Collected:
+class DocumentConfigurations:
     """The configurations in the order of the document, each with its full key, and every cell that is in none."""
 
-    things: tuple[Thing, ...]
-    unread: tuple[Unread, ...]
+    things: tuple[DocumentConfiguration, ...]
+    unread: tuple[UnreadCell, ...]
 
 
-def collect(tables: Tables, defaults: Defaults) -> Collected:
+def collect_configurations(tables: MarkdownTables, defaults: ImportDefaults) -> DocumentConfigurations:
     """Return the configurations of a document.
 
     The columns of a configuration come from its performance table and from every row of a configuration table that says
@@ -50,7 +49,7 @@ def collect(tables: Tables, defaults: Defaults) -> Collected:
     tables are the configurations.
     """
     unread = [
-        Unread(
+        UnreadCell(
             row.line,
             cell,
             "it stands in no Markdown table: in HTML, in a comment, or without a line of dashes below a header",
@@ -59,42 +58,49 @@ def collect(tables: Tables, defaults: Defaults) -> Collected:
         for cell in row.cells
         if cell
     ]
-    things: list[Thing] = []
+    things: list[DocumentConfiguration] = []
     for table in tables.tables:
         found, problems = read_table(table)
-        things += [one for thing in found for one in _of_each_dtype(thing)]
+        things += [one for thing in found for one in _split_by_dtype(thing)]
         unread += problems
     timed = any(map(_has_metric, tables.tables))
     chosen = [thing for thing in things if thing.cells] if timed else things
     described = [thing for thing in things if not thing.cells] if timed else []
     recipes = {thing.recipe for thing in chosen}
-    used: set[tuple[Value, ...]] = set()
+    used: set[tuple[LabelledCell, ...]] = set()
     whole = [
-        _described(one, [row for row in described if _may_be_of(row, one, recipes)], used, unread) for one in chosen
+        _add_described(one, [row for row in described if _may_be_of(row, one, recipes)], used, unread) for one in chosen
     ]
     if timed:
-        unread += [one for thing in described if thing.values not in used for one in _refused(thing, UNMEASURED)]
-    return Collected(*_complete(whole, defaults, unread, timed=timed))
+        unread += [one for thing in described if thing.values not in used for one in _refuse(thing, UNMEASURED)]
+    return DocumentConfigurations(*_check_complete(whole, defaults, unread, timed=timed))
 
 
-def _has_metric(table: Table) -> bool:
-    return any(printed.metric(label) for label in (*table.header.cells, *(row.cells[0] for row in table.rows)))
+def _has_metric(table: MarkdownTable) -> bool:
+    return any(
+        printed.parse_metric_label(label) for label in (*table.header.cells, *(row.cells[0] for row in table.rows))
+    )
 
 
-def _of_each_dtype(thing: Thing) -> Iterator[Thing]:
+def _split_by_dtype(thing: DocumentConfiguration) -> Iterator[DocumentConfiguration]:
     stated = thing.facts.get("dtype")
-    for dtype in dtypes(str(stated)) if stated else ():
+    for dtype in parse_dtypes(str(stated)) if stated else ():
         yield replace(thing, facts={**thing.facts, "dtype": dtype})
     if not stated:
         yield thing
 
 
-def _may_be_of(row: Thing, thing: Thing, recipes: Collection[str]) -> bool:
+def _may_be_of(row: DocumentConfiguration, thing: DocumentConfiguration, recipes: Collection[str]) -> bool:
     """Whether a row of a configuration table may be about what was measured: its title names no other recipe of it."""
     return row.recipe == thing.recipe or row.recipe not in recipes or not thing.recipe
 
 
-def _described(thing: Thing, described: Sequence[Thing], used: set[tuple[Value, ...]], unread: list[Unread]) -> Thing:
+def _add_described(
+    thing: DocumentConfiguration,
+    described: Sequence[DocumentConfiguration],
+    used: set[tuple[LabelledCell, ...]],
+    unread: list[UnreadCell],
+) -> DocumentConfiguration:
     """Return a measured configuration with the columns of those rows that are about it."""
     for row in described:
         keys = {name: value for name, value in row.facts.items() if name in KEY}
@@ -104,38 +110,38 @@ def _described(thing: Thing, described: Sequence[Thing], used: set[tuple[Value, 
         odd = {name: value for name, value in row.facts.items() if thing.facts.get(name, value) != value}
         for name, value in odd.items():
             why = f"line {thing.line} says {thing.facts[name] or 'several values'} of it"
-            unread.append(Unread(row.line, f"{name} {value}", why))
+            unread.append(UnreadCell(row.line, f"{name} {value}", why))
         facts = {**row.facts, **thing.facts, **dict.fromkeys(odd, "")}
         thing = replace(thing, facts=facts, values=(*thing.values, *row.values), proxy=thing.proxy or row.proxy)
     return replace(thing, facts={name: value for name, value in thing.facts.items() if value != "" or name in KEY})
 
 
-def _complete(
-    things: Sequence[Thing], defaults: Defaults, unread: list[Unread], *, timed: bool
-) -> tuple[tuple[Thing, ...], tuple[Unread, ...]]:
+def _check_complete(
+    things: Sequence[DocumentConfiguration], defaults: ImportDefaults, unread: list[UnreadCell], *, timed: bool
+) -> tuple[tuple[DocumentConfiguration, ...], tuple[UnreadCell, ...]]:
     """Return the things that have a key of their own and a step time, and what is wrong with the others."""
     names = {thing.recipe for thing in things if thing.recipe}
     alone = next(iter(names)) if len(names) == 1 else ""
-    complete: dict[Key, Thing] = {}
-    twice: dict[Key, list[Thing]] = {}
+    complete: dict[ConfigurationKey, DocumentConfiguration] = {}
+    twice: dict[ConfigurationKey, list[DocumentConfiguration]] = {}
     for thing in things:
         stated = {name: value for name in KEY[:3] if (value := getattr(defaults, name))}
         one = replace(thing, recipe=defaults.recipe or thing.recipe or alone, facts={**stated, **thing.facts})
         key = (one.recipe, *(str(one.facts.get(name, "")) for name in KEY))
-        why = _incomplete(one, timed=timed)
+        why = _find_missing(one, timed=timed)
         first = complete.setdefault(key, one) if not why else one
         if first is not one and (first.cells, first.facts) != (one.cells, one.facts):
             twice.setdefault(key, [first]).append(one)
         if why:
-            unread += _refused(one, why)
+            unread += _refuse(one, why)
     for key, several in twice.items():
         lines = ", ".join(str(one.line) for one in several)
         del complete[key]
-        unread += [cell for one in several for cell in _refused(one, f"lines {lines} give several values of one")]
-    return tuple(_with_proxies(list(complete.values()))), tuple(sorted(dict.fromkeys(unread), key=lambda one: one.line))
+        unread += [cell for one in several for cell in _refuse(one, f"lines {lines} give several values of one")]
+    return tuple(_mark_proxies(list(complete.values()))), tuple(sorted(dict.fromkeys(unread), key=lambda one: one.line))
 
 
-def _incomplete(thing: Thing, *, timed: bool) -> str:
+def _find_missing(thing: DocumentConfiguration, *, timed: bool) -> str:
     missing = [name for name in KEY if not thing.facts.get(name)]
     words = {"size": "model size", "gpu": "GPU type", "dtype": "precision", "gpus": "number of GPUs"}
     if missing:
@@ -146,14 +152,14 @@ def _incomplete(thing: Thing, *, timed: bool) -> str:
     if timed and "step_time" not in thing.cells:
         return "no step time stands beside it"
     apart = "its tokens/s and its days to 1T tokens contradict each other: a row may be shifted by a cell"
-    if _apart(thing.cells, "days_to_1t", 1e12 / 86_400) > MOST_APART:
+    if _find_factor(thing.cells, "days_to_1t", 1e12 / 86_400) > MOST_APART:
         return apart
     tokens = math.prod(int(thing.facts.get(name, 0)) for name in ("sequence_length", "gbs"))
     off = "its tokens/s are not those of its step time, sequence length and GBS: one may be in another unit"
-    return off if tokens and _apart(thing.cells, "step_time", tokens) > MOST_OFF else ""
+    return off if tokens and _find_factor(thing.cells, "step_time", tokens) > MOST_OFF else ""
 
 
-def _apart(cells: Mapping[str, str], name: str, product: float) -> float:
+def _find_factor(cells: Mapping[str, str], name: str, product: float) -> float:
     """Return how far a metric times tokens/s is from what it should be, as a factor of 1 or more; 1 without one."""
     found = [cells.get(each, "NA") for each in ("tokens_per_second", name)]
     if any(text in ABSENT for text in found):
@@ -162,13 +168,13 @@ def _apart(cells: Mapping[str, str], name: str, product: float) -> float:
     return max(factor, 1 / factor)
 
 
-def _refused(thing: Thing, why: str) -> Iterator[Unread]:
+def _refuse(thing: DocumentConfiguration, why: str) -> Iterator[UnreadCell]:
     for value in thing.values:
         if value.text not in ABSENT:
-            yield Unread(value.line, value.text, f"{value.label!r}: {why}")
+            yield UnreadCell(value.line, value.text, f"{value.label!r}: {why}")
 
 
-def _with_proxies(things: Sequence[Thing]) -> Iterator[Thing]:
+def _mark_proxies(things: Sequence[DocumentConfiguration]) -> Iterator[DocumentConfiguration]:
     """Yield configurations, marked as proxies where another one of their size has more layers."""
     most: dict[tuple[str, int | str], int] = {}
     for thing in things:

@@ -7,9 +7,9 @@ import re
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pytest_llmbench.baseline.document.collected import Defaults, collect
-from pytest_llmbench.baseline.document.importing import import_document
-from pytest_llmbench.baseline.document.markdown import plain, read_tables
+from pytest_llmbench.baseline.documents.document_configurations import ImportDefaults, collect_configurations
+from pytest_llmbench.baseline.documents.importer import import_document
+from pytest_llmbench.baseline.documents.markdown import read_tables, strip_markup
 from pytest_llmbench.core.errors import BaselineError
 
 headers = st.sampled_from(
@@ -74,7 +74,7 @@ def test_every_number_of_a_table_is_read_or_listed(
         joined = " | ".join(cells)
         lines.append(f"| {joined} |" if outer or len(cells) == 1 or not (cells[0] and cells[-1]) else joined)
         if in_row:
-            numbers.update((len(lines), plain(cell)) for cell in cells if re.search(r"\d", cell))
+            numbers.update((len(lines), strip_markup(cell)) for cell in cells if re.search(r"\d", cell))
 
     for header, body in made:
         add(header, in_row=False)
@@ -83,7 +83,7 @@ def test_every_number_of_a_table_is_read_or_listed(
             add(row, in_row=True)
         if apart:
             lines.append("")
-    found = collect(read_tables("\n".join(lines)), Defaults())
+    found = collect_configurations(read_tables("\n".join(lines)), ImportDefaults())
     seen = {(value.line, value.text) for thing in found.things for value in thing.values}
     seen |= {(one.line, one.text) for one in found.unread}
     labels = {(one.line, label) for one in found.unread for label in re.findall(r"'(.*?)'", one.reason)}
@@ -103,7 +103,7 @@ def _is_value(text: str) -> bool:
 def test_no_text_is_an_error(text: str) -> None:
     """A document in which nothing is found is refused with a message; nothing else is raised."""
     try:
-        imported = import_document(text, "README.md", "25.05", Defaults("mine", "8b", "h100", "bf16"))
+        imported = import_document(text, "README.md", "25.05", ImportDefaults("mine", "8b", "h100", "bf16"))
     except BaselineError:
         return
     assert all(one.text and one.configurations for one in imported.drafts)

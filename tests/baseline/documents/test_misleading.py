@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_llmbench.baseline.document.collected import Collected, Defaults, collect
-from pytest_llmbench.baseline.document.markdown import read_tables
+from pytest_llmbench.baseline.documents.document_configurations import (
+    DocumentConfigurations,
+    ImportDefaults,
+    collect_configurations,
+)
+from pytest_llmbench.baseline.documents.markdown import read_tables
 
 ROWS = """\
 ## Llama 3.1 8b FP8 on H100
@@ -18,15 +22,15 @@ ROWS = """\
 MORE = "| GPUs | Step time (s) |\n|---|---|\n| 32 | 12.27 |\n"
 
 
-def read(text: str, **defaults: str) -> Collected:
-    return collect(read_tables(text), Defaults(**defaults))
+def read(text: str, **defaults: str) -> DocumentConfigurations:
+    return collect_configurations(read_tables(text), ImportDefaults(**defaults))
 
 
-def cells(found: Collected) -> dict[tuple[int | str, int | str], str]:
+def cells(found: DocumentConfigurations) -> dict[tuple[int | str, int | str], str]:
     return {(one.facts["dtype"], one.facts["gpus"]): one.cells["step_time"] for one in found.things}
 
 
-def unread(found: Collected) -> str:
+def unread(found: DocumentConfigurations) -> str:
     return "; ".join(f"{one.line} {one.text}: {one.reason}" for one in found.unread)
 
 

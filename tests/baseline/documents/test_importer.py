@@ -6,8 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.baseline.document.collected import Defaults
-from pytest_llmbench.baseline.document.importing import Imported, import_document, read_document, report, write_drafts
+from pytest_llmbench.baseline.documents.document_configurations import ImportDefaults
+from pytest_llmbench.baseline.documents.importer import (
+    ImportedDocument,
+    format_report,
+    import_document,
+    read_document,
+    write_drafts,
+)
 from pytest_llmbench.baseline.read import read_recipe
 from pytest_llmbench.core.errors import BaselineError
 
@@ -27,8 +33,8 @@ embedding flops = 6 * 128256 * 4096 = 3,152,019,456
 """
 
 
-def imported(text: str = DOCUMENT, **defaults: str) -> Imported:
-    return import_document(text, "README.md", "25.05", Defaults(**defaults))
+def imported(text: str = DOCUMENT, **defaults: str) -> ImportedDocument:
+    return import_document(text, "README.md", "25.05", ImportDefaults(**defaults))
 
 
 def test_a_draft_states_where_each_value_stands() -> None:
@@ -111,7 +117,7 @@ def test_a_file_that_is_another_one_is_kept_and_the_difference_shown(tmp_path: P
     assert (file.what, path.read_bytes()) == ("kept", before)
     assert '-     cells: {step_time: "9.36", mfu: "NA"}}' in file.difference
     assert '+     cells: {step_time: "9.40", mfu: "NA"}}' in file.difference
-    assert "is another file and was kept; --force replaces it" in "\n".join(report(changed, [file]))
+    assert "is another file and was kept; --force replaces it" in "\n".join(format_report(changed, [file]))
     (file,) = write_drafts(changed, path, force=True)
     assert file.what == "replaced"
     assert '"9.40"' in path.read_text()
@@ -121,7 +127,7 @@ def test_a_file_that_is_another_one_is_kept_and_the_difference_shown(tmp_path: P
 
 def test_the_report_lists_what_is_missing_and_what_was_not_read() -> None:
     told = imported(DOCUMENT.replace("| MFU | 41.07% | NA |", "| MFU | 0.4107 | 41,07% |"))
-    lines = list(report(told, ()))
+    lines = list(format_report(told, ()))
     assert lines[0] == "oak 25.05: 2 configurations, 2 cells"
     assert "to fill in, oak line 7: framework, such as NeMo-Run" in lines
     joined = " ".join(" ".join(lines).split())
