@@ -152,11 +152,11 @@ def _of_acknowledgements(judged: Judged, session: JudgedSession) -> Iterator[Cau
 
 
 def _in_force(judgement: Judgement, catalogue: Catalogue, session: JudgedSession) -> list[Acknowledgement]:
-    from pytest_llmbench.judge.acknowledged import covering
+    from pytest_llmbench.judge.acknowledged import select_covering
 
     if not any(note.code == "acknowledged" for note in judgement.notes):
         return []
-    of_key = covering(judgement.baseline.key, catalogue.acknowledged)
+    of_key = select_covering(judgement.baseline.key, catalogue.acknowledged)
     return [one for one in of_key if one.since <= session.today <= one.expires]
 
 

@@ -172,17 +172,17 @@ def judge_measured(
 
 def at_acknowledged_level(of_key: Sequence[Evidence], settings: Settings, catalogue: Catalogue) -> tuple[Evidence, ...]:
     """Return the evidence against each baseline, at the level that was acknowledged; a recording acknowledges none."""
-    from pytest_llmbench.judge.acknowledged import moved
+    from pytest_llmbench.judge.acknowledged import apply_acknowledgements
 
     known = catalogue.acknowledged if settings.record is None else ()
-    return tuple(moved(one, known, certify=settings.certify) for one in of_key)
+    return tuple(apply_acknowledgements(one, known, certify=settings.certify) for one in of_key)
 
 
 def evidence_of(
     measured: Measured, settings: Settings, catalogue: Catalogue, now: datetime, past: Past = NO_PAST
 ) -> dict[Key, tuple[Evidence, ...]]:
     """Return for each key the evidence against each of its baselines; what is known of the noise uses all of them."""
-    from pytest_llmbench.judge.prior import prior
+    from pytest_llmbench.judge.prior import estimate_prior
 
     evidence = {}
     for key, of_key in measured.items():
@@ -194,7 +194,7 @@ def evidence_of(
             evidence[key] = tuple(
                 dataclasses.replace(one, plausible=PLAUSIBLE, relatives=relatives) for one in evidence[key]
             )
-    known = prior((of_key[0] for of_key in evidence.values()), settings.assumed_cv)
+    known = estimate_prior((of_key[0] for of_key in evidence.values()), settings.assumed_cv)
     return {key: tuple(dataclasses.replace(one, prior=known) for one in of_key) for key, of_key in evidence.items()}
 
 
@@ -207,14 +207,14 @@ def _against(
 ) -> Evidence:
     """Return what is known of a configuration against a baseline, but for what others say of the noise."""
     from pytest_llmbench.judge.nights import Recalled
-    from pytest_llmbench.judge.noise import assumed
+    from pytest_llmbench.judge.noise import assume_noise
 
     return Evidence(
         baseline=baseline,
         measurements=_current(measurements, settings),
         tolerance=tolerance_of(settings, baseline),
         now=now,
-        prior=assumed(settings.assumed_cv),
+        prior=assume_noise(settings.assumed_cv),
         max_age=settings.max_age,
         history=tuple(one for one in measurements if _is_before(one.run, settings)),
         repeat_window=settings.repeat_window,

@@ -62,12 +62,12 @@ def _status(result: Result, judged: Collection[Key], batch: Batch, settings: Set
 
 def result_of(case: Case, evidence: Sequence[Evidence], settings: Settings) -> Result:
     """Return the verdict on a case, the worst of those against each of its baselines."""
-    from pytest_llmbench.judge.consequence import worst
+    from pytest_llmbench.judge.consequence import pick_worst
 
     def status(judgement: Judgement) -> Status:
         return status_of(judgement, required=False, settings=settings)
 
-    return Result(case, *worst([decided(one, settings, alone=bool(case.run_id)) for one in evidence], status))
+    return Result(case, *pick_worst([decided(one, settings, alone=bool(case.run_id)) for one in evidence], status))
 
 
 def decided(evidence: Evidence, settings: Settings, *, alone: bool) -> Judgement:
@@ -96,9 +96,9 @@ def _uncertified(judgement: Judgement, settings: Settings) -> str:
 
 def status_of(judgement: Judgement, *, required: bool, settings: Settings) -> Status:
     """Return what becomes of an item under these settings."""
-    from pytest_llmbench.judge.consequence import consequence
+    from pytest_llmbench.judge.consequence import decide_status
 
-    return consequence(
+    return decide_status(
         judgement, required=required, inconclusive=settings.inconclusive, improvement=settings.improvement
     )
 

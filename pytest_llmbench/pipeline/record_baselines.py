@@ -197,18 +197,18 @@ def _levels(runs: Sequence[Measurement], changes: Sequence[Change], settings: Se
 
     Their mean would hide a regression of as much as lies between it and the better level.
     """
-    from pytest_llmbench.judge.recordable import expected_noise, find_levels
+    from pytest_llmbench.judge.recordable import expect_noise, find_run_levels
 
     trimmed = _trimmed(runs)
     steps = [one for one in changes if one.kind == "step" and abs(one.difference) >= FAILS and _parts(one, runs)]
     if steps:
         day, change = steps[-1].started.date(), formatting.format_difference(1 + steps[-1].difference)
         return CHANGED.format(change, day, day, _range(trimmed), ACCEPT)
-    noise = expected_noise(runs, settings.assumed_cv * _largest_spread(runs) / LARGEST_SPREAD)
+    noise = expect_noise(runs, settings.assumed_cv * _largest_spread(runs) / LARGEST_SPREAD)
     begun = [(run.started, seconds) for run, seconds in zip(runs, trimmed, strict=True) if run.started is not None]
     in_time = [seconds for _, seconds in sorted(begun)]
     ordered = len(begun) == len(runs)
-    found = find_levels(in_time if ordered else trimmed, noise, ordered=ordered)
+    found = find_run_levels(in_time if ordered else trimmed, noise, ordered=ordered)
     if found is None:
         return ""
     fast, slow = formatting.format_seconds(found.fast_seconds), formatting.format_seconds(found.slow_seconds)

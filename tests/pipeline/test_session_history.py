@@ -150,13 +150,13 @@ def test_nights_of_both_kinds_are_one_series() -> None:
     found = builders.nights(*(7.3 + 0.01 * number for number in range(1, 6)))
     tonight = builders.measurement(7.4, run=builders.run(started=builders.NOW))
     known = builders.evidence(tonight, *found, recalled=recalled)
-    older = of_nights.history([tonight], known)
+    older = of_nights.previous_daily_runs([tonight], known)
     assert [one.statistic_seconds for one in older] == [7.3 + 0.01 * number for number in range(9, 0, -1)]
-    (noise, _) = estimate.own_noise(known.baseline, older)
+    (noise, _) = estimate.list_own_noise(known.baseline, older)
     assert noise is not None
     assert noise.source == "9 nights, 4 of them of the history"
     alone = builders.evidence(tonight, *builders.nights(*(7.3 + 0.01 * number for number in range(1, 10))))
-    (same, _) = estimate.own_noise(alone.baseline, of_nights.history([tonight], alone))
+    (same, _) = estimate.list_own_noise(alone.baseline, of_nights.previous_daily_runs([tonight], alone))
     assert same == replace(noise, source="9 nights")
 
 
@@ -171,9 +171,9 @@ def test_nights_that_are_kept_are_those_that_are_found_anew() -> None:
     for tonight in ([], *([run] for run in runs), runs[:2], *([run] for run in runs), []):
         for others in ((), (found,)):
             measured = builders.evidence(*tonight, *others)
-            anew = of_nights.history(tonight, replace(measured, recalled=tuple(recalled)))
-            assert of_nights.history(tonight, replace(measured, recalled=kept)) == anew
-            assert of_nights.history(tonight, replace(measured, recalled=kept)).noise == anew.noise
+            anew = of_nights.previous_daily_runs(tonight, replace(measured, recalled=tuple(recalled)))
+            assert of_nights.previous_daily_runs(tonight, replace(measured, recalled=kept)) == anew
+            assert of_nights.previous_daily_runs(tonight, replace(measured, recalled=kept)).noise == anew.noise
     today = builders.NOW.toordinal()
     assert set(kept.before) == {None, today}
 
@@ -182,7 +182,7 @@ def test_one_day_is_one_night_wherever_it_is_known_from() -> None:
     tonight = builders.measurement(7.4, run=builders.run(started=builders.NOW))
     (found,) = builders.nights(7.4)
     known = builders.evidence(tonight, found, recalled=(past(7.5, 1, started=found.run.started + timedelta(hours=1)),))  # type: ignore[operator]
-    assert [one.statistic_seconds for one in of_nights.history([tonight], known)] == [7.5]
+    assert [one.statistic_seconds for one in of_nights.previous_daily_runs([tonight], known)] == [7.5]
 
 
 def test_a_configuration_with_nights_and_no_run_is_missing() -> None:

@@ -175,7 +175,7 @@ class LaunchedRuns:
 
     def _invalid(self, key: Key, reason: Reason, text: str, run: Run | None) -> Judgement:
         """Return what is said of a job that was not judged; one that did what it was for is held to its budgets."""
-        from pytest_llmbench.judge.budgets import held
+        from pytest_llmbench.judge.budgets import with_budget_verdict
         from pytest_llmbench.measure.measurement import measure
 
         baselines = self.catalogue.baselines[key]
@@ -185,14 +185,14 @@ class LaunchedRuns:
         judgement = unjudged(verdict, reason, text, baseline, self.settings)
         measurement = measure(run, baseline, self.now()) if run is not None and run.attempts else None
         judgement = dataclasses.replace(judgement, measurement=measurement)
-        return held(judgement, [measurement]) if done and measurement is not None else judgement
+        return with_budget_verdict(judgement, [measurement]) if done and measurement is not None else judgement
 
     def _nodes(self, result: Result, nodes: Mapping[str, tuple[str, ...]]) -> tuple[str, tuple[str, ...]]:
         """Return what the runs behind a verdict tell of their nodes, and which of them to avoid."""
-        from pytest_llmbench.judge.nodes import judged_nodes
+        from pytest_llmbench.judge.nodes import judge_nodes
 
         evidence = deciding(result, self._evidence[result.case.key])
-        finding = judged_nodes(result.judgement, evidence, nodes)
+        finding = judge_nodes(result.judgement, evidence, nodes)
         return finding.text, finding.exclude
 
 
