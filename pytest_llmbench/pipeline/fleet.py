@@ -21,7 +21,7 @@ from pytest_llmbench.core.models import (
     Status,
     Verdict,
 )
-from pytest_llmbench.pipeline.results import Judged, Result, deciding
+from pytest_llmbench.pipeline.results import ConfigurationResult, Judged, deciding
 from pytest_llmbench.pipeline.settings import Settings
 
 if TYPE_CHECKING:
@@ -116,16 +116,16 @@ def with_shift(judged: Judged, shift: SharedShift | None) -> Judged:
     }
 
 
-def _named(result: Result, shift: SharedShift) -> Result:
+def _named(result: ConfigurationResult, shift: SharedShift) -> ConfigurationResult:
     judgement = result.judgement
     if judgement.verdict is not Verdict.REGRESSION:
         return result
     return replace(result, judgement=replace(judgement, text=f"{judgement.text}; {shift.text}"))
 
 
-def newest_of(judged: Judged) -> dict[Key, tuple[Result, Evidence]]:
+def newest_of(judged: Judged) -> dict[Key, tuple[ConfigurationResult, Evidence]]:
     """Return for each key the result of its newest run, and what its deciding verdict was reached from."""
-    newest: dict[Key, tuple[Result, Evidence]] = {}
+    newest: dict[Key, tuple[ConfigurationResult, Evidence]] = {}
     for result, evidence in judged.values():
         newest.setdefault(result.case.key, (result, deciding(result, evidence)))
     return newest
@@ -160,7 +160,7 @@ def with_warnings(judged: Judged) -> Judged:
     }
 
 
-def _warned(result: Result, probability: float, of: int) -> Result:
+def _warned(result: ConfigurationResult, probability: float, of: int) -> ConfigurationResult:
     judgement = result.judgement
     if judgement.verdict is not Verdict.PASS or judgement.measurement is None:
         return result
@@ -190,7 +190,7 @@ def with_metric(measurement: Measurement, added: Metric) -> Measurement:
     return replace(measurement, metrics=(*measurement.metrics, added))
 
 
-def with_efficiencies(judged: Judged, configurations: Sequence[Configuration]) -> dict[str, Result]:
+def with_efficiencies(judged: Judged, configurations: Sequence[Configuration]) -> dict[str, ConfigurationResult]:
     """Return the results of runs that were judged one by one, with the efficiencies that only all of them tell.
 
     Last of all, since the evidence holds the measurements without it. As for runs on disk, those are compared that are

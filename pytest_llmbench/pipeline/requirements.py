@@ -23,7 +23,7 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import SettingsError, did_you_mean
 from pytest_llmbench.core.models import Evidence, Key, Note, Reason, Recipe, RequiredRuns, Verdict
 from pytest_llmbench.core.yamlfile.schema import Fields, Flag, Items, Names, Number, Report, Text, YamlMapping
-from pytest_llmbench.pipeline.results import Judged, Result
+from pytest_llmbench.pipeline.results import ConfigurationResult, Judged
 from pytest_llmbench.pipeline.settings import Settings
 
 SCALE, REPEATS = 512, 3
@@ -125,7 +125,7 @@ def _release(text: str) -> tuple[int, ...]:
 # --- what is there ----------------------------------------------------------------------------------------
 
 
-def with_asked(judged: Judged, asked: Mapping[Key, RequiredRuns], fewer: int | None = None) -> Judged:
+def apply_requirements(judged: Judged, asked: Mapping[Key, RequiredRuns], fewer: int | None = None) -> Judged:
     """Return the results; one with fewer valid runs than a suite asks for is MISSING, unless it is red anyway.
 
     The runs of its evidence count that are not older than `max_age` allows. Where a launch was told to make `fewer`,
@@ -137,7 +137,9 @@ def with_asked(judged: Judged, asked: Mapping[Key, RequiredRuns], fewer: int | N
     }
 
 
-def _short_of(result: Result, asked: RequiredRuns | None, evidence: Evidence, fewer: int | None) -> Result:
+def _short_of(
+    result: ConfigurationResult, asked: RequiredRuns | None, evidence: Evidence, fewer: int | None
+) -> ConfigurationResult:
     judgement = result.judgement
     if asked is None or judgement.verdict not in (Verdict.PASS, Verdict.IMPROVEMENT, Verdict.INCONCLUSIVE):
         return result

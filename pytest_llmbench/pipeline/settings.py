@@ -294,7 +294,7 @@ def _suites(values: Mapping[str, Any], directory: Path) -> list[Path]:
 
 
 def _patterns(values: Mapping[str, Any], directory: Path) -> list[str]:
-    """Expand files of patterns, one a line, `#` starts a comment; suite files are left to the catalogue."""
+    """Expand files of patterns, one a line, `#` starts a comment; suite files are left to the catalog."""
     patterns: list[str] = []
     for one in map(str, values.get("llmb_require") or ()):
         what = stated_in(values, "--llmb-require", one)

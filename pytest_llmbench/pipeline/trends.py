@@ -23,7 +23,7 @@ from pytest_llmbench.core.models import (
     Status,
 )
 from pytest_llmbench.pipeline.fleet import Older, judged_runs, newest_of
-from pytest_llmbench.pipeline.results import Judged, Result
+from pytest_llmbench.pipeline.results import ConfigurationResult, Judged
 from pytest_llmbench.pipeline.settings import Settings
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def _flipping(judgement: Judgement) -> str:
 
 
 def _check(
-    result: Result, standing: Sequence[Change], settings: Settings, acknowledged: Sequence[Acknowledgement]
+    result: ConfigurationResult, standing: Sequence[Change], settings: Settings, acknowledged: Sequence[Acknowledgement]
 ) -> Check:
     bad = _unaccepted(standing)
     good = [one for one in standing if one.acknowledged is not None]

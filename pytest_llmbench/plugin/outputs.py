@@ -84,7 +84,7 @@ def _document(session: Session, exit_code: int) -> bytes:
 
     asked = {
         "version": __version__,
-        "baselines": session.catalogue.describe(),
+        "baselines": session.catalog.describe(),
         "tolerances": list(tolerances(session.settings)),
         "header": list(header(session)),
         "timed": str(session.settings.timed),

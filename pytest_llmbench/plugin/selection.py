@@ -110,7 +110,7 @@ def _is_red(case: Any) -> bool:
 def _failing_checks(session: pytest.Session, collected: Sequence[pytest.Item]) -> list[pytest.Item]:
     """Return the items of the failing checks that none of a user's own tests, which judge configurations, is about."""
     there = {subject for item in collected for subject, _ in _cases(item)}
-    failed = [check for check in session_of(session.config).batch.checks if check.failed]
+    failed = [check for check in session_of(session.config).results.checks if check.failed]
     if not failed or not any(name == PERFORMANCE for name, _ in there):
         return []
     pairs = ((item, *pair) for item in items_besides(session) for pair in _cases(item))

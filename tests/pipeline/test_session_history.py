@@ -19,11 +19,11 @@ from pytest_llmbench.history.write import write
 from pytest_llmbench.judge import estimate
 from pytest_llmbench.judge import nights as of_nights
 from pytest_llmbench.judge.decide import judge
-from pytest_llmbench.pipeline.catalog import Catalogue, load
+from pytest_llmbench.pipeline.catalog import Catalog, load
 from pytest_llmbench.pipeline.evaluate import evidence_of
 from pytest_llmbench.pipeline.launch.job_results import LaunchedRuns
-from pytest_llmbench.pipeline.results import Batch
-from pytest_llmbench.pipeline.session_history import Remembered
+from pytest_llmbench.pipeline.results import SessionResults
+from pytest_llmbench.pipeline.session_history import SessionHistory
 from pytest_llmbench.pipeline.settings import Settings
 from pytest_llmbench.plugin.session import Session
 
@@ -35,7 +35,7 @@ def place(tmp_path: Path) -> Place:
 
 
 def shown(place: Place, told: dict[str, Any]) -> list[dict[str, Any]]:
-    remembered = Remembered(place, [builders.KEY])
+    remembered = SessionHistory(place, [builders.KEY])
     found: list[dict[str, Any]] = remembered.with_nights(told)["history"]
     return found
 
@@ -102,7 +102,7 @@ def test_nights_of_another_window_are_no_nights_of_this_baseline(place: Place) -
 
 def test_other_items_stay_as_they_are(place: Place) -> None:
     stray = {"kind": "stray", "id": "x"}
-    assert Remembered(place, [builders.KEY]).with_nights(stray) is stray
+    assert SessionHistory(place, [builders.KEY]).with_nights(stray) is stray
 
 
 # --- the evidence -----------------------------------------------------------------------------------------
@@ -110,9 +110,9 @@ def test_other_items_stay_as_they_are(place: Place) -> None:
 
 def evidence(past_runs: tuple[StoredRun, ...], *found: Measurement) -> Any:
     baseline = builders.BASELINE
-    catalogue = Catalogue(baselines={builders.KEY: (baseline,)}, recipes=())
+    catalog = Catalog(baselines={builders.KEY: (baseline,)}, recipes=())
     measured = {builders.KEY: (found,)}
-    (made,) = evidence_of(measured, Settings(), catalogue, builders.NOW, {builders.KEY: past_runs})[builders.KEY]
+    (made,) = evidence_of(measured, Settings(), catalog, builders.NOW, {builders.KEY: past_runs})[builders.KEY]
     return made
 
 
@@ -208,7 +208,7 @@ def test_workers_get_no_url(tmp_path: Path) -> None:
     """It may hold a password."""
     given = Place("shown", url="postgresql://u:secret@h/d")
     session = Session(Settings(history=given), lambda: builders.NOW, tmp_path)
-    session.__dict__["batch"] = Batch({}, (), 0, 0, (), {})
+    session.__dict__["results"] = SessionResults({}, (), 0, 0, (), {})
     assert b"secret" not in session.for_workers()
     assert Session.in_worker(session.for_workers()).settings.history is None
 
