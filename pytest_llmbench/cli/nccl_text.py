@@ -6,7 +6,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Sequence
 
-from pytest_llmbench.core.formatting import counted, printable
+from pytest_llmbench.core.formatting import count_noun, escape
 from pytest_llmbench.ingest.nccl.changes import TraceChange, TraceComparison, format_bytes, format_percent, format_sizes
 from pytest_llmbench.ingest.nccl.kinds import PER_RANK
 from pytest_llmbench.ingest.nccl.records import MEMBERS
@@ -38,14 +38,14 @@ def changes(found: TraceComparison, trace: Trace, other: Trace) -> str:
     scaled = f"{found.scale:.4g} times as many: counts are compared at this scale"
     lost = max(trace.damage, other.damage) == found.tolerance
     summary = (
-        f"{trace.begun:,} records of {counted(trace.ranks, 'rank')} against {other.begun:,} of {other.ranks}; for each "
-        f"rank {'as many' if found.scale == 1 else scaled}. Changes up to {format_percent(found.tolerance)} "
+        f"{trace.begun:,} records of {count_noun(trace.ranks, 'rank')} against {other.begun:,} of {other.ranks}; "
+        f"for each rank {'as many' if found.scale == 1 else scaled}. Changes up to {format_percent(found.tolerance)} "
         f"are not told{', since so many records are damaged' if lost else ''}."
     )
     lines = [_wrapped(summary)]
     if not found.changes:
         return "\n".join([*lines, "", "nothing changed"])
-    lines += ["", f"{counted(len(found.changes), 'change')}:"]
+    lines += ["", f"{count_noun(len(found.changes), 'change')}:"]
     lines += [_wrapped(_told(change), "  ") for change in found.changes]
     kinds = {change.what for change in found.changes}
     lines += ["", "look at:", *(_wrapped(f"{hint} ({what})", "  ") for what, hint in HINTS.items() if what in kinds)]
@@ -53,15 +53,15 @@ def changes(found: TraceComparison, trace: Trace, other: Trace) -> str:
 
 
 def _told(change: TraceChange) -> str:
-    return f"{printable(change.operation)}: {change.text}" if change.operation else change.text
+    return f"{escape(change.operation)}: {change.text}" if change.operation else change.text
 
 
 def _head(trace: Trace) -> str:
     more = "more than " if trace.limited else ""
-    members = f" on {counted(trace.hosts, 'host')}" if trace.hosts else ""
+    members = f" on {count_noun(trace.hosts, 'host')}" if trace.hosts else ""
     held = f" in {trace.traced}" if trace.traced < trace.files else ""
-    text = f"{counted(trace.files, 'file')}, {trace.bytes:,} bytes; {trace.records:,} records{held}"
-    lines = [f"{text} of {more}{counted(trace.ranks, 'rank')}{members}" if trace.ranks else text]
+    text = f"{count_noun(trace.files, 'file')}, {trace.bytes:,} bytes; {trace.records:,} records{held}"
+    lines = [f"{text} of {more}{count_noun(trace.ranks, 'rank')}{members}" if trace.ranks else text]
     if trace.damaged:
         told = ", ".join(f"{number:,} {name}" for name, number in trace.damaged)
         lines.append(
@@ -129,12 +129,12 @@ def _notes(trace: Trace) -> str:
     if trace.limited:
         lines.append(f"No more than {MEMBERS:,} ranks, and as many communicators, are told apart.")
     if trace.cut:
-        lines.append(f"{counted(trace.cut, 'compressed file')} ended early: what was before that is counted.")
+        lines.append(f"{count_noun(trace.cut, 'compressed file')} ended early: what was before that is counted.")
     return "\n".join(map(_wrapped, lines))
 
 
 def _short(text: str, width: int) -> str:
-    told = printable(text)
+    told = escape(text)
     return told if len(told) <= width else f"{told[: width - 3]}..."
 
 

@@ -14,11 +14,11 @@ from pytest_llmbench.core.models import (
     Acknowledgement,
     Change,
     Check,
+    DailyRun,
+    DailyRuns,
     Evidence,
     Judgement,
     Key,
-    Night,
-    Nights,
     OnBound,
     Status,
 )
@@ -42,7 +42,7 @@ def with_changes(judged: Judged, older: Older, acknowledged: Sequence[Acknowledg
     correlation = _correlation(nights.values())
     changed = {}
     for key, (result, evidence) in newest.items():
-        known = replace(result.judgement, nights=tuple([one for one in nights[key][0] if isinstance(one, Night)]))
+        known = replace(result.judgement, nights=tuple([one for one in nights[key][0] if isinstance(one, DailyRun)]))
         own = select_covering(key, acknowledged)
         changes = _changes(
             known, evidence, older[key], nights[key], acknowledged=own, today=now.date(), correlation=correlation
@@ -52,7 +52,7 @@ def with_changes(judged: Judged, older: Older, acknowledged: Sequence[Acknowledg
     return {name: (changed.get(name, result), evidence) for name, (result, evidence) in judged.items()}
 
 
-def _on_bound(judgement: Judgement, nights: tuple[Nights, Nights], changes: Sequence[Change]) -> OnBound | None:
+def _on_bound(judgement: Judgement, nights: tuple[DailyRuns, DailyRuns], changes: Sequence[Change]) -> OnBound | None:
     """Return how the nights since the last change lie about the bound of a configuration that was judged."""
     from pytest_llmbench.judge.seen import find_flips
 
@@ -62,14 +62,14 @@ def _on_bound(judgement: Judgement, nights: tuple[Nights, Nights], changes: Sequ
     return find_flips((*nights[0], *nights[1]), judgement.bound_seconds, since)
 
 
-def _nights(judgement: Judgement, older: EarlierNights) -> tuple[Nights, Nights]:
+def _nights(judgement: Judgement, older: EarlierNights) -> tuple[DailyRuns, DailyRuns]:
     """Return the nights of a configuration before tonight, and tonight as one or none."""
     from pytest_llmbench.judge.seen import average_current_runs, list_daily_runs
 
     return list_daily_runs(older), average_current_runs(judged_runs(judgement))
 
 
-def _correlation(nights: Iterable[tuple[Nights, Nights]]) -> float:
+def _correlation(nights: Iterable[tuple[DailyRuns, DailyRuns]]) -> float:
     """Return the correlation of a night with the next over all configurations."""
     import numpy as np
 
@@ -83,7 +83,7 @@ def _changes(
     judgement: Judgement,
     evidence: Evidence,
     older: EarlierNights,
-    nights: tuple[Nights, Nights],
+    nights: tuple[DailyRuns, DailyRuns],
     *,
     acknowledged: Sequence[Acknowledgement],
     today: date,
@@ -138,7 +138,7 @@ def _flipping(judgement: Judgement) -> str:
     flips = judgement.on_bound
     if flips is None:
         return ""
-    bound = formatting.seconds(judgement.bound_seconds)
+    bound = formatting.format_seconds(judgement.bound_seconds)
     return f"sits on its bound ({bound}): {flips.passed} of the last {flips.nights} nights passed"
 
 
@@ -185,7 +185,7 @@ def _entry(key: Key, changes: Sequence[Change], acknowledged: Sequence[Acknowled
     later = [one.place for one in select_covering(key, acknowledged) if one in gone and one.since > since]
     if later:
         told = "what it accepts was taken back since, in part or as a whole: it has to go, or to be smaller, first"
-        return f"to accept it, change the entry of {formatting.listed(later)}:", told
+        return f"to accept it, change the entry of {formatting.join_first(later)}:", told
     percent = math.ceil(slower[0].lasting * 1000) / 10
     if percent > LARGEST * 100:
         return (f"it is more than the {LARGEST * 100:g} % that an entry may accept; {INSTEAD}",)
@@ -214,4 +214,4 @@ def _unaccepted(standing: Sequence[Change]) -> str:
     together = math.prod(1 + one.difference for one in slower)
     if together < 1 + FAILS:
         return ""
-    return f"{formatting.difference(together)} in {len(slower)} changes, the last: {slower[-1].text}"
+    return f"{formatting.format_difference(together)} in {len(slower)} changes, the last: {slower[-1].text}"

@@ -12,7 +12,7 @@ import builders
 import pytest
 from remembered import ID, START, document, nights, outcome
 
-from pytest_llmbench.core.models import Measurement, PastRun, Verdict, Window
+from pytest_llmbench.core.models import Measurement, StoredRun, Verdict, Window
 from pytest_llmbench.history.nights import past_runs
 from pytest_llmbench.history.place import Place
 from pytest_llmbench.history.write import write
@@ -40,7 +40,7 @@ def shown(place: Place, told: dict[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-def past(seconds: float, night: int, **fields: Any) -> PastRun:
+def past(seconds: float, night: int, **fields: Any) -> StoredRun:
     """Return a run of the history, `night` days before NOW."""
     made: dict[str, Any] = {
         "started": builders.NOW - timedelta(days=night),
@@ -51,7 +51,7 @@ def past(seconds: float, night: int, **fields: Any) -> PastRun:
         "statistic_seconds": seconds,
         "environment": {},
     }
-    return PastRun(**{**made, **fields})
+    return StoredRun(**{**made, **fields})
 
 
 # --- the nights of an outcome -----------------------------------------------------------------------------
@@ -108,7 +108,7 @@ def test_other_items_stay_as_they_are(place: Place) -> None:
 # --- the evidence -----------------------------------------------------------------------------------------
 
 
-def evidence(past_runs: tuple[PastRun, ...], *found: Measurement) -> Any:
+def evidence(past_runs: tuple[StoredRun, ...], *found: Measurement) -> Any:
     baseline = builders.BASELINE
     catalog = Catalog(baselines={builders.KEY: (baseline,)}, recipes=())
     measured = {builders.KEY: (found,)}

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from datetime import date, datetime, timedelta
 
     from pytest_llmbench.core.models.baselines import Baseline, Tolerance
-    from pytest_llmbench.core.models.measurements import Measurement, Note, PastRun
+    from pytest_llmbench.core.models.measurements import Measurement, Note, StoredRun
     from pytest_llmbench.core.models.verdicts import Reason, Verdict
 
 
@@ -33,7 +33,7 @@ class Noise:
     measured: bool
 
 
-class Night(NamedTuple):
+class DailyRun(NamedTuple):
     """One night of a configuration: when its run started, its step time in seconds, and what it ran with, by name."""
 
     started: datetime
@@ -41,7 +41,7 @@ class Night(NamedTuple):
     environment: Mapping[str, str] = MappingProxyType({})
 
 
-Nights: TypeAlias = "Sequence[Night | PastRun]"
+DailyRuns: TypeAlias = "Sequence[DailyRun | StoredRun]"
 """The nights of one configuration in their order, of runs that were found and of those that the history knows."""
 
 
@@ -132,7 +132,7 @@ class Evidence:
     assumed_cv: float = 0.01
     drift_budget: float = 0.05
     remarks: tuple[Note, ...] = ()
-    recalled: tuple[PastRun, ...] = ()
+    recalled: tuple[StoredRun, ...] = ()
     plausible: float | None = None
     relatives: tuple[tuple[str, float], ...] = ()
 
@@ -188,7 +188,7 @@ class Judgement:
     notes: tuple[Note, ...] = ()
     estimate: Estimate | None = None
     repeats: tuple[Measurement, ...] = ()
-    nights: tuple[Night, ...] = ()
+    nights: tuple[DailyRun, ...] = ()
     changes: tuple[Change, ...] = ()
     on_bound: OnBound | None = None
 

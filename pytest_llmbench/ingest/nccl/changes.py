@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pytest_llmbench.core.errors import LogError
-from pytest_llmbench.core.formatting import counted, difference
+from pytest_llmbench.core.formatting import count_noun, format_difference
 from pytest_llmbench.ingest.nccl.kinds import Kind
 from pytest_llmbench.ingest.nccl.trace import Trace
 
@@ -64,7 +64,7 @@ def compare(trace: Trace, other: Trace) -> TraceComparison:
             changes.append(_describe_appearance(name, new[name], old[name]))
             continue
         if abs(ratios[name] / scale - 1) > tolerance:
-            ratio = difference(ratios[name] / scale)
+            ratio = format_difference(ratios[name] / scale)
             text = f"{ratio} for each rank{'' if scale == 1 else ' at this scale'} ({old[name]:,} -> {new[name]:,})"
             changes.append(TraceChange("count", name, text))
         for facet in FACETS:
@@ -94,7 +94,7 @@ def _find_scale(ratios: list[float], tolerance: float) -> float:
 def _compare_ranks(trace: Trace, other: Trace) -> list[TraceChange]:
     if trace.ranks == other.ranks:
         return []
-    return [TraceChange("ranks", "", f"{counted(trace.ranks, 'rank')}, was {other.ranks}")]
+    return [TraceChange("ranks", "", f"{count_noun(trace.ranks, 'rank')}, was {other.ranks}")]
 
 
 def _describe_appearance(name: str, new: int, old: int) -> TraceChange:
@@ -138,7 +138,9 @@ def _compare_sizes(name: str, trace: Trace, other: Trace, tolerance: float) -> l
     if not new or not old or abs(new / old - 1) <= tolerance:
         return []
     return [
-        TraceChange("size", name, f"{format_bytes(new)} on average, was {format_bytes(old)} ({difference(new / old)})")
+        TraceChange(
+            "size", name, f"{format_bytes(new)} on average, was {format_bytes(old)} ({format_difference(new / old)})"
+        )
     ]
 
 

@@ -243,4 +243,4 @@ def read_last_line(log: Path) -> str:
             lines = file.read(max(0, file.size - LAST_BYTES), file.size).decode(errors="replace").splitlines()
     except LogError:
         return ""
-    return next((formatting.printable(text.strip())[:LINE_LENGTH] for text in reversed(lines) if text.strip()), "")
+    return next((formatting.escape(text.strip())[:LINE_LENGTH] for text in reversed(lines) if text.strip()), "")

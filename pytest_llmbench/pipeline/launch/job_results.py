@@ -17,12 +17,12 @@ from pytest_llmbench.core.models import (
     Evidence,
     Judgement,
     Key,
-    Marks,
     Measurement,
-    PastRun,
     Reason,
     RegexDialect,
     Run,
+    RunKeys,
+    StoredRun,
     Verdict,
 )
 from pytest_llmbench.core.models.jobs import Blame, Job, LaunchFacts, Purpose
@@ -57,7 +57,7 @@ class LaunchedRuns:
         level: float,
         now: Callable[[], datetime],
         *,
-        past: Mapping[Key, Sequence[PastRun]] | None = None,
+        past: Mapping[Key, Sequence[StoredRun]] | None = None,
     ) -> None:
         """Take the settings, the baselines, the level of each look, and the runs that the history knows."""
         self.settings = settings
@@ -68,7 +68,7 @@ class LaunchedRuns:
         self.past = past or {}
         self._evidence: dict[Key, tuple[Evidence, ...]] = {}
         self._logs: dict[tuple[int, int], Growing] = {}
-        self._own: Marks = frozenset()
+        self._own: RunKeys = frozenset()
 
     def judges(self, facts: Mapping[str, LaunchFacts]) -> Judges:
         """Return what decides the course of a launch; `facts` by configuration id."""
@@ -251,4 +251,4 @@ def _told_by_log(run: Run) -> tuple[Blame, str]:
         last = read_last_line(log)
         return Blame.NONE, f"the last line of {log.name}: {last}" if last else f"{log.name} is empty"
     blame = Blame.RUN if ending.went_on else blame_of(ending.code)
-    return blame, formatting.ended(ending, log.name)
+    return blame, formatting.describe_ending(ending, log.name)

@@ -59,7 +59,7 @@ def test_the_words_name_the_cause_its_text_its_place_and_its_process() -> None:
     text = "[rank5]: " + RAISED.replace("\n", "\n[rank5]: ") + "\n" + WATCHDOG
     ending = parse(text).ending
     assert ending is not None
-    assert formatting.ended(ending, "log.out") == (
+    assert formatting.describe_ending(ending, "log.out") == (
         "a process died of an exception: ValueError: x (log.out:3, rank 5); after that NCCL gave up waiting for a "
         "collective operation: [rank3]:[E] [PG 0 Rank 3] Watchdog caught collective operation timeout: "
         "WorkNCCL(SeqNum=7) (log.out:5, rank 3)"
@@ -94,7 +94,7 @@ def test_a_log_whose_end_is_cut_off_ended_as_its_standard_error_says() -> None:
     assert combine_endings(cut, limit) is limit
     assert combine_endings(cut, None) is cut
     assert combine_endings(None, None) is None
-    assert formatting.ended(cut, "x.out.gz") == cut.text
+    assert formatting.describe_ending(cut, "x.out.gz") == cut.text
 
 
 def test_the_first_traceback_is_told() -> None:
@@ -119,7 +119,7 @@ def test_an_exception_with_steps_after_it_is_doubtful(late: int, line: int, went
     ending = parse(nemo2_run(0, 30) + TRACEBACK + (nemo2_run(31, 30 + late) if late else "")).ending
     assert ending is not None
     assert (ending.line, ending.went_on) == (line, went_on)
-    assert ("steps follow it, so it may not be the cause" in formatting.ended(ending, "x.out")) is went_on
+    assert ("steps follow it, so it may not be the cause" in formatting.describe_ending(ending, "x.out")) is went_on
 
 
 def test_a_warning_with_a_traceback_does_not_hide_the_crash() -> None:
@@ -207,7 +207,7 @@ def test_the_ending_of_a_job_with_two_files() -> None:
     ending = combine_endings(out, read_ending(shared("logs/megatron/3108456.err")))
     assert out is None
     assert ending is not None
-    assert formatting.ended(ending, "3108456.out") == (
+    assert formatting.describe_ending(ending, "3108456.out") == (
         "it reached its time limit: 0: [2026-08-18T04:17:57.018] error: *** STEP 3108456.2 ON nid007590 CANCELLED AT "
         "2026-08-18T04:17:57 DUE TO TIME LIMIT *** (3108456.err:558, task 0)"
     )
@@ -217,7 +217,7 @@ def test_a_real_exception_is_told_with_what_raised_it() -> None:
     """sed -n 1385,1401p FILE"""
     ending = read_log(shared("logs/megatron/2624217.out")).ending
     assert ending is not None
-    assert formatting.ended(ending, "2624217.out") == (
+    assert formatting.describe_ending(ending, "2624217.out") == (
         "a process died of an exception: AssertionError in `assert self.lr_warmup_steps < self.lr_decay_steps` "
         "(2624217.out:1401, rank 52)"
     )
@@ -242,7 +242,9 @@ def test_what_a_standard_error_tells_before_training_ended_no_run_with_steps(tmp
     assert add_error_ending(parse(nemo2_run(0, 30)), error).ending is None
     told = add_error_ending(parse("no step\n"), error).ending
     assert told is not None
-    assert formatting.ended(told, "x.out").endswith("(x.err:3); training began after it, so it may not be the cause")
+    assert formatting.describe_ending(told, "x.out").endswith(
+        "(x.err:3); training began after it, so it may not be the cause"
+    )
 
 
 @pytest.mark.parametrize("sign", [*BEGUN, "data"])
@@ -301,7 +303,7 @@ def megatron_run(last: int, total: int) -> str:
 def test_a_program_that_ended_itself_says_why() -> None:
     ending = parse(megatron_run(30, 50) + DATA_USED).ending
     assert ending is not None
-    assert formatting.ended(ending, "x.out") == (
+    assert formatting.describe_ending(ending, "x.out") == (
         "it ended itself before its last step: [exiting program after consuming all available data at iteration 30] "
         "datetime: 2026-06-26 14:33:14 (x.out:31)"
     )

@@ -116,7 +116,7 @@ def test_the_group_that_failed_is_named() -> None:
 def test_a_line_that_does_not_match_says_which_group_it_lacks(pattern: str, text: str, group: str) -> None:
     (unread,) = parse(f"{text}\n", pattern).unread
     assert unread.group == group
-    assert (f"it stops at the group {group}" in formatting.unread(unread)) == bool(group)
+    assert (f"it stops at the group {group}" in formatting.describe_unread(unread)) == bool(group)
 
 
 def run(times: list[str], behind: str = "") -> str:
