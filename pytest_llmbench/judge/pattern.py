@@ -52,9 +52,9 @@ class Pattern:
 
 def find_pattern(window: WindowColumns, resolution: float) -> Pattern:
     """Return the pattern of the slow steps: the upper one of two levels where there are two, else the stragglers."""
-    found, two = stragglers(window.seconds, resolution), find_step_levels(window.seconds, resolution)
-    kind, words = _name_pattern(window, two.slow if two else found, two)
-    return Pattern(kind, words, found, two)
+    slow_steps, two = stragglers(window.seconds, resolution), find_step_levels(window.seconds, resolution)
+    kind, words = _name_pattern(window, two.slow if two else slow_steps, two)
+    return Pattern(kind, words, slow_steps, two)
 
 
 def _name_pattern(window: WindowColumns, slow: Flags, two: StepLevels | None) -> tuple[str, str]:
@@ -73,10 +73,10 @@ def _name_pattern(window: WindowColumns, slow: Flags, two: StepLevels | None) ->
     if two and (not single or window.mean_of):
         return "two-levels", _describe_levels(window, two)
     line = window.lines[int(np.argmax(window.seconds))]
-    told = describe_slowest(window, slow) + (f" (line {line})" if line else "")
+    text = describe_slowest(window, slow) + (f" (line {line})" if line else "")
     if len(parts) == 1 and single:
-        return "one-spike", f"one spike: {told}"
-    return "spikes", f"spikes: {list_steps(window, slow)}; {told}"
+        return "one-spike", f"one spike: {text}"
+    return "spikes", f"spikes: {list_steps(window, slow)}; {text}"
 
 
 def describe_slowest(window: WindowColumns, slow: Flags) -> str:
@@ -134,6 +134,6 @@ def _describe_levels(window: WindowColumns, two: StepLevels) -> str:
     few, level, other = two.slow, two.upper, two.lower
     if 2 * np.count_nonzero(few) > len(few):
         few, level, other = ~two.slow, two.lower, two.upper
-    told = f"{formatting.seconds(level)}, the others at {formatting.seconds(other)}"
+    text = f"{formatting.seconds(level)}, the others at {formatting.seconds(other)}"
     values = "means" if window.mean_of else "steps"
-    return f"two levels: {np.count_nonzero(few)} of {len(few)} {values} at {told} ({list_steps(window, few)})"
+    return f"two levels: {np.count_nonzero(few)} of {len(few)} {values} at {text} ({list_steps(window, few)})"
