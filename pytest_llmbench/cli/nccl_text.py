@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Sequence
 
 from pytest_llmbench.core.formatting import count_noun, escape
-from pytest_llmbench.ingest.nccl.changes import Change, Comparison, binary, percent, sizes
+from pytest_llmbench.ingest.nccl.changes import TraceChange, TraceComparison, format_bytes, format_percent, format_sizes
 from pytest_llmbench.ingest.nccl.kinds import PER_RANK
 from pytest_llmbench.ingest.nccl.records import MEMBERS
-from pytest_llmbench.ingest.nccl.trace import Row, Trace
+from pytest_llmbench.ingest.nccl.trace import Trace, TraceRow
 
 WIDTH = 79
 
@@ -33,14 +33,14 @@ def page(trace: Trace) -> str:
     return "\n\n".join(filter(None, parts))
 
 
-def changes(found: Comparison, trace: Trace, other: Trace) -> str:
+def changes(found: TraceComparison, trace: Trace, other: Trace) -> str:
     """Return what changed, and where to look for the reason; `trace` and `other` are what was compared."""
     scaled = f"{found.scale:.4g} times as many: counts are compared at this scale"
     lost = max(trace.damage, other.damage) == found.tolerance
     summary = (
         f"{trace.begun:,} records of {count_noun(trace.ranks, 'rank')} against {other.begun:,} of {other.ranks}; "
-        f"for each rank {'as many' if found.scale == 1 else scaled}. Changes up to {percent(found.tolerance)} are not "
-        f"told{', since so many records are damaged' if lost else ''}."
+        f"for each rank {'as many' if found.scale == 1 else scaled}. Changes up to {format_percent(found.tolerance)} "
+        f"are not told{', since so many records are damaged' if lost else ''}."
     )
     lines = [_wrapped(summary)]
     if not found.changes:
@@ -52,7 +52,7 @@ def changes(found: Comparison, trace: Trace, other: Trace) -> str:
     return "\n".join(lines)
 
 
-def _told(change: Change) -> str:
+def _told(change: TraceChange) -> str:
     return f"{escape(change.operation)}: {change.text}" if change.operation else change.text
 
 
@@ -65,7 +65,8 @@ def _head(trace: Trace) -> str:
     if trace.damaged:
         told = ", ".join(f"{number:,} {name}" for name, number in trace.damaged)
         lines.append(
-            f"damaged: {trace.begun - trace.records:,} records ({percent(trace.damage)}: {told}), in no number below"
+            f"damaged: {trace.begun - trace.records:,} records ({format_percent(trace.damage)}: {told}), "
+            "in no number below"
         )
     if trace.communicators:
         told = ", ".join(f"{number:,} of {nranks} ranks" for nranks, number in trace.communicators)
@@ -73,7 +74,7 @@ def _head(trace: Trace) -> str:
     return "\n".join(map(_wrapped, lines))
 
 
-def _operations(rows: Sequence[Row]) -> str:
+def _operations(rows: Sequence[TraceRow]) -> str:
     """Return a line for each operation in communicators of a size and on a datatype."""
     records: Counter[tuple[str, int, str]] = Counter()
     volume: Counter[tuple[str, int, str]] = Counter()
@@ -84,17 +85,17 @@ def _operations(rows: Sequence[Row]) -> str:
     lines = [f"{'operation':<22}{'ranks':>6}  {'datatype':<12}{'records':>13}{'volume':>12}{'mean':>12}"]
     for key in sorted(records):
         name, nranks, datatype = key
-        cells = (binary(volume[key]), binary(volume[key] / records[key])) if volume[key] else ("-", "-")
+        cells = (format_bytes(volume[key]), format_bytes(volume[key] / records[key])) if volume[key] else ("-", "-")
         lines.append(
             f"{_short(name, 21):<22}{nranks or '?':>6}  {_short(datatype, 11):<12}{records[key]:>13,}"
             f"{cells[0]:>12}{cells[1]:>12}"
         )
-    total = binary(sum(volume.values()))
+    total = format_bytes(sum(volume.values()))
     lines.append(f"{'all':<22}{'':>6}  {'':<12}{records.total():>13,}{total:>12}")
     return "\n".join(lines)
 
 
-def _histogram(rows: Sequence[Row]) -> str:
+def _histogram(rows: Sequence[TraceRow]) -> str:
     """Return how many records have buffers of which size, and of which operations they are."""
     records: Counter[int] = Counter()
     names: dict[int, set[str]] = {}
@@ -106,7 +107,7 @@ def _histogram(rows: Sequence[Row]) -> str:
     for size in sorted(records):
         bar = "#" * max(1, round(records[size] / most * 10))
         told = _short(", ".join(sorted(names[size])), 31)
-        lines.append(f"{sizes(size):<22}{records[size]:>13,}  {bar:<10} {told}".rstrip())
+        lines.append(f"{format_sizes(size):<22}{records[size]:>13,}  {bar:<10} {told}".rstrip())
     return "\n".join(lines)
 
 

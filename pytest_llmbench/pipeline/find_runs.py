@@ -157,14 +157,14 @@ def _read_as_known(run: Run, catalog: Catalog) -> Run:
 
 
 def _parsed(files: AttemptFiles, reading: Reading) -> ParsedLog:
-    from pytest_llmbench.ingest.parse.cause import with_error
+    from pytest_llmbench.ingest.parse.cause import add_error_ending
 
     try:
         log = reading.log(files.log)
         said = reading.ending(files.err) if files.err else None
     except LogError as error:
         return ParsedLog(dialect=None, segments=(), ending=Ending(UNREADABLE, str(error), 0))
-    return with_error(log, said)
+    return add_error_ending(log, said)
 
 
 def _is_run(found: RunFiles, attempts: Sequence[Attempt]) -> bool:

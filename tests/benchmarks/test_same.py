@@ -61,7 +61,7 @@ def test_a_log_is_read_in_three_ways(logs: list[Path]) -> None:
         (("parse/nemo2.py", "Training epoch", "Training_epoch"), True),
         (("parse/scan.py", "REACH = 8192", "REACH = 64"), True),
     ],
-    ids=["none", "a needle", "reach"],
+    ids=["none", "a marker", "reach"],
 )
 def test_a_planted_difference_is_found(change: Change, differs: bool, logs: list[Path], tmp_path: Path) -> None:
     """The package reads other files than a copy of it with one text altered."""

@@ -60,7 +60,7 @@ class Tally:
         return tuple(dropped for dropped in self._by_reason.values() if dropped)
 
 
-def printable(text: bytes, length: int = EXAMPLE_LENGTH) -> str:
+def make_printable(text: bytes, length: int = EXAMPLE_LENGTH) -> str:
     """Return the beginning of a line, without anything that a terminal or XML would choke on."""
     line = text.strip()[: 4 * length].decode("utf-8", "ignore")
     shown = "".join(sign for sign in line if sign.isprintable())

@@ -242,13 +242,13 @@ def _ending(job: Job, run: Run) -> tuple[Blame, str]:
 
 
 def _told_by_log(run: Run) -> tuple[Blame, str]:
-    from pytest_llmbench.ingest.parse.endings import last_line
+    from pytest_llmbench.ingest.parse.endings import read_last_line
     from pytest_llmbench.launch.slurm.states import blame_of
 
     attempt = run.attempts[-1]
     log, ending = attempt.files.log, attempt.log.ending
     if ending is None:
-        last = last_line(log)
+        last = read_last_line(log)
         return Blame.NONE, f"the last line of {log.name}: {last}" if last else f"{log.name} is empty"
     blame = Blame.RUN if ending.went_on else blame_of(ending.code)
     return blame, formatting.describe_ending(ending, log.name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_llmbench.core.models import DroppedRecords
-from pytest_llmbench.ingest.parse.dropped import REASONS, Tally, printable
+from pytest_llmbench.ingest.parse.dropped import REASONS, Tally, make_printable
 
 
 def test_a_tally_keeps_the_example_that_stands_first_in_the_log() -> None:
@@ -38,4 +38,4 @@ def test_the_reasons_are_a_fixed_set() -> None:
     ],
 )
 def test_examples_are_short_and_printable(text: bytes, shown: str) -> None:
-    assert printable(text) == shown
+    assert make_printable(text) == shown

@@ -23,8 +23,8 @@ from written_logs import maxtext_run, nemo2_run, parse
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import Ending
-from pytest_llmbench.ingest.parse.cause import CODES, DECISIONS, FAILURES, combined, with_error
-from pytest_llmbench.ingest.parse.dropped import printable
+from pytest_llmbench.ingest.parse.cause import CODES, DECISIONS, FAILURES, add_error_ending, combine_endings
+from pytest_llmbench.ingest.parse.dropped import make_printable
 from pytest_llmbench.ingest.parse.endings import PATTERNS
 from pytest_llmbench.ingest.parse.read import read_ending, read_log
 
@@ -35,7 +35,7 @@ def test_every_line_has_its_code(line: str, code: str | None) -> None:
     assert (ending.code if ending else None) == code
     if ending:
         assert ending.line == 2
-        assert ending.text == (line.rstrip(":") if code == "traceback" else printable(line.encode(), 160))
+        assert ending.text == (line.rstrip(":") if code == "traceback" else make_printable(line.encode(), 160))
 
 
 def test_every_code_has_a_line_or_a_traceback_here_and_words() -> None:
@@ -84,16 +84,16 @@ def test_a_log_and_its_standard_error_tell_one_ending(
 ) -> None:
     path = tmp_path / "x.err"
     path.write_text(err)
-    ending = combined(parse(out).ending, read_ending(path))
+    ending = combine_endings(parse(out).ending, read_ending(path))
     assert ending is not None
     assert (ending.code, ending.file, ending.beside and ending.beside.code) == expected
 
 
 def test_a_log_whose_end_is_cut_off_ended_as_its_standard_error_says() -> None:
     cut, limit = Ending("cut", "the gzip data of x.out.gz end before their end", 7), parse(TIME_LIMIT).ending
-    assert combined(cut, limit) is limit
-    assert combined(cut, None) is cut
-    assert combined(None, None) is None
+    assert combine_endings(cut, limit) is limit
+    assert combine_endings(cut, None) is cut
+    assert combine_endings(None, None) is None
     assert formatting.describe_ending(cut, "x.out.gz") == cut.text
 
 
@@ -204,7 +204,7 @@ def test_real_endings() -> None:
 def test_the_ending_of_a_job_with_two_files() -> None:
     """The .out only stops; grep -n 'TIME LIMIT' 3108456.err: line 558."""
     out = read_log(shared("logs/megatron/3108456.out")).ending
-    ending = combined(out, read_ending(shared("logs/megatron/3108456.err")))
+    ending = combine_endings(out, read_ending(shared("logs/megatron/3108456.err")))
     assert out is None
     assert ending is not None
     assert formatting.describe_ending(ending, "3108456.out") == (
@@ -239,8 +239,8 @@ def test_what_a_standard_error_tells_before_training_ended_no_run_with_steps(tmp
     error = read_ending(path)
     assert error is not None
     assert (error.code, error.before_training) == ("traceback", True)
-    assert with_error(parse(nemo2_run(0, 30)), error).ending is None
-    told = with_error(parse("no step\n"), error).ending
+    assert add_error_ending(parse(nemo2_run(0, 30)), error).ending is None
+    told = add_error_ending(parse("no step\n"), error).ending
     assert told is not None
     assert formatting.describe_ending(told, "x.out").endswith(
         "(x.err:3); training began after it, so it may not be the cause"
@@ -252,7 +252,7 @@ def test_what_it_tells_after_training_began_did(tmp_path: Path, sign: str) -> No
     path = tmp_path / "x.err"
     begun = BEGUN.get(sign, "Map:  10%|#  | 12/1921 [00:16<42:10,  1.33s/it]\n")
     path.write_text(f"{IMPORT}{begun}{RAISED}")
-    ending = with_error(parse(nemo2_run(0, 30)), read_ending(path)).ending
+    ending = add_error_ending(parse(nemo2_run(0, 30)), read_ending(path)).ending
     assert ending is not None
     assert ending.text == ("ImportError: no apex" if sign == "data" else "ValueError: x")
     assert (ending.code, ending.before_training, ending.went_on) == ("traceback", False, False)
