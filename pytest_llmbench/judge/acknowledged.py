@@ -1,4 +1,4 @@
-"""Accepted changes of step time: the level that a run is compared with, moved by what was acknowledged."""
+"""AcceptedValue changes of step time: the level that a run is compared with, moved by what was acknowledged."""
 
 from __future__ import annotations
 
@@ -32,9 +32,7 @@ def select_covering(key: Key, entries: Sequence[Acknowledgement]) -> tuple[Ackno
 
 def describe_acknowledgement(entry: Acknowledgement) -> str:
     """Return `acknowledged: +6.0 % by NAME until 2026-01-31: REASON`."""
-    return (
-        f"acknowledged: {formatting.difference(1 + entry.fraction)} by {entry.by} until {entry.expires}: {entry.reason}"
-    )
+    return f"acknowledged: {formatting.format_difference(1 + entry.fraction)} by {entry.by} until {entry.expires}: {entry.reason}"
 
 
 def apply_acknowledgements(
@@ -62,7 +60,9 @@ def apply_acknowledgements(
     shift = min(accepted, math.log1p(LARGEST))
     remarks = [Note("acknowledged", describe_acknowledgement(entry)) for entry in active]
     if accepted > shift:
-        remarks.append(Note("acknowledged", f"of {formatting.difference(math.exp(accepted))} in all +10.0 % count"))
+        remarks.append(
+            Note("acknowledged", f"of {formatting.format_difference(math.exp(accepted))} in all +10.0 % count")
+        )
     if shift > 0 and _needs_none(newest, evidence, shift):
         shift = 0.0
         text = "faster than the acknowledged level by more than the tolerance: it can go"
@@ -104,7 +104,7 @@ def _compute_shift(evidence: Evidence, active: Sequence[Acknowledgement]) -> flo
     """
     if not math.isfinite(evidence.baseline.step_seconds):
         return 0.0
-    all_runs: tuple[PreviousRun, ...] = (*evidence.measurements, *evidence.history, *evidence.recalled)
+    all_runs: tuple[PreviousRun, ...] = (*evidence.measurements, *evidence.excluded_by_since, *evidence.stored_runs)
     runs = sorted((run for run in all_runs if run.valid and run.started is not None), key=start_seconds)
     level, began = 0.0, date.min
     for entry in sorted(active, key=lambda acknowledgement: acknowledgement.since):
@@ -147,7 +147,7 @@ def _move_baseline(evidence: Evidence, factor: float) -> Evidence:
         evidence,
         baseline=baseline,
         measurements=tuple(map(against, evidence.measurements)),
-        history=tuple(map(against, evidence.history)),
+        excluded_by_since=tuple(map(against, evidence.excluded_by_since)),
     )
 
 

@@ -126,7 +126,7 @@ def _judge_run(evidence: Evidence, newest: Measurement) -> Judgement:
     if started is None and evidence.max_age is not None:
         return _judge_undated(evidence, newest)
     if started is not None and evidence.max_age is not None and evidence.now - started > evidence.max_age:
-        age, limit = formatting.age(evidence.now - started), formatting.age(evidence.max_age)
+        age, limit = formatting.format_age(evidence.now - started), formatting.format_age(evidence.max_age)
         last_run = describe_last_valid(evidence) or "no valid run is known"
         text = f"stale: the newest run is {age} old, at most {limit} is allowed; {last_run}"
         return _make_judgement(evidence, Verdict.MISSING, Reason.TOO_OLD, text, newest)
@@ -155,7 +155,7 @@ def find_unusable(run: Measurement) -> Problem | None:
 
 
 def _judge_without_baseline(evidence: Evidence, runs: Sequence[Measurement]) -> Judgement:
-    measured = formatting.listed([formatting.seconds(run.statistic_seconds) for run in runs])
+    measured = formatting.join_first([formatting.format_seconds(run.statistic_seconds) for run in runs])
     text = f"nothing to compare with yet: {measured} measured; record it with --llmb-record=DIR"
     return _make_judgement(evidence, Verdict.INVALID, Reason.NO_BASELINE, text, runs[0])
 
@@ -329,13 +329,13 @@ def _list_notes(evidence: Evidence, measurement: Measurement | None) -> tuple[No
     notes = tuple(measurement.notes) if measurement else ()
     newer = evidence.measurements[: evidence.measurements.index(measurement)] if measurement else ()
     if newer and newer[0].excluded:
-        text = f"{formatting.counted(len(newer), 'newer run')} cannot be compared: {newer[0].excluded.text}"
+        text = f"{formatting.count_noun(len(newer), 'newer run')} cannot be compared: {newer[0].excluded.text}"
         notes = (*notes, Note("not-comparable", text))
     same = (*newer, *(nights.select_launch(measurement, evidence) if measurement else ()))
     older = sum(not any(run is other for other in same) for run in evidence.measurements)
     if measurement and older:
         notes = (
             *notes,
-            Note("older-runs", f"{formatting.counted(older, 'older run')} of this configuration"),
+            Note("older-runs", f"{formatting.count_noun(older, 'older run')} of this configuration"),
         )
     return notes

@@ -50,7 +50,7 @@ def estimate_difference(runs: Sequence[Measurement], evidence: Evidence, run_noi
         within_run_error=_root_mean_square([within.error for within in inside]),
         effective_sample_size=sum(within.effective_sample_size for within in inside),
         rounding=rounding,
-        detectable=formatting.ratio(margin.compute_detectable(error, bound)) - 1,
+        detectable=formatting.bounded_exp(margin.compute_detectable(error, bound)) - 1,
         repeats_needed=margin.count_repeats_needed(per_run, difference - bound),
         p_slower=margin.compute_probability(difference / error.standard_error, error.degrees_of_freedom),
     )

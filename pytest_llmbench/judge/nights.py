@@ -12,14 +12,14 @@ from operator import attrgetter
 
 import numpy as np
 
-from pytest_llmbench.core.models import Evidence, Measurement, Noise, PastRun
+from pytest_llmbench.core.models import Evidence, Measurement, Noise, StoredRun
 from pytest_llmbench.judge.noise import estimate_from_history
 
-PreviousRun = Measurement | PastRun
+PreviousRun = Measurement | StoredRun
 """A run that stands for an earlier night: one that was found, or one that only the history knows."""
 
 ADJACENT = timedelta(days=4)
-"""Nights this near to each other are running: a weekend may lie between them."""
+"""DailyRuns this near to each other are running: a weekend may lie between them."""
 
 _BEGUN: Callable[[PreviousRun], datetime] = attrgetter("started")  # of those that have one
 
@@ -30,14 +30,14 @@ class EarlierNights(tuple[PreviousRun, ...]):
     @cached_property
     def noise(self) -> Noise | None:
         """What they say of the noise from run to run; None where they are too few."""
-        recalled = sum(isinstance(run, PastRun) for run in self)
+        recalled = sum(isinstance(run, StoredRun) for run in self)
         source = "nights" if not recalled else "nights of history"
         if 0 < recalled < len(self):
             source = f"nights, {recalled} of them of the history"
         return estimate_from_history(np.log(np.array([run.statistic_seconds for run in self], dtype=float)), source)
 
 
-class Recalled(tuple[PastRun, ...]):
+class Recalled(tuple[StoredRun, ...]):
     """The valid runs that only the history knows, oldest first, with the nights before a day of which they are all."""
 
     @cached_property
@@ -93,7 +93,7 @@ def previous_daily_runs(current: Sequence[Measurement], evidence: Evidence) -> E
     """
     started = max((run.started for run in current if run.started), default=evidence.now)
     day = started.toordinal() if current else None
-    measured, recalled = (*evidence.measurements, *evidence.history), evidence.recalled
+    measured, recalled = (*evidence.measurements, *evidence.excluded_by_since), evidence.stored_runs
     measured_runs = [run for run in measured if run.valid and run.started is not None and run not in current]
     alone = not measured_runs and all(run.started <= started for run in recalled[-1:])
     memo = recalled.before if alone and isinstance(recalled, Recalled) else {}

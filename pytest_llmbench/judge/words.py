@@ -21,11 +21,11 @@ def describe_verdict(verdict: Verdict, because: str, estimate: Estimate, newest:
     """Say what was compared and how well the difference is known, with the bound where it matters."""
     expected = newest.baseline.step_seconds
     measured = newest.statistic_seconds if estimate.runs == 1 else expected * math.exp(estimate.difference)
-    slower = formatting.difference(math.exp(estimate.difference))
-    against = f"{formatting.seconds(expected)} ({format_interval(estimate)})"
-    text = f"{formatting.seconds(measured)} is {slower} against {against}"
+    slower = formatting.format_difference(math.exp(estimate.difference))
+    against = f"{formatting.format_seconds(expected)} ({format_interval(estimate)})"
+    text = f"{formatting.format_seconds(measured)} is {slower} against {against}"
     if verdict in (Verdict.REGRESSION, Verdict.INCONCLUSIVE):
-        text += f"; the bound is {formatting.seconds(expected * math.exp(estimate.margin))}"
+        text += f"; the bound is {formatting.format_seconds(expected * math.exp(estimate.margin))}"
     return f"{text}; {because}" if because else text
 
 
@@ -33,7 +33,7 @@ def format_interval(estimate: Estimate) -> str:
     """Return the bounds of the difference: `+5.7 to +10.3 %`."""
     if estimate.threshold_only:
         return "threshold only: nothing is known of the error"
-    low, high = (formatting.difference(formatting.ratio(bound)) for bound in (estimate.low, estimate.high))
+    low, high = (formatting.format_difference(formatting.bounded_exp(bound)) for bound in (estimate.low, estimate.high))
     return f"{low.removesuffix(' %')} to {high}" if low.endswith("%") and high.endswith("%") else f"{low} to {high}"
 
 
@@ -43,7 +43,7 @@ def describe_slowdown(shape: Shape, newest: Measurement) -> str:
     One or two steps look like nothing: the run may be slow, or only they.
     """
     if len(newest.window_seconds) < FEWEST:
-        return f"{formatting.counted(len(newest.window_seconds), 'time')} cannot tell a slow run from a slow step"
+        return f"{formatting.count_noun(len(newest.window_seconds), 'time')} cannot tell a slow run from a slow step"
     if shape.kind == "even":
         return f"uniform shift; {shape.words}"
     return f"uniform shift; besides, {shape.words}" if shape.kind in ("one-spike", "spikes") else shape.words
@@ -63,7 +63,7 @@ def describe_timing(baseline: Baseline) -> str:
 
 def advise_repeats(estimate: Estimate) -> str:
     """Say how many runs would settle what these cannot tell."""
-    runs = formatting.counted(estimate.runs, "run")
+    runs = formatting.count_noun(estimate.runs, "run")
     if estimate.repeats_needed is None:
         return f"{runs} cannot tell, and no number would: it lies at the bound"
     needed = max(estimate.repeats_needed, estimate.runs + 1)
@@ -73,7 +73,7 @@ def advise_repeats(estimate: Estimate) -> str:
 
 def explain_few_means(run: Measurement) -> str:
     """Say why means of several steps show nothing where there are too few of them to differ from each other."""
-    means = formatting.counted(len(run.window_seconds), "printed mean")
+    means = formatting.count_noun(len(run.window_seconds), "printed mean")
     return f"{means} of {sum(run.mean_of)} steps: within them a warm-up or a stall stays unseen, and how much they vary"
 
 
@@ -84,7 +84,7 @@ def explain_implausible(estimate: Estimate, newest: Measurement, evidence: Evide
     seconds = evidence.baseline.step_seconds * math.exp(estimate.difference)
     near = [name for name, expected in evidence.relatives if abs(math.log(seconds / expected)) <= estimate.margin]
     if near:
-        reasons.append(f"it is as fast as {formatting.listed(near)}")
+        reasons.append(f"it is as fast as {formatting.join_first(near)}")
     reasons += [note.text for note in newest.notes if note.code in UNVERIFIED]
     return "; ".join(reasons)
 
@@ -105,7 +105,7 @@ def list_baseline_doubts(baseline: Baseline) -> list[Note]:
     recording, groups = baseline.recording, count_recorded_groups(baseline)
     if recording is None or groups >= FEWEST_GROUPS:
         return []
-    runs = formatting.counted(recording.runs, "run")
+    runs = formatting.count_noun(recording.runs, "run")
     counted = "as one" if groups == 1 else f"as {groups:.0f}"
     if recording.groups is None and recording.runs > 1:
         text = f"nothing says on how many nights or nodes the {runs} of the baseline were: they count as one"
