@@ -105,7 +105,7 @@ def _compute_shift(evidence: Evidence, active: Sequence[Acknowledgement]) -> flo
     """
     if not math.isfinite(evidence.baseline.step_seconds):
         return 0.0
-    known: tuple[PreviousRun, ...] = (*evidence.measurements, *evidence.history, *evidence.recalled)
+    known: tuple[PreviousRun, ...] = (*evidence.measurements, *evidence.excluded_by_since, *evidence.stored_runs)
     runs = sorted((one for one in known if one.valid and one.started is not None), key=start_seconds)
     level, began = 0.0, date.min
     for entry in sorted(active, key=lambda one: one.since):
@@ -148,7 +148,7 @@ def _move_baseline(evidence: Evidence, factor: float) -> Evidence:
         evidence,
         baseline=baseline,
         measurements=tuple(map(against, evidence.measurements)),
-        history=tuple(map(against, evidence.history)),
+        excluded_by_since=tuple(map(against, evidence.excluded_by_since)),
     )
 
 

@@ -93,7 +93,7 @@ def previous_daily_runs(tonight: Sequence[Measurement], evidence: Evidence) -> E
     """
     started = max((one.started for one in tonight if one.started), default=evidence.now)
     day = started.toordinal() if tonight else None
-    measured, recalled = (*evidence.measurements, *evidence.history), evidence.recalled
+    measured, recalled = (*evidence.measurements, *evidence.excluded_by_since), evidence.stored_runs
     found = [one for one in measured if one.valid and one.started is not None and one not in tonight]
     alone = not found and all(one.started <= started for one in recalled[-1:])
     kept = recalled.before if alone and isinstance(recalled, Recalled) else {}

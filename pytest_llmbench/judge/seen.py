@@ -39,7 +39,7 @@ def is_stale(evidence: Evidence) -> bool:
 
 
 def _find_newest_valid(evidence: Evidence) -> PreviousRun | None:
-    found: tuple[PreviousRun, ...] = (*evidence.measurements, *evidence.history, *evidence.recalled)
+    found: tuple[PreviousRun, ...] = (*evidence.measurements, *evidence.excluded_by_since, *evidence.stored_runs)
     return max((one for one in found if one.valid and one.started is not None), key=start_seconds, default=None)
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import Acknowledgement, Change, DailyRuns, Noise
+from pytest_llmbench.core.models import Acknowledgement, DailyRuns, LevelChange, Noise
 from pytest_llmbench.judge import changes
 from pytest_llmbench.judge.acknowledged import describe_acknowledgement
 from pytest_llmbench.judge.changes import SMALLEST, LevelShift
@@ -30,7 +30,7 @@ def find_changes(
     *,
     coarse: float = 0.0,
     correlation: float = 0.0,
-) -> tuple[Change, ...]:
+) -> tuple[LevelChange, ...]:
     """Return the changes in the nights of one configuration, oldest first; where none to slower stands, the drift.
 
     `acknowledged` are those that cover the configuration. `coarse` is one printed unit of the times, as a fraction,
@@ -41,7 +41,7 @@ def find_changes(
     found = changes.find_level_shifts(values, noise, max(SMALLEST, coarse), correlation)
     series = _Series(nights, acknowledged, today)
     told = _make_changes("step", found, series)
-    anchored = max((one.night for one in told if one.acknowledged or one.difference < 0), default=0)
+    anchored = max((one.first_run for one in told if one.acknowledged or one.difference < 0), default=0)
     slow = find_slow_change(values[anchored:], noise, coarse, correlation)
     if slow is None or any(one.stands and not one.acknowledged and one.difference > 0 for one in told):
         return tuple(told)
@@ -56,17 +56,19 @@ class _Series(NamedTuple):
     today: date
 
 
-def _make_changes(kind: str, found: Sequence[LevelShift], series: _Series) -> list[Change]:
+def _make_changes(kind: str, found: Sequence[LevelShift], series: _Series) -> list[LevelChange]:
     entries = assign_acknowledgements(kind, found, *series)
     return [_make_change(kind, *one, series) for one in zip(found, compute_lasting(found), entries, strict=True)]
 
 
-def _make_change(kind: str, one: LevelShift, left: float, entry: Acknowledgement | None, series: _Series) -> Change:
+def _make_change(
+    kind: str, one: LevelShift, left: float, entry: Acknowledgement | None, series: _Series
+) -> LevelChange:
     nights = series.nights
     expired = entry is not None and series.today > entry.expires
-    change = Change(
+    change = LevelChange(
         kind=kind,
-        night=one.position,
+        first_run=one.position,
         started=nights[one.position].started,
         difference=math.expm1(one.difference),
         low=math.expm1(one.low),
@@ -100,7 +102,7 @@ def _find_difference(told: Sequence[Mapping[str, str]], name: str, position: int
     return None
 
 
-def _with_text(change: Change) -> Change:
+def _with_text(change: LevelChange) -> LevelChange:
     low, high = (formatting.format_difference(1 + bound).removesuffix(" %") for bound in (change.low, change.high))
     size = f"{formatting.format_difference(1 + change.difference)} ({low} to {high} %)"
     text = f"{size} {'since' if change.kind == 'step' else 'drifted since'} {change.started:%Y-%m-%d}"

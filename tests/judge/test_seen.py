@@ -55,9 +55,9 @@ def test_what_has_no_run_any_more_says_when_it_had_one_and_from_when_on_that_is_
     """A nightly folder holds tonight's runs only: what no longer starts is known from the history alone."""
     gone = StoredRun(NOW - timedelta(days=4), "7", "ff", BASELINE.window, {}, valid=True, statistic_seconds=7.4)
     seen = f"no run of this configuration; last valid run 4 nights ago ({gone.started:%Y-%m-%d %H:%M}, job 7)"
-    assert judge(evidence(recalled=(gone,))).text == seen
-    assert judge(evidence(recalled=(gone,), max_age=timedelta(days=5))).text == seen
-    assert judge(evidence(recalled=(gone,), max_age=timedelta(days=3))).text == f"stale: {seen}"
+    assert judge(evidence(stored_runs=(gone,))).text == seen
+    assert judge(evidence(stored_runs=(gone,), max_age=timedelta(days=5))).text == seen
+    assert judge(evidence(stored_runs=(gone,), max_age=timedelta(days=3))).text == f"stale: {seen}"
     assert judge(evidence(max_age=timedelta(days=3))).text == "no run of this configuration"
 
 
