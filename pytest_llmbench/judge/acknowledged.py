@@ -32,7 +32,8 @@ def select_covering(key: Key, entries: Sequence[Acknowledgement]) -> tuple[Ackno
 
 def describe_acknowledgement(entry: Acknowledgement) -> str:
     """Return `acknowledged: +6.0 % by NAME until 2026-01-31: REASON`."""
-    return f"acknowledged: {formatting.format_difference(1 + entry.fraction)} by {entry.by} until {entry.expires}: {entry.reason}"
+    size = formatting.format_difference(1 + entry.fraction)
+    return f"acknowledged: {size} by {entry.by} until {entry.expires}: {entry.reason}"
 
 
 def apply_acknowledgements(

@@ -117,7 +117,7 @@ def _note_hiccup(run: Measurement, slow: Sequence[int]) -> Note:
         number = run.window_steps[place] if run.window_steps else first + place
         line = f" (line {run.window_lines[place]})" if run.window_lines else ""
         steps.append(f"step {number}{line} took {run.window_seconds[place] / middle:.3g} x the median")
-    usual = _replace_steps(run, slow).statistic_seconds
+    usual = formatting.format_seconds(_replace_steps(run, slow).statistic_seconds)
     mean_of_all = f"the mean is {formatting.format_seconds(run.statistic_seconds)}"
-    text = f"{formatting.join_first(steps)}; {mean_of_all}, {formatting.format_seconds(usual)} with the next slowest in their place"
+    text = f"{formatting.join_first(steps)}; {mean_of_all}, {usual} with the next slowest in their place"
     return Note("hiccup", text, run.window_lines[slow[0]] if run.window_lines else 0)

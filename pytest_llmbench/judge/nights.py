@@ -19,7 +19,7 @@ PreviousRun = Measurement | StoredRun
 """A run that stands for an earlier night: one that was found, or one that only the history knows."""
 
 ADJACENT = timedelta(days=4)
-"""DailyRuns this near to each other are running: a weekend may lie between them."""
+"""Nights this near to each other are running: a weekend may lie between them."""
 
 _BEGUN: Callable[[PreviousRun], datetime] = attrgetter("started")  # of those that have one
 

@@ -119,7 +119,8 @@ def _count_steps(window: WindowColumns, position: int) -> int:
 def _describe_periodic(window: WindowColumns, slow: Flags, regular: range) -> str:
     excess = median(window.seconds[regular.start :: regular.step]) / median(window.seconds[~slow]) - 1
     which = _list_parts(window, [range(position, position + 1) for position in regular])
-    return f"every {formatting.format_ordinal(regular.step)} step slow, {format_percent(excess)} above the others ({which})"
+    each = formatting.format_ordinal(regular.step)
+    return f"every {each} step slow, {format_percent(excess)} above the others ({which})"
 
 
 def _describe_stretch(window: WindowColumns, stretch: range) -> str:

@@ -85,7 +85,7 @@ def compare_environments(daily_runs: DailyRuns, position: int) -> tuple[tuple[st
     """Return what differs around a change whose first night is at `position`: name, value before, value after.
 
     A value counts that is the same on three nights before and on three after, so that what differs every night is not
-    blamed; noise may have put the change a night too early or too late. DailyRuns that do not tell a name are passed over.
+    blamed; noise may have put the change a night too early or too late. Nights that do not tell it are passed over.
     """
     environments = [run.environment for run in daily_runs]
     names = dict.fromkeys(name for environment in environments for name in environment)
