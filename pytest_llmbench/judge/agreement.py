@@ -10,7 +10,7 @@ import numpy as np
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import Baseline, Estimate, Evidence, Measurement
-from pytest_llmbench.core.robust import HICCUP, mean, trimmed_mean, winsorised
+from pytest_llmbench.core.robust import HICCUP, mean, trimmed_mean, winsorise
 from pytest_llmbench.judge.margin import EQUAL, Answer
 
 if TYPE_CHECKING:
@@ -22,18 +22,18 @@ STALLS = 1.25
 """What slow steps may add to a mean: more in a baseline excuses nothing, and more in a run is no hiccup."""
 
 
-def doubt(told: Answer, tonight: Sequence[Measurement], evidence: Evidence) -> str:
+def find_doubt(told: Answer, tonight: Sequence[Measurement], evidence: Evidence) -> str:
     """Return why an answer is not shared by the other statistic; empty where it is."""
     trimmed = evidence.baseline.window.statistic == "trimmed_mean"
     name, statistic = ("mean", mean) if trimmed else ("20 % trimmed mean", trimmed_mean)
-    expected = _expected(evidence.baseline, trimmed=not trimmed)
-    difference = _difference(tonight, statistic, expected)
+    expected = _expect_seconds(evidence.baseline, trimmed=not trimmed)
+    difference = _average_difference(tonight, statistic, expected)
     beyond = difference > math.log(evidence.tolerance.factor) + EQUAL
     if beyond is (told is Answer.BEYOND):
         return ""
     side = "beyond" if beyond else "within"
-    slower = formatting.difference(math.exp(difference))
-    return f"the {name} is {side} the bound ({slower} against {formatting.seconds(expected)}): few steps decide"
+    slower = formatting.format_difference(math.exp(difference))
+    return f"the {name} is {side} the bound ({slower} against {formatting.format_seconds(expected)}): few steps decide"
 
 
 def meets_point(tonight: Sequence[Measurement], evidence: Evidence, found: Estimate) -> bool:
@@ -42,42 +42,44 @@ def meets_point(tonight: Sequence[Measurement], evidence: Evidence, found: Estim
     A trimmed mean alone would pass a run in which every sixth step stalls: there the mean has to meet it too, with the
     slowest steps (5 %, a hiccup) set to the next slowest, and without that by no more than a quarter.
     """
-    meets = found.difference <= found.margin + EQUAL and not too_coarse(tonight, evidence)
+    meets = found.difference <= found.margin + EQUAL and not explain_coarseness(tonight, evidence)
     if not meets or evidence.baseline.window.statistic == "mean":
         return meets
-    expected = _expected(evidence.baseline, trimmed=False)
+    expected = _expect_seconds(evidence.baseline, trimmed=False)
     averaged = max(run.moving_mean for run in tonight)
-    usual = _difference(tonight, lambda window, steps: _mean_without_hiccup(window, steps, averaged), expected)
-    return usual <= found.margin + EQUAL and _difference(tonight, mean, expected) <= found.margin + math.log(STALLS)
+    usual = _average_difference(tonight, lambda window, steps: _mean_without_hiccup(window, steps, averaged), expected)
+    return usual <= found.margin + EQUAL and _average_difference(tonight, mean, expected) <= found.margin + math.log(
+        STALLS
+    )
 
 
-def too_coarse(tonight: Sequence[Measurement], evidence: Evidence) -> str:
+def explain_coarseness(tonight: Sequence[Measurement], evidence: Evidence) -> str:
     """Return that a run may be beyond the bound and print the same times, as a rate of one or two digits does."""
     for run in tonight:
-        seconds, slowest = run.statistic_seconds or math.nan, _slowest(run, evidence)
+        seconds, slowest = run.statistic_seconds or math.nan, _find_slowest(run, evidence)
         if slowest > evidence.baseline.step_seconds * evidence.tolerance.factor * (1 + EQUAL):
-            shown = formatting.seconds(seconds), formatting.seconds(slowest)
+            shown = formatting.format_seconds(seconds), formatting.format_seconds(slowest)
             return f"printed too coarsely: {shown[0]} may be up to {shown[1]}, which no repeat would show"
     return ""
 
 
-def _slowest(run: Measurement, evidence: Evidence) -> float:
+def _find_slowest(run: Measurement, evidence: Evidence) -> float:
     """Return the slowest statistic that is printed as that of a run, where one printed unit is more than the margin.
 
     Steps that differ by as much are rounded up as often as down.
     """
     half, seconds = run.resolution_seconds / 2, run.statistic_seconds or math.nan
-    spread = float(np.std(winsorised(np.array(run.window_seconds))))
+    spread = float(np.std(winsorise(np.array(run.window_seconds))))
     fine = 2 * half <= seconds * (evidence.tolerance.factor - 1) or spread >= half
     return math.nan if fine else seconds + half
 
 
-def _difference(tonight: Sequence[Measurement], statistic: Statistic, expected: float) -> float:
+def _average_difference(tonight: Sequence[Measurement], statistic: Statistic, expected: float) -> float:
     windows = [(np.array(run.window_seconds), run.mean_of) for run in tonight]
     return sum(math.log(statistic(window, steps) / expected) for window, steps in windows) / len(windows)
 
 
-def _expected(baseline: Baseline, *, trimmed: bool) -> float:
+def _expect_seconds(baseline: Baseline, *, trimmed: bool) -> float:
     """Return the baseline's value of a statistic; a document prints only one."""
     recording = baseline.recording
     if recording is None:

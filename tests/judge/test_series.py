@@ -9,10 +9,10 @@ from datetime import UTC, date, datetime, timedelta
 import numpy as np
 import pytest
 
-from pytest_llmbench.core.models import Acknowledgement, Change, Night, Noise
-from pytest_llmbench.judge.changes import Step
-from pytest_llmbench.judge.coverage import covered
-from pytest_llmbench.judge.series import changes_of, environment
+from pytest_llmbench.core.models import Acknowledgement, DailyRun, LevelChange, Noise
+from pytest_llmbench.judge.changes import LevelShift
+from pytest_llmbench.judge.coverage import assign_acknowledgements
+from pytest_llmbench.judge.series import compare_environments, find_changes
 
 KNOWN = Noise(0.01, 100.0, "nights", measured=True)
 BEGAN = datetime(2025, 9, 1, 2, tzinfo=UTC)
@@ -21,13 +21,13 @@ TODAY = date(2025, 11, 20)
 OLD, NEW = {"driver": "550.54", "container": "25.04"}, {"driver": "555.42", "container": "25.04"}
 
 
-def nights(*levels: tuple[float, int], seed: int = 2) -> list[Night]:
+def nights(*levels: tuple[float, int], seed: int = 2) -> list[DailyRun]:
     """Return nights at these levels (factor, number of nights); the driver is a new one from the second level on."""
     factors = [factor for factor, count in levels for _ in range(count)]
     first = levels[0][1]
     noise = 0.01 * np.random.default_rng(seed).standard_normal(len(factors))
     return [
-        Night(BEGAN + timedelta(days=day), 7.0 * factor * math.exp(wobble), OLD if day < first else NEW)
+        DailyRun(BEGAN + timedelta(days=day), 7.0 * factor * math.exp(wobble), OLD if day < first else NEW)
         for day, (factor, wobble) in enumerate(zip(factors, noise.tolist(), strict=True))
     ]
 
@@ -36,13 +36,13 @@ def accepted(fraction: float = 0.06, since: date = CHANGED, expires: date = date
     return Acknowledgement("*", fraction, since, expires, "the security fix", "A. Person", "acknowledged.yaml:3")
 
 
-def told(series: Sequence[Night], *entries: Acknowledgement, coarse: float = 0.0) -> tuple[Change, ...]:
-    return changes_of(series, KNOWN, entries, TODAY, coarse=coarse)
+def told(series: Sequence[DailyRun], *entries: Acknowledgement, coarse: float = 0.0) -> tuple[LevelChange, ...]:
+    return find_changes(series, KNOWN, entries, TODAY, coarse=coarse)
 
 
 def test_a_change_says_when_how_much_and_what_differs() -> None:
     (change,) = told(nights((1.0, 40), (1.06, 20)))
-    assert (change.kind, change.night, change.started.date()) == ("step", 40, CHANGED)
+    assert (change.kind, change.first_run, change.started.date()) == ("step", 40, CHANGED)
     assert change.low < 0.06 < change.high
     assert change.environment == (("driver", "550.54", "555.42"),)
     assert change.text.startswith("+6.2 % (+5.7 to +6.8 %)")
@@ -52,7 +52,7 @@ def test_a_change_says_when_how_much_and_what_differs() -> None:
 
 
 def test_what_does_not_differ_is_said() -> None:
-    series = [Night(one.started, one.statistic_seconds) for one in nights((1.0, 40), (1.06, 20))]
+    series = [DailyRun(one.started, one.statistic_seconds) for one in nights((1.0, 40), (1.06, 20))]
     (change,) = told(series)
     assert change.environment == ()
     assert change.text.endswith("nothing known differs")
@@ -83,10 +83,10 @@ STEPS = [(0, 40), (0.04, 4), (0.08, 20)]
 """Logarithms, number of nights: two changes of 4 % within a week."""
 
 
-def exact(levels: Sequence[tuple[float, int]]) -> list[Night]:
+def exact(levels: Sequence[tuple[float, int]]) -> list[DailyRun]:
     """Return nights at these levels (logarithms), with a spread of 0.1 %."""
     return [
-        Night(one.started, 7.0 * math.exp(math.log(one.statistic_seconds / 7.0) / 10))
+        DailyRun(one.started, 7.0 * math.exp(math.log(one.statistic_seconds / 7.0) / 10))
         for one in nights(*((math.exp(10 * level), count) for level, count in levels))
     ]
 
@@ -94,7 +94,7 @@ def exact(levels: Sequence[tuple[float, int]]) -> list[Night]:
 def names(*entries: Acknowledgement, levels: Sequence[tuple[float, int]] = STEPS) -> list[Acknowledgement | None]:
     """Return what covers each change of a series whose noise is 0.1 %."""
     noise = Noise(0.001, 100.0, "nights", measured=True)
-    return [one.acknowledged or one.expired for one in changes_of(exact(levels), noise, entries, TODAY)]
+    return [one.acknowledged or one.expired for one in find_changes(exact(levels), noise, entries, TODAY)]
 
 
 @pytest.mark.parametrize(("difference", "covers"), [(0.05, True), (0.07, True), (0.09, False)])
@@ -103,9 +103,9 @@ def test_a_change_of_uncertain_size_is_covered_by_no_much_smaller_one(
     kind: str, difference: float, covers: bool
 ) -> None:
     """A drift that a later change was taken for has an interval in which both fit."""
-    found = Step(40, 0, 60, difference, 0.02, 2 * difference - 0.02)
+    found = LevelShift(40, 0, 60, difference, 0.02, 2 * difference - 0.02)
     entry = accepted(0.049)
-    assert covered(kind, [found], nights((1.0, 60)), [entry], TODAY) == [entry if covers else None]
+    assert assign_acknowledgements(kind, [found], nights((1.0, 60)), [entry], TODAY) == [entry if covers else None]
 
 
 def test_one_acknowledgement_does_not_cover_a_second_change_of_its_size() -> None:
@@ -170,13 +170,13 @@ def test_a_change_of_no_more_than_a_printed_unit_is_none() -> None:
 @pytest.mark.parametrize("late", [-1, 0, 1])
 def test_noise_may_have_put_a_change_a_night_too_early_or_too_late(late: int) -> None:
     series = nights((1.0, 40), (1.06, 20))
-    assert environment(series, 40 + late) == (("driver", "550.54", "555.42"),)
+    assert compare_environments(series, 40 + late) == (("driver", "550.54", "555.42"),)
 
 
 def test_of_a_commit_as_much_is_told_as_finds_it() -> None:
     old, new = "0123456789ab" + "c" * 28, "fedcba987654" + "3" * 28
     series = [
-        Night(one.started, one.statistic_seconds, {"commit": old if day < 40 else new})
+        DailyRun(one.started, one.statistic_seconds, {"commit": old if day < 40 else new})
         for day, one in enumerate(nights((1.0, 40), (1.06, 20)))
     ]
     (change,) = told(series)
@@ -186,7 +186,7 @@ def test_of_a_commit_as_much_is_told_as_finds_it() -> None:
 
 def test_what_differs_every_night_is_not_blamed_and_gaps_are_passed_over() -> None:
     series = [
-        Night(one.started, one.statistic_seconds, {"node": f"n{day}", **(one.environment if day % 2 else {})})
+        DailyRun(one.started, one.statistic_seconds, {"node": f"n{day}", **(one.environment if day % 2 else {})})
         for day, one in enumerate(nights((1.0, 40), (1.06, 20)))
     ]
-    assert environment(series, 40) == (("driver", "550.54", "555.42"),)
+    assert compare_environments(series, 40) == (("driver", "550.54", "555.42"),)

@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from outcomes import check
 
-from pytest_llmbench.core.models import Case, Note, Outcome, Problem, Reason, Status, Stray
-from pytest_llmbench.core.models.jobs import Launched, Purpose
+from pytest_llmbench.core.models import Case, Note, Outcome, Problem, Reason, Status, UnmatchedRun
+from pytest_llmbench.core.models.jobs import LaunchedJob, Purpose
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.measure.measurement import measure
 from pytest_llmbench.report.explain import explain
@@ -42,7 +42,7 @@ def missing() -> dict[str, Any]:
 
 def stray(identifier: str = "run_7", text: str = "no baseline of release 26.01") -> dict[str, Any]:
     """Return the dictionary of a run that matches nothing."""
-    return describe_stray(Stray(identifier, Reason.UNMATCHED, text, Path("/runs/log_7.out")), DIRECTORY)
+    return describe_stray(UnmatchedRun(identifier, Reason.UNMATCHED, text, Path("/runs/log_7.out")), DIRECTORY)
 
 
 def parsed(*described: dict[str, Any]) -> ElementTree.Element:
@@ -225,8 +225,8 @@ def rich() -> dict[str, Any]:
     judgement = judge(evidence(measurement(problems=problems, notes=notes)))
     other = judge(evidence(measurement(7.1)))
     jobs = (
-        Launched("12", Purpose.MEASURE, 1, 1, "NODE_FAIL", ("n1",)),
-        Launched("14", Purpose.MEASURE, 2, 1, "", ("n2",)),
+        LaunchedJob("12", Purpose.MEASURE, 1, 1, "NODE_FAIL", ("n1",)),
+        LaunchedJob("14", Purpose.MEASURE, 2, 1, "", ("n2",)),
     )
     outcome = Outcome(Case("a", KEY), Status.FAILED, judgement, (other,), "context", jobs=jobs, nodes="slow nodes")
     return (

@@ -122,9 +122,9 @@ def _write_draft(path: Path, text: str, *, force: bool) -> WrittenDraft:
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
         raise BaselineError(f"{path}: {why or error}, expected a place that can be written") from error
-    return (
-        WrittenDraft(path, "created") if before is None else WrittenDraft(path, "replaced", _diff(path, before, text))
-    )
+    if before is None:
+        return WrittenDraft(path, DraftFate.CREATED)
+    return WrittenDraft(path, DraftFate.REPLACED, _diff(path, before, text))
 
 
 def _diff(path: Path, before: str, after: str) -> str:
@@ -135,8 +135,8 @@ def _diff(path: Path, before: str, after: str) -> str:
 def format_report(imported: ImportedDocument, written: Sequence[WrittenDraft]) -> Iterator[str]:
     """Yield what was read, what became of the files, what is to be filled in, and every cell that was not read."""
     for draft in imported.drafts:
-        configurations = formatting.counted(draft.configurations, "configuration")
-        yield f"{draft.recipe} {draft.release}: {configurations}, {formatting.counted(draft.cells, 'cell')}"
+        configurations = formatting.count_noun(draft.configurations, "configuration")
+        yield f"{draft.recipe} {draft.release}: {configurations}, {formatting.count_noun(draft.cells, 'cell')}"
     for file in written:
         outcome = "is another file and was kept; --force replaces it" if file.fate == DraftFate.KEPT else file.fate
         yield from filter(None, (file.difference, f"{file.path}: {outcome}"))
@@ -148,7 +148,7 @@ def format_report(imported: ImportedDocument, written: Sequence[WrittenDraft]) -
         grouped.setdefault((cell.line, cell.reason), []).append(repr(cell.text))
     for (line, reason), texts in grouped.items():
         yield from _wrap(f"not read, line {line} of {imported.document}: {', '.join(texts)}: {reason}")
-    yield f"{formatting.counted(len(imported.unread), 'cell')} not read"
+    yield f"{formatting.count_noun(len(imported.unread), 'cell')} not read"
 
 
 def _wrap(text: str) -> list[str]:

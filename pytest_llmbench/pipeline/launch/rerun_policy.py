@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models import JUDGED, Case, Judgement, Key, Reason, Run, Verdict
-from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobSpec, Launched, Phase, Purpose
-from pytest_llmbench.pipeline.results import Result
+from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobSpec, LaunchedJob, Phase, Purpose
+from pytest_llmbench.pipeline.results import ConfigurationResult
 
 if TYPE_CHECKING:
     from pytest_llmbench.launch.follow.engine import Next
@@ -36,9 +36,9 @@ class Judges:
     `files` that a job leaves besides its log, `ending` for whose failure its log says the end was, in words."""
 
     find: Callable[[Job], Run | None]
-    judge: Callable[[Key, Sequence[Run]], Result]
+    judge: Callable[[Key, Sequence[Run]], ConfigurationResult]
     invalid: Callable[[Key, Reason, str, Run | None], Judgement]
-    nodes: Callable[[Result, Mapping[str, tuple[str, ...]]], tuple[str, tuple[str, ...]]]
+    nodes: Callable[[ConfigurationResult, Mapping[str, tuple[str, ...]]], tuple[str, tuple[str, ...]]]
     files: Callable[[Job], tuple[Path, ...]]
     ending: Callable[[Job, Run], tuple[Blame, str]]
 
@@ -57,7 +57,7 @@ class Course:
     files: list[Path] = field(default_factory=list)
     told: str = ""
     profiled: bool = False
-    result: Result | None = None
+    result: ConfigurationResult | None = None
 
 
 class Sequences:
@@ -148,7 +148,7 @@ class Sequences:
             return (Reason.NEVER_STARTED if never else reason), end.text
         if run is None:
             reason = Reason.JOB_LOST if _purged(job) else Reason.LOG_MISSING
-            places = formatting.listed([str(place) for place in (job.log_folder, *job.spec.log_folders) if place])
+            places = formatting.join_first([str(place) for place in (job.log_folder, *job.spec.log_folders) if place])
             return reason, f"job {job.job_id} left no log of its own under {places or job.spec.directory}"
         key = run.identity.key
         if key != job.spec.key:
@@ -161,7 +161,9 @@ class Sequences:
         key = course.spec.key
         if not course.runs or course.spec.purpose is not Purpose.MEASURE:
             judgement = next(iter(course.failures.values()), None)
-            course.result = self._done(course) if judgement is None else Result(Case(key.id, key), judgement)
+            course.result = (
+                self._done(course) if judgement is None else ConfigurationResult(Case(key.id, key), judgement)
+            )
             return []
         runs = [course.runs[repeat] for repeat in sorted(course.runs, reverse=True)]
         result = self._judges.judge(key, runs)
@@ -172,7 +174,7 @@ class Sequences:
         course.result = _with_failures(result, course.failures)
         return self._profiling(course)
 
-    def _done(self, course: Course) -> Result:
+    def _done(self, course: Course) -> ConfigurationResult:
         """Return the result of a job that was not to be judged: it did what it was for, or it is invalid."""
         key, run = course.spec.key, next(iter(course.runs.values()))
         proof = _proof(course.spec.purpose, course.files, run)
@@ -184,9 +186,9 @@ class Sequences:
             found = dataclasses.replace(run.found, saves="it was launched to save one")
             run = dataclasses.replace(run, found=found)
         judgement = self._judges.invalid(key, reason, text, run)
-        return Result(Case(key.id, key), judgement, done=text if proof else "")
+        return ConfigurationResult(Case(key.id, key), judgement, done=text if proof else "")
 
-    def _repeats(self, course: Course, result: Result) -> list[Next]:
+    def _repeats(self, course: Course, result: ConfigurationResult) -> list[Next]:
         from pytest_llmbench.launch.follow.engine import Next
 
         done = len(course.runs) + len(course.failures)
@@ -202,7 +204,7 @@ class Sequences:
         spec = course.spec if anywhere else _avoiding(course.spec, used)
         return [Next(spec, 1, repeat) for repeat in wanted]
 
-    def _runs(self, course: Course, result: Result) -> int:
+    def _runs(self, course: Course, result: ConfigurationResult) -> int:
         """Return how many runs a configuration is to have in all, by what its first one says."""
         verdict = result.judgement.verdict
         if self._always:
@@ -230,11 +232,11 @@ class Sequences:
         course.told = _joined(course.told, "not profiled: the limit of GPU-hours is reached")
         return []
 
-    def results(self) -> dict[Key, Result]:
+    def results(self) -> dict[Key, ConfigurationResult]:
         """Return the verdicts with the jobs behind them; a course that was cut short has none."""
         return {course.spec.key: self._result(course) for course in self.courses.values() if course.result is not None}
 
-    def _result(self, course: Course) -> Result:
+    def _result(self, course: Course) -> ConfigurationResult:
         result = course.result
         if result is None:
             raise ValueError(f"{course.spec.case_id} has not ended")
@@ -252,10 +254,10 @@ def _proof(purpose: Purpose, files: Sequence[Path], run: Run) -> str:
         line = max(log.nccl_line for log in logs)
         return f"the trace begins in line {line} of the log" if line else ""
     noun = "checkpoint" if purpose is Purpose.SAVE_CHECKPOINT else "file"
-    return f"left {formatting.counted(len(files), noun)}" if files else ""
+    return f"left {formatting.count_noun(len(files), noun)}" if files else ""
 
 
-def _over_budget(result: Result) -> bool:
+def _over_budget(result: ConfigurationResult) -> bool:
     """Whether a checkpoint took too long, of which neither a repeat nor a profile of the steps tells more."""
     return result.judgement.reason is Reason.OVER_BUDGET
 
@@ -285,7 +287,7 @@ def _dated(run: Run, job: Job) -> Run:
     return dataclasses.replace(run, started=started, started_from=f"job {job.job_id}")
 
 
-def _with_failures(result: Result, failures: Mapping[int, Judgement]) -> Result:
+def _with_failures(result: ConfigurationResult, failures: Mapping[int, Judgement]) -> ConfigurationResult:
     """Return a result that is red where a repeat failed: what failed counts, too. An inconclusive one can be green."""
     if not failures or result.judgement.verdict in (Verdict.REGRESSION, Verdict.INVALID):
         return result
@@ -295,9 +297,9 @@ def _with_failures(result: Result, failures: Mapping[int, Judgement]) -> Result:
     return dataclasses.replace(result, judgement=judgement)
 
 
-def _launched(course: Course, job: Job, end: JobEnd, result: Result) -> Launched:
+def _launched(course: Course, job: Job, end: JobEnd, result: ConfigurationResult) -> LaunchedJob:
     seconds = {one.run.found.job_id: one.statistic_seconds for one in result.judgement.runs}
-    return Launched(
+    return LaunchedJob(
         job_id=job.job_id,
         purpose=job.spec.purpose,
         attempt=job.attempt,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_llmbench.core.robust import TRIMMED, median, winsorised
-from pytest_llmbench.judge.margin import probability
+from pytest_llmbench.core.robust import TRIMMED, median, winsorise
+from pytest_llmbench.judge.margin import compute_probability
 from pytest_llmbench.judge.sample import LARGEST_CORRELATION
 
 if TYPE_CHECKING:
@@ -42,14 +42,14 @@ class WarmUp:
 
 
 @dataclass(frozen=True, slots=True)
-class Drift:
+class Slope:
     """The change from the first to the last step, as a fraction of the median, and its two-sided p-value."""
 
     change: float
     p: float
 
 
-def warm_up(seconds: Floats, moving_mean: int = 1, resolution: float = 0.0) -> WarmUp | None:
+def find_warm_up(seconds: Floats, moving_mean: int = 1, resolution: float = 0.0) -> WarmUp | None:
     """Return by how much the first third of step times, shape (n,), is slower than the rest.
 
     None: it is not, or by no more than 1 % and a unit in the last place, or by no more than chance makes (one-sided,
@@ -57,7 +57,7 @@ def warm_up(seconds: Floats, moving_mean: int = 1, resolution: float = 0.0) -> W
     error is that of the rest alone, less its decline: what a warm-up leaves there would hide it. Steps that are slow at
     first for another reason look the same.
     """
-    points, block = condensed(seconds)
+    points, block = condense(seconds)
     third = len(points) // 3
     if len(points) < FEWEST:
         return None
@@ -66,51 +66,51 @@ def warm_up(seconds: Floats, moving_mean: int = 1, resolution: float = 0.0) -> W
     excess = median(first) / level - 1
     if not excess > SMALLEST_CHANGE + resolution / level:
         return None
-    residuals = _centred(winsorised(_without_decline(rest)))
+    residuals = _centre(winsorise(_remove_decline(rest)))
     spread = math.sqrt(float(residuals @ residuals) / (len(rest) - 1)) / (1 - 2 * TRIMMED) / level
-    inflation = max(_inflation(residuals), moving_mean / block)
+    inflation = max(_inflate(residuals), moving_mean / block)
     z = excess / (spread * math.sqrt(inflation * (1 / third + 1 / len(rest)))) if spread > 0 else math.inf
     freedom = len(rest) - 2 * int(TRIMMED * len(rest)) - 1
-    return WarmUp(third * block, excess, z) if probability(z, freedom) < LEVEL else None
+    return WarmUp(third * block, excess, z) if compute_probability(z, freedom) < LEVEL else None
 
 
-def drift(seconds: Floats, moving_mean: int = 1) -> Drift | None:
+def find_slope(seconds: Floats, moving_mean: int = 1) -> Slope | None:
     """Return the drift of step times, shape (n,), by the Theil-Sen slope and Kendall's test.
 
     None: no more than 1 % of the median, or no more than chance makes (two-sided, 1 %), or n < 9. The variance of S is
     inflated for the correlation of neighbours (Hamed and Rao, Journal of Hydrology 204, 1998), here by the sum of an
     AR(1) process, (1 + r) / (1 - r): single correlations of a few dozen steps say too little.
     """
-    points, block = condensed(seconds)
+    points, block = condense(seconds)
     if len(points) < FEWEST:
         return None
     slope = theil_sen(points)
     change = slope * (len(points) - 1) / median(points)
     if not abs(change) > SMALLEST_CHANGE:
         return None
-    residuals = _centred(winsorised(points - slope * np.arange(len(points))))
-    inflation = max(_inflation(residuals), moving_mean / block)
+    residuals = _centre(winsorise(points - slope * np.arange(len(points))))
+    inflation = max(_inflate(residuals), moving_mean / block)
     score, variance = kendall(points)
     p = math.erfc(abs(score) / math.sqrt(2 * variance * inflation))
-    return Drift(change, p) if p < LEVEL else None
+    return Slope(change, p) if p < LEVEL else None
 
 
 def theil_sen(values: Floats) -> float:
     """Return the median slope, per position, of all pairs of values of shape (n,), n > 1."""
-    earlier, later = _pairs(len(values))
+    earlier, later = _list_pairs(len(values))
     return median((values[later] - values[earlier]) / (later - earlier))
 
 
 def kendall(values: Floats) -> tuple[float, float]:
     """Return Kendall's S of values of shape (n,), n > 1, and its variance for independent ones, corrected for ties."""
     count = len(values)
-    earlier, later = _pairs(count)
+    earlier, later = _list_pairs(count)
     score = float(np.sum(np.sign(values[later] - values[earlier])))
     tied = sum(tie * (tie - 1) * (2 * tie + 5) for tie in Counter(values.tolist()).values())
     return score, (count * (count - 1) * (2 * count + 5) - tied) / 18
 
 
-def condensed(seconds: Floats) -> tuple[Floats, int]:
+def condense(seconds: Floats) -> tuple[Floats, int]:
     """Return step times of shape (n,) as at most 100 medians of consecutive blocks, and the number of steps in each.
 
     The last block reaches back where n is no multiple.
@@ -124,24 +124,24 @@ def condensed(seconds: Floats) -> tuple[Floats, int]:
 
 
 @functools.lru_cache(maxsize=8)
-def _pairs(count: int) -> tuple[Integers, Integers]:
+def _list_pairs(count: int) -> tuple[Integers, Integers]:
     """Return the two positions of each pair, earlier and later."""
     earlier, later = np.triu_indices(count, 1)
     return earlier, later
 
 
-def _without_decline(values: Floats) -> Floats:
+def _remove_decline(values: Floats) -> Floats:
     """Return the values less the straight line through them, if it falls; outliers are drawn in for the line."""
     position = np.arange(len(values)) - (len(values) - 1) / 2
-    slope = float(winsorised(values) @ position) / float(position @ position)
+    slope = float(winsorise(values) @ position) / float(position @ position)
     return values - min(slope, 0.0) * position
 
 
-def _centred(values: Floats) -> Floats:
+def _centre(values: Floats) -> Floats:
     return values - float(values.sum()) / len(values)
 
 
-def _inflation(residuals: Floats) -> float:
+def _inflate(residuals: Floats) -> float:
     """Return how many correlated values, centred, say as much of their mean as one independent: (1 + r) / (1 - r).
 
     r is the lag-1 correlation, corrected for its bias where a level and a slope were fitted, (n r + 2) / (n - 5), and

@@ -10,9 +10,9 @@ import numpy as np
 
 from pytest_llmbench.core.models import Noise
 from pytest_llmbench.core.robust import median
-from pytest_llmbench.judge.changes import REACH, RUNNING, Step, drawn_in, error_of_one
-from pytest_llmbench.judge.correlation import hidden
-from pytest_llmbench.judge.margin import quantile
+from pytest_llmbench.judge.changes import REACH, RUNNING, LevelShift, draw_in, estimate_error
+from pytest_llmbench.judge.correlation import compute_hidden_spread
+from pytest_llmbench.judge.margin import compute_quantile
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats
@@ -31,9 +31,9 @@ SMALLEST = 0.01
 """A smaller drift, as a logarithm, is not worth a message: nothing is known of one night's cause."""
 
 
-def drift(
+def find_slow_change(
     values: Sequence[float] | Floats, noise: Noise, smallest: float = 0.0, correlation: float = 0.0
-) -> Step | None:
+) -> LevelShift | None:
     """Return the drift in which a series stands tonight, one log step time a night, oldest first; slower is positive.
 
     Two cumulative sums against the first 20 nights (Page, Biometrika 41, 1954), of nights in units of sigma that are
@@ -44,22 +44,22 @@ def drift(
     series = np.array(values, dtype=float)
     if len(series) < ANCHOR + RUNNING or not noise.measured or not np.isfinite(series).all():
         return None
-    sigma = noise.sigma * hidden(correlation)
-    drawn = drawn_in(series, sigma)
+    sigma = noise.sigma * compute_hidden_spread(correlation)
+    drawn = draw_in(series, sigma)
     anchor = float(np.mean(drawn[:ANCHOR]))
     difference = median(series[-RUNNING:]) - anchor
     if abs(difference) < max(SMALLEST, smallest):
         return None
-    error = error_of_one([drawn], sigma) * math.sqrt((1 + correlation) / (1 - correlation))
+    error = estimate_error([drawn], sigma) * math.sqrt((1 + correlation) / (1 - correlation))
     units = np.clip((drawn[ANCHOR:] - anchor) / error, -REACH, REACH)
-    began = _began(units if difference > 0 else -units)
+    began = _find_beginning(units if difference > 0 else -units)
     if began is None:
         return None
-    half = quantile(0.975, noise.degrees_of_freedom) * error * _spread()
-    return Step(ANCHOR + began, 0, len(series), difference, difference - half, difference + half)
+    half = compute_quantile(0.975, noise.degrees_of_freedom) * error * _compute_error()
+    return LevelShift(ANCHOR + began, 0, len(series), difference, difference - half, difference + half)
 
 
-def _began(units: Floats) -> int | None:
+def _find_beginning(units: Floats) -> int | None:
     """Return since which night, counted from the anchor's last, the sum has grown; None while it is below the limit.
 
     It is kept below twice the limit, so that it comes down again when a long drift was put right.
@@ -71,6 +71,6 @@ def _began(units: Floats) -> int | None:
     return began if total > LIMIT else None
 
 
-def _spread() -> float:
+def _compute_error() -> float:
     """Return the standard error, in sigma, of a median of seven nights against a mean of twenty."""
     return math.sqrt(math.pi / 2 / RUNNING + 1 / ANCHOR)

@@ -11,7 +11,7 @@ import pytest
 from builders import BASELINE, HISTORY, KEY, NOW, at, evidence, measurement, nights, run
 
 from pytest_llmbench.core.models import (
-    Accepted,
+    AcceptedValue,
     Acknowledgement,
     Baseline,
     Case,
@@ -23,17 +23,17 @@ from pytest_llmbench.core.models import (
     Verdict,
     Window,
 )
-from pytest_llmbench.judge.acknowledged import moved as acknowledged
-from pytest_llmbench.judge.consequence import consequence
+from pytest_llmbench.judge.acknowledged import apply_acknowledgements as acknowledged
+from pytest_llmbench.judge.consequence import decide_status
 from pytest_llmbench.judge.decide import judge, judge_alone
 from pytest_llmbench.report.explain import explain
 from pytest_llmbench.report.outcome import describe
 from pytest_llmbench.report.terminal import summary
 
-FIRST = Accepted("2025-01-20", 7.325, "alice on login1")
+FIRST = AcceptedValue("2025-01-20", 7.325, "alice on login1")
 
 
-def recorded(seconds: float, *earlier: Accepted, reason: str = "") -> Baseline:
+def recorded(seconds: float, *earlier: AcceptedValue, reason: str = "") -> Baseline:
     recording = Recording(
         "2025-11-01", 1, seconds, seconds, 0.01, (seconds,), ("0" * 64,), reason=reason, earlier=earlier
     )
@@ -115,7 +115,7 @@ def test_no_night_is_green_that_the_first_value_would_not_let_pass(night: float,
     history = nights(*(7.325 * (1 + cv * sign) for sign in (1, -1, 0.3, -0.6, 1.2, -1.1, 0.4, -0.2, 0.8, -0.9)))
     found = evidence(measurement(7.325 * night), history=history, baseline=recorded(7.325 * recorded_at, FIRST))
     judgement = judge(found)
-    green = consequence(judgement, required=False) is Status.PASSED
+    green = decide_status(judgement, required=False) is Status.PASSED
     assert not (green and night > 1.05)
     assert green or night > 1.05
     assert judgement.meets_point is (night <= 1.05)
@@ -140,7 +140,7 @@ def test_a_run_that_cannot_say_how_slow_it_is_meets_no_rule_beyond_the_first_val
     slow = measurement(7.325 * 1.055, window_seconds=window, baseline=crept)
     judgement = judge(evidence(slow, history=HISTORY, baseline=crept))
     assert judgement.reason is Reason.FEW_STEPS_DECIDE
-    assert consequence(judgement, required=False) is Status.FAILED
+    assert decide_status(judgement, required=False) is Status.FAILED
 
 
 def test_launched_runs_of_two_states_each_meet_the_first_value_or_none_does() -> None:
