@@ -216,11 +216,11 @@ def _against(
         now=now,
         prior=assume_noise(settings.assumed_cv),
         max_age=settings.max_age,
-        history=tuple(one for one in measurements if _is_before(one.run, settings)),
+        excluded_by_since=tuple(one for one in measurements if _is_before(one.run, settings)),
         repeat_window=settings.repeat_window,
         assumed_cv=settings.assumed_cv,
         drift_budget=drift_budget_of(settings, baseline),
-        recalled=Recalled([one for one in recalled if one.window == baseline.window]),
+        stored_runs=Recalled([one for one in recalled if one.window == baseline.window]),
     )
 
 
@@ -229,7 +229,7 @@ def _with_past(
 ) -> tuple[tuple[tuple[Measurement, ...], ...], list[StoredRun]]:
     """Return the runs with the commit of the first session that judged each, which no log has and the history knows;
     and the valid runs that only the history knows."""
-    here = frozenset(mark for one in of_key[0] for mark in one.run.marks)
+    here = frozenset(mark for one in of_key[0] for mark in one.run.same_run_keys)
     jobs = {job_id for job_id, _ in here}
     commits: dict[tuple[str, str | datetime], str] = {
         mark: one.environment["commit"]
@@ -243,7 +243,7 @@ def _with_past(
 
 
 def _with_commit(one: Measurement, commits: Mapping[tuple[str, str | datetime], str]) -> Measurement:
-    commit = next((commits[mark] for mark in one.run.marks if mark in commits), "")
+    commit = next((commits[mark] for mark in one.run.same_run_keys if mark in commits), "")
     if not commit:
         return one
     told = dataclasses.replace(one.run.found, environment=(*one.run.found.environment, ("commit", commit)))

@@ -15,9 +15,9 @@ from pytest_llmbench.core import accepted_values, formatting
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.models import (
     Baseline,
-    Change,
     Judgement,
     Key,
+    LevelChange,
     Measurement,
     Note,
     Outcome,
@@ -195,7 +195,7 @@ def _refused(runs: Sequence[Measurement], levels: str, settings: Settings) -> Re
     return None
 
 
-def _levels(runs: Sequence[Measurement], changes: Sequence[Change], settings: Settings) -> str:
+def _levels(runs: Sequence[Measurement], changes: Sequence[LevelChange], settings: Settings) -> str:
     """Return that runs are of several levels, with what they spread over; empty where they may as well be of one.
 
     Their mean would hide a regression of as much as lies between it and the better level.
@@ -232,7 +232,7 @@ def _range(seconds: Sequence[float]) -> str:
     return f"{formatting.format_seconds(min(seconds))} to {formatting.format_seconds(max(seconds))}"
 
 
-def _parts(change: Change, runs: Sequence[Measurement]) -> bool:
+def _parts(change: LevelChange, runs: Sequence[Measurement]) -> bool:
     """Whether runs lie on both sides of a change: their mean is the level of none of them."""
     return len({one.started >= change.started for one in runs if one.started is not None}) > 1
 

@@ -12,13 +12,13 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import (
     JUDGED,
     Acknowledgement,
-    Change,
     Check,
     DailyRun,
     DailyRuns,
     Evidence,
     Judgement,
     Key,
+    LevelChange,
     OnBound,
     Status,
 )
@@ -42,7 +42,9 @@ def with_changes(judged: Judged, older: Older, acknowledged: Sequence[Acknowledg
     correlation = _correlation(nights.values())
     changed = {}
     for key, (result, evidence) in newest.items():
-        known = replace(result.judgement, nights=tuple([one for one in nights[key][0] if isinstance(one, DailyRun)]))
+        known = replace(
+            result.judgement, daily_runs=tuple([one for one in nights[key][0] if isinstance(one, DailyRun)])
+        )
         own = select_covering(key, acknowledged)
         changes = _changes(
             known, evidence, older[key], nights[key], acknowledged=own, today=now.date(), correlation=correlation
@@ -52,13 +54,15 @@ def with_changes(judged: Judged, older: Older, acknowledged: Sequence[Acknowledg
     return {name: (changed.get(name, result), evidence) for name, (result, evidence) in judged.items()}
 
 
-def _on_bound(judgement: Judgement, nights: tuple[DailyRuns, DailyRuns], changes: Sequence[Change]) -> OnBound | None:
+def _on_bound(
+    judgement: Judgement, nights: tuple[DailyRuns, DailyRuns], changes: Sequence[LevelChange]
+) -> OnBound | None:
     """Return how the nights since the last change lie about the bound of a configuration that was judged."""
     from pytest_llmbench.judge.seen import find_flips
 
     if judgement.verdict not in JUDGED:
         return None
-    since = max((one.night for one in changes), default=0)
+    since = max((one.first_run for one in changes), default=0)
     return find_flips((*nights[0], *nights[1]), judgement.bound_seconds, since)
 
 
@@ -88,7 +92,7 @@ def _changes(
     acknowledged: Sequence[Acknowledgement],
     today: date,
     correlation: float,
-) -> tuple[Change, ...]:
+) -> tuple[LevelChange, ...]:
     """Return the changes in the nights of one configuration."""
     from pytest_llmbench.judge.changes import FEWEST
     from pytest_llmbench.judge.estimate import estimate_noise
@@ -139,11 +143,14 @@ def _flipping(judgement: Judgement) -> str:
     if flips is None:
         return ""
     bound = formatting.format_seconds(judgement.bound_seconds)
-    return f"sits on its bound ({bound}): {flips.passed} of the last {flips.nights} nights passed"
+    return f"sits on its bound ({bound}): {flips.passed} of the last {flips.runs} nights passed"
 
 
 def _check(
-    result: ConfigurationResult, standing: Sequence[Change], settings: Settings, acknowledged: Sequence[Acknowledgement]
+    result: ConfigurationResult,
+    standing: Sequence[LevelChange],
+    settings: Settings,
+    acknowledged: Sequence[Acknowledgement],
 ) -> Check:
     bad = _unaccepted(standing)
     good = [one for one in standing if one.acknowledged is not None]
@@ -163,7 +170,7 @@ def _check(
     )
 
 
-def _entry(key: Key, changes: Sequence[Change], acknowledged: Sequence[Acknowledgement]) -> tuple[str, ...]:
+def _entry(key: Key, changes: Sequence[LevelChange], acknowledged: Sequence[Acknowledgement]) -> tuple[str, ...]:
     """Return the lines of a file that accept what is left of the last standing change, but for what a person has to
     say, or which entry to change: the one that has expired, one so near that the file could not hold both, or one whose
     change was taken back. Nothing of several changes, where one entry would not do."""
@@ -200,12 +207,12 @@ def _entry(key: Key, changes: Sequence[Change], acknowledged: Sequence[Acknowled
     )
 
 
-def _slower(standing: Sequence[Change]) -> list[Change]:
+def _slower(standing: Sequence[LevelChange]) -> list[LevelChange]:
     """Return the changes to slower that nobody accepted."""
     return [one for one in standing if one.difference > 0 and one.acknowledged is None]
 
 
-def _unaccepted(standing: Sequence[Change]) -> str:
+def _unaccepted(standing: Sequence[LevelChange]) -> str:
     """Return what is said of standing changes to slower that nobody accepted; empty where they are too small."""
     slower = _slower(standing)
     large = [one.text for one in slower if one.difference >= FAILS]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import Change, DailyRun, Judgement, StoredRun
+from pytest_llmbench.core.models import DailyRun, Judgement, LevelChange, StoredRun
 
 NIGHTS = 365
 """So many of a history stand in an outcome."""
@@ -18,7 +18,7 @@ NOT_JUDGED = "NOT_JUDGED"
 
 def describe(judgement: Judgement) -> dict[str, Any]:
     """Return the `history` and the `changes` that were judged with."""
-    return with_nights([_night(one) for one in judgement.nights], [_change(one) for one in judgement.changes])
+    return with_nights([_night(one) for one in judgement.daily_runs], [_change(one) for one in judgement.changes])
 
 
 def with_nights(history: Sequence[dict[str, Any]], changes: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def _night(night: DailyRun) -> dict[str, Any]:
     }
 
 
-def _change(change: Change) -> dict[str, Any]:
+def _change(change: LevelChange) -> dict[str, Any]:
     accepted = change.acknowledged
     return {
         "kind": change.kind,

@@ -138,7 +138,7 @@ def test_runs_that_only_the_history_knows_tell_how_fast_it_was_before() -> None:
         for one in found
         if one.started
     ]
-    told = apply_acknowledgements(evidence(tonight(1.06), recalled=tuple(recalled)), [entry])
+    told = apply_acknowledgements(evidence(tonight(1.06), stored_runs=tuple(recalled)), [entry])
     assert told.baseline.step_seconds == pytest.approx(7.325)
     assert (
         told.baseline.step_seconds

@@ -144,11 +144,11 @@ def test_what_only_the_history_knows_counts_as_well() -> None:
 
     tonight = with_steps({20: 3.0, 33: 1.55})
     forgiven = (past(4, 0.001), past(2, 0.0))
-    assert "hiccups-often" in codes(judge(evidence(tonight, recalled=forgiven)))
+    assert "hiccups-often" in codes(judge(evidence(tonight, stored_runs=forgiven)))
     plain = tuple(past(day, float(np.log(1.07))) for day in (4, 2))
-    assert "hiccup" in codes(judge(evidence(tonight, recalled=plain)))
+    assert "hiccup" in codes(judge(evidence(tonight, stored_runs=plain)))
     refused = tuple(past(day, float(np.log(1.07)), "few-steps-decide") for day in (4, 2))
-    assert "hiccups-often" in codes(judge(evidence(tonight, recalled=refused)))
+    assert "hiccups-often" in codes(judge(evidence(tonight, stored_runs=refused)))
 
 
 def test_nights_without_a_hiccup_say_nothing_of_it() -> None:

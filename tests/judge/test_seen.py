@@ -45,7 +45,7 @@ def test_the_last_valid_run_is_named_with_its_night_and_job() -> None:
     broken = measurement(7.3, problems=(DIVERGED,))
     day = (NOW - timedelta(days=12)).strftime("%Y-%m-%d %H:%M")
     assert describe_last_valid(evidence(broken, *older)) == f"last valid run 12 nights ago ({day}, job 1)"
-    assert describe_last_valid(evidence(broken, history=older)).startswith("last valid run 12 nights ago")
+    assert describe_last_valid(evidence(broken, excluded_by_since=older)).startswith("last valid run 12 nights ago")
     assert describe_last_valid(evidence(measurement(7.3))).startswith("last valid run 3h ago (")
     assert describe_last_valid(evidence(broken)) == ""
     assert describe_last_valid(evidence(measurement(7.3, run=run(started=None)))) == ""
@@ -55,9 +55,9 @@ def test_what_has_no_run_any_more_says_when_it_had_one_and_from_when_on_that_is_
     """A nightly folder holds tonight's runs only: what no longer starts is known from the history alone."""
     gone = StoredRun(NOW - timedelta(days=4), "7", "ff", BASELINE.window, {}, valid=True, statistic_seconds=7.4)
     seen = f"no run of this configuration; last valid run 4 nights ago ({gone.started:%Y-%m-%d %H:%M}, job 7)"
-    assert judge(evidence(recalled=(gone,))).text == seen
-    assert judge(evidence(recalled=(gone,), max_age=timedelta(days=5))).text == seen
-    assert judge(evidence(recalled=(gone,), max_age=timedelta(days=3))).text == f"stale: {seen}"
+    assert judge(evidence(stored_runs=(gone,))).text == seen
+    assert judge(evidence(stored_runs=(gone,), max_age=timedelta(days=5))).text == seen
+    assert judge(evidence(stored_runs=(gone,), max_age=timedelta(days=3))).text == f"stale: {seen}"
     assert judge(evidence(max_age=timedelta(days=3))).text == "no run of this configuration"
 
 

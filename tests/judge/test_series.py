@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime, timedelta
 import numpy as np
 import pytest
 
-from pytest_llmbench.core.models import Acknowledgement, Change, DailyRun, Noise
+from pytest_llmbench.core.models import Acknowledgement, DailyRun, LevelChange, Noise
 from pytest_llmbench.judge.changes import LevelShift
 from pytest_llmbench.judge.coverage import assign_acknowledgements
 from pytest_llmbench.judge.series import compare_environments, find_changes
@@ -36,13 +36,13 @@ def accepted(fraction: float = 0.06, since: date = CHANGED, expires: date = date
     return Acknowledgement("*", fraction, since, expires, "the security fix", "A. Person", "acknowledged.yaml:3")
 
 
-def told(series: Sequence[DailyRun], *entries: Acknowledgement, coarse: float = 0.0) -> tuple[Change, ...]:
+def told(series: Sequence[DailyRun], *entries: Acknowledgement, coarse: float = 0.0) -> tuple[LevelChange, ...]:
     return find_changes(series, KNOWN, entries, TODAY, coarse=coarse)
 
 
 def test_a_change_says_when_how_much_and_what_differs() -> None:
     (change,) = told(nights((1.0, 40), (1.06, 20)))
-    assert (change.kind, change.night, change.started.date()) == ("step", 40, CHANGED)
+    assert (change.kind, change.first_run, change.started.date()) == ("step", 40, CHANGED)
     assert change.low < 0.06 < change.high
     assert change.environment == (("driver", "550.54", "555.42"),)
     assert change.text.startswith("+6.2 % (+5.7 to +6.8 %)")

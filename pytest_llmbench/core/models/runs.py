@@ -209,7 +209,7 @@ class Run:
         return self.found.id
 
     @property
-    def marks(self) -> RunKeys:
+    def same_run_keys(self) -> RunKeys:
         """What tells it from other runs of its configuration, in any session."""
         logs = join_fingerprints([attempt.log.fingerprint for attempt in self.attempts])
         return make_run_keys(self.found.job_id, logs, self.started)

@@ -90,7 +90,7 @@ class LaunchedRuns:
         run = ingest_job(_places(job), job.job_id, job.spec.key, self.catalog, self.now(), since=since)
         if run is None:
             return None
-        self._own |= run.marks
+        self._own |= run.same_run_keys
         launch = f"{self.session} {job.spec.case_id}"
         ran_on = {**named_image(job.spec), **dict(run.found.environment)}
         found = dataclasses.replace(
@@ -168,7 +168,7 @@ class LaunchedRuns:
         return tuple(
             (
                 *(measure(run, baseline, now) for run in runs),
-                *(one for one in older if one.run.marks.isdisjoint(self._own)),
+                *(one for one in older if one.run.same_run_keys.isdisjoint(self._own)),
             )
             for baseline, older in zip(self.catalog.baselines[key], self._history[key], strict=True)
         )
