@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from pytest_llmbench.cli.run_facts import NOTHING_KNOWN, WHOLE_NUMBERS, Facts, facts
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import Baseline, Reason, Run, Window
-from pytest_llmbench.pipeline.catalog import Catalogue
-from pytest_llmbench.pipeline.find_runs import Ingested
+from pytest_llmbench.pipeline.catalog import Catalog
+from pytest_llmbench.pipeline.find_runs import IngestedRuns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,13 +67,13 @@ COLUMNS = tuple(field.name for field in dataclasses.fields(Row) if field.name !=
 """The columns of CSV and JSON, before those of `Facts`."""
 
 
-def rows(found: Ingested, catalogue: Catalogue, window: Window | None, now: datetime) -> tuple[Row, ...]:
+def rows(found: IngestedRuns, catalog: Catalog, window: Window | None, now: datetime) -> tuple[Row, ...]:
     """Return a row for each run that was found, newest first; `window` None takes the baseline's."""
     lost = (
         Row(one.id, "", "", "", None, f"Unreadable: {one.text}", reason=str(one.reason), because=one.text)
         for one in found.unreadable
     )
-    return (*(_row(run, catalogue, window, now) for run in found.runs), *lost)
+    return (*(_row(run, catalog, window, now) for run in found.runs), *lost)
 
 
 def table(found: Sequence[Row]) -> pd.DataFrame:
@@ -82,7 +82,7 @@ def table(found: Sequence[Row]) -> pd.DataFrame:
 
     of_facts = [field.name for field in dataclasses.fields(Facts)]
     cells = [
-        [formatting.printable_values(getattr(place, name)) for place, names in _places(row, of_facts) for name in names]
+        [formatting.escape_values(getattr(place, name)) for place, names in _places(row, of_facts) for name in names]
         for row in found
     ]
     frame = pd.DataFrame(cells, columns=[*COLUMNS, *of_facts])
@@ -99,7 +99,7 @@ def as_text(found: Sequence[Row]) -> str:
         return "no training run was found"
     import pandas as pd
 
-    names = [row.configuration or formatting.printable(row.run) for row in found]
+    names = [row.configuration or formatting.escape(row.run) for row in found]
     width = max(map(len, names))
     shown = {
         "Run".ljust(width): [name.ljust(width) for name in names],
@@ -131,17 +131,17 @@ def skipped(ignored: Sequence[str]) -> str:
     """Return the files that are no runs, a line for each reason with the first of them; empty where there are none."""
     by_reason: dict[str, list[str]] = {}
     for one in ignored:
-        name, _, why = formatting.printable(one).partition(": ")
+        name, _, why = formatting.escape(one).partition(": ")
         by_reason.setdefault(why, []).append(name)
-    lines = [f"{formatting.listed(names)}: {why}" for why, names in by_reason.items()]
-    return "\n  ".join([f"{formatting.counted(len(ignored), 'file')} skipped:", *lines]) if ignored else ""
+    lines = [f"{formatting.join_first(names)}: {why}" for why, names in by_reason.items()]
+    return "\n  ".join([f"{formatting.count_noun(len(ignored), 'file')} skipped:", *lines]) if ignored else ""
 
 
-def _row(run: Run, catalogue: Catalogue, window: Window | None, now: datetime) -> Row:
+def _row(run: Run, catalog: Catalog, window: Window | None, now: datetime) -> Row:
     from pytest_llmbench.measure.measurement import choose_judged
 
     key, found = run.identity.key, run.found
-    baseline = _baseline(run, catalogue, window)
+    baseline = _baseline(run, catalog, window)
     choice, _ = choose_judged(run, baseline.required, now)
     log = choice.attempt.files.log if choice else run.attempts[-1].files.log if run.attempts else found.folder
     problem = _problem(run, baseline, now)
@@ -155,7 +155,7 @@ def _row(run: Run, catalogue: Catalogue, window: Window | None, now: datetime) -
         log=str(log),
         reason=str(problem.reason) if problem else "",
         because=problem.text if problem else "",
-        facts=facts(run, choice, catalogue),
+        facts=facts(run, choice, catalog),
     )
     return row if choice is None else _timed(row, run, choice, baseline, window)
 
@@ -181,13 +181,13 @@ def _timed(row: Row, run: Run, choice: Choice, baseline: Baseline, window: Windo
     )
 
 
-def _baseline(run: Run, catalogue: Catalogue, window: Window | None) -> Baseline:
+def _baseline(run: Run, catalog: Catalog, window: Window | None) -> Baseline:
     """Return the baseline that judges a run; for a run of no known configuration what stands in for it."""
     from pytest_llmbench.measure.unmatched import UNKNOWN_STEPS, make_stand_in
     from pytest_llmbench.measure.window import choose_segment
 
     if run.identity.key is not None:
-        return catalogue.baselines[run.identity.key][0]
+        return catalog.baselines[run.identity.key][0]
     wanted = window or DEFAULT_WINDOW
     choice = choose_segment(run.attempts, wanted, UNKNOWN_STEPS)
     return make_stand_in(run, _window(choice.segment.steps, None, window)[0] if choice else wanted)

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from itertools import islice
 from pathlib import Path
 
-from pytest_llmbench.core.models import Clock, CopyOf, Dating, Key, PastRun, Run, logs_mark
+from pytest_llmbench.core.models import Clock, CopyOf, Dating, Key, Run, StoredRun, join_fingerprints
 from pytest_llmbench.ingest.coincidence import CERTAIN, WITNESSES, log10_chance, marks_of, parts_of, shared_steps, timed
 
 FILE_TIME = "the time of the file"
@@ -194,13 +194,13 @@ class _Earlier:
         return list(near.values())
 
 
-def with_past_copies(runs: Sequence[Run], past: Mapping[Key, Sequence[PastRun]]) -> Sequence[Run]:
+def with_past_copies(runs: Sequence[Run], past: Mapping[Key, Sequence[StoredRun]]) -> Sequence[Run]:
     """Return runs with those marked whose logs were, to the letter, those of another job's valid run in the history."""
     known = {one.logs: (one, key) for key, of_key in past.items() for one in of_key if one.logs and one.valid}
     return [_as_past_copy(run, *known.get(_logs(run), (None, None))) for run in runs] if known else runs
 
 
-def _as_past_copy(run: Run, original: PastRun | None, key: Key | None) -> Run:
+def _as_past_copy(run: Run, original: StoredRun | None, key: Key | None) -> Run:
     job = run.found.job_id
     if original is None or run.copy_of or run.identity.key is None or not job or original.job_id in ("", job):
         return run
@@ -215,7 +215,7 @@ def _as_past_copy(run: Run, original: PastRun | None, key: Key | None) -> Run:
 
 
 def _logs(run: Run) -> str:
-    return logs_mark([attempt.log.fingerprint for attempt in run.attempts]) if steps_in(run) else ""
+    return join_fingerprints([attempt.log.fingerprint for attempt in run.attempts]) if steps_in(run) else ""
 
 
 def _compare(

@@ -14,7 +14,7 @@ from pytest_llmbench.core.models import Acknowledgement, Key
 from pytest_llmbench.core.tolerance import parse_fraction
 from pytest_llmbench.core.yamlfile.schema import ConvertedScalar, Fields, Items, Number, Report, Text, YamlMapping
 from pytest_llmbench.judge.acknowledged import LARGEST
-from pytest_llmbench.pipeline.catalog import Catalogue
+from pytest_llmbench.pipeline.catalog import Catalog
 
 LONGEST = timedelta(days=366)
 """Nothing is accepted for longer than a year from now: whoever still wants it says so again."""
@@ -72,11 +72,11 @@ def read_acknowledged(path: Path, keys: Sequence[Key], today: date) -> tuple[Ack
     return tuple(_acknowledgement(one, path) for one in entry["acknowledged"])
 
 
-def with_acknowledged(catalogue: Catalogue, path: Path | None, today: date) -> Catalogue:
-    """Return the catalogue with what was acknowledged for its configurations; as it is without a file."""
+def with_acknowledged(catalog: Catalog, path: Path | None, today: date) -> Catalog:
+    """Return the catalog with what was acknowledged for its configurations; as it is without a file."""
     if path is None:
-        return catalogue
-    return replace(catalogue, acknowledged=read_acknowledged(path, list(catalogue.baselines), today))
+        return catalog
+    return replace(catalog, acknowledged=read_acknowledged(path, list(catalog.baselines), today))
 
 
 def _check(one: YamlMapping, keys: Sequence[Key], today: date, report: Report) -> None:

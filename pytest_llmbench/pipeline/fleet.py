@@ -10,7 +10,7 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import (
     JUDGED,
     Check,
-    Compared,
+    ComparedConfiguration,
     Configuration,
     Evidence,
     Judgement,
@@ -21,7 +21,7 @@ from pytest_llmbench.core.models import (
     Status,
     Verdict,
 )
-from pytest_llmbench.pipeline.results import Judged, Result, deciding
+from pytest_llmbench.pipeline.results import ConfigurationResult, Judged, deciding
 from pytest_llmbench.pipeline.settings import Settings
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def _shift_check(shift: SharedShift, scaling: str) -> Check:
         status=Status.FAILED if slower and scaling == "fail" else Status.PASSED,
         verdict="SLOWER" if slower else "FASTER",
         text=shift.text,
-        lines=(f"  {formatting.listed([key.id for key in shift.configurations])}",),
+        lines=(f"  {formatting.join_first([key.id for key in shift.configurations])}",),
         decides=scaling == "fail",
         about=shift.configurations,
     )
@@ -86,14 +86,14 @@ def _comparison_check(comparison: ConfigurationComparison, scaling: str) -> Chec
     )
 
 
-def _compared(row: ComparisonRow) -> Compared:
-    return Compared(row.key, row.reference, row.baseline, row.measured, row.documented, row.verdict)
+def _compared(row: ComparisonRow) -> ComparedConfiguration:
+    return ComparedConfiguration(row.key, row.reference, row.baseline, row.measured, row.documented, row.verdict)
 
 
 def _row(row: ComparisonRow) -> str:
     name = f"{row.key.dtype} on {row.key.gpus} GPUs"
-    low, high = (formatting.difference(1 + part) for part in (row.low, row.high))
-    interval = f"{formatting.difference(1 + row.difference)} ({low} to {high})"
+    low, high = (formatting.format_difference(1 + part) for part in (row.low, row.high))
+    interval = f"{formatting.format_difference(1 + row.difference)} ({low} to {high})"
     return f"  {name:<18} {row.measured:6.3f}, {row.baseline} {row.documented:6.3f}: {interval:<27} {row.verdict}"
 
 
@@ -116,16 +116,16 @@ def with_shift(judged: Judged, shift: SharedShift | None) -> Judged:
     }
 
 
-def _named(result: Result, shift: SharedShift) -> Result:
+def _named(result: ConfigurationResult, shift: SharedShift) -> ConfigurationResult:
     judgement = result.judgement
     if judgement.verdict is not Verdict.REGRESSION:
         return result
     return replace(result, judgement=replace(judgement, text=f"{judgement.text}; {shift.text}"))
 
 
-def newest_of(judged: Judged) -> dict[Key, tuple[Result, Evidence]]:
+def newest_of(judged: Judged) -> dict[Key, tuple[ConfigurationResult, Evidence]]:
     """Return for each key the result of its newest run, and what its deciding verdict was reached from."""
-    newest: dict[Key, tuple[Result, Evidence]] = {}
+    newest: dict[Key, tuple[ConfigurationResult, Evidence]] = {}
     for result, evidence in judged.values():
         newest.setdefault(result.case.key, (result, deciding(result, evidence)))
     return newest
@@ -160,7 +160,7 @@ def with_warnings(judged: Judged) -> Judged:
     }
 
 
-def _warned(result: Result, probability: float, of: int) -> Result:
+def _warned(result: ConfigurationResult, probability: float, of: int) -> ConfigurationResult:
     judgement = result.judgement
     if judgement.verdict is not Verdict.PASS or judgement.measurement is None:
         return result
@@ -190,7 +190,7 @@ def with_metric(measurement: Measurement, added: Metric) -> Measurement:
     return replace(measurement, metrics=(*measurement.metrics, added))
 
 
-def with_efficiencies(judged: Judged, configurations: Sequence[Configuration]) -> dict[str, Result]:
+def with_efficiencies(judged: Judged, configurations: Sequence[Configuration]) -> dict[str, ConfigurationResult]:
     """Return the results of runs that were judged one by one, with the efficiencies that only all of them tell.
 
     Last of all, since the evidence holds the measurements without it. As for runs on disk, those are compared that are

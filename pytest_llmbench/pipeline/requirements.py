@@ -21,9 +21,9 @@ from pathlib import Path
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import SettingsError, did_you_mean
-from pytest_llmbench.core.models import Asked, Evidence, Key, Note, Reason, Recipe, Verdict
+from pytest_llmbench.core.models import Evidence, Key, Note, Reason, Recipe, RequiredRuns, Verdict
 from pytest_llmbench.core.yamlfile.schema import Fields, Flag, Items, Names, Number, Report, Text, YamlMapping
-from pytest_llmbench.pipeline.results import Judged, Result
+from pytest_llmbench.pipeline.results import ConfigurationResult, Judged
 from pytest_llmbench.pipeline.settings import Settings
 
 SCALE, REPEATS = 512, 3
@@ -41,7 +41,7 @@ _FILE = Fields(
 )
 
 
-def read_suite(path: Path, recipes: Sequence[Recipe], settings: Settings) -> dict[Key, Asked]:
+def read_suite(path: Path, recipes: Sequence[Recipe], settings: Settings) -> dict[Key, RequiredRuns]:
     """Return what a suite file asks for on the GPU type of `settings`, which may be left out where it names only one.
 
     Of several releases that document a configuration it is the newest, unless `settings` name one. Raises SettingsError
@@ -51,7 +51,7 @@ def read_suite(path: Path, recipes: Sequence[Recipe], settings: Settings) -> dic
     from pytest_llmbench.core.yamlfile.document import read_document
     from pytest_llmbench.core.yamlfile.schema import read_entry
 
-    asked: dict[Key, Asked] = {}
+    asked: dict[Key, RequiredRuns] = {}
 
     def check(entry: YamlMapping, report: Report) -> None:
         gpu = _gpu(entry["workloads"], settings.gpu, report)
@@ -59,7 +59,7 @@ def read_suite(path: Path, recipes: Sequence[Recipe], settings: Settings) -> dic
         scale, runs = config.get("scale", SCALE), config.get("repeats", REPEATS)
         for name, line, dtype in _wanted(entry["workloads"].get(gpu, ()), report):
             for key in _keys(name, (gpu, dtype, scale), recipes, settings, partial(report, line)):
-                asked[key] = Asked(runs, f"{path.name}:{line}")
+                asked[key] = RequiredRuns(runs, f"{path.name}:{line}")
 
     root = read_document(path, what="suite file", raises=SettingsError)
     read_entry(path, root, _FILE, check=check, raises=SettingsError)
@@ -125,7 +125,7 @@ def _release(text: str) -> tuple[int, ...]:
 # --- what is there ----------------------------------------------------------------------------------------
 
 
-def with_asked(judged: Judged, asked: Mapping[Key, Asked], fewer: int | None = None) -> Judged:
+def apply_requirements(judged: Judged, asked: Mapping[Key, RequiredRuns], fewer: int | None = None) -> Judged:
     """Return the results; one with fewer valid runs than a suite asks for is MISSING, unless it is red anyway.
 
     The runs of its evidence count that are not older than `max_age` allows. Where a launch was told to make `fewer`,
@@ -137,14 +137,16 @@ def with_asked(judged: Judged, asked: Mapping[Key, Asked], fewer: int | None = N
     }
 
 
-def _short_of(result: Result, asked: Asked | None, evidence: Evidence, fewer: int | None) -> Result:
+def _short_of(
+    result: ConfigurationResult, asked: RequiredRuns | None, evidence: Evidence, fewer: int | None
+) -> ConfigurationResult:
     judgement = result.judgement
     if asked is None or judgement.verdict not in (Verdict.PASS, Verdict.IMPROVEMENT, Verdict.INCONCLUSIVE):
         return result
     valid = sum(one.valid and not _is_old(one.run.started, evidence) for one in evidence.measurements)
     if valid >= asked.runs:
         return result
-    told = f"{formatting.counted(valid, 'valid run')}, {asked.place} asks for {asked.runs}"
+    told = f"{formatting.count_noun(valid, 'valid run')}, {asked.place} asks for {asked.runs}"
     if fewer is not None and valid >= fewer:
         note = Note("fewer-runs", f"{told} (--llmb-repeats={fewer})")
         return replace(result, judgement=replace(judgement, notes=(*judgement.notes, note)))

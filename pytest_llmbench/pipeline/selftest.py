@@ -23,7 +23,7 @@ from pytest_llmbench.core.models import (
     Status,
     Steps,
 )
-from pytest_llmbench.pipeline.outcomes import decided, status_of
+from pytest_llmbench.pipeline.outcomes import decided, item_status
 from pytest_llmbench.pipeline.results import Judged, deciding
 from pytest_llmbench.pipeline.settings import Settings
 
@@ -70,9 +70,9 @@ def selftests(judged: Judged, settings: Settings) -> Iterator[Check]:
 
         def decide(one: Evidence, alone: bool = alone) -> tuple[Judgement, Status]:
             judgement = decided(one, settings, alone=alone)
-            return judgement, status_of(judgement, required=False, settings=settings)
+            return judgement, item_status(judgement, required=False, settings=settings)
 
-        if status_of(result.judgement, required=False, settings=settings) is Status.PASSED:
+        if item_status(result.judgement, required=False, settings=settings) is Status.PASSED:
             tested = selftest(name, deciding(result, evidence), result.judgement, decide)
             if tested is not None:
                 yield _check(tested)
@@ -83,12 +83,12 @@ def _check(tested: SelfTest) -> Check:
     survivors = tested.survivors
     caught = [mutant for mutant in tested.mutants if mutant.caught]
     untestable = [mutant.name for mutant in tested.mutants if mutant.caught is None]
-    shows = formatting.difference(1 + tested.detectable)
+    shows = formatting.format_difference(1 + tested.detectable)
     text = f"caught {len(caught)} of {len(caught) + len(survivors)}; shows {shows} or more"
     if survivors:
-        text += f"; survived: {formatting.listed([mutant.name for mutant in survivors])}"
+        text += f"; survived: {formatting.join_first([mutant.name for mutant in survivors])}"
     if untestable:
-        text += f"; not testable: {formatting.listed(untestable)}"
+        text += f"; not testable: {formatting.join_first(untestable)}"
     return Check(
         kind="selftest",
         id=tested.id,
@@ -112,7 +112,7 @@ def selftest(identifier: str, evidence: Evidence, judgement: Judgement, decide: 
     if newest is None or estimate is None:
         return None
     factor = (1 + estimate.detectable) * JUST_BEYOND / float(np.exp(estimate.difference))
-    slower = f"slowed to {formatting.difference(1 + estimate.detectable)}"
+    slower = f"slowed to {formatting.format_difference(1 + estimate.detectable)}"
     mutants = [_judged(slower, judgement.runs, slowed(factor), evidence, decide)]
     if evidence.plausible is not None:
         fast = (1 - evidence.plausible) * float(np.exp(-estimate.high)) * WELL_BELOW

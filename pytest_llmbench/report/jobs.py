@@ -28,9 +28,9 @@ def describe(job: LaunchedJob, directory: Path) -> dict[str, Any]:
         "repeat": job.repeat,
         "state": job.state,
         "nodes": list(job.nodes),
-        "step_seconds": formatting.finite(job.step_seconds),
+        "step_seconds": formatting.finite_or_none(job.step_seconds),
         "text": job.text,
-        "files": [formatting.place(path, directory) for path in job.files],
+        "files": [formatting.format_place(path, directory) for path in job.files],
     }
 
 
@@ -55,7 +55,7 @@ def failed(described: dict[str, Any]) -> list[dict[str, Any]]:
 
 def ran_on(described: dict[str, Any]) -> str:
     """Return the nodes of the runs that count, folded; empty where none is known."""
-    return formatting.folded({node for job in counting(described) for node in job["nodes"]})
+    return formatting.fold_nodes({node for job in counting(described) for node in job["nodes"]})
 
 
 def finding(described: dict[str, Any]) -> str:
@@ -104,7 +104,7 @@ def files(described: dict[str, Any]) -> Sequence[str]:
 
 def _job(job: dict[str, Any]) -> str:
     name = f"job {job['job_id']}" if job["job_id"] else "a job that was not submitted"
-    where = f" on {formatting.folded(job['nodes'])}" if job["nodes"] else ""
-    measured = formatting.seconds(job["step_seconds"]) if job["step_seconds"] is not None else job["state"]
+    where = f" on {formatting.fold_nodes(job['nodes'])}" if job["nodes"] else ""
+    measured = formatting.format_seconds(job["step_seconds"]) if job["step_seconds"] is not None else job["state"]
     ended = " ".join(filter(None, (measured, f"({job['text']})" if job["text"] else "")))
     return f"{name}{where}: {ended}" if ended else f"{name}{where}"

@@ -8,7 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import JUDGED, Check, Compared, Measurement, Outcome, Reason, Status, Stray, Verdict
+from pytest_llmbench.core.models import (
+    JUDGED,
+    Check,
+    ComparedConfiguration,
+    Measurement,
+    Outcome,
+    Reason,
+    Status,
+    UnmatchedRun,
+    Verdict,
+)
 from pytest_llmbench.report import jobs, nights, steps, tries
 from pytest_llmbench.report import judgement as of_judgement
 
@@ -85,7 +95,7 @@ def _looked_into(outcome: Outcome, directory: Path) -> dict[str, Any]:
     told = steps.describe(measurement)
     line, what = _telling(measurement, outcome) if outcome.status is Status.FAILED else (0, "")
     if line and measurement.log:
-        told |= {"excerpt": {"log": formatting.place(measurement.log, directory), "line": line, "what": what}}
+        told |= {"excerpt": {"log": formatting.format_place(measurement.log, directory), "line": line, "what": what}}
     return told
 
 
@@ -115,15 +125,15 @@ def _recorded(outcome: Outcome, directory: Path) -> dict[str, Any]:
         "reason": "recorded",
         "text": outcome.recorded,
         "metrics": {"step_time_seconds": {"value": seconds, "standard_deviation": None, "unit": "s"}},
-        "log_difference": formatting.finite(math.log(seconds / outcome.judgement.baseline.step_seconds)),
+        "log_difference": formatting.finite_or_none(math.log(seconds / outcome.judgement.baseline.step_seconds)),
         "bound_seconds": None,
         "estimate": None,
         "problems": [],
-        "baselines": [formatting.place(path, directory) for path in outcome.baselines],
+        "baselines": [formatting.format_place(path, directory) for path in outcome.baselines],
     }
 
 
-def describe_stray(stray: Stray, directory: Path) -> dict[str, Any]:
+def describe_stray(stray: UnmatchedRun, directory: Path) -> dict[str, Any]:
     """Return a run that matches no baseline, or an entry that could not be read, as plain values."""
     return {
         "schema": SCHEMA,
@@ -133,7 +143,7 @@ def describe_stray(stray: Stray, directory: Path) -> dict[str, Any]:
         "status": "failed",
         "reason": str(stray.reason),
         "text": stray.text,
-        "log": formatting.place(stray.path, directory),
+        "log": formatting.format_place(stray.path, directory),
     }
 
 
@@ -158,15 +168,15 @@ def describe_check(check: Check) -> dict[str, Any]:
     }
 
 
-def _compared(one: Compared) -> dict[str, Any]:
+def _compared(one: ComparedConfiguration) -> dict[str, Any]:
     return {
         "id": one.key.id,
         "gpus": one.key.gpus,
         "reference": one.reference.id,
         "reference_gpus": one.reference.gpus,
         "baseline": one.baseline,
-        "measured": formatting.finite(one.measured),
-        "documented": formatting.finite(one.documented),
+        "measured": formatting.finite_or_none(one.measured),
+        "documented": formatting.finite_or_none(one.documented),
         "verdict": str(one.verdict),
     }
 

@@ -119,7 +119,7 @@ class LaunchFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Installed:
+class InstalledRecipe:
     """A recipe in one release as it is installed here. `folder` holds its launch.sh; empty fields are the cluster's."""
 
     recipe: str
@@ -149,7 +149,7 @@ class Cluster:
     exclude: tuple[str, ...] = ()
     environment: Pairs = ()
     secrets: tuple[str, ...] = ()
-    installed: tuple[Installed, ...] = ()
+    installed: tuple[InstalledRecipe, ...] = ()
     source: Path | None = None
 
 

@@ -29,7 +29,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class ComparedConfiguration:
     """A configuration beside its reference: the efficiency or speed-up that was measured, and that of the baselines of
     a kind (`baseline`); both are step times of the reference over those of the configuration."""
 
@@ -60,7 +60,7 @@ class Check:
     decides: bool = False
     message: str = ""
     members: tuple[Key, ...] = ()
-    compared: tuple[Compared, ...] = ()
+    compared: tuple[ComparedConfiguration, ...] = ()
     timed: str = TimedBy.WINDOW
     about: tuple[Key, ...] = ()
 
@@ -76,7 +76,7 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class Stray:
+class UnmatchedRun:
     """A run that no baseline fits, or an entry that could not be read: an item that fails unless it is allowed.
 
     `candidates` are the configurations of which an older run must not stand for it, `nearest` those that differ least,

@@ -11,8 +11,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from pytest_llmbench.core.errors import LogError
-from pytest_llmbench.core.formatting import listed
-from pytest_llmbench.core.models import Clock, Dating, Discovery, FoundRun, Hint, Remains
+from pytest_llmbench.core.formatting import join_first
+from pytest_llmbench.core.models import Clock, Dating, Discovery, Hint, Remains, RunFiles
 from pytest_llmbench.ingest.discover import names
 from pytest_llmbench.ingest.discover.evidence import OwnedRun, exclusion, twin, with_reports
 from pytest_llmbench.ingest.discover.folders import Layout, surroundings
@@ -52,7 +52,7 @@ def find_runs(paths: Sequence[Path], stores: Stores | None = None) -> Discovery:
     return Discovery(_with_unique_ids(runs), tuple(walk.ignored), tuple(walk.unreadable))
 
 
-def _with_twin(run: FoundRun, place: Place, folders: Collection[str]) -> FoundRun:
+def _with_twin(run: RunFiles, place: Place, folders: Collection[str]) -> RunFiles:
     reason, because = twin(place.folder.parts, len(place.where.inside), folders)
     return replace(run, twin_of=reason, twin_because=because) if reason else run
 
@@ -79,7 +79,7 @@ def _drop_doubles(walk: Walk) -> list[Folder]:
     return emptied
 
 
-def _runs(place: Place, logged: Mapping[str, Sequence[Path]], walk: Walk) -> Iterator[FoundRun]:
+def _runs(place: Place, logged: Mapping[str, Sequence[Path]], walk: Walk) -> Iterator[RunFiles]:
     """Yield the runs of one folder; what is left over in it goes to the walk's notes."""
     folder, found = place.folder, place.group
     assigned = assign(found)
@@ -103,7 +103,7 @@ def _runs(place: Place, logged: Mapping[str, Sequence[Path]], walk: Walk) -> Ite
 
 def _left(
     draft: Draft, place: Place, metadata: Path | None, logged: Mapping[str, Sequence[Path]], walk: Walk
-) -> Iterator[FoundRun]:
+) -> Iterator[RunFiles]:
     """Yield the run of a job that left no log but its standard error, or the folder of its launch alone."""
     home = next(iter(logged.get(draft.job, ())), None) if draft.job else None
     if home:
@@ -119,7 +119,7 @@ def _left(
 
 def _without_log(
     job: str, path: Path, place: Place, logged: Mapping[str, Sequence[Path]], walk: Walk
-) -> Iterator[FoundRun]:
+) -> Iterator[RunFiles]:
     """Yield the run of a job of which only metadata is left: the newest job must not be passed over because it died."""
     home = next((home for home in logged.get(job, ()) if home in path.parents or path.parent in home.parents), None)
     if home:
@@ -135,7 +135,7 @@ def _note_undecided(assigned: Assignment, found: Group, walk: Walk) -> None:
     logs = [attempt.log.name for draft in without_job_id(found.drafts) for attempt in draft.attempts.values()]
     for job, path in assigned.undecided.items():
         if logs:
-            named = f"no job id in the name of {listed(logs)}"
+            named = f"no job id in the name of {join_first(logs)}"
             walk.unreadable.append((path, f"cannot be told which log, if any, is of job {job}: {named}"))
 
 
@@ -152,7 +152,7 @@ def _record(path: Path | None, walk: Walk) -> Metadata | None:
     return record
 
 
-def _found(draft: Draft, place: Place, record: Metadata | None, metadata: Path | None) -> FoundRun:
+def _found(draft: Draft, place: Place, record: Metadata | None, metadata: Path | None) -> RunFiles:
     folder, where = place.folder, place.where
     attempts = tuple(attempt for _, attempt in sorted(draft.attempts.items()))
     spoken_for = draft.spoken_for and (draft.launched or _is_run_folder(folder.name, where))
@@ -167,7 +167,7 @@ def _found(draft: Draft, place: Place, record: Metadata | None, metadata: Path |
     dated, dated_from = (None, "") if started else dated_by_name(folder.below_given)
     hints = _collect_hints(draft, folder, where if spoken_for else None, record)
     datings = tuple(_datings(record, where, folder))
-    return FoundRun(
+    return RunFiles(
         id=_short_id(draft, folder, where, job),
         folder=folder.path,
         attempts=attempts,
@@ -267,19 +267,19 @@ def _printable(text: str) -> str:
     return _UNPRINTABLE.sub("_", text)
 
 
-def _with_unique_ids(runs: Sequence[FoundRun]) -> tuple[FoundRun, ...]:
+def _with_unique_ids(runs: Sequence[RunFiles]) -> tuple[RunFiles, ...]:
     """Tell runs of one id apart by the names of their logs, then by number, in the order of their paths."""
     ordered = sorted(runs, key=lambda run: (run.folder.parts, len(run.job_id), run.job_id, _file(run).name))
     named = _retold(ordered, lambda _, run: _printable(_file(run).stem))
     return tuple(_retold(named, lambda number, _: f"~{number}"))
 
 
-def _file(run: FoundRun) -> Path:
+def _file(run: RunFiles) -> Path:
     """Return the first log of a run, or the metadata that is all that is left of it."""
     return run.attempts[0].log if run.attempts else run.metadata or run.folder
 
 
-def _retold(runs: Sequence[FoundRun], addition: Callable[[int, FoundRun], str]) -> list[FoundRun]:
+def _retold(runs: Sequence[RunFiles], addition: Callable[[int, RunFiles], str]) -> list[RunFiles]:
     """Append what its number and itself make of it to the id of each run that shares its id with another."""
     counts = Counter(run.id for run in runs)
     numbered = enumerate(runs, start=1)

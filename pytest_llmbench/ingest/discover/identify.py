@@ -10,8 +10,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, replace
 
 from pytest_llmbench.core.errors import did_you_mean
-from pytest_llmbench.core.formatting import listed
-from pytest_llmbench.core.models import Baseline, FoundRun, Identity, Key, ParsedLog, Recipe
+from pytest_llmbench.core.formatting import join_first
+from pytest_llmbench.core.models import Baseline, Identity, Key, ParsedLog, Recipe, RunFiles
 from pytest_llmbench.ingest.discover.claims import Claim, Claims, claims
 from pytest_llmbench.ingest.discover.content import FACTS, Content, ExpectedTflops, content, facts
 from pytest_llmbench.ingest.discover.match import Match, Matching, Subject, find_possible, matches, nearest
@@ -22,7 +22,7 @@ _KEY_FIELDS = tuple(field.name for field in fields(Key))
 
 
 def identify(
-    found: FoundRun,
+    found: RunFiles,
     logs: Sequence[ParsedLog],
     recipes: Sequence[Recipe],
     *,
@@ -111,14 +111,14 @@ def _is_enough(stands: Collection[str], missing: Sequence[str]) -> bool:
 def _identity(key: Key, said: Claims, missing: Sequence[str]) -> Identity:
     assumed = tuple(field for field in (*_OPTIONS, *missing) if field not in said.by_field)
     sources = dict.fromkeys(source for claim in said.by_field.values() for source in claim.sources)
-    because = f"so say {listed(list(sources))}" if sources else "so says the log"
+    because = f"so say {join_first(list(sources))}" if sources else "so says the log"
     if assumed:
         because += f"; assumed, as nothing says it and no other baseline fits: {', '.join(assumed)}"
     return Identity(key, because, assumed=assumed)
 
 
 def _ambiguous(candidates: Sequence[Key], said: Claims, missing: Sequence[str], *, contradicted: bool) -> Identity:
-    ids = listed([key.id for key in candidates])
+    ids = join_first([key.id for key in candidates])
     open_fields = [field for field in _KEY_FIELDS if len({getattr(key, field) for key in candidates}) > 1]
     unsaid = [field for field in dict.fromkeys((*missing, *open_fields)) if not _is_said(field, said)]
     because = f"could be {ids}"

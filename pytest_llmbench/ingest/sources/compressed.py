@@ -174,6 +174,6 @@ def is_compressed(path: str) -> bool:
     """Whether a file of this machine begins like a compressed one; not so where it cannot be opened."""
     try:
         with open(path, "rb") as file:
-            return method_of(file.read(HEAD)) is not None
+            return bool(method_of(file.read(HEAD)))
     except OSError:
         return False

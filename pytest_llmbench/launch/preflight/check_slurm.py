@@ -10,7 +10,7 @@ from itertools import pairwise, takewhile
 from typing import Protocol
 
 from pytest_llmbench.core.errors import LaunchError, did_you_mean
-from pytest_llmbench.core.formatting import listed
+from pytest_llmbench.core.formatting import join_first
 from pytest_llmbench.core.models.jobs import Cluster
 from pytest_llmbench.core.yamlfile.document import read_start
 from pytest_llmbench.launch.preflight.check_files import find_script
@@ -71,7 +71,7 @@ def check_account(planned: PlannedJob, cluster: Cluster, accounts: Sequence[str]
     account = account or (cluster.account if planned.spec.via != "sbatch" else "")
     if account and accounts is not None and account.lower() not in {name.lower() for name in accounts}:
         hint = did_you_mean(account, accounts)
-        has = f"`account` in the cluster file; Slurm has {listed(sorted(accounts)) or 'none'}"
+        has = f"`account` in the cluster file; Slurm has {join_first(sorted(accounts)) or 'none'}"
         yield JobProblem(f"Slurm has no account {account!r}{hint}", f"correct {has}")
 
 
@@ -83,7 +83,7 @@ def check_partition(planned: PlannedJob, cluster: Cluster, partitions: Sequence[
     by_name = {partition.name: partition for partition in partitions}
     for name in names:
         if name not in by_name:
-            has = f"`partition` in the cluster file; there are {listed(sorted(by_name)) or 'none'}"
+            has = f"`partition` in the cluster file; there are {join_first(sorted(by_name)) or 'none'}"
             yield JobProblem(f"Slurm has no partition {name!r}{did_you_mean(name, by_name)}", f"correct {has}")
     candidates = [by_name[name] for name in names if name in by_name] if names else list(partitions)
     against = [list(_check_fit(planned, partition)) for partition in candidates]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from pytest_llmbench.core.formatting import counted
+from pytest_llmbench.core.formatting import count_noun
 from pytest_llmbench.core.models.jobs import LaunchFacts, Purpose
 
 DEPTH = 12
@@ -39,7 +39,7 @@ def _suggest_nearby(folder: Path) -> str:
     folders = [path.parent for path in _find_weights(folder)]
     if not folders:
         return f"{missing}: not a checkpoint, or one that was not saved to its end"
-    others = f" ({counted(len(folders), 'checkpoint')} below it)" if len(folders) > 1 else ""
+    others = f" ({count_noun(len(folders), 'checkpoint')} below it)" if len(folders) > 1 else ""
     return f"{missing} in it; did you mean {folders[-1]}?{others}"
 
 

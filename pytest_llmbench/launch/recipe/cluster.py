@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models.jobs import Cluster, Installed, Pairs
+from pytest_llmbench.core.models.jobs import Cluster, InstalledRecipe, Pairs
 from pytest_llmbench.core.yamlfile.document import read_document
 from pytest_llmbench.core.yamlfile.schema import (
     ConvertedScalar,
@@ -107,10 +107,10 @@ def read_cluster(path: Path) -> Cluster:
     )
 
 
-def _read_installed(name: str, entry: YamlMapping, beside: Path) -> Installed:
+def _read_installed(name: str, entry: YamlMapping, beside: Path) -> InstalledRecipe:
     recipe, release = _split_release(name)
     folder, virtual = entry.get("folder"), entry.get("virtual_environment")
-    return Installed(
+    return InstalledRecipe(
         recipe=recipe,
         release=release,
         folder=_resolve_path(folder, beside),
@@ -238,16 +238,16 @@ def _check_llmb_run(entry: YamlMapping, report: Report) -> None:
             report(block.lines[name], str(error))
 
 
-def _read_workloads(entry: YamlMapping | None) -> tuple[Installed, ...]:
+def _read_workloads(entry: YamlMapping | None) -> tuple[InstalledRecipe, ...]:
     configured = _get_mapping(entry, "config")
     names = (entry.get("installed") if entry else None) or ()
     return tuple(_read_workload(name, configured.get(name)) for name in names)
 
 
-def _read_workload(name: str, entry: YamlMapping | None) -> Installed:
+def _read_workload(name: str, entry: YamlMapping | None) -> InstalledRecipe:
     match = _WORKLOAD.fullmatch(name)
     virtual = entry.get("venv_path") if entry else None
-    return Installed(
+    return InstalledRecipe(
         recipe=match[1] if match else name,
         release="",
         environment=_read_environment(entry) if entry else (),

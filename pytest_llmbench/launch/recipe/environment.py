@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models import Baseline
-from pytest_llmbench.core.models.jobs import Cluster, Installed, JobSpec, LaunchFacts, Pairs, Purpose
+from pytest_llmbench.core.models.jobs import Cluster, InstalledRecipe, JobSpec, LaunchFacts, Pairs, Purpose
 from pytest_llmbench.launch.recipe import fit
 from pytest_llmbench.launch.recipe.cluster import fill_references
 from pytest_llmbench.launch.recipe.command import (
@@ -69,7 +69,7 @@ def build_job(
     """
     key = baseline.key
     command = fit.choose_command(key, facts, cluster, launcher)
-    installed = fit.find_installed(key, cluster) or Installed(key.recipe, key.release)
+    installed = fit.find_installed(key, cluster) or InstalledRecipe(key.recipe, key.release)
     job = JobParts(key, facts, cluster, command, installed, caller)
     nodes = fit.count_nodes(key, facts, cluster)
     environment = _build_environment(job, nodes, variables)

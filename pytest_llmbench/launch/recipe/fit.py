@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from textwrap import fill
 
 from pytest_llmbench.core.errors import LaunchError, did_you_mean
-from pytest_llmbench.core.formatting import counted, listed
+from pytest_llmbench.core.formatting import count_noun, join_first
 from pytest_llmbench.core.models import Baseline, Configuration, Key
-from pytest_llmbench.core.models.jobs import Cluster, Command, Installed, LaunchFacts
+from pytest_llmbench.core.models.jobs import Cluster, Command, InstalledRecipe, LaunchFacts
 
 DEFAULT_HOURS = 50.0
 SHOWN = 5
@@ -40,7 +40,7 @@ def _explain_wrong_type(key: Key, cluster: Cluster) -> str:
 def _explain_too_large(key: Key, cluster: Cluster) -> str:
     if not cluster.largest or key.gpus <= cluster.largest:
         return ""
-    return f"larger than {counted(cluster.largest, 'GPU')}, the largest job of this cluster"
+    return f"larger than {count_noun(cluster.largest, 'GPU')}, the largest job of this cluster"
 
 
 def _explain_not_installed(key: Key, cluster: Cluster) -> str:
@@ -51,22 +51,22 @@ def _explain_not_installed(key: Key, cluster: Cluster) -> str:
         f"{key.recipe}-{key.release}",
         [_name_installed(installed) for installed in cluster.installed if _is_alike(installed, key)],
     )
-    return f"{name} is not installed here: there is {listed(names)}{did_you_mean(name, like)}"
+    return f"{name} is not installed here: there is {join_first(names)}{did_you_mean(name, like)}"
 
 
-def _is_alike(installed: Installed, key: Key) -> bool:
+def _is_alike(installed: InstalledRecipe, key: Key) -> bool:
     """Whether the recipe may be meant by its name: an equal release alone makes no two names similar."""
     return bool(did_you_mean(key.recipe, [installed.recipe]))
 
 
-def find_installed(key: Key, cluster: Cluster) -> Installed | None:
+def find_installed(key: Key, cluster: Cluster) -> InstalledRecipe | None:
     """Return how a recipe is installed here: the first entry of its release, or of all its releases; None: not, or the
     cluster file lists nothing."""
     wanted = (f"{key.recipe}-{key.release}", key.recipe)
     return next((installed for installed in cluster.installed if _name_installed(installed) in wanted), None)
 
 
-def _name_installed(installed: Installed) -> str:
+def _name_installed(installed: InstalledRecipe) -> str:
     return f"{installed.recipe}-{installed.release}" if installed.release else installed.recipe
 
 
@@ -75,7 +75,9 @@ def _explain_no_command(key: Key, facts: LaunchFacts, cluster: Cluster, launcher
     names = [command.name for command in facts.commands]
     if name in names:
         return ""
-    return f"{key.recipe} {key.release} is not launched by {name!r}, but by {listed(names)}{did_you_mean(name, names)}"
+    return (
+        f"{key.recipe} {key.release} is not launched by {name!r}, but by {join_first(names)}{did_you_mean(name, names)}"
+    )
 
 
 def choose_launcher(key: Key, facts: LaunchFacts, cluster: Cluster, option: str = "") -> str:
@@ -139,7 +141,7 @@ def refuse_hours(by_case: Mapping[str, float], limit: float | None, default: flo
     lines = [f"  {hours:>9,.1f}  {case_id}" for case_id, hours in largest[:SHOWN]]
     more = len(largest) - SHOWN
     rest = [f"  {sum(hours for _, hours in largest[SHOWN:]):>9,.1f}  {more} more"] if more > 0 else []
-    what = counted(len(by_case), "configuration")
+    what = count_noun(len(by_case), "configuration")
     limits = "without being told a session uses at most" if limit is None else "allowed are"
     raise LaunchError(
         "\n".join(

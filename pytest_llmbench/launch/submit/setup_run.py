@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.formatting import printable
+from pytest_llmbench.core.formatting import escape
 from pytest_llmbench.core.models.jobs import Blame, JobStatus, Phase
 from pytest_llmbench.launch.preflight.plan import format_command
 from pytest_llmbench.launch.recipe.redaction import redact
@@ -135,7 +135,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def _take(line: str, step: SetupStep, world: SetupHost, lines: list[str]) -> None:
-    lines.append(printable(redact(line.rstrip("\r\n"), step.planned.spec).replace("\t", "    ")))
+    lines.append(escape(redact(line.rstrip("\r\n"), step.planned.spec).replace("\t", "    ")))
     world.tell(lines[-1])
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models import Key
-from pytest_llmbench.core.models.jobs import Cluster, Installed, JobSpec, LaunchFacts, Pairs, Purpose
+from pytest_llmbench.core.models.jobs import Cluster, InstalledRecipe, JobSpec, LaunchFacts, Pairs, Purpose
 from pytest_llmbench.launch.preflight import check_files
 from pytest_llmbench.launch.preflight.check_files import STAGES, LocalMachine
 from pytest_llmbench.launch.preflight.problems import JobProblem, PlannedJob, describe_problems, group_problems
@@ -113,19 +113,19 @@ def _select_stages(step: SetupStep) -> Pairs:
     return tuple((name, meaning) for name, meaning in step.facts.required if name in STAGES)
 
 
-def _find_installed(facts: LaunchFacts, cluster: Cluster) -> Installed:
+def _find_installed(facts: LaunchFacts, cluster: Cluster) -> InstalledRecipe:
     own = [
         entry for entry in cluster.installed if entry.recipe == facts.recipe and entry.release in (facts.release, "")
     ]
     own.sort(key=lambda entry: entry.release != facts.release)
-    return own[0] if own else Installed(facts.recipe, facts.release)
+    return own[0] if own else InstalledRecipe(facts.recipe, facts.release)
 
 
 # --- its environment and command --------------------------------------------------------------------------
 
 
 def _build_environment(
-    facts: LaunchFacts, cluster: Cluster, installed: Installed, caller: Mapping[str, str]
+    facts: LaunchFacts, cluster: Cluster, installed: InstalledRecipe, caller: Mapping[str, str]
 ) -> dict[str, str]:
     environment = dict(caller)
     for name, value in (("ACCOUNT", cluster.account), ("PARTITION", cluster.partition)):
@@ -175,7 +175,7 @@ def _fill(word: str, values: Mapping[str, str]) -> str:
     return re.sub(r"\{(?:account|partition|stage)\}", lambda match: values[match[0]], word)
 
 
-def _find_own_folder(installed: Installed, caller: Mapping[str, str]) -> Path | None:
+def _find_own_folder(installed: InstalledRecipe, caller: Mapping[str, str]) -> Path | None:
     return (
         Path(fill_references(str(installed.folder), caller, "`folder` in the cluster file"))
         if installed.folder

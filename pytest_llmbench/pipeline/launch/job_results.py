@@ -17,18 +17,18 @@ from pytest_llmbench.core.models import (
     Evidence,
     Judgement,
     Key,
-    Marks,
     Measurement,
-    PastRun,
     Reason,
     RegexDialect,
     Run,
+    RunKeys,
+    StoredRun,
     Verdict,
 )
 from pytest_llmbench.core.models.jobs import Blame, Job, LaunchFacts, Purpose
-from pytest_llmbench.pipeline.catalog import Catalogue, tolerance_of
+from pytest_llmbench.pipeline.catalog import Catalog, tolerance_of
 from pytest_llmbench.pipeline.launch.rerun_policy import RunJudge
-from pytest_llmbench.pipeline.results import Judged, Result, deciding
+from pytest_llmbench.pipeline.results import ConfigurationResult, Judged, deciding
 from pytest_llmbench.pipeline.settings import Settings
 
 if TYPE_CHECKING:
@@ -52,23 +52,23 @@ class LaunchedRuns:
     def __init__(
         self,
         settings: Settings,
-        catalogue: Catalogue,
+        catalog: Catalog,
         session: str,
         level: float,
         now: Callable[[], datetime],
         *,
-        past: Mapping[Key, Sequence[PastRun]] | None = None,
+        past: Mapping[Key, Sequence[StoredRun]] | None = None,
     ) -> None:
         """Take the settings, the baselines, the level of each look, and the runs that the history knows."""
         self.settings = settings
-        self.catalogue = catalogue
+        self.catalog = catalog
         self.session = session
         self.level = level
         self.now = now
         self.past = past or {}
         self._evidence: dict[Key, tuple[Evidence, ...]] = {}
         self._logs: dict[tuple[int, int], Growing] = {}
-        self._own: Marks = frozenset()
+        self._own: RunKeys = frozenset()
 
     def judges(self, facts: Mapping[str, LaunchFacts]) -> RunJudge:
         """Return what decides the course of a launch; `facts` by configuration id."""
@@ -87,10 +87,10 @@ class LaunchedRuns:
         from pytest_llmbench.pipeline.find_runs import ingest_job
 
         since = estimate_submission(job)
-        run = ingest_job(_list_places(job), job.job_id, job.spec.key, self.catalogue, self.now(), since=since)
+        run = ingest_job(_list_places(job), job.job_id, job.spec.key, self.catalog, self.now(), since=since)
         if run is None:
             return None
-        self._own |= run.marks
+        self._own |= run.same_run_keys
         launch = f"{self.session} {job.spec.case_id}"
         ran_on = {**find_named_image(job.spec), **dict(run.found.environment)}
         found = dataclasses.replace(
@@ -119,7 +119,7 @@ class LaunchedRuns:
         return step
 
     def _list_definitions(self, job: Job) -> tuple[RegexDialect, ...]:
-        return tuple(baseline.log for baseline in self.catalogue.baselines[job.spec.key] if baseline.log)
+        return tuple(baseline.log for baseline in self.catalog.baselines[job.spec.key] if baseline.log)
 
     @cached_property
     def _history(self) -> Measured:
@@ -128,15 +128,15 @@ class LaunchedRuns:
         from pytest_llmbench.pipeline.find_runs import ingest
 
         now = self.now()
-        runs = ingest(self.settings, self.catalogue, now).runs if self.settings.logs else ()
-        return measure_runs(runs, self.catalogue, now)
+        runs = ingest(self.settings, self.catalog, now).runs if self.settings.logs else ()
+        return measure_runs(runs, self.catalog, now)
 
-    def _judge(self, key: Key, runs: Sequence[Run]) -> Result:
+    def _judge(self, key: Key, runs: Sequence[Run]) -> ConfigurationResult:
         """Return the verdict on launched runs, newest first; each of the two looks of a sequence has half the level."""
         from pytest_llmbench.pipeline.evaluate import at_acknowledged_level
         from pytest_llmbench.pipeline.outcomes import result_of
 
-        evidence = at_acknowledged_level(self._gather_evidence({key: runs})[key], self.settings, self.catalogue)
+        evidence = at_acknowledged_level(self._gather_evidence({key: runs})[key], self.settings, self.catalog)
         self._evidence[key] = tuple(dataclasses.replace(item, level=self.level) for item in evidence)
         return result_of(Case(key.id, key), self._evidence[key], self.settings)
 
@@ -146,9 +146,9 @@ class LaunchedRuns:
 
         older = {other: of_key for other, of_key in self._history.items() if any(of_key) or other in self.past}
         measured = {**older, **{key: self.measure_runs(key, of_key) for key, of_key in runs.items()}}
-        return evidence_of(measured, self.settings, self.catalogue, self.now(), self.past)
+        return evidence_of(measured, self.settings, self.catalog, self.now(), self.past)
 
-    def gather_results(self, results: Mapping[Key, Result]) -> Judged:
+    def gather_results(self, results: Mapping[Key, ConfigurationResult]) -> Judged:
         """Return the results by id, with what each was reached from; of what was not judged, what its older runs tell.
 
         Nothing was acknowledged in that: what it says of noise and nights does not depend on the level.
@@ -168,9 +168,9 @@ class LaunchedRuns:
         return tuple(
             (
                 *(measure(run, baseline, now) for run in runs),
-                *(measurement for measurement in older if measurement.run.marks.isdisjoint(self._own)),
+                *(measurement for measurement in older if measurement.run.same_run_keys.isdisjoint(self._own)),
             )
-            for baseline, older in zip(self.catalogue.baselines[key], self._history[key], strict=True)
+            for baseline, older in zip(self.catalog.baselines[key], self._history[key], strict=True)
         )
 
     def _invalid(self, key: Key, reason: Reason, text: str, run: Run | None) -> Judgement:
@@ -178,7 +178,7 @@ class LaunchedRuns:
         from pytest_llmbench.judge.budgets import with_budget_verdict
         from pytest_llmbench.measure.measurement import measure
 
-        baselines = self.catalogue.baselines[key]
+        baselines = self.catalog.baselines[key]
         done = reason is Reason.PURPOSE_DONE
         baseline = next((other for other in baselines if other.budgets), baselines[0]) if done else baselines[0]
         verdict = Verdict.NOT_COMPARABLE if done else Verdict.INVALID
@@ -187,7 +187,7 @@ class LaunchedRuns:
         judgement = dataclasses.replace(judgement, measurement=measurement)
         return with_budget_verdict(judgement, [measurement]) if done and measurement is not None else judgement
 
-    def _nodes(self, result: Result, nodes: Mapping[str, tuple[str, ...]]) -> tuple[str, tuple[str, ...]]:
+    def _nodes(self, result: ConfigurationResult, nodes: Mapping[str, tuple[str, ...]]) -> tuple[str, tuple[str, ...]]:
         """Return what the runs behind a verdict tell of their nodes, and which of them to avoid."""
         from pytest_llmbench.judge.nodes import judge_nodes
 
@@ -242,13 +242,13 @@ def _ending(job: Job, run: Run) -> tuple[Blame, str]:
 
 
 def _read_ending(run: Run) -> tuple[Blame, str]:
-    from pytest_llmbench.ingest.parse.endings import last_line
+    from pytest_llmbench.ingest.parse.endings import read_last_line
     from pytest_llmbench.launch.slurm.states import find_blame
 
     attempt = run.attempts[-1]
     log, ending = attempt.files.log, attempt.log.ending
     if ending is None:
-        last = last_line(log)
+        last = read_last_line(log)
         return Blame.NONE, f"the last line of {log.name}: {last}" if last else f"{log.name} is empty"
     blame = Blame.RUN if ending.went_on else find_blame(ending.code)
-    return blame, formatting.ended(ending, log.name)
+    return blame, formatting.describe_ending(ending, log.name)

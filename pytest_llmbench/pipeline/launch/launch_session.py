@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models import Case, Key, PastRun, Reason, Verdict
+from pytest_llmbench.core.models import Case, Key, Reason, StoredRun, Verdict
 from pytest_llmbench.core.models.jobs import Purpose
-from pytest_llmbench.pipeline.catalog import Catalogue
+from pytest_llmbench.pipeline.catalog import Catalog
 from pytest_llmbench.pipeline.launch.job_results import LaunchedRuns, skip_judgement
 from pytest_llmbench.pipeline.launch.planner import Host, Plan, Planner
 from pytest_llmbench.pipeline.launch.rerun_policy import LaunchProgress
 from pytest_llmbench.pipeline.launch.settings import LARGEST_SEQUENCE, LaunchSettings
 from pytest_llmbench.pipeline.launch.stopping import Interrupted, handle_stop, stop_jobs, tell_left
-from pytest_llmbench.pipeline.results import Batch, Result
+from pytest_llmbench.pipeline.results import ConfigurationResult, SessionResults
 from pytest_llmbench.pipeline.settings import Settings
 
 if TYPE_CHECKING:
@@ -39,25 +39,25 @@ ALL_JOBS = 1_000_000
 NEVER_SUBMITTED = "not submitted before the session was interrupted: --llmb-resume submits it"
 
 
-def start_unlaunched(settings: Settings, catalogue: Catalogue) -> Batch:
+def start_unlaunched(settings: Settings, catalog: Catalog) -> SessionResults:
     """Return what is known before anything was launched: a result for each configuration, and no run."""
     text = "not launched"
-    return Batch(
-        results={
-            key.id: _build_missing(key, Reason.NOT_LAUNCHED, text, settings, catalogue) for key in catalogue.baselines
+    return SessionResults(
+        configurations={
+            key.id: _build_missing(key, Reason.NOT_LAUNCHED, text, settings, catalog) for key in catalog.baselines
         },
-        strays=(),
+        unmatched=(),
         runs_found=0,
         runs_before_since=0,
         ignored=(),
         measurements={},
-        required=frozenset(catalogue.asked),
+        required=frozenset(catalog.required_runs),
     )
 
 
-def _build_missing(key: Key, reason: Reason, text: str, settings: Settings, catalogue: Catalogue) -> Result:
-    judgement = skip_judgement(Verdict.MISSING, reason, text, catalogue.baselines[key][0], settings)
-    return Result(Case(key.id, key), judgement)
+def _build_missing(key: Key, reason: Reason, text: str, settings: Settings, catalog: Catalog) -> ConfigurationResult:
+    judgement = skip_judgement(Verdict.MISSING, reason, text, catalog.baselines[key][0], settings)
+    return ConfigurationResult(Case(key.id, key), judgement)
 
 
 class LaunchSession:
@@ -67,18 +67,18 @@ class LaunchSession:
         self,
         settings: Settings,
         launch: LaunchSettings,
-        catalogue: Catalogue,
+        catalog: Catalog,
         host: Host,
-        past: Mapping[Key, Sequence[PastRun]] | None = None,
+        past: Mapping[Key, Sequence[StoredRun]] | None = None,
     ) -> None:
         """Take what was asked for, the baselines, the world, and the runs that the history knows."""
         self.settings = settings
         self.launch = launch
-        self.catalogue = catalogue
+        self.catalog = catalog
         self.host = host
         self.past = past
-        self.planner = Planner(launch, settings.gpu, catalogue, host)
-        self.batch = start_unlaunched(settings, catalogue)
+        self.planner = Planner(launch, settings.gpu, catalog, host)
+        self.batch = start_unlaunched(settings, catalog)
         self.session = ""
         self.problems = False
         self.secrets: frozenset[str] = frozenset()
@@ -148,7 +148,7 @@ class LaunchSession:
     def _tell_skipped(self, plan: Plan) -> None:
         reasons = Counter(plan.skipped.values())
         for why, count in reasons.items():
-            self.host.tell(f"not launched: {formatting.counted(count, 'configuration')}: {why}")
+            self.host.tell(f"not launched: {formatting.count_noun(count, 'configuration')}: {why}")
 
     @contextmanager
     def _begin(self, plan: Plan) -> Iterator[Journal]:
@@ -173,7 +173,7 @@ class LaunchSession:
     def _warn_of(self, journal: Journal) -> None:
         for past in journal.list_unfinished():
             if past.waiting and not past.alive:
-                jobs = formatting.counted(past.waiting, "job")
+                jobs = formatting.count_noun(past.waiting, "job")
                 self.host.tell(f"llmbench: session {past.session} left {jobs}: --llmb-resume goes on with it")
 
     def _follow(self, plan: Plan, journal: Journal) -> None:
@@ -181,7 +181,7 @@ class LaunchSession:
 
         self.secrets = frozenset(value for job in plan.jobs for value in find_secret_values(job.spec))
         level = LEVEL if self.launch.repeats == 1 else LEVEL / 2
-        runs = LaunchedRuns(self.settings, self.catalogue, self.session, level, self.host.now, past=self.past)
+        runs = LaunchedRuns(self.settings, self.catalog, self.session, level, self.host.now, past=self.past)
         engine = self._build_engine(journal, runs)
         progress = LaunchProgress(
             [job.spec for job in plan.jobs],
@@ -249,28 +249,28 @@ class LaunchSession:
 
         return affordable
 
-    def _judge(self, plan: Plan, progress: LaunchProgress, runs: LaunchedRuns) -> Batch:
-        from pytest_llmbench.pipeline.evaluate import together
+    def _judge(self, plan: Plan, progress: LaunchProgress, runs: LaunchedRuns) -> SessionResults:
+        from pytest_llmbench.pipeline.evaluate import add_fleet_findings
         from pytest_llmbench.pipeline.fleet import with_efficiencies
-        from pytest_llmbench.pipeline.requirements import with_asked
+        from pytest_llmbench.pipeline.requirements import apply_requirements
 
-        results = dict(self.batch.results)
+        results = dict(self.batch.configurations)
         for key, why in plan.skipped.items():
             reason = Reason.NOT_LAUNCHED if self.launch.goes_on else Reason.NOT_ON_CLUSTER
-            results[key.id] = _build_missing(key, reason, why, self.settings, self.catalogue)
+            results[key.id] = _build_missing(key, reason, why, self.settings, self.catalog)
         told_fewer = self.launch.repeats < LARGEST_SEQUENCE and not self.settings.certify
         fewer = self.launch.repeats if told_fewer else None
-        reached = with_asked(runs.gather_results(progress.list_results()), self.catalogue.asked, fewer)
-        judged, checks = together(reached, self.settings, self.catalogue, self.host.now())
-        results |= with_efficiencies(judged, self.catalogue.configurations)
+        reached = apply_requirements(runs.gather_results(progress.list_results()), self.catalog.required_runs, fewer)
+        judged, checks = add_fleet_findings(reached, self.settings, self.catalog, self.host.now())
+        results |= with_efficiencies(judged, self.catalog.configurations)
         for result in [results[case] for case in sorted(self._cases) if case in results and case not in judged]:
-            baseline = self.catalogue.baselines[result.case.key][0]
+            baseline = self.catalog.baselines[result.case.key][0]
             never = skip_judgement(Verdict.INVALID, Reason.NOT_SUBMITTED, NEVER_SUBMITTED, baseline, self.settings)
-            results[result.case.id] = Result(result.case, never)
+            results[result.case.id] = ConfigurationResult(result.case, never)
         of_key = {course.spec.key: list(course.runs.values()) for course in progress.configurations.values()}
         return dataclasses.replace(
             self.batch,
-            results=results,
+            configurations=results,
             runs_found=sum(map(len, of_key.values())),
             measurements={key: runs.measure_runs(key, runs_of_key)[0] for key, runs_of_key in of_key.items()},
             checks=checks,
@@ -278,4 +278,4 @@ class LaunchSession:
 
 
 def _list_cases(cases: Collection[str]) -> str:
-    return formatting.listed(sorted(cases)) or "no job"
+    return formatting.join_first(sorted(cases)) or "no job"

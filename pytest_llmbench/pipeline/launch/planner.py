@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models import Key
-from pytest_llmbench.core.models.jobs import Cluster, Installed, JobSpec, LaunchFacts, Purpose
-from pytest_llmbench.pipeline.catalog import Catalogue
+from pytest_llmbench.core.models.jobs import Cluster, InstalledRecipe, JobSpec, LaunchFacts, Purpose
+from pytest_llmbench.pipeline.catalog import Catalog
 from pytest_llmbench.pipeline.launch.settings import LaunchSettings
 
 if TYPE_CHECKING:
@@ -52,11 +52,11 @@ class Plan:
 class Planner:
     """Plans one session's launch."""
 
-    def __init__(self, launch: LaunchSettings, gpu: str, catalogue: Catalogue, host: Host) -> None:
+    def __init__(self, launch: LaunchSettings, gpu: str, catalog: Catalog, host: Host) -> None:
         """Take what was asked for, the GPU type if an option says it, the baselines and the world."""
         self.launch = launch
         self.gpu = gpu
-        self.catalogue = catalogue
+        self.catalog = catalog
         self.host = host
 
     @cached_property
@@ -92,7 +92,7 @@ class Planner:
         """How each recipe in each release is launched."""
         from pytest_llmbench.launch.recipe.facts import read_facts
 
-        every = (read_facts(recipe) for recipe in self.catalogue.recipes)
+        every = (read_facts(recipe) for recipe in self.catalog.recipes)
         return {(facts.recipe, facts.release): facts for facts in every if facts is not None}
 
     def plan(self, selected: Sequence[Key]) -> Plan:
@@ -102,7 +102,7 @@ class Planner:
         skipped: dict[Key, str] = {}
         jobs: list[PlannedJob] = []
         for key in selected:
-            configuration = self.catalogue.baselines[key][0].configuration
+            configuration = self.catalog.baselines[key][0].configuration
             facts = self.facts.get((key.recipe, key.release))
             why = explain_unfit(configuration, facts, self.cluster, self.launch.launcher)
             if why:
@@ -121,7 +121,7 @@ class Planner:
         """Return by id how many runs a suite file asks for, and this launch may make, where these are several."""
         if self.launch.purpose is not Purpose.MEASURE:
             return {}
-        asked = {key: self.catalogue.asked[key].runs for key in selected if key in self.catalogue.asked}
+        asked = {key: self.catalog.required_runs[key].runs for key in selected if key in self.catalog.required_runs}
         runs = {key.id: min(number, self.launch.repeats) for key, number in asked.items()}
         return {name: number for name, number in runs.items() if number > 1}
 
@@ -147,7 +147,7 @@ class Planner:
         from pytest_llmbench.launch.recipe.environment import build_job
         from pytest_llmbench.launch.recipe.purpose import PurposeOptions, build_variables, parse_profile
 
-        baseline, facts = self.catalogue.baselines[key][0], self.facts[key.recipe, key.release]
+        baseline, facts = self.catalog.baselines[key][0], self.facts[key.recipe, key.release]
         asked = self.launch if purpose is self.launch.purpose else LaunchSettings()
         checkpoint = self.host.folder.parent / asked.checkpoint if asked.checkpoint else None
         profile = parse_profile(asked.profile) if purpose is Purpose.PROFILE else None
@@ -183,9 +183,9 @@ def _estimate_hours(spec: JobSpec, runs: int) -> tuple[str, float]:
     return f"{spec.case_id}, {runs} runs" if runs > 1 else spec.case_id, spec.gpu_hours * runs
 
 
-def _read_installed(name: str, folder: Path) -> Installed:
+def _read_installed(name: str, folder: Path) -> InstalledRecipe:
     recipe, dash, release = name.partition("-")
-    return Installed(recipe, release if dash else "", folder)
+    return InstalledRecipe(recipe, release if dash else "", folder)
 
 
 def _explain_nothing_fits(skipped: Mapping[Key, str], cluster: Cluster) -> str:
@@ -197,7 +197,7 @@ def _explain_nothing_fits(skipped: Mapping[Key, str], cluster: Cluster) -> str:
     if len(skipped) > 1:
         none = f"none of the {len(skipped)} selected configurations fits"
     lines = [f"nothing was launched: {none} {where}:"]
-    lines += [f"  {formatting.counted(len(ids), 'configuration')}: {why}" for why, ids in by_reason.items()]
+    lines += [f"  {formatting.count_noun(len(ids), 'configuration')}: {why}" for why, ids in by_reason.items()]
     hint = (
         "describe the cluster in cluster.yaml (docs/cluster.md), or with --llmb-gpu, --llmb-max-gpus and "
         "--llmb-recipe, or give llmb-run's folder with --llmb-cluster=DIR"

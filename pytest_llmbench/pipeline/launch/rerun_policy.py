@@ -13,7 +13,7 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models import JUDGED, Case, Judgement, Key, Reason, Run, Verdict
 from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobSpec, LaunchedJob, Phase, Purpose
-from pytest_llmbench.pipeline.results import Result
+from pytest_llmbench.pipeline.results import ConfigurationResult
 
 if TYPE_CHECKING:
     from pytest_llmbench.launch.follow.engine import NextJob
@@ -36,9 +36,9 @@ class RunJudge:
     `files` that a job leaves besides its log, `ending` for whose failure its log says the end was, in words."""
 
     find: Callable[[Job], Run | None]
-    judge: Callable[[Key, Sequence[Run]], Result]
+    judge: Callable[[Key, Sequence[Run]], ConfigurationResult]
     invalid: Callable[[Key, Reason, str, Run | None], Judgement]
-    nodes: Callable[[Result, Mapping[str, tuple[str, ...]]], tuple[str, tuple[str, ...]]]
+    nodes: Callable[[ConfigurationResult, Mapping[str, tuple[str, ...]]], tuple[str, tuple[str, ...]]]
     files: Callable[[Job], tuple[Path, ...]]
     ending: Callable[[Job, Run], tuple[Blame, str]]
 
@@ -57,7 +57,7 @@ class ConfigurationProgress:
     files: list[Path] = field(default_factory=list)
     notes: str = ""
     profiled: bool = False
-    result: Result | None = None
+    result: ConfigurationResult | None = None
 
 
 class LaunchProgress:
@@ -148,7 +148,7 @@ class LaunchProgress:
             return (Reason.NEVER_STARTED if never else reason), end.text
         if run is None:
             reason = Reason.JOB_LOST if _is_purged(job) else Reason.LOG_MISSING
-            places = formatting.listed([str(place) for place in (job.log_folder, *job.spec.log_folders) if place])
+            places = formatting.join_first([str(place) for place in (job.log_folder, *job.spec.log_folders) if place])
             return reason, f"job {job.job_id} left no log of its own under {places or job.spec.directory}"
         key = run.identity.key
         if key != job.spec.key:
@@ -162,7 +162,9 @@ class LaunchProgress:
         if not course.runs or course.spec.purpose is not Purpose.MEASURE:
             judgement = next(iter(course.failures.values()), None)
             course.result = (
-                self._conclude_purpose(course) if judgement is None else Result(Case(key.id, key), judgement)
+                self._conclude_purpose(course)
+                if judgement is None
+                else ConfigurationResult(Case(key.id, key), judgement)
             )
             return []
         runs = [course.runs[repeat] for repeat in sorted(course.runs, reverse=True)]
@@ -174,7 +176,7 @@ class LaunchProgress:
         course.result = _add_failures(result, course.failures)
         return self._plan_profile(course)
 
-    def _conclude_purpose(self, course: ConfigurationProgress) -> Result:
+    def _conclude_purpose(self, course: ConfigurationProgress) -> ConfigurationResult:
         """Return the result of a job that was not to be judged: it did what it was for, or it is invalid."""
         key, run = course.spec.key, next(iter(course.runs.values()))
         proof = _find_proof(course.spec.purpose, course.files, run)
@@ -186,9 +188,9 @@ class LaunchProgress:
             facts = dataclasses.replace(run.found, saves="it was launched to save one")
             run = dataclasses.replace(run, found=facts)
         judgement = self._judges.invalid(key, reason, text, run)
-        return Result(Case(key.id, key), judgement, done=text if proof else "")
+        return ConfigurationResult(Case(key.id, key), judgement, done=text if proof else "")
 
-    def _plan_repeats(self, course: ConfigurationProgress, result: Result) -> list[NextJob]:
+    def _plan_repeats(self, course: ConfigurationProgress, result: ConfigurationResult) -> list[NextJob]:
         from pytest_llmbench.launch.follow.engine import NextJob
 
         done = len(course.runs) + len(course.failures)
@@ -204,7 +206,7 @@ class LaunchProgress:
         spec = course.spec if anywhere else _avoid_nodes(course.spec, used)
         return [NextJob(spec, 1, repeat) for repeat in wanted]
 
-    def _count_runs(self, course: ConfigurationProgress, result: Result) -> int:
+    def _count_runs(self, course: ConfigurationProgress, result: ConfigurationResult) -> int:
         """Return how many runs a configuration is to have in all, by what its first one says."""
         verdict = result.judgement.verdict
         if self._always:
@@ -234,7 +236,7 @@ class LaunchProgress:
         course.notes = _join(course.notes, "not profiled: the limit of GPU-hours is reached")
         return []
 
-    def list_results(self) -> dict[Key, Result]:
+    def list_results(self) -> dict[Key, ConfigurationResult]:
         """Return the verdicts with the jobs behind them; a course that was cut short has none."""
         return {
             course.spec.key: self._add_jobs(course)
@@ -242,7 +244,7 @@ class LaunchProgress:
             if course.result is not None
         }
 
-    def _add_jobs(self, course: ConfigurationProgress) -> Result:
+    def _add_jobs(self, course: ConfigurationProgress) -> ConfigurationResult:
         result = course.result
         if result is None:
             raise ValueError(f"{course.spec.case_id} has not ended")
@@ -260,10 +262,10 @@ def _find_proof(purpose: Purpose, files: Sequence[Path], run: Run) -> str:
         line = max(log.nccl_line for log in logs)
         return f"the trace begins in line {line} of the log" if line else ""
     noun = "checkpoint" if purpose is Purpose.SAVE_CHECKPOINT else "file"
-    return f"left {formatting.counted(len(files), noun)}" if files else ""
+    return f"left {formatting.count_noun(len(files), noun)}" if files else ""
 
 
-def _is_over_budget(result: Result) -> bool:
+def _is_over_budget(result: ConfigurationResult) -> bool:
     """Whether a checkpoint took too long, of which neither a repeat nor a profile of the steps tells more."""
     return result.judgement.reason is Reason.OVER_BUDGET
 
@@ -293,7 +295,7 @@ def _date_run(run: Run, job: Job) -> Run:
     return dataclasses.replace(run, started=started, started_from=f"job {job.job_id}")
 
 
-def _add_failures(result: Result, failures: Mapping[int, Judgement]) -> Result:
+def _add_failures(result: ConfigurationResult, failures: Mapping[int, Judgement]) -> ConfigurationResult:
     """Return a result that is red where a repeat failed: what failed counts, too. An inconclusive one can be green."""
     if not failures or result.judgement.verdict in (Verdict.REGRESSION, Verdict.INVALID):
         return result
@@ -303,7 +305,7 @@ def _add_failures(result: Result, failures: Mapping[int, Judgement]) -> Result:
     return dataclasses.replace(result, judgement=judgement)
 
 
-def _describe_job(course: ConfigurationProgress, job: Job, end: JobEnd, result: Result) -> LaunchedJob:
+def _describe_job(course: ConfigurationProgress, job: Job, end: JobEnd, result: ConfigurationResult) -> LaunchedJob:
     seconds = {measurement.run.found.job_id: measurement.statistic_seconds for measurement in result.judgement.runs}
     return LaunchedJob(
         job_id=job.job_id,

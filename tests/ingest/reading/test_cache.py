@@ -166,9 +166,12 @@ def test_where_the_system_keeps_no_time_of_changes_the_samples_tell(
     """As a file system in user space, a clock that was set back, or one of two seconds: every time is the same."""
 
     def coarse(file: Any) -> Any:
-        return SimpleNamespace(st_size=os.stat(file).st_size, st_ino=7, st_dev=7, st_mtime_ns=7, st_ctime_ns=7)
+        status = os.stat(file)
+        same = dict.fromkeys(("st_ino", "st_dev", "st_mtime_ns", "st_ctime_ns"), 7)
+        return SimpleNamespace(st_size=status.st_size, st_mode=status.st_mode, **same)
 
-    monkeypatch.setattr(file_reading, "os", SimpleNamespace(**{**vars(os), "stat": coarse, "fstat": coarse}))
+    for module in (file_reading, local):
+        monkeypatch.setattr(module, "os", SimpleNamespace(**{**vars(os), "stat": coarse, "fstat": coarse}))
     places.again()
     preserved(places.logs[1], overwritten)
     assert places.again() == [places.logs[1]]
