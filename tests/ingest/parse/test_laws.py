@@ -16,6 +16,8 @@ from log_strategies import FRAMEWORKS, NAMES, Written, write, written
 from pytest_llmbench.core.models import ParsedLog
 from pytest_llmbench.ingest.parse.read import parse_blocks
 
+pytestmark = pytest.mark.slow
+
 STEP = tuple[int, float, float]
 EXAMPLES = settings(max_examples=20, derandomize=True)
 DAMAGED = settings(max_examples=30, derandomize=True)
