@@ -30,7 +30,7 @@ from pytest_llmbench.measure.timing import Timing
 from pytest_llmbench.measure.window import Choice, begins
 
 if TYPE_CHECKING:
-    from pytest_llmbench.core.models import Floats
+    from pytest_llmbench.core.models import Floats, NoteCode
 
 FULL = 0.75
 """Share of target tokens below which a step is not of the whole batch: padding takes less, or its shapes say more."""
@@ -80,7 +80,7 @@ def list_notes(timed: Timing, baseline: Baseline) -> Iterator[Note]:
     share = _compute_target_share(timed.window, baseline)
     if share < FULL and not any(_check_target_tokens(timed, baseline)):
         text = f"{share * 100:.0f} % of the tokens of a step are targets: the rest is padding, and takes as long"
-        yield Note("padded", text, int(timed.window.line[0]))
+        yield Note(NoteCode.PADDED, text, int(timed.window.line[0]))
 
 
 def find_profiler(choice: Choice) -> Statement | None:
