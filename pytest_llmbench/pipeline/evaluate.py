@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pytest_llmbench.core.garbage_collection import without_collector
 from pytest_llmbench.core.models import Baseline, Case, Check, Evidence, Key, Measurement, PastRun, Run, others
-from pytest_llmbench.ingest.duplicates import with_past_copies
+from pytest_llmbench.ingest.duplicates import mark_past_copies
 from pytest_llmbench.pipeline.catalog import (
     PLAUSIBLE,
     Catalogue,
@@ -37,7 +37,7 @@ from pytest_llmbench.pipeline.trends import trend_checks, unneeded, with_changes
 from pytest_llmbench.pipeline.unmatched import strays
 
 if TYPE_CHECKING:
-    from pytest_llmbench.ingest.reading.reader import Done
+    from pytest_llmbench.ingest.reading.reader import ReadCounts
     from pytest_llmbench.judge.shift import SharedShift
 
 Measured = Mapping[Key, tuple[tuple[Measurement, ...], ...]]
@@ -54,7 +54,7 @@ def gather(
     settings: Settings,
     catalogue: Catalogue,
     now: datetime,
-    tell: Callable[[Done], None] | None = None,
+    tell: Callable[[ReadCounts], None] | None = None,
     past: Past = NO_PAST,
 ) -> Batch:
     """Discover, read and judge everything under the given paths; `tell` is called with how far reading is.
@@ -69,7 +69,7 @@ def judge_found(
     found: Ingested, settings: Settings, catalogue: Catalogue, now: datetime, past: Past = NO_PAST
 ) -> Batch:
     """Measure and judge runs that were read; those before `settings.since` only tell the noise."""
-    runs = with_past_copies(found.runs, past)
+    runs = mark_past_copies(found.runs, past)
     current = [run for run in runs if not _is_before(run, settings)]
     measured = measure_runs(runs, catalogue, now)
     judged = judge_measured(measured, settings, catalogue, now, past)
