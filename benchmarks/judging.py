@@ -60,14 +60,14 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         write(Path(name), count)
         settings = Settings(logs=(Path(name),))
-        catalogue = load(settings)
-        now = START + timedelta(days=count // len(catalogue.baselines) + 1)
-        reading, found = timed(lambda: ingest(settings, catalogue, now))
-        measuring, measured = timed(lambda: evaluate.measure_runs(found.runs, catalogue, now))
-        first, _ = timed(lambda: evaluate.judge_measured(measured, settings, catalogue, now))  # imports scipy.special
-        judging, judged = timed(lambda: evaluate.judge_measured(measured, settings, catalogue, now))
+        catalog = load(settings)
+        now = START + timedelta(days=count // len(catalog.baselines) + 1)
+        reading, found = timed(lambda: ingest(settings, catalog, now))
+        measuring, measured = timed(lambda: evaluate.measure_runs(found.runs, catalog, now))
+        first, _ = timed(lambda: evaluate.judge_measured(measured, settings, catalog, now))  # imports scipy.special
+        judging, judged = timed(lambda: evaluate.judge_measured(measured, settings, catalog, now))
         each = Settings(logs=settings.logs, runs="each")
-        every, all_results = timed(lambda: evaluate.judge_measured(measured, each, catalogue, now))
+        every, all_results = timed(lambda: evaluate.judge_measured(measured, each, catalog, now))
         of_configurations = [one for _, of_key in judged.values() for one in of_key if one.measurements]
         engine, _ = timed(lambda: [judge(one) for one in of_configurations])
     per_verdict = engine / len(of_configurations) * 1000

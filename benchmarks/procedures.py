@@ -15,7 +15,7 @@ from scenarios import ASSUMED_CV, ATTEMPTS, TOLERANCE, Case
 from pytest_llmbench.core.models import Evidence, Judgement, Noise, Verdict
 from pytest_llmbench.judge import noise
 from pytest_llmbench.judge.decide import judge
-from pytest_llmbench.judge.margin import probability
+from pytest_llmbench.judge.margin import compute_probability
 
 LEVEL = 0.05
 REPEAT_WINDOW = timedelta(hours=5)
@@ -61,7 +61,7 @@ def up_to_three(case: Case) -> Result:
 
 def without_history(case: Case) -> Result:
     """Judge one run by the engine where nothing was measured of its noise."""
-    return _result(judge(_alone(case, noise.assumed(ASSUMED_CV))))
+    return _result(judge(_alone(case, noise.assume_noise(ASSUMED_CV))))
 
 
 def within_run_error_only(case: Case) -> Result:
@@ -99,7 +99,7 @@ def welch(case: Case) -> Result:
     parts = np.var(old, ddof=1) / len(old), np.var(new, ddof=1) / len(new)
     freedom = sum(parts) ** 2 / (parts[0] ** 2 / (len(old) - 1) + parts[1] ** 2 / (len(new) - 1))
     statistic = (np.mean(new) - np.mean(old)) / math.sqrt(sum(parts))
-    return _plain(probability(float(statistic), float(freedom)) < LEVEL)
+    return _plain(compute_probability(float(statistic), float(freedom)) < LEVEL)
 
 
 def _threshold(measured: float, expected: float) -> Result:

@@ -31,7 +31,7 @@ from pytest_llmbench.core.models import (
     Window,
 )
 from pytest_llmbench.judge import noise
-from pytest_llmbench.judge.prior import prior
+from pytest_llmbench.judge.prior import estimate_prior
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats
@@ -189,13 +189,13 @@ def cases(scenario: Scenario, truth: Expected, runs: Floats, change: float | Flo
         slowed[:, changed] *= 1 + np.reshape(change, (-1, 1, 1))
     baselines = [scenario.baseline(truth, one, runs) for one in range(len(runs))]
     made = [list(_measurements(baseline, own)) for baseline, own in zip(baselines, slowed, strict=True)]
-    nothing = noise.assumed(ASSUMED_CV)
+    nothing = noise.assume_noise(ASSUMED_CV)
     alone = [
         Evidence(baseline, tuple(own[:NIGHTS]), TOLERANCE, NOW, nothing)
         for baseline, own in zip(baselines, made, strict=True)
     ]
     first = [replace(one, measurements=(own[NIGHTS], *one.measurements)) for one, own in zip(alone, made, strict=True)]
-    fleet_noise = prior(first, ASSUMED_CV)
+    fleet_noise = estimate_prior(first, ASSUMED_CV)
     return [
         Case(
             evidence=replace(evidence, prior=fleet_noise),

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from pytest_llmbench.judge import noise
-from pytest_llmbench.judge.changes import Step, steps
-from pytest_llmbench.judge.correlation import fleet_correlation
-from pytest_llmbench.judge.cusum import drift
+from pytest_llmbench.judge.changes import LevelShift, find_level_shifts
+from pytest_llmbench.judge.correlation import estimate_fleet_correlation
+from pytest_llmbench.judge.slow_change import find_slow_change
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats, Noise
@@ -80,7 +80,7 @@ def year(number: int, seed: int, correlation: float = 0.0) -> Year:
     told = [_Told(one, cv) for one, cv in zip(planted, cvs, strict=True)]
     for night in range(noise.NIGHTS, NIGHTS + 1):
         nights = [values[:night] for values in series]
-        alike = fleet_correlation(nights)
+        alike = estimate_fleet_correlation(nights)
         for one, values, known in zip(told, nights, _noises(nights), strict=True):
             one.hear(values, known, alike)
     found = tuple(one.result() for one in told if one.planted.size)
@@ -96,19 +96,23 @@ class _Told:
         self.cv = cv
         self.near = NEAR + PLACED * (cv / planted.size) ** 2 if planted.size else 0.0
         self.first: dict[str, int] = {}
-        self.last: Step | None = None
+        self.last: LevelShift | None = None
         self.false: dict[str, list[int]] = {way: [] for way in WAYS}
         self.failing = 0
 
     def hear(self, values: Floats, known: Noise, correlation: float) -> None:
-        found = steps(values, known, correlation=correlation)
+        found = find_level_shifts(values, known, correlation=correlation)
         for one in found:
             self._note("scan", one, len(values))
-        slow = None if any(one.difference > 0 for one in found) else drift(values, known, correlation=correlation)
+        slow = (
+            None
+            if any(one.difference > 0 for one in found)
+            else find_slow_change(values, known, correlation=correlation)
+        )
         if slow is not None:
             self._note("drift", slow, len(values))
 
-    def _note(self, way: str, one: Step, night: int) -> None:
+    def _note(self, way: str, one: LevelShift, night: int) -> None:
         size, began = self.planted
         if size and night > began and (way == "drift" or abs(one.position - began) <= self.near):
             self.first.setdefault(way, night - began)
@@ -141,10 +145,10 @@ def _series(random: np.random.Generator, cv: float, planted: Planted, correlatio
 
 def _noises(series: Sequence[Floats]) -> Iterator[Noise]:
     """Yield what is known of the noise of each configuration, as the gate knows it: its own, and that of the others."""
-    own = [noise.of_history(values.tolist()) for values in series]
-    prior = noise.of_others([one for one in own if one is not None])
+    own = [noise.estimate_from_history(values.tolist()) for values in series]
+    prior = noise.estimate_from_others([one for one in own if one is not None])
     for one in own:
-        yield noise.with_prior(one, prior or noise.assumed(CV[0]), CV[0])
+        yield noise.with_prior(one, prior or noise.assume_noise(CV[0]), CV[0])
 
 
 # --- words ------------------------------------------------------------------------------------------------

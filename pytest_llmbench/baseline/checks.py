@@ -7,12 +7,12 @@ from datetime import date, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
-from pytest_llmbench.baseline.build import key_of
-from pytest_llmbench.baseline.fields import FORMULA_NEEDS, LAUNCHERS
+from pytest_llmbench.baseline.records import make_key
+from pytest_llmbench.baseline.schema import FORMULA_NEEDS, LAUNCHERS
 from pytest_llmbench.core.dialects import FIRST_STEP, REGEX
 from pytest_llmbench.core.errors import did_you_mean
-from pytest_llmbench.core.patterns import GROUPS, REQUIRED, compiled, named_groups
-from pytest_llmbench.core.yamlfile.schema import Entry, Report
+from pytest_llmbench.core.patterns import GROUPS, REQUIRED, compile_pattern, find_named_groups
+from pytest_llmbench.core.yamlfile.schema import Report, YamlMapping
 
 ROUNDED = 5e-4
 """The share by which a number that somebody rounded to four digits may be off."""
@@ -24,7 +24,7 @@ CLOCKS = timedelta(days=1)
 """The days of two machines may differ by as much."""
 
 
-def check_file(entry: Entry, report: Report) -> None:
+def check_file(entry: YamlMapping, report: Report) -> None:
     """Report every configuration, window, erratum and launch command that the rest of the file contradicts."""
     _check_log(entry, report)
     _check_window(entry, report)
@@ -32,7 +32,7 @@ def check_file(entry: Entry, report: Report) -> None:
     ids: dict[str, int] = {}
     for row in entry["configurations"]:
         _check_configuration(entry, row, report)
-        name = key_of(entry, row).id
+        name = make_key(entry, row).id
         if name in ids:
             again = f"found {name} again (first in line {ids[name]}), expected it once"
             report(row.line, f"{again}: task, scaling or variant tell two apart")
@@ -44,12 +44,12 @@ def check_file(entry: Entry, report: Report) -> None:
         _check_checkpoint(launch.get("checkpoint"), entry["models"].values, report)
 
 
-def _first_step(entry: Entry) -> int:
+def _get_first_step(entry: YamlMapping) -> int:
     log = entry.get("log")
     return FIRST_STEP[entry["dialect"]] if entry["dialect"] != REGEX else log.get("first_step", 0) if log else 0
 
 
-def _check_log(entry: Entry, report: Report) -> None:
+def _check_log(entry: YamlMapping, report: Report) -> None:
     """Report a definition without its dialect, the dialect without its definition, and a pattern that reads nothing."""
     log, line = entry.get("log"), entry.lines["dialect"]
     if entry["dialect"] != REGEX:
@@ -59,17 +59,17 @@ def _check_log(entry: Entry, report: Report) -> None:
     elif log is None:
         report(line, f"found dialect: {REGEX} and no 'log', expected that key with what its lines look like")
     else:
-        for problem in _wrong_in_pattern(log["pattern"]):
+        for problem in _find_pattern_problems(log["pattern"]):
             report(log.lines["pattern"], problem)
 
 
-def _wrong_in_pattern(pattern: str) -> Iterator[str]:
+def _find_pattern_problems(pattern: str) -> Iterator[str]:
     try:
-        matches_nothing = compiled(pattern).search(b"") is not None
+        matches_nothing = compile_pattern(pattern).search(b"") is not None
     except ValueError as error:
         yield str(error)
         return
-    names = [group.name for group in named_groups(pattern)]
+    names = [group.name for group in find_named_groups(pattern)]
     if matches_nothing:
         yield "found a pattern that matches the empty text, expected one that matches the line of a step only"
     for name in REQUIRED:
@@ -83,7 +83,7 @@ def _wrong_in_pattern(pattern: str) -> Iterator[str]:
             yield f"found the group {name} {names.count(name)} times in the pattern, expected it once"
 
 
-def _check_models(entry: Entry, report: Report) -> None:
+def _check_models(entry: YamlMapping, report: Report) -> None:
     models, used = entry["models"], {row["size"] for row in entry["configurations"]}
     for size, model in models.values.items():
         line = models.lines[size]
@@ -96,8 +96,8 @@ def _check_models(entry: Entry, report: Report) -> None:
                 report(line, f"found no {needed!r} of {size}, expected it for formula {model['formula']}")
 
 
-def _check_window(entry: Entry, report: Report) -> None:
-    window, steps, start = entry["window"], entry["steps"], _first_step(entry)
+def _check_window(entry: YamlMapping, report: Report) -> None:
+    window, steps, start = entry["window"], entry["steps"], _get_first_step(entry)
     first, last, end = window["first"], window["last"], start + steps - 1
     if first > last:
         report(window.line, f"found a window from step {first} to {last}, expected first <= last")
@@ -105,15 +105,15 @@ def _check_window(entry: Entry, report: Report) -> None:
         report(window.line, f"found a window from step {first} to {last}, expected it within {start} to {end}")
 
 
-def _check_configuration(entry: Entry, row: Entry, report: Report) -> None:
+def _check_configuration(entry: YamlMapping, row: YamlMapping, report: Report) -> None:
     models, peaks = entry["models"].values, entry["peak_tflops"].values
     if row["size"] not in models:
-        report(row.lines["size"], _unknown("size", row["size"], models, "models"))
+        report(row.lines["size"], _describe_unknown("size", row["size"], models, "models"))
     dtypes = peaks[row["gpu"]].values if row["gpu"] in peaks else None
     if dtypes is None:
-        report(row.lines["gpu"], _unknown("gpu", row["gpu"], peaks, "peak_tflops"))
+        report(row.lines["gpu"], _describe_unknown("gpu", row["gpu"], peaks, "peak_tflops"))
     elif row["dtype"] not in dtypes:
-        report(row.lines["dtype"], _unknown("dtype", row["dtype"], dtypes, f"peak_tflops of {row['gpu']}"))
+        report(row.lines["dtype"], _describe_unknown("dtype", row["dtype"], dtypes, f"peak_tflops of {row['gpu']}"))
     recorded = row.get("recorded")
     if recorded is not None:
         _check_runs(recorded, report)
@@ -124,7 +124,7 @@ def _check_configuration(entry: Entry, row: Entry, report: Report) -> None:
 # --- what was recorded ------------------------------------------------------------------------------------
 
 
-def _check_runs(recorded: Entry, report: Report) -> None:
+def _check_runs(recorded: YamlMapping, report: Report) -> None:
     """Report numbers of what there is for each run, or for some of them, that do not fit the number of runs."""
     runs, seconds = recorded["runs"], recorded["run_seconds"]
     if runs != len(seconds):
@@ -137,7 +137,7 @@ def _check_runs(recorded: Entry, report: Report) -> None:
         report(recorded.lines["groups"], f"found {recorded['groups']} groups of {runs} runs, expected at most {runs}")
 
 
-def _check_values(recorded: Entry, statistic: str, report: Report) -> None:
+def _check_values(recorded: YamlMapping, statistic: str, report: Report) -> None:
     """Report an expected value that is not the mean of its own runs, and a mean that their steps cannot have."""
     trimmed, whole, seconds = recorded["trimmed_mean_seconds"], recorded["mean_seconds"], recorded["run_seconds"]
     of_runs = sum(seconds) / len(seconds)
@@ -153,33 +153,35 @@ def _check_values(recorded: Entry, statistic: str, report: Report) -> None:
         report(recorded.lines["mean_seconds"], f"found {found}, expected {expected}: record the runs again")
 
 
-def _check_dates(recorded: Entry, report: Report) -> None:
+def _check_dates(recorded: YamlMapping, report: Report) -> None:
     """Report what was replaced after it was recorded, and runs that started later; clocks may differ by a day."""
     earlier = recorded.get("earlier", ())
     order = [(one["date"], one.lines["date"]) for one in earlier] + [(recorded["date"], recorded.lines["date"])]
     for (before, line), (after, _) in pairwise(order):
-        if _day(before) > _day(after) + CLOCKS:
+        if _parse_day(before) > _parse_day(after) + CLOCKS:
             report(line, f"found {before} before {after}, expected the values that were replaced oldest first")
     newest = recorded.get("newest_run")
-    if newest is not None and _day(newest) > _day(recorded["date"]) + CLOCKS:
+    if newest is not None and _parse_day(newest) > _parse_day(recorded["date"]) + CLOCKS:
         report(recorded.lines["newest_run"], f"found a newest run of {newest} recorded on {recorded['date']}")
 
 
-def _day(text: str) -> date:
+def _parse_day(text: str) -> date:
     return datetime.fromisoformat(text).date()
 
 
-def _unknown(name: str, value: str, known: Any, where: str) -> str:
+def _describe_unknown(name: str, value: str, known: Any, where: str) -> str:
     return f"found {name} {value!r}, expected one that {where} states: {', '.join(known)}{did_you_mean(value, known)}"
 
 
-def _check_errata(entry: Entry, ids: Sequence[str], report: Report) -> None:
+def _check_errata(entry: YamlMapping, ids: Sequence[str], report: Report) -> None:
     seen = set()
     for erratum in entry.get("errata", ()):
         shapes = {"cell", "cells", "printed", "corrected"} & set(erratum.lines)
         if shapes not in ({"cell", "cells"}, {"printed", "corrected"}):
-            report(erratum.line, f"found {_and(shapes)}, expected either cell and cells, or printed and corrected")
-        for name, line in erratum.get("cells", Entry(0, {}, {})).lines.items():
+            report(
+                erratum.line, f"found {_join_names(shapes)}, expected either cell and cells, or printed and corrected"
+            )
+        for name, line in erratum.get("cells", YamlMapping(0, {}, {})).lines.items():
             if name not in ids:
                 report(line, f"found configuration {name!r}, expected one of this file{did_you_mean(name, ids)}")
             if (name, erratum.get("cell")) in seen:
@@ -187,14 +189,14 @@ def _check_errata(entry: Entry, ids: Sequence[str], report: Report) -> None:
             seen.add((name, erratum.get("cell")))
 
 
-def _and(names: set[str]) -> str:
+def _join_names(names: set[str]) -> str:
     return " and ".join(sorted(names)) or "none of them"
 
 
-def _check_launch(launch: Entry, report: Report) -> None:
+def _check_launch(launch: YamlMapping, report: Report) -> None:
     commands = launch["commands"]
     if launch["kind"] not in commands.values:
-        report(launch.lines["kind"], _unknown("kind", launch["kind"], commands.values, "commands"))
+        report(launch.lines["kind"], _describe_unknown("kind", launch["kind"], commands.values, "commands"))
     for name, command in commands.values.items():
         if command.get("via") is None and name not in LAUNCHERS:
             expected = f"expected via: with one of {', '.join(LAUNCHERS)}"
@@ -202,7 +204,7 @@ def _check_launch(launch: Entry, report: Report) -> None:
     _check_profiling(launch.get("profiling"), report)
 
 
-def _check_profiling(profiling: Entry | None, report: Report) -> None:
+def _check_profiling(profiling: YamlMapping | None, report: Report) -> None:
     """Report default steps of which the first is not before the last."""
     if profiling is None:
         return
@@ -214,12 +216,12 @@ def _check_profiling(profiling: Entry | None, report: Report) -> None:
         )
 
 
-def _check_checkpoint(checkpoint: Entry | None, models: Any, report: Report) -> None:
+def _check_checkpoint(checkpoint: YamlMapping | None, models: Any, report: Report) -> None:
     if checkpoint is None:
         return
     for table in filter(None, map(checkpoint.get, ("disk_gb", "save_gpus", "load_gpus"))):
         for size, value in table.values.items():
             if size not in models:
-                report(table.lines[size], _unknown("size", size, models, "models"))
+                report(table.lines[size], _describe_unknown("size", size, models, "models"))
             if isinstance(value, tuple) and list(value) != sorted(value):
                 report(table.lines[size], f"found {list(value)} GPUs, expected the smallest number first")

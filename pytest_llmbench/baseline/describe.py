@@ -9,8 +9,9 @@ from dataclasses import asdict
 from itertools import groupby
 from typing import Any
 
-from pytest_llmbench.baseline.fields import NOT_GIVEN
-from pytest_llmbench.baseline.lint import Arithmetic, LintReport, at_printed_precision, recomputed
+from pytest_llmbench.baseline.lint import LintReport, recompute_cell, round_as_printed
+from pytest_llmbench.baseline.schema import NOT_GIVEN
+from pytest_llmbench.core import throughput
 from pytest_llmbench.core.accepted_values import moved, reference
 from pytest_llmbench.core.formatting import counted
 from pytest_llmbench.core.models import Baseline, Erratum, Recipe, Recording
@@ -23,45 +24,49 @@ LABELS = {
 }
 
 
-def table(baselines: Sequence[Baseline]) -> str:
+def format_table(baselines: Sequence[Baseline]) -> str:
     """Return one line for each baseline: id, expected step time, printed MFU and kind."""
     wide = max([len("configuration"), *(len(baseline.key.id) for baseline in baselines)])
     lines = [f"{'configuration':<{wide}}  {'step time':>10}  {'MFU':>7}  kind"]
     for baseline in baselines:
         cells = dict(baseline.cells)
-        printed = cells.get("step_time") or _number(baseline.step_seconds, "#.4g")
+        printed = cells.get("step_time") or _format_number(baseline.step_seconds, "#.4g")
         step = printed if printed == "-" else f"{printed} s"
         lines.append(f"{baseline.key.id:<{wide}}  {step:>10}  {cells.get('mfu', '-'):>7}  {baseline.kind}")
     return "\n".join([*lines, counted(len(baselines), "configuration")])
 
 
-def page(recipe: Recipe, baseline: Baseline, arithmetic: Arithmetic, width: int) -> str:
+def format_page(recipe: Recipe, baseline: Baseline, width: int) -> str:
     """Return everything that is known of one baseline: expectation, model, groups, derived metrics, errata, source."""
     errata = [erratum for erratum in recipe.errata if erratum.configuration in ("", baseline.key.id)]
-    facts = [*_expectation(baseline), *_shape(baseline), *_origin(recipe, baseline)]
-    lines = [baseline.key.id, *_facts(facts, width), "", *_metrics(baseline, arithmetic)]
+    facts = [*_describe_expectation(baseline), *_describe_shape(baseline), *_describe_origin(recipe, baseline)]
+    lines = [baseline.key.id, *_format_facts(facts, width), "", *_format_metrics(baseline)]
     if errata:
-        lines += ["", "errata", *_errata(errata, width)]
+        lines += ["", "errata", *_format_errata(errata, width)]
     return "\n".join(lines)
 
 
-def lint_page(reports: Sequence[LintReport], width: int) -> str:
+def format_lint_page(reports: Sequence[LintReport], width: int) -> str:
     """Return the counts of every file and of all of them, every erratum with its reason, and the findings last."""
-    lines = [line for report in reports for line in (str(report.path), *_wrapped(_counts([report]), width, "  "))]
-    lines += ["all files", *_wrapped(_counts(reports), width, "  ")]
+    lines = [line for report in reports for line in (str(report.path), *_wrap(_format_counts([report]), width, "  "))]
+    lines += ["all files", *_wrap(_format_counts(reports), width, "  ")]
     for report in reports:
         if report.errata:
-            lines += ["", f"errata of {report.path.parent.name} {report.path.stem}", *_errata(report.errata, width)]
+            lines += [
+                "",
+                f"errata of {report.path.parent.name} {report.path.stem}",
+                *_format_errata(report.errata, width),
+            ]
     findings = [finding for report in reports for finding in report.findings]
     lines += [
         "",
         counted(len(findings), "finding"),
-        *(line for text in findings for line in _wrapped(text, width, "  ")),
+        *(line for text in findings for line in _wrap(text, width, "  ")),
     ]
     return "\n".join(lines)
 
 
-def _counts(reports: Sequence[LintReport]) -> str:
+def _format_counts(reports: Sequence[LintReport]) -> str:
     configurations = counted(sum(report.configurations for report in reports), "configuration")
     cells, numbers = sum(report.cells for report in reports), sum(report.numbers for report in reports)
     derived, reproduced = sum(report.derived for report in reports), sum(report.reproduced for report in reports)
@@ -73,7 +78,7 @@ def _counts(reports: Sequence[LintReport]) -> str:
     )
 
 
-def _expectation(baseline: Baseline) -> Iterator[tuple[str, str]]:
+def _describe_expectation(baseline: Baseline) -> Iterator[tuple[str, str]]:
     printed = f", printed to {baseline.resolution_seconds:g} s" if baseline.resolution_seconds else ""
     yield "kind", baseline.kind
     known = not math.isnan(baseline.step_seconds)
@@ -89,10 +94,10 @@ def _expectation(baseline: Baseline) -> Iterator[tuple[str, str]]:
         groups = f" of {counted(recording.groups, 'night')} or sets of nodes" if recording.groups else ""
         yield "recorded", f"{recording.date}, {counted(recording.runs, 'run')}{groups}, {spread}"
         yield "runs", ", ".join(f"{seconds:.6g} s" for seconds in recording.run_seconds)
-        yield from _history(recording)
+        yield from _describe_recording(recording)
 
 
-def _history(recording: Recording) -> Iterator[tuple[str, str]]:
+def _describe_recording(recording: Recording) -> Iterator[tuple[str, str]]:
     """Yield who recorded a value, in what environment, what it replaced, and how far it is from what counts."""
     if recording.by:
         yield "by", recording.by
@@ -109,7 +114,7 @@ def _history(recording: Recording) -> Iterator[tuple[str, str]]:
         yield "drift", moved(recording.trimmed_mean_seconds, reference(recording))
 
 
-def _shape(baseline: Baseline) -> Iterator[tuple[str, str]]:
+def _describe_shape(baseline: Baseline) -> Iterator[tuple[str, str]]:
     configuration = baseline.configuration
     architecture = asdict(configuration.architecture)
     named = (f"{name.replace('_', ' ')} {value}" for name, value in architecture.items() if value is not None)
@@ -128,7 +133,7 @@ def _shape(baseline: Baseline) -> Iterator[tuple[str, str]]:
         yield "logged", f"{baseline.logged_tflops_factor:.6g} x the computed TFLOP/s"
 
 
-def _origin(recipe: Recipe, baseline: Baseline) -> Iterator[tuple[str, str]]:
+def _describe_origin(recipe: Recipe, baseline: Baseline) -> Iterator[tuple[str, str]]:
     source = baseline.source
     yield "framework", f"{recipe.framework or 'not stated'} (log dialect {baseline.dialect})"
     yield "document", source.document + (f", table {source.table}" if source.table else "")
@@ -140,51 +145,51 @@ def _origin(recipe: Recipe, baseline: Baseline) -> Iterator[tuple[str, str]]:
         yield "launch", variables + str(command["command"])
 
 
-def _facts(facts: Sequence[tuple[str, str]], width: int) -> Iterator[str]:
+def _format_facts(facts: Sequence[tuple[str, str]], width: int) -> Iterator[str]:
     for name, text in facts:
-        yield from _wrapped(text, width, f"  {name:<10} ", " " * 13)
+        yield from _wrap(text, width, f"  {name:<10} ", " " * 13)
 
 
-def _metrics(baseline: Baseline, arithmetic: Arithmetic) -> Iterator[str]:
+def _format_metrics(baseline: Baseline) -> Iterator[str]:
     """Yield a table of what is printed and what follows from the step time and the stated constants."""
     printed = dict(baseline.cells)
     yield f"  {'metric':<22} {'printed':>12}  {'computed':>12}"
     for name, (label, unit) in LABELS.items():
         cell = printed.get(name, "-")
         if name == "step_time":
-            computed = _number(baseline.step_seconds, ".10g")
+            computed = _format_number(baseline.step_seconds, ".10g")
         else:
-            computed = _computed(baseline, recomputed(baseline, name, arithmetic), name, cell)
+            computed = _format_computed(baseline, recompute_cell(baseline, name), name, cell)
         what = f"{label} ({unit})" if unit else label
         yield f"  {what:<22} {cell:>12}  {computed:>12}"
-    tflops = arithmetic.tflops_per_gpu(baseline.configuration, baseline.step_seconds)
-    yield f"  {'TFLOP/s per GPU':<22} {'-':>12}  {_number(tflops, '.2f'):>12}"
+    tflops = throughput.tflops_per_gpu(baseline.configuration, baseline.step_seconds)
+    yield f"  {'TFLOP/s per GPU':<22} {'-':>12}  {_format_number(tflops, '.2f'):>12}"
 
 
-def _number(value: float, digits: str) -> str:
+def _format_number(value: float, digits: str) -> str:
     return "-" if math.isnan(value) else f"{value:{digits}}"
 
 
-def _computed(baseline: Baseline, value: float | None, name: str, cell: str) -> str:
+def _format_computed(baseline: Baseline, value: float | None, name: str, cell: str) -> str:
     if value is None:
         return "none (proxy)" if name == "days_to_1t" and baseline.configuration.proxy else "-"
     if cell != "-" and cell not in NOT_GIVEN:
-        return at_printed_precision(value, cell)
+        return round_as_printed(value, cell)
     return f"{value * 100:.2f}%" if name == "mfu" else f"{value:.2f}"
 
 
-def _errata(errata: Sequence[Erratum], width: int) -> Iterator[str]:
+def _format_errata(errata: Sequence[Erratum], width: int) -> Iterator[str]:
     """Yield errata, those of one place and reason together."""
     for (where, reason), group in groupby(errata, lambda erratum: (erratum.where, erratum.reason)):
-        yield from _wrapped(where, width, "  ")
+        yield from _wrap(where, width, "  ")
         for erratum in group:
             change = f"{erratum.printed} -> {erratum.corrected}"
             text = f"{erratum.configuration}: {erratum.cell} {change}" if erratum.configuration else change
-            yield from _wrapped(text, width, "    ", "      ")
-        yield from _wrapped(reason, width, "    because ", "      ")
+            yield from _wrap(text, width, "    ", "      ")
+        yield from _wrap(reason, width, "    because ", "      ")
 
 
-def _wrapped(text: str, width: int, first: str, rest: str | None = None) -> list[str]:
+def _wrap(text: str, width: int, first: str, rest: str | None = None) -> list[str]:
     following = first if rest is None else rest
     return textwrap.wrap(
         text, width, initial_indent=first, subsequent_indent=following, break_on_hyphens=False, break_long_words=False

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
-from pytest_llmbench.baseline.lint import Arithmetic
-from pytest_llmbench.core import formatting
+from pytest_llmbench.core import formatting, throughput
 from pytest_llmbench.core.accepted_values import reference
 from pytest_llmbench.core.errors import BaselineError
+from pytest_llmbench.core.flops import model_flops
 from pytest_llmbench.core.models import Baseline, Key, Recording
 
 PARTS = ("step time", "FLOPs formula", "batch", "peak", "the documents' own sums")
@@ -19,11 +21,11 @@ PARTS = ("step time", "FLOPs formula", "batch", "peak", "the documents' own sums
 LOG = ("find", "pattern", "unit", "first_step", "averages", "start", "end")
 """What a file says of how its log is read."""
 
-Name = tuple[str | int, ...]
+ConfigurationName = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Utilization:
+class UtilizationChange:
     """MFU of one configuration in both sets, as fractions, and the logarithm of its change by part.
 
     The parts add up to log(after / before). `printed`: both are the cells of the documents, whose own sums may differ
@@ -37,14 +39,14 @@ class Utilization:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class BaselineDifference:
     """One configuration in either set, None where it is not; `facts` are what was changed: name, before, after."""
 
     id: str
     before: Baseline | None
     after: Baseline | None
     facts: tuple[tuple[str, str, str], ...] = ()
-    utilization: Utilization | None = None
+    utilization: UtilizationChange | None = None
 
     @property
     def step_time_ratio(self) -> float | None:
@@ -65,50 +67,52 @@ class Difference:
         return bool(self.facts) or len(times) > 1 or untimed or moved
 
 
-def compare(before: Sequence[Baseline], after: Sequence[Baseline], arithmetic: Arithmetic) -> tuple[Difference, ...]:
+def compare_baselines(before: Sequence[Baseline], after: Sequence[Baseline]) -> tuple[BaselineDifference, ...]:
     """Return every configuration of either set, in the order of their names.
 
     Configurations are matched without their release where that leaves one of each in both sets, else with it, else with
     their kind, too. Raises BaselineError where not even that tells two apart.
     """
-    name = _naming(before, after)
+    name = _choose_naming(before, after)
     old, new = ({name(one): one for one in side} for side in (before, after))
-    return tuple(_difference(_joined(key), old.get(key), new.get(key), arithmetic) for key in sorted({*old, *new}))
+    return tuple(_compare_pair(_join_name(key), old.get(key), new.get(key)) for key in sorted({*old, *new}))
 
 
-def _naming(before: Sequence[Baseline], after: Sequence[Baseline]) -> Callable[[Baseline], Name]:
+def _choose_naming(before: Sequence[Baseline], after: Sequence[Baseline]) -> Callable[[Baseline], ConfigurationName]:
     """Return the shortest name that stands for one baseline of each set."""
-    namings: tuple[Callable[[Baseline], Name], ...] = (
-        lambda one: _name(one.key, ""),
-        lambda one: _name(one.key, one.key.release),
-        lambda one: (*_name(one.key, one.key.release), one.kind),
+    namings: tuple[Callable[[Baseline], ConfigurationName], ...] = (
+        lambda one: _make_name(one.key, ""),
+        lambda one: _make_name(one.key, one.key.release),
+        lambda one: (*_make_name(one.key, one.key.release), one.kind),
     )
     for naming in namings:
         counts = [Counter(map(naming, side)) for side in (before, after)]
         if all(count == 1 for counter in counts for count in counter.values()):
             return naming
     twice = next(name for counter in counts for name, count in counter.items() if count > 1)
-    raise BaselineError(f"found {_joined(twice)} twice on one side, expected it once; give a file or a smaller folder")
+    raise BaselineError(
+        f"found {_join_name(twice)} twice on one side, expected it once; give a file or a smaller folder"
+    )
 
 
-def _name(key: Key, release: str) -> Name:
+def _make_name(key: Key, release: str) -> ConfigurationName:
     head = (f"{key.recipe}_{key.size}", release, key.gpu, key.dtype, key.gpus)
     return tuple(filter(None, (*head, key.task, key.scaling, key.variant)))
 
 
-def _joined(name: Name) -> str:
+def _join_name(name: ConfigurationName) -> str:
     return "-".join(map(str, name))
 
 
-def _difference(identifier: str, old: Baseline | None, new: Baseline | None, arithmetic: Arithmetic) -> Difference:
+def _compare_pair(identifier: str, old: Baseline | None, new: Baseline | None) -> BaselineDifference:
     if old is None or new is None:
-        return Difference(identifier, old, new)
-    before, after = _facts(old), _facts(new)
+        return BaselineDifference(identifier, old, new)
+    before, after = _collect_facts(old), _collect_facts(new)
     changed = tuple((name, before[name], after[name]) for name in before if before[name] != after[name])
-    return Difference(identifier, old, new, changed, _utilization(old, new, arithmetic))
+    return BaselineDifference(identifier, old, new, changed, _compare_utilization(old, new))
 
 
-def _facts(baseline: Baseline) -> dict[str, str]:
+def _collect_facts(baseline: Baseline) -> dict[str, str]:
     """Return everything besides the step time that decides what a run of this configuration has to do, as text."""
     configuration = baseline.configuration
     budgets = ", ".join(f"{one.metric} {one.largest:g} s" for one in baseline.budgets)
@@ -123,7 +127,7 @@ def _facts(baseline: Baseline) -> dict[str, str]:
         "timed": baseline.timed.replace("_", " "),
         "tolerance": ", ".join(map(str, baseline.tolerances)) or "the session's",
         "budgets": budgets or None,
-        **_recorded(baseline.recording),
+        **_collect_recorded_facts(baseline.recording),
         "drift budget": baseline.drift_budget and f"{baseline.drift_budget * 100:.10g} %",
         "peak": "NA" if math.isnan(baseline.peak_tflops) else f"{baseline.peak_tflops:.10g}",
         "dialect": "regex" if baseline.log else baseline.dialect,
@@ -134,7 +138,7 @@ def _facts(baseline: Baseline) -> dict[str, str]:
     return {name: "-" if value is None else str(value) for name, value in facts.items()}
 
 
-def _recorded(recording: Recording | None) -> dict[str, str | None]:
+def _collect_recorded_facts(recording: Recording | None) -> dict[str, str | None]:
     """Return what else of a recording holds a run to its baseline: the mean, and the value that drift is counted from.
 
     The mean in tenths of a percent above the trimmed mean, or every recording would differ.
@@ -147,31 +151,112 @@ def _recorded(recording: Recording | None) -> dict[str, str | None]:
     return {"mean": above, "drift from": f"{formatting.seconds(first.seconds)} of {first.date}", "levels": levels}
 
 
-def _utilization(old: Baseline, new: Baseline, arithmetic: Arithmetic) -> Utilization | None:
+def _compare_utilization(old: Baseline, new: Baseline) -> UtilizationChange | None:
     """Return how MFU moved; None where a peak or a step time is not known, or the numbers of GPUs differ."""
     known = (old.step_seconds, new.step_seconds, old.peak_tflops, new.peak_tflops)
     if not all(math.isfinite(value) and value > 0 for value in known):
         return None
-    printed = [_printed(one) for one in (old, new)]
+    printed = [_parse_printed_mfu(one) for one in (old, new)]
     computed = [
-        arithmetic.model_flops_utilization(one.configuration, one.step_seconds, one.peak_tflops) for one in (old, new)
+        throughput.model_flops_utilization(one.configuration, one.step_seconds, one.peak_tflops) for one in (old, new)
     ]
     both = all(value is not None for value in printed)
     before, after = [value for value in printed if value is not None] if both else computed
     parts = {
         "step time": math.log(old.step_seconds / new.step_seconds),
-        "FLOPs formula": math.log(_flops(new, arithmetic) / _flops(old, arithmetic)),
+        "FLOPs formula": math.log(
+            model_flops(new.configuration.architecture) / model_flops(old.configuration.architecture)
+        ),
         "batch": math.log(new.configuration.global_batch_size / old.configuration.global_batch_size),
         "peak": math.log(old.peak_tflops / new.peak_tflops),
     }
     rest = math.log(after / before) - sum(parts.values())
-    return Utilization(before, after, {**parts, PARTS[-1]: rest if both else 0.0}, both)
+    return UtilizationChange(before, after, {**parts, PARTS[-1]: rest if both else 0.0}, both)
 
 
-def _printed(baseline: Baseline) -> float | None:
+def _parse_printed_mfu(baseline: Baseline) -> float | None:
     text = dict(baseline.cells).get("mfu", "")
     return float(text.rstrip("%")) / 100 if text.endswith("%") else None
 
 
-def _flops(baseline: Baseline, arithmetic: Arithmetic) -> float:
-    return arithmetic.model_flops(baseline.configuration.architecture)
+# --- as text of 80 columns and as JSON-able records -------------------------------------------------------
+
+
+WIDE = 38
+SMALLEST = 0.0005
+"""Of the parts of MFU those that round to 0.1 % or more are told."""
+
+ROUNDING = 0.005
+"""A printed MFU is rounded: what it says beyond its step time is told from here on."""
+
+
+def format_differences(differences: Sequence[BaselineDifference], before: str, after: str) -> str:
+    """Return a line for each configuration that changed, with what moved its MFU and what else is another; what is on
+    one side only; and a count. `before` and `after` are the names of the sides."""
+    changed = [one for one in differences if one.before and one.after and one.is_change]
+    lines = [line for one in changed for line in _format_lines(one)]
+    if lines:
+        lines.insert(0, f"{'configuration':<{WIDE}} {'before':>10} {'after':>10} {'step time':>9} {'MFU':>8}")
+    removed = [one.id for one in differences if one.after is None]
+    added = [one.id for one in differences if one.before is None]
+    for side, alone in ((before, removed), (after, added)):
+        if alone:
+            told = f"only in {side}: {len(alone)}: {formatting.listed(alone)}"
+            lines += textwrap.wrap(told, 79, subsequent_indent="  ", break_on_hyphens=False)
+    shared = sum(map(_is_shared, differences))
+    lines.append(f"{formatting.counted(shared, 'configuration')} in both, {len(changed)} of them changed")
+    return "\n".join(lines)
+
+
+def make_records(differences: Sequence[BaselineDifference]) -> list[dict[str, Any]]:
+    """Return every configuration of either side; times in seconds, MFU as a fraction, parts as log ratios."""
+    return [_make_record(one) for one in differences]
+
+
+def _is_shared(one: BaselineDifference) -> bool:
+    return one.before is not None and one.after is not None
+
+
+def _format_lines(one: BaselineDifference) -> Iterator[str]:
+    moved = one.utilization
+    seconds = [formatting.seconds(side.step_seconds if side else None) for side in (one.before, one.after)]
+    change = formatting.difference(one.step_time_ratio)
+    mfu = formatting.difference(moved.after / moved.before) if moved else "-"
+    row = f"{seconds[0]:>10} {seconds[1]:>10} {change:>9} {mfu:>8}"
+    yield from [one.id, f"{'':<{WIDE}} {row}"] if len(one.id) > WIDE else [f"{one.id:<{WIDE}} {row}"]
+    told = [_format_utilization(moved)] if moved and (_format_parts(moved) or mfu != "0.0 %") else []
+    for name, before, after in one.facts:
+        told.append(f"{name}: {before} -> {after}")
+    for line in told:
+        yield from textwrap.wrap(line, 79, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
+
+
+def _format_utilization(moved: UtilizationChange) -> str:
+    """Return `MFU 41.5% -> 54.2%, by step time +30.7 %`."""
+    parts = _format_parts(moved)
+    how = "" if moved.printed else " (computed)"
+    return f"MFU {moved.before:.2%} -> {moved.after:.2%}{how}, by {', '.join(parts) or 'rounding'}"
+
+
+def _format_parts(moved: UtilizationChange) -> list[str]:
+    return [
+        f"{name} {formatting.difference(math.exp(share))}"
+        for name, share in moved.parts.items()
+        if abs(share) >= (ROUNDING if name == PARTS[-1] else SMALLEST)
+    ]
+
+
+def _make_record(one: BaselineDifference) -> dict[str, Any]:
+    sides = {"before": one.before, "after": one.after}
+    moved = one.utilization
+    return {
+        "id": one.id,
+        "changed": one.is_change,
+        **{name: None if side is None else side.key.id for name, side in sides.items()},
+        "step_seconds": [None if side is None else formatting.finite(side.step_seconds) for side in sides.values()],
+        "step_time_change": None if one.step_time_ratio is None else one.step_time_ratio - 1,
+        "mfu": None if moved is None else [moved.before, moved.after],
+        "mfu_printed": None if moved is None else moved.printed,
+        "mfu_log_parts": None if moved is None else dict(moved.parts),
+        "facts": {name: [before, after] for name, before, after in one.facts},
+    }

@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 
-from pytest_llmbench.baseline.build import Model, RecipeFile
-from pytest_llmbench.baseline.fields import DERIVED, NOT_GIVEN
-from pytest_llmbench.baseline.structure import contradictions
+from pytest_llmbench.baseline.records import RecipeFile, StatedModel
+from pytest_llmbench.baseline.schema import DERIVED, NOT_GIVEN
+from pytest_llmbench.core import throughput
 from pytest_llmbench.core.accepted_values import DRIFT_BUDGET, is_beyond, moved, reference
+from pytest_llmbench.core.flops import model_flops, terms
 from pytest_llmbench.core.models import Architecture, Baseline, Configuration, Erratum
-
-
-@dataclass(frozen=True, slots=True)
-class Arithmetic:
-    """How the measure stage computes what the documents print; stages do not import each other."""
-
-    tokens_per_second: Callable[[Configuration, float], float]
-    model_flops_utilization: Callable[[Configuration, float, float], float]
-    tflops_per_gpu: Callable[[Configuration, float], float]
-    days_to_1t_tokens: Callable[[Configuration, float], float | None]
-    model_flops: Callable[[Architecture], float]
-    terms: Callable[[Architecture], tuple[int, int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +32,7 @@ class LintReport:
 
 
 @dataclass(frozen=True, slots=True)
-class _Difference:
+class _Mismatch:
     """A printed value, and what it should be (None: it cannot be computed)."""
 
     configuration: str
@@ -53,17 +42,17 @@ class _Difference:
     line: int
 
 
-def lint_file(file: RecipeFile, arithmetic: Arithmetic) -> LintReport:
+def lint_file(file: RecipeFile) -> LintReport:
     """Return the counts of a file and every contradiction in it that its errata do not explain, and the reverse."""
     recipe = file.recipe
     cells = [text for baseline in recipe.baselines for _, text in baseline.cells]
-    differences = tuple(_cell_differences(file, arithmetic))
-    structural = tuple(_structural_differences(file))
+    differences = tuple(_find_wrong_cells(file))
+    structural = tuple(_find_wrong_columns(file))
     findings = (
-        *_unexplained(file, (*differences, *structural)),
-        *_unfounded(file, (*differences, *structural)),
-        *_wrong_constants(file, arithmetic),
-        *_hidden_drift(file),
+        *_find_unexplained(file, (*differences, *structural)),
+        *_find_unfounded_errata(file, (*differences, *structural)),
+        *_find_wrong_constants(file),
+        *_find_hidden_drift(file),
     )
     derived = sum(_is_derived(name, text) for baseline in recipe.baselines for name, text in baseline.cells)
     return LintReport(
@@ -78,7 +67,7 @@ def lint_file(file: RecipeFile, arithmetic: Arithmetic) -> LintReport:
     )
 
 
-def at_printed_precision(value: float, printed: str) -> str:
+def round_as_printed(value: float, printed: str) -> str:
     """Return a value with as many decimals as a printed cell, half a unit rounded up; a percent sign is kept."""
     digits = Decimal(printed.rstrip("%"))
     exponent = digits.as_tuple().exponent
@@ -87,40 +76,40 @@ def at_printed_precision(value: float, printed: str) -> str:
     return f"{scaled.quantize(unit, ROUND_HALF_UP)}{'%' if printed.endswith('%') else ''}"
 
 
-def recomputed(baseline: Baseline, cell: str, arithmetic: Arithmetic) -> float | None:
+def recompute_cell(baseline: Baseline, cell: str) -> float | None:
     """Return a derived cell from the printed step time; None where there is no such number: days of a proxy, MFU
     without a peak, and everything where there is no step time."""
     configuration, seconds = baseline.configuration, baseline.step_seconds
     if math.isnan(seconds) or (cell == "mfu" and math.isnan(baseline.peak_tflops)):
         return None
     if cell == "tokens_per_second":
-        return arithmetic.tokens_per_second(configuration, seconds)
+        return throughput.tokens_per_second(configuration, seconds)
     if cell == "mfu":
-        return arithmetic.model_flops_utilization(configuration, seconds, baseline.peak_tflops)
-    return arithmetic.days_to_1t_tokens(configuration, seconds)
+        return throughput.model_flops_utilization(configuration, seconds, baseline.peak_tflops)
+    return throughput.days_to_1t_tokens(configuration, seconds)
 
 
 def _is_derived(name: str, text: str) -> bool:
     return name in DERIVED and text not in NOT_GIVEN
 
 
-def _cell_differences(file: RecipeFile, arithmetic: Arithmetic) -> Iterator[_Difference]:
+def _find_wrong_cells(file: RecipeFile) -> Iterator[_Mismatch]:
     for baseline in file.recipe.baselines:
         for name, printed in baseline.cells:
             if _is_derived(name, printed):
-                value = recomputed(baseline, name, arithmetic)
-                expected = None if value is None else at_printed_precision(value, printed)
+                value = recompute_cell(baseline, name)
+                expected = None if value is None else round_as_printed(value, printed)
                 if expected != printed:
-                    yield _Difference(baseline.key.id, name, printed, expected, baseline.source.line)
+                    yield _Mismatch(baseline.key.id, name, printed, expected, baseline.source.line)
 
 
-def _structural_differences(file: RecipeFile) -> Iterator[_Difference]:
+def _find_wrong_columns(file: RecipeFile) -> Iterator[_Mismatch]:
     for baseline in file.recipe.baselines:
-        for found in contradictions(baseline.configuration, dp_excludes_ep=file.recipe.dp_excludes_ep):
-            yield _Difference(baseline.key.id, found.column, found.printed, found.expected, baseline.source.line)
+        for found in find_contradictions(baseline.configuration, dp_excludes_ep=file.recipe.dp_excludes_ep):
+            yield _Mismatch(baseline.key.id, found.column, found.printed, found.expected, baseline.source.line)
 
 
-def _unexplained(file: RecipeFile, differences: tuple[_Difference, ...]) -> Iterator[str]:
+def _find_unexplained(file: RecipeFile, differences: tuple[_Mismatch, ...]) -> Iterator[str]:
     listed = {(erratum.configuration, erratum.cell) for erratum in file.recipe.errata}
     for difference in differences:
         if (difference.configuration, difference.cell) not in listed:
@@ -131,7 +120,7 @@ def _unexplained(file: RecipeFile, differences: tuple[_Difference, ...]) -> Iter
             )
 
 
-def _unfounded(file: RecipeFile, differences: tuple[_Difference, ...]) -> Iterator[str]:
+def _find_unfounded_errata(file: RecipeFile, differences: tuple[_Mismatch, ...]) -> Iterator[str]:
     wrong = {(difference.configuration, difference.cell): difference for difference in differences}
     for erratum in file.recipe.errata:
         if not erratum.configuration:
@@ -146,31 +135,31 @@ def _unfounded(file: RecipeFile, differences: tuple[_Difference, ...]) -> Iterat
             yield f"{what}: found corrected {erratum.corrected}, expected {difference.expected}"
 
 
-def _wrong_constants(file: RecipeFile, arithmetic: Arithmetic) -> Iterator[str]:
+def _find_wrong_constants(file: RecipeFile) -> Iterator[str]:
     for size, model in file.models:
         same = [base.configuration for base in file.recipe.baselines if base.configuration.key.size == size]
         full = {configuration.architecture for configuration in same if not configuration.proxy}
         for architecture in full:
-            flops = arithmetic.model_flops(architecture)
-            if model.printed_flops and not _same_flops(flops, model.printed_flops):
+            flops = model_flops(architecture)
+            if model.printed_flops and not _is_same_flops(flops, model.printed_flops):
                 yield f": model {size}: found FLOPs {model.printed_flops}, expected {flops:.6g}"
         if model.worked:
-            yield from _wrong_example(size, model, next(iter(full or {same[0].architecture})), arithmetic)
+            yield from _find_wrong_sums(size, model, next(iter(full or {same[0].architecture})))
 
 
-def _wrong_example(size: str, model: Model, architecture: Architecture, arithmetic: Arithmetic) -> Iterator[str]:
+def _find_wrong_sums(size: str, model: StatedModel, architecture: Architecture) -> Iterator[str]:
     worked = dict(model.worked)
     example = replace(architecture, sequence_length=int(worked["sequence_length"]), layers=int(worked["layers"]))
-    terms = arithmetic.terms(example)
-    for name, expected in zip(("attention", "mlp", "embedding"), terms, strict=True):
+    token_flops = terms(example)
+    for name, expected in zip(("attention", "mlp", "embedding"), token_flops, strict=True):
         if int(str(worked[name]).replace(",", "")) != expected:
             yield f": model {size}: found {name} FLOPs {worked[name]}, expected {expected:,}"
-    flops = example.sequence_length * sum(terms)
-    if "flops" in worked and not _same_flops(flops, str(worked["flops"])):
+    flops = example.sequence_length * sum(token_flops)
+    if "flops" in worked and not _is_same_flops(flops, str(worked["flops"])):
         yield f": model {size}: found worked FLOPs {worked['flops']}, expected {flops:.6g}"
 
 
-def _hidden_drift(file: RecipeFile) -> Iterator[str]:
+def _find_hidden_drift(file: RecipeFile) -> Iterator[str]:
     """Yield recorded values that are further from the first one than recording would have let them."""
     budget = file.drift_budget or DRIFT_BUDGET
     for baseline in file.recipe.baselines:
@@ -184,6 +173,56 @@ def _hidden_drift(file: RecipeFile) -> Iterator[str]:
             yield f":{baseline.source.line}: {baseline.key.id}: found that {told}, {expected}"
 
 
-def _same_flops(flops: float, printed: str) -> bool:
+def _is_same_flops(flops: float, printed: str) -> bool:
     mantissa = printed.lower().partition("e")[0]
     return float(f"{flops:.{len(mantissa) - 2}e}") == float(printed)
+
+
+# --- how group sizes, batch sizes and the number of GPUs have to fit -------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Contradiction:
+    """A column that does not follow from the others; `expected` is None where no whole number would."""
+
+    column: str
+    printed: str
+    expected: str | None
+
+
+def find_contradictions(configuration: Configuration, *, dp_excludes_ep: bool) -> Iterator[Contradiction]:
+    """Yield every column that contradicts: GPUs = TP x PP x CP x DP, GBS = MBS x GA x DP, and FSDP groups of GPUs.
+
+    Columns that the document does not print are not checked. `dp_excludes_ep`: DP counts copies of all the experts,
+    so that GPUs = TP x PP x CP x EP x DP (expert parallelism divides the data-parallel ranks).
+    """
+    groups, gpus = configuration.parallelism, configuration.key.gpus
+    if groups.fsdp is not None and gpus % groups.fsdp:
+        yield Contradiction("fsdp", str(groups.fsdp), None)
+    model_parallel = (groups.tp or 1) * (groups.pp or 1) * (groups.cp or 1)
+    if gpus % model_parallel:
+        yield Contradiction("tp", str(groups.tp), None)
+        return
+    ranks = gpus // model_parallel
+    yield from _check_data_parallel(groups.dp, ranks, (groups.ep or 1) if dp_excludes_ep else 1)
+    yield from _check_batch(configuration, ranks)
+
+
+def _check_data_parallel(printed: int | None, ranks: int, experts: int) -> Iterator[Contradiction]:
+    if printed is not None and printed * experts != ranks:
+        yield Contradiction("dp", str(printed), _divide_exactly(ranks, experts))
+
+
+def _check_batch(configuration: Configuration, ranks: int) -> Iterator[Contradiction]:
+    batch, micro = configuration.global_batch_size, configuration.micro_batch_size
+    accumulation = configuration.gradient_accumulation
+    if micro is None or batch == micro * (accumulation or 1) * ranks:
+        return
+    if accumulation is not None:
+        yield Contradiction("ga", str(accumulation), _divide_exactly(batch, micro * ranks))
+    elif configuration.parallelism.fsdp is not None or batch % (micro * ranks):
+        yield Contradiction("gbs", str(batch), str(micro * ranks))
+
+
+def _divide_exactly(numerator: int, denominator: int) -> str | None:
+    return None if numerator % denominator else str(numerator // denominator)

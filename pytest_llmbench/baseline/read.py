@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_llmbench.baseline.build import RecipeFile, recipe_file
 from pytest_llmbench.baseline.checks import check_file
-from pytest_llmbench.baseline.fields import KINDS, SCHEMA, file_fields, with_defaults
+from pytest_llmbench.baseline.records import RecipeFile, make_recipe_file
+from pytest_llmbench.baseline.schema import KINDS, SCHEMA, add_defaults, get_file_fields
 from pytest_llmbench.core.errors import BaselineError
 from pytest_llmbench.core.models import Baseline, Recipe
 from pytest_llmbench.core.yamlfile.document import read_document
-from pytest_llmbench.core.yamlfile.read import read_entry
+from pytest_llmbench.core.yamlfile.schema import read_entry
 
 
 def read_recipe(path: Path) -> Recipe:
@@ -27,14 +27,14 @@ def read_recipes(directories: Sequence[Path]) -> tuple[Recipe, ...]:
     Raises BaselineError for the first bad file, a directory without any, a key that stands twice in one kind, and a
     dialect that two files define in different ways.
     """
-    recipes = tuple(read_recipe(path) for path in baseline_files(directories))
+    recipes = tuple(read_recipe(path) for path in find_baseline_files(directories))
     seen: dict[tuple[str, str], Baseline] = {}
     for baseline in (baseline for recipe in recipes for baseline in recipe.baselines):
         first = seen.setdefault((baseline.kind, baseline.key.id), baseline)
         if first is not baseline:
             raise BaselineError(
-                f"{_place(baseline)}: found a second {baseline.kind} baseline of {baseline.key.id} "
-                f"(first at {_place(first)}), expected one; task, scaling or variant tell two apart"
+                f"{_format_place(baseline)}: found a second {baseline.kind} baseline of {baseline.key.id} "
+                f"(first at {_format_place(first)}), expected one; task, scaling or variant tell two apart"
             )
     _check_dialects(recipes)
     return recipes
@@ -51,11 +51,11 @@ def _check_dialects(recipes: Sequence[Recipe]) -> None:
             )
 
 
-def baseline_files(places: Sequence[Path]) -> tuple[Path, ...]:
+def find_baseline_files(places: Sequence[Path]) -> tuple[Path, ...]:
     """Return the files below the places (a file stands for itself), each once; BaselineError where there is none."""
     files: dict[Path, Path] = {}
     for place in places:
-        found = sorted(_yaml_below(place)) if os.path.isdir(place) else [place]
+        found = sorted(_find_yaml_files(place)) if os.path.isdir(place) else [place]
         if not found:
             raise BaselineError(f"{place}: found no *.yaml or *.yml below it, expected baseline files")
         for path in found:
@@ -66,12 +66,12 @@ def baseline_files(places: Sequence[Path]) -> tuple[Path, ...]:
 def read_file(path: Path) -> RecipeFile:
     """Return a file with all that is stated in it; BaselineError lists up to ten problems, each with its line."""
     root = read_document(path)
-    kind = _kind(path, root)
-    entry = read_entry(path, root, file_fields(kind), complete=with_defaults, check=check_file)
-    return recipe_file(path, kind, entry)
+    kind = _read_kind(path, root)
+    entry = read_entry(path, root, get_file_fields(kind), complete=add_defaults, check=check_file)
+    return make_recipe_file(path, kind, entry)
 
 
-def _yaml_below(directory: Path) -> Iterator[Path]:
+def _find_yaml_files(directory: Path) -> Iterator[Path]:
     def fail(error: OSError) -> None:
         raise BaselineError(f"{error.filename}: {error.strerror}, expected a readable folder") from error
 
@@ -85,7 +85,7 @@ def _yaml_below(directory: Path) -> Iterator[Path]:
         yield from (Path(folder, name) for name in names if name.endswith((".yaml", ".yml")))
 
 
-def _kind(path: Path, root: Any) -> str:
+def _read_kind(path: Path, root: Any) -> str:
     stated = {key.value: value for key, value in root.value if key.id == "scalar"}
     version = stated.get("schema")
     if version is None or version.value != SCHEMA:
@@ -96,5 +96,22 @@ def _kind(path: Path, root: Any) -> str:
     return kind.value if kind is not None and kind.value in KINDS else KINDS[0]
 
 
-def _place(baseline: Baseline) -> str:
+def _format_place(baseline: Baseline) -> str:
     return f"{baseline.source.file}:{baseline.source.line}"
+
+
+PACKAGE = Path(__file__).resolve().parents[1]
+
+
+def find_shipped_baselines(package: Path = PACKAGE) -> Path:
+    """Return the folder of the shipped files: inside the package (wheel) or beside it (checkout, editable install).
+
+    Raises BaselineError where neither is there: an installation that lost its data must not judge nothing.
+    """
+    inside, beside = package / "baselines", package.parent / "baselines"
+    if inside.is_dir():
+        return inside
+    # The parent of an installed package is site-packages, where a folder of that name would be somebody else's.
+    if beside.is_dir() and (package.parent / "pyproject.toml").is_file():
+        return beside
+    raise BaselineError(f"{inside}: no such folder, expected the shipped baseline files; install pytest-llmbench again")

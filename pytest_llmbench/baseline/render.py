@@ -9,16 +9,16 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from pytest_llmbench.baseline.fields import GROUPS, NO_PEAK
+from pytest_llmbench.baseline.schema import GROUPS, NO_PEAK
 from pytest_llmbench.core.dialects import REGEX
 from pytest_llmbench.core.errors import RecordError
 from pytest_llmbench.core.models import Baseline, Budget, Configuration, Key, Recording, RegexDialect, Tolerance
 
-Name = TypeVar("Name")
-Value = TypeVar("Value")
+NameT = TypeVar("NameT")
+ValueT = TypeVar("ValueT")
 
 
-class Shared(NamedTuple):
+class SharedKeys(NamedTuple):
     """What stands for a whole file: its limits, and the text of the keys that its owner writes (names, launch)."""
 
     tolerances: tuple[Tolerance, ...] = ()
@@ -27,27 +27,27 @@ class Shared(NamedTuple):
     own: str = ""
 
 
-def rendered(path: Path, baselines: Mapping[Key, Baseline], shared: Shared) -> str:
+def render_baselines(path: Path, baselines: Mapping[Key, Baseline], shared: SharedKeys) -> str:
     """Return the text of a file with these configurations; RecordError where they were not measured in one way."""
     import yaml
 
     ordered = [baselines[key] for key in sorted(baselines)]
     document = {
-        **_head(path, ordered),
-        **_tolerance(shared.tolerances),
-        **_budgets(shared.budgets),
-        **({"drift_budget": _decimal(shared.drift_budget)} if shared.drift_budget else {}),
-        "peak_tflops": _peaks(path, ordered),
-        "models": _models(path, ordered),
-        "configurations": [_row(baseline, shared) for baseline in ordered],
+        **_make_head(path, ordered),
+        **_render_tolerance(shared.tolerances),
+        **_render_budgets(shared.budgets),
+        **({"drift_budget": _format_decimal(shared.drift_budget)} if shared.drift_budget else {}),
+        "peak_tflops": _render_peaks(path, ordered),
+        "models": _render_models(path, ordered),
+        "configurations": [_render_row(baseline, shared) for baseline in ordered],
     }
     text: str = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110, default_flow_style=None)
     return f"# Recorded by pytest --llmb-record; docs/baselines.md explains the keys.\n{text}{shared.own}"
 
 
-def _head(path: Path, baselines: Sequence[Baseline]) -> dict[str, Any]:
+def _make_head(path: Path, baselines: Sequence[Baseline]) -> dict[str, Any]:
     """Return what a file states once, and refuse configurations that were measured in different ways."""
-    heads = [_facts(baseline) for baseline in baselines]
+    heads = [_collect_facts(baseline) for baseline in baselines]
     for head, baseline in zip(heads, baselines, strict=True):
         for name, value in head.items():
             if name != "source" and value != heads[0][name]:
@@ -58,7 +58,7 @@ def _head(path: Path, baselines: Sequence[Baseline]) -> dict[str, Any]:
     return {name: value for name, value in heads[-1].items() if value is not None}
 
 
-def _facts(baseline: Baseline) -> dict[str, Any]:
+def _collect_facts(baseline: Baseline) -> dict[str, Any]:
     window, key = baseline.window, baseline.key
     return {
         "schema": 1,
@@ -66,7 +66,7 @@ def _facts(baseline: Baseline) -> dict[str, Any]:
         "recipe": key.recipe,
         "release": key.release,
         "dialect": REGEX if baseline.log else baseline.dialect,
-        "log": _log(baseline.log) if baseline.log else None,
+        "log": _render_log(baseline.log) if baseline.log else None,
         "source": {"document": baseline.source.document},
         "timed": baseline.timed,
         "window": {"statistic": window.statistic, "first": window.first, "last": window.last},
@@ -75,43 +75,43 @@ def _facts(baseline: Baseline) -> dict[str, Any]:
     }
 
 
-def _log(definition: RegexDialect) -> dict[str, Any]:
+def _render_log(definition: RegexDialect) -> dict[str, Any]:
     """Return the definition of a dialect as its file states it."""
     stated = {name: value for name, value in asdict(definition).items() if name != "name"}
     return {name: value for name, value in stated.items() if value != ""}
 
 
-def _tolerance(tolerances: Iterable[Tolerance]) -> dict[str, str]:
+def _render_tolerance(tolerances: Iterable[Tolerance]) -> dict[str, str]:
     """Return the key of these tolerances, `{"tolerance": "0.05, mfu:0.03"}`, or none."""
     prefixes = {"time": "", "performance": "perf:"}
-    texts = [prefixes.get(one.of, f"{one.of}:") + _decimal(one.fraction) for one in tolerances]
+    texts = [prefixes.get(one.of, f"{one.of}:") + _format_decimal(one.fraction) for one in tolerances]
     return {"tolerance": ", ".join(texts)} if texts else {}
 
 
-def _budgets(budgets: Iterable[Budget]) -> dict[str, dict[str, float]]:
+def _render_budgets(budgets: Iterable[Budget]) -> dict[str, dict[str, float]]:
     largest = {one.metric: float(one.largest) for one in budgets}
     return {"budgets": largest} if largest else {}
 
 
-def _decimal(number: float) -> str:
+def _format_decimal(number: float) -> str:
     """Return a float with every digit it has and no exponent: `989`, `0.05`."""
     return f"{Decimal(repr(float(number))):f}".removesuffix(".0")
 
 
-def _peaks(path: Path, baselines: Sequence[Baseline]) -> dict[str, dict[str, str]]:
-    pairs = (((base.key.gpu, base.key.dtype), peak_text(base.peak_tflops)) for base in baselines)
+def _render_peaks(path: Path, baselines: Sequence[Baseline]) -> dict[str, dict[str, str]]:
+    pairs = (((base.key.gpu, base.key.dtype), format_peak(base.peak_tflops)) for base in baselines)
     peaks: dict[str, dict[str, str]] = {}
-    for (gpu, dtype), peak in _agreed(path, "peak TFLOP/s", pairs).items():
+    for (gpu, dtype), peak in _agree(path, "peak TFLOP/s", pairs).items():
         peaks.setdefault(gpu, {})[dtype] = peak
     return peaks
 
 
-def peak_text(peak: float) -> str:
+def format_peak(peak: float) -> str:
     """Return a peak as a file states it."""
-    return NO_PEAK if math.isnan(peak) else _decimal(peak)
+    return NO_PEAK if math.isnan(peak) else _format_decimal(peak)
 
 
-def _models(path: Path, baselines: Sequence[Baseline]) -> dict[str, dict[str, Any]]:
+def _render_models(path: Path, baselines: Sequence[Baseline]) -> dict[str, dict[str, Any]]:
     # A proxy's formula is not rounded: where the full model is in the file, its formula stands for both.
     full = sorted(baselines, key=lambda baseline: baseline.configuration.proxy)
     formulas: dict[str, str] = {}
@@ -122,25 +122,25 @@ def _models(path: Path, baselines: Sequence[Baseline]) -> dict[str, dict[str, An
             continue
         if first != name:
             raise RecordError(f"{path}: found FLOPs formulas {first} and {name} of {baseline.key.size}, expected one")
-    pairs = ((base.key.size, _sizes(base.configuration)) for base in baselines)
-    return {size: {"formula": formulas[size], **model} for size, model in _agreed(path, "model", pairs).items()}
+    pairs = ((base.key.size, _render_sizes(base.configuration)) for base in baselines)
+    return {size: {"formula": formulas[size], **model} for size, model in _agree(path, "model", pairs).items()}
 
 
-def _sizes(configuration: Configuration) -> dict[str, int]:
+def _render_sizes(configuration: Configuration) -> dict[str, int]:
     architecture = asdict(configuration.architecture)
     own = ("formula", "sequence_length", "layers")
     return {name: value for name, value in architecture.items() if name not in own and value is not None}
 
 
-def _agreed(path: Path, what: str, pairs: Iterable[tuple[Name, Value]]) -> dict[Name, Value]:
-    agreed: dict[Name, Value] = {}
+def _agree(path: Path, what: str, pairs: Iterable[tuple[NameT, ValueT]]) -> dict[NameT, ValueT]:
+    agreed: dict[NameT, ValueT] = {}
     for name, value in pairs:
         if agreed.setdefault(name, value) != value:
             raise RecordError(f"{path}: found {what} {value} and {agreed[name]} for {name}, expected one")
     return agreed
 
 
-def _row(baseline: Baseline, shared: Shared) -> dict[str, Any]:
+def _render_row(baseline: Baseline, shared: SharedKeys) -> dict[str, Any]:
     configuration, key = baseline.configuration, baseline.key
     row = {
         **{name: getattr(key, name) for name in ("size", "gpu", "dtype", "gpus", "task", "scaling", "variant")},
@@ -152,14 +152,14 @@ def _row(baseline: Baseline, shared: Shared) -> dict[str, Any]:
         "gbs": configuration.global_batch_size,
         "ga": configuration.gradient_accumulation,
         "proxy": configuration.proxy or None,
-        **_tolerance(one for one in baseline.tolerances if one not in shared.tolerances),
-        **_budgets(one for one in baseline.budgets if one not in shared.budgets),
-        "recorded": _recording(baseline.recording),
+        **_render_tolerance(one for one in baseline.tolerances if one not in shared.tolerances),
+        **_render_budgets(one for one in baseline.budgets if one not in shared.budgets),
+        "recorded": _render_recording(baseline.recording),
     }
     return {name: value for name, value in row.items() if value not in (None, "")}
 
 
-def _recording(recording: Recording | None) -> dict[str, Any] | None:
+def _render_recording(recording: Recording | None) -> dict[str, Any] | None:
     if recording is None:
         return None
     seconds = ("mean_seconds", "trimmed_mean_seconds", "standard_deviation_seconds")

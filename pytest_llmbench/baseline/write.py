@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_llmbench.baseline.build import merged_budgets
 from pytest_llmbench.baseline.read import read_file, read_recipe
-from pytest_llmbench.baseline.render import Shared, peak_text, rendered
+from pytest_llmbench.baseline.records import merge_budgets
+from pytest_llmbench.baseline.render import SharedKeys, format_peak, render_baselines
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import BaselineError, RecordError
 from pytest_llmbench.core.models import Baseline, Key, Recipe, Recording, Source
@@ -48,35 +48,38 @@ def write_recorded(
     """
     files: list[tuple[Path, str, dict[Key, Baseline]]] = []
     changes: list[tuple[Path, tuple[str, ...]]] = []
-    for path, baselines in sorted(_by_file(directory, recorded).items()):
-        existing, shared = _existing(path)
-        shared = _with_drift_budget(_called(shared, next(iter(baselines)), recipes), baselines.values())
+    for path, baselines in sorted(_group_by_file(directory, recorded).items()):
+        existing, shared = _read_existing(path)
+        shared = _add_drift_budget(_add_names(shared, next(iter(baselines)), recipes), baselines.values())
         replaced = tuple(
-            f"{baseline.key.id}: {_change(existing[key].step_seconds, baseline.step_seconds)}"
+            f"{baseline.key.id}: {_format_change(existing[key].step_seconds, baseline.step_seconds)}"
             for key, baseline in sorted(baselines.items())
             if key in existing
         )
-        together = {**existing, **{key: _kept(baseline, existing, shared) for key, baseline in baselines.items()}}
+        together = {
+            **existing,
+            **{key: _keep_limits(baseline, existing, shared) for key, baseline in baselines.items()},
+        }
         together = {key: replace(one, drift_budget=shared.drift_budget) for key, one in together.items()}
-        files.append((path, rendered(path, together, shared), together))
+        files.append((path, render_baselines(path, together, shared), together))
         changes.append((path, replaced))
     for path, text, together in files:
         _replace_file(path, text, together)
     return tuple(changes)
 
 
-def recorded_before(directory: Path, wanted: Collection[Key], known: Iterable[Baseline]) -> dict[Key, Baseline]:
+def find_recorded(directory: Path, wanted: Collection[Key], known: Iterable[Baseline]) -> dict[Key, Baseline]:
     """Return what is recorded of these configurations, in the files that `write_recorded` would write or, where they
     have none, among the baselines that are `known` to the session, whichever of them it judges against. Raises
     RecordError for a file that cannot be added to."""
     found = {one.key: one for one in known if one.recording is not None and one.key in wanted}
-    for path in sorted({_path(directory, key) for key in wanted}):
-        existing, _ = _existing(path)
+    for path in sorted({_recorded_path(directory, key) for key in wanted}):
+        existing, _ = _read_existing(path)
         found |= {key: baseline for key, baseline in existing.items() if key in wanted}
     return found
 
 
-def recorded_baseline(published: Baseline, recording: Recording) -> Baseline:
+def make_recorded_baseline(published: Baseline, recording: Recording) -> Baseline:
     """Return the baseline that a recording makes of a published one: the trimmed mean over the same steps."""
     return replace(
         published,
@@ -86,27 +89,27 @@ def recorded_baseline(published: Baseline, recording: Recording) -> Baseline:
         window=published.window._replace(statistic=STATISTIC),
         timed=STATISTIC,
         tolerances=merged(published.tolerances),
-        budgets=merged_budgets(published.budgets),
+        budgets=merge_budgets(published.budgets),
         recording=recording,
         resolution_seconds=0.0,
     )
 
 
-def _path(directory: Path, key: Key) -> Path:
+def _recorded_path(directory: Path, key: Key) -> Path:
     return directory / key.recipe / f"{key.release}.yaml"
 
 
-def _change(before: float, after: float) -> str:
+def _format_change(before: float, after: float) -> str:
     return f"{before:#.4g} s -> {after:#.4g} s ({formatting.difference(after / before)})"
 
 
-def _with_drift_budget(shared: Shared, baselines: Iterable[Baseline]) -> Shared:
+def _add_drift_budget(shared: SharedKeys, baselines: Iterable[Baseline]) -> SharedKeys:
     """Return the limits of a file with the smallest drift budget of what is added, where it has none itself."""
     stated = [one.drift_budget for one in baselines if one.drift_budget is not None]
     return shared._replace(drift_budget=min(stated)) if shared.drift_budget is None and stated else shared
 
 
-def _called(shared: Shared, key: Key, recipes: Iterable[Recipe]) -> Shared:
+def _add_names(shared: SharedKeys, key: Key, recipes: Iterable[Recipe]) -> SharedKeys:
     """Return the limits of a file with what its recipe is called, as far as it does not say it itself: without its
     names nothing would match the runs of a recipe that only its owner's file describes."""
     import yaml
@@ -131,21 +134,21 @@ def _called(shared: Shared, key: Key, recipes: Iterable[Recipe]) -> Shared:
     return shared._replace(own=f"{text}{shared.own}")
 
 
-def _by_file(directory: Path, recorded: Sequence[tuple[Baseline, Recording]]) -> dict[Path, dict[Key, Baseline]]:
+def _group_by_file(directory: Path, recorded: Sequence[tuple[Baseline, Recording]]) -> dict[Path, dict[Key, Baseline]]:
     files: dict[Path, dict[Key, Baseline]] = {}
     for published, recording in recorded:
         key = published.key
-        baselines = files.setdefault(_path(directory, key), {})
+        baselines = files.setdefault(_recorded_path(directory, key), {})
         if key in baselines:
             raise RecordError(f"{key.id}: found two recordings of it, expected one")
-        baselines[key] = recorded_baseline(published, recording)
+        baselines[key] = make_recorded_baseline(published, recording)
     return files
 
 
-def _existing(path: Path) -> tuple[dict[Key, Baseline], Shared]:
+def _read_existing(path: Path) -> tuple[dict[Key, Baseline], SharedKeys]:
     """Return the configurations of a recorded file by key, and the limits that stand for the whole file."""
     if not os.path.lexists(path):
-        return {}, Shared()
+        return {}, SharedKeys()
     try:
         file = read_file(path)
     except BaselineError as error:
@@ -160,23 +163,23 @@ def _existing(path: Path) -> tuple[dict[Key, Baseline], Shared]:
             f"{path}: found baselines judged by the {found}, expected the {expected}, by which they are recorded now; "
             "move the file away or record elsewhere"
         )
-    shared = Shared(file.tolerances, file.budgets, file.drift_budget, _own(path))
+    shared = SharedKeys(file.tolerances, file.budgets, file.drift_budget, _read_own_keys(path))
     return {baseline.key: baseline for baseline in recipe.baselines}, shared
 
 
-def _own(path: Path) -> str:
+def _read_own_keys(path: Path) -> str:
     """Return the text of the keys that no recording writes, as whole lines."""
     lines = "".join(_OWN.findall(path.read_text(encoding="utf-8") + "\n")).rstrip("\n")
     return f"{lines}\n" if lines else ""
 
 
-def _kept(baseline: Baseline, existing: dict[Key, Baseline], shared: Shared) -> Baseline:
+def _keep_limits(baseline: Baseline, existing: dict[Key, Baseline], shared: SharedKeys) -> Baseline:
     """Return a new baseline with the tolerances and budgets that its file has for it."""
     own = existing.get(baseline.key, shared)
     return replace(
         baseline,
         tolerances=merged(baseline.tolerances, own.tolerances),
-        budgets=merged_budgets(baseline.budgets, own.budgets),
+        budgets=merge_budgets(baseline.budgets, own.budgets),
     )
 
 
@@ -184,7 +187,7 @@ def _kept(baseline: Baseline, existing: dict[Key, Baseline], shared: Shared) -> 
 
 
 @contextmanager
-def alone(directory: Path) -> Iterator[None]:
+def lock_folder(directory: Path) -> Iterator[None]:
     """Make the folder and hold it: sessions that record side by side read, merge and write one after the other, or the
     last one would put its file in the place of what the others added. Raises RecordError for one that cannot be made,
     and where another session does not come to an end.
@@ -195,13 +198,13 @@ def alone(directory: Path) -> Iterator[None]:
     except OSError as error:
         raise RecordError(f"{directory}: {error.strerror}, expected a place that can be written") from error
     try:
-        _hold(handle, directory)
+        _take_lock(handle, directory)
         yield
     finally:
         os.close(handle)
 
 
-def _hold(handle: int, directory: Path) -> None:
+def _take_lock(handle: int, directory: Path) -> None:
     end = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
@@ -240,12 +243,12 @@ def _replace_file(path: Path, text: str, baselines: dict[Key, Baseline]) -> None
 def _verify(path: Path, written: Recipe, baselines: dict[Key, Baseline]) -> None:
     for found in written.baselines:
         meant = baselines[found.key]
-        if _comparable(found) != _comparable(meant):
+        if _make_comparable(found) != _make_comparable(meant):
             raise RecordError(f"{path}: was not written, {found.key.id} would not read back to the same numbers")
 
 
-def _comparable(baseline: Baseline) -> tuple[Baseline, str]:
+def _make_comparable(baseline: Baseline) -> tuple[Baseline, str]:
     """No NaN equals another, so a peak that nothing states is compared as written. What a document says beside a
     recorded value stands in another file."""
     told = replace(baseline, source=Source(""), peak_tflops=0.0, published_seconds=None)
-    return told, peak_text(baseline.peak_tflops)
+    return told, format_peak(baseline.peak_tflops)

@@ -11,7 +11,6 @@ from pytest_llmbench.cli.output import WIDTH, Output, Subparsers
 from pytest_llmbench.core.errors import BaselineError, did_you_mean
 
 if TYPE_CHECKING:
-    from pytest_llmbench.baseline.lint import Arithmetic
     from pytest_llmbench.core.models import Baseline, Recipe
 
 
@@ -67,29 +66,28 @@ def _add_import(actions: Subparsers) -> None:
 
 def recipes_in(directories: Sequence[Path]) -> tuple[Recipe, ...]:
     """Return the shipped recipes and those of a user's directories."""
-    from pytest_llmbench.baseline.locate import shipped_baselines
-    from pytest_llmbench.baseline.read import read_recipes
+    from pytest_llmbench.baseline.read import find_shipped_baselines, read_recipes
 
-    return read_recipes([shipped_baselines(), *directories])
+    return read_recipes([find_shipped_baselines(), *directories])
 
 
 def _import(arguments: argparse.Namespace) -> Output:
-    from pytest_llmbench.baseline.document.collected import Defaults
-    from pytest_llmbench.baseline.document.importing import import_document, read_document, report, write_drafts
+    from pytest_llmbench.baseline.documents.document_configurations import ImportDefaults
+    from pytest_llmbench.baseline.documents.importer import format_report, import_document, read_document, write_drafts
 
-    defaults = Defaults(arguments.recipe, arguments.size, arguments.gpu, arguments.dtype)
+    defaults = ImportDefaults(arguments.recipe, arguments.size, arguments.gpu, arguments.dtype)
     path = arguments.document
     imported = import_document(read_document(path), path.name, arguments.release, defaults)
     if arguments.output is None:
-        code, told = 0 if imported.is_whole else 1, "\n".join(report(imported, ()))
+        code, told = 0 if imported.is_whole else 1, "\n".join(format_report(imported, ()))
         return Output("\n".join(one.text for one in imported.drafts).rstrip("\n"), code, told)
     written = write_drafts(imported, arguments.output, force=arguments.force)
     is_done = imported.is_whole and all(one.what != "kept" for one in written)
-    return Output("\n".join(report(imported, written)), 0 if is_done else 1)
+    return Output("\n".join(format_report(imported, written)), 0 if is_done else 1)
 
 
 def _list(arguments: argparse.Namespace) -> Output:
-    from pytest_llmbench.baseline.describe import table
+    from pytest_llmbench.baseline.describe import format_table
 
     recipes = recipes_in(arguments.baselines)
     names = sorted({recipe.name for recipe in recipes})
@@ -97,11 +95,11 @@ def _list(arguments: argparse.Namespace) -> Output:
     if wanted and wanted not in names:
         raise BaselineError(f"--recipe {wanted}: expected {', '.join(names)}{did_you_mean(wanted, names)}")
     chosen = [recipe for recipe in recipes if wanted in ("", recipe.name)]
-    return Output(table([baseline for recipe in chosen for baseline in recipe.baselines]))
+    return Output(format_table([baseline for recipe in chosen for baseline in recipe.baselines]))
 
 
 def _show(arguments: argparse.Namespace) -> Output:
-    from pytest_llmbench.baseline.describe import page
+    from pytest_llmbench.baseline.describe import format_page
 
     recipes = recipes_in(arguments.baselines)
     pairs = [(recipe, baseline) for recipe in recipes for baseline in recipe.baselines]
@@ -109,33 +107,31 @@ def _show(arguments: argparse.Namespace) -> Output:
     if not chosen:
         hint = did_you_mean(arguments.id, [baseline.key.id for _, baseline in pairs])
         raise BaselineError(f"no configuration {arguments.id!r}{hint}; `llmbench baselines list` has all of them")
-    return Output("\n\n".join(page(recipe, baseline, _arithmetic(), WIDTH) for recipe, baseline in chosen))
+    return Output("\n\n".join(format_page(recipe, baseline, WIDTH) for recipe, baseline in chosen))
 
 
 def _lint(arguments: argparse.Namespace) -> Output:
-    from pytest_llmbench.baseline.describe import lint_page
+    from pytest_llmbench.baseline.describe import format_lint_page
     from pytest_llmbench.baseline.lint import lint_file
-    from pytest_llmbench.baseline.locate import shipped_baselines
-    from pytest_llmbench.baseline.read import baseline_files, read_file, read_recipes
+    from pytest_llmbench.baseline.read import find_baseline_files, find_shipped_baselines, read_file, read_recipes
 
-    paths = baseline_files(arguments.places or [shipped_baselines()])
+    paths = find_baseline_files(arguments.places or [find_shipped_baselines()])
     read_recipes(paths)
-    reports = [lint_file(read_file(path), _arithmetic()) for path in paths]
-    return Output(lint_page(reports, WIDTH), code=1 if any(report.findings for report in reports) else 0)
+    reports = [lint_file(read_file(path)) for path in paths]
+    return Output(format_lint_page(reports, WIDTH), code=1 if any(report.findings for report in reports) else 0)
 
 
 def _diff(arguments: argparse.Namespace) -> Output:
     import json
 
-    from pytest_llmbench.baseline.difference import compare
-    from pytest_llmbench.baseline.difference_text import records, text
+    from pytest_llmbench.baseline.difference import compare_baselines, format_differences, make_records
 
     before, after = (_side(given, arguments.baselines) for given in (arguments.before, arguments.after))
-    found = compare(before, after, _arithmetic())
+    found = compare_baselines(before, after)
     code = 1 if any(one.is_change for one in found) else 0
     if arguments.format == "json":
-        return Output(json.dumps(records(found), indent=1), code)
-    return Output(text(found, arguments.before, arguments.after), code)
+        return Output(json.dumps(make_records(found), indent=1), code)
+    return Output(format_differences(found, arguments.before, arguments.after), code)
 
 
 def _side(given: str, directories: Sequence[Path]) -> list[Baseline]:
@@ -151,17 +147,3 @@ def _side(given: str, directories: Sequence[Path]) -> list[Baseline]:
         expected = f"expected a file, a folder or a release among {', '.join(releases)}"
         raise BaselineError(f"{given}: no such file, {expected}{did_you_mean(given, releases)}")
     return [baseline for recipe in recipes if recipe.release == given for baseline in recipe.baselines]
-
-
-def _arithmetic() -> Arithmetic:
-    from pytest_llmbench.baseline.lint import Arithmetic
-    from pytest_llmbench.core import flops, throughput
-
-    return Arithmetic(
-        tokens_per_second=throughput.tokens_per_second,
-        model_flops_utilization=throughput.model_flops_utilization,
-        tflops_per_gpu=throughput.tflops_per_gpu,
-        days_to_1t_tokens=throughput.days_to_1t_tokens,
-        model_flops=flops.model_flops,
-        terms=flops.terms,
-    )

@@ -13,8 +13,8 @@ from pytest_llmbench.core.models import Outcome
 from pytest_llmbench.pipeline.catalog import load
 from pytest_llmbench.pipeline.evaluate import judge_found
 from pytest_llmbench.pipeline.find_runs import ingest
-from pytest_llmbench.pipeline.outcomes import settle
-from pytest_llmbench.pipeline.results import Batch
+from pytest_llmbench.pipeline.outcomes import decide_outcomes
+from pytest_llmbench.pipeline.results import SessionResults
 from pytest_llmbench.pipeline.settings import Settings
 
 
@@ -38,9 +38,9 @@ class Replay:
 
 def replay(before: Settings, after: Settings, now: datetime) -> Replay:
     """Judge the runs under `before.logs` twice; they are read once unless `after` takes them for another release."""
-    catalogue = load(before)
-    found = ingest(before, catalogue, now)
-    one = _outcomes(judge_found(found, before, catalogue, now), before)
+    catalog = load(before)
+    found = ingest(before, catalog, now)
+    one = _outcomes(judge_found(found, before, catalog, now), before)
     other = load(after)
     if after.baseline_release != before.baseline_release:
         found = ingest(after, other, now)
@@ -95,8 +95,8 @@ def _line(change: Change) -> str:
     )
 
 
-def _outcomes(batch: Batch, settings: Settings) -> dict[str, Outcome]:
-    return {outcome.case.id: outcome for outcome in settle(batch, list(batch.results), settings)}
+def _outcomes(results: SessionResults, settings: Settings) -> dict[str, Outcome]:
+    return {outcome.case.id: outcome for outcome in decide_outcomes(results, list(results.configurations), settings)}
 
 
 def _said(outcome: Outcome | None) -> object:

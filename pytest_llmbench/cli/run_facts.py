@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.core.models import Run
-from pytest_llmbench.pipeline.catalog import Catalogue
+from pytest_llmbench.pipeline.catalog import Catalog
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Configuration
@@ -50,13 +50,13 @@ TEXTS = ("framework", "dialect", "recipe", "size", "release", "gpu", "dtype")
 WHOLE_NUMBERS = tuple(field.name for field in dataclasses.fields(Facts) if field.name not in TEXTS)
 
 
-def facts(run: Run, choice: Choice | None, catalogue: Catalogue) -> Facts:
+def facts(run: Run, choice: Choice | None, catalog: Catalog) -> Facts:
     """Return what is known of a run: its log says it, else its names and metadata, else its configuration."""
     key = run.identity.key
-    chosen = catalogue.baselines[key][0] if key else None
+    chosen = catalog.baselines[key][0] if key else None
     log = choice.attempt.log if choice else run.attempts[-1].log if run.attempts else None
     dialect = (log.dialect if log else None) or (chosen.dialect if chosen else "")
-    recipe = next((one for one in catalogue.recipes if chosen and chosen in one.baselines), None)
+    recipe = next((one for one in catalog.recipes if chosen and chosen in one.baselines), None)
     known = _of_configuration(chosen.configuration) if chosen else {}
     known |= {name: value for name, value in _of_names(run).items() if name not in TEXTS or name not in known}
     known |= _of_log(choice) if choice else {}

@@ -14,8 +14,8 @@ from pytest_llmbench.core.models.jobs import Cluster, LaunchFacts
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Recipe
-    from pytest_llmbench.launch.setup import SetupStep
-    from pytest_llmbench.launch.slurm import Slurm
+    from pytest_llmbench.launch.slurm.client import Slurm
+    from pytest_llmbench.launch.submit.setup_step import SetupStep
 
 HOURS = 4.0
 """A setup step that takes longer is ended: importing an image takes up to an hour."""
@@ -39,7 +39,7 @@ def set_up(
 
     Raises LaunchError where it cannot even begin: an unknown recipe, no folder, something missing.
     """
-    from pytest_llmbench.launch.setup import problems_of, setup_step
+    from pytest_llmbench.launch.submit.setup_step import problems_of, setup_step
 
     cluster = _cluster(asked.cluster, directory)
     facts = chosen(asked.recipe, asked.release, recipes, cluster)
@@ -53,7 +53,7 @@ def set_up(
 
 
 def _run(step: SetupStep, directory: Path, tell: Callable[[str], None]) -> tuple[str, bool]:
-    from pytest_llmbench.launch.setup_run import World, run_setup
+    from pytest_llmbench.launch.submit.setup_run import World, run_setup
 
     def now() -> datetime:
         return datetime.now(UTC)
@@ -72,15 +72,15 @@ def _run(step: SetupStep, directory: Path, tell: Callable[[str], None]) -> tuple
 
 
 def _slurm(step: SetupStep) -> Slurm:
-    from pytest_llmbench.launch.runner import run
-    from pytest_llmbench.launch.slurm import Slurm
+    from pytest_llmbench.launch.slurm.client import Slurm
+    from pytest_llmbench.launch.slurm.runner import run
 
     return Slurm(run, dict(step.environment))
 
 
 def shown(step: SetupStep) -> str:
     """Return the command and the folder of a step as a shell takes them."""
-    from pytest_llmbench.launch.plan import command_line
+    from pytest_llmbench.launch.preflight.plan import command_line
 
     environment = dict(step.environment)
     stages = [f"{name}={environment[name]}" for name in ("STAGE_PATH", "LLMB_INSTALL") if environment.get(name)]
@@ -89,7 +89,7 @@ def shown(step: SetupStep) -> str:
 
 def chosen(name: str, release: str, recipes: Sequence[Recipe], cluster: Cluster) -> LaunchFacts:
     """Return how the named recipe is launched, in the only release or the one that is installed or asked for."""
-    from pytest_llmbench.launch.facts import facts_of
+    from pytest_llmbench.launch.recipe.facts import facts_of
 
     found = [facts for recipe in recipes if (facts := facts_of(recipe)) is not None and facts.setup]
     names = sorted({facts.recipe for facts in found})
@@ -115,7 +115,7 @@ def _cluster(path: Path | None, directory: Path) -> Cluster:
         if path != directory / "cluster.yaml":
             raise LaunchError(f"--cluster {path}: no such file")
         return Cluster()
-    from pytest_llmbench.launch.cluster import read_cluster, read_llmb_run
+    from pytest_llmbench.launch.recipe.cluster import read_cluster, read_llmb_run
 
     if path.is_dir() or path.name == "cluster_config.yaml":
         return read_llmb_run(path)

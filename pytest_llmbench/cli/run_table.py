@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from pytest_llmbench.cli.run_facts import NOTHING_KNOWN, WHOLE_NUMBERS, Facts, facts
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import Baseline, Reason, Run, Window
-from pytest_llmbench.pipeline.catalog import Catalogue
-from pytest_llmbench.pipeline.find_runs import Ingested
+from pytest_llmbench.pipeline.catalog import Catalog
+from pytest_llmbench.pipeline.find_runs import IngestedRuns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,13 +67,13 @@ COLUMNS = tuple(field.name for field in dataclasses.fields(Row) if field.name !=
 """The columns of CSV and JSON, before those of `Facts`."""
 
 
-def rows(found: Ingested, catalogue: Catalogue, window: Window | None, now: datetime) -> tuple[Row, ...]:
+def rows(found: IngestedRuns, catalog: Catalog, window: Window | None, now: datetime) -> tuple[Row, ...]:
     """Return a row for each run that was found, newest first; `window` None takes the baseline's."""
     lost = (
         Row(one.id, "", "", "", None, f"Unreadable: {one.text}", reason=str(one.reason), because=one.text)
         for one in found.unreadable
     )
-    return (*(_row(run, catalogue, window, now) for run in found.runs), *lost)
+    return (*(_row(run, catalog, window, now) for run in found.runs), *lost)
 
 
 def table(found: Sequence[Row]) -> pd.DataFrame:
@@ -137,11 +137,11 @@ def skipped(ignored: Sequence[str]) -> str:
     return "\n  ".join([f"{formatting.counted(len(ignored), 'file')} skipped:", *lines]) if ignored else ""
 
 
-def _row(run: Run, catalogue: Catalogue, window: Window | None, now: datetime) -> Row:
+def _row(run: Run, catalog: Catalog, window: Window | None, now: datetime) -> Row:
     from pytest_llmbench.measure.measurement import choose_judged
 
     key, found = run.identity.key, run.found
-    baseline = _baseline(run, catalogue, window)
+    baseline = _baseline(run, catalog, window)
     choice, _ = choose_judged(run, baseline.required, now)
     log = choice.attempt.files.log if choice else run.attempts[-1].files.log if run.attempts else found.folder
     problem = _problem(run, baseline, now)
@@ -155,18 +155,18 @@ def _row(run: Run, catalogue: Catalogue, window: Window | None, now: datetime) -
         log=str(log),
         reason=str(problem.reason) if problem else "",
         because=problem.text if problem else "",
-        facts=facts(run, choice, catalogue),
+        facts=facts(run, choice, catalog),
     )
     return row if choice is None else _timed(row, run, choice, baseline, window)
 
 
 def _timed(row: Row, run: Run, choice: Choice, baseline: Baseline, window: Window | None) -> Row:
     """Return a row with its numbers, and which steps they are of."""
-    from pytest_llmbench.measure.timing import timing
+    from pytest_llmbench.measure.timing import compute_timing
 
     steps = choice.segment.steps
     counted, why = _window(steps, baseline.window if run.identity.key else None, window)
-    measured = timing(steps, dataclasses.replace(baseline, window=counted)).window
+    measured = compute_timing(steps, dataclasses.replace(baseline, window=counted)).window
     time, tflops = _mean(measured, "seconds"), _mean(measured, "tflops_per_gpu")
     return dataclasses.replace(
         row,
@@ -181,38 +181,38 @@ def _timed(row: Row, run: Run, choice: Choice, baseline: Baseline, window: Windo
     )
 
 
-def _baseline(run: Run, catalogue: Catalogue, window: Window | None) -> Baseline:
+def _baseline(run: Run, catalog: Catalog, window: Window | None) -> Baseline:
     """Return the baseline that judges a run; for a run of no known configuration what stands in for it."""
-    from pytest_llmbench.measure.unmatched import UNKNOWN_STEPS, stand_in
+    from pytest_llmbench.measure.unmatched import UNKNOWN_STEPS, make_stand_in
     from pytest_llmbench.measure.window import choose_segment
 
     if run.identity.key is not None:
-        return catalogue.baselines[run.identity.key][0]
+        return catalog.baselines[run.identity.key][0]
     wanted = window or DEFAULT_WINDOW
     choice = choose_segment(run.attempts, wanted, UNKNOWN_STEPS)
-    return stand_in(run, _window(choice.segment.steps, None, window)[0] if choice else wanted)
+    return make_stand_in(run, _window(choice.segment.steps, None, window)[0] if choice else wanted)
 
 
 def _window(steps: Steps, of_baseline: Window | None, asked: Window | None) -> tuple[Window, WindowFrom]:
     """Return the steps that a row's numbers are of: those that were asked for, whatever the log holds; else the
     baseline's, or the usual ones; and the last half of a log that does not hold them."""
-    from pytest_llmbench.measure.window import fits, last_half
+    from pytest_llmbench.measure.window import choose_last_half, fits
 
     if asked is not None:
         return asked, WindowFrom.OPTION
     usual = of_baseline or DEFAULT_WINDOW
     if not fits(steps, usual):
-        return last_half(steps), WindowFrom.LAST_HALF
+        return choose_last_half(steps), WindowFrom.LAST_HALF
     return usual, WindowFrom.BASELINE if of_baseline else WindowFrom.DEFAULT
 
 
 def _problem(run: Run, baseline: Baseline, now: datetime) -> Problem | None:
     """Return why a run may not be compared with a baseline, as the gate sees it."""
-    from pytest_llmbench.judge.decide import unusable
+    from pytest_llmbench.judge.decide import find_unusable
     from pytest_llmbench.measure.measurement import measure
 
     measured = measure(run, baseline, now)
-    return measured.excluded or unusable(measured)
+    return measured.excluded or find_unusable(measured)
 
 
 def _status(problem: Problem | None) -> str:
@@ -225,10 +225,10 @@ def _status(problem: Problem | None) -> str:
 
 
 def _attempts(run: Run, choice: Choice, total: int) -> str:
-    from pytest_llmbench.measure.tries import tries
+    from pytest_llmbench.measure.tries import list_tries
     from pytest_llmbench.report.tries import describe, listed
 
-    return listed({"tries": [describe(one, Path()) for one in tries(run, choice, total)]}) or ""
+    return listed({"tries": [describe(one, Path()) for one in list_tries(run, choice, total)]}) or ""
 
 
 def _mean(measured: Steps, name: str) -> tuple[float | None, float | None]:
@@ -236,9 +236,11 @@ def _mean(measured: Steps, name: str) -> tuple[float | None, float | None]:
     import numpy as np
 
     from pytest_llmbench.core.robust import mean
-    from pytest_llmbench.measure.metrics import spread
+    from pytest_llmbench.measure.metrics import compute_spread
 
     values = getattr(measured, name)
     printed = np.isfinite(values) & (values > 0)
     present = values[printed]
-    return (mean(present, measured.mean_of[printed].tolist()), spread(present)) if len(present) else (None, None)
+    return (
+        (mean(present, measured.mean_of[printed].tolist()), compute_spread(present)) if len(present) else (None, None)
+    )

@@ -45,10 +45,10 @@ def _summary(arguments: argparse.Namespace) -> Output:
 
     with own_flags():
         settings = settings_of(arguments)
-        catalogue = load(settings)
+        catalog = load(settings)
     now = datetime.now(UTC)
-    ingested = ingest(settings, catalogue, now)
-    found = rows(ingested, catalogue, arguments.window, now)
+    ingested = ingest(settings, catalog, now)
+    found = rows(ingested, catalog, arguments.window, now)
     code, aside = 0 if found else 1, skipped(ingested.ignored)
     if arguments.format == "csv":
         return Output(table(found).to_csv(index=False).rstrip("\n"), code, aside)

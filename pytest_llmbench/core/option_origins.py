@@ -124,9 +124,9 @@ def tables_read(path: Path) -> tuple[str, ...]:
 
 def file_tables(path: Path) -> dict[str, dict[str, object]]:
     """Return every table of a TOML file, by its dotted name, or every section of another."""
-    from pytest_llmbench.core.yamlfile.text import LARGEST_BYTES, read_text
+    from pytest_llmbench.core.yamlfile.document import LARGEST_TEXT_BYTES, read_text
 
-    text = read_text(path, "configuration file", LARGEST_BYTES, SettingsError)
+    text = read_text(path, "configuration file", LARGEST_TEXT_BYTES, SettingsError)
     if path.suffix == ".toml":
         import tomllib
 

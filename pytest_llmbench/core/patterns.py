@@ -21,7 +21,7 @@ _TOKEN = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class NamedGroup:
     """A named group of a pattern, with the characters of the pattern that stand directly before and after it.
 
     up_to: the pattern as far as the group goes, with what is open closed.
@@ -33,7 +33,7 @@ class Group:
     up_to: str = ""
 
 
-def compiled(pattern: str) -> Any:
+def compile_pattern(pattern: str) -> Any:
     """Return a pattern over bytes; ValueError says what RE2 refuses, or that it is not installed."""
     try:
         import re2
@@ -48,12 +48,12 @@ def compiled(pattern: str) -> Any:
         return re2.compile(pattern, options)
     except re2.error as error:
         raise ValueError(
-            f"found a pattern that cannot be read ({_told(error)}), expected the syntax of RE2, "
+            f"found a pattern that cannot be read ({_decode_message(error)}), expected the syntax of RE2, "
             "which has no backreferences and no lookaround"
         ) from None
 
 
-def named_groups(pattern: str) -> Iterator[Group]:
+def find_named_groups(pattern: str) -> Iterator[NamedGroup]:
     """Yield the named groups of a pattern that compiles, in the order in which they end."""
     begun: list[tuple[str | None, int]] = []
     for token in _TOKEN.finditer(pattern):
@@ -62,11 +62,11 @@ def named_groups(pattern: str) -> Iterator[Group]:
             if name is not None:
                 after = pattern[token.end() :].removeprefix("\\")
                 up_to = pattern[: token.end()] + ")" * len(begun)
-                yield Group(name, pattern[place - 1 : place] if place else "", after[:1], up_to)
+                yield NamedGroup(name, pattern[place - 1 : place] if place else "", after[:1], up_to)
         elif token[0].startswith("("):
             begun.append((token["name"], token.start()))
 
 
-def _told(error: Exception) -> str:
+def _decode_message(error: Exception) -> str:
     text = error.args[0] if error.args else ""
     return text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text)

@@ -12,7 +12,7 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.core.metric_definitions import METRICS
 from pytest_llmbench.core.models import Acknowledgement, Baseline, Evidence, Key, Measurement, Metric, Note
 from pytest_llmbench.core.robust import median
-from pytest_llmbench.judge.nights import Earlier, when
+from pytest_llmbench.judge.nights import PreviousRun, start_seconds
 
 NIGHTS = 7
 """The level before an accepted change is the median of so many valid runs before it."""
@@ -25,17 +25,19 @@ FEWEST = 3
 """Fewer runs before it say nothing of that level: the baseline stands for it."""
 
 
-def covering(key: Key, entries: Sequence[Acknowledgement]) -> tuple[Acknowledgement, ...]:
+def select_covering(key: Key, entries: Sequence[Acknowledgement]) -> tuple[Acknowledgement, ...]:
     """Return the acknowledgements of a configuration, by their id or pattern."""
     return tuple(one for one in entries if fnmatchcase(key.id, one.configuration))
 
 
-def described(one: Acknowledgement) -> str:
+def describe_acknowledgement(one: Acknowledgement) -> str:
     """Return `acknowledged: +6.0 % by NAME until 2026-01-31: REASON`."""
     return f"acknowledged: {formatting.difference(1 + one.fraction)} by {one.by} until {one.expires}: {one.reason}"
 
 
-def moved(evidence: Evidence, entries: Sequence[Acknowledgement], *, certify: bool = False) -> Evidence:
+def apply_acknowledgements(
+    evidence: Evidence, entries: Sequence[Acknowledgement], *, certify: bool = False
+) -> Evidence:
     """Return the evidence with its baseline at the level that was accepted, and the remarks that say so.
 
     The tolerance stays: what is slower than the accepted level by more than it is a regression. An acknowledgement
@@ -46,24 +48,28 @@ def moved(evidence: Evidence, entries: Sequence[Acknowledgement], *, certify: bo
     that is faster than that level by more than the tolerance and meets the baseline's own bound does not need it, and
     is compared with the baseline as it is.
     """
-    known = covering(evidence.baseline.key, entries)
+    known = select_covering(evidence.baseline.key, entries)
     newest = next((one for one in evidence.measurements if one.excluded is None), None)
     if not known or newest is None or newest.run.started is None:
         return evidence
     began = [one for one in known if one.since <= newest.run.started.date()]
-    notes = [_idle(one, evidence, certify=certify) for one in began]
+    notes = [_find_idle_reason(one, evidence, certify=certify) for one in began]
     idle = [note for note in notes if note is not None]
     active = [one for one, note in zip(began, notes, strict=True) if note is None]
-    accepted = _shift(evidence, active)
+    accepted = _compute_shift(evidence, active)
     shift = min(accepted, math.log1p(LARGEST))
-    remarks = [Note("acknowledged", described(one)) for one in active]
+    remarks = [Note("acknowledged", describe_acknowledgement(one)) for one in active]
     if accepted > shift:
         remarks.append(Note("acknowledged", f"of {formatting.difference(math.exp(accepted))} in all +10.0 % count"))
     if shift > 0 and _needs_none(newest, evidence, shift):
         shift = 0.0
         text = "faster than the acknowledged level by more than the tolerance: it can go"
-        remarks = [Note("acknowledgement-idle", f"{described(one)}: {text} ({one.place})") for one in active]
-    return dataclasses.replace(_at(evidence, math.exp(shift)) if shift else evidence, remarks=(*remarks, *idle))
+        remarks = [
+            Note("acknowledgement-idle", f"{describe_acknowledgement(one)}: {text} ({one.place})") for one in active
+        ]
+    return dataclasses.replace(
+        _move_baseline(evidence, math.exp(shift)) if shift else evidence, remarks=(*remarks, *idle)
+    )
 
 
 def takes_no_improvement(evidence: Evidence) -> bool:
@@ -72,9 +78,9 @@ def takes_no_improvement(evidence: Evidence) -> bool:
     return any(note.code == "acknowledged" for note in evidence.remarks)
 
 
-def _idle(one: Acknowledgement, evidence: Evidence, *, certify: bool) -> Note | None:
+def _find_idle_reason(one: Acknowledgement, evidence: Evidence, *, certify: bool) -> Note | None:
     """Return why an acknowledgement that has begun moves nothing; None where it does."""
-    what = f"{described(one)} ({one.place})"
+    what = f"{describe_acknowledgement(one)} ({one.place})"
     if certify:
         return Note("acknowledgement-idle", f"without effect under --llmb-certify: {what}")
     if evidence.now.date() > one.expires:
@@ -87,7 +93,7 @@ def _idle(one: Acknowledgement, evidence: Evidence, *, certify: bool) -> Note | 
     return None
 
 
-def _shift(evidence: Evidence, active: Sequence[Acknowledgement]) -> float:
+def _compute_shift(evidence: Evidence, active: Sequence[Acknowledgement]) -> float:
     """Return by how much the accepted level lies above the baseline, as a logarithm.
 
     Each change counts from the level of the runs before it, where that is lower than what was accepted so far: what
@@ -95,19 +101,19 @@ def _shift(evidence: Evidence, active: Sequence[Acknowledgement]) -> float:
     """
     if not math.isfinite(evidence.baseline.step_seconds):
         return 0.0
-    known: tuple[Earlier, ...] = (*evidence.measurements, *evidence.history, *evidence.recalled)
-    runs = sorted((one for one in known if one.valid and one.started is not None), key=when)
+    known: tuple[PreviousRun, ...] = (*evidence.measurements, *evidence.history, *evidence.recalled)
+    runs = sorted((one for one in known if one.valid and one.started is not None), key=start_seconds)
     level, began = 0.0, date.min
     for entry in sorted(active, key=lambda one: one.since):
         before = [one for one in runs if one.started is not None and began <= one.started.date() < entry.since]
-        start = min(_level(before[-NIGHTS:], evidence.baseline), level) if len(before) >= FEWEST else level
+        start = min(_compute_level(before[-NIGHTS:], evidence.baseline), level) if len(before) >= FEWEST else level
         accepted = math.log1p(entry.fraction)
         level = max(start + accepted, min(level, 0.0)) if accepted > 0 else start + accepted
         began = entry.since
     return level
 
 
-def _level(runs: Sequence[Earlier], baseline: Baseline) -> float:
+def _compute_level(runs: Sequence[PreviousRun], baseline: Baseline) -> float:
     """Return the median of runs over the baseline, as a logarithm."""
     return _median([math.log((one.statistic_seconds or math.nan) / baseline.step_seconds) for one in runs])
 
@@ -126,12 +132,12 @@ def _needs_none(newest: Measurement, evidence: Evidence, shift: float) -> bool:
     return math.log(seconds / evidence.baseline.step_seconds) < min(shift - tolerated, tolerated)
 
 
-def _at(evidence: Evidence, factor: float) -> Evidence:
+def _move_baseline(evidence: Evidence, factor: float) -> Evidence:
     """Return the evidence with every time of its baseline multiplied, and what its measurements are shown beside."""
-    baseline = _scaled(evidence.baseline, factor)
+    baseline = _scale_baseline(evidence.baseline, factor)
 
     def against(one: Measurement) -> Measurement:
-        expected = tuple(_metric(metric, factor) for metric in one.expected)
+        expected = tuple(_scale_metric(metric, factor) for metric in one.expected)
         return dataclasses.replace(one, baseline=baseline, expected=expected)
 
     return dataclasses.replace(
@@ -142,7 +148,7 @@ def _at(evidence: Evidence, factor: float) -> Evidence:
     )
 
 
-def _scaled(baseline: Baseline, factor: float) -> Baseline:
+def _scale_baseline(baseline: Baseline, factor: float) -> Baseline:
     recording = baseline.recording
     if recording is not None:
         recording = dataclasses.replace(
@@ -160,7 +166,7 @@ def _scaled(baseline: Baseline, factor: float) -> Baseline:
     )
 
 
-def _metric(metric: Metric, factor: float) -> Metric:
+def _scale_metric(metric: Metric, factor: float) -> Metric:
     if not METRICS[metric.name].of_step_time:
         return metric
     return dataclasses.replace(

@@ -22,12 +22,12 @@ STALLS = 1.25
 """What slow steps may add to a mean: more in a baseline excuses nothing, and more in a run is no hiccup."""
 
 
-def doubt(told: Answer, tonight: Sequence[Measurement], evidence: Evidence) -> str:
+def find_doubt(told: Answer, tonight: Sequence[Measurement], evidence: Evidence) -> str:
     """Return why an answer is not shared by the other statistic; empty where it is."""
     trimmed = evidence.baseline.window.statistic == "trimmed_mean"
     name, statistic = ("mean", mean) if trimmed else ("20 % trimmed mean", trimmed_mean)
-    expected = _expected(evidence.baseline, trimmed=not trimmed)
-    difference = _difference(tonight, statistic, expected)
+    expected = _expect_seconds(evidence.baseline, trimmed=not trimmed)
+    difference = _average_difference(tonight, statistic, expected)
     beyond = difference > math.log(evidence.tolerance.factor) + EQUAL
     if beyond is (told is Answer.BEYOND):
         return ""
@@ -42,26 +42,28 @@ def meets_point(tonight: Sequence[Measurement], evidence: Evidence, found: Estim
     A trimmed mean alone would pass a run in which every sixth step stalls: there the mean has to meet it too, with the
     slowest steps (5 %, a hiccup) set to the next slowest, and without that by no more than a quarter.
     """
-    meets = found.difference <= found.margin + EQUAL and not too_coarse(tonight, evidence)
+    meets = found.difference <= found.margin + EQUAL and not explain_coarseness(tonight, evidence)
     if not meets or evidence.baseline.window.statistic == "mean":
         return meets
-    expected = _expected(evidence.baseline, trimmed=False)
+    expected = _expect_seconds(evidence.baseline, trimmed=False)
     averaged = max(run.moving_mean for run in tonight)
-    usual = _difference(tonight, lambda window, steps: _mean_without_hiccup(window, steps, averaged), expected)
-    return usual <= found.margin + EQUAL and _difference(tonight, mean, expected) <= found.margin + math.log(STALLS)
+    usual = _average_difference(tonight, lambda window, steps: _mean_without_hiccup(window, steps, averaged), expected)
+    return usual <= found.margin + EQUAL and _average_difference(tonight, mean, expected) <= found.margin + math.log(
+        STALLS
+    )
 
 
-def too_coarse(tonight: Sequence[Measurement], evidence: Evidence) -> str:
+def explain_coarseness(tonight: Sequence[Measurement], evidence: Evidence) -> str:
     """Return that a run may be beyond the bound and print the same times, as a rate of one or two digits does."""
     for run in tonight:
-        seconds, slowest = run.statistic_seconds or math.nan, _slowest(run, evidence)
+        seconds, slowest = run.statistic_seconds or math.nan, _find_slowest(run, evidence)
         if slowest > evidence.baseline.step_seconds * evidence.tolerance.factor * (1 + EQUAL):
             shown = formatting.seconds(seconds), formatting.seconds(slowest)
             return f"printed too coarsely: {shown[0]} may be up to {shown[1]}, which no repeat would show"
     return ""
 
 
-def _slowest(run: Measurement, evidence: Evidence) -> float:
+def _find_slowest(run: Measurement, evidence: Evidence) -> float:
     """Return the slowest statistic that is printed as that of a run, where one printed unit is more than the margin.
 
     Steps that differ by as much are rounded up as often as down.
@@ -72,12 +74,12 @@ def _slowest(run: Measurement, evidence: Evidence) -> float:
     return math.nan if fine else seconds + half
 
 
-def _difference(tonight: Sequence[Measurement], statistic: Statistic, expected: float) -> float:
+def _average_difference(tonight: Sequence[Measurement], statistic: Statistic, expected: float) -> float:
     windows = [(np.array(run.window_seconds), run.mean_of) for run in tonight]
     return sum(math.log(statistic(window, steps) / expected) for window, steps in windows) / len(windows)
 
 
-def _expected(baseline: Baseline, *, trimmed: bool) -> float:
+def _expect_seconds(baseline: Baseline, *, trimmed: bool) -> float:
     """Return the baseline's value of a statistic; a document prints only one."""
     recording = baseline.recording
     if recording is None:

@@ -28,7 +28,7 @@ RED = (Verdict.REGRESSION, Verdict.INVALID)
 UNHELD = (Reason.NO_RUN, Reason.TOO_OLD)
 
 
-class Answer(Enum):
+class BudgetAnswer(Enum):
     """What a run says of a budget; UNSTATED is that of a run that saved or loaded nothing."""
 
     OVER = 1
@@ -37,15 +37,15 @@ class Answer(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class BudgetFinding:
     """What a run says of one budget, in words, with the line of its log."""
 
-    answer: Answer
+    answer: BudgetAnswer
     text: str
     line: int = 0
 
 
-def held(judgement: Judgement, runs: Iterable[Measurement]) -> Judgement:
+def with_budget_verdict(judgement: Judgement, runs: Iterable[Measurement]) -> Judgement:
     """Return a verdict that no run contradicts by what it says of the baseline's budgets.
 
     A run over a budget is a REGRESSION (over-budget); one that saved or loaded, but does not say in which time, is
@@ -55,14 +55,14 @@ def held(judgement: Judgement, runs: Iterable[Measurement]) -> Judgement:
         finding
         for one in runs
         for budget in judgement.baseline.budgets
-        if (finding := _finding(one, budget, newest=one is judgement.measurement)) is not None
+        if (finding := _check_budget(one, budget, newest=one is judgement.measurement)) is not None
     ]
-    decisive = () if judgement.verdict in RED else _decisive(findings)
-    notes = (Note(_code(one.answer), one.text, one.line) for one in findings if one not in decisive)
+    decisive = () if judgement.verdict in RED else _select_decisive(findings)
+    notes = (Note(_choose_code(one.answer), one.text, one.line) for one in findings if one not in decisive)
     judgement = replace(judgement, notes=(*judgement.notes, *notes))
     if not decisive:
         return judgement
-    over = decisive[0].answer is Answer.OVER
+    over = decisive[0].answer is BudgetAnswer.OVER
     return replace(
         judgement,
         verdict=Verdict.REGRESSION if over else Verdict.INVALID,
@@ -71,18 +71,18 @@ def held(judgement: Judgement, runs: Iterable[Measurement]) -> Judgement:
     )
 
 
-def _decisive(findings: Sequence[Finding]) -> Sequence[Finding]:
+def _select_decisive(findings: Sequence[BudgetFinding]) -> Sequence[BudgetFinding]:
     """Return what decides: all that is over a budget, else all that nobody can tell."""
-    kinds = ([one for one in findings if one.answer is answer] for answer in (Answer.OVER, Answer.UNKNOWN))
+    kinds = ([one for one in findings if one.answer is answer] for answer in (BudgetAnswer.OVER, BudgetAnswer.UNKNOWN))
     return next(filter(None, kinds), ())
 
 
-def _code(answer: Answer) -> str:
-    codes = {Answer.OVER: str(Reason.OVER_BUDGET), Answer.UNKNOWN: str(Reason.BUDGET_UNKNOWN)}
+def _choose_code(answer: BudgetAnswer) -> str:
+    codes = {BudgetAnswer.OVER: str(Reason.OVER_BUDGET), BudgetAnswer.UNKNOWN: str(Reason.BUDGET_UNKNOWN)}
     return codes.get(answer, "budget-unused")
 
 
-def held_runs(evidence: Evidence, judgement: Judgement) -> Iterator[Measurement]:
+def select_budgeted_runs(evidence: Evidence, judgement: Judgement) -> Iterator[Measurement]:
     """Yield the runs whose budgets count: those that are judged, and newer ones that only load a checkpoint."""
     newest = judgement.measurement
     if newest is None or judgement.reason in UNHELD:
@@ -101,7 +101,7 @@ def _only_loads(one: Measurement, evidence: Evidence) -> bool:
     return recent and one.excluded is not None and one.excluded.reason is Reason.CHECKPOINT_LOAD
 
 
-def _finding(one: Measurement, budget: Budget, *, newest: bool) -> Finding | None:
+def _check_budget(one: Measurement, budget: Budget, *, newest: bool) -> BudgetFinding | None:
     """Return what a run says of a budget; None where it keeps it."""
     action, records = ACTIONS[budget.metric], [*one.checkpoints.records]
     records = [record for record in records if record.action == action]
@@ -110,16 +110,16 @@ def _finding(one: Measurement, budget: Budget, *, newest: bool) -> Finding | Non
     limit = f"the budget is {budget.largest:g} s{f' ({budget.place})' if budget.place else ''}"
     if slowest is not None and _seconds(slowest) > budget.largest:
         alone = " until it was handed over" if slowest.dispatched else ""
-        text = f"checkpoint {action} took {_seconds(slowest):.10g} s{alone} ({_where(one, slowest.line, newest)})"
-        return Finding(Answer.OVER, f"{text}, {limit}", slowest.line)
+        text = f"checkpoint {action} took {_seconds(slowest):.10g} s{alone} ({_name_place(one, slowest.line, newest)})"
+        return BudgetFinding(BudgetAnswer.OVER, f"{text}, {limit}", slowest.line)
     if not records and not one.checkpoints.unread:
-        return _unstated(one, action, limit)
-    doubt = _doubt(records, timed, budget, one.checkpoints.unread)
+        return _explain_unstated(one, action, limit)
+    doubt = _find_doubt(records, timed, budget, one.checkpoints.unread)
     if doubt is None:
         return None
     why, line = doubt
-    told = f"checkpoint {action} cannot be judged: {why} ({_where(one, line, newest)}); {limit}"
-    return Finding(Answer.UNKNOWN, told, line)
+    told = f"checkpoint {action} cannot be judged: {why} ({_name_place(one, line, newest)}); {limit}"
+    return BudgetFinding(BudgetAnswer.UNKNOWN, told, line)
 
 
 def _counts(record: CheckpointRecord, budget: Budget) -> bool:
@@ -130,21 +130,21 @@ def _seconds(record: CheckpointRecord) -> float:
     return record.seconds or 0.0
 
 
-def _where(one: Measurement, line: int, newest: bool) -> str:
+def _name_place(one: Measurement, line: int, newest: bool) -> str:
     return f"line {line}" if newest or one.log is None else f"{one.log.name}:{line}"
 
 
-def _unstated(one: Measurement, action: str, limit: str) -> Finding:
+def _explain_unstated(one: Measurement, action: str, limit: str) -> BudgetFinding:
     """Return what follows where a log says nothing: most runs save and load nothing, but some are made to."""
     meant = one.run.found.saves if action == SAVE else ""
     if action == LOAD and one.excluded is not None and one.excluded.reason is Reason.CHECKPOINT_LOAD:
         meant = one.excluded.text
     if meant:
-        return Finding(Answer.UNKNOWN, f"the log states no checkpoint {action}, though {meant}; {limit}")
-    return Finding(Answer.UNSTATED, f"the log states no checkpoint {action}; {limit}")
+        return BudgetFinding(BudgetAnswer.UNKNOWN, f"the log states no checkpoint {action}, though {meant}; {limit}")
+    return BudgetFinding(BudgetAnswer.UNSTATED, f"the log states no checkpoint {action}; {limit}")
 
 
-def _doubt(
+def _find_doubt(
     records: Sequence[CheckpointRecord], timed: Sequence[CheckpointRecord], budget: Budget, unread: int
 ) -> tuple[str, int] | None:
     """Return why times within a budget do not show that it was kept, with the line; None where they do."""
@@ -153,7 +153,7 @@ def _doubt(
         return "its time is cut off", torn.line
     untimed = [record for record in records if record.seconds is None]
     stated = [record for record in records if record.seconds is not None]
-    if _each(untimed) > _each(stated):
+    if _count_per_rank(untimed) > _count_per_rank(stated):
         return "no time is stated for it", untimed[-1].line
     dispatched = next((record for record in timed if record.dispatched), None)
     if dispatched is not None and budget.metric != DISPATCH:
@@ -166,6 +166,6 @@ def _doubt(
     return None
 
 
-def _each(records: Sequence[CheckpointRecord]) -> int:
+def _count_per_rank(records: Sequence[CheckpointRecord]) -> int:
     """Return how many records each rank printed, at most."""
     return max(Counter(record.rank for record in records).values(), default=0)

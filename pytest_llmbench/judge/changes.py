@@ -17,8 +17,8 @@ import numpy as np
 
 from pytest_llmbench.core.models import Noise
 from pytest_llmbench.core.robust import median, median_deviation
-from pytest_llmbench.judge.correlation import hidden, inflation
-from pytest_llmbench.judge.margin import quantile
+from pytest_llmbench.judge.correlation import compute_hidden_spread, compute_inflation
+from pytest_llmbench.judge.margin import compute_quantile
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats, Integers
@@ -54,7 +54,7 @@ LONG = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class LevelShift:
     """A change of level: `position` is the first night after it; the two levels reach from `first` to before `last`.
 
     `difference`, `low` and `high` (95 % between them) are logarithms.
@@ -68,9 +68,9 @@ class Step:
     high: float
 
 
-def steps(
+def find_level_shifts(
     values: Sequence[float] | Floats, noise: Noise, smallest: float = SMALLEST, correlation: float = 0.0
-) -> tuple[Step, ...]:
+) -> tuple[LevelShift, ...]:
     """Return the changes of level in a series, one log step time a night, oldest first; slower is positive.
 
     Circular binary segmentation (Olshen, Venkatraman, Lucito and Wigler, Biostatistics 5, 2004): the part whose mean
@@ -86,27 +86,30 @@ def steps(
     series = np.array(values, dtype=float)
     if len(series) < FEWEST or not noise.measured or not np.isfinite(series).all():
         return ()
-    sigma = noise.sigma * hidden(correlation)
-    drawn = drawn_in(series, sigma)
-    threshold = quantile(1 - level(len(series)), noise.degrees_of_freedom)
-    cuts = [0, *sorted(_cuts(drawn, 0, threshold * sigma, correlation)), len(series)]
+    sigma = noise.sigma * compute_hidden_spread(correlation)
+    drawn = draw_in(series, sigma)
+    threshold = compute_quantile(1 - choose_level(len(series)), noise.degrees_of_freedom)
+    cuts = [0, *sorted(_find_cuts(drawn, 0, threshold * sigma, correlation)), len(series)]
     while len(cuts) > 2:
-        error = error_of_one([drawn[begin:end] for begin, end in pairwise(cuts)], sigma)
-        errors = _errors(series, cuts, error, correlation)
-        strengths = [_strength(drawn, cuts, at, errors, smallest) for at in range(1, len(cuts) - 1)]
+        error = estimate_error([drawn[begin:end] for begin, end in pairwise(cuts)], sigma)
+        errors = _estimate_errors(series, cuts, error, correlation)
+        strengths = [_test_cut(drawn, cuts, at, errors, smallest) for at in range(1, len(cuts) - 1)]
         if min(strengths) > threshold:
-            half = quantile(0.975, noise.degrees_of_freedom)
-            return tuple(_step(series, cuts, at, half * _beside(errors, at), sigma) for at in range(1, len(cuts) - 1))
+            half = compute_quantile(0.975, noise.degrees_of_freedom)
+            return tuple(
+                _make_shift(series, cuts, at, half * _combine_errors(errors, at), sigma)
+                for at in range(1, len(cuts) - 1)
+            )
         del cuts[1 + int(np.argmin(strengths))]
     return ()
 
 
-def level(nights: int) -> float:
+def choose_level(nights: int) -> float:
     """Return the probability, on one side, with which chance may make the t statistic of a change in so many nights."""
     return LEVEL * min(1.0, (MANY / nights) ** 3)
 
 
-def drawn_in(series: Floats, sigma: float) -> Floats:
+def draw_in(series: Floats, sigma: float) -> Floats:
     """Return a series, shape (n,), with what lies further than 3 sigma from the median of the 7 nights around it set
     there. At the ends it is the median of the outer 7, so that the last two nights alone never look like a level."""
     if len(series) <= RUNNING:
@@ -118,53 +121,53 @@ def drawn_in(series: Floats, sigma: float) -> Floats:
     return np.clip(series, middle - REACH * sigma, middle + REACH * sigma)
 
 
-def _cuts(series: Floats, offset: int, least: float, correlation: float) -> list[int]:
+def _find_cuts(series: Floats, offset: int, least: float, correlation: float) -> list[int]:
     """Return where a series, shape (n,), is cut: the part that differs most, then what is left; `offset` is added."""
     count = len(series)
     if count < 2 * HELD:
         return []
     sums = np.concatenate([[0.0], np.cumsum(series - np.mean(series))])
-    starts, ends = _ends(count)
+    starts, ends = _list_ends(count)
     statistic = sums[ends] - sums[starts][:, None]
     np.abs(statistic, out=statistic)
-    statistic *= _weights(count, correlation)
+    statistic *= _compute_weights(count, correlation)
     start, end = divmod(int(np.argmax(statistic)), len(ends))
     if not statistic[start, end] > least:
         return []
     places = [0, *(int(place) for place in (starts[start], ends[end]) if 0 < place < count), count]
     found = [place + offset for place in places[1:-1]]
     for begin, stop in pairwise(places):
-        found += _cuts(series[begin:stop], offset + begin, least, correlation)
+        found += _find_cuts(series[begin:stop], offset + begin, least, correlation)
     return found
 
 
-def _ends(count: int) -> tuple[Integers, Integers]:
+def _list_ends(count: int) -> tuple[Integers, Integers]:
     """Return where a part of a series of `count` nights may begin, and before which night it may end."""
     inner = np.arange(HELD, count - HELD + 1)
     return np.append(0, inner), np.append(inner, count)
 
 
 @lru_cache(maxsize=8)
-def _weights(count: int, correlation: float) -> Floats:
+def _compute_weights(count: int, correlation: float) -> Floats:
     """Return what the sum of a part is multiplied by, shape (starts, ends); 0 where it or the rest is too short."""
-    starts, ends = _ends(count)
+    starts, ends = _list_ends(count)
     inner = ends[:-1].astype(float)
     outer = count - inner
-    variance = inflation(inner, correlation) / inner + inflation(outer, correlation) / outer
+    variance = compute_inflation(inner, correlation) / inner + compute_inflation(outer, correlation) / outer
     weight = np.zeros(count + 1)
     weight[ends[:-1]] = count / (inner * outer) / np.sqrt(variance)
     return np.asarray(weight[np.maximum(ends - starts[:, None], 0)])
 
 
-def error_of_one(pieces: Sequence[Floats], sigma: float) -> float:
+def estimate_error(pieces: Sequence[Floats], sigma: float) -> float:
     """Return the standard deviation of one night: at least what is known of it, at least the spread within the pieces
     (each of one level)."""
-    rests, taken = zip(*map(_rest, pieces), strict=True)
+    rests, taken = zip(*map(_remove_trend, pieces), strict=True)
     rest = np.concatenate(rests)
     return max(sigma, math.sqrt(float(rest @ rest) / max(len(rest) - sum(taken), 1)))
 
 
-def _rest(piece: Floats) -> tuple[Floats, int]:
+def _remove_trend(piece: Floats) -> tuple[Floats, int]:
     """Return what is left of the nights of one level beside their mean, and beside the line through them where they are
     many: a slow drift within a level is neither its spread nor a correlation, and must not hide the changes around it.
     The number is that of the parameters that were taken out."""
@@ -175,36 +178,36 @@ def _rest(piece: Floats) -> tuple[Floats, int]:
     return np.asarray(centred - nights * float(nights @ centred) / float(nights @ nights)), 2
 
 
-def _errors(series: Floats, cuts: Sequence[int], error: float, correlation: float) -> list[float]:
+def _estimate_errors(series: Floats, cuts: Sequence[int], error: float, correlation: float) -> list[float]:
     """Return the standard error of each piece's level. Bad nights in a row, which differ from each other, are no level
     that held: where a short piece is apart by more than chance makes it, that counts."""
     errors = []
     for piece in (series[begin:end] for begin, end in pairwise(cuts)):
-        apart = _spread_of_few(piece) if len(piece) < RUNNING else 0.0
-        inflated = math.sqrt(float(inflation(np.array(float(len(piece))), correlation)) / len(piece))
+        apart = _measure_spread(piece) if len(piece) < RUNNING else 0.0
+        inflated = math.sqrt(float(compute_inflation(np.array(float(len(piece))), correlation)) / len(piece))
         errors.append((apart if apart > APART * error else error) * inflated)
     return errors
 
 
-def _spread_of_few(piece: Floats) -> float:
+def _measure_spread(piece: Floats) -> float:
     """Return how far a few nights lie apart. One bad night among more than three does not count; of three, two that are
     alike would hide that the third is of another level."""
     return float(np.std(piece, ddof=1)) if len(piece) == HELD else median_deviation(piece)
 
 
-def _beside(errors: Sequence[float], at: int) -> float:
+def _combine_errors(errors: Sequence[float], at: int) -> float:
     """Return the standard error of the difference of the two levels beside a cut."""
     return math.hypot(errors[at - 1], errors[at])
 
 
-def _strength(drawn: Floats, cuts: Sequence[int], at: int, errors: Sequence[float], smallest: float) -> float:
+def _test_cut(drawn: Floats, cuts: Sequence[int], at: int, errors: Sequence[float], smallest: float) -> float:
     """Return the t statistic of one cut between its neighbours; 0 for a change that is too small to matter."""
     before, after = drawn[cuts[at - 1] : cuts[at]], drawn[cuts[at] : cuts[at + 1]]
     difference = abs(float(np.mean(after) - np.mean(before)))
-    return difference / _beside(errors, at) if difference >= smallest else 0.0
+    return difference / _combine_errors(errors, at) if difference >= smallest else 0.0
 
 
-def _step(series: Floats, cuts: Sequence[int], at: int, half: float, sigma: float) -> Step:
+def _make_shift(series: Floats, cuts: Sequence[int], at: int, half: float, sigma: float) -> LevelShift:
     """Return a change with its size: here each night is drawn in to the median of its own level, not of both."""
     first, position, last = cuts[at - 1 : at + 2]
     levels = []
@@ -212,4 +215,4 @@ def _step(series: Floats, cuts: Sequence[int], at: int, half: float, sigma: floa
         middle = median(side)
         levels.append(float(np.mean(np.clip(side, middle - REACH * sigma, middle + REACH * sigma))))
     difference = levels[1] - levels[0]
-    return Step(position, first, last, difference, difference - half, difference + half)
+    return LevelShift(position, first, last, difference, difference - half, difference + half)

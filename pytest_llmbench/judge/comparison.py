@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import JUDGED, Configuration, Estimate, Judgement, Key, Reason, Verdict
-from pytest_llmbench.judge.margin import EQUAL, Answer, answer, quantile
+from pytest_llmbench.judge.margin import EQUAL, Answer, answer, compute_quantile
 
 WEAK_SCALING = "weak-scaling"
 SPEED_UP = "fp8-speedup"
@@ -29,7 +29,7 @@ SEVERITY = tuple(VERDICTS.values())
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ComparisonRow:
     """One configuration beside its reference, against the baselines of one kind (`baseline`).
 
     `measured` and `documented` are step times of the reference over those of the configuration: the weak-scaling
@@ -52,7 +52,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ConfigurationComparison:
     """What a family or a pair says: the worst of its rows, MISSING without any.
 
     `members` are all of them, judged or not; `reason` is a stable code.
@@ -64,11 +64,11 @@ class Comparison:
     verdict: Verdict
     reason: str
     text: str
-    rows: tuple[Row, ...] = ()
+    rows: tuple[ComparisonRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class _Member:
+class _JudgedMember:
     """A member that was judged against the baseline of a kind."""
 
     configuration: Configuration
@@ -81,31 +81,33 @@ def compare(
     identifier: str,
     configurations: Sequence[Configuration],
     judgements: Mapping[Key, Sequence[Judgement]],
-) -> Comparison:
+) -> ConfigurationComparison:
     """Compare the configurations with the first of them that was judged, by the ratios of their step times.
 
     `judgements` holds one for each baseline of a key; those against baselines of one kind are compared with each other.
     REGRESSION: a configuration is shown to lose more of the documented ratio than its margin. INCONCLUSIVE: that cannot
     be told. PASS: neither. One that is not slower than its own baseline always passes: a faster reference is no loss.
     """
-    groups = _groups(configurations, judgements)
-    rows = tuple(_row(member, group[0]) for group in groups for member in group[1:])
+    groups = _group_members(configurations, judgements)
+    rows = tuple(_compare_pair(member, group[0]) for group in groups for member in group[1:])
     verdict = min((row.verdict for row in rows), key=SEVERITY.index, default=Verdict.MISSING)
-    reason = _reason(verdict, [member for group in groups for member in group])
-    text = _text(kind, configurations, groups, rows) if rows else _too_few(kind, configurations)
-    return Comparison(kind, identifier, tuple(one.key for one in configurations), verdict, reason, text, rows)
+    reason = _choose_reason(verdict, [member for group in groups for member in group])
+    text = _describe(kind, configurations, groups, rows) if rows else _explain_too_few(kind, configurations)
+    return ConfigurationComparison(
+        kind, identifier, tuple(one.key for one in configurations), verdict, reason, text, rows
+    )
 
 
-def _groups(
+def _group_members(
     configurations: Sequence[Configuration], judgements: Mapping[Key, Sequence[Judgement]]
-) -> list[list[_Member]]:
+) -> list[list[_JudgedMember]]:
     """Return what can be compared, for each kind of baseline: at least two that were judged, in their order."""
-    by_kind: dict[str, list[_Member]] = defaultdict(list)
+    by_kind: dict[str, list[_JudgedMember]] = defaultdict(list)
     for configuration in configurations:
         for judgement in judgements.get(configuration.key, ()):
             estimate = judgement.estimate
             if estimate is not None and _counts(judgement, estimate, configuration):
-                by_kind[judgement.baseline.kind].append(_Member(configuration, judgement, estimate))
+                by_kind[judgement.baseline.kind].append(_JudgedMember(configuration, judgement, estimate))
     return [group for _, group in sorted(by_kind.items()) if len(group) > 1]
 
 
@@ -118,14 +120,14 @@ def _work(configuration: Configuration) -> tuple[object, ...]:
     return configuration.architecture, configuration.global_batch_size
 
 
-def _row(member: _Member, reference: _Member) -> Row:
+def _compare_pair(member: _JudgedMember, reference: _JudgedMember) -> ComparisonRow:
     """Compare two log differences: the reference's less the member's is the log of measured over documented."""
     ours, theirs = member.estimate, reference.estimate
     loss = ours.difference - theirs.difference
-    half_width = _half_width(ours, theirs)
+    half_width = _combine_widths(ours, theirs)
     documented = reference.judgement.baseline.step_seconds / member.judgement.baseline.step_seconds
-    at_baseline = _at_baseline(ours)
-    return Row(
+    at_baseline = _is_at_baseline(ours)
+    return ComparisonRow(
         key=member.configuration.key,
         reference=reference.configuration.key,
         baseline=member.judgement.baseline.kind,
@@ -140,12 +142,12 @@ def _row(member: _Member, reference: _Member) -> Row:
     )
 
 
-def _at_baseline(one: Estimate) -> bool:
+def _is_at_baseline(one: Estimate) -> bool:
     """Whether a member is not shown to be slower than its own baseline."""
     return one.difference <= EQUAL or (one.p_slower is not None and one.p_slower > one.level)
 
 
-def _half_width(ours: Estimate, theirs: Estimate) -> float:
+def _combine_widths(ours: Estimate, theirs: Estimate) -> float:
     """Return the half-width of the interval of a difference of two estimates; 0 where nothing is known of either.
 
     Variances add; degrees of freedom as Welch (Biometrika 34, 1947) and Satterthwaite (Biometrics Bulletin 2, 1946).
@@ -159,12 +161,12 @@ def _half_width(ours: Estimate, theirs: Estimate) -> float:
     if ours.noise != theirs.noise and sum(variances) > 0:
         parts = zip(variances, known, strict=True)
         freedom = sum(variances) ** 2 / sum(variance**2 / one.degrees_of_freedom for variance, one in parts)
-    return quantile(1 - min(ours.level, theirs.level), freedom) * math.sqrt(sum(variances))
+    return compute_quantile(1 - min(ours.level, theirs.level), freedom) * math.sqrt(sum(variances))
 
 
-def _reason(verdict: Verdict, members: Sequence[_Member]) -> str:
+def _choose_reason(verdict: Verdict, members: Sequence[_JudgedMember]) -> str:
     if verdict is Verdict.PASS:
-        at_baseline = all(_at_baseline(member.estimate) for member in members)
+        at_baseline = all(_is_at_baseline(member.estimate) for member in members)
         return AT_BASELINE if at_baseline else Reason.WITHIN_TOLERANCE.value
     reasons = {Verdict.REGRESSION: BELOW_BOUND, Verdict.INCONCLUSIVE: Reason.CANNOT_TELL.value}
     return reasons.get(verdict, TOO_FEW)
@@ -173,14 +175,17 @@ def _reason(verdict: Verdict, members: Sequence[_Member]) -> str:
 # --- words ------------------------------------------------------------------------------------------------
 
 
-def _text(
-    kind: str, configurations: Sequence[Configuration], groups: Sequence[Sequence[_Member]], rows: Sequence[Row]
+def _describe(
+    kind: str,
+    configurations: Sequence[Configuration],
+    groups: Sequence[Sequence[_JudgedMember]],
+    rows: Sequence[ComparisonRow],
 ) -> str:
     worst = min(rows, key=lambda row: (SEVERITY.index(row.verdict), row.difference))
     compared = {member.configuration.key for group in groups for member in group}
     missing = [_label(kind, one.key) for one in configurations if one.key not in compared]
     slow = [group[0].configuration.key for group in groups if group[0].judgement.verdict is Verdict.REGRESSION]
-    parts = [_told(kind, worst), _work_in_words(kind, configurations, len(compared))]
+    parts = [_describe_row(kind, worst), _describe_work(kind, configurations, len(compared))]
     if worst.verdict is Verdict.PASS and worst.measured < worst.bound:
         parts.append("not slower than its own baseline, so no loss: its reference is faster than documented")
     if slow:
@@ -192,12 +197,12 @@ def _text(
     return "; ".join(parts)
 
 
-def _too_few(kind: str, configurations: Sequence[Configuration]) -> str:
+def _explain_too_few(kind: str, configurations: Sequence[Configuration]) -> str:
     members = formatting.listed([_label(kind, one.key) for one in configurations])
     return f"fewer than two of {members} were judged against baselines of one kind"
 
 
-def _told(kind: str, row: Row) -> str:
+def _describe_row(kind: str, row: ComparisonRow) -> str:
     ratios = (row.measured, row.documented, row.bound)
     if kind == SPEED_UP:
         measured, documented, bound = (f"{one:.3f}" for one in ratios)
@@ -209,7 +214,7 @@ def _told(kind: str, row: Row) -> str:
     return f"{what}, {row.baseline} {documented}: {apart} ({low} to {high}); at least {bound} passes"
 
 
-def _work_in_words(kind: str, configurations: Sequence[Configuration], compared: int) -> str:
+def _describe_work(kind: str, configurations: Sequence[Configuration], compared: int) -> str:
     one, other = configurations[0], configurations[-1]
     model = f"sequence length {one.architecture.sequence_length}, {one.architecture.layers} layers"
     if kind == WEAK_SCALING:

@@ -18,7 +18,7 @@ SEVERITY = (
 """Worst first."""
 
 
-def consequence(
+def decide_status(
     judgement: Judgement, *, required: bool, inconclusive: str = "literal", improvement: str = "pass"
 ) -> Status:
     """Return what becomes of an item: it fails unless the verdict is green, or nothing was there and none is required.
@@ -36,18 +36,18 @@ def consequence(
         case Verdict.INCONCLUSIVE if inconclusive == "literal":
             return Status.PASSED if judgement.meets_point else Status.FAILED
         case Verdict.INCONCLUSIVE if inconclusive == "skip":
-            return _absent(required=required)
+            return _decide_absent(required=required)
         case Verdict.MISSING | Verdict.NOT_COMPARABLE:
-            return _absent(required=required)
+            return _decide_absent(required=required)
         case _:
             return Status.FAILED
 
 
-def _absent(*, required: bool) -> Status:
+def _decide_absent(*, required: bool) -> Status:
     return Status.FAILED if required else Status.SKIPPED
 
 
-def worst(
+def pick_worst(
     judgements: Sequence[Judgement], status: Callable[[Judgement], Status]
 ) -> tuple[Judgement, tuple[Judgement, ...]]:
     """Return the worst of several verdicts on one configuration, by what follows from each, and the others."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_llmbench.core.robust import median
-from pytest_llmbench.judge.noise import CONFIGURATIONS, of_history
+from pytest_llmbench.judge.noise import CONFIGURATIONS, estimate_from_history
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats
@@ -30,7 +30,7 @@ CHANCE = 1.645 * 1.25
 """A median of correlations below so many of their standard errors may be chance (1.25: a median instead of a mean)."""
 
 
-def fleet_correlation(series: Iterable[Floats]) -> float:
+def estimate_fleet_correlation(series: Iterable[Floats]) -> float:
     """Return the correlation of a night with the next one from the nights of all configurations: their logarithms in
     order, one array of shape (nights,) each. 0 where chance may have made it.
 
@@ -38,7 +38,7 @@ def fleet_correlation(series: Iterable[Floats]) -> float:
     have 20 nights or more counts. Between fewer than five of them the spread is not known, and is taken as that of
     independent nights.
     """
-    told = [(_correlation(nights), len(nights)) for nights in series if len(nights) >= NIGHTS]
+    told = [(_estimate_correlation(nights), len(nights)) for nights in series if len(nights) >= NIGHTS]
     if not told:
         return 0.0
     values = np.array([value for value, _ in told])
@@ -48,10 +48,10 @@ def fleet_correlation(series: Iterable[Floats]) -> float:
     return min(middle, LARGEST) if middle > CHANCE * spread / math.sqrt(len(told)) else 0.0
 
 
-def _correlation(nights: Floats) -> float:
+def _estimate_correlation(nights: Floats) -> float:
     """Return the lag-1 correlation of nights about their running median; what that and the mean hide is added."""
     count = len(nights)
-    own = of_history(nights)
+    own = estimate_from_history(nights)
     if own is None or not np.isfinite(nights).all():
         return 0.0
     rest = nights - _running_median(nights)
@@ -72,12 +72,12 @@ def _running_median(nights: Floats) -> Floats:
     return np.pad(inner, RUNNING // 2, mode="edge")
 
 
-def hidden(correlation: float) -> float:
+def compute_hidden_spread(correlation: float) -> float:
     """Return by how much the standard deviation of nights is larger than their successive differences let it seem."""
     return 1 / math.sqrt(1 - correlation)
 
 
-def inflation(nights: Floats, correlation: float) -> Floats:
+def compute_inflation(nights: Floats, correlation: float) -> Floats:
     """Return how much larger the variance of a mean of so many nights is than that of independent ones; the numbers of
     nights, and the result, are of any shape."""
     if correlation == 0:

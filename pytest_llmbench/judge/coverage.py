@@ -9,7 +9,7 @@ from datetime import date, datetime, timedelta
 from itertools import accumulate
 
 from pytest_llmbench.core.models import Acknowledgement, Nights
-from pytest_llmbench.judge.changes import SMALLEST, Step
+from pytest_llmbench.judge.changes import SMALLEST, LevelShift
 
 PLACED = timedelta(days=7)
 """An acknowledgement may name a day so far from that of the change: noise decides which night is found."""
@@ -18,7 +18,7 @@ UNCERTAIN = 0.5
 """A drift of which hardly anything is known is still no other one than twice as much as was accepted."""
 
 
-def lasting(found: Sequence[Step]) -> list[float]:
+def compute_lasting(found: Sequence[LevelShift]) -> list[float]:
     """Return what is left of each change, oldest first, as a logarithm of its own sign; 0 where it was taken back.
 
     That is the least by which the level stood away from the one before it at any time since. So what goes the other way
@@ -33,9 +33,9 @@ def lasting(found: Sequence[Step]) -> list[float]:
     return left
 
 
-def covered(
+def assign_acknowledgements(
     kind: str,
-    found: Sequence[Step],
+    found: Sequence[LevelShift],
     nights: Nights,
     acknowledged: Sequence[Acknowledgement],
     today: date,
@@ -47,9 +47,9 @@ def covered(
     has to be accepted. Of several that could, one that has not expired (`today`) comes first, then the one whose day is
     nearest.
     """
-    spent: list[list[Step]] = [[] for _ in acknowledged]
+    spent: list[list[LevelShift]] = [[] for _ in acknowledged]
     chosen: list[Acknowledgement | None] = []
-    for step, left in zip(found, lasting(found), strict=True):
+    for step, left in zip(found, compute_lasting(found), strict=True):
         near = [place for place, entry in enumerate(acknowledged) if _is_near(entry, kind, step, nights)]
         rest = _with_difference(step, left or step.difference)
         fits = [place for place in near if _is_enough(acknowledged[place], [*spent[place], rest])]
@@ -66,19 +66,19 @@ def covered(
     return chosen
 
 
-def _with_difference(step: Step, difference: float) -> Step:
+def _with_difference(step: LevelShift, difference: float) -> LevelShift:
     """Return a change of another size that is known as well."""
     moved = difference - step.difference
     return replace(step, difference=difference, low=step.low + moved, high=step.high + moved)
 
 
-def _is_near(entry: Acknowledgement, kind: str, one: Step, nights: Nights) -> bool:
+def _is_near(entry: Acknowledgement, kind: str, one: LevelShift, nights: Nights) -> bool:
     last = nights[-1] if kind == "drift" else nights[one.position]
     first = nights[max(one.position - 1, 0)]
     return first.started.date() - PLACED <= entry.since <= last.started.date() + PLACED
 
 
-def _is_enough(entry: Acknowledgement, changes: Sequence[Step]) -> bool:
+def _is_enough(entry: Acknowledgement, changes: Sequence[LevelShift]) -> bool:
     """Whether the last of these changes is of the direction of an acknowledgement, and their sum not beyond it: not
     shown to be larger, and, however uncertain it is, not larger by more than UNCERTAIN of it."""
     way = math.copysign(1.0, entry.fraction)

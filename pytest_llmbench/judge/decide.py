@@ -22,13 +22,13 @@ from pytest_llmbench.core.models import (
 )
 from pytest_llmbench.judge import agreement, nights, words
 from pytest_llmbench.judge.acknowledged import takes_no_improvement
-from pytest_llmbench.judge.budgets import held, held_runs
-from pytest_llmbench.judge.drift import drifted
-from pytest_llmbench.judge.estimate import disagree, estimate, noise_of
+from pytest_llmbench.judge.budgets import select_budgeted_runs, with_budget_verdict
+from pytest_llmbench.judge.current_runs import find_current_shape, select_current_runs
+from pytest_llmbench.judge.drift_budget import apply_drift_budget
+from pytest_llmbench.judge.estimate import disagree, estimate, estimate_noise
 from pytest_llmbench.judge.margin import EQUAL, Answer, answer
-from pytest_llmbench.judge.seen import is_stale, last_valid
+from pytest_llmbench.judge.seen import describe_last_valid, is_stale
 from pytest_llmbench.judge.shape import Shape
-from pytest_llmbench.judge.tonight import shape_of, tonight_of
 
 WEAK_ORDER = {
     Clock.FILE_TIME: "that it is the newest run, only the times of the files say, which copying may change",
@@ -50,10 +50,10 @@ def judge(evidence: Evidence) -> Judgement:
     so is a launch with such a run, and one against a baseline without a value; a configuration without a comparable
     run is MISSING. Last the drift of its recorded baseline and its budgets are held against it.
     """
-    return _labelled(_held(_ordered(_of_newest(evidence), evidence), evidence))
+    return _with_timing_label(_apply_limits(_with_order_note(_judge_newest(evidence), evidence), evidence))
 
 
-def _ordered(judgement: Judgement, evidence: Evidence) -> Judgement:
+def _with_order_note(judgement: Judgement, evidence: Evidence) -> Judgement:
     """Return a judgement with what the order of the runs rests on, where that is no time which they tell themselves."""
     measurement = judgement.measurement
     others = sum(not one.run.found.launch for one in evidence.measurements) > 1
@@ -64,17 +64,17 @@ def _ordered(judgement: Judgement, evidence: Evidence) -> Judgement:
     return replace(judgement, text=f"{judgement.text}; {words}", notes=(*judgement.notes, note))
 
 
-def _of_newest(evidence: Evidence) -> Judgement:
+def _judge_newest(evidence: Evidence) -> Judgement:
     launched = next((one for one in evidence.measurements if one.run.found.launch), None)
     if launched is not None:
-        return _judged(evidence, launched)
+        return _judge_run(evidence, launched)
     comparable = [measurement for measurement in evidence.measurements if measurement.excluded is None]
     if not comparable:
-        return _missing(evidence)
+        return _judge_missing(evidence)
     newest = comparable[0]
     if newest.run.started is None and len(comparable) > 1:
-        return _start_unknown(evidence, newest)
-    return _judged(evidence, newest)
+        return _judge_undated(evidence, newest)
+    return _judge_run(evidence, newest)
 
 
 def judge_alone(evidence: Evidence) -> Judgement:
@@ -82,22 +82,22 @@ def judge_alone(evidence: Evidence) -> Judgement:
 
     NOT_COMPARABLE where positive evidence excludes it. The drift and its budgets are held against it, too.
     """
-    return _labelled(_held(_of_first(evidence), evidence))
+    return _with_timing_label(_apply_limits(_judge_first(evidence), evidence))
 
 
-def _labelled(judgement: Judgement) -> Judgement:
+def _with_timing_label(judgement: Judgement) -> Judgement:
     """Return a judgement of a run whose text says so where its time is what the document timed."""
     if judgement.baseline.timed_by is not TimedBy.DOCUMENT or judgement.measurement is None:
         return judgement
-    return replace(judgement, text=f"{words.by_document(judgement.baseline)}: {judgement.text}")
+    return replace(judgement, text=f"{words.describe_timing(judgement.baseline)}: {judgement.text}")
 
 
-def _held(judgement: Judgement, evidence: Evidence) -> Judgement:
-    judgement = drifted(_remarked(judgement, evidence), evidence)
-    return held(judgement, held_runs(evidence, judgement))
+def _apply_limits(judgement: Judgement, evidence: Evidence) -> Judgement:
+    judgement = apply_drift_budget(_with_remarks(judgement, evidence), evidence)
+    return with_budget_verdict(judgement, select_budgeted_runs(evidence, judgement))
 
 
-def _remarked(judgement: Judgement, evidence: Evidence) -> Judgement:
+def _with_remarks(judgement: Judgement, evidence: Evidence) -> Judgement:
     """Return a judgement of a run with what was acknowledged, in its text and first among its notes."""
     if judgement.measurement is None or not evidence.remarks:
         return judgement
@@ -105,45 +105,45 @@ def _remarked(judgement: Judgement, evidence: Evidence) -> Judgement:
     return replace(judgement, text=text, notes=(*evidence.remarks, *judgement.notes))
 
 
-def _of_first(evidence: Evidence) -> Judgement:
+def _judge_first(evidence: Evidence) -> Judgement:
     measurement = evidence.measurements[0]
     problem = measurement.excluded
     if problem is not None:
-        return _verdict(evidence, Verdict.NOT_COMPARABLE, problem.reason, problem.text, measurement)
-    alone = _without_launch(measurement)
-    return _judged(replace(evidence, measurements=(alone, *evidence.measurements[1:]), repeat_window=None), alone)
+        return _make_judgement(evidence, Verdict.NOT_COMPARABLE, problem.reason, problem.text, measurement)
+    alone = _drop_launch(measurement)
+    return _judge_run(replace(evidence, measurements=(alone, *evidence.measurements[1:]), repeat_window=None), alone)
 
 
-def _without_launch(measurement: Measurement) -> Measurement:
+def _drop_launch(measurement: Measurement) -> Measurement:
     run = measurement.run
     if not run.found.launch:  # a copy of it would count as an earlier night
         return measurement
     return replace(measurement, run=replace(run, found=replace(run.found, launch="")))
 
 
-def _judged(evidence: Evidence, newest: Measurement) -> Judgement:
+def _judge_run(evidence: Evidence, newest: Measurement) -> Judgement:
     started = newest.run.started
     if started is None and evidence.max_age is not None:
-        return _start_unknown(evidence, newest)
+        return _judge_undated(evidence, newest)
     if started is not None and evidence.max_age is not None and evidence.now - started > evidence.max_age:
         age, limit = formatting.age(evidence.now - started), formatting.age(evidence.max_age)
-        seen = last_valid(evidence) or "no valid run is known"
+        seen = describe_last_valid(evidence) or "no valid run is known"
         text = f"stale: the newest run is {age} old, at most {limit} is allowed; {seen}"
-        return _verdict(evidence, Verdict.MISSING, Reason.TOO_OLD, text, newest)
-    together = nights.of_launch(newest, evidence)
+        return _make_judgement(evidence, Verdict.MISSING, Reason.TOO_OLD, text, newest)
+    together = nights.select_launch(newest, evidence)
     for one in together:
-        problem = unusable(one)
+        problem = find_unusable(one)
         if problem is not None:
             # Left out, a run that ended badly could turn a launch green; what it would have measured nobody knows.
             whose = f"{one.run.id}, one of {len(together)} runs that count: " if len(together) > 1 else ""
-            text = _and_last_valid(whose + problem.text, evidence)
-            return _verdict(evidence, Verdict.INVALID, problem.reason, text, one)
+            text = _add_last_valid(whose + problem.text, evidence)
+            return _make_judgement(evidence, Verdict.INVALID, problem.reason, text, one)
     if not math.isfinite(evidence.baseline.step_seconds):
-        return _nothing_to_compare_with(evidence, together)
-    return _compared(evidence, newest)
+        return _judge_without_baseline(evidence, together)
+    return _compare(evidence, newest)
 
 
-def unusable(one: Measurement) -> Problem | None:
+def find_unusable(one: Measurement) -> Problem | None:
     """Return why a run has no step time that counts; None for one that may be compared with a baseline."""
     problem = next(iter(one.problems), one.excluded)
     if problem is not None:
@@ -154,36 +154,36 @@ def unusable(one: Measurement) -> Problem | None:
     return None
 
 
-def _nothing_to_compare_with(evidence: Evidence, runs: Sequence[Measurement]) -> Judgement:
+def _judge_without_baseline(evidence: Evidence, runs: Sequence[Measurement]) -> Judgement:
     measured = formatting.listed([formatting.seconds(one.statistic_seconds) for one in runs])
     text = f"nothing to compare with yet: {measured} measured; record it with --llmb-record=DIR"
-    return _verdict(evidence, Verdict.INVALID, Reason.NO_BASELINE, text, runs[0])
+    return _make_judgement(evidence, Verdict.INVALID, Reason.NO_BASELINE, text, runs[0])
 
 
-def _start_unknown(evidence: Evidence, newest: Measurement) -> Judgement:
+def _judge_undated(evidence: Evidence, newest: Measurement) -> Judgement:
     text = f"nothing says when {newest.run.id} started: {newest.run.started_from}"
-    return _verdict(evidence, Verdict.INVALID, Reason.START_UNKNOWN, text, newest)
+    return _make_judgement(evidence, Verdict.INVALID, Reason.START_UNKNOWN, text, newest)
 
 
-def _and_last_valid(text: str, evidence: Evidence) -> str:
-    return "; ".join(filter(None, (text, last_valid(evidence))))
+def _add_last_valid(text: str, evidence: Evidence) -> str:
+    return "; ".join(filter(None, (text, describe_last_valid(evidence))))
 
 
-def _missing(evidence: Evidence) -> Judgement:
+def _judge_missing(evidence: Evidence) -> Judgement:
     if not evidence.measurements:
         told = f"{'stale: ' if is_stale(evidence) else ''}no run of this configuration"
-        return _verdict(evidence, Verdict.MISSING, Reason.NO_RUN, _and_last_valid(told, evidence))
+        return _make_judgement(evidence, Verdict.MISSING, Reason.NO_RUN, _add_last_valid(told, evidence))
     excluded = evidence.measurements[0].excluded
     kinds = f"{excluded.reason} runs: {excluded.text}" if excluded else "runs that cannot be compared"
-    text = _and_last_valid(f"only {kinds}", evidence)
-    return _verdict(evidence, Verdict.MISSING, Reason.ONLY_NOT_COMPARABLE, text, evidence.measurements[0])
+    text = _add_last_valid(f"only {kinds}", evidence)
+    return _make_judgement(evidence, Verdict.MISSING, Reason.ONLY_NOT_COMPARABLE, text, evidence.measurements[0])
 
 
 # --- the comparison ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class _Finding:
+class _Decision:
     """A verdict with its reason, and what a reader should know besides."""
 
     verdict: Verdict
@@ -191,30 +191,30 @@ class _Finding:
     because: str = ""
 
 
-def _compared(evidence: Evidence, newest: Measurement) -> Judgement:
-    together = tonight_of(newest, evidence)
+def _compare(evidence: Evidence, newest: Measurement) -> Judgement:
+    together = select_current_runs(newest, evidence)
     tonight, counted = together.runs, together.counted
-    older = nights.history(tonight, evidence)
-    noise = noise_of(evidence, older, counted)
+    older = nights.previous_daily_runs(tonight, evidence)
+    noise = estimate_noise(evidence, older, counted)
     found = estimate(counted, evidence, noise)
-    shape = shape_of(together)
-    finding = _finding(found, counted, evidence, shape)
+    shape = find_current_shape(together)
+    finding = _decide(found, counted, evidence, shape)
     meets = agreement.meets_point(counted, evidence, found)
     if together.apart:
-        finding = _apart(finding)
+        finding = _decide_apart(finding)
         meets = all(_meets_alone(one, evidence, noise) for one in counted)
     if finding.reason is Reason.CANNOT_TELL and len(tonight) == 1:
-        finding = _over_nights(evidence, counted[0], older, meets) or finding
-    told = words.told(finding.verdict, finding.because, found, counted[0])
-    judgement = _verdict(evidence, finding.verdict, finding.reason, told, newest)
+        finding = _decide_over_days(evidence, counted[0], older, meets) or finding
+    told = words.describe_verdict(finding.verdict, finding.because, found, counted[0])
+    judgement = _make_judgement(evidence, finding.verdict, finding.reason, told, newest)
     return replace(
         judgement,
         log_difference=found.difference,
         meets_point=meets,
         notes=(
             *together.notes,
-            *words.doubts(found),
-            *words.baseline_doubts(evidence.baseline),
+            *words.list_doubts(found),
+            *words.list_baseline_doubts(evidence.baseline),
             *filter(None, [shape.warming_up]),
             *shape.notes,
             *judgement.notes,
@@ -224,85 +224,87 @@ def _compared(evidence: Evidence, newest: Measurement) -> Judgement:
     )
 
 
-def _apart(finding: _Finding) -> _Finding:
+def _decide_apart(finding: _Decision) -> _Decision:
     """Return what launched runs say that differ too much: a REGRESSION, or nothing.
 
     "The newest decides" would be launching until it is green, and a mean of two states is that of none.
     """
     if finding.verdict is Verdict.REGRESSION:
         return finding
-    return _Finding(Verdict.INCONCLUSIVE, Reason.REPEATS_DISAGREE, "the runs differ too much to be of one state")
+    return _Decision(Verdict.INCONCLUSIVE, Reason.REPEATS_DISAGREE, "the runs differ too much to be of one state")
 
 
 def _meets_alone(one: Measurement, evidence: Evidence, noise: Noise) -> bool:
     return agreement.meets_point([one], evidence, estimate([one], evidence, noise))
 
 
-def _finding(found: Estimate, tonight: Sequence[Measurement], evidence: Evidence, shape: Shape) -> _Finding:
-    told = _answered(found)
+def _decide(found: Estimate, tonight: Sequence[Measurement], evidence: Evidence, shape: Shape) -> _Decision:
+    told = _answer(found)
     few = found.threshold_only and told is Answer.WITHIN
-    coarse = agreement.too_coarse(tonight, evidence) if few or told is Answer.CANNOT_TELL else ""
+    coarse = agreement.explain_coarseness(tonight, evidence) if few or told is Answer.CANNOT_TELL else ""
     few_means = few and tonight[0].mean_of
     if told is Answer.CANNOT_TELL or few_means or coarse:
-        because = coarse or (words.how_few_means(tonight[0]) if few_means else words.how_many(found))
+        because = coarse or (words.explain_few_means(tonight[0]) if few_means else words.advise_repeats(found))
         seen = "" if shape.kind == "even" else f"; {shape.words}"
-        return _Finding(Verdict.INCONCLUSIVE, Reason.CANNOT_TELL, because + seen)
-    doubt = agreement.doubt(told, tonight, evidence)
+        return _Decision(Verdict.INCONCLUSIVE, Reason.CANNOT_TELL, because + seen)
+    doubt = agreement.find_doubt(told, tonight, evidence)
     if doubt:
-        return _Finding(Verdict.INCONCLUSIVE, Reason.FEW_STEPS_DECIDE, f"{doubt}; {shape.words}")
+        return _Decision(Verdict.INCONCLUSIVE, Reason.FEW_STEPS_DECIDE, f"{doubt}; {shape.words}")
     if told is Answer.BEYOND:
-        return _Finding(Verdict.REGRESSION, Reason.SLOWER_THAN_BOUND, words.how_slower(shape, tonight[0]))
+        return _Decision(Verdict.REGRESSION, Reason.SLOWER_THAN_BOUND, words.describe_slowdown(shape, tonight[0]))
     if shape.warming_up:
-        return _Finding(Verdict.INCONCLUSIVE, Reason.WARMING_UP, shape.warming_up.text)
-    return _improvement(found, tonight, evidence) or _Finding(Verdict.PASS, Reason.WITHIN_TOLERANCE)
+        return _Decision(Verdict.INCONCLUSIVE, Reason.WARMING_UP, shape.warming_up.text)
+    return _decide_improvement(found, tonight, evidence) or _Decision(Verdict.PASS, Reason.WITHIN_TOLERANCE)
 
 
-def _improvement(found: Estimate, tonight: Sequence[Measurement], evidence: Evidence) -> _Finding | None:
+def _decide_improvement(found: Estimate, tonight: Sequence[Measurement], evidence: Evidence) -> _Decision | None:
     """Return that runs are shown to be faster than the tolerance, or than is plausible; None where they are not."""
     if evidence.plausible is not None and found.high < math.log1p(-evidence.plausible):
-        because = words.how_implausible(found, tonight[0], evidence)
-        return _Finding(Verdict.IMPROVEMENT, Reason.IMPLAUSIBLY_FAST, because)
+        because = words.explain_implausible(found, tonight[0], evidence)
+        return _Decision(Verdict.IMPROVEMENT, Reason.IMPLAUSIBLY_FAST, because)
     if answer(found.low, found.high, -found.margin) is Answer.WITHIN:
-        return _faster(evidence)
+        return _decide_faster(evidence)
     return None
 
 
-def _faster(evidence: Evidence) -> _Finding:
+def _decide_faster(evidence: Evidence) -> _Decision:
     if takes_no_improvement(evidence):
         because = "faster than the acknowledged level by more than the tolerance"
-        return _Finding(Verdict.PASS, Reason.WITHIN_TOLERANCE, because)
-    return _Finding(Verdict.IMPROVEMENT, Reason.FASTER_THAN_BASELINE, words.how_much_faster(evidence.baseline))
+        return _Decision(Verdict.PASS, Reason.WITHIN_TOLERANCE, because)
+    return _Decision(Verdict.IMPROVEMENT, Reason.FASTER_THAN_BASELINE, words.advise_refresh(evidence.baseline))
 
 
-def _over_nights(evidence: Evidence, newest: Measurement, older: nights.EarlierNights, meets: bool) -> _Finding | None:
+def _decide_over_days(
+    evidence: Evidence, newest: Measurement, older: nights.EarlierNights, meets: bool
+) -> _Decision | None:
     """Return what three INCONCLUSIVE nights running say together of a run that does not meet the literal rule.
 
     Only a REGRESSION: two good nights must not average away that something changed tonight.
     """
     found = [one for one in older if isinstance(one, Measurement) and one in evidence.measurements]
-    row = nights.running(found, newest, POOLED_NIGHTS)
-    noise = noise_of(evidence, older)
+    row = nights.select_consecutive(found, newest, POOLED_NIGHTS)
+    noise = estimate_noise(evidence, older)
     if meets or not row or disagree(row, noise):
         return None
     alone = [estimate([night], evidence, noise) for night in row]
-    if any(_answered(one) is not Answer.CANNOT_TELL for one in alone):
+    if any(_answer(one) is not Answer.CANNOT_TELL for one in alone):
         return None
     together = estimate(row, evidence, noise)
-    told = _answered(together)
-    if told is not Answer.BEYOND or any(agreement.doubt(told, runs, evidence) for runs in ([newest], row)):
+    told = _answer(together)
+    if told is not Answer.BEYOND or any(agreement.find_doubt(told, runs, evidence) for runs in ([newest], row)):
         return None
-    because = f"{POOLED_NIGHTS} nights running could not tell; together they do: {words.interval(together)}"
-    return _Finding(Verdict.REGRESSION, Reason.SLOWER_THAN_BOUND, because)
+    because = f"{POOLED_NIGHTS} nights running could not tell; together they do: {words.format_interval(together)}"
+    return _Decision(Verdict.REGRESSION, Reason.SLOWER_THAN_BOUND, because)
 
 
-def _answered(found: Estimate) -> Answer:
+def _answer(found: Estimate) -> Answer:
     return answer(found.low, found.high, found.margin)
 
 
 # --- records -------------------------------------------------------------------------------------------------
 
 
-def _verdict(
+def _make_judgement(
     evidence: Evidence, verdict: Verdict, reason: Reason, text: str, measurement: Measurement | None = None
 ) -> Judgement:
     expected = evidence.baseline.step_seconds
@@ -319,17 +321,17 @@ def _verdict(
         measurement=measurement,
         log_difference=math.log(measured / expected) if comparable and measured else None,
         meets_point=measured <= bound * (1 + EQUAL) if comparable and measured else None,
-        notes=_notes(evidence, measurement),
+        notes=_list_notes(evidence, measurement),
     )
 
 
-def _notes(evidence: Evidence, measurement: Measurement | None) -> tuple[Note, ...]:
+def _list_notes(evidence: Evidence, measurement: Measurement | None) -> tuple[Note, ...]:
     notes = tuple(measurement.notes) if measurement else ()
     newer = evidence.measurements[: evidence.measurements.index(measurement)] if measurement else ()
     if newer and newer[0].excluded:
         told = f"{formatting.counted(len(newer), 'newer run')} cannot be compared: {newer[0].excluded.text}"
         notes = (*notes, Note("not-comparable", told))
-    same = (*newer, *(nights.of_launch(measurement, evidence) if measurement else ()))
+    same = (*newer, *(nights.select_launch(measurement, evidence) if measurement else ()))
     older = sum(not any(one is other for other in same) for one in evidence.measurements)
     if measurement and older:
         notes = (

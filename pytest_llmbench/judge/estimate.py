@@ -11,8 +11,8 @@ import numpy as np
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import Baseline, Estimate, Evidence, Measurement, Noise
 from pytest_llmbench.judge import margin, noise
-from pytest_llmbench.judge.nights import Earlier, EarlierNights
-from pytest_llmbench.judge.sample import WithinRun, within_run
+from pytest_llmbench.judge.nights import EarlierNights, PreviousRun
+from pytest_llmbench.judge.sample import WithinRun, estimate_within_run
 
 FEWEST_STEPS = 3
 """A window with fewer steps says nothing of its own spread."""
@@ -27,14 +27,16 @@ def estimate(runs: Sequence[Measurement], evidence: Evidence, run_noise: Noise) 
     theta is the mean of log(statistic / baseline); the errors of the runs and of the baseline add.
     """
     baseline = evidence.baseline
-    difference = theta(runs, baseline)
+    difference = average_difference(runs, baseline)
     bound = math.log(evidence.tolerance.factor)
-    inside = [_within(run) for run in runs]
+    inside = [_estimate_within(run) for run in runs]
     if not run_noise.measured and len(runs) == 1 and len(runs[0].window_seconds) < FEWEST_STEPS:
-        return _threshold_only(difference, bound, inside[0], evidence, run_noise)
-    per_run = run_sigma(run_noise, inside)
-    rounding = rounding_error(baseline)
-    error = margin.error(run_noise, inside, rounding**2 + per_run**2 / recorded_groups(baseline), evidence.level)
+        return _compare_threshold_only(difference, bound, inside[0], evidence, run_noise)
+    per_run = combine_sigma(run_noise, inside)
+    rounding = compute_rounding_error(baseline)
+    error = margin.compute_error(
+        run_noise, inside, rounding**2 + per_run**2 / count_recorded_groups(baseline), evidence.level
+    )
     return Estimate(
         difference=difference,
         standard_error=error.standard_error,
@@ -48,40 +50,45 @@ def estimate(runs: Sequence[Measurement], evidence: Evidence, run_noise: Noise) 
         within_run_error=_root_mean_square([one.error for one in inside]),
         effective_sample_size=sum(one.effective_sample_size for one in inside),
         rounding=rounding,
-        detectable=formatting.ratio(margin.detectable(error, bound)) - 1,
-        repeats_needed=margin.repeats_needed(per_run, difference - bound),
-        p_slower=margin.probability(difference / error.standard_error, error.degrees_of_freedom),
+        detectable=formatting.ratio(margin.compute_detectable(error, bound)) - 1,
+        repeats_needed=margin.count_repeats_needed(per_run, difference - bound),
+        p_slower=margin.compute_probability(difference / error.standard_error, error.degrees_of_freedom),
     )
 
 
-def theta(runs: Sequence[Measurement], baseline: Baseline) -> float:
+def average_difference(runs: Sequence[Measurement], baseline: Baseline) -> float:
     """Return the mean log difference of valid runs to the baseline; slower is positive."""
     seconds = [run.statistic_seconds or math.nan for run in runs]
     return sum(math.log(one / baseline.step_seconds) for one in seconds) / len(seconds)
 
 
-def noise_of(evidence: Evidence, older: EarlierNights, tonight: Sequence[Measurement] = ()) -> Noise:
+def estimate_noise(evidence: Evidence, older: EarlierNights, tonight: Sequence[Measurement] = ()) -> Noise:
     """Return the run-to-run noise of a configuration, pooled from all that was measured; else what is assumed."""
-    own = [*own_noise(evidence.baseline, older), noise.of_runs([_seconds(run) for run in tonight], "repeats")]
-    together = noise.with_prior(noise.pooled(own), evidence.prior, evidence.assumed_cv)
-    alike = _recorded_noise(evidence.baseline)  # runs of one night differ by less than nights: only more of it counts
+    own = [
+        *list_own_noise(evidence.baseline, older),
+        noise.estimate_from_repeats([_seconds(run) for run in tonight], "repeats"),
+    ]
+    together = noise.with_prior(noise.pool(own), evidence.prior, evidence.assumed_cv)
+    alike = _estimate_recorded_noise(
+        evidence.baseline
+    )  # runs of one night differ by less than nights: only more of it counts
     if together.measured or alike is None or alike.sigma <= together.sigma:
         return together
-    return noise.pooled([alike, together]) or together
+    return noise.pool([alike, together]) or together
 
 
-def own_noise(baseline: Baseline, older: EarlierNights) -> list[Noise | None]:
+def list_own_noise(baseline: Baseline, older: EarlierNights) -> list[Noise | None]:
     """Return what a configuration's own nights and its recorded runs say of its noise; None where they are too few.
 
     Of recorded runs only those of different nights or nodes do, with as many degrees of freedom as they have groups
     but one: runs that share them say nothing of what differs between them.
     """
-    groups = recorded_groups(baseline)
-    recorded = _recorded_noise(baseline) if 1 < groups < math.inf else None
+    groups = count_recorded_groups(baseline)
+    recorded = _estimate_recorded_noise(baseline) if 1 < groups < math.inf else None
     return [older.noise, replace(recorded, degrees_of_freedom=groups - 1.0) if recorded else None]
 
 
-def recorded_groups(baseline: Baseline) -> float:
+def count_recorded_groups(baseline: Baseline) -> float:
     """Return how many independent values a recorded baseline is the mean of: its nights or sets of nodes.
 
     Where the file does not say it, its runs may all be of one night, and count once. A published value is exact.
@@ -90,41 +97,43 @@ def recorded_groups(baseline: Baseline) -> float:
     return math.inf if recording is None else min(recording.groups or 1, recording.runs)
 
 
-def _recorded_noise(baseline: Baseline) -> Noise | None:
-    return noise.of_runs(baseline.recording.run_seconds if baseline.recording else (), "recorded runs")
+def _estimate_recorded_noise(baseline: Baseline) -> Noise | None:
+    return noise.estimate_from_repeats(baseline.recording.run_seconds if baseline.recording else (), "recorded runs")
 
 
 def disagree(runs: Sequence[Measurement], run_noise: Noise) -> bool:
     """Whether runs lie further apart than repeats of each other do: by more than 3 sigma sqrt(2)."""
     logarithms = [math.log(_seconds(run)) for run in runs]
-    return max(logarithms) - min(logarithms) > APART * sigma_of(runs, run_noise)
+    return max(logarithms) - min(logarithms) > APART * estimate_sigma(runs, run_noise)
 
 
-def sigma_of(runs: Sequence[Measurement], run_noise: Noise) -> float:
+def estimate_sigma(runs: Sequence[Measurement], run_noise: Noise) -> float:
     """Return the standard deviation of the logarithm of one of these runs."""
-    return run_sigma(run_noise, [_within(run) for run in runs])
+    return combine_sigma(run_noise, [_estimate_within(run) for run in runs])
 
 
-def run_sigma(run_noise: Noise, inside: Sequence[WithinRun]) -> float:
+def combine_sigma(run_noise: Noise, inside: Sequence[WithinRun]) -> float:
     """Return the standard deviation of one run's logarithm: an assumption does not hold what happens within a run."""
     floor = _root_mean_square([one.error for one in inside])
     return max(run_noise.sigma, floor) if run_noise.measured else math.hypot(run_noise.sigma, floor)
 
 
-def rounding_error(baseline: Baseline) -> float:
+def compute_rounding_error(baseline: Baseline) -> float:
     """Return the standard error of a printed value, relative: half a unit in its last place, evenly distributed."""
     return baseline.resolution_seconds / 2 / baseline.step_seconds / math.sqrt(3)
 
 
-def _within(run: Measurement) -> WithinRun:
+def _estimate_within(run: Measurement) -> WithinRun:
     if len(run.window_seconds) < FEWEST_STEPS:
         return WithinRun(0.0, float(len(run.window_seconds)))
-    inside = within_run(np.array(run.window_seconds), run.baseline.window.statistic, run.moving_mean, run.mean_of)
+    inside = estimate_within_run(
+        np.array(run.window_seconds), run.baseline.window.statistic, run.moving_mean, run.mean_of
+    )
     half_unit = run.resolution_seconds / 2 / _seconds(run)  # all steps may be rounded the same way
     return replace(inside, error=math.hypot(inside.error, half_unit / math.sqrt(3)), reach=inside.reach + half_unit)
 
 
-def _seconds(run: Earlier) -> float:
+def _seconds(run: PreviousRun) -> float:
     return run.statistic_seconds or math.nan
 
 
@@ -132,7 +141,7 @@ def _root_mean_square(values: Sequence[float]) -> float:
     return math.sqrt(sum(value**2 for value in values) / len(values))
 
 
-def _threshold_only(
+def _compare_threshold_only(
     difference: float, bound: float, inside: WithinRun, evidence: Evidence, run_noise: Noise
 ) -> Estimate:
     return Estimate(
@@ -147,7 +156,7 @@ def _threshold_only(
         noise=run_noise,
         within_run_error=inside.error,
         effective_sample_size=inside.effective_sample_size,
-        rounding=rounding_error(evidence.baseline),
+        rounding=compute_rounding_error(evidence.baseline),
         detectable=math.expm1(bound),
         repeats_needed=None,
         p_slower=None,

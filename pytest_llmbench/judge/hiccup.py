@@ -18,7 +18,7 @@ import numpy as np
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import Evidence, Measurement, Note, PastRun, Reason
 from pytest_llmbench.core.robust import HICCUP, mean, median
-from pytest_llmbench.judge.nights import Earlier, EarlierNights
+from pytest_llmbench.judge.nights import EarlierNights, PreviousRun
 
 LARGE = 1.5
 """Medians from which on a step is no straggler of the kind that a published mean holds as well."""
@@ -36,28 +36,30 @@ EQUAL = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class ForgivenRuns:
     """Runs as they are compared, in their order, and what is to be said of the steps that do not count as they are."""
 
     runs: tuple[Measurement, ...]
     notes: tuple[Note, ...] = ()
 
 
-def counted(runs: Sequence[Measurement], older: EarlierNights, evidence: Evidence) -> Counted:
+def forgive_hiccups(runs: Sequence[Measurement], older: EarlierNights, evidence: Evidence) -> ForgivenRuns:
     """Return runs with their hiccups forgiven; as they are where too many nights of the last week had some."""
-    slow = [_hiccup(run, evidence) for run in runs]
+    slow = [_find_hiccup(run, evidence) for run in runs]
     if not any(slow):
-        return Counted(tuple(runs))
-    before = _recent(older, runs[0], evidence)
-    said = [_said(run, steps) for run, steps in zip(runs, slow, strict=True) if steps]
+        return ForgivenRuns(tuple(runs))
+    before = _count_recent(older, runs[0], evidence)
+    said = [_note_hiccup(run, steps) for run, steps in zip(runs, slow, strict=True) if steps]
     number = before + len(said)
     if number >= OFTEN:
         text = f"{number} runs in seven nights had such steps: a hiccup is forgiven no more; {said[0].text}"
-        return Counted(tuple(runs), (replace(said[0], code="hiccups-often", text=text),))
-    return Counted(tuple(map(_without, runs, slow)), tuple(replace(one, text=f"a hiccup: {one.text}") for one in said))
+        return ForgivenRuns(tuple(runs), (replace(said[0], code="hiccups-often", text=text),))
+    return ForgivenRuns(
+        tuple(map(_replace_steps, runs, slow)), tuple(replace(one, text=f"a hiccup: {one.text}") for one in said)
+    )
 
 
-def _hiccup(run: Measurement, evidence: Evidence) -> tuple[int, ...]:
+def _find_hiccup(run: Measurement, evidence: Evidence) -> tuple[int, ...]:
     """Return the places of the steps of a run that are a hiccup, the slowest first. More of them than that are none; of
     a mean of several steps all count."""
     window, baseline = np.array(run.window_seconds), evidence.baseline
@@ -72,11 +74,11 @@ def _hiccup(run: Measurement, evidence: Evidence) -> tuple[int, ...]:
     if int(steps[large].sum()) > math.ceil(HICCUP * int(steps.sum())) or window.max() > HANG * median(window):
         return ()
     slow = tuple(place for place in np.argsort(-window, kind="stable").tolist() if large[place])
-    usual = _without(run, slow).statistic_seconds
+    usual = _replace_steps(run, slow).statistic_seconds
     return slow if usual and usual * evidence.tolerance.factor >= baseline.step_seconds else ()
 
 
-def _without(run: Measurement, slow: Sequence[int]) -> Measurement:
+def _replace_steps(run: Measurement, slow: Sequence[int]) -> Measurement:
     if not slow:
         return run
     window = np.array(run.window_seconds)
@@ -84,20 +86,20 @@ def _without(run: Measurement, slow: Sequence[int]) -> Measurement:
     return replace(run, window_seconds=tuple(window.tolist()), statistic_seconds=mean(window, run.mean_of))
 
 
-def _recent(older: EarlierNights, tonight: Measurement, evidence: Evidence) -> int:
+def _count_recent(older: EarlierNights, tonight: Measurement, evidence: Evidence) -> int:
     """Return how many of the six nights before tonight had a hiccup."""
     started = tonight.started
     if started is None:
         return 0
     first = started.date() - WEEK
-    return sum(_had(one, evidence) for one in older if one.started is not None and one.started.date() >= first)
+    return sum(_had_hiccup(one, evidence) for one in older if one.started is not None and one.started.date() >= first)
 
 
-def _had(night: Earlier, evidence: Evidence) -> bool:
+def _had_hiccup(night: PreviousRun, evidence: Evidence) -> bool:
     """Whether a night had a hiccup. Of one that only the history knows: its step time is more than what it was judged
     by, or a few steps decided."""
     if not isinstance(night, PastRun):
-        return bool(_hiccup(night, evidence))
+        return bool(_find_hiccup(night, evidence))
     if night.reason == Reason.FEW_STEPS_DECIDE:
         return True
     if not night.step_time_seconds or not night.expected_seconds or night.log_difference is None:
@@ -105,7 +107,7 @@ def _had(night: Earlier, evidence: Evidence) -> bool:
     return math.log(night.step_time_seconds / night.expected_seconds) > night.log_difference + EQUAL
 
 
-def _said(run: Measurement, slow: Sequence[int]) -> Note:
+def _note_hiccup(run: Measurement, slow: Sequence[int]) -> Note:
     """Return which steps were how slow, on which lines, and what the run would be without."""
     middle, first = median(np.array(run.window_seconds)), run.baseline.window.first
     steps = []
@@ -113,7 +115,7 @@ def _said(run: Measurement, slow: Sequence[int]) -> Note:
         number = run.window_steps[place] if run.window_steps else first + place
         line = f" (line {run.window_lines[place]})" if run.window_lines else ""
         steps.append(f"step {number}{line} took {run.window_seconds[place] / middle:.3g} x the median")
-    usual = _without(run, slow).statistic_seconds
+    usual = _replace_steps(run, slow).statistic_seconds
     mean_of_all = f"the mean is {formatting.seconds(run.statistic_seconds)}"
     text = (
         f"{formatting.listed(steps)}; {mean_of_all}, {formatting.seconds(usual)} with the next slowest in their place"

@@ -29,7 +29,7 @@ class Answer(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Error:
+class DifferenceError:
     """The error of a log difference: standard error, degrees of freedom, and the half-width of its interval.
 
     `low_width` is how far the interval reaches down, which is no further than the fastest step.
@@ -41,7 +41,7 @@ class Error:
     low_width: float
 
 
-def error(noise: Noise, runs: Sequence[WithinRun], baseline_variance: float, level: float) -> Error:
+def compute_error(noise: Noise, runs: Sequence[WithinRun], baseline_variance: float, level: float) -> DifferenceError:
     """Return the error of the mean log difference of k runs against a baseline with its own variance.
 
     Measured noise holds what happens within a run; assumed noise does not, and both are added. Whichever of the two
@@ -50,30 +50,30 @@ def error(noise: Noise, runs: Sequence[WithinRun], baseline_variance: float, lev
     count = len(runs)
     inside = sum(run.error**2 for run in runs) / count**2
     freedom = max(sum(run.effective_sample_size for run in runs) - count, 1.0)
-    between = _error(noise.sigma**2 / count + baseline_variance, noise.degrees_of_freedom, level)
-    within = _error(inside + baseline_variance, freedom, level)
+    between = _make_error(noise.sigma**2 / count + baseline_variance, noise.degrees_of_freedom, level)
+    within = _make_error(inside + baseline_variance, freedom, level)
     both = within
     if not noise.measured:
-        both = _error(between.standard_error**2 + inside, noise.degrees_of_freedom, level)
+        both = _make_error(between.standard_error**2 + inside, noise.degrees_of_freedom, level)
     widest = max(between, within, both, key=lambda one: one.half_width)
     reach = math.hypot(between.half_width, sum(run.reach for run in runs) / count)
     return replace(widest, low_width=min(widest.half_width, reach))
 
 
-def _error(variance: float, freedom: float, level: float) -> Error:
+def _make_error(variance: float, freedom: float, level: float) -> DifferenceError:
     standard_error = math.sqrt(variance)
-    half_width = quantile(1 - level, freedom) * standard_error
-    return Error(standard_error, freedom, half_width, half_width)
+    half_width = compute_quantile(1 - level, freedom) * standard_error
+    return DifferenceError(standard_error, freedom, half_width, half_width)
 
 
-def quantile(probability: float, degrees_of_freedom: float) -> float:
+def compute_quantile(probability: float, degrees_of_freedom: float) -> float:
     """Return the quantile of Student's t distribution."""
     from scipy.special import stdtrit
 
     return float(stdtrit(degrees_of_freedom, probability))
 
 
-def probability(statistic: float, degrees_of_freedom: float) -> float:
+def compute_probability(statistic: float, degrees_of_freedom: float) -> float:
     """Return the probability of a larger value of Student's t distribution."""
     from scipy.special import stdtr
 
@@ -92,12 +92,12 @@ def answer(low: float, high: float, margin: float) -> Answer:
     return Answer.CANNOT_TELL
 
 
-def detectable(one: Error, margin: float) -> float:
+def compute_detectable(one: DifferenceError, margin: float) -> float:
     """Return the slowdown, as a log difference to the baseline, that such a run shows to be beyond with 80 %."""
-    return margin + one.low_width + quantile(POWER, one.degrees_of_freedom) * one.standard_error
+    return margin + one.low_width + compute_quantile(POWER, one.degrees_of_freedom) * one.standard_error
 
 
-def repeats_needed(sigma: float, distance: float) -> int | None:
+def count_repeats_needed(sigma: float, distance: float) -> int | None:
     """Return how many runs would settle a difference this far from the margin; None at the margin itself."""
     if abs(distance) < EQUAL:
         return None

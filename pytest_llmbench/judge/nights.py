@@ -13,18 +13,18 @@ from operator import attrgetter
 import numpy as np
 
 from pytest_llmbench.core.models import Evidence, Measurement, Noise, PastRun
-from pytest_llmbench.judge.noise import of_history
+from pytest_llmbench.judge.noise import estimate_from_history
 
-Earlier = Measurement | PastRun
+PreviousRun = Measurement | PastRun
 """A run that stands for an earlier night: one that was found, or one that only the history knows."""
 
 ADJACENT = timedelta(days=4)
 """Nights this near to each other are running: a weekend may lie between them."""
 
-_BEGUN: Callable[[Earlier], datetime] = attrgetter("started")  # of those that have one
+_BEGUN: Callable[[PreviousRun], datetime] = attrgetter("started")  # of those that have one
 
 
-class EarlierNights(tuple[Earlier, ...]):
+class EarlierNights(tuple[PreviousRun, ...]):
     """The nights before tonight, oldest first, one run each; their noise is worked out once."""
 
     @cached_property
@@ -34,7 +34,7 @@ class EarlierNights(tuple[Earlier, ...]):
         told = "nights" if not recalled else "nights of history"
         if 0 < recalled < len(self):
             told = f"nights, {recalled} of them of the history"
-        return of_history(np.log(np.array([one.statistic_seconds for one in self], dtype=float)), told)
+        return estimate_from_history(np.log(np.array([one.statistic_seconds for one in self], dtype=float)), told)
 
 
 class Recalled(tuple[PastRun, ...]):
@@ -46,14 +46,14 @@ class Recalled(tuple[PastRun, ...]):
         return {}
 
 
-def repeats(newest: Measurement, evidence: Evidence) -> tuple[tuple[Measurement, ...], tuple[Measurement, ...]]:
+def find_repeats(newest: Measurement, evidence: Evidence) -> tuple[tuple[Measurement, ...], tuple[Measurement, ...]]:
     """Return the newest run with its repeats, and repeats that cannot be judged.
 
     Repeats of a run that was launched are exactly the others of its launch. Those of a run found on disk are runs found
     on disk, of its build, that started within the repeat window before it.
     """
     if newest.run.found.launch:
-        others = of_launch(newest, evidence)[1:]
+        others = select_launch(newest, evidence)[1:]
         return (newest, *(one for one in others if one.valid)), tuple(one for one in others if not one.valid)
     window, started = evidence.repeat_window, newest.run.started
     if not window or started is None:
@@ -65,26 +65,26 @@ def repeats(newest: Measurement, evidence: Evidence) -> tuple[tuple[Measurement,
         if one.run.started is not None
         and not one.run.found.launch
         and started - one.run.started <= window
-        and build(one) == build(newest) != ""
+        and identify_build(one) == identify_build(newest) != ""
         and one.window_seconds != newest.window_seconds  # a copy is no second run
     ]
     return (newest, *(one for one in near if one.valid)), tuple(one for one in near if one.problems)
 
 
-def of_launch(one: Measurement, evidence: Evidence) -> tuple[Measurement, ...]:
+def select_launch(one: Measurement, evidence: Evidence) -> tuple[Measurement, ...]:
     """Return a run and all others of its launch, valid or not; one that was found on disk is alone."""
     launch = one.run.found.launch
     same = (other for other in evidence.measurements if other.run.found.launch == launch and other is not one)
     return (one, *same) if launch else (one,)
 
 
-def build(measurement: Measurement) -> str:
+def identify_build(measurement: Measurement) -> str:
     """Return what says which build a run is of; empty where nothing but its release does."""
     parts = [part for part in measurement.run.found.build.split("; ") if part]
     return "; ".join(parts) if any(not part.startswith("release=") for part in parts) else ""
 
 
-def history(tonight: Sequence[Measurement], evidence: Evidence) -> EarlierNights:
+def previous_daily_runs(tonight: Sequence[Measurement], evidence: Evidence) -> EarlierNights:
     """Return one valid run for each earlier night (day, UTC), oldest first: the newest of that day.
 
     Runs of one day share what changes from night to night, so that they would make the noise look small; those of
@@ -98,7 +98,7 @@ def history(tonight: Sequence[Measurement], evidence: Evidence) -> EarlierNights
     alone = not found and all(one.started <= started for one in recalled[-1:])
     kept = recalled.before if alone and isinstance(recalled, Recalled) else {}
     if day not in kept:
-        known: list[Earlier] = sorted((*found, *recalled), key=_BEGUN)
+        known: list[PreviousRun] = sorted((*found, *recalled), key=_BEGUN)
         before = known[: bisect_right(known, started, key=_BEGUN)]
         nights = dict(zip(map(datetime.toordinal, map(_BEGUN, before)), before, strict=True))
         if day is not None:  # an earlier run of its day is no earlier night
@@ -107,13 +107,13 @@ def history(tonight: Sequence[Measurement], evidence: Evidence) -> EarlierNights
     return kept[day]
 
 
-def running(older: Sequence[Measurement], newest: Measurement, count: int) -> list[Measurement]:
+def select_consecutive(older: Sequence[Measurement], newest: Measurement, count: int) -> list[Measurement]:
     """Return the newest run and the last nights before it, `count` together; empty where they are not in a row."""
     row = [*older[1 - count :], newest]
-    apart = [when(later) - when(earlier) for earlier, later in pairwise(row)]
+    apart = [start_seconds(later) - start_seconds(earlier) for earlier, later in pairwise(row)]
     return row if len(row) == count and all(seconds <= ADJACENT.total_seconds() for seconds in apart) else []
 
 
-def when(night: Earlier) -> float:
+def start_seconds(night: PreviousRun) -> float:
     """Return the start of a run in seconds, NaN where nothing says it."""
     return night.started.timestamp() if night.started else math.nan

@@ -10,7 +10,7 @@ from itertools import chain
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import Evidence, Judgement
 from pytest_llmbench.judge import nights
-from pytest_llmbench.judge.estimate import APART, noise_of, sigma_of
+from pytest_llmbench.judge.estimate import APART, estimate_noise, estimate_sigma
 
 RunOnNodes = tuple[str, float, tuple[str, ...]]
 """The id of a run, its step time in seconds, and its nodes (none: unknown)."""
@@ -27,7 +27,7 @@ class NodeFinding:
     exclude: tuple[str, ...] = ()
 
 
-def judged_nodes(judgement: Judgement, evidence: Evidence, nodes: Mapping[str, Sequence[str]]) -> NodeFinding:
+def judge_nodes(judgement: Judgement, evidence: Evidence, nodes: Mapping[str, Sequence[str]]) -> NodeFinding:
     """Return what the runs behind a verdict say of their nodes, which `nodes` gives by the id of a run.
 
     Nothing where the verdict compared nothing.
@@ -36,12 +36,12 @@ def judged_nodes(judgement: Judgement, evidence: Evidence, nodes: Mapping[str, S
         return NodeFinding()
     runs = judgement.runs
     # The runs themselves tell no noise here: slow nodes among them would hide behind the spread that they make.
-    sigma = sigma_of(runs, noise_of(evidence, nights.history(runs, evidence)))
+    sigma = estimate_sigma(runs, estimate_noise(evidence, nights.previous_daily_runs(runs, evidence)))
     told = [(one.run.id, one.statistic_seconds or math.nan, tuple(nodes.get(one.run.id, ()))) for one in runs]
-    return slow_nodes(told, sigma, judgement.bound_seconds)
+    return find_slow_nodes(told, sigma, judgement.bound_seconds)
 
 
-def slow_nodes(runs: Sequence[RunOnNodes], sigma: float, bound_seconds: float) -> NodeFinding:
+def find_slow_nodes(runs: Sequence[RunOnNodes], sigma: float, bound_seconds: float) -> NodeFinding:
     """Return which nodes are slow, given runs of one configuration.
 
     `sigma` is the standard deviation of log(step time) from run to run, `bound_seconds` the largest step time that
@@ -56,14 +56,14 @@ def slow_nodes(runs: Sequence[RunOnNodes], sigma: float, bound_seconds: float) -
     fastest = min(seconds for _, seconds, _ in runs)
     slow = [one for one in runs if math.log(one[1] / fastest) > limit]
     if not slow:
-        return _all_alike(runs, bound_seconds)
+        return _explain_alike(runs, bound_seconds)
     fast = [one for one in runs if one not in slow]
     if min(math.log(one[1] / other[1]) for one in slow for other in fast) <= limit:
         return NodeFinding()  # one in between: where the border lies is a guess
-    return _apart(slow, fast, bound_seconds)
+    return _explain_apart(slow, fast, bound_seconds)
 
 
-def _all_alike(runs: Sequence[RunOnNodes], bound_seconds: float) -> NodeFinding:
+def _explain_alike(runs: Sequence[RunOnNodes], bound_seconds: float) -> NodeFinding:
     """Return what runs that do not differ say, where all of them are slow."""
     if not all(seconds > bound_seconds for _, seconds, _ in runs):
         return NodeFinding()
@@ -76,21 +76,20 @@ def _all_alike(runs: Sequence[RunOnNodes], bound_seconds: float) -> NodeFinding:
     )
 
 
-def _apart(slow: Sequence[RunOnNodes], fast: Sequence[RunOnNodes], bound_seconds: float) -> NodeFinding:
+def _explain_apart(slow: Sequence[RunOnNodes], fast: Sequence[RunOnNodes], bound_seconds: float) -> NodeFinding:
     sound = set(_nodes(fast))
     if any(sound.issuperset(nodes) for _, _, nodes in slow):
         return NodeFinding(f"slow and fast on the same nodes ({_times(slow)}, {_times(fast)}): not the nodes alone")
     suspects = tuple(dict.fromkeys(node for node in _nodes(slow) if node not in sound))
     named = f"the nodes {formatting.folded(suspects)} are" if len(suspects) > 1 else f"the node {suspects[0]} is"
-    text = (
-        f"{named} slow ({_times(slow)} there, {_times(fast)} on {formatting.folded(sound)}): {exclude_option(suspects)}"
-    )
+    where = f"{_times(slow)} there, {_times(fast)} on {formatting.folded(sound)}"
+    text = f"{named} slow ({where}): {format_exclude_option(suspects)}"
     if all(seconds > bound_seconds for _, seconds, _ in fast):
         text += "; the others are slow as well: the software, or the whole cluster"
     return NodeFinding(text, suspects)
 
 
-def exclude_option(nodes: Collection[str]) -> str:
+def format_exclude_option(nodes: Collection[str]) -> str:
     """Return the option of sbatch that leaves nodes out: `--exclude=n1,n2`."""
     plain = ",".join(nodes)
     return f"--exclude={plain}" if len(plain) <= SHORT else f"--exclude='{formatting.folded(nodes)}'"

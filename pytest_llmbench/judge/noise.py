@@ -29,12 +29,12 @@ SMALLEST = 1e-4
 ASSUMED_FREEDOM = 4.0
 
 
-def assumed(cv: float) -> Noise:
+def assume_noise(cv: float) -> Noise:
     """Return the noise that is assumed where nothing was measured: a coefficient of variation with 4 degrees."""
     return Noise(cv, ASSUMED_FREEDOM, "assumed, nothing was measured", measured=False)
 
 
-def of_history(logarithms: Sequence[float] | Floats, told: str = "nights") -> Noise | None:
+def estimate_from_history(logarithms: Sequence[float] | Floats, told: str = "nights") -> Noise | None:
     """Return the noise of a night series (log seconds, one run a night, in order); None for less than 8 nights.
 
     `told` is what the nights are called.
@@ -45,25 +45,25 @@ def of_history(logarithms: Sequence[float] | Floats, told: str = "nights") -> No
     if len(logarithms) < NIGHTS:
         return None
     sigma = median_deviation(np.diff(logarithms)) / math.sqrt(2)
-    return _noise(sigma, 0.4 * (len(logarithms) - 1), f"{len(logarithms)} {told}")
+    return _make_noise(sigma, 0.4 * (len(logarithms) - 1), f"{len(logarithms)} {told}")
 
 
-def of_runs(seconds: Sequence[float], what: str) -> Noise | None:
+def estimate_from_repeats(seconds: Sequence[float], what: str) -> Noise | None:
     """Return the noise of runs that are repeats of each other (seconds); None for less than two."""
     if len(seconds) < 2:
         return None
     sigma = float(np.std(np.log(np.array(seconds)), ddof=1))
-    return _noise(sigma, len(seconds) - 1.0, f"{len(seconds)} {what}")
+    return _make_noise(sigma, len(seconds) - 1.0, f"{len(seconds)} {what}")
 
 
-def pooled(parts: Sequence[Noise | None]) -> Noise | None:
+def pool(parts: Sequence[Noise | None]) -> Noise | None:
     """Return several estimates as one, weighted by their degrees of freedom; None without any."""
     found = [part for part in parts if part is not None]
     if not found:
         return None
     freedom = sum(part.degrees_of_freedom for part in found)
     variance = sum(part.degrees_of_freedom * part.sigma**2 for part in found) / freedom
-    return _noise(math.sqrt(variance), freedom, " and ".join(part.source for part in found))
+    return _make_noise(math.sqrt(variance), freedom, " and ".join(part.source for part in found))
 
 
 def with_prior(own: Noise | None, prior: Noise, assumed_cv: float) -> Noise:
@@ -76,15 +76,15 @@ def with_prior(own: Noise | None, prior: Noise, assumed_cv: float) -> Noise:
     from scipy.special import fdtri
 
     if own is None:
-        return assumed(assumed_cv) if prior.sigma < assumed_cv else prior
+        return assume_noise(assumed_cv) if prior.sigma < assumed_cv else prior
     if not prior.measured:
-        return own if own.degrees_of_freedom >= ENOUGH else pooled([own, prior]) or own
+        return own if own.degrees_of_freedom >= ENOUGH else pool([own, prior]) or own
     largest = fdtri(own.degrees_of_freedom, prior.degrees_of_freedom, 0.99)
     differs = own.sigma**2 > largest * prior.sigma**2
-    return own if differs else pooled([own, prior]) or prior
+    return own if differs else pool([own, prior]) or prior
 
 
-def of_others(estimates: Sequence[Noise]) -> Noise | None:
+def estimate_from_others(estimates: Sequence[Noise]) -> Noise | None:
     """Return what many configurations say of the noise of any one; None for less than 5.
 
     Empirical Bayes: their variances are taken as drawn from a scaled inverse chi-squared distribution, fitted by the
@@ -101,10 +101,10 @@ def of_others(estimates: Sequence[Noise]) -> Noise | None:
     most = 2 * float(np.sum(half))
     freedom = min(2 * _inverse_trigamma(excess), most) if excess > 0 else most
     variance = math.exp(mean + float(digamma(freedom / 2)) - math.log(freedom / 2))
-    return _noise(math.sqrt(variance), freedom, f"{len(estimates)} configurations")
+    return _make_noise(math.sqrt(variance), freedom, f"{len(estimates)} configurations")
 
 
-def _noise(sigma: float, freedom: float, source: str) -> Noise:
+def _make_noise(sigma: float, freedom: float, source: str) -> Noise:
     return Noise(max(sigma, SMALLEST), freedom, source, measured=True)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.robust import median, stragglers
-from pytest_llmbench.judge.slow import Levels, levels, period, stretches
+from pytest_llmbench.judge.slow import StepLevels, find_period, find_step_levels, find_stretches
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Flags, Floats
@@ -25,7 +25,7 @@ SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Columns:
+class WindowColumns:
     """A window as columns of equal length: seconds, step numbers, log lines (0: none). Each value is a moving mean over
     `moving_mean` steps; `mean_of` says of how many each is the mean of its own, empty where all are single steps."""
 
@@ -47,93 +47,93 @@ class Pattern:
     kind: str
     words: str
     stragglers: Flags
-    levels: Levels | None
+    levels: StepLevels | None
 
 
-def pattern(window: Columns, resolution: float) -> Pattern:
+def find_pattern(window: WindowColumns, resolution: float) -> Pattern:
     """Return the pattern of the slow steps: the upper one of two levels where there are two, else the stragglers."""
-    found, two = stragglers(window.seconds, resolution), levels(window.seconds, resolution)
-    kind, words = _named(window, two.slow if two else found, two)
+    found, two = stragglers(window.seconds, resolution), find_step_levels(window.seconds, resolution)
+    kind, words = _name_pattern(window, two.slow if two else found, two)
     return Pattern(kind, words, found, two)
 
 
-def _named(window: Columns, slow: Flags, two: Levels | None) -> tuple[str, str]:
+def _name_pattern(window: WindowColumns, slow: Flags, two: StepLevels | None) -> tuple[str, str]:
     """Return kind and words. A single slow step shows in as many values as a moving mean has."""
-    parts = stretches(slow)
+    parts = find_stretches(slow)
     if not parts:
         return "even", "no mean of several steps stands out" if window.mean_of else "no single step stands out"
     longest = max(parts, key=len)
     single = len(longest) <= window.moving_mean
     # Which steps within a mean were slow is not known, and so no period.
-    regular = period([part.start for part in parts], len(slow)) if single and not window.mean_of else None
+    regular = find_period([part.start for part in parts], len(slow)) if single and not window.mean_of else None
     if regular:
-        return "periodic", _periodic(window, slow, regular)
+        return "periodic", _describe_periodic(window, slow, regular)
     if len(longest) >= max(STRETCH, window.moving_mean + 1, STRETCH_SHARE * np.count_nonzero(slow)):
-        return "slow-stretch", _stretch(window, longest)
+        return "slow-stretch", _describe_stretch(window, longest)
     if two and (not single or window.mean_of):
-        return "two-levels", _two_levels(window, two)
+        return "two-levels", _describe_levels(window, two)
     line = window.lines[int(np.argmax(window.seconds))]
-    told = slowest(window, slow) + (f" (line {line})" if line else "")
+    told = describe_slowest(window, slow) + (f" (line {line})" if line else "")
     if len(parts) == 1 and single:
         return "one-spike", f"one spike: {told}"
-    return "spikes", f"spikes: {listed(window, slow)}; {told}"
+    return "spikes", f"spikes: {list_steps(window, slow)}; {told}"
 
 
-def slowest(window: Columns, slow: Flags) -> str:
+def describe_slowest(window: WindowColumns, slow: Flags) -> str:
     """Return how slow the slowest step is, or the values of a moving mean that it stands in."""
     position = int(np.argmax(window.seconds))
     ratio = window.seconds[position] / median(window.seconds)
     if window.mean_of and window.mean_of[position] > 1:
-        return f"{_steps(window, [range(position, position + 1)])} took {ratio:.3g} x the median on average"
+        return f"{_list_parts(window, [range(position, position + 1)])} took {ratio:.3g} x the median on average"
     if window.moving_mean == 1:
         return f"step {window.steps[position]} took {ratio:.3g} x the median"
-    part = next(part for part in stretches(slow) if position in part)
-    return f"{_steps(window, [part])} took up to {ratio:.3g} x the median"
+    part = next(part for part in find_stretches(slow) if position in part)
+    return f"{_list_parts(window, [part])} took up to {ratio:.3g} x the median"
 
 
-def listed(window: Columns, which: Flags) -> str:
+def list_steps(window: WindowColumns, which: Flags) -> str:
     """Return these steps, consecutive ones as one, at most five: `steps 12, 20 to 24, 30, 31, 40, 44 and 7 more`."""
-    return _steps(window, stretches(which))
+    return _list_parts(window, find_stretches(which))
 
 
-def percent(fraction: float) -> str:
+def format_percent(fraction: float) -> str:
     """Return a fraction with three digits: `25 %`, `3.21 %`."""
     return f"{fraction * 100:.3g} %"
 
 
-def _steps(window: Columns, parts: Sequence[range]) -> str:
+def _list_parts(window: WindowColumns, parts: Sequence[range]) -> str:
     texts = []
     for part in parts[:SHOWN]:
         first, last = window.begin(part[0]), window.steps[part[-1]]
-        covered = sum(_covered(window, position) for position in part)
+        covered = sum(_count_steps(window, position) for position in part)
         texts.append({1: f"{first}", 2: f"{first}, {last}"}.get(covered, f"{first} to {last}"))
-    more = sum(_covered(window, position) for part in parts[SHOWN:] for position in part)
-    noun = "step" if sum(_covered(window, position) for part in parts for position in part) == 1 else "steps"
+    more = sum(_count_steps(window, position) for part in parts[SHOWN:] for position in part)
+    noun = "step" if sum(_count_steps(window, position) for part in parts for position in part) == 1 else "steps"
     return f"{noun} {', '.join(texts)}" + (f" and {more} more" if more else "")
 
 
-def _covered(window: Columns, position: int) -> int:
+def _count_steps(window: WindowColumns, position: int) -> int:
     return window.mean_of[position] if window.mean_of else 1
 
 
-def _periodic(window: Columns, slow: Flags, regular: range) -> str:
+def _describe_periodic(window: WindowColumns, slow: Flags, regular: range) -> str:
     excess = median(window.seconds[regular.start :: regular.step]) / median(window.seconds[~slow]) - 1
-    which = _steps(window, [range(position, position + 1) for position in regular])
-    return f"every {formatting.ordinal(regular.step)} step slow, {percent(excess)} above the others ({which})"
+    which = _list_parts(window, [range(position, position + 1) for position in regular])
+    return f"every {formatting.ordinal(regular.step)} step slow, {format_percent(excess)} above the others ({which})"
 
 
-def _stretch(window: Columns, stretch: range) -> str:
+def _describe_stretch(window: WindowColumns, stretch: range) -> str:
     inside = np.zeros(len(window.steps), dtype=bool)
     inside[stretch.start : stretch.stop] = True
     upper, lower = (formatting.seconds(median(window.seconds[part])) for part in (inside, ~inside))
-    return f"slow stretch: {_steps(window, [stretch])} at {upper}, the others at {lower}"
+    return f"slow stretch: {_list_parts(window, [stretch])} at {upper}, the others at {lower}"
 
 
-def _two_levels(window: Columns, two: Levels) -> str:
+def _describe_levels(window: WindowColumns, two: StepLevels) -> str:
     """Return the levels in words, with the steps of the smaller one."""
     few, level, other = two.slow, two.upper, two.lower
     if 2 * np.count_nonzero(few) > len(few):
         few, level, other = ~two.slow, two.lower, two.upper
     told = f"{formatting.seconds(level)}, the others at {formatting.seconds(other)}"
     values = "means" if window.mean_of else "steps"
-    return f"two levels: {np.count_nonzero(few)} of {len(few)} {values} at {told} ({listed(window, few)})"
+    return f"two levels: {np.count_nonzero(few)} of {len(few)} {values} at {told} ({list_steps(window, few)})"

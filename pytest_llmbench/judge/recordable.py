@@ -12,7 +12,7 @@ import numpy as np
 
 from pytest_llmbench.core.models import Measurement
 from pytest_llmbench.judge.estimate import FEWEST_STEPS
-from pytest_llmbench.judge.sample import within_run
+from pytest_llmbench.judge.sample import estimate_within_run
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats
@@ -39,13 +39,13 @@ def count_groups(occasions: Iterable[Occasion]) -> int:
     """Return how many of the runs are independent: those of one night on one set of nodes share what made them fast
     or slow and count once. What nothing is known of is not taken to differ."""
     groups: list[Occasion] = []
-    for occasion in sorted(occasions, key=_begin):
+    for occasion in sorted(occasions, key=_make_order_key):
         if not any(_is_same_night(occasion, group) and _share_nodes(occasion, group) for group in groups):
             groups.append(occasion)
     return len(groups)
 
 
-def _begin(occasion: Occasion) -> tuple[bool, float]:
+def _make_order_key(occasion: Occasion) -> tuple[bool, float]:
     """Return the order of occasions: those without a start come last, they belong to whatever is there."""
     started = occasion.started
     return started is None, started.timestamp() if started else 0.0
@@ -79,7 +79,7 @@ is what the noisiest runs of one level (twice the expected noise) reach in 0.4 %
 
 
 @dataclass(frozen=True, slots=True)
-class Levels:
+class RunLevels:
     """Two levels among runs: how many runs are of each, and their step times (seconds, geometric means)."""
 
     fast_runs: int
@@ -88,7 +88,7 @@ class Levels:
     slow_seconds: float
 
 
-def find_levels(seconds: Sequence[float], expected_noise: float, *, ordered: bool) -> Levels | None:
+def find_run_levels(seconds: Sequence[float], expected_noise: float, *, ordered: bool) -> RunLevels | None:
     """Return the two levels that runs are of; None where they may as well be of one.
 
     `seconds` are the statistics of the runs, in their order in time where they are `ordered`, `expected_noise` is the
@@ -102,13 +102,13 @@ def find_levels(seconds: Sequence[float], expected_noise: float, *, ordered: boo
     return found or _split(np.sort(logarithms), expected_noise, AT_ALL)
 
 
-def _split(logarithms: Floats, expected_noise: float, limits: Sequence[float]) -> Levels | None:
+def _split(logarithms: Floats, expected_noise: float, limits: Sequence[float]) -> RunLevels | None:
     """Return the two parts of a sequence that differ most beside what they hold, if they differ by enough."""
     count = len(logarithms)
     fewest = 1 if count < ALONE else 2
     places = range(fewest, count - fewest + 1)
-    place = max(places, key=lambda cut: _between(logarithms, cut))
-    between = _between(logarithms, place)
+    place = max(places, key=lambda cut: _sum_between(logarithms, cut))
+    between = _sum_between(logarithms, place)
     within = count * float(np.var(logarithms)) - between
     limit = limits[min(count, len(limits) + 1) - 2]
     fast, slow = sorted((logarithms[:place], logarithms[place:]), key=lambda part: float(np.mean(part)))
@@ -116,26 +116,26 @@ def _split(logarithms: Floats, expected_noise: float, limits: Sequence[float]) -
     harm = (high - low) * len(slow) / count
     if harm < SMALLEST_HARM or between <= limit * (within + 2 * (expected_noise / 2) ** 2):
         return None
-    return Levels(len(fast), len(slow), math.exp(low), math.exp(high))
+    return RunLevels(len(fast), len(slow), math.exp(low), math.exp(high))
 
 
-def _between(logarithms: Floats, place: int) -> float:
+def _sum_between(logarithms: Floats, place: int) -> float:
     """Return the sum of squares between the two parts of a sequence."""
     count = len(logarithms)
     difference = float(np.mean(logarithms[:place]) - np.mean(logarithms[place:]))
     return place * (count - place) / count * difference**2
 
 
-def expected_noise(runs: Sequence[Measurement], assumed_cv: float) -> float:
+def expect_noise(runs: Sequence[Measurement], assumed_cv: float) -> float:
     """Return how much the trimmed means of runs are expected to differ: what is assumed, and what happens within."""
-    errors = [_error_within(run) for run in runs]
+    errors = [_estimate_error_within(run) for run in runs]
     return math.hypot(assumed_cv, math.sqrt(sum(error**2 for error in errors) / len(errors)))
 
 
-def _error_within(run: Measurement) -> float:
+def _estimate_error_within(run: Measurement) -> float:
     if len(run.window_seconds) < FEWEST_STEPS:
         return 0.0
     window = np.array(run.window_seconds)
     half_unit = run.resolution_seconds / 2 / float(np.mean(window))
-    inside = within_run(window, "trimmed_mean", run.moving_mean, run.mean_of)
+    inside = estimate_within_run(window, "trimmed_mean", run.moving_mean, run.mean_of)
     return math.hypot(inside.error, half_unit / math.sqrt(3))

@@ -36,7 +36,9 @@ class WithinRun:
     reach: float = math.inf
 
 
-def within_run(seconds: Floats, statistic: str, moving_mean: int = 1, mean_of: Sequence[int] = ()) -> WithinRun:
+def estimate_within_run(
+    seconds: Floats, statistic: str, moving_mean: int = 1, mean_of: Sequence[int] = ()
+) -> WithinRun:
     """Return the within-run error of step times of shape (n,), n >= 3, in seconds.
 
     The variance is the winsorised one for a trimmed mean (Yuen, Biometrika 61, 1974) and the sample's for a mean, which
@@ -51,21 +53,21 @@ def within_run(seconds: Floats, statistic: str, moving_mean: int = 1, mean_of: S
     spread = float(np.std(clipped, ddof=1)) / (1 - 2 * TRIMMED)
     if statistic == "mean":
         spread = max(spread, float(np.std(seconds, ddof=1)))
-    correlation = _correlation(clipped)
+    correlation = _estimate_correlation(clipped)
     inflation = max((1 + correlation) / (1 - correlation), moving_mean)
-    effective = max(independent(count, mean_of) / inflation, 1.0)
+    effective = max(count_independent(count, mean_of) / inflation, 1.0)
     middle = mean(seconds, mean_of) if statistic == "mean" else float(np.mean(clipped))
     reach = math.log(middle / float(np.min(seconds))) if count >= REACHING else math.inf
     return WithinRun(spread / float(np.mean(clipped)) / effective**0.5, effective, reach)
 
 
-def independent(count: int, mean_of: Sequence[int]) -> float:
+def count_independent(count: int, mean_of: Sequence[int]) -> float:
     """Return the number of equally weighted values that say as much as `count` weighted ones: (sum w)^2 / sum w^2."""
     weights = [float(weight) for weight in mean_of]
     return sum(weights) ** 2 / sum(weight**2 for weight in weights) if weights else float(count)
 
 
-def _correlation(values: Floats) -> float:
+def _estimate_correlation(values: Floats) -> float:
     """Return the lag-1 correlation, corrected for its bias in a short series: (n r + 1) / (n - 4)."""
     count = len(values)
     centred = values - np.mean(values)

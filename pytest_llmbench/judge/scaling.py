@@ -6,50 +6,50 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from pytest_llmbench.core.models import Configuration, Judgement, Key
-from pytest_llmbench.judge.comparison import SPEED_UP, WEAK_SCALING, Comparison, compare
+from pytest_llmbench.judge.comparison import SPEED_UP, WEAK_SCALING, ConfigurationComparison, compare
 
 
-def weak_scaling(
+def compare_weak_scaling(
     families: Sequence[Sequence[Configuration]], judgements: Mapping[Key, Sequence[Judgement]]
-) -> tuple[Comparison, ...]:
+) -> tuple[ConfigurationComparison, ...]:
     """Return for each family, which does the same work per GPU at every size, the efficiency of its sizes.
 
     The reference is the smallest size that was judged; the verdicts are those of `compare`.
     """
     ordered = [sorted(family, key=lambda member: member.key.gpus) for family in families]
-    ids = _family_ids([family[0] for family in ordered])
+    ids = _make_family_ids([family[0] for family in ordered])
     return tuple(compare(WEAK_SCALING, one, family, judgements) for one, family in zip(ids, ordered, strict=True))
 
 
-def speed_ups(
+def compare_speed_ups(
     pairs: Sequence[tuple[Configuration, Configuration]], judgements: Mapping[Key, Sequence[Judgement]]
-) -> tuple[Comparison, ...]:
+) -> tuple[ConfigurationComparison, ...]:
     """Return for each pair (BF16, FP8) of equal work the speed-up of FP8; the verdicts are those of `compare`."""
-    return tuple(compare(SPEED_UP, _id(pair[0].key, str(pair[0].key.gpus)), pair, judgements) for pair in pairs)
+    return tuple(compare(SPEED_UP, _make_id(pair[0].key, str(pair[0].key.gpus)), pair, judgements) for pair in pairs)
 
 
-def _id(key: Key, *parts: str) -> str:
+def _make_id(key: Key, *parts: str) -> str:
     head = (f"{key.recipe}_{key.size}", key.release, key.gpu)
     return "-".join(filter(None, (*head, *parts, key.task, key.scaling, key.variant)))
 
 
-def _family_ids(smallest: Sequence[Configuration]) -> list[str]:
+def _make_family_ids(smallest: Sequence[Configuration]) -> list[str]:
     """Return an id for each family, given by its smallest size; where keys differ in size only, with what differs."""
-    stems = [_id(one.key, one.key.dtype) for one in smallest]
+    stems = [_make_id(one.key, one.key.dtype) for one in smallest]
     alike = defaultdict(list)
     for stem, one in zip(stems, smallest, strict=True):
         alike[stem].append(one)
-    return ["-".join([stem, *_apart(one, alike[stem])]) for stem, one in zip(stems, smallest, strict=True)]
+    return ["-".join([stem, *_tell_apart(one, alike[stem])]) for stem, one in zip(stems, smallest, strict=True)]
 
 
-def _apart(one: Configuration, alike: Sequence[Configuration]) -> list[str]:
+def _tell_apart(one: Configuration, alike: Sequence[Configuration]) -> list[str]:
     """Return the facts that tell a family from those alike; where they do not, its smallest size, which always does."""
-    facts = [_facts(other) for other in alike]
-    told = [fact for position, fact in enumerate(_facts(one)) if len({other[position] for other in facts}) > 1]
+    facts = [_list_facts(other) for other in alike]
+    told = [fact for position, fact in enumerate(_list_facts(one)) if len({other[position] for other in facts}) > 1]
     return told if len(set(facts)) == len(facts) else [*told, f"from{one.key.gpus}"]
 
 
-def _facts(configuration: Configuration) -> tuple[str, ...]:
+def _list_facts(configuration: Configuration) -> tuple[str, ...]:
     architecture = configuration.architecture
     return (
         f"layers{architecture.layers}",

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import Evidence, Measurement, Night, Nights, OnBound, PastRun
 from pytest_llmbench.judge.margin import EQUAL
-from pytest_llmbench.judge.nights import Earlier, when
+from pytest_llmbench.judge.nights import PreviousRun, start_seconds
 
 LAST, FEWEST = 10, 8
 """Of so many last nights, and of no fewer, is told that they flip."""
@@ -18,9 +18,9 @@ FLIPS = 3
 """Chance lets a configuration that meets its bound on 19 of 20 nights flip so often in one of a hundred such rows."""
 
 
-def last_valid(evidence: Evidence) -> str:
+def describe_last_valid(evidence: Evidence) -> str:
     """Return `last valid run 12 nights ago (2025-11-08 02:00, job 123)`; empty where none is known that says when."""
-    newest = _newest_valid(evidence)
+    newest = _find_newest_valid(evidence)
     if newest is None or newest.started is None:
         return ""
     ago = (evidence.now.date() - newest.started.date()).days
@@ -32,33 +32,35 @@ def last_valid(evidence: Evidence) -> str:
 
 def is_stale(evidence: Evidence) -> bool:
     """Whether the last valid run that is known is older than allowed: not where none is known, or nothing limits it."""
-    newest = _newest_valid(evidence)
+    newest = _find_newest_valid(evidence)
     if newest is None or newest.started is None or evidence.max_age is None:
         return False
     return evidence.now - newest.started > evidence.max_age
 
 
-def _newest_valid(evidence: Evidence) -> Earlier | None:
-    found: tuple[Earlier, ...] = (*evidence.measurements, *evidence.history, *evidence.recalled)
-    return max((one for one in found if one.valid and one.started is not None), key=when, default=None)
+def _find_newest_valid(evidence: Evidence) -> PreviousRun | None:
+    found: tuple[PreviousRun, ...] = (*evidence.measurements, *evidence.history, *evidence.recalled)
+    return max((one for one in found if one.valid and one.started is not None), key=start_seconds, default=None)
 
 
-def as_nights(older: Sequence[Earlier]) -> Nights:
+def list_daily_runs(older: Sequence[PreviousRun]) -> Nights:
     """Return measured nights, oldest first, as what happened on them."""
     measured = [one for one in older if 0 < (one.statistic_seconds or 0) < math.inf]
-    return [one if isinstance(one, PastRun) else _night(one, one.statistic_seconds or math.nan) for one in measured]
+    return [
+        one if isinstance(one, PastRun) else _make_daily_run(one, one.statistic_seconds or math.nan) for one in measured
+    ]
 
 
-def as_night(tonight: Sequence[Measurement]) -> list[Night]:
+def average_current_runs(tonight: Sequence[Measurement]) -> list[Night]:
     """Return tonight's repeats as one night, their mean; empty where there is no run, or nothing says when it began."""
     if not tonight or tonight[0].run.started is None:
         return []
     logarithms = [math.log(one.statistic_seconds or math.nan) for one in tonight]
     mean = math.exp(sum(logarithms) / len(logarithms))
-    return [_night(tonight[0], mean)] if math.isfinite(mean) else []
+    return [_make_daily_run(tonight[0], mean)] if math.isfinite(mean) else []
 
 
-def on_bound(nights: Nights, bound_seconds: float, since: int = 0) -> OnBound | None:
+def find_flips(nights: Nights, bound_seconds: float, since: int = 0) -> OnBound | None:
     """Return how many of the last ten nights passed by the literal rule, where they flip from one side of the bound to
     the other: at least three times, with three on each side. None where they do not, or where fewer than eight are of
     the present level, which begins with the night at `since`: a configuration within its bound has a bad night now and
@@ -74,7 +76,7 @@ def on_bound(nights: Nights, bound_seconds: float, since: int = 0) -> OnBound | 
     return OnBound(sum(passed), len(passed)) if len(passed) >= FEWEST and flips >= FLIPS and few >= FLIPS else None
 
 
-def coarse(runs: Sequence[Earlier]) -> float:
+def find_coarse_unit(runs: Sequence[PreviousRun]) -> float:
     """Return one printed unit of the step times of runs, as a fraction, where their steps do not differ by as much: a
     level that crosses a rounding bound then moves by a unit, however small the change was. Else 0."""
     units = []
@@ -87,7 +89,7 @@ def coarse(runs: Sequence[Earlier]) -> float:
     return max(units, default=0.0)
 
 
-def _night(one: Measurement, seconds: float) -> Night:
+def _make_daily_run(one: Measurement, seconds: float) -> Night:
     if one.started is None:
         raise ValueError(f"nothing says when {one} started")
     return Night(one.started, seconds, one.environment)

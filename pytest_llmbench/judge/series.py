@@ -13,16 +13,16 @@ import numpy as np
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import Acknowledgement, Change, Nights, Noise
 from pytest_llmbench.judge import changes
-from pytest_llmbench.judge.acknowledged import described
-from pytest_llmbench.judge.changes import SMALLEST, Step
-from pytest_llmbench.judge.coverage import covered, lasting
-from pytest_llmbench.judge.cusum import drift
+from pytest_llmbench.judge.acknowledged import describe_acknowledgement
+from pytest_llmbench.judge.changes import SMALLEST, LevelShift
+from pytest_llmbench.judge.coverage import assign_acknowledgements, compute_lasting
+from pytest_llmbench.judge.slow_change import find_slow_change
 
 NEAR = 3
 """Of the surroundings of a change, so many nights on each side are compared."""
 
 
-def changes_of(
+def find_changes(
     nights: Nights,
     noise: Noise,
     acknowledged: Sequence[Acknowledgement],
@@ -38,16 +38,16 @@ def changes_of(
     configurations. Empty: nothing can be shown.
     """
     values = np.log(np.array([night.statistic_seconds for night in nights], dtype=float))
-    found = changes.steps(values, noise, max(SMALLEST, coarse), correlation)
+    found = changes.find_level_shifts(values, noise, max(SMALLEST, coarse), correlation)
     series = _Series(nights, acknowledged, today)
-    told = _changes("step", found, series)
+    told = _make_changes("step", found, series)
     anchored = max((one.night for one in told if one.acknowledged or one.difference < 0), default=0)
-    slow = drift(values[anchored:], noise, coarse, correlation)
+    slow = find_slow_change(values[anchored:], noise, coarse, correlation)
     if slow is None or any(one.stands and not one.acknowledged and one.difference > 0 for one in told):
         return tuple(told)
     place = slow.position + anchored
-    moved = Step(place, anchored, len(nights), slow.difference, slow.low, slow.high)
-    return (*told, *_changes("drift", (moved,), series))
+    moved = LevelShift(place, anchored, len(nights), slow.difference, slow.low, slow.high)
+    return (*told, *_make_changes("drift", (moved,), series))
 
 
 class _Series(NamedTuple):
@@ -56,12 +56,12 @@ class _Series(NamedTuple):
     today: date
 
 
-def _changes(kind: str, found: Sequence[Step], series: _Series) -> list[Change]:
-    entries = covered(kind, found, *series)
-    return [_change(kind, *one, series) for one in zip(found, lasting(found), entries, strict=True)]
+def _make_changes(kind: str, found: Sequence[LevelShift], series: _Series) -> list[Change]:
+    entries = assign_acknowledgements(kind, found, *series)
+    return [_make_change(kind, *one, series) for one in zip(found, compute_lasting(found), entries, strict=True)]
 
 
-def _change(kind: str, one: Step, left: float, entry: Acknowledgement | None, series: _Series) -> Change:
+def _make_change(kind: str, one: LevelShift, left: float, entry: Acknowledgement | None, series: _Series) -> Change:
     nights = series.nights
     expired = entry is not None and series.today > entry.expires
     change = Change(
@@ -71,16 +71,16 @@ def _change(kind: str, one: Step, left: float, entry: Acknowledgement | None, se
         difference=math.expm1(one.difference),
         low=math.expm1(one.low),
         high=math.expm1(one.high),
-        environment=environment(nights, one.position) if kind == "step" else (),
+        environment=compare_environments(nights, one.position) if kind == "step" else (),
         stands=left != 0,
         lasting=math.expm1(left),
         acknowledged=None if expired else entry,
         expired=entry if expired else None,
     )
-    return _told(change)
+    return _with_text(change)
 
 
-def environment(nights: Nights, position: int) -> tuple[tuple[str, str, str], ...]:
+def compare_environments(nights: Nights, position: int) -> tuple[tuple[str, str, str], ...]:
     """Return what differs around a change whose first night is at `position`: name, value before, value after.
 
     A value counts that is the same on three nights before and on three after, so that what differs every night is not
@@ -88,10 +88,10 @@ def environment(nights: Nights, position: int) -> tuple[tuple[str, str, str], ..
     """
     told = [night.environment for night in nights]
     names = dict.fromkeys(name for one in told for name in one)
-    return tuple((name, *pair) for name in names if (pair := _differs(told, name, position)))
+    return tuple((name, *pair) for name in names if (pair := _find_difference(told, name, position)))
 
 
-def _differs(told: Sequence[Mapping[str, str]], name: str, position: int) -> tuple[str, str] | None:
+def _find_difference(told: Sequence[Mapping[str, str]], name: str, position: int) -> tuple[str, str] | None:
     for place in (position, position - 1, position + 1):
         before = [one[name] for one in told[:place] if name in one][-NEAR:]
         after = [one[name] for one in told[place:] if name in one][:NEAR]
@@ -100,7 +100,7 @@ def _differs(told: Sequence[Mapping[str, str]], name: str, position: int) -> tup
     return None
 
 
-def _told(change: Change) -> Change:
+def _with_text(change: Change) -> Change:
     low, high = (formatting.difference(1 + bound).removesuffix(" %") for bound in (change.low, change.high))
     size = f"{formatting.difference(1 + change.difference)} ({low} to {high} %)"
     text = f"{size} {'since' if change.kind == 'step' else 'drifted since'} {change.started:%Y-%m-%d}"
@@ -110,7 +110,7 @@ def _told(change: Change) -> Change:
     ]
     parts = [text, *([formatting.listed(differs)] if differs else ["nothing known differs"] * (change.kind == "step"))]
     if change.acknowledged:
-        parts.append(described(change.acknowledged))
+        parts.append(describe_acknowledgement(change.acknowledged))
     elif change.expired:
         gone = change.expired
         size = formatting.difference(1 + gone.fraction)

@@ -9,8 +9,15 @@ import numpy as np
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import Measurement, Note
 from pytest_llmbench.core.robust import mean, trimmed_mean
-from pytest_llmbench.judge.pattern import Columns, Pattern, listed, pattern, percent, slowest
-from pytest_llmbench.judge.steady import Drift, WarmUp, drift, warm_up
+from pytest_llmbench.judge.pattern import (
+    Pattern,
+    WindowColumns,
+    describe_slowest,
+    find_pattern,
+    format_percent,
+    list_steps,
+)
+from pytest_llmbench.judge.slope_within_run import Slope, WarmUp, find_slope, find_warm_up
 
 FEWEST = 3
 """Fewer steps have no shape."""
@@ -33,26 +40,31 @@ class Shape:
     warming_up: Note | None = None
 
 
-def look(measurement: Measurement) -> Shape:
+def find_shape(measurement: Measurement) -> Shape:
     """Return the shape of the measured window; it is the same in another unit of time.
 
     Less than three steps are even: nothing can be told.
     """
-    window = _columns(measurement)
+    window = _make_columns(measurement)
     if len(window.steps) < FEWEST:
-        return Shape("too few steps to show a shape", "even", tuple(filter(None, [_averaged(window)])))
+        return Shape("too few steps to show a shape", "even", tuple(filter(None, [_note_moving_mean(window)])))
     resolution = measurement.resolution_seconds
-    found = pattern(window, resolution)
-    drifting = drift(window.seconds, window.moving_mean)
-    warming = _warming(window, warm_up(window.seconds, window.moving_mean, resolution))
-    notes = (_stragglers(window, found), _levels(window, found), _drift(window, drifting), _means(window))
-    kind, words = _named(found, drifting, warming)
-    return Shape(words, kind, tuple(filter(None, (*notes, _averaged(window)))), warming)
+    found = find_pattern(window, resolution)
+    drifting = find_slope(window.seconds, window.moving_mean)
+    warming = _note_warm_up(window, find_warm_up(window.seconds, window.moving_mean, resolution))
+    notes = (
+        _note_stragglers(window, found),
+        _note_levels(window, found),
+        _note_drift(window, drifting),
+        _note_means(window),
+    )
+    kind, words = _name_shape(found, drifting, warming)
+    return Shape(words, kind, tuple(filter(None, (*notes, _note_moving_mean(window)))), warming)
 
 
-def _columns(measurement: Measurement) -> Columns:
+def _make_columns(measurement: Measurement) -> WindowColumns:
     count, first = len(measurement.window_seconds), measurement.baseline.window.first
-    return Columns(
+    return WindowColumns(
         np.array(measurement.window_seconds, dtype=float),
         measurement.window_steps or tuple(range(first, first + count)),
         measurement.window_lines or (0,) * count,
@@ -61,7 +73,7 @@ def _columns(measurement: Measurement) -> Columns:
     )
 
 
-def _named(found: Pattern, drifting: Drift | None, warming: Note | None) -> tuple[str, str]:
+def _name_shape(found: Pattern, drifting: Slope | None, warming: Note | None) -> tuple[str, str]:
     """Return kind and words. Levels explain a slope; a slope comes before the stragglers on it."""
     if found.kind in ("periodic", "slow-stretch", "two-levels"):
         return found.kind, found.words
@@ -73,7 +85,7 @@ def _named(found: Pattern, drifting: Drift | None, warming: Note | None) -> tupl
     return found.kind, found.words
 
 
-def _stragglers(window: Columns, found: Pattern) -> Note | None:
+def _note_stragglers(window: WindowColumns, found: Pattern) -> Note | None:
     slow, seconds = found.stragglers, window.seconds
     number = int(np.count_nonzero(slow))
     if not number:
@@ -81,16 +93,16 @@ def _stragglers(window: Columns, found: Pattern) -> Note | None:
     weights = np.array(window.mean_of or [1] * len(seconds), dtype=float)
     share = float(seconds[slow] @ weights[slow] / (seconds @ weights))
     added = float(np.average(seconds, weights=weights) / np.average(seconds[~slow], weights=weights[~slow])) - 1
-    steps, worst = listed(window, slow), slowest(window, slow)
+    steps, worst = list_steps(window, slow), describe_slowest(window, slow)
     which = "" if worst.startswith(steps) else f"{steps}; "
     several = f"; one slow step shows in {window.moving_mean} values" if window.moving_mean > 1 else ""
     slow_ones = formatting.counted(number, "slow mean" if window.mean_of else "straggler")
-    told = f"{slow_ones}, {percent(share)} of the time, +{percent(added)} on the mean"
+    told = f"{slow_ones}, {format_percent(share)} of the time, +{format_percent(added)} on the mean"
     text = f"{told}: {which}{worst}{several}"
     return Note("stragglers", text, window.lines[int(np.argmax(seconds))])
 
 
-def _levels(window: Columns, found: Pattern) -> Note | None:
+def _note_levels(window: WindowColumns, found: Pattern) -> Note | None:
     """Return the note on slow steps that are more than stragglers; a moving mean makes levels of a few of those."""
     if found.kind not in ("slow-stretch", "two-levels") and not (found.levels and found.kind == "periodic"):
         return None
@@ -98,22 +110,22 @@ def _levels(window: Columns, found: Pattern) -> Note | None:
     return Note("two-levels", found.words, window.lines[int(np.argmax(slow))])
 
 
-def _drift(window: Columns, drifting: Drift | None) -> Note | None:
+def _note_drift(window: WindowColumns, drifting: Slope | None) -> Note | None:
     if drifting is None:
         return None
     told = f"{formatting.difference(1 + drifting.change)} from step {window.begin(0)} to step {window.steps[-1]}"
     return Note("drift", f"drift: {told} (p {drifting.p:.1g})", window.lines[0])
 
 
-def _warming(window: Columns, found: WarmUp | None) -> Note | None:
+def _note_warm_up(window: WindowColumns, found: WarmUp | None) -> Note | None:
     if found is None:
         return None
     first, last = window.begin(0), window.steps[found.steps - 1]
-    text = f"warm-up not over: steps {first} to {last} are {percent(found.excess)} slower than the rest"
+    text = f"warm-up not over: steps {first} to {last} are {format_percent(found.excess)} slower than the rest"
     return Note("warm-up", f"{text} (z {min(found.z, 99):.3g})", window.lines[0])
 
 
-def _means(window: Columns) -> Note | None:
+def _note_means(window: WindowColumns) -> Note | None:
     """Return the note that the mean and the trimmed mean differ by more than 1 %, and which steps do it."""
     middle, trimmed = mean(window.seconds, window.mean_of), trimmed_mean(window.seconds, window.mean_of)
     if abs(middle / trimmed - 1) <= DISAGREE:
@@ -123,7 +135,7 @@ def _means(window: Columns) -> Note | None:
     return Note("mean-and-trimmed", f"{told}: {driver} drive the mean")
 
 
-def _averaged(window: Columns) -> Note | None:
+def _note_moving_mean(window: WindowColumns) -> Note | None:
     if window.moving_mean == 1:
         return None
     count = len(window.steps)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from pytest_llmbench.core.models import JUDGED, Baseline, Estimate, Judgement, Key, Measurement, PastRun
-from pytest_llmbench.judge.margin import quantile
+from pytest_llmbench.judge.margin import compute_quantile
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Flags, Floats
@@ -38,7 +38,7 @@ BASELINES = "their baselines"
 
 
 @dataclass(frozen=True, slots=True)
-class Night:
+class ConfigurationShift:
     """A configuration tonight: its estimate, and log(statistic / baseline) of its last runs."""
 
     key: Key
@@ -63,7 +63,7 @@ class SharedShift:
     text: str
 
 
-def night(judgement: Judgement, older: Sequence[Measurement | PastRun]) -> Night | None:
+def measure_shift(judgement: Judgement, older: Sequence[Measurement | PastRun]) -> ConfigurationShift | None:
     """Return what one configuration says of a shared shift; None where nothing is known of its error.
 
     `older` are the runs before tonight's, oldest first; those that are not valid tell nothing.
@@ -71,12 +71,12 @@ def night(judgement: Judgement, older: Sequence[Measurement | PastRun]) -> Night
     estimate = judgement.estimate
     if judgement.verdict not in JUDGED or estimate is None or not _is_known(estimate):
         return None
-    logarithms = (_logarithm(one, judgement.baseline) for one in reversed(older) if one.valid)
+    logarithms = (_take_logarithm(one, judgement.baseline) for one in reversed(older) if one.valid)
     last = islice((one for one in logarithms if math.isfinite(one)), NIGHTS)
-    return Night(judgement.baseline.key, estimate, tuple(last)[::-1])
+    return ConfigurationShift(judgement.baseline.key, estimate, tuple(last)[::-1])
 
 
-def shared_shift(nights: Sequence[Night]) -> SharedShift | None:
+def find_shared_shift(nights: Sequence[ConfigurationShift]) -> SharedShift | None:
     """Return the shift that more than half of the configurations share, None where there is none of 1 % or more.
 
     Each is compared with its own last runs where at least half have any, and those without do not count; else all with
@@ -86,11 +86,11 @@ def shared_shift(nights: Sequence[Night]) -> SharedShift | None:
     ordered = sorted(nights, key=lambda one: one.key)
     with_older = [one for one in ordered if one.older]
     if len(with_older) >= max(FEWEST, len(ordered) / 2):
-        return _shared(with_older, [_since_last(one) for one in with_older], LAST_RUNS)
-    return _shared(ordered, [(one.estimate.difference, one.estimate.standard_error) for one in ordered], BASELINES)
+        return _summarise(with_older, [_subtract_last(one) for one in with_older], LAST_RUNS)
+    return _summarise(ordered, [(one.estimate.difference, one.estimate.standard_error) for one in ordered], BASELINES)
 
 
-def slower_than_baseline(p_values: Mapping[Name, float | None]) -> dict[Name, float]:
+def adjust_p_values(p_values: Mapping[Name, float | None]) -> dict[Name, float]:
     """Return the p-values of "slower than the baseline", adjusted for their number; None and NaN are left out.
 
     Benjamini and Hochberg, Journal of the Royal Statistical Society B 57, 1995: of the warnings at an adjusted 5 %,
@@ -113,12 +113,12 @@ def _is_known(estimate: Estimate) -> bool:
     return finite and estimate.standard_error > 0 and not estimate.threshold_only
 
 
-def _logarithm(measurement: Measurement | PastRun, baseline: Baseline) -> float:
+def _take_logarithm(measurement: Measurement | PastRun, baseline: Baseline) -> float:
     seconds = measurement.statistic_seconds
     return math.log(seconds / baseline.step_seconds) if seconds and seconds > 0 else math.nan
 
 
-def _since_last(one: Night) -> tuple[float, float]:
+def _subtract_last(one: ConfigurationShift) -> tuple[float, float]:
     """Return the shift since the last runs and its standard error; the baseline cancels.
 
     The variance of a median is pi / 2 times that of the mean; of one or two values the two are the same.
@@ -129,24 +129,26 @@ def _since_last(one: Night) -> tuple[float, float]:
     return one.estimate.difference - float(np.median(one.older)), error
 
 
-def _shared(nights: Sequence[Night], moves: Sequence[tuple[float, float]], against: str) -> SharedShift | None:
+def _summarise(
+    nights: Sequence[ConfigurationShift], moves: Sequence[tuple[float, float]], against: str
+) -> SharedShift | None:
     if len(nights) < FEWEST:
         return None
     shifts, errors = np.array(moves).T
     freedom = np.array([one.estimate.degrees_of_freedom for one in nights])
-    common, half_width = _common(shifts, errors)
-    moved = _moved(math.copysign(1, common) * shifts / errors, freedom)
+    common, half_width = _pool_shifts(shifts, errors)
+    moved = _find_moved(math.copysign(1, common) * shifts / errors, freedom)
     keys = tuple(one.key for one, has_moved in zip(nights, moved, strict=True) if has_moved)
     if 2 * len(keys) <= len(nights) or not abs(math.expm1(common)) >= SMALLEST:
         return None
     shift, low, high = (math.expm1(common + part) for part in (0, -half_width, half_width))
-    text = _text((shift, low, high), len(keys), len(nights), against)
+    text = _describe((shift, low, high), len(keys), len(nights), against)
     if len({one.key.recipe for one in nights}) > 1:
         text += ", not a change of one workload"
     return SharedShift(shift, low, high, keys, len(nights), against, text)
 
 
-def _moved(statistics: Floats, freedom: Floats) -> Flags:
+def _find_moved(statistics: Floats, freedom: Floats) -> Flags:
     """Return which of n configurations have moved up, from t statistics of shape (n,), as flags of shape (n,).
 
     The level is that at which chance gives a majority with half the probability FALSE_ALARMS (two directions): the
@@ -159,7 +161,7 @@ def _moved(statistics: Floats, freedom: Floats) -> Flags:
     return np.asarray(stdtr(freedom, -statistics) < level)
 
 
-def _common(shifts: Floats, errors: Floats) -> tuple[float, float]:
+def _pool_shifts(shifts: Floats, errors: Floats) -> tuple[float, float]:
     """Return the mean of n shifts, weighted by their precision, and the half-width of its interval.
 
     Configurations do not move alike: what they differ by beyond their errors adds to each variance (DerSimonian and
@@ -170,11 +172,11 @@ def _common(shifts: Floats, errors: Floats) -> tuple[float, float]:
     excess = np.sum(weights * (shifts - mean) ** 2) - (len(shifts) - 1)
     between = max(excess / (np.sum(weights) - np.sum(weights**2) / np.sum(weights)), 0.0)
     weights = 1 / (errors**2 + between)
-    half_width = quantile(1 - LEVEL, len(shifts) - 1.0) / math.sqrt(np.sum(weights))
+    half_width = compute_quantile(1 - LEVEL, len(shifts) - 1.0) / math.sqrt(np.sum(weights))
     return float(np.sum(weights * shifts) / np.sum(weights)), half_width
 
 
-def _text(bounds: tuple[float, float, float], moved: int, of: int, against: str) -> str:
+def _describe(bounds: tuple[float, float, float], moved: int, of: int, against: str) -> str:
     sign, way = (1, "slower") if bounds[0] > 0 else (-1, "faster")
     shift, low, high = (sign * bound * 100 for bound in bounds)
     together = "" if moved == of else f"; all {of} together"

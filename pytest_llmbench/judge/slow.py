@@ -30,7 +30,7 @@ MOST_TIMES = 0.75
 
 
 @dataclass(frozen=True, slots=True)
-class Levels:
+class StepLevels:
     """Two levels of step time in seconds, and a mask of shape (n,): the steps at the upper one."""
 
     lower: float
@@ -38,7 +38,7 @@ class Levels:
     slow: Flags
 
 
-def levels(seconds: Floats, resolution: float) -> Levels | None:
+def find_step_levels(seconds: Floats, resolution: float) -> StepLevels | None:
     """Return the two levels that the step times, shape (n,), fall into; None for one level, or where it is not clear.
 
     They are split at the widest gap that leaves each side its share. It must be wider than what rounding makes, than
@@ -56,10 +56,10 @@ def levels(seconds: Floats, resolution: float) -> Levels | None:
     slow: Flags = seconds >= ordered[split]
     noise = NORMAL * median(np.abs(seconds - np.where(slow, upper, lower)))
     clear = gap > max(GAP * max(noise, resolution / 2), (upper - lower) / 4)
-    return Levels(lower, upper, slow) if clear and upper - lower > SMALLEST_DIFFERENCE * lower else None
+    return StepLevels(lower, upper, slow) if clear and upper - lower > SMALLEST_DIFFERENCE * lower else None
 
 
-def stretches(slow: Flags) -> list[range]:
+def find_stretches(slow: Flags) -> list[range]:
     """Return the positions of the slow steps as ranges of consecutive ones."""
     found: list[range] = []
     for position in np.flatnonzero(slow).tolist():
@@ -70,7 +70,7 @@ def stretches(slow: Flags) -> list[range]:
     return found
 
 
-def period(starts: list[int], count: int) -> range | None:
+def find_period(starts: list[int], count: int) -> range | None:
     """Return the positions if every p-th of `count` is in `starts` (ascending), from the first of them on; else None.
 
     There are at least three of them, and at most a quarter of the starts stand apart.

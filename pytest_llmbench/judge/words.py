@@ -6,7 +6,7 @@ import math
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import Baseline, Estimate, Evidence, Measurement, Note, TimedBy, Verdict
-from pytest_llmbench.judge.estimate import recorded_groups
+from pytest_llmbench.judge.estimate import count_recorded_groups
 from pytest_llmbench.judge.recordable import ENOUGH_GROUPS, FEWEST_GROUPS
 from pytest_llmbench.judge.shape import FEWEST, Shape
 
@@ -17,18 +17,20 @@ COARSE = 0.1
 """A baseline whose rounding is a larger part of the margin than this is worth a warning."""
 
 
-def told(verdict: Verdict, because: str, found: Estimate, newest: Measurement) -> str:
+def describe_verdict(verdict: Verdict, because: str, found: Estimate, newest: Measurement) -> str:
     """Say what was compared and how well the difference is known, with the bound where it matters."""
     expected = newest.baseline.step_seconds
     measured = newest.statistic_seconds if found.runs == 1 else expected * math.exp(found.difference)
     slower = formatting.difference(math.exp(found.difference))
-    text = f"{formatting.seconds(measured)} is {slower} against {formatting.seconds(expected)} ({interval(found)})"
+    text = (
+        f"{formatting.seconds(measured)} is {slower} against {formatting.seconds(expected)} ({format_interval(found)})"
+    )
     if verdict in (Verdict.REGRESSION, Verdict.INCONCLUSIVE):
         text += f"; the bound is {formatting.seconds(expected * math.exp(found.margin))}"
     return f"{text}; {because}" if because else text
 
 
-def interval(found: Estimate) -> str:
+def format_interval(found: Estimate) -> str:
     """Return the bounds of the difference: `+5.7 to +10.3 %`."""
     if found.threshold_only:
         return "threshold only: nothing is known of the error"
@@ -36,7 +38,7 @@ def interval(found: Estimate) -> str:
     return f"{low.removesuffix(' %')} to {high}" if low.endswith("%") and high.endswith("%") else f"{low} to {high}"
 
 
-def how_slower(shape: Shape, newest: Measurement) -> str:
+def describe_slowdown(shape: Shape, newest: Measurement) -> str:
     """Say what a regression looks like; single slow steps do not make it, or the trimmed mean would not agree.
 
     One or two steps look like nothing: the run may be slow, or only they.
@@ -48,19 +50,19 @@ def how_slower(shape: Shape, newest: Measurement) -> str:
     return f"uniform shift; besides, {shape.words}" if shape.kind in ("one-spike", "spikes") else shape.words
 
 
-def how_much_faster(baseline: Baseline) -> str:
+def advise_refresh(baseline: Baseline) -> str:
     """Say what an improvement asks for: one step asks for nothing."""
     if baseline.timed_by is TimedBy.DOCUMENT:
         return "by what its document timed, which is never recorded"
     return "refresh the baseline, or it will hide the next regression"
 
 
-def by_document(baseline: Baseline) -> str:
+def describe_timing(baseline: Baseline) -> str:
     """Say of a verdict what it rests on where that is what the document timed."""
     return f"timed as its document does ({baseline.window})"
 
 
-def how_many(found: Estimate) -> str:
+def advise_repeats(found: Estimate) -> str:
     """Say how many runs would settle what these cannot tell."""
     runs = formatting.counted(found.runs, "run")
     if found.repeats_needed is None:
@@ -70,13 +72,13 @@ def how_many(found: Estimate) -> str:
     return f"{runs} cannot tell; {enough} would"
 
 
-def how_few_means(one: Measurement) -> str:
+def explain_few_means(one: Measurement) -> str:
     """Say why means of several steps show nothing where there are too few of them to differ from each other."""
     means = formatting.counted(len(one.window_seconds), "printed mean")
     return f"{means} of {sum(one.mean_of)} steps: within them a warm-up or a stall stays unseen, and how much they vary"
 
 
-def how_implausible(found: Estimate, newest: Measurement, evidence: Evidence) -> str:
+def explain_implausible(found: Estimate, newest: Measurement, evidence: Evidence) -> str:
     """Say what would explain a run that is faster than is plausible: what it is like, and what its log leaves open."""
     share = f"{(evidence.plausible or 0) * 100:.3g} %"
     told = [f"more than {share} faster is more likely another configuration"]
@@ -88,7 +90,7 @@ def how_implausible(found: Estimate, newest: Measurement, evidence: Evidence) ->
     return "; ".join(told)
 
 
-def doubts(found: Estimate) -> list[Note]:
+def list_doubts(found: Estimate) -> list[Note]:
     """Return what makes the estimate worse than it could be."""
     notes = []
     if found.threshold_only:
@@ -99,9 +101,9 @@ def doubts(found: Estimate) -> list[Note]:
     return notes
 
 
-def baseline_doubts(baseline: Baseline) -> list[Note]:
+def list_baseline_doubts(baseline: Baseline) -> list[Note]:
     """Return that a recorded baseline rests on less than its number of runs lets one think."""
-    recording, groups = baseline.recording, recorded_groups(baseline)
+    recording, groups = baseline.recording, count_recorded_groups(baseline)
     if recording is None or groups >= FEWEST_GROUPS:
         return []
     runs = formatting.counted(recording.runs, "run")

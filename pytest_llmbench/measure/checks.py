@@ -12,7 +12,7 @@ from pytest_llmbench.core import formatting, throughput
 from pytest_llmbench.core.models import Baseline, Ending, Problem, Reason, Remains, Run, Steps, Window
 from pytest_llmbench.core.robust import median
 from pytest_llmbench.measure import stated, training
-from pytest_llmbench.measure.gaps import gaps
+from pytest_llmbench.measure.gaps import find_gaps
 from pytest_llmbench.measure.timing import Timing
 from pytest_llmbench.measure.unmatched import NO_CONFIGURATION, UNKNOWN_STEPS
 from pytest_llmbench.measure.window import Choice, is_finished, is_traced
@@ -41,14 +41,14 @@ LACKING = (Reason.WINDOW_INCOMPLETE, Reason.INCOMPLETE, Reason.STILL_RUNNING)
 CLAIMED_FIELDS = ("tp", "pp", "cp", "ep", "etp", "vp")
 
 
-def exclusion(run: Run, choice: Choice | None) -> Problem | None:
+def find_exclusion(run: Run, choice: Choice | None) -> Problem | None:
     """Return why a run cannot be compared, by positive evidence: profiled, traced, or only loading a checkpoint."""
     if run.found.excluded is not None:
         return Problem(run.found.excluded, run.found.excluded_because)
     if choice is None:
         return None
     log = choice.attempt.log
-    if switched := stated.profiled(choice):
+    if switched := stated.find_profiler(choice):
         return Problem(Reason.PROFILED, "the log says that a profiler was switched on or off", switched.line)
     if is_traced(choice.attempt, choice.number):
         return Problem(Reason.TRACED, "the log holds NCCL trace records", log.nccl_line)
@@ -61,20 +61,20 @@ def exclusion(run: Run, choice: Choice | None) -> Problem | None:
     return None
 
 
-def unusable(run: Run, baseline: Baseline, now: datetime) -> Problem:
+def explain_no_steps(run: Run, baseline: Baseline, now: datetime) -> Problem:
     """Return the problem of a run without any step."""
     if not run.attempts:
-        return Problem(Reason.NO_STEPS, _without_log(run))
+        return Problem(Reason.NO_STEPS, _describe_missing_log(run))
     files, ending = run.attempts[-1].files, run.attempts[-1].log.ending
     if ending and ending.code == "unreadable":
         return Problem(Reason.UNREADABLE, ending.text)
     if ending:
         text = f"no training step in the log: {formatting.ended(ending, files.log.name)}"
-        return Problem(_reason(ending, Reason.NO_STEPS), text, 0 if ending.file else ending.line)
+        return Problem(_choose_reason(ending, Reason.NO_STEPS), text, 0 if ending.file else ending.line)
     unread = next((one for one in run.attempts[-1].log.unread if one.dialect == baseline.dialect), None)
     why = f"; {formatting.unread(unread)}" if unread else ""
     line = unread.first_line if unread else 0
-    if _recent(run, now):
+    if _is_recent(run, now):
         return Problem(Reason.STILL_RUNNING, f"no training step yet; probably still running{why}", line)
     text = f"no training step of dialect {baseline.dialect} in the log{why}"
     torn = next((one for one in run.attempts[-1].log.dropped if one.reason == "torn"), None)
@@ -84,7 +84,7 @@ def unusable(run: Run, baseline: Baseline, now: datetime) -> Problem:
     return Problem(Reason.NO_STEPS, f"{text}; {lines} could not be read, the first is: {torn.example}", torn.first_line)
 
 
-def _without_log(run: Run) -> str:
+def _describe_missing_log(run: Run) -> str:
     """Return what is said of a job that left no log, and what it left."""
     left = run.found.remains_at
     at = ""
@@ -95,27 +95,27 @@ def _without_log(run: Run) -> str:
     return f"the job left no log: it still waits in the queue, or died before it wrote one{at}"
 
 
-def problems(run: Run, choice: Choice, timed: Timing, baseline: Baseline, now: datetime) -> tuple[Problem, ...]:
+def find_problems(run: Run, choice: Choice, timed: Timing, baseline: Baseline, now: datetime) -> tuple[Problem, ...]:
     """Return all that is wrong with the chosen segment, the cause of the others first; empty when it is valid.
 
     A run of no known configuration is of no other one than it claims.
     """
     found = [
-        *(() if baseline.key == NO_CONFIGURATION else _wrong_configuration(run, choice, timed, baseline)),
-        *_unread(run, choice),
-        *not_finite(choice.segment.steps),
-        *training.problems(run, choice, timed, baseline),
-        *_unfinished(run, choice, baseline, now),
-        *_begun_again(run, choice),
-        *gaps(timed, baseline),
-        *(_unprinted(choice.segment.steps, baseline.window) if choice.attempt.log.prints_loss else ()),
+        *(() if baseline.key == NO_CONFIGURATION else _find_wrong_configuration(run, choice, timed, baseline)),
+        *_find_unread(run, choice),
+        *find_not_finite(choice.segment.steps),
+        *training.find_problems(run, choice, timed, baseline),
+        *_find_unfinished(run, choice, baseline, now),
+        *_find_newer_start(run, choice),
+        *find_gaps(timed, baseline),
+        *(_find_unprinted_losses(choice.segment.steps, baseline.window) if choice.attempt.log.prints_loss else ()),
     ]
     if any(problem.reason in LACKING for problem in found):
-        found = [*_interleaved(choice), *found]
+        found = [*_find_interleaved(choice), *found]
     return tuple(found)
 
 
-def _interleaved(choice: Choice) -> Iterator[Problem]:
+def _find_interleaved(choice: Choice) -> Iterator[Problem]:
     """Yield that two processes write into the log: no part of it holds the steps of one of them in a row."""
     for dropped in choice.attempt.log.dropped:
         if dropped.reason == "interleaved":
@@ -123,7 +123,7 @@ def _interleaved(choice: Choice) -> Iterator[Problem]:
             yield Problem(Reason.WINDOW_INCOMPLETE, text, dropped.first_line)
 
 
-def _unread(run: Run, choice: Choice) -> Iterator[Problem]:
+def _find_unread(run: Run, choice: Choice) -> Iterator[Problem]:
     """Yield later attempts that could not be read: they may be the ones that count."""
     for attempt in run.attempts[run.attempts.index(choice.attempt) + 1 :]:
         ending = attempt.log.ending
@@ -132,11 +132,11 @@ def _unread(run: Run, choice: Choice) -> Iterator[Problem]:
             yield Problem(Reason.UNREADABLE, text)
 
 
-def _recent(run: Run, now: datetime) -> bool:
+def _is_recent(run: Run, now: datetime) -> bool:
     return run.found.modified is not None and now - run.found.modified < RECENT
 
 
-def _unfinished(run: Run, choice: Choice, baseline: Baseline, now: datetime) -> Iterator[Problem]:
+def _find_unfinished(run: Run, choice: Choice, baseline: Baseline, now: datetime) -> Iterator[Problem]:
     segment, ending = choice.segment, choice.attempt.log.ending
     if is_finished(segment, baseline.steps):
         return
@@ -144,16 +144,16 @@ def _unfinished(run: Run, choice: Choice, baseline: Baseline, now: datetime) -> 
     of_all = "" if total == UNKNOWN_STEPS else f" of {total}"
     reached = f"stopped after step {int(segment.steps.index[-1])}{of_all}"
     line = int(segment.steps.line[-1])
-    if ending is not None and not (ending.went_on and _recent(run, now)):
+    if ending is not None and not (ending.went_on and _is_recent(run, now)):
         text = f"{reached}: {formatting.ended(ending, choice.attempt.files.log.name)}"
-        yield Problem(_reason(ending, Reason.INCOMPLETE), text, line if ending.file else ending.line or line)
-    elif _recent(run, now):
+        yield Problem(_choose_reason(ending, Reason.INCOMPLETE), text, line if ending.file else ending.line or line)
+    elif _is_recent(run, now):
         yield Problem(Reason.STILL_RUNNING, f"{reached}; written minutes ago, probably still running", line)
     else:
         yield Problem(Reason.INCOMPLETE, f"{reached}; the log does not say why", line)
 
 
-def _begun_again(run: Run, choice: Choice) -> Iterator[Problem]:
+def _find_newer_start(run: Run, choice: Choice) -> Iterator[Problem]:
     """Yield a newer run in the same log that died before its first step: the older one must not stand for it.
 
     A start alone is only a note: a rank may print its first lines when it ends.
@@ -164,7 +164,7 @@ def _begun_again(run: Run, choice: Choice) -> Iterator[Problem]:
     if not ending.file and ending.line > log.begun_again_line:
         text = f"another process started after the last step, in line {log.begun_again_line}, and made no step"
         why = formatting.ended(ending, choice.attempt.files.log.name)
-        yield Problem(_reason(ending, Reason.INCOMPLETE), f"{text}: {why}", ending.line)
+        yield Problem(_choose_reason(ending, Reason.INCOMPLETE), f"{text}: {why}", ending.line)
 
 
 def is_begun_again(run: Run, choice: Choice) -> bool:
@@ -173,11 +173,11 @@ def is_begun_again(run: Run, choice: Choice) -> bool:
     return last and choice.attempt.log.begun_again_line > 0
 
 
-def _reason(ending: Ending, other: Reason) -> Reason:
+def _choose_reason(ending: Ending, other: Reason) -> Reason:
     return Reason.DIVERGED if ending.code == "diverged" and not ending.went_on else other
 
 
-def _unprinted(steps: Steps, window: Window) -> Iterator[Problem]:
+def _find_unprinted_losses(steps: Steps, window: Window) -> Iterator[Problem]:
     """Yield a loss that is not printed from the window's first step on: some leave the field out once it is no number.
 
     Before the window it may be missing: in half precision the first steps overflow until the loss is scaled right, and
@@ -190,7 +190,7 @@ def _unprinted(steps: Steps, window: Window) -> Iterator[Problem]:
         yield Problem(Reason.LOSS_MISSING, text, int(steps.line[rows[0]]))
 
 
-def not_finite(steps: Steps) -> Iterator[Problem]:
+def find_not_finite(steps: Steps) -> Iterator[Problem]:
     """Yield where a printed loss or gradient norm is NaN or infinite, whether in the window or not."""
     for name, values, printed in (
         ("loss", steps.loss, steps.has_loss),
@@ -203,9 +203,9 @@ def not_finite(steps: Steps) -> Iterator[Problem]:
             yield Problem(Reason.DIVERGED, text, int(steps.line[rows[0]]))
 
 
-def _wrong_configuration(run: Run, choice: Choice, timed: Timing, baseline: Baseline) -> Iterator[Problem]:
+def _find_wrong_configuration(run: Run, choice: Choice, timed: Timing, baseline: Baseline) -> Iterator[Problem]:
     configuration, steps = baseline.configuration, timed.steps
-    yield from _claims(run, baseline)
+    yield from _check_claims(run, baseline)
     batches = steps.global_batch_size
     other = np.isfinite(batches) & (batches != configuration.global_batch_size)
     if other.any():
@@ -213,11 +213,11 @@ def _wrong_configuration(run: Run, choice: Choice, timed: Timing, baseline: Base
         row = int(np.argmax(batches == wrong))
         text = f"global batch size {wrong:g} in the log, {configuration.global_batch_size} in the baseline"
         yield Problem(Reason.WRONG_CONFIGURATION, text, int(steps.line[row]))
-    yield from stated.problems(choice, timed, baseline)
-    yield from _triangulated(timed, baseline)
+    yield from stated.find_problems(choice, timed, baseline)
+    yield from _check_rates(timed, baseline)
 
 
-def _claims(run: Run, baseline: Baseline) -> Iterator[Problem]:
+def _check_claims(run: Run, baseline: Baseline) -> Iterator[Problem]:
     configuration = baseline.configuration
     expected = {name: getattr(configuration.parallelism, name) for name in CLAIMED_FIELDS}
     expected |= {
@@ -232,20 +232,20 @@ def _claims(run: Run, baseline: Baseline) -> Iterator[Problem]:
             yield Problem(Reason.WRONG_CONFIGURATION, text)
 
 
-def _triangulated(timed: Timing, baseline: Baseline) -> Iterator[Problem]:
+def _check_rates(timed: Timing, baseline: Baseline) -> Iterator[Problem]:
     configuration, steps, counted = baseline.configuration, timed.steps, timed.counted
     stated = counted & ~timed.filled  # a time that follows from tokens/s agrees with them whatever they are
     work = steps.tflops_per_gpu[counted] * steps.seconds[counted]
     expected = throughput.tflops_per_gpu(configuration, 1.0) * (baseline.logged_tflops_factor or 1.0)
     band = KNOWN_FACTOR_BAND if baseline.logged_tflops_factor else UNKNOWN_FACTOR_BAND
-    ratio = _middle(work) / expected
+    ratio = _take_median(work) / expected
     if abs(ratio - 1) > band:
         text = (
             f"logged TFLOP/s x step time is {ratio:.3g} x what the baseline's model and batch need: "
             "another batch size, sequence length or number of layers"
         )
         yield Problem(Reason.WRONG_CONFIGURATION, text)
-    tokens = _middle(steps.tokens_per_second_per_gpu[stated] * steps.seconds[stated]) * configuration.key.gpus
+    tokens = _take_median(steps.tokens_per_second_per_gpu[stated] * steps.seconds[stated]) * configuration.key.gpus
     wanted = configuration.architecture.sequence_length * configuration.global_batch_size
     if abs(tokens / wanted - 1) > TOKENS_BAND:
         text = (
@@ -255,7 +255,7 @@ def _triangulated(timed: Timing, baseline: Baseline) -> Iterator[Problem]:
         yield Problem(Reason.WRONG_CONFIGURATION, text)
 
 
-def _middle(values: Floats) -> float:
+def _take_median(values: Floats) -> float:
     """Return the median of the finite values, NaN without any: a comparison with NaN raises no problem."""
     present = values[np.isfinite(values)]
     return median(present) if len(present) else float("nan")

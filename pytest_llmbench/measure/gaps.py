@@ -11,29 +11,29 @@ import numpy as np
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import Baseline, Problem, Reason, Steps, Window
 from pytest_llmbench.measure.timing import Timing, possible_seconds
-from pytest_llmbench.measure.window import begins, covered_steps, is_inside, uncovered
+from pytest_llmbench.measure.window import begins, find_covered_steps, find_uncovered, is_inside
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Flags
 
 
-def gaps(timed: Timing, baseline: Baseline) -> Iterator[Problem]:
+def find_gaps(timed: Timing, baseline: Baseline) -> Iterator[Problem]:
     """Yield what makes the window incomplete, the steps with a time that cannot count first."""
     steps, window = timed.steps, baseline.window
     bad = is_inside(steps, window) & ~timed.usable
-    uncounted = set(uncovered(steps, timed.counted, window))
+    uncounted = set(find_uncovered(steps, timed.counted, window))
     if not uncounted and not bad.any():
         return
     untimed = bad & np.isnan(steps.seconds) & ~steps.asynchronous
-    yield from _dispatched(steps, bad & steps.asynchronous)
-    yield from _impossible(steps, bad & ~untimed & ~steps.asynchronous, baseline)
-    lost = uncounted - covered_steps(steps, bad, window)
-    cut = lost & covered_steps(steps, _cut(timed, window), window)
-    yield from _straddling(timed, cut, window)
-    yield from _missing(steps, untimed, lost - cut, window)
+    yield from _find_dispatched(steps, bad & steps.asynchronous)
+    yield from _find_impossible(steps, bad & ~untimed & ~steps.asynchronous, baseline)
+    lost = uncounted - find_covered_steps(steps, bad, window)
+    cut = lost & find_covered_steps(steps, _mask_cut(timed, window), window)
+    yield from _find_straddling(timed, cut, window)
+    yield from _find_missing(steps, untimed, lost - cut, window)
 
 
-def _dispatched(steps: Steps, bad: Flags) -> Iterator[Problem]:
+def _find_dispatched(steps: Steps, bad: Flags) -> Iterator[Problem]:
     if bad.any():
         row = int(np.argmax(bad))
         text = (
@@ -43,7 +43,7 @@ def _dispatched(steps: Steps, bad: Flags) -> Iterator[Problem]:
         yield Problem(Reason.ASYNCHRONOUS_DISPATCH, text, int(steps.line[row]))
 
 
-def _impossible(steps: Steps, bad: Flags, baseline: Baseline) -> Iterator[Problem]:
+def _find_impossible(steps: Steps, bad: Flags, baseline: Baseline) -> Iterator[Problem]:
     if bad.any():
         row = int(np.argmax(bad))
         fastest = possible_seconds(baseline)
@@ -52,7 +52,7 @@ def _impossible(steps: Steps, bad: Flags, baseline: Baseline) -> Iterator[Proble
         yield Problem(Reason.IMPOSSIBLE_SAMPLE, text, int(steps.line[row]))
 
 
-def _missing(steps: Steps, untimed: Flags, lost: set[int], window: Window) -> Iterator[Problem]:
+def _find_missing(steps: Steps, untimed: Flags, lost: set[int], window: Window) -> Iterator[Problem]:
     where = f"of the steps {window.first} to {window.last}"
     alone = f"step {window.first}" if window.first == window.last else ""
     if untimed.any():
@@ -64,7 +64,7 @@ def _missing(steps: Steps, untimed: Flags, lost: set[int], window: Window) -> It
         yield Problem(Reason.WINDOW_INCOMPLETE, text)
 
 
-def _cut(timed: Timing, window: Window) -> Flags:
+def _mask_cut(timed: Timing, window: Window) -> Flags:
     """Return a mask of shape (n,): means over steps on both sides of an end of the window."""
     steps = timed.steps
     touching = (begins(steps) <= window.last) & (steps.index >= window.first)
@@ -72,12 +72,12 @@ def _cut(timed: Timing, window: Window) -> Flags:
     return cut
 
 
-def _straddling(timed: Timing, cut: set[int], window: Window) -> Iterator[Problem]:
+def _find_straddling(timed: Timing, cut: set[int], window: Window) -> Iterator[Problem]:
     """Yield that the window ends within a mean, and which window would not."""
     if not cut:
         return
     steps = timed.steps
-    across = np.flatnonzero(_cut(timed, window))
+    across = np.flatnonzero(_mask_cut(timed, window))
     width = int(np.median(steps.mean_of[across]))
     usual = len(steps) == 1 or int(np.median(steps.mean_of)) == width
     row = int(across[0])
@@ -86,13 +86,13 @@ def _straddling(timed: Timing, cut: set[int], window: Window) -> Iterator[Proble
         if usual
         else f"the time at step {steps.index[row]} is the mean of {steps.mean_of[row]} steps"
     )
-    whole = timed.counted if timed.counted.any() else _cut(timed, window)
+    whole = timed.counted if timed.counted.any() else _mask_cut(timed, window)
     first, last = int(begins(steps)[whole].min()), int(steps.index[whole].max())
-    text = f"{how}: {ranges(cut)} not covered; a window of whole intervals is {first} to {last}"
+    text = f"{how}: {format_ranges(cut)} not covered; a window of whole intervals is {first} to {last}"
     yield Problem(Reason.WINDOW_INCOMPLETE, text, int(steps.line[row]))
 
 
-def ranges(numbers: Iterable[int]) -> str:
+def format_ranges(numbers: Iterable[int]) -> str:
     """Return step numbers with consecutive ones as one, and the verb: `11 to 14, 41 to 44 are`, `7 is`."""
     ordered = sorted(numbers)
     breaks = np.flatnonzero(np.diff(ordered) > 1) + 1

@@ -11,11 +11,11 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import Baseline, Checkpoints, CopyOf, Measurement, Metric, Note, Problem, Reason, Run
 from pytest_llmbench.core.robust import median
 from pytest_llmbench.measure import checks, metrics, notes, tries
-from pytest_llmbench.measure.gaps import gaps
+from pytest_llmbench.measure.gaps import find_gaps
 from pytest_llmbench.measure.later import Later
-from pytest_llmbench.measure.moving import moving_mean
-from pytest_llmbench.measure.timing import Timing, timing
-from pytest_llmbench.measure.window import Choice, choose_segment, statistic
+from pytest_llmbench.measure.moving import detect_moving_mean
+from pytest_llmbench.measure.timing import Timing, compute_timing
+from pytest_llmbench.measure.window import Choice, choose_segment, compute_statistic
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats
@@ -30,23 +30,23 @@ def measure(run: Run, baseline: Baseline, now: datetime) -> Measurement:
     """
     required = baseline.required
     choice, rivals = choose_judged(run, required, now, baseline)
-    excluded = checks.exclusion(run, choice) or _short_twin(run, choice, required)
+    excluded = checks.find_exclusion(run, choice) or _find_short_twin(run, choice, required)
     if choice is None:
-        problem = checks.unusable(run, baseline, now)
-        return _unmeasured(run, baseline, (problem,) if excluded is None else (), excluded)
-    timed = timing(choice.segment.steps, required)
-    found = () if excluded else (*_copied(run), *checks.problems(run, choice, timed, required, now))
+        problem = checks.explain_no_steps(run, baseline, now)
+        return _make_unmeasured(run, baseline, (problem,) if excluded is None else (), excluded)
+    timed = compute_timing(choice.segment.steps, required)
+    found = () if excluded else (*_find_copied(run), *checks.find_problems(run, choice, timed, required, now))
     if required is not baseline:
-        timed = timing(choice.segment.steps, baseline)
-        found = found if found or excluded else tuple(gaps(timed, baseline))
+        timed = compute_timing(choice.segment.steps, baseline)
+        found = found if found or excluded else tuple(find_gaps(timed, baseline))
     steps, counted = timed.steps, timed.counted
     window, several = steps.seconds[counted], steps.mean_of[counted]
     mean_of = tuple(several.tolist()) if (several > 1).any() else ()
-    seconds = statistic(window, baseline.window.statistic, mean_of) if len(window) else None
+    seconds = compute_statistic(window, baseline.window.statistic, mean_of) if len(window) else None
     sound = steps.seconds[timed.usable]
-    width = Later(lambda: (moving_mean(choice.segment.steps),))
-    checkpoints = _of_part(choice.attempt.log.checkpoints, choice.number)
-    attempts = Later(lambda: tries.tries(run, choice, baseline.steps))
+    width = Later(lambda: (detect_moving_mean(choice.segment.steps),))
+    checkpoints = _select_part(choice.attempt.log.checkpoints, choice.number)
+    attempts = Later(lambda: tries.list_tries(run, choice, baseline.steps))
     return Measurement(
         run=run,
         baseline=baseline,
@@ -56,24 +56,24 @@ def measure(run: Run, baseline: Baseline, now: datetime) -> Measurement:
         statistic_seconds=seconds,
         last_step_seconds=float(sound[-1]) if len(sound) else None,
         window_seconds=tuple(window.tolist()),
-        metrics=Later(lambda: (*_metrics(baseline, timed, seconds), *metrics.of_checkpoints(checkpoints))),
+        metrics=Later(lambda: (*_metrics(baseline, timed, seconds), *metrics.compute_checkpoint_metrics(checkpoints))),
         window_steps=tuple(steps.index[counted].tolist()),
         window_lines=tuple(steps.line[counted].tolist()),
         mean_of=mean_of,
         moving_means=width,
-        resolution_seconds=_typical(steps.resolution_seconds[counted]),
-        expected=Later(lambda: metrics.expected(baseline)),
+        resolution_seconds=_take_median(steps.resolution_seconds[counted]),
+        expected=Later(lambda: metrics.expect_metrics(baseline)),
         problems=found,
         notes=Later(
             lambda: (
-                *tries.note(attempts),
-                *tries.slowest(rivals, baseline.window.statistic),
-                *notes.notes(run, choice, timed, baseline),
-                *notes.leaks(choice.segment.steps, baseline.window, width[0]),
-                *_saved(run, checkpoints),
-                *_reported(run),
-                *_coincident(run),
-                *_starting(run),
+                *tries.note_tries(attempts),
+                *tries.note_slowest(rivals, baseline.window.statistic),
+                *notes.list_notes(run, choice, timed, baseline),
+                *notes.find_leaks(choice.segment.steps, baseline.window, width[0]),
+                *_note_checkpoint(run, checkpoints),
+                *_note_reports(run),
+                *_note_coincidence(run),
+                *_note_newer_jobs(run),
             )
         ),
         excluded=excluded,
@@ -96,14 +96,14 @@ def choose_judged(
     if last is None or not last.rivals:
         return last, ()
     measured, ranked = [], ranked or baseline
-    comparable = (one for one in last.rivals if checks.exclusion(run, one) is None)  # a profiled part is slower
+    comparable = (one for one in last.rivals if checks.find_exclusion(run, one) is None)  # a profiled part is slower
     for choice in (*comparable, last):
-        timed = timing(choice.segment.steps, baseline)
-        if checks.problems(run, choice, timed, baseline, now) or not timed.counted.any():
+        timed = compute_timing(choice.segment.steps, baseline)
+        if checks.find_problems(run, choice, timed, baseline, now) or not timed.counted.any():
             if choice is last:
                 return last, ()  # what is wrong with the newest part is not hidden by an older one
             continue
-        value = _statistic(choice, ranked)
+        value = _measure_part(choice, ranked)
         if value is None:
             return choice, ()
         measured.append((value, choice))
@@ -112,20 +112,20 @@ def choose_judged(
     return judged, () if judged is last else tuple(value for value, _ in measured)
 
 
-def _statistic(choice: Choice, baseline: Baseline) -> float | None:
+def _measure_part(choice: Choice, baseline: Baseline) -> float | None:
     """Return the statistic of a part over the window of a baseline, None where it has no time there."""
-    timed = timing(choice.segment.steps, baseline)
+    timed = compute_timing(choice.segment.steps, baseline)
     counted, mean_of = timed.steps.seconds[timed.counted], timed.steps.mean_of[timed.counted]
     several = tuple(mean_of.tolist()) if (mean_of > 1).any() else ()
-    return statistic(counted, baseline.window.statistic, several) if len(counted) else None
+    return compute_statistic(counted, baseline.window.statistic, several) if len(counted) else None
 
 
-def _typical(values: Floats) -> float:
+def _take_median(values: Floats) -> float:
     """Return the median, so that one slow step, which prints fewer digits, does not make the others coarse."""
     return median(values) if len(values) else 0.0
 
 
-def _unmeasured(run: Run, baseline: Baseline, found: tuple[Problem, ...], excluded: Problem | None) -> Measurement:
+def _make_unmeasured(run: Run, baseline: Baseline, found: tuple[Problem, ...], excluded: Problem | None) -> Measurement:
     return Measurement(
         run=run,
         baseline=baseline,
@@ -138,50 +138,52 @@ def _unmeasured(run: Run, baseline: Baseline, found: tuple[Problem, ...], exclud
         metrics=(),
         problems=found,
         excluded=excluded,
-        tries=tries.tries(run, None, baseline.steps),
+        tries=tries.list_tries(run, None, baseline.steps),
     )
 
 
 def _metrics(baseline: Baseline, timed: Timing, seconds: float | None) -> tuple[Metric, ...]:
-    return metrics.of_window(baseline, timed, seconds) if seconds is not None else ()
+    return metrics.compute_window_metrics(baseline, timed, seconds) if seconds is not None else ()
 
 
-def _of_part(found: Checkpoints, number: int) -> Checkpoints:
+def _select_part(found: Checkpoints, number: int) -> Checkpoints:
     """Return what a log says of checkpoints in one of its parts (1-based)."""
     if not found.records:
         return found
     return dataclasses.replace(found, records=tuple(record for record in found.records if record.part == number))
 
 
-def _copied(run: Run) -> Iterator[Problem]:
+def _find_copied(run: Run) -> Iterator[Problem]:
     """Yield that a run is a copy of another one: what its own job measured nobody knows."""
     if run.copy_of is not None and run.copy_of.certain:
-        yield Problem(Reason.COPIED, f"{_job(run.found.job_id, run.id)} is a copy of {_same_steps(run.copy_of)}")
+        yield Problem(
+            Reason.COPIED, f"{_name_job(run.found.job_id, run.id)} is a copy of {_describe_copy(run.copy_of)}"
+        )
 
 
-def _coincident(run: Run) -> Iterator[Note]:
+def _note_coincidence(run: Run) -> Iterator[Note]:
     """Yield that a run prints the same as another one, and that chance may have made that."""
     if run.copy_of is not None and not run.copy_of.certain:
         pairs = f"one of {10**-run.copy_of.log10_chance:,.0f} pairs" if run.copy_of.log10_chance < 0 else "every pair"
-        yield Note("same-steps", f"the same as {_same_steps(run.copy_of)}, which chance may make in {pairs}")
+        yield Note("same-steps", f"the same as {_describe_copy(run.copy_of)}, which chance may make in {pairs}")
 
 
-def _starting(run: Run) -> Iterator[Note]:
+def _note_newer_jobs(run: Run) -> Iterator[Note]:
     """Yield the newer jobs that had no time to write a log: tonight's run may be one of them."""
     if run.starting:
         yield Note("newer-job", f"launched minutes ago, and no log yet: {formatting.listed(run.starting)}")
 
 
-def _same_steps(copy_of: CopyOf) -> str:
+def _describe_copy(copy_of: CopyOf) -> str:
     steps = formatting.counted(copy_of.steps, "step")
-    return f"{_job(copy_of.job_id, copy_of.name)}: {steps} with the same time and loss"
+    return f"{_name_job(copy_of.job_id, copy_of.name)}: {steps} with the same time and loss"
 
 
-def _job(job_id: str, name: str) -> str:
+def _name_job(job_id: str, name: str) -> str:
     return f"job {job_id} ({name})" if job_id else name
 
 
-def _short_twin(run: Run, choice: Choice | None, baseline: Baseline) -> Problem | None:
+def _find_short_twin(run: Run, choice: Choice | None, baseline: Baseline) -> Problem | None:
     """Return why a run that was launched together with a profiled or traced one is no measurement: it is as short.
 
     One that set out for all steps of the recipe is judged like any other.
@@ -197,7 +199,7 @@ def _short_twin(run: Run, choice: Choice | None, baseline: Baseline) -> Problem 
     return Problem(reason, run.found.twin_because)
 
 
-def _reported(run: Run) -> Iterator[Note]:
+def _note_reports(run: Run) -> Iterator[Note]:
     """Yield the profiler's reports that no job id ties to a run: this one may have been profiled."""
     reports = run.found.loose_reports
     if reports:
@@ -205,7 +207,7 @@ def _reported(run: Run) -> Iterator[Note]:
         yield Note("profiler-report", f"a profiler's report may be of this run, as it bears no job id: {shown}")
 
 
-def _saved(run: Run, checkpoints: Checkpoints) -> Iterator[Note]:
+def _note_checkpoint(run: Run, checkpoints: Checkpoints) -> Iterator[Note]:
     """Yield whether the checkpoint that a log says was saved is on disk, where its folder is there to be looked at."""
     line, shards = checkpoints.save_line, run.found.shards
     if not line or shards is None:

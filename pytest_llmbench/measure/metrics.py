@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats
 
 
-def metric(name: str, value: float, standard_deviation: float | None = None) -> Metric:
+def make_metric(name: str, value: float, standard_deviation: float | None = None) -> Metric:
     """Return a metric with its unit and direction."""
     definition = METRICS[name]
     return Metric(name, value, standard_deviation, definition.unit, definition.larger_is_better)
 
 
-def at_step_time(baseline: Baseline, seconds: float) -> tuple[Metric, ...]:
+def derive_metrics(baseline: Baseline, seconds: float) -> tuple[Metric, ...]:
     """Return what follows from a step time alone: tokens/s, MFU, TFLOP/s and, but for proxies, days to 1T tokens.
 
     No MFU without a peak, and nothing from a step time that is NaN: a baseline that nothing has timed.
@@ -35,77 +35,83 @@ def at_step_time(baseline: Baseline, seconds: float) -> tuple[Metric, ...]:
     tokens = throughput.tokens_per_second(configuration, seconds)
     days = throughput.days_to_1t_tokens(configuration, seconds)
     return (
-        metric("tokens_per_second", tokens),
-        metric("tokens_per_second_per_gpu", tokens / configuration.key.gpus),
-        *_utilization(baseline, seconds),
-        metric("tflops_per_gpu", throughput.tflops_per_gpu(configuration, seconds)),
-        *([metric("days_to_1t_tokens", days)] if days is not None else []),
+        make_metric("tokens_per_second", tokens),
+        make_metric("tokens_per_second_per_gpu", tokens / configuration.key.gpus),
+        *_derive_utilization(baseline, seconds),
+        make_metric("tflops_per_gpu", throughput.tflops_per_gpu(configuration, seconds)),
+        *([make_metric("days_to_1t_tokens", days)] if days is not None else []),
     )
 
 
-def expected(baseline: Baseline) -> tuple[Metric, ...]:
+def expect_metrics(baseline: Baseline) -> tuple[Metric, ...]:
     """Return the metrics at the baseline's step time; none where it has no step time."""
     seconds = baseline.step_seconds
-    return () if math.isnan(seconds) else (metric("step_time_seconds", seconds), *at_step_time(baseline, seconds))
+    return (
+        () if math.isnan(seconds) else (make_metric("step_time_seconds", seconds), *derive_metrics(baseline, seconds))
+    )
 
 
-def of_window(baseline: Baseline, timed: Timing, seconds: float) -> tuple[Metric, ...]:
+def compute_window_metrics(baseline: Baseline, timed: Timing, seconds: float) -> tuple[Metric, ...]:
     """Return all metrics; `seconds` is the statistic of the window.
 
     A standard deviation is that of the printed times: of means, where the log prints means of several steps.
     """
     counted = timed.window
     window, steps = counted.seconds, counted.mean_of.tolist()
-    deviation, middle = spread(window), mean(window, steps)
+    deviation, middle = compute_spread(window), mean(window, steps)
     return (
-        metric("step_time_seconds", seconds, deviation),
-        metric("step_time_mean_seconds", middle, deviation),
-        metric("step_time_trimmed_mean_seconds", trimmed_mean(window, steps)),
-        metric("step_time_cv", deviation / middle),
-        *at_step_time(baseline, seconds),
-        *_logged("logged_tflops_per_gpu", counted.tflops_per_gpu),
-        *_largest("peak_memory_bytes", timed.sound.peak_memory_bytes),
+        make_metric("step_time_seconds", seconds, deviation),
+        make_metric("step_time_mean_seconds", middle, deviation),
+        make_metric("step_time_trimmed_mean_seconds", trimmed_mean(window, steps)),
+        make_metric("step_time_cv", deviation / middle),
+        *derive_metrics(baseline, seconds),
+        *_average_logged("logged_tflops_per_gpu", counted.tflops_per_gpu),
+        *_find_largest("peak_memory_bytes", timed.sound.peak_memory_bytes),
     )
 
 
-def of_checkpoints(found: Checkpoints) -> tuple[Metric, ...]:
+def compute_checkpoint_metrics(found: Checkpoints) -> tuple[Metric, ...]:
     """Return the mean of the save and load times that a log states, and the number of saves. The time after which
     training went on, while the save did too, is a metric of its own."""
     stated: dict[str, list[float]] = defaultdict(list)
     for record in found.records:
         if record.seconds is not None:
-            stated[budgeted(record)].append(record.seconds)
+            stated[choose_budgeted(record)].append(record.seconds)
     means = (
-        metric(name, float(np.mean(stated[name])), spread(np.array(stated[name]))) for name in BUDGETED if stated[name]
+        make_metric(name, float(np.mean(stated[name])), compute_spread(np.array(stated[name])))
+        for name in BUDGETED
+        if stated[name]
     )
     saves = Counter((one.rank, one.seconds is None) for one in found.records if one.action == SAVE)
-    count = (metric("checkpoint_saves", max(saves.values())),) if saves else ()
+    count = (make_metric("checkpoint_saves", max(saves.values())),) if saves else ()
     return (*means, *count)
 
 
-def budgeted(record: CheckpointRecord) -> str:
+def choose_budgeted(record: CheckpointRecord) -> str:
     """Return the name of the metric that a record's time is a value of."""
     if record.action == LOAD:
         return "checkpoint_load_seconds"
     return "checkpoint_save_dispatch_seconds" if record.dispatched else "checkpoint_save_seconds"
 
 
-def spread(values: Floats) -> float:
+def compute_spread(values: Floats) -> float:
     """Return the sample standard deviation of values of shape (n,); 0 for a single one."""
     return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
 
 
-def _utilization(baseline: Baseline, seconds: float) -> tuple[Metric, ...]:
+def _derive_utilization(baseline: Baseline, seconds: float) -> tuple[Metric, ...]:
     if math.isnan(baseline.peak_tflops):
         return ()
-    return (metric("mfu", throughput.model_flops_utilization(baseline.configuration, seconds, baseline.peak_tflops)),)
+    return (
+        make_metric("mfu", throughput.model_flops_utilization(baseline.configuration, seconds, baseline.peak_tflops)),
+    )
 
 
-def _logged(name: str, values: Floats) -> tuple[Metric, ...]:
+def _average_logged(name: str, values: Floats) -> tuple[Metric, ...]:
     present = values[np.isfinite(values)]
-    return (metric(name, float(np.mean(present)), spread(present)),) if len(present) else ()
+    return (make_metric(name, float(np.mean(present)), compute_spread(present)),) if len(present) else ()
 
 
-def _largest(name: str, values: Floats) -> tuple[Metric, ...]:
+def _find_largest(name: str, values: Floats) -> tuple[Metric, ...]:
     present = values[np.isfinite(values)]
-    return (metric(name, float(np.max(present))),) if len(present) else ()
+    return (make_metric(name, float(np.max(present))),) if len(present) else ()

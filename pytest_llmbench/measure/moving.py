@@ -32,7 +32,7 @@ EXACT = 1e-24
 """Seconds squared: what computing leaves of a difference between equal numbers."""
 
 
-def moving_mean(steps: Steps) -> int:
+def detect_moving_mean(steps: Steps) -> int:
     """Return how many steps each printed time is a moving mean of: 1 where it is the time of that step alone.
 
     Also 1 where the log says itself what its times are means of (`Steps.mean_of`).
@@ -49,15 +49,15 @@ def moving_mean(steps: Steps) -> int:
     """
     if (steps.mean_of > 1).any():
         return 1
-    count = _unbroken(steps)
+    count = _count_unbroken(steps)
     printed, unit = steps.seconds[:count], steps.resolution_seconds[:count]
-    for width in dict.fromkeys((KNOWN, _suggested(printed))):
-        if _evidence(printed, unit, width) > CONVINCING:
+    for width in dict.fromkeys((KNOWN, _suggest_width(printed))):
+        if _weigh_evidence(printed, unit, width) > CONVINCING:
             return width
     return 1
 
 
-def _unbroken(steps: Steps) -> int:
+def _count_unbroken(steps: Steps) -> int:
     """Return the number of first steps that follow each other and have a time."""
     seconds, index = steps.seconds[:ENOUGH], steps.index[:ENOUGH]
     whole = (seconds > 0) & (seconds < LONGEST_SECONDS)
@@ -65,7 +65,7 @@ def _unbroken(steps: Steps) -> int:
     return len(seconds) if whole.all() else int(np.argmin(whole))
 
 
-def _suggested(printed: Floats) -> int:
+def _suggest_width(printed: Floats) -> int:
     """Return the number of steps after which a slow first one seems to leave the mean.
 
     Of its excess, the mean of the first k steps holds 1/k; when w steps have passed, the last 1/w is gone at once.
@@ -79,7 +79,7 @@ def _suggested(printed: Floats) -> int:
     return int(places[row]) if excess / 2 < drops[row] < 2 * excess else KNOWN
 
 
-def _evidence(printed: Floats, unit: Floats, width: int) -> float:
+def _weigh_evidence(printed: Floats, unit: Floats, width: int) -> float:
     """Return the log-likelihood ratio of means of `width` steps to single steps.
 
     printed, unit: seconds of the first n steps and one unit in their last place. Errors are taken to be Cauchy, so that
@@ -88,16 +88,16 @@ def _evidence(printed: Floats, unit: Floats, width: int) -> float:
     if len(printed) < 2 * width:
         return -math.inf
     held = np.minimum(np.arange(1, len(printed) + 1), width)
-    totals = _every(width, held * printed)
+    totals = _sum_every(width, held * printed)
     single = np.concatenate((totals[:1], totals[1:] - totals[:-1]))
     if single.min() <= 0:
         return -math.inf
-    as_single, as_mean = _errors(printed), _errors(single) / held[1:]
-    scale = min(_middle(as_single), _middle(as_mean)) ** 2 + _every(width, unit**2)[1:] + EXACT
+    as_single, as_mean = _predict_errors(printed), _predict_errors(single) / held[1:]
+    scale = min(_take_median(as_single), _take_median(as_mean)) ** 2 + _sum_every(width, unit**2)[1:] + EXACT
     return float(np.log((as_single**2 + scale) / (as_mean**2 + scale)).sum())
 
 
-def _every(width: int, values: Floats) -> Floats:
+def _sum_every(width: int, values: Floats) -> Floats:
     """Return the sum of each value and of every `width`-th before it, shape (n,)."""
     rows = -(-len(values) // width)
     padded = np.zeros(rows * width)
@@ -105,25 +105,25 @@ def _every(width: int, values: Floats) -> Floats:
     return padded.reshape(rows, width).cumsum(axis=0).ravel()[: len(values)]
 
 
-def _errors(values: Floats) -> Floats:
+def _predict_errors(values: Floats) -> Floats:
     """Return by how much values of shape (n,) miss what the ones before them predict, shape (n - 1,).
 
     The distance from the steady level is expected to shrink as in the warm-up, or as in the noise of the second half,
     whichever is nearer.
     """
     half = len(values) // 2
-    distance = values - _middle(values[half:])
+    distance = values - _take_median(values[half:])
     before, after = distance[:-1], distance[1:]
-    as_warm_up, as_noise = _correlation(distance), _correlation(distance[half:])
+    as_warm_up, as_noise = _estimate_correlation(distance), _estimate_correlation(distance[half:])
     return np.minimum(np.abs(after - as_warm_up * before), np.abs(after - as_noise * before))
 
 
-def _correlation(distance: Floats) -> float:
+def _estimate_correlation(distance: Floats) -> float:
     """Return the lag-1 correlation around zero, 0 to 0.99; 0 where there is no distance."""
     total = float(distance[:-1] @ distance[:-1])
     return min(max(float(distance[1:] @ distance[:-1]) / total, 0.0), STEADIEST) if total > 0 else 0.0
 
 
-def _middle(values: Floats) -> float:
+def _take_median(values: Floats) -> float:
     """Return the upper median; numpy's own takes twenty times as long for a few dozen values."""
     return float(np.sort(values)[len(values) // 2])

@@ -12,7 +12,7 @@ from pytest_llmbench.core.models import Baseline, Note, Run, Steps, Window
 from pytest_llmbench.measure import stated, training
 from pytest_llmbench.measure.checks import is_begun_again
 from pytest_llmbench.measure.timing import Timing
-from pytest_llmbench.measure.window import Choice, in_window, is_inside
+from pytest_llmbench.measure.window import Choice, is_inside, mask_window
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Flags
@@ -33,20 +33,20 @@ DROPPED = {
 """What the reasons of the parse stage mean: of what there are so many, and what became of it."""
 
 
-def notes(run: Run, choice: Choice, timed: Timing, baseline: Baseline) -> Iterator[Note]:
+def list_notes(run: Run, choice: Choice, timed: Timing, baseline: Baseline) -> Iterator[Note]:
     """Yield what the judged segment and the log around it are worth a word for."""
-    yield from _set_aside(timed, baseline.window)
-    yield from _averaged(timed.window)
-    yield from _filled(timed)
+    yield from _note_set_aside(timed, baseline.window)
+    yield from _note_averaged(timed.window)
+    yield from _note_filled(timed)
     if is_begun_again(run, choice):
         line = choice.attempt.log.begun_again_line
         yield Note("begun-again", "a process started after the last step and made none", line)
     if choice.attempt.log.prints_loss:
-        yield from _unprinted_losses(timed.steps, baseline.window)
+        yield from _note_unprinted_losses(timed.steps, baseline.window)
     else:
         yield Note("unverified-loss", "the log prints no loss: it would not show that the run diverged")
-    yield from training.notes(run, choice, timed, baseline)
-    yield from stated.notes(timed, baseline)
+    yield from training.list_notes(run, choice, timed, baseline)
+    yield from stated.list_notes(timed, baseline)
     total = choice.segment.total_steps
     if int(timed.steps.index[-1]) != int(choice.segment.steps.index[-1]):
         yield Note(
@@ -57,17 +57,17 @@ def notes(run: Run, choice: Choice, timed: Timing, baseline: Baseline) -> Iterat
     speeds = timed.steps.tokens_per_second_per_gpu[timed.usable & ~timed.filled]
     if not np.isfinite(timed.steps.global_batch_size).any() and not np.isfinite(speeds).any():
         yield Note("unverified-batch", "the log tells no batch size; it is taken from the configuration")
-    yield from _assumptions(run, baseline)
+    yield from _note_assumptions(run, baseline)
     for dropped in choice.attempt.log.dropped:
         noun, fate = DROPPED.get(dropped.reason, ("record", f"dropped ({dropped.reason})"))
         text = f"{formatting.counted(dropped.count, noun)} {fate}; the first: {dropped.example}"
         yield Note(dropped.reason, text, dropped.first_line)
 
 
-def leaks(steps: Steps, window: Window, width: int) -> Iterator[Note]:
+def find_leaks(steps: Steps, window: Window, width: int) -> Iterator[Note]:
     """Yield a note where the window holds moving means over the first step of the segment, which is always slow."""
     first = int(steps.index[0])
-    rows = np.flatnonzero(in_window(steps, window) & (steps.index < first + width))
+    rows = np.flatnonzero(mask_window(steps, window) & (steps.index < first + width))
     if width > 1 and len(rows):
         text = (
             f"the warm-up is in the window: up to step {steps.index[rows[-1]]} its values are means over step {first}"
@@ -75,24 +75,24 @@ def leaks(steps: Steps, window: Window, width: int) -> Iterator[Note]:
         yield Note("moving-mean-warm-up", text, int(steps.line[rows[0]]))
 
 
-def _set_aside(timed: Timing, window: Window) -> Iterator[Note]:
+def _note_set_aside(timed: Timing, window: Window) -> Iterator[Note]:
     """Yield the steps whose time does not count; what that means for the window is a problem of its own."""
     steps = timed.steps
     untimed = np.isnan(steps.seconds) & ~steps.asynchronous
     impossible = ~timed.usable & ~untimed & ~steps.asynchronous
     if impossible.any():
         text = f"{int(impossible.sum())} impossible steps (above 100 % MFU) set aside, first step"
-        yield _first(steps, impossible, "impossible-steps", text)
+        yield _note_first(steps, impossible, "impossible-steps", text)
     dispatched = steps.asynchronous & ~is_inside(steps, window)
     if dispatched.any():
         text = f"{formatting.counted(int(dispatched.sum()), 'step')} only dispatched when timed, set aside; first step"
-        yield _first(steps, dispatched, "asynchronous-dispatch", text)
+        yield _note_first(steps, dispatched, "asynchronous-dispatch", text)
     if untimed.any():
         text = f"{formatting.counted(int(untimed.sum()), 'step')} without a time, set aside; first step"
-        yield _first(steps, untimed, "untimed-steps", text)
+        yield _note_first(steps, untimed, "untimed-steps", text)
 
 
-def _averaged(window: Steps) -> Iterator[Note]:
+def _note_averaged(window: Steps) -> Iterator[Note]:
     """Yield that the times in the window are not all those of single steps."""
     several = window.mean_of > 1
     if not several.any():
@@ -102,25 +102,25 @@ def _averaged(window: Steps) -> Iterator[Note]:
     values = formatting.counted(len(window), "time")
     which = "each time is the mean" if several.all() else f"{int(several.sum())} of {values} are the means"
     count = f": {values} for {int(window.mean_of.sum())} steps" if several.all() else ""
-    yield _first(window, several, "interval-mean", f"{which} of {many} steps{count}; the first is at step")
+    yield _note_first(window, several, "interval-mean", f"{which} of {many} steps{count}; the first is at step")
 
 
-def _filled(timed: Timing) -> Iterator[Note]:
+def _note_filled(timed: Timing) -> Iterator[Note]:
     which = timed.filled & timed.counted
     if which.any():
         steps = formatting.counted(int(which.sum()), "step")
         text = f"{steps} without a printed time: it follows from tokens/s, first step"
-        yield _first(timed.steps, which, "time-from-tokens", text)
+        yield _note_first(timed.steps, which, "time-from-tokens", text)
 
 
-def _unprinted_losses(steps: Steps, window: Window) -> Iterator[Note]:
+def _note_unprinted_losses(steps: Steps, window: Window) -> Iterator[Note]:
     which = ~steps.has_loss & (steps.index < window.first)
     if which.any():
         text = f"{formatting.counted(int(which.sum()), 'step')} before the window without a loss, first step"
-        yield _first(steps, which, "loss-missing-before", text)
+        yield _note_first(steps, which, "loss-missing-before", text)
 
 
-def _assumptions(run: Run, baseline: Baseline) -> Iterator[Note]:
+def _note_assumptions(run: Run, baseline: Baseline) -> Iterator[Note]:
     own = next((hint.value for hint in run.found.hints if hint.field == "release"), "")
     release = baseline.key.release
     if own and own.removeprefix("v") != release and not own.removeprefix("v").startswith(f"{release}."):
@@ -130,6 +130,6 @@ def _assumptions(run: Run, baseline: Baseline) -> Iterator[Note]:
         yield Note("assumed", f"{assumed} assumed: nothing in the run says it")
 
 
-def _first(steps: Steps, which: Flags, code: str, text: str) -> Note:
+def _note_first(steps: Steps, which: Flags, code: str, text: str) -> Note:
     row = int(np.argmax(which))
     return Note(code, f"{text} {steps.index[row]}", int(steps.line[row]))

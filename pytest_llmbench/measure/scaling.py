@@ -9,7 +9,7 @@ from dataclasses import replace
 from pytest_llmbench.core.models import Configuration, Key
 
 
-def families(configurations: Sequence[Configuration]) -> tuple[tuple[Configuration, ...], ...]:
+def group_families(configurations: Sequence[Configuration]) -> tuple[tuple[Configuration, ...], ...]:
     """Group configurations that differ in size only: equal layers, sequence length, MBS and GBS per GPU; no proxies."""
     groups: dict[tuple[object, ...], list[Configuration]] = defaultdict(list)
     for configuration in configurations:
@@ -19,7 +19,7 @@ def families(configurations: Sequence[Configuration]) -> tuple[tuple[Configurati
     return tuple(tuple(group) for group in ordered if len(group) > 1)
 
 
-def pairs(configurations: Sequence[Configuration]) -> tuple[tuple[Configuration, Configuration], ...]:
+def find_pairs(configurations: Sequence[Configuration]) -> tuple[tuple[Configuration, Configuration], ...]:
     """Return (BF16, FP8) of configurations that differ in precision only: equal model, sequence length, layers and GBS.
 
     MBS, gradient accumulation and parallelism may differ: they are how the same work is done.
@@ -30,7 +30,7 @@ def pairs(configurations: Sequence[Configuration]) -> tuple[tuple[Configuration,
     return tuple((one, other) for one, other in both if other is not None and _work(one) == _work(other))
 
 
-def weak_scaling_efficiency(family: Sequence[Key], seconds: Mapping[Key, float]) -> dict[Key, float]:
+def compute_efficiency(family: Sequence[Key], seconds: Mapping[Key, float]) -> dict[Key, float]:
     """Return tokens/s/GPU over that of the family's smallest size, for step times in seconds by key.
 
     Within a family the work per GPU is the same, so this is the ratio of step times; empty without the smallest size.

@@ -62,40 +62,40 @@ class ModelName(NamedTuple):
     size: str
 
 
-def problems(choice: Choice, timed: Timing, baseline: Baseline) -> Iterator[Problem]:
+def find_problems(choice: Choice, timed: Timing, baseline: Baseline) -> Iterator[Problem]:
     """Yield what the judged part of a log states that is not so in the baseline's configuration."""
     for text, line in (
-        *_gpus(choice.segment, baseline),
-        *_sizes(choice.segment, baseline),
-        *_precision(choice.segment, baseline),
-        *_model(choice.segment, baseline),
-        *_samples(choice.segment.steps, timed, baseline),
-        *_target_tokens(timed, baseline),
+        *_check_gpus(choice.segment, baseline),
+        *_check_sizes(choice.segment, baseline),
+        *_check_precision(choice.segment, baseline),
+        *_check_model(choice.segment, baseline),
+        *_check_samples(choice.segment.steps, timed, baseline),
+        *_check_target_tokens(timed, baseline),
     ):
         yield Problem(Reason.WRONG_CONFIGURATION, text, line)
 
 
-def notes(timed: Timing, baseline: Baseline) -> Iterator[Note]:
+def list_notes(timed: Timing, baseline: Baseline) -> Iterator[Note]:
     """Yield that padding takes much of a batch whose shapes are those of the baseline."""
-    share = _target_share(timed.window, baseline)
-    if share < FULL and not any(_target_tokens(timed, baseline)):
+    share = _compute_target_share(timed.window, baseline)
+    if share < FULL and not any(_check_target_tokens(timed, baseline)):
         text = f"{share * 100:.0f} % of the tokens of a step are targets: the rest is padding, and takes as long"
         yield Note("padded", text, int(timed.window.line[0]))
 
 
-def profiled(choice: Choice) -> Statement | None:
+def find_profiler(choice: Choice) -> Statement | None:
     """Return where a profiler was switched on or off in the judged part of a log, None where it was not."""
     return next((one for one in choice.segment.stated if one.field == PROFILER), None)
 
 
-def _gpus(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, int]]:
+def _check_gpus(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, int]]:
     stated = [one for one in segment.stated if one.field == GPUS][-1:]
     for one in stated:
         if int(one.value) != baseline.key.gpus:
             yield f"the log states {one.value} GPUs, the baseline has {baseline.key.gpus}", one.line
 
 
-def _sizes(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, int]]:
+def _check_sizes(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, int]]:
     """Yield each size of model and batch of which the log states none that is the baseline's: parts of a model may have
     layers of their own."""
     configuration = baseline.configuration
@@ -107,15 +107,15 @@ def _sizes(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, int]]:
             yield f"{field} {stated[-1].value} in the log, {size} in the baseline", stated[-1].line
 
 
-def _precision(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, int]]:
+def _check_precision(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, int]]:
     """Yield another precision, where neither what is stated of the numbers nor a name in the log is the baseline's."""
-    expected = _family(baseline.key.dtype)
+    expected = _name_family(baseline.key.dtype)
     stated = [one for one in segment.stated if one.field == QUANTIZATION]
     if stated and not any(_fits(one.value, expected) for one in stated):
         value = stated[-1].value
-        what = f"is {value}" if value.startswith(NOT) else f"computes in {_precision_word(value)}"
+        what = f"is {value}" if value.startswith(NOT) else f"computes in {_name_precision(value)}"
         yield f"the run {what} by its log, the baseline is of {baseline.key.dtype}", stated[-1].line
-    named = [(_family(match["dtype"]), one) for one, match in _experiments(segment)]
+    named = [(_name_family(match["dtype"]), one) for one, match in _find_experiments(segment)]
     if named and expected not in {family for family, _ in named}:
         one = named[-1][1]
         yield f"the log calls the run {one.value}, the baseline is of {baseline.key.dtype}", one.line
@@ -125,26 +125,28 @@ def _fits(value: str, expected: str) -> bool:
     return value.removeprefix(NOT) != expected if value.startswith(NOT) else value == expected
 
 
-def _precision_word(value: str) -> str:
+def _name_precision(value: str) -> str:
     return "16 or 32 bits" if value == "none" else value
 
 
-def _family(dtype: str) -> str:
+def _name_family(dtype: str) -> str:
     """Return what a precision is one of: fp8, fp4, int8, int4, or none for floats of 16 and 32 bits."""
     return next((family for family in ("fp8", "fp4", "int8", "int4") if family in dtype.casefold()), "none")
 
 
-def _model(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, int]]:
+def _check_model(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, int]]:
     """Yield another model, or another size of it: of what states it the last counts, names must all say another one.
 
     A name that is of no known family, or of a family without a size, is that of something else.
     """
-    own = _named(f"{baseline.key.recipe}_{baseline.key.size}")
+    own = _parse_name(f"{baseline.key.recipe}_{baseline.key.size}")
     if not own.families or not own.size:
         return
-    paths = [(_named(one.value.rstrip("/").rpartition("/")[2]), one) for one in segment.stated if one.field == MODEL]
+    paths = [
+        (_parse_name(one.value.rstrip("/").rpartition("/")[2]), one) for one in segment.stated if one.field == MODEL
+    ]
     stated = [pair for pair in paths if pair[0].size and pair[0].families][-1:]
-    experiments = [(_named(match["model"]), one) for one, match in _experiments(segment)]
+    experiments = [(_parse_name(match["model"]), one) for one, match in _find_experiments(segment)]
     called = [pair for pair in experiments if pair[0].families]
     for pairs in (stated, called):
         if pairs and not any(_is_same(named, own) for named, _ in pairs):
@@ -152,12 +154,12 @@ def _model(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, int]]:
             yield f"the log names the model {name}, the baseline is of {baseline.key.recipe} {baseline.key.size}", line
 
 
-def _experiments(segment: Segment) -> Iterator[tuple[Statement, re.Match[str]]]:
+def _find_experiments(segment: Segment) -> Iterator[tuple[Statement, re.Match[str]]]:
     named = ((one, EXPERIMENT.match(one.value)) for one in segment.stated if one.field == NAMED)
     return ((one, match) for one, match in named if match)
 
 
-def _named(text: str) -> ModelName:
+def _parse_name(text: str) -> ModelName:
     size = SIZE.search(text)
     families = frozenset((word.casefold(), version.replace(".", "")) for word, version in FAMILY.findall(text))
     return ModelName(families, size[1].casefold() if size else "")
@@ -171,7 +173,7 @@ def _is_same(one: ModelName, other: ModelName) -> bool:
     )
 
 
-def _samples(steps: Steps, timed: Timing, baseline: Baseline) -> Iterator[tuple[str, int]]:
+def _check_samples(steps: Steps, timed: Timing, baseline: Baseline) -> Iterator[tuple[str, int]]:
     """Yield another number of samples in a step than the batch size, by how the samples of the run grow."""
     known = np.flatnonzero(np.isfinite(steps.consumed_samples))
     if len(known) < 2 or not len(timed.window):
@@ -185,35 +187,35 @@ def _samples(steps: Steps, timed: Timing, baseline: Baseline) -> Iterator[tuple[
         yield f"consumed samples grow by {median(grown):g} a step, the baseline's batch has {wanted}", line
 
 
-def _target_tokens(timed: Timing, baseline: Baseline) -> Iterator[tuple[str, int]]:
+def _check_target_tokens(timed: Timing, baseline: Baseline) -> Iterator[tuple[str, int]]:
     """Yield another number of target tokens than a batch has.
 
     Fewer are padding where they change from step to step and the shapes, by tokens/s x step time, are the batch's.
     """
-    window, share = timed.window, _target_share(timed.window, baseline)
+    window, share = timed.window, _compute_target_share(timed.window, baseline)
     if not (share > MORE or share < FULL):
         return
     tokens = window.target_tokens[np.isfinite(window.target_tokens)]
     if share < FULL and len(set(tokens.tolist())) > 1 and _shapes_agree(window, baseline):
         return
-    wanted = _tokens(baseline)
+    wanted = _count_tokens(baseline)
     text = (
         f"total_weights is {tokens.max():g} tokens a step, the baseline has {wanted}: another batch or sequence length"
     )
     yield text, int(window.line[0])
 
 
-def _target_share(window: Steps, baseline: Baseline) -> float:
+def _compute_target_share(window: Steps, baseline: Baseline) -> float:
     """Return the largest number of target tokens as a share of a step's tokens, NaN where the log has none."""
     tokens = window.target_tokens[np.isfinite(window.target_tokens)]
-    return float(tokens.max()) / _tokens(baseline) if len(tokens) else float("nan")
+    return float(tokens.max()) / _count_tokens(baseline) if len(tokens) else float("nan")
 
 
 def _shapes_agree(window: Steps, baseline: Baseline) -> bool:
     tokens = window.tokens_per_second_per_gpu * window.seconds * baseline.key.gpus
     known = tokens[np.isfinite(tokens)]
-    return len(known) > 0 and abs(median(known) / _tokens(baseline) - 1) <= SHAPES_AGREE
+    return len(known) > 0 and abs(median(known) / _count_tokens(baseline) - 1) <= SHAPES_AGREE
 
 
-def _tokens(baseline: Baseline) -> int:
+def _count_tokens(baseline: Baseline) -> int:
     return baseline.configuration.architecture.sequence_length * baseline.configuration.global_batch_size

@@ -12,7 +12,7 @@ import numpy as np
 
 from pytest_llmbench.core import throughput
 from pytest_llmbench.core.models import Baseline, Steps
-from pytest_llmbench.measure.window import in_window
+from pytest_llmbench.measure.window import mask_window
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Flags
@@ -40,25 +40,25 @@ class Timing:
     @property
     def sound(self) -> Steps:
         """The usable ones."""
-        return rows(self.steps, self.usable)
+        return select_rows(self.steps, self.usable)
 
     @property
     def window(self) -> Steps:
         """Those that count."""
-        return rows(self.steps, self.counted)
+        return select_rows(self.steps, self.counted)
 
 
-def timing(steps: Steps, baseline: Baseline) -> Timing:
+def compute_timing(steps: Steps, baseline: Baseline) -> Timing:
     """Return which times of a segment count in the baseline's window."""
-    complete, filled = _with_times_from_tokens(_as_planned(steps, baseline), baseline)
+    complete, filled = _with_times_from_tokens(_apply_plan(steps, baseline), baseline)
     possible = (complete.seconds >= possible_seconds(baseline)) & (complete.seconds < LONGEST_SECONDS)
     usable = possible & ~complete.asynchronous
     counted = np.zeros(len(steps), dtype=np.bool_)
-    counted[usable] = in_window(rows(complete, usable), baseline.window)
+    counted[usable] = mask_window(select_rows(complete, usable), baseline.window)
     return Timing(complete, filled, usable, counted)
 
 
-def rows(steps: Steps, which: Flags) -> Steps:
+def select_rows(steps: Steps, which: Flags) -> Steps:
     """Return the steps of a mask of shape (n,)."""
     if which.all():
         return steps
@@ -75,7 +75,7 @@ def possible_seconds(baseline: Baseline) -> float:
     return throughput.model_flops_utilization(baseline.configuration, 1.0, baseline.peak_tflops)
 
 
-def _as_planned(steps: Steps, baseline: Baseline) -> Steps:
+def _apply_plan(steps: Steps, baseline: Baseline) -> Steps:
     """Return the mean of a whole run as that of the recipe's number of steps, where its digits leave that choice.
 
     A log that prints the time of all steps and a rate of few digits says how many there were as roughly as that; the

@@ -58,38 +58,38 @@ class WindowValues(NamedTuple):
         return len(self.values) >= FEWEST_EQUAL and self.are_all(float(self.values[0]))
 
 
-def problems(run: Run, choice: Choice, timed: Timing, baseline: Baseline) -> Iterator[Problem]:
+def find_problems(run: Run, choice: Choice, timed: Timing, baseline: Baseline) -> Iterator[Problem]:
     """Yield why the window is none of training; nothing where the log prints no loss, gradient norm or rate."""
     window = timed.window
     if not len(window):
         return
-    found = [*_without_update(choice, window), *_without_loss(run, choice, window, baseline)]
+    found = [*_find_no_update(choice, window), *_find_bad_loss(run, choice, window, baseline)]
     yield from (Problem(Reason.DID_NOT_TRAIN, text, int(window.line[0])) for text in found)
 
 
-def notes(run: Run, choice: Choice, timed: Timing, baseline: Baseline) -> Iterator[Note]:
+def list_notes(run: Run, choice: Choice, timed: Timing, baseline: Baseline) -> Iterator[Note]:
     """Yield what looks like a run that did not train, and is none or cannot be told."""
     window = timed.window
     if not len(window):
         return
     line = int(window.line[0])
-    loss, norm = _losses(choice, window), _norms(window)
+    loss, norm = _select_losses(choice, window), _select_norms(window)
     if norm.are_all(0.0) and _states(choice, ENGINE):
         yield Note(
             "norm-unknown", "the gradient norm is printed as 0 in every step: DeepSpeed does not hand it on", line
         )
-    if loss.whole and not rewarded(run, choice, baseline) and (loss.are_all(0.0) or loss.stand_still):
+    if loss.whole and not is_rewarded(run, choice, baseline) and (loss.are_all(0.0) or loss.stand_still):
         text = f"the loss is {loss.values[0]:g} in every step of the window, in few digits: it does not show training"
         yield Note("loss-stands-still", text, line)
     elif not loss.whole and _is_of_another_stage(choice, window):
         yield Note("unverified-loss", "this rank prints no loss: it would not show that the run diverged", line)
-    skipped, every = _skipped(window)
+    skipped, every = _count_skipped(window)
     if skipped:
         text = f"{skipped} of {formatting.counted(every, 'step')} in the window were skipped: they moved no weight"
         yield Note("skipped-steps", text, line)
 
 
-def rewarded(run: Run, choice: Choice, baseline: Baseline) -> bool:
+def is_rewarded(run: Run, choice: Choice, baseline: Baseline) -> bool:
     """Whether a run learns from rewards or preferences, where a loss of 0 and below is an ordinary one."""
     if choice.segment.rewards or _states(choice, OBJECTIVE):
         return True
@@ -98,28 +98,28 @@ def rewarded(run: Run, choice: Choice, baseline: Baseline) -> bool:
     return any(REWARDED.search(name.casefold()) for name in names)
 
 
-def _without_update(choice: Choice, window: Steps) -> Iterator[str]:
+def _find_no_update(choice: Choice, window: Steps) -> Iterator[str]:
     """Yield why no step of the window moved the weights."""
-    if _norms(window).are_all(0.0) and not _states(choice, ENGINE):
+    if _select_norms(window).are_all(0.0) and not _states(choice, ENGINE):
         yield "the gradient norm is 0 in every step of the window: nothing was learned"
-    if _finite(window.learning_rate).are_all(0.0):
+    if _select_finite(window.learning_rate).are_all(0.0):
         yield "the learning rate is 0 in every step of the window: nothing was learned"
-    skipped, every = _skipped(window)
+    skipped, every = _count_skipped(window)
     if skipped > MOST_SKIPPED * every:
         yield f"{skipped} of {formatting.counted(every, 'step')} in the window were skipped: they moved no weight"
 
 
-def _without_loss(run: Run, choice: Choice, window: Steps, baseline: Baseline) -> Iterator[str]:
+def _find_bad_loss(run: Run, choice: Choice, window: Steps, baseline: Baseline) -> Iterator[str]:
     """Yield why the losses of the window are none of a language model that learns."""
-    loss = _losses(choice, window)
+    loss = _select_losses(choice, window)
     if not len(loss.values):
         return
-    if not rewarded(run, choice, baseline):
+    if not is_rewarded(run, choice, baseline):
         if (loss.values < 0).any():
             yield f"the loss is {loss.values.min():g}: a cross-entropy is never negative"
         elif _is_certain(loss, choice, window):
             yield f"the loss is {loss.values[0]:g} in every step of the window"
-    if text := _exploded(loss.values, baseline):
+    if text := _find_explosion(loss.values, baseline):
         yield text
 
 
@@ -128,10 +128,10 @@ def _is_certain(loss: WindowValues, choice: Choice, window: Steps) -> bool:
     if not (loss.are_all(0.0) or loss.stand_still):
         return False
     exact = loss.are_all(0.0) and choice.attempt.log.dialect in EXACT_ZERO
-    return exact or choice.segment.loss_digits >= ENOUGH_DIGITS or _norms(window).stand_still
+    return exact or choice.segment.loss_digits >= ENOUGH_DIGITS or _select_norms(window).stand_still
 
 
-def _exploded(loss: Floats, baseline: Baseline) -> str:
+def _find_explosion(loss: Floats, baseline: Baseline) -> str:
     """Return that the loss grows beyond that of a guess, empty where it does not."""
     if len(loss) < FEWEST_EQUAL or loss[0] <= 0:
         return ""
@@ -146,11 +146,11 @@ def _exploded(loss: Floats, baseline: Baseline) -> str:
     return ""
 
 
-def _losses(choice: Choice, window: Steps) -> WindowValues:
+def _select_losses(choice: Choice, window: Steps) -> WindowValues:
     """Return the losses of the window; none where the rank that prints has none."""
     if not choice.attempt.log.prints_loss or _is_of_another_stage(choice, window):
         return WindowValues(window.loss[:0], whole=False)
-    return _printed(window.loss, bool(window.has_loss.all()))
+    return _make_values(window.loss, bool(window.has_loss.all()))
 
 
 def _is_of_another_stage(choice: Choice, window: Steps) -> bool:
@@ -158,20 +158,20 @@ def _is_of_another_stage(choice: Choice, window: Steps) -> bool:
     return absent is not None and bool((window.loss == absent).all())
 
 
-def _norms(window: Steps) -> WindowValues:
-    return _printed(window.grad_norm, bool(window.has_grad_norm.all()))
+def _select_norms(window: Steps) -> WindowValues:
+    return _make_values(window.grad_norm, bool(window.has_grad_norm.all()))
 
 
-def _finite(values: Floats) -> WindowValues:
-    return _printed(values, bool(np.isfinite(values).all()))
+def _select_finite(values: Floats) -> WindowValues:
+    return _make_values(values, bool(np.isfinite(values).all()))
 
 
-def _printed(values: Floats, whole: bool) -> WindowValues:
+def _make_values(values: Floats, whole: bool) -> WindowValues:
     finite = values[np.isfinite(values)]
     return WindowValues(finite, whole and len(finite) == len(values) > 0)
 
 
-def _skipped(window: Steps) -> tuple[int, int]:
+def _count_skipped(window: Steps) -> tuple[int, int]:
     """Return how many steps of the window were skipped, and of how many that is known."""
     known = np.isfinite(window.skipped_steps)
     return int(window.skipped_steps[known].sum()), int(window.mean_of[known].sum())

@@ -14,24 +14,24 @@ SHOWN = 3
 """How many attempts that failed a note tells of; reports tell of all."""
 
 
-def tries(run: Run, choice: Choice | None, steps: int) -> tuple[Try, ...]:
+def list_tries(run: Run, choice: Choice | None, steps: int) -> tuple[Try, ...]:
     """Return the attempts in the order of the logs; `steps` are those of a complete run where the log says no total."""
     found: list[Try] = []
     before: Segment | None = None
     for attempt in run.attempts:
         parts = [segment for segment in attempt.log.segments if len(segment.steps)]
         if not parts:
-            found.append(_without_steps(len(found) + 1, attempt))
+            found.append(_make_empty_try(len(found) + 1, attempt))
             before = None
         for segment in parts:
             judged = choice is not None and segment is choice.segment
             over = before is not None and _starts_over(before, segment, steps)
-            found.append(_try(len(found) + 1, attempt, segment, steps, starts_over=over, judged=judged))
+            found.append(_make_try(len(found) + 1, attempt, segment, steps, starts_over=over, judged=judged))
             before = segment
     return tuple(found)
 
 
-def note(found: Sequence[Try]) -> Iterator[Note]:
+def note_tries(found: Sequence[Try]) -> Iterator[Note]:
     """Yield which of several attempts is judged, and which did not finish."""
     judged = next((one for one in found if one.judged), None)
     if len(found) < 2 or judged is None:
@@ -40,14 +40,14 @@ def note(found: Sequence[Try]) -> Iterator[Note]:
     told = "".join(f"; {text}" for text in filter(None, [formatting.listed(failed, SHOWN)]))
     files = list(dict.fromkeys(one.log for one in found))
     where = f"line {judged.line}" + (f" of file {files.index(judged.log) + 1}" if len(files) > 1 else "")
-    which = "last" if judged is found[-1] else ordinal(judged.number)
+    which = "last" if judged is found[-1] else name_ordinal(judged.number)
     several = "the log" if len(files) == 1 else f"{len(files)} files"
     runs = all(one.starts_over for one in found[1:])
     head = f"{len(found)} runs in {several}" if runs else f"restarted: {len(found)} attempts in {several}"
     yield Note("segments" if runs else "attempts", f"{head}; the {which}, from {where}, is judged{told}")
 
 
-def slowest(seconds: Sequence[float], statistic: str) -> Iterator[Note]:
+def note_slowest(seconds: Sequence[float], statistic: str) -> Iterator[Note]:
     """Yield that a slower attempt decides than the last one; nothing without the times of several."""
     if seconds:
         shown = formatting.listed([formatting.seconds(value) for value in seconds])
@@ -55,7 +55,7 @@ def slowest(seconds: Sequence[float], statistic: str) -> Iterator[Note]:
         yield Note("slowest-attempt", f"{text} is judged, for a fast one does not make good a slow one")
 
 
-def _try(number: int, attempt: Attempt, segment: Segment, steps: int, *, starts_over: bool, judged: bool) -> Try:
+def _make_try(number: int, attempt: Attempt, segment: Segment, steps: int, *, starts_over: bool, judged: bool) -> Try:
     finished, last = is_finished(segment, steps), int(segment.steps.index[-1])
     return Try(
         number=number,
@@ -64,18 +64,20 @@ def _try(number: int, attempt: Attempt, segment: Segment, steps: int, *, starts_
         first_step=int(begins(segment.steps)[0]),
         last_step=last,
         finished=finished,
-        ended="finished" if finished else f"stopped after step {last}{_cause(attempt, segment)}",
+        ended="finished" if finished else f"stopped after step {last}{_describe_cause(attempt, segment)}",
         starts_over=starts_over,
         judged=judged,
     )
 
 
-def _without_steps(number: int, attempt: Attempt) -> Try:
+def _make_empty_try(number: int, attempt: Attempt) -> Try:
     line = attempt.log.ending.line if attempt.log.ending and not attempt.log.ending.file else 0
-    return Try(number, attempt.files.log, line, None, None, finished=False, ended=f"no step{_cause(attempt, None)}")
+    return Try(
+        number, attempt.files.log, line, None, None, finished=False, ended=f"no step{_describe_cause(attempt, None)}"
+    )
 
 
-def _cause(attempt: Attempt, segment: Segment | None) -> str:
+def _describe_cause(attempt: Attempt, segment: Segment | None) -> str:
     """Return why an attempt ended, in brackets; what a log says of its end is about the last part of it."""
     ending, parts = attempt.log.ending, attempt.log.segments
     if ending is None or (segment is not None and segment is not parts[-1]):
@@ -88,6 +90,6 @@ def _starts_over(before: Segment, segment: Segment, steps: int) -> bool:
     return is_finished(before, steps) and int(begins(segment.steps)[0]) <= int(before.steps.index[-1])
 
 
-def ordinal(number: int) -> str:
+def name_ordinal(number: int) -> str:
     """Return `first` to `tenth`, then `11th`."""
     return ORDINALS[number - 1] if number <= len(ORDINALS) else formatting.ordinal(number)

@@ -14,7 +14,7 @@ UNKNOWN_STEPS = sys.maxsize
 """The number of steps of a recipe that nobody knows: only the log's own total, or its end, says that a run finished."""
 
 
-def stand_in(run: Run, window: Window) -> Baseline:
+def make_stand_in(run: Run, window: Window) -> Baseline:
     """Return a baseline that expects nothing of a run but that its window is whole; zeros are numbers nobody knows.
 
     Only what is wrong with the run may be asked of it: no metric follows from it.

@@ -45,7 +45,7 @@ def choose_segment(attempts: Sequence[Attempt], window: Window, steps: int) -> C
         return Choice(*choices[0], others=0) if choices else None
     unprofiled = [one for one in choices if not is_profiled(one[2])]
     untraced = [one for one in unprofiled if not is_traced(one[0], one[1])]
-    whole = [one for one in untraced if is_finished(one[2], steps) and not missing_steps(one[2].steps, window)]
+    whole = [one for one in untraced if is_finished(one[2], steps) and not find_missing_steps(one[2].steps, window)]
     chosen = whole[-1] if whole else (unprofiled or choices)[-1]
     after = untraced[untraced.index(chosen) + 1 :] if whole else []
     if any(begins(segment.steps)[0] <= window.last for _, _, segment in after):
@@ -81,18 +81,18 @@ def begins(steps: Steps) -> Integers:
     return first
 
 
-def missing_steps(steps: Steps, window: Window) -> tuple[int, ...]:
+def find_missing_steps(steps: Steps, window: Window) -> tuple[int, ...]:
     """Return the step numbers of the window that no time wholly inside it covers."""
-    return uncovered(steps, in_window(steps, window), window)
+    return find_uncovered(steps, mask_window(steps, window), window)
 
 
-def uncovered(steps: Steps, which: Flags, window: Window) -> tuple[int, ...]:
+def find_uncovered(steps: Steps, which: Flags, window: Window) -> tuple[int, ...]:
     """Return the step numbers of the window that the times of these rows, a mask of shape (n,), do not cover."""
-    covered, wanted = covered_steps(steps, which, window), range(window.first, window.last + 1)
+    covered, wanted = find_covered_steps(steps, which, window), range(window.first, window.last + 1)
     return () if len(covered) == len(wanted) else tuple(step for step in wanted if step not in covered)
 
 
-def covered_steps(steps: Steps, which: Flags, window: Window) -> frozenset[int]:
+def find_covered_steps(steps: Steps, which: Flags, window: Window) -> frozenset[int]:
     """Return the step numbers of the window that the times of these rows, a mask of shape (n,), cover."""
     if (steps.mean_of == 1).all():
         return frozenset(steps.index[which & is_inside(steps, window)].tolist())
@@ -110,7 +110,7 @@ def is_inside(steps: Steps, window: Window) -> Flags:
     return inside
 
 
-def in_window(steps: Steps, window: Window) -> Flags:
+def mask_window(steps: Steps, window: Window) -> Flags:
     """Return a mask of shape (n,): the times that count, those inside the window.
 
     One whose steps are all in a later one that counts is left out, or they would count twice: the mean of steps 1 and 2
@@ -132,11 +132,11 @@ def fits(steps: Steps, window: Window) -> bool:
     return first <= window.first and window.last <= last and bool(is_inside(steps, window).any())
 
 
-def last_half(steps: Steps) -> Window:
+def choose_last_half(steps: Steps) -> Window:
     """Return the window of the last half of the printed times: the first ones are those of a warm-up."""
     return Window(int(begins(steps)[len(steps) // 2]), int(steps.index[-1]))
 
 
-def statistic(values: Floats, name: str, mean_of: Sequence[int] = ()) -> float:
+def compute_statistic(values: Floats, name: str, mean_of: Sequence[int] = ()) -> float:
     """Return the mean, or the 20 % trimmed mean, of values of shape (n,), n > 0, weighted by the steps in each."""
     return mean(values, mean_of) if name == "mean" else trimmed_mean(values, mean_of)

@@ -12,9 +12,9 @@ from pathlib import Path
 from pytest_llmbench.core.errors import SettingsError, did_you_mean
 from pytest_llmbench.core.models import Acknowledgement, Key
 from pytest_llmbench.core.tolerance import parse_fraction
-from pytest_llmbench.core.yamlfile.schema import Converted, Entry, Fields, Items, Number, Report, Text
+from pytest_llmbench.core.yamlfile.schema import ConvertedScalar, Fields, Items, Number, Report, Text, YamlMapping
 from pytest_llmbench.judge.acknowledged import LARGEST
-from pytest_llmbench.pipeline.catalog import Catalogue
+from pytest_llmbench.pipeline.catalog import Catalog
 
 LONGEST = timedelta(days=366)
 """Nothing is accepted for longer than a year from now: whoever still wants it says so again."""
@@ -39,16 +39,16 @@ def _slower(text: str) -> float:
         raise ValueError(f"{error}; {INSTEAD}") from None
 
 
-_PERCENT = Converted(partial(parse_fraction, expected="a percentage such as 6%"))
+_PERCENT = ConvertedScalar(partial(parse_fraction, expected="a percentage such as 6%"))
 _ENTRY = Fields(
     {
         "configuration": Text("an id or a pattern such as grok1*"),
-        "since": Converted(_day),
-        "expires": Converted(_day),
+        "since": ConvertedScalar(_day),
+        "expires": ConvertedScalar(_day),
         "reason": Text("the reason, in words"),
         "by": Text("a name"),
     },
-    {"slower": Converted(_slower), "faster": _PERCENT},
+    {"slower": ConvertedScalar(_slower), "faster": _PERCENT},
 )
 _FILE = Fields({"schema": Number(1, 1, whole=True), "acknowledged": Items(_ENTRY, least=0)})
 
@@ -60,9 +60,9 @@ def read_acknowledged(path: Path, keys: Sequence[Key], today: date) -> tuple[Ack
     not, a change that is accepted twice, and an expiry more than a year from `today`.
     """
     from pytest_llmbench.core.yamlfile.document import read_document
-    from pytest_llmbench.core.yamlfile.read import read_entry
+    from pytest_llmbench.core.yamlfile.schema import read_entry
 
-    def check(entry: Entry, report: Report) -> None:
+    def check(entry: YamlMapping, report: Report) -> None:
         for position, one in enumerate(entry["acknowledged"]):
             _check(one, keys, today, report)
             _check_once(one, entry["acknowledged"][:position], keys, report)
@@ -72,14 +72,14 @@ def read_acknowledged(path: Path, keys: Sequence[Key], today: date) -> tuple[Ack
     return tuple(_acknowledgement(one, path) for one in entry["acknowledged"])
 
 
-def with_acknowledged(catalogue: Catalogue, path: Path | None, today: date) -> Catalogue:
-    """Return the catalogue with what was acknowledged for its configurations; as it is without a file."""
+def with_acknowledged(catalog: Catalog, path: Path | None, today: date) -> Catalog:
+    """Return the catalog with what was acknowledged for its configurations; as it is without a file."""
     if path is None:
-        return catalogue
-    return replace(catalogue, acknowledged=read_acknowledged(path, list(catalogue.baselines), today))
+        return catalog
+    return replace(catalog, acknowledged=read_acknowledged(path, list(catalog.baselines), today))
 
 
-def _check(one: Entry, keys: Sequence[Key], today: date, report: Report) -> None:
+def _check(one: YamlMapping, keys: Sequence[Key], today: date, report: Report) -> None:
     pattern = one["configuration"]
     if not any(fnmatchcase(key.id, pattern) for key in keys):
         near = did_you_mean(pattern, [key.id for key in keys])
@@ -93,7 +93,7 @@ def _check(one: Entry, keys: Sequence[Key], today: date, report: Report) -> None
         report(one.lines["expires"], f"found {one['expires']}, expected at most a year from now, {latest}")
 
 
-def _check_once(one: Entry, others: Sequence[Entry], keys: Sequence[Key], report: Report) -> None:
+def _check_once(one: YamlMapping, others: Sequence[YamlMapping], keys: Sequence[Key], report: Report) -> None:
     """Report a change that is accepted twice: the level would move twice."""
     for other in others:
         both = [key.id for key in keys if all(fnmatchcase(key.id, entry["configuration"]) for entry in (one, other))]
@@ -103,12 +103,12 @@ def _check_once(one: Entry, others: Sequence[Entry], keys: Sequence[Key], report
             return
 
 
-def _fraction(one: Entry) -> float:
+def _fraction(one: YamlMapping) -> float:
     slower = one.get("slower")
     return float(-one["faster"] if slower is None else slower)
 
 
-def _acknowledgement(one: Entry, path: Path) -> Acknowledgement:
+def _acknowledgement(one: YamlMapping, path: Path) -> Acknowledgement:
     return Acknowledgement(
         configuration=one["configuration"],
         fraction=_fraction(one),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pytest_llmbench.core.formatting import printable
 
 if TYPE_CHECKING:
-    from pytest_llmbench.launch.runner import Runner
+    from pytest_llmbench.launch.slurm.runner import Runner
 
 SECONDS = 5
 """Git answers at once, or its folder hangs."""

@@ -12,12 +12,12 @@ from pytest_llmbench.core.accepted_values import DRIFT_BUDGET
 from pytest_llmbench.core.errors import SettingsError, did_you_mean
 from pytest_llmbench.core.models import (
     Acknowledgement,
-    Asked,
     Baseline,
     Configuration,
     Key,
     Recipe,
     RegexDialect,
+    RequiredRuns,
     TimedBy,
     Tolerance,
 )
@@ -31,13 +31,13 @@ PLAUSIBLE = 0.15
 
 
 @dataclass(frozen=True, slots=True)
-class Catalogue:
+class Catalog:
     """What was read, for each configuration the baselines that decide (never an empty tuple), and accepted changes."""
 
     recipes: tuple[Recipe, ...]
     baselines: Mapping[Key, tuple[Baseline, ...]]
     acknowledged: tuple[Acknowledgement, ...] = ()
-    asked: Mapping[Key, Asked] = field(default_factory=dict)
+    required_runs: Mapping[Key, RequiredRuns] = field(default_factory=dict)
 
     @property
     def definitions(self) -> tuple[RegexDialect, ...]:
@@ -57,21 +57,20 @@ class Catalogue:
         return text + (f", {recorded} recorded here" if recorded else "")
 
 
-def load(settings: Settings) -> Catalogue:
+def load(settings: Settings) -> Catalog:
     """Read the shipped baselines and the user's; raises BaselineError, or SettingsError for an option they rule out."""
-    from pytest_llmbench.baseline.locate import shipped_baselines
-    from pytest_llmbench.baseline.read import read_recipes
+    from pytest_llmbench.baseline.read import find_shipped_baselines, read_recipes
 
-    recipes = read_recipes([shipped_baselines(), *settings.baselines])
+    recipes = read_recipes([find_shipped_baselines(), *settings.baselines])
     chosen = _chosen(recipes, settings.against)
     if settings.timed == TimedBy.DOCUMENT:
         chosen = {key: tuple(map(as_documented, baselines)) for key, baselines in chosen.items()}
-    catalogue = Catalogue(recipes, chosen)
-    _check(settings, catalogue)
-    return replace(catalogue, asked=_asked(settings, recipes)) if settings.suites else catalogue
+    catalog = Catalog(recipes, chosen)
+    _check(settings, catalog)
+    return replace(catalog, required_runs=_read_required_runs(settings, recipes)) if settings.suites else catalog
 
 
-def _asked(settings: Settings, recipes: Sequence[Recipe]) -> dict[Key, Asked]:
+def _read_required_runs(settings: Settings, recipes: Sequence[Recipe]) -> dict[Key, RequiredRuns]:
     from pytest_llmbench.pipeline.requirements import read_suite
 
     read = [read_suite(path, recipes, settings) for path in settings.suites]
@@ -101,7 +100,7 @@ def drift_budget_of(settings: Settings, baseline: Baseline) -> float:
     return settings.drift_budget or baseline.drift_budget or DRIFT_BUDGET
 
 
-def is_any_improvement(key: Key, settings: Settings, catalogue: Catalogue) -> bool:
+def is_any_improvement(key: Key, settings: Settings, catalog: Catalog) -> bool:
     """Whether a run of this configuration may be faster than its baseline by any amount.
 
     So it is where somebody said so, against another release (they differ by up to 24 %), and on this machine, of which
@@ -111,13 +110,13 @@ def is_any_improvement(key: Key, settings: Settings, catalogue: Catalogue) -> bo
         return True
     if settings.launch is not None and settings.launch.launcher == "local":
         return True
-    kinds = (dict(recipe.launch).get("kind") for recipe in catalogue.recipes if recipe.name == key.recipe)
+    kinds = (dict(recipe.launch).get("kind") for recipe in catalog.recipes if recipe.name == key.recipe)
     return "local" in kinds
 
 
-def relatives_of(key: Key, catalogue: Catalogue) -> tuple[tuple[str, float], ...]:
+def relatives_of(key: Key, catalog: Catalog) -> tuple[tuple[str, float], ...]:
     """Return the ids and step times of the other configurations of a model, in any release, size and precision."""
-    others = (of_key[0] for other, of_key in catalogue.baselines.items() if other.recipe == key.recipe and other != key)
+    others = (of_key[0] for other, of_key in catalog.baselines.items() if other.recipe == key.recipe and other != key)
     return tuple((one.key.id, one.step_seconds) for one in others if one.step_seconds > 0)
 
 
@@ -150,9 +149,9 @@ def _of_kind(baselines: Sequence[Baseline], kind: str) -> tuple[Baseline, ...]:
     )
 
 
-def _check(settings: Settings, catalogue: Catalogue) -> None:
+def _check(settings: Settings, catalog: Catalog) -> None:
     """Refuse options that no baseline can satisfy: a typo must not select nothing."""
-    keys = list(catalogue.baselines)
+    keys = list(catalog.baselines)
     releases = sorted({key.release for key in keys})
     for flag, value, valid in (
         ("--llmb-release", settings.release, releases),
@@ -162,7 +161,7 @@ def _check(settings: Settings, catalogue: Catalogue) -> None:
         if value and value not in valid:
             known = f"{', '.join(valid)}{did_you_mean(value, valid)}"
             raise SettingsError(f"{stated(settings.origins, flag, value)}: no baseline has it; known: {known}")
-    recorded = any(recipe.kind == "recorded" for recipe in catalogue.recipes)
+    recorded = any(recipe.kind == "recorded" for recipe in catalog.recipes)
     if settings.against in ("recorded", "both") and not recorded and settings.record is None:
         what = stated(settings.origins, "--llmb-against", settings.against)
         raise SettingsError(f"{what}: no recorded baseline was read; give their folder with --llmb-baselines")

@@ -29,13 +29,13 @@ from pytest_llmbench.core.models import (
 )
 from pytest_llmbench.core.option_origins import Origin, Written, origin_of
 from pytest_llmbench.core.options import destination
-from pytest_llmbench.pipeline.catalog import Catalogue, drift_budget_of
+from pytest_llmbench.pipeline.catalog import Catalog, drift_budget_of
 from pytest_llmbench.pipeline.settings import ASSUMED_CV, CERTIFIED, DEFAULT_TOLERANCE, Settings
 from pytest_llmbench.report.cautions import findings
 from pytest_llmbench.report.terminal import worst
 
 if TYPE_CHECKING:
-    from pytest_llmbench.pipeline.results import Batch, Result
+    from pytest_llmbench.pipeline.results import ConfigurationResult, SessionResults
 
 FAR = 0.05
 """A recorded baseline that is slower than the published one by more lets pass what the default tolerance would not."""
@@ -49,9 +49,9 @@ class JudgedSession:
 
     described: Sequence[dict[str, Any]]
     """The outcome dictionaries of its items."""
-    batch: Batch
+    results: SessionResults
     settings: Settings
-    catalogue: Catalogue
+    catalog: Catalog
     today: date
     noticed: Sequence[Caution] = ()
     unjudged: Sequence[str] = ()
@@ -63,9 +63,9 @@ class Judged:
     """The judgements that decided, and their settings."""
 
     settings: Settings
-    catalogue: Catalogue
+    catalog: Catalog
     judgements: Sequence[Judgement]
-    strays: int
+    unmatched: int
 
     def origin(self, flag: str) -> Origin:
         """Return where the value of an option was written."""
@@ -79,7 +79,7 @@ class Judged:
     def recorded(self) -> list[Baseline]:
         """The recorded baselines that decided, as they stand in their files."""
         kept = (one.baseline for one in self.judgements if one.baseline.kind == "recorded")
-        of_key = [(self.catalogue.baselines.get(one.key, ()), one) for one in kept]
+        of_key = [(self.catalog.baselines.get(one.key, ()), one) for one in kept]
         return [next((one for one in there if one.kind == "recorded"), moved) for there, moved in of_key]
 
 
@@ -91,9 +91,9 @@ def find_cautions(session: JudgedSession) -> Iterator[Caution]:
     yield from session.noticed
     if session.settings.record is not None:  # nothing is judged
         return
-    results = session.batch.results
+    results = session.results.configurations
     selected = [results[one["id"]] for one in outcomes if one["kind"] == "configuration" and one["id"] in results]
-    judged = Judged(session.settings, session.catalogue, list(_judgements(selected)), len(session.batch.strays))
+    judged = Judged(session.settings, session.catalog, list(_judgements(selected)), len(session.results.unmatched))
     if judged.judgements:
         yield from _of_tolerance(judged)
         yield from _of_acknowledgements(judged, session)
@@ -102,7 +102,7 @@ def find_cautions(session: JudgedSession) -> Iterator[Caution]:
     yield from _of_outcomes(outcomes, session)
 
 
-def _judgements(results: Sequence[Result]) -> Iterator[Judgement]:
+def _judgements(results: Sequence[ConfigurationResult]) -> Iterator[Judgement]:
     """Yield the judgements that rest on a run, those against further baselines too."""
     for result in results:
         yield from (one for one in (result.judgement, *result.others) if one.verdict in JUDGED)
@@ -141,7 +141,7 @@ def _of_acknowledgements(judged: Judged, session: JudgedSession) -> Iterator[Cau
     """Yield how many accepted changes moved the level of a run, and the largest level."""
     from pytest_llmbench.judge.acknowledged import LARGEST
 
-    levels = {one.baseline.key: _in_force(one, judged.catalogue, session) for one in judged.judgements}
+    levels = {one.baseline.key: _in_force(one, judged.catalog, session) for one in judged.judgements}
     entries = {one.place for entries in levels.values() for one in entries}
     if not entries:
         return
@@ -151,12 +151,12 @@ def _of_acknowledgements(judged: Judged, session: JudgedSession) -> Iterator[Cau
     yield Caution(CautionCode.ACKNOWLEDGED, text)
 
 
-def _in_force(judgement: Judgement, catalogue: Catalogue, session: JudgedSession) -> list[Acknowledgement]:
-    from pytest_llmbench.judge.acknowledged import covering
+def _in_force(judgement: Judgement, catalog: Catalog, session: JudgedSession) -> list[Acknowledgement]:
+    from pytest_llmbench.judge.acknowledged import select_covering
 
     if not any(note.code == "acknowledged" for note in judgement.notes):
         return []
-    of_key = covering(judgement.baseline.key, catalogue.acknowledged)
+    of_key = select_covering(judgement.baseline.key, catalog.acknowledged)
     return [one for one in of_key if one.since <= session.today <= one.expires]
 
 
@@ -193,7 +193,11 @@ def _texts(settings: Settings, judged: Judged) -> dict[CautionCode, str]:
     release, since, window = settings.baseline_release, settings.since, settings.repeat_window
     passes = settings.improvement == "pass" and judged.is_given("--llmb-improvement")  # the default is not so lenient
     varies = settings.assumed_cv != ASSUMED_CV
-    listed = f"unmatched runs fail nothing, {judged.strays} of them" if judged.strays else "unmatched runs fail nothing"
+    listed = (
+        f"unmatched runs fail nothing, {judged.unmatched} of them"
+        if judged.unmatched
+        else "unmatched runs fail nothing"
+    )
     return {
         CautionCode.UNMATCHED: listed if settings.unmatched == "list" else "",
         CautionCode.INCONCLUSIVE: "INCONCLUSIVE is skipped" if settings.inconclusive == "skip" else "",
@@ -217,7 +221,7 @@ def _untyped(judged: Judged, texts: dict[CautionCode, str]) -> dict[CautionCode,
 
 
 def _ignores_recorded(judged: Judged) -> bool:
-    there = any(recipe.kind == "recorded" for recipe in judged.catalogue.recipes)
+    there = any(recipe.kind == "recorded" for recipe in judged.catalog.recipes)
     return there and not judged.settings.certify and judged.settings.against == "published"
 
 

@@ -13,13 +13,13 @@ from pytest_llmbench.core.models import Baseline, Case, Check, Evidence, Key, Me
 from pytest_llmbench.ingest.duplicates import mark_past_copies
 from pytest_llmbench.pipeline.catalog import (
     PLAUSIBLE,
-    Catalogue,
+    Catalog,
     drift_budget_of,
     is_any_improvement,
     relatives_of,
     tolerance_of,
 )
-from pytest_llmbench.pipeline.find_runs import Ingested, ingest
+from pytest_llmbench.pipeline.find_runs import IngestedRuns, ingest
 from pytest_llmbench.pipeline.fleet import (
     comparisons,
     efficiencies,
@@ -30,11 +30,11 @@ from pytest_llmbench.pipeline.fleet import (
     with_warnings,
 )
 from pytest_llmbench.pipeline.outcomes import result_of
-from pytest_llmbench.pipeline.requirements import with_asked
-from pytest_llmbench.pipeline.results import Batch, Judged
+from pytest_llmbench.pipeline.requirements import apply_requirements
+from pytest_llmbench.pipeline.results import Judged, SessionResults
 from pytest_llmbench.pipeline.settings import Settings
 from pytest_llmbench.pipeline.trends import trend_checks, unneeded, with_changes
-from pytest_llmbench.pipeline.unmatched import strays
+from pytest_llmbench.pipeline.unmatched import find_unmatched
 
 if TYPE_CHECKING:
     from pytest_llmbench.ingest.reading.reader import ReadCounts
@@ -52,64 +52,64 @@ NO_PAST: Past = {}
 
 def gather(
     settings: Settings,
-    catalogue: Catalogue,
+    catalog: Catalog,
     now: datetime,
     tell: Callable[[ReadCounts], None] | None = None,
     past: Past = NO_PAST,
-) -> Batch:
+) -> SessionResults:
     """Discover, read and judge everything under the given paths; `tell` is called with how far reading is.
 
     The `past` only tells the noise.
     """
     with without_collector():
-        return judge_found(ingest(settings, catalogue, now, tell), settings, catalogue, now, past)
+        return judge_found(ingest(settings, catalog, now, tell), settings, catalog, now, past)
 
 
 def judge_found(
-    found: Ingested, settings: Settings, catalogue: Catalogue, now: datetime, past: Past = NO_PAST
-) -> Batch:
+    found: IngestedRuns, settings: Settings, catalog: Catalog, now: datetime, past: Past = NO_PAST
+) -> SessionResults:
     """Measure and judge runs that were read; those before `settings.since` only tell the noise."""
     runs = mark_past_copies(found.runs, past)
     current = [run for run in runs if not _is_before(run, settings)]
-    measured = measure_runs(runs, catalogue, now)
-    judged = judge_measured(measured, settings, catalogue, now, past)
-    judged, checks = together(with_asked(judged, catalogue.asked), settings, catalogue, now)
-    return Batch(
-        results={name: result for name, (result, _) in judged.items()},
-        strays=(*strays(current, settings, now), *found.unreadable),
+    measured = measure_runs(runs, catalog, now)
+    judged = judge_measured(measured, settings, catalog, now, past)
+    judged, checks = add_fleet_findings(apply_requirements(judged, catalog.required_runs), settings, catalog, now)
+    return SessionResults(
+        configurations={name: result for name, (result, _) in judged.items()},
+        unmatched=(*find_unmatched(current, settings, now), *found.unreadable),
         runs_found=len(found.runs),
         runs_before_since=len(found.runs) - len(current),
         ignored=found.ignored,
         measurements={key: _current(measurements[0], settings) for key, measurements in measured.items()},
         checks=checks,
-        required=frozenset(catalogue.asked),
-        remarks=tuple(unneeded(judged, catalogue.acknowledged)) if settings.record is None else (),
+        required=frozenset(catalog.required_runs),
+        remarks=tuple(unneeded(judged, catalog.acknowledged)) if settings.record is None else (),
     )
 
 
-def together(
-    judged: Judged, settings: Settings, catalogue: Catalogue, now: datetime
+def add_fleet_findings(
+    judged: Judged, settings: Settings, catalog: Catalog, now: datetime
 ) -> tuple[Judged, tuple[Check, ...]]:
     """Return the results with what only all of them, and their nights, show; and the items that are about that."""
     older = older_nights(judged)
     shift = shared_shift(judged, older)
     accepts = settings.record is None and not settings.certify  # neither a recording nor a certificate does
-    acknowledged = catalogue.acknowledged if accepts else ()
+    acknowledged = catalog.acknowledged if accepts else ()
     shown = with_changes(with_warnings(with_shift(judged, shift)), older, acknowledged, now)
-    return shown, tuple(_checks(shown, shift, settings, catalogue))
+    return shown, tuple(_checks(shown, shift, settings, catalog))
 
 
-def _checks(judged: Judged, shift: SharedShift | None, settings: Settings, catalogue: Catalogue) -> Iterator[Check]:
-    for check in _all_checks(judged, shift, settings, catalogue):
+def _checks(judged: Judged, shift: SharedShift | None, settings: Settings, catalog: Catalog) -> Iterator[Check]:
+    for check in _all_checks(judged, shift, settings, catalog):
         yield dataclasses.replace(check, timed=settings.timed)
 
 
-def _all_checks(judged: Judged, shift: SharedShift | None, settings: Settings, catalogue: Catalogue) -> Iterator[Check]:
+def _all_checks(judged: Judged, shift: SharedShift | None, settings: Settings, catalog: Catalog) -> Iterator[Check]:
     from pytest_llmbench.pipeline.selftest import selftests
 
     if settings.record is None:
-        yield from comparisons(judged, shift, catalogue.configurations, settings)
-        yield from trend_checks(judged, settings, catalogue.acknowledged)
+        yield from comparisons(judged, shift, catalog.configurations, settings)
+        yield from trend_checks(judged, settings, catalog.acknowledged)
     if settings.selftest:
         yield from selftests(judged, settings)
 
@@ -122,7 +122,7 @@ def _current(measurements: Sequence[Measurement], settings: Settings) -> tuple[M
     return tuple(one for one in measurements if not _is_before(one.run, settings))
 
 
-def measure_runs(runs: Sequence[Run], catalogue: Catalogue, now: datetime) -> Measured:
+def measure_runs(runs: Sequence[Run], catalog: Catalog, now: datetime) -> Measured:
     """Return what runs, newest first, measured against the baselines of their configurations."""
     from pytest_llmbench.measure.measurement import measure
 
@@ -132,59 +132,59 @@ def measure_runs(runs: Sequence[Run], catalogue: Catalogue, now: datetime) -> Me
             by_key[run.identity.key].append(run)
     measured = {
         key: tuple(tuple(measure(run, baseline, now) for run in by_key[key]) for baseline in baselines)
-        for key, baselines in catalogue.baselines.items()
+        for key, baselines in catalog.baselines.items()
     }
-    return _with_scaling(measured, catalogue)
+    return _with_scaling(measured, catalog)
 
 
-def _with_scaling(measured: Measured, catalogue: Catalogue) -> Measured:
+def _with_scaling(measured: Measured, catalog: Catalog) -> Measured:
     """Add the weak-scaling efficiency to the newest valid run of each member of a family."""
     newest = {key: next((one for one in of_key[0] if one.valid), None) for key, of_key in measured.items()}
     valid = {key: one for key, one in newest.items() if one is not None}
     scaled = dict(measured)
-    for key, efficiency in efficiencies(valid, catalogue.configurations):
+    for key, efficiency in efficiencies(valid, catalog.configurations):
         first = tuple(with_metric(one, efficiency) if one is newest[key] else one for one in measured[key][0])
         scaled[key] = (first, *measured[key][1:])
     return scaled
 
 
 def judge_measured(
-    measured: Measured, settings: Settings, catalogue: Catalogue, now: datetime, past: Past = NO_PAST
+    measured: Measured, settings: Settings, catalog: Catalog, now: datetime, past: Past = NO_PAST
 ) -> Judged:
     """Return by item id the verdict, with what those against each of its baselines were reached from."""
     return {
         case.id: (result_of(case, chosen, settings), chosen)
-        for key, of_key in evidence_of(measured, settings, catalogue, now, past).items()
+        for key, of_key in evidence_of(measured, settings, catalog, now, past).items()
         for case, unmoved in _cases(key, of_key, settings.runs)
-        for chosen in (at_acknowledged_level(unmoved, settings, catalogue),)
+        for chosen in (at_acknowledged_level(unmoved, settings, catalog),)
     }
 
 
-def at_acknowledged_level(of_key: Sequence[Evidence], settings: Settings, catalogue: Catalogue) -> tuple[Evidence, ...]:
+def at_acknowledged_level(of_key: Sequence[Evidence], settings: Settings, catalog: Catalog) -> tuple[Evidence, ...]:
     """Return the evidence against each baseline, at the level that was acknowledged; a recording acknowledges none."""
-    from pytest_llmbench.judge.acknowledged import moved
+    from pytest_llmbench.judge.acknowledged import apply_acknowledgements
 
-    known = catalogue.acknowledged if settings.record is None else ()
-    return tuple(moved(one, known, certify=settings.certify) for one in of_key)
+    known = catalog.acknowledged if settings.record is None else ()
+    return tuple(apply_acknowledgements(one, known, certify=settings.certify) for one in of_key)
 
 
 def evidence_of(
-    measured: Measured, settings: Settings, catalogue: Catalogue, now: datetime, past: Past = NO_PAST
+    measured: Measured, settings: Settings, catalog: Catalog, now: datetime, past: Past = NO_PAST
 ) -> dict[Key, tuple[Evidence, ...]]:
     """Return for each key the evidence against each of its baselines; what is known of the noise uses all of them."""
-    from pytest_llmbench.judge.prior import prior
+    from pytest_llmbench.judge.prior import estimate_prior
 
     evidence = {}
     for key, of_key in measured.items():
         found, recalled = _with_past(of_key, past.get(key, ()))
-        pairs = zip(catalogue.baselines[key], found, strict=True)
+        pairs = zip(catalog.baselines[key], found, strict=True)
         evidence[key] = tuple(_against(baseline, one, recalled, settings, now) for baseline, one in pairs)
-        if any(found) and not is_any_improvement(key, settings, catalogue):
-            relatives = relatives_of(key, catalogue)
+        if any(found) and not is_any_improvement(key, settings, catalog):
+            relatives = relatives_of(key, catalog)
             evidence[key] = tuple(
                 dataclasses.replace(one, plausible=PLAUSIBLE, relatives=relatives) for one in evidence[key]
             )
-    known = prior((of_key[0] for of_key in evidence.values()), settings.assumed_cv)
+    known = estimate_prior((of_key[0] for of_key in evidence.values()), settings.assumed_cv)
     return {key: tuple(dataclasses.replace(one, prior=known) for one in of_key) for key, of_key in evidence.items()}
 
 
@@ -197,14 +197,14 @@ def _against(
 ) -> Evidence:
     """Return what is known of a configuration against a baseline, but for what others say of the noise."""
     from pytest_llmbench.judge.nights import Recalled
-    from pytest_llmbench.judge.noise import assumed
+    from pytest_llmbench.judge.noise import assume_noise
 
     return Evidence(
         baseline=baseline,
         measurements=_current(measurements, settings),
         tolerance=tolerance_of(settings, baseline),
         now=now,
-        prior=assumed(settings.assumed_cv),
+        prior=assume_noise(settings.assumed_cv),
         max_age=settings.max_age,
         history=tuple(one for one in measurements if _is_before(one.run, settings)),
         repeat_window=settings.repeat_window,

@@ -24,7 +24,7 @@ from pytest_llmbench.core.models import (
     ParsedLog,
     Reason,
     Run,
-    Stray,
+    UnmatchedRun,
 )
 from pytest_llmbench.ingest.duplicates import (
     FILE_TIME,
@@ -35,7 +35,7 @@ from pytest_llmbench.ingest.duplicates import (
     mark_copies,
 )
 from pytest_llmbench.ingest.ordering import drop_future_datings, drop_superseded, order_runs
-from pytest_llmbench.pipeline.catalog import Catalogue
+from pytest_llmbench.pipeline.catalog import Catalog
 from pytest_llmbench.pipeline.settings import Settings
 
 if TYPE_CHECKING:
@@ -47,17 +47,17 @@ UNREADABLE = "unreadable"
 
 
 @dataclass(frozen=True, slots=True)
-class Ingested:
+class IngestedRuns:
     """The runs under the given paths, newest first, what could not be read, and what is no run, with the reason."""
 
     runs: tuple[Run, ...]
-    unreadable: tuple[Stray, ...]
+    unreadable: tuple[UnmatchedRun, ...]
     ignored: tuple[str, ...]
 
 
 def ingest(
-    settings: Settings, catalogue: Catalogue, now: datetime, tell: Callable[[ReadCounts], None] | None = None
-) -> Ingested:
+    settings: Settings, catalog: Catalog, now: datetime, tell: Callable[[ReadCounts], None] | None = None
+) -> IngestedRuns:
     """Find, read and identify everything under the given paths; copies of one run count once.
 
     `tell` is called with how far reading is, whenever something was read.
@@ -70,23 +70,23 @@ def ingest(
 
     stores = Stores()
     discovery = find_runs(settings.logs, stores)
-    cache = LogCache(settings.cache, settings.logs, catalogue.definitions) if settings.cache else None
-    reading = Reading(stores, discovery.runs, catalogue.definitions, cache=cache, tell=tell)
+    cache = LogCache(settings.cache, settings.logs, catalog.definitions) if settings.cache else None
+    reading = Reading(stores, discovery.runs, catalog.definitions, cache=cache, tell=tell)
     find = cache_matches()
     ignored = [f"{path.name}: {why}" for path, why in discovery.ignored if path.name != "nsys_profile"]
     runs, lone = [], []
     for found in discovery.runs:
         attempts = tuple(Attempt(files, _parsed(files, reading)) for files in found.attempts)
-        if _is_run(found, attempts) or _is_unread(found, attempts, catalogue):
-            runs.append(_read_as_known(_identified(found, attempts, settings, catalogue, now, find=find), catalogue))
+        if _is_run(found, attempts) or _is_unread(found, attempts, catalog):
+            runs.append(_read_as_known(_identified(found, attempts, settings, catalog, now, find=find), catalog))
         else:
             lone.append((found, attempts))
     filled = {run.found.folder for run in runs}
     for found, attempts in lone:
         if found.folder not in filled and _is_died(found):  # the only log of a launch, whatever it is called
-            runs.append(_read_as_known(_identified(found, attempts, settings, catalogue, now, find=find), catalogue))
+            runs.append(_read_as_known(_identified(found, attempts, settings, catalog, now, find=find), catalog))
         else:
-            why = _unread(attempts, catalogue)
+            why = _unread(attempts, catalog)
             ignored.append(f"{found.id}: no training step in it, and not the name of a launched job{why}")
     own, attached = drop_attached(runs)
     once, copies = drop_copies(order_runs(own, now))
@@ -94,23 +94,23 @@ def ingest(
     kept, repeated = mark_copies(kept)
     ignored += superseded
     ignored += [f"{copy.id}: a copy of {original.id}" for copy, original in (*attached, *copies, *repeated)]
-    unreadable = (_unreadable(path, why, settings, catalogue) for path, why in discovery.unreadable)
-    return Ingested(tuple(kept), tuple(unreadable), tuple(ignored))
+    unreadable = (_unreadable(path, why, settings, catalog) for path, why in discovery.unreadable)
+    return IngestedRuns(tuple(kept), tuple(unreadable), tuple(ignored))
 
 
-def _unreadable(path: Path, why: str, settings: Settings, catalogue: Catalogue) -> Stray:
+def _unreadable(path: Path, why: str, settings: Settings, catalog: Catalog) -> UnmatchedRun:
     """Return what could not be read, with the configurations that its names leave open: all where they say nothing."""
     from pytest_llmbench.ingest.discover.folders import read_path_hints
     from pytest_llmbench.ingest.discover.identify import identify
 
     found = FoundRun(path.name, path.parent, (), read_path_hints(path.parts))
-    identity = identify(found, (), catalogue.recipes, release=settings.release, gpu=settings.gpu)
+    identity = identify(found, (), catalog.recipes, release=settings.release, gpu=settings.gpu)
     about = (identity.key,) if identity.key else identity.may_be
-    return Stray(f"unreadable-{path.name}", Reason.UNREADABLE, why, path, about=about)
+    return UnmatchedRun(f"unreadable-{path.name}", Reason.UNREADABLE, why, path, about=about)
 
 
 def ingest_job(
-    places: Sequence[Path], job_id: str, key: Key, catalogue: Catalogue, now: datetime, *, since: datetime | None = None
+    places: Sequence[Path], job_id: str, key: Key, catalog: Catalog, now: datetime, *, since: datetime | None = None
 ) -> Run | None:
     """Return the run that one job left under these files and folders, None where there is no log of that job id.
 
@@ -120,11 +120,10 @@ def ingest_job(
     not tell, its launch does: it is a run of `key` unless something in it says otherwise.
     """
     from pytest_llmbench.ingest.discover.find import find_runs
-    from pytest_llmbench.ingest.discover.match import match_baselines
     from pytest_llmbench.ingest.reading.reader import Reading
     from pytest_llmbench.ingest.sources.stores import Stores
 
-    reading = Reading(Stores(), (), catalogue.definitions)
+    reading = Reading(Stores(), (), catalog.definitions)
     settings = Settings(release=key.release, gpu=key.gpu)
     best: Run | None = None
     for place in (place for place in places if place.exists()):
@@ -133,11 +132,11 @@ def ingest_job(
             if found.job_id != job_id or not found.attempts or earlier:
                 continue
             attempts = tuple(Attempt(files, _parsed(files, reading)) for files in found.attempts)
-            run = _identified(found, attempts, settings, catalogue, now, find=match_baselines)
+            run = _identified(found, attempts, settings, catalog, now, find=match_baselines)
             best = run if best is None or count_steps(run) > count_steps(best) else best
         if best is not None and count_steps(best):
             break
-    return _read_as_known(_known_as(best, key), catalogue) if best is not None else None
+    return _read_as_known(_known_as(best, key), catalog) if best is not None else None
 
 
 def _known_as(run: Run, key: Key) -> Run:
@@ -147,11 +146,11 @@ def _known_as(run: Run, key: Key) -> Run:
     return dataclasses.replace(run, identity=Identity(key, "it was launched as such")) if untold and fits else run
 
 
-def _read_as_known(run: Run, catalogue: Catalogue) -> Run:
+def _read_as_known(run: Run, catalog: Catalog) -> Run:
     """Return a run with its logs as the dialect of its configuration reads them."""
     if run.identity.key is None or not any(one.log.readings for one in run.attempts):
         return run
-    dialects = [baseline.dialect for baseline in catalogue.baselines[run.identity.key]]
+    dialects = [baseline.dialect for baseline in catalog.baselines[run.identity.key]]
     attempts = (dataclasses.replace(one, log=one.log.read_as(*dialects)) for one in run.attempts)
     return dataclasses.replace(run, attempts=tuple(attempts))
 
@@ -187,17 +186,17 @@ def _is_died(found: FoundRun) -> bool:
     return found.started is not None and {"recipe", "size"} <= {hint.field for hint in found.hints}
 
 
-def _is_unread(found: FoundRun, attempts: Sequence[Attempt], catalogue: Catalogue) -> bool:
+def _is_unread(found: FoundRun, attempts: Sequence[Attempt], catalog: Catalog) -> bool:
     """Whether files are called as a workload whose baseline file says how to read them, and hold lines to be read."""
     named = {hint.value.casefold() for hint in found.hints if hint.field == "recipe"}
-    called = [one for one in catalogue.recipes if named & {name.casefold() for name in (one.name, *one.names)}]
+    called = [one for one in catalog.recipes if named & {name.casefold() for name in (one.name, *one.names)}]
     dialects = {recipe.dialect for recipe in called}
     return any(one.count and one.dialect in dialects for attempt in attempts for one in attempt.log.unread)
 
 
-def _unread(attempts: Sequence[Attempt], catalogue: Catalogue) -> str:
+def _unread(attempts: Sequence[Attempt], catalog: Catalog) -> str:
     """Return why the only dialect that files define, or those whose text stands in a log, find no step in it."""
-    told = [one for attempt in attempts for one in attempt.log.unread if one.count or len(catalogue.definitions) == 1]
+    told = [one for attempt in attempts for one in attempt.log.unread if one.count or len(catalog.definitions) == 1]
     return "".join(f"; {formatting.unread(one)}" for one in told[:1])
 
 
@@ -205,7 +204,7 @@ def _identified(
     found: FoundRun,
     attempts: tuple[Attempt, ...],
     settings: Settings,
-    catalogue: Catalogue,
+    catalog: Catalog,
     now: datetime,
     *,
     find: Matching,
@@ -223,7 +222,7 @@ def _identified(
     identity = identify(
         found,
         logs,
-        catalogue.recipes,
+        catalog.recipes,
         release=settings.release,
         gpu=settings.gpu,
         baseline_release=settings.baseline_release,

@@ -21,11 +21,11 @@ from pytest_llmbench.core.models import (
     Status,
     Verdict,
 )
-from pytest_llmbench.pipeline.results import Judged, Result, deciding
+from pytest_llmbench.pipeline.results import ConfigurationResult, Judged, deciding
 from pytest_llmbench.pipeline.settings import Settings
 
 if TYPE_CHECKING:
-    from pytest_llmbench.judge.comparison import Comparison, Row
+    from pytest_llmbench.judge.comparison import ComparisonRow, ConfigurationComparison
     from pytest_llmbench.judge.nights import EarlierNights
     from pytest_llmbench.judge.shift import SharedShift
 
@@ -40,15 +40,15 @@ def comparisons(
 
     They only report unless `settings.scaling` is "fail".
     """
-    from pytest_llmbench.judge.scaling import speed_ups, weak_scaling
-    from pytest_llmbench.measure.scaling import families, pairs
+    from pytest_llmbench.judge.scaling import compare_speed_ups, compare_weak_scaling
+    from pytest_llmbench.measure.scaling import find_pairs, group_families
 
     if shift is not None:
         yield _shift_check(shift, settings.scaling)
     judgements = {key: (result.judgement, *result.others) for key, (result, _) in newest_of(judged).items()}
     found = [
-        *weak_scaling(families(configurations), judgements),
-        *speed_ups(pairs(configurations), judgements),
+        *compare_weak_scaling(group_families(configurations), judgements),
+        *compare_speed_ups(find_pairs(configurations), judgements),
     ]
     for comparison in found:
         if comparison.verdict is not Verdict.MISSING:
@@ -70,7 +70,7 @@ def _shift_check(shift: SharedShift, scaling: str) -> Check:
     )
 
 
-def _comparison_check(comparison: Comparison, scaling: str) -> Check:
+def _comparison_check(comparison: ConfigurationComparison, scaling: str) -> Check:
     failed = scaling == "fail" and comparison.verdict is Verdict.REGRESSION
     return Check(
         kind=comparison.kind,
@@ -86,11 +86,11 @@ def _comparison_check(comparison: Comparison, scaling: str) -> Check:
     )
 
 
-def _compared(row: Row) -> Compared:
+def _compared(row: ComparisonRow) -> Compared:
     return Compared(row.key, row.reference, row.baseline, row.measured, row.documented, row.verdict)
 
 
-def _row(row: Row) -> str:
+def _row(row: ComparisonRow) -> str:
     name = f"{row.key.dtype} on {row.key.gpus} GPUs"
     low, high = (formatting.difference(1 + part) for part in (row.low, row.high))
     interval = f"{formatting.difference(1 + row.difference)} ({low} to {high})"
@@ -99,10 +99,10 @@ def _row(row: Row) -> str:
 
 def shared_shift(judged: Judged, older: Older) -> SharedShift | None:
     """Return the shift that most configurations share since their last runs, or against their baselines."""
-    from pytest_llmbench.judge.shift import night, shared_shift
+    from pytest_llmbench.judge.shift import find_shared_shift, measure_shift
 
-    told = [night(result.judgement, older[key]) for key, (result, _) in newest_of(judged).items()]
-    return shared_shift([one for one in told if one is not None])
+    told = [measure_shift(result.judgement, older[key]) for key, (result, _) in newest_of(judged).items()]
+    return find_shared_shift([one for one in told if one is not None])
 
 
 def with_shift(judged: Judged, shift: SharedShift | None) -> Judged:
@@ -116,16 +116,16 @@ def with_shift(judged: Judged, shift: SharedShift | None) -> Judged:
     }
 
 
-def _named(result: Result, shift: SharedShift) -> Result:
+def _named(result: ConfigurationResult, shift: SharedShift) -> ConfigurationResult:
     judgement = result.judgement
     if judgement.verdict is not Verdict.REGRESSION:
         return result
     return replace(result, judgement=replace(judgement, text=f"{judgement.text}; {shift.text}"))
 
 
-def newest_of(judged: Judged) -> dict[Key, tuple[Result, Evidence]]:
+def newest_of(judged: Judged) -> dict[Key, tuple[ConfigurationResult, Evidence]]:
     """Return for each key the result of its newest run, and what its deciding verdict was reached from."""
-    newest: dict[Key, tuple[Result, Evidence]] = {}
+    newest: dict[Key, tuple[ConfigurationResult, Evidence]] = {}
     for result, evidence in judged.values():
         newest.setdefault(result.case.key, (result, deciding(result, evidence)))
     return newest
@@ -138,18 +138,20 @@ def judged_runs(judgement: Judgement) -> tuple[Measurement, ...]:
 
 def older_nights(judged: Judged) -> Older:
     """Return for each key its nights before tonight, oldest first: all of them where nothing was judged."""
-    from pytest_llmbench.judge.nights import history
+    from pytest_llmbench.judge.nights import previous_daily_runs
 
     newest = newest_of(judged)
-    return {key: history(judged_runs(result.judgement), evidence) for key, (result, evidence) in newest.items()}
+    return {
+        key: previous_daily_runs(judged_runs(result.judgement), evidence) for key, (result, evidence) in newest.items()
+    }
 
 
 def with_warnings(judged: Judged) -> Judged:
     """Return the results, with a note in each that is not red though slower than its baseline beyond chance."""
-    from pytest_llmbench.judge.shift import LEVEL, slower_than_baseline
+    from pytest_llmbench.judge.shift import LEVEL, adjust_p_values
 
     newest = {result.case.id: result.judgement.estimate for result, _ in newest_of(judged).values()}
-    adjusted = slower_than_baseline({name: one.p_slower for name, one in newest.items() if one is not None})
+    adjusted = adjust_p_values({name: one.p_slower for name, one in newest.items() if one is not None})
     return {
         name: (_warned(result, adjusted[name], len(adjusted)), evidence)
         if adjusted.get(name, 1.0) < LEVEL
@@ -158,7 +160,7 @@ def with_warnings(judged: Judged) -> Judged:
     }
 
 
-def _warned(result: Result, probability: float, of: int) -> Result:
+def _warned(result: ConfigurationResult, probability: float, of: int) -> ConfigurationResult:
     judgement = result.judgement
     if judgement.verdict is not Verdict.PASS or judgement.measurement is None:
         return result
@@ -174,13 +176,13 @@ def efficiencies(
     newest: Mapping[Key, Measurement], configurations: Sequence[Configuration]
 ) -> Iterator[tuple[Key, Metric]]:
     """Yield the weak-scaling efficiency of each measured member of a family of which the smallest size was measured."""
-    from pytest_llmbench.measure.metrics import metric
-    from pytest_llmbench.measure.scaling import families, weak_scaling_efficiency
+    from pytest_llmbench.measure.metrics import make_metric
+    from pytest_llmbench.measure.scaling import compute_efficiency, group_families
 
     seconds = {key: one.statistic_seconds for key, one in newest.items() if one.statistic_seconds}
-    for family in families(configurations):
-        for key, efficiency in weak_scaling_efficiency([member.key for member in family], seconds).items():
-            yield key, metric("weak_scaling_efficiency", efficiency)
+    for family in group_families(configurations):
+        for key, efficiency in compute_efficiency([member.key for member in family], seconds).items():
+            yield key, make_metric("weak_scaling_efficiency", efficiency)
 
 
 def with_metric(measurement: Measurement, added: Metric) -> Measurement:
@@ -188,7 +190,7 @@ def with_metric(measurement: Measurement, added: Metric) -> Measurement:
     return replace(measurement, metrics=(*measurement.metrics, added))
 
 
-def with_efficiencies(judged: Judged, configurations: Sequence[Configuration]) -> dict[str, Result]:
+def with_efficiencies(judged: Judged, configurations: Sequence[Configuration]) -> dict[str, ConfigurationResult]:
     """Return the results of runs that were judged one by one, with the efficiencies that only all of them tell.
 
     Last of all, since the evidence holds the measurements without it. As for runs on disk, those are compared that are

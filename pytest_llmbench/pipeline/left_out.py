@@ -9,9 +9,9 @@ from itertools import chain
 from typing import Any
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import Caution, CautionCode, Check, Stray
+from pytest_llmbench.core.models import Caution, CautionCode, Check, UnmatchedRun
 from pytest_llmbench.pipeline.outcomes import red_results
-from pytest_llmbench.pipeline.results import Batch
+from pytest_llmbench.pipeline.results import SessionResults
 from pytest_llmbench.pipeline.settings import Settings
 
 Subject = tuple[str, str]
@@ -44,15 +44,15 @@ def selection_from(plain: Mapping[str, Any]) -> Selection:
     return Selection(**plain)
 
 
-def subjects_seen(batch: Batch, settings: Settings, failing: Collection[Stray]) -> dict[Subject, str]:
+def subjects_seen(results: SessionResults, settings: Settings, failing: Collection[UnmatchedRun]) -> dict[Subject, str]:
     """Return everything of which something was found, whether it was selected or not: what is red with its verdict and
     id, all else with an empty text. A recording has nothing red."""
-    found = (result for result in batch.results.values() if result.judgement.measurement is not None)
+    found = (result for result in results.configurations.values() if result.judgement.measurement is not None)
     seen = {(TEST, result.case.id): "" for result in found}
-    seen |= {_subject(check): f"{check.kind} {check.id}" if check.failed else "" for check in batch.checks}
+    seen |= {_subject(check): f"{check.kind} {check.id}" if check.failed else "" for check in results.checks}
     if settings.record is not None:
         return seen
-    red = {result.case.id: str(result.judgement.verdict) for result in red_results(batch, settings)}
+    red = {result.case.id: str(result.judgement.verdict) for result in red_results(results, settings)}
     seen |= {(TEST, identifier): f"{verdict} {identifier}" for identifier, verdict in red.items()}
     return seen | {("test_unmatched_run", stray.id): f"{stray.reason.upper()} {stray.id}" for stray in failing}
 
@@ -85,13 +85,15 @@ def tell_left_out(
             yield Caution(code, formatting.printable(f"{what}: {formatting.counted(len(labels), 'item')}, {named}"))
 
 
-def tell_newer(batch: Batch, selection: Selection, untold: Iterable[Stray]) -> Iterator[Caution]:
+def tell_newer(results: SessionResults, selection: Selection, untold: Iterable[UnmatchedRun]) -> Iterator[Caution]:
     """Yield the runs that have no item, and that may be newer runs of what is selected."""
     names = (name for test, name in chain.from_iterable(selection.kept.values()) if test == TEST)
-    measured = {batch.results[name].case.key: batch.results[name].judgement.measurement for name in names}
+    measured = {
+        results.configurations[name].case.key: results.configurations[name].judgement.measurement for name in names
+    }
     judged = {key: measurement.run.started if measurement else None for key, measurement in measured.items()}
 
-    def may_be_newer(stray: Stray) -> bool:
+    def may_be_newer(stray: UnmatchedRun) -> bool:
         return any(key in judged and _is_newer(stray, judged[key]) for key in stray.about)
 
     newer = [f"{stray.reason.upper()} {stray.id}" for stray in untold if may_be_newer(stray)]
@@ -100,5 +102,5 @@ def tell_newer(batch: Batch, selection: Selection, untold: Iterable[Stray]) -> I
         yield Caution(CautionCode.NEWER_RUN, formatting.printable(text))
 
 
-def _is_newer(stray: Stray, judged: datetime | None) -> bool:
+def _is_newer(stray: UnmatchedRun, judged: datetime | None) -> bool:
     return stray.started is None or judged is None or stray.started > judged

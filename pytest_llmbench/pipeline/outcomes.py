@@ -6,57 +6,72 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import JUDGED, Case, Evidence, Judgement, Key, Outcome, Reason, Status, Stray, Verdict
+from pytest_llmbench.core.models import (
+    JUDGED,
+    Case,
+    Evidence,
+    Judgement,
+    Key,
+    Outcome,
+    Reason,
+    Status,
+    UnmatchedRun,
+    Verdict,
+)
 from pytest_llmbench.pipeline.catalog import is_required
-from pytest_llmbench.pipeline.results import Batch, Result
+from pytest_llmbench.pipeline.results import ConfigurationResult, SessionResults
 from pytest_llmbench.pipeline.settings import Settings
-from pytest_llmbench.pipeline.unmatched import briefly, unshadowed
+from pytest_llmbench.pipeline.unmatched import briefly, invalidate_if_newer_unmatched
 
 
-def settle(batch: Batch, selected: Collection[str], settings: Settings) -> tuple[Outcome, ...]:
+def decide_outcomes(results: SessionResults, selected: Collection[str], settings: Settings) -> tuple[Outcome, ...]:
     """Return what becomes of each selected item id; if none of them has a valid run, none of them is green."""
-    found = [batch.results[identifier] for identifier in selected]
+    found = [results.configurations[identifier] for identifier in selected]
     judged = _judged(found)
-    chosen = [unshadowed(result, batch.strays, settings) for result in found]
+    chosen = [invalidate_if_newer_unmatched(result, results.unmatched, settings) for result in found]
     done = judged or any(result.done for result in found)
-    nothing = "" if done else _nothing_judged(batch, len(chosen), settings)
+    nothing = "" if done else _nothing_judged(results, len(chosen), settings)
     outcomes = []
     for result in chosen:
-        status = Status.FAILED if nothing else _status(result, judged, batch, settings)
+        status = Status.FAILED if nothing else _status(result, judged, results, settings)
         outcome = Outcome(result.case, status, result.judgement, result.others, nothing)
         outcomes.append(replace(outcome, jobs=result.jobs, nodes=result.nodes))
     return tuple(outcomes)
 
 
-def red_results(batch: Batch, settings: Settings) -> Iterator[Result]:
+def red_results(results: SessionResults, settings: Settings) -> Iterator[ConfigurationResult]:
     """Yield the results that are red by themselves, whether their items are selected or not."""
-    judged = _judged(batch.results.values())
-    for result in batch.results.values():
-        shown = unshadowed(result, batch.strays, settings)
-        if _status(shown, judged, batch, settings) is Status.FAILED:
+    judged = _judged(results.configurations.values())
+    for result in results.configurations.values():
+        shown = invalidate_if_newer_unmatched(result, results.unmatched, settings)
+        if _status(shown, judged, results, settings) is Status.FAILED:
             yield shown
 
 
-def _judged(results: Iterable[Result]) -> set[Key]:
+def _judged(results: Iterable[ConfigurationResult]) -> set[Key]:
     return {result.case.key for result in results if result.judgement.verdict in JUDGED}
 
 
-def _status(result: Result, judged: Collection[Key], batch: Batch, settings: Settings) -> Status:
+def _status(
+    result: ConfigurationResult, judged: Collection[Key], results: SessionResults, settings: Settings
+) -> Status:
     """Return what becomes of an item, where `judged` are the configurations of which there is a verdict."""
     key = result.case.key
     in_doubt = key not in judged or result.judgement.verdict is Verdict.INCONCLUSIVE
-    required = (key in batch.required or is_required(key, settings.require)) and in_doubt
-    return status_of(result.judgement, required=required, settings=settings)
+    required = (key in results.required or is_required(key, settings.require)) and in_doubt
+    return item_status(result.judgement, required=required, settings=settings)
 
 
-def result_of(case: Case, evidence: Sequence[Evidence], settings: Settings) -> Result:
+def result_of(case: Case, evidence: Sequence[Evidence], settings: Settings) -> ConfigurationResult:
     """Return the verdict on a case, the worst of those against each of its baselines."""
-    from pytest_llmbench.judge.consequence import worst
+    from pytest_llmbench.judge.consequence import pick_worst
 
     def status(judgement: Judgement) -> Status:
-        return status_of(judgement, required=False, settings=settings)
+        return item_status(judgement, required=False, settings=settings)
 
-    return Result(case, *worst([decided(one, settings, alone=bool(case.run_id)) for one in evidence], status))
+    return ConfigurationResult(
+        case, *pick_worst([decided(one, settings, alone=bool(case.run_id)) for one in evidence], status)
+    )
 
 
 def decided(evidence: Evidence, settings: Settings, *, alone: bool) -> Judgement:
@@ -83,34 +98,34 @@ def _uncertified(judgement: Judgement, settings: Settings) -> str:
     return lost[0] if lost else ""
 
 
-def status_of(judgement: Judgement, *, required: bool, settings: Settings) -> Status:
+def item_status(judgement: Judgement, *, required: bool, settings: Settings) -> Status:
     """Return what becomes of an item under these settings."""
-    from pytest_llmbench.judge.consequence import consequence
+    from pytest_llmbench.judge.consequence import decide_status
 
-    return consequence(
+    return decide_status(
         judgement, required=required, inconclusive=settings.inconclusive, improvement=settings.improvement
     )
 
 
-def _nothing_judged(batch: Batch, selected: int, settings: Settings) -> str:
+def _nothing_judged(results: SessionResults, selected: int, settings: Settings) -> str:
     """Say why nothing is green: which runs were found, and what would match them."""
     told = f"nothing was judged: no valid run of the {formatting.counted(selected, 'selected configuration')}."
     if settings.launch is not None:
         return told
-    if batch.runs_found and batch.runs_found == batch.runs_before_since:
-        return f"{told} All of the {formatting.counted(batch.runs_found, 'run')} started before --llmb-since."
-    if not batch.runs_found:
-        others = f", only {formatting.counted(len(batch.ignored), 'other file')}" if batch.ignored else ""
+    if results.runs_found and results.runs_found == results.runs_before_since:
+        return f"{told} All of the {formatting.counted(results.runs_found, 'run')} started before --llmb-since."
+    if not results.runs_found:
+        others = f", only {formatting.counted(len(results.ignored), 'other file')}" if results.ignored else ""
         return f"{told} There is no log (.out or .log) with a training step under the given paths{others}."
-    return f"{told} {formatting.counted(batch.runs_found, 'run')} found: {_found(batch)}."
+    return f"{told} {formatting.counted(results.runs_found, 'run')} found: {_found(results)}."
 
 
-def _found(batch: Batch) -> str:
+def _found(results: SessionResults) -> str:
     """Return the runs with what keeps each from being judged, those of which the same is to be said together."""
     ids: dict[str, list[str]] = {}
-    for stray in batch.strays:
+    for stray in results.unmatched:
         ids.setdefault(f"{'; '.join(briefly(stray.text))}{_near(stray)}", []).append(stray.id)
-    for one in (result.judgement for result in batch.results.values()):
+    for one in (result.judgement for result in results.configurations.values()):
         if one.measurement:
             ids.setdefault(f"{one.baseline.key.id}: {one.verdict}", []).append(one.measurement.run.id)
     shown = [f"{formatting.listed(named)} ({why})" for why, named in list(ids.items())[:5]]
@@ -118,7 +133,7 @@ def _found(batch: Batch) -> str:
     return ", ".join(shown) + (f" and {rest} more" if rest else "")
 
 
-def _near(stray: Stray) -> str:
+def _near(stray: UnmatchedRun) -> str:
     """Return the nearest configuration, and the option that would match the run."""
     option = next((part for part in stray.text.split("; ")[1:] if "--llmb-" in part), "")
     near = f"nearest {stray.nearest[0].id}" if stray.nearest else ""

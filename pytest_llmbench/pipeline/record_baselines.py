@@ -32,10 +32,10 @@ from pytest_llmbench.core.tolerance import TIME, slot
 from pytest_llmbench.ingest.sources import local
 from pytest_llmbench.ingest.sources.compressed import Stream
 from pytest_llmbench.pipeline.catalog import drift_budget_of
-from pytest_llmbench.pipeline.results import Batch, Result
+from pytest_llmbench.pipeline.results import ConfigurationResult, SessionResults
 from pytest_llmbench.pipeline.settings import Settings
 from pytest_llmbench.pipeline.trends import FAILS
-from pytest_llmbench.pipeline.unmatched import unshadowed
+from pytest_llmbench.pipeline.unmatched import invalidate_if_newer_unmatched
 
 LARGEST_SPREAD = 0.1
 """Runs further apart than this, or than what the baseline's file tolerates if that is more, are not of one state."""
@@ -67,7 +67,7 @@ Refusal = tuple[Verdict, Reason, str]
 
 
 def record(
-    batch: Batch,
+    results: SessionResults,
     selected: Collection[str],
     settings: Settings,
     now: datetime,
@@ -85,9 +85,12 @@ def record(
     """
     if settings.record is None:
         raise ValueError("settings.record is not set")
-    chosen = [unshadowed(batch.results[identifier], batch.strays, settings) for identifier in selected]
+    chosen = [
+        invalidate_if_newer_unmatched(results.configurations[identifier], results.unmatched, settings)
+        for identifier in selected
+    ]
     sound = [result for result in chosen if not _is_invalid(result)]
-    valid = {result.case.key: _recordable(batch, chosen, result.case.key, settings, now) for result in sound}
+    valid = {result.case.key: _recordable(results, chosen, result.case.key, settings, now) for result in sound}
     changes = {result.case.key: result.judgement.changes for result in sound if result.judgement.changes}
     levels = {key: _levels(runs, changes.get(key, ()), settings) for key, runs in valid.items() if runs}
     refused = {key: why for key, of in levels.items() if (why := _refused(valid[key], of, settings))}
@@ -131,13 +134,13 @@ def _written(
     measured: Recorded, directory: Path, settings: Settings, recipes: Collection[Recipe]
 ) -> tuple[Recorded, dict[Key, Refusal], Written]:
     """Return what was recorded, why the rest may not be, and the files with what they replaced."""
-    from pytest_llmbench.baseline.write import alone, recorded_before, write_recorded
+    from pytest_llmbench.baseline.write import find_recorded, lock_folder, write_recorded
 
     if not measured:
         return {}, {}, ()
-    with alone(directory):
+    with lock_folder(directory):
         known = [baseline for recipe in recipes for baseline in recipe.baselines]
-        before = recorded_before(directory, measured, known)
+        before = find_recorded(directory, measured, known)
         recorded, refused = _accepted(measured, before, settings)
         return recorded, refused, write_recorded(directory, list(recorded.values()), recipes)
 
@@ -169,7 +172,7 @@ def _not_recorded(judgement: Judgement, refusal: Refusal | None) -> Judgement:
     return replace(judgement, verdict=verdict, reason=reason, text=text)
 
 
-def _is_invalid(result: Result) -> bool:
+def _is_invalid(result: ConfigurationResult) -> bool:
     """Whether the newest run is; without a baseline to compare it with it may be as good as any."""
     judgement = result.judgement
     return judgement.verdict is Verdict.INVALID and judgement.reason is not Reason.NO_BASELINE
@@ -197,18 +200,18 @@ def _levels(runs: Sequence[Measurement], changes: Sequence[Change], settings: Se
 
     Their mean would hide a regression of as much as lies between it and the better level.
     """
-    from pytest_llmbench.judge.recordable import expected_noise, find_levels
+    from pytest_llmbench.judge.recordable import expect_noise, find_run_levels
 
     trimmed = _trimmed(runs)
     steps = [one for one in changes if one.kind == "step" and abs(one.difference) >= FAILS and _parts(one, runs)]
     if steps:
         day, change = steps[-1].started.date(), formatting.difference(1 + steps[-1].difference)
         return CHANGED.format(change, day, day, _range(trimmed), ACCEPT)
-    noise = expected_noise(runs, settings.assumed_cv * _largest_spread(runs) / LARGEST_SPREAD)
+    noise = expect_noise(runs, settings.assumed_cv * _largest_spread(runs) / LARGEST_SPREAD)
     begun = [(run.started, seconds) for run, seconds in zip(runs, trimmed, strict=True) if run.started is not None]
     in_time = [seconds for _, seconds in sorted(begun)]
     ordered = len(begun) == len(runs)
-    found = find_levels(in_time if ordered else trimmed, noise, ordered=ordered)
+    found = find_run_levels(in_time if ordered else trimmed, noise, ordered=ordered)
     if found is None:
         return ""
     fast, slow = formatting.seconds(found.fast_seconds), formatting.seconds(found.slow_seconds)
@@ -235,11 +238,11 @@ def _parts(change: Change, runs: Sequence[Measurement]) -> bool:
 
 
 def _recordable(
-    batch: Batch, chosen: Sequence[Result], key: Key, settings: Settings, now: datetime
+    results: SessionResults, chosen: Sequence[ConfigurationResult], key: Key, settings: Settings, now: datetime
 ) -> list[Measurement]:
     """Return the valid runs of a configuration that were selected and are not too old; of a launch what it launched."""
     selected = {result.case.run_id for result in chosen if result.case.key == key}
-    found = batch.measurements.get(key, ())
+    found = results.measurements.get(key, ())
     youngest = settings.max_age
     return [
         one

@@ -21,9 +21,9 @@ from pathlib import Path
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import SettingsError, did_you_mean
-from pytest_llmbench.core.models import Asked, Evidence, Key, Note, Reason, Recipe, Verdict
-from pytest_llmbench.core.yamlfile.schema import Entry, Fields, Flag, Items, Names, Number, Report, Text
-from pytest_llmbench.pipeline.results import Judged, Result
+from pytest_llmbench.core.models import Evidence, Key, Note, Reason, Recipe, RequiredRuns, Verdict
+from pytest_llmbench.core.yamlfile.schema import Fields, Flag, Items, Names, Number, Report, Text, YamlMapping
+from pytest_llmbench.pipeline.results import ConfigurationResult, Judged
 from pytest_llmbench.pipeline.settings import Settings
 
 SCALE, REPEATS = 512, 3
@@ -41,7 +41,7 @@ _FILE = Fields(
 )
 
 
-def read_suite(path: Path, recipes: Sequence[Recipe], settings: Settings) -> dict[Key, Asked]:
+def read_suite(path: Path, recipes: Sequence[Recipe], settings: Settings) -> dict[Key, RequiredRuns]:
     """Return what a suite file asks for on the GPU type of `settings`, which may be left out where it names only one.
 
     Of several releases that document a configuration it is the newest, unless `settings` name one. Raises SettingsError
@@ -49,24 +49,24 @@ def read_suite(path: Path, recipes: Sequence[Recipe], settings: Settings) -> dic
     must not be passed over.
     """
     from pytest_llmbench.core.yamlfile.document import read_document
-    from pytest_llmbench.core.yamlfile.read import read_entry
+    from pytest_llmbench.core.yamlfile.schema import read_entry
 
-    asked: dict[Key, Asked] = {}
+    asked: dict[Key, RequiredRuns] = {}
 
-    def check(entry: Entry, report: Report) -> None:
+    def check(entry: YamlMapping, report: Report) -> None:
         gpu = _gpu(entry["workloads"], settings.gpu, report)
-        config: Entry = entry["config"]
+        config: YamlMapping = entry["config"]
         scale, runs = config.get("scale", SCALE), config.get("repeats", REPEATS)
         for name, line, dtype in _wanted(entry["workloads"].get(gpu, ()), report):
             for key in _keys(name, (gpu, dtype, scale), recipes, settings, partial(report, line)):
-                asked[key] = Asked(runs, f"{path.name}:{line}")
+                asked[key] = RequiredRuns(runs, f"{path.name}:{line}")
 
     root = read_document(path, what="suite file", raises=SettingsError)
     read_entry(path, root, _FILE, check=check, raises=SettingsError)
     return asked
 
 
-def _gpu(workloads: Entry, given: str, report: Report) -> str:
+def _gpu(workloads: YamlMapping, given: str, report: Report) -> str:
     names = list(workloads.values)
     if given in names or (not given and len(names) == 1):
         return given or names[0]
@@ -76,7 +76,7 @@ def _gpu(workloads: Entry, given: str, report: Report) -> str:
     return ""
 
 
-def _wanted(workloads: Sequence[Entry], report: Report) -> Iterator[tuple[str, int, str]]:
+def _wanted(workloads: Sequence[YamlMapping], report: Report) -> Iterator[tuple[str, int, str]]:
     """Yield each workload with its line and each of its precisions."""
     seen: set[str] = set()
     for one in workloads:
@@ -125,7 +125,7 @@ def _release(text: str) -> tuple[int, ...]:
 # --- what is there ----------------------------------------------------------------------------------------
 
 
-def with_asked(judged: Judged, asked: Mapping[Key, Asked], fewer: int | None = None) -> Judged:
+def apply_requirements(judged: Judged, asked: Mapping[Key, RequiredRuns], fewer: int | None = None) -> Judged:
     """Return the results; one with fewer valid runs than a suite asks for is MISSING, unless it is red anyway.
 
     The runs of its evidence count that are not older than `max_age` allows. Where a launch was told to make `fewer`,
@@ -137,7 +137,9 @@ def with_asked(judged: Judged, asked: Mapping[Key, Asked], fewer: int | None = N
     }
 
 
-def _short_of(result: Result, asked: Asked | None, evidence: Evidence, fewer: int | None) -> Result:
+def _short_of(
+    result: ConfigurationResult, asked: RequiredRuns | None, evidence: Evidence, fewer: int | None
+) -> ConfigurationResult:
     judgement = result.judgement
     if asked is None or judgement.verdict not in (Verdict.PASS, Verdict.IMPROVEMENT, Verdict.INCONCLUSIVE):
         return result

@@ -23,7 +23,7 @@ from pytest_llmbench.core.models import (
     Status,
     Steps,
 )
-from pytest_llmbench.pipeline.outcomes import decided, status_of
+from pytest_llmbench.pipeline.outcomes import decided, item_status
 from pytest_llmbench.pipeline.results import Judged, deciding
 from pytest_llmbench.pipeline.settings import Settings
 
@@ -70,9 +70,9 @@ def selftests(judged: Judged, settings: Settings) -> Iterator[Check]:
 
         def decide(one: Evidence, alone: bool = alone) -> tuple[Judgement, Status]:
             judgement = decided(one, settings, alone=alone)
-            return judgement, status_of(judgement, required=False, settings=settings)
+            return judgement, item_status(judgement, required=False, settings=settings)
 
-        if status_of(result.judgement, required=False, settings=settings) is Status.PASSED:
+        if item_status(result.judgement, required=False, settings=settings) is Status.PASSED:
             tested = selftest(name, deciding(result, evidence), result.judgement, decide)
             if tested is not None:
                 yield _check(tested)

@@ -23,7 +23,7 @@ PAUSES = (0.5, 2.0)
 """Seconds before a server is asked again; SQLite has waited already."""
 
 
-class Remembered:
+class SessionHistory:
     """What a store knows of the configurations in use; HistoryError where it cannot be read or could not be written."""
 
     def __init__(self, place: Place, keys: Iterable[Key]) -> None:

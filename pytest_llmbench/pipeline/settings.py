@@ -16,7 +16,7 @@ from pytest_llmbench.core.models import TimedBy, Tolerance
 from pytest_llmbench.core.option_origins import Origins
 from pytest_llmbench.core.options import destination
 from pytest_llmbench.core.tolerance import merged, parse_fraction, parse_tolerances
-from pytest_llmbench.core.yamlfile.text import text_if_file
+from pytest_llmbench.core.yamlfile.document import text_if_file
 from pytest_llmbench.pipeline.document_timing import by_document
 from pytest_llmbench.pipeline.launch.settings import LaunchSettings, resolve_launch
 from pytest_llmbench.pipeline.option_values import (
@@ -294,7 +294,7 @@ def _suites(values: Mapping[str, Any], directory: Path) -> list[Path]:
 
 
 def _patterns(values: Mapping[str, Any], directory: Path) -> list[str]:
-    """Expand files of patterns, one a line, `#` starts a comment; suite files are left to the catalogue."""
+    """Expand files of patterns, one a line, `#` starts a comment; suite files are left to the catalog."""
     patterns: list[str] = []
     for one in map(str, values.get("llmb_require") or ()):
         what = stated_in(values, "--llmb-require", one)

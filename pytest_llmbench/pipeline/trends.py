@@ -23,7 +23,7 @@ from pytest_llmbench.core.models import (
     Status,
 )
 from pytest_llmbench.pipeline.fleet import Older, judged_runs, newest_of
-from pytest_llmbench.pipeline.results import Judged, Result
+from pytest_llmbench.pipeline.results import ConfigurationResult, Judged
 from pytest_llmbench.pipeline.settings import Settings
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ FAILS = 0.01
 
 def with_changes(judged: Judged, older: Older, acknowledged: Sequence[Acknowledgement], now: datetime) -> Judged:
     """Return the results, the newest of each configuration with the changes in its nights."""
-    from pytest_llmbench.judge.acknowledged import covering
+    from pytest_llmbench.judge.acknowledged import select_covering
 
     newest = newest_of(judged)
     nights = {key: _nights(result.judgement, older[key]) for key, (result, _) in newest.items()}
@@ -43,7 +43,7 @@ def with_changes(judged: Judged, older: Older, acknowledged: Sequence[Acknowledg
     changed = {}
     for key, (result, evidence) in newest.items():
         known = replace(result.judgement, nights=tuple([one for one in nights[key][0] if isinstance(one, Night)]))
-        own = covering(key, acknowledged)
+        own = select_covering(key, acknowledged)
         changes = _changes(
             known, evidence, older[key], nights[key], acknowledged=own, today=now.date(), correlation=correlation
         )
@@ -54,29 +54,29 @@ def with_changes(judged: Judged, older: Older, acknowledged: Sequence[Acknowledg
 
 def _on_bound(judgement: Judgement, nights: tuple[Nights, Nights], changes: Sequence[Change]) -> OnBound | None:
     """Return how the nights since the last change lie about the bound of a configuration that was judged."""
-    from pytest_llmbench.judge.seen import on_bound
+    from pytest_llmbench.judge.seen import find_flips
 
     if judgement.verdict not in JUDGED:
         return None
     since = max((one.night for one in changes), default=0)
-    return on_bound((*nights[0], *nights[1]), judgement.bound_seconds, since)
+    return find_flips((*nights[0], *nights[1]), judgement.bound_seconds, since)
 
 
 def _nights(judgement: Judgement, older: EarlierNights) -> tuple[Nights, Nights]:
     """Return the nights of a configuration before tonight, and tonight as one or none."""
-    from pytest_llmbench.judge.seen import as_night, as_nights
+    from pytest_llmbench.judge.seen import average_current_runs, list_daily_runs
 
-    return as_nights(older), as_night(judged_runs(judgement))
+    return list_daily_runs(older), average_current_runs(judged_runs(judgement))
 
 
 def _correlation(nights: Iterable[tuple[Nights, Nights]]) -> float:
     """Return the correlation of a night with the next over all configurations."""
     import numpy as np
 
-    from pytest_llmbench.judge.correlation import NIGHTS, fleet_correlation
+    from pytest_llmbench.judge.correlation import NIGHTS, estimate_fleet_correlation
 
     long = [(*before, *tonight) for before, tonight in nights if len(before) + len(tonight) >= NIGHTS]
-    return fleet_correlation(np.log(np.array([one.statistic_seconds for one in series])) for series in long)
+    return estimate_fleet_correlation(np.log(np.array([one.statistic_seconds for one in series])) for series in long)
 
 
 def _changes(
@@ -91,31 +91,31 @@ def _changes(
 ) -> tuple[Change, ...]:
     """Return the changes in the nights of one configuration."""
     from pytest_llmbench.judge.changes import FEWEST
-    from pytest_llmbench.judge.estimate import noise_of
-    from pytest_llmbench.judge.seen import coarse
-    from pytest_llmbench.judge.series import changes_of
+    from pytest_llmbench.judge.estimate import estimate_noise
+    from pytest_llmbench.judge.seen import find_coarse_unit
+    from pytest_llmbench.judge.series import find_changes
 
     series = (*nights[0], *nights[1])
     if len(series) < FEWEST:
         return ()
-    unit = coarse((*older, *judged_runs(judgement)))
-    noise = noise_of(evidence, older)
-    return changes_of(series, noise, acknowledged, today, coarse=unit, correlation=correlation)
+    unit = find_coarse_unit((*older, *judged_runs(judgement)))
+    noise = estimate_noise(evidence, older)
+    return find_changes(series, noise, acknowledged, today, coarse=unit, correlation=correlation)
 
 
 def unneeded(judged: Judged, acknowledged: Sequence[Acknowledgement]) -> Iterator[str]:
     """Yield a remark for each acknowledgement that says nothing of any run that was judged, or whose change was taken
     back: until it goes, the next one has its room."""
-    from pytest_llmbench.judge.acknowledged import covering, described
+    from pytest_llmbench.judge.acknowledged import describe_acknowledgement, select_covering
 
     said = [(result.case.key, note.text) for result, _ in judged.values() for note in result.judgement.notes]
     changes = [change for result, _ in judged.values() for change in result.judgement.changes]
     for one in acknowledged:
         stand = [change.stands for change in changes if change.acknowledged == one]
-        if not any(covering(key, [one]) and described(one) in text for key, text in said):
-            yield f"{one.place}: no run needs it ({one.configuration}): {described(one)}"
+        if not any(select_covering(key, [one]) and describe_acknowledgement(one) in text for key, text in said):
+            yield f"{one.place}: no run needs it ({one.configuration}): {describe_acknowledgement(one)}"
         elif stand and not any(stand):
-            yield f"{one.place}: taken back since, it can go ({one.configuration}): {described(one)}"
+            yield f"{one.place}: taken back since, it can go ({one.configuration}): {describe_acknowledgement(one)}"
 
 
 def trend_checks(judged: Judged, settings: Settings, acknowledged: Sequence[Acknowledgement]) -> Iterator[Check]:
@@ -143,7 +143,7 @@ def _flipping(judgement: Judgement) -> str:
 
 
 def _check(
-    result: Result, standing: Sequence[Change], settings: Settings, acknowledged: Sequence[Acknowledgement]
+    result: ConfigurationResult, standing: Sequence[Change], settings: Settings, acknowledged: Sequence[Acknowledgement]
 ) -> Check:
     bad = _unaccepted(standing)
     good = [one for one in standing if one.acknowledged is not None]
@@ -167,7 +167,7 @@ def _entry(key: Key, changes: Sequence[Change], acknowledged: Sequence[Acknowled
     """Return the lines of a file that accept what is left of the last standing change, but for what a person has to
     say, or which entry to change: the one that has expired, one so near that the file could not hold both, or one whose
     change was taken back. Nothing of several changes, where one entry would not do."""
-    from pytest_llmbench.judge.acknowledged import LARGEST, covering
+    from pytest_llmbench.judge.acknowledged import LARGEST, select_covering
     from pytest_llmbench.pipeline.acknowledgements import INSTEAD, SAME
 
     slower = _slower([one for one in changes if one.stands])
@@ -176,13 +176,13 @@ def _entry(key: Key, changes: Sequence[Change], acknowledged: Sequence[Acknowled
     if slower[0].expired is not None:
         return (f"to accept it for longer, give a later day in `expires`: {slower[0].expired.place}",)
     since = slower[0].started.date()
-    for one in covering(key, acknowledged):
+    for one in select_covering(key, acknowledged):
         if abs(one.since - since) <= SAME:
             told = "it begins within a week of this, and a second one is refused"
             return f"to accept it, change the entry of {one.place}:", told
     # The gate knows what was taken back before this day from the runs before it; of a later entry it cannot.
     gone = {one.acknowledged for one in changes if one.partly_taken_back}
-    later = [one.place for one in covering(key, acknowledged) if one in gone and one.since > since]
+    later = [one.place for one in select_covering(key, acknowledged) if one in gone and one.since > since]
     if later:
         told = "what it accepts was taken back since, in part or as a whole: it has to go, or to be smaller, first"
         return f"to accept it, change the entry of {formatting.listed(later)}:", told

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from pytest_llmbench.core.models import Identity, Key, Reason, Run, Stray, Verdict
-from pytest_llmbench.pipeline.results import Result
+from pytest_llmbench.core.models import Identity, Key, Reason, Run, UnmatchedRun, Verdict
+from pytest_llmbench.pipeline.results import ConfigurationResult
 from pytest_llmbench.pipeline.settings import Settings
 
 
-def strays(runs: Sequence[Run], settings: Settings, now: datetime) -> Iterator[Stray]:
+def find_unmatched(runs: Sequence[Run], settings: Settings, now: datetime) -> Iterator[UnmatchedRun]:
     """Yield the runs that no baseline fits, but for those too old to matter."""
     known = {one for run in runs if run.identity.key for one in _fingerprints(run)}
     for run in runs:
@@ -25,7 +25,9 @@ def strays(runs: Sequence[Run], settings: Settings, now: datetime) -> Iterator[S
             serious = run.found.excluded is None and not copied and _nearly_identified(identity)
             candidates = identity.candidates if serious else ()
             about = identity.may_be
-            yield Stray(run.id, reason, identity.because, path, candidates, identity.nearest, run.started, about=about)
+            yield UnmatchedRun(
+                run.id, reason, identity.because, path, candidates, identity.nearest, run.started, about=about
+            )
 
 
 def _fingerprints(run: Run) -> set[str]:
@@ -50,13 +52,15 @@ def briefly(because: str) -> list[str]:
     return [head, *(part for part in rest if part.startswith("nothing says"))]
 
 
-def unshadowed(result: Result, strays: Sequence[Stray], settings: Settings) -> Result:
+def invalidate_if_newer_unmatched(
+    result: ConfigurationResult, unmatched: Sequence[UnmatchedRun], settings: Settings
+) -> ConfigurationResult:
     """Return a result, INVALID where a newer run may be of its configuration: an older one must not stand for it."""
     measurement = result.judgement.measurement
     if measurement is None or result.case.run_id or settings.unmatched == "list":
         return result
     started = measurement.run.started
-    for stray in strays:
+    for stray in unmatched:
         newer = stray.started is None or started is None or stray.started > started
         if newer and result.case.key in stray.candidates:
             text = f"a newer run may be of this configuration: {stray.id}: {stray.text}"

@@ -87,7 +87,7 @@ def add_checks(session: pytest.Session) -> None:
     user's own tests there are none, as for runs on disk, unless one of them fails: the session must not be green then.
     """
     config, state = session.config, session_of(session.config)
-    if not suite_wanted(config) and not any(check.failed for check in state.batch.checks):
+    if not suite_wanted(config) and not any(check.failed for check in state.results.checks):
         return
     added = items_besides(session)
     config.stash[COLLECTED] += added

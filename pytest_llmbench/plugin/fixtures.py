@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from pytest_llmbench.core.models import Baseline, Case, Check, Measurement, Outcome, Run, Stray
+    from pytest_llmbench.core.models import Baseline, Case, Check, Measurement, Outcome, Run, UnmatchedRun
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def llmb_run(llmb_measurement: Measurement) -> Run:
 
 
 @pytest.fixture
-def llmb_unmatched(request: pytest.FixtureRequest) -> Stray:
+def llmb_unmatched(request: pytest.FixtureRequest) -> UnmatchedRun:
     """A run that matches no baseline, or a file or folder that could not be read; `message` says why."""
     from pytest_llmbench.plugin.stash import DESCRIBED, session_of
 

@@ -62,7 +62,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     if session_of(config).settings.launch is not None and launched(session):
         return True
     state = session_of(config)
-    checked(lambda: state.settle(list(selected(session.items))))
+    checked(lambda: state.decide_outcomes(list(selected(session.items))))
     if session.items:  # the controller of workers has none
         from pytest_llmbench.plugin.selection import selection_of
 

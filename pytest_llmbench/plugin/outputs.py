@@ -36,7 +36,7 @@ def write_reports(session: Session, exit_code: int) -> bool:
 def _with_lines(session: Session) -> list[dict[str, Any]]:
     """Return the outcomes with the lines of their logs around a failure, without the secrets of launched jobs; without
     lines where they cannot be read, or where the secrets are not known, as in a session that only collects."""
-    from pytest_llmbench.launch.redaction import MASK, redacted
+    from pytest_llmbench.launch.recipe.redaction import MASK, redacted
     from pytest_llmbench.pipeline.log_excerpt import excerpts
 
     wanted = [_place(session, one["excerpt"]) for one in session.described if "excerpt" in one]
@@ -84,7 +84,7 @@ def _document(session: Session, exit_code: int) -> bytes:
 
     asked = {
         "version": __version__,
-        "baselines": session.catalogue.describe(),
+        "baselines": session.catalog.describe(),
         "tolerances": list(tolerances(session.settings)),
         "header": list(header(session)),
         "timed": str(session.settings.timed),

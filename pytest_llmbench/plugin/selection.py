@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.core.models import Case, Check, Stray
+from pytest_llmbench.core.models import Case, Check, UnmatchedRun
 from pytest_llmbench.pipeline.left_out import Selection, Subject
 from pytest_llmbench.plugin.collection import PERFORMANCE, items_besides, keep_wanted
 from pytest_llmbench.plugin.stash import (
@@ -70,7 +70,7 @@ def _cases(item: pytest.Item) -> Iterator[tuple[Subject, Any]]:
     params = getattr(getattr(item, "callspec", None), "params", {})
     for fixture, name in CASES.items():
         case = params.get(fixture)
-        if isinstance(case, Case | Check | Stray):
+        if isinstance(case, Case | Check | UnmatchedRun):
             yield (name, case.id), case
 
 
@@ -110,7 +110,7 @@ def _is_red(case: Any) -> bool:
 def _failing_checks(session: pytest.Session, collected: Sequence[pytest.Item]) -> list[pytest.Item]:
     """Return the items of the failing checks that none of a user's own tests, which judge configurations, is about."""
     there = {subject for item in collected for subject, _ in _cases(item)}
-    failed = [check for check in session_of(session.config).batch.checks if check.failed]
+    failed = [check for check in session_of(session.config).results.checks if check.failed]
     if not failed or not any(name == PERFORMANCE for name, _ in there):
         return []
     pairs = ((item, *pair) for item in items_besides(session) for pair in _cases(item))

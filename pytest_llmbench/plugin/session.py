@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 from pytest_llmbench.core import formatting
 
 if TYPE_CHECKING:
-    from pytest_llmbench.core.models import Case, Caution, Check, Outcome, Stray
+    from pytest_llmbench.core.models import Case, Caution, Check, Outcome, UnmatchedRun
     from pytest_llmbench.ingest.reading.reader import ReadCounts
-    from pytest_llmbench.pipeline.catalog import Catalogue
+    from pytest_llmbench.pipeline.catalog import Catalog
     from pytest_llmbench.pipeline.launch.launch_session import Launching
     from pytest_llmbench.pipeline.left_out import Selection
-    from pytest_llmbench.pipeline.results import Batch
-    from pytest_llmbench.pipeline.session_history import Remembered
+    from pytest_llmbench.pipeline.results import SessionResults
+    from pytest_llmbench.pipeline.session_history import SessionHistory
     from pytest_llmbench.pipeline.settings import Settings
 
 SHORT_FROM = 6
@@ -69,8 +69,8 @@ class Session:
 
     def prepare(self) -> None:
         """Read the baselines and the history now, so that what is wrong is told before anything else happens."""
-        if "batch" not in self.__dict__:
-            _ = self.catalogue, self.remembered
+        if "results" not in self.__dict__:
+            _ = self.catalog, self.remembered
 
     @cached_property
     def now(self) -> datetime:
@@ -78,7 +78,7 @@ class Session:
         return self._clock()
 
     @cached_property
-    def catalogue(self) -> Catalogue:
+    def catalog(self) -> Catalog:
         """The baselines in use."""
         from pytest_llmbench.pipeline.acknowledgements import with_acknowledged
         from pytest_llmbench.pipeline.catalog import load
@@ -86,7 +86,7 @@ class Session:
         return with_acknowledged(load(self.settings), self.settings.acknowledged, self.now.date())
 
     @cached_property
-    def remembered(self) -> Remembered | None:
+    def remembered(self) -> SessionHistory | None:
         """What the history knows, None without one; HistoryError where it cannot be used."""
         place = self.settings.history
         if place is None:
@@ -94,24 +94,24 @@ class Session:
         import gc
 
         from pytest_llmbench.core.garbage_collection import without_collector
-        from pytest_llmbench.pipeline.session_history import Remembered
+        from pytest_llmbench.pipeline.session_history import SessionHistory
 
         with without_collector():
-            remembered = Remembered(place, self.catalogue.baselines)
+            remembered = SessionHistory(place, self.catalog.baselines)
             gc.freeze()  # a year of nights stays to the end: the collector need not look at it even once
         return remembered
 
     @cached_property
-    def batch(self) -> Batch:
+    def results(self) -> SessionResults:
         """Everything found and judged; the first use reads the logs. Before a launch nothing is."""
         if self.settings.launch is not None:
             from pytest_llmbench.pipeline.launch.launch_session import unlaunched
 
-            return unlaunched(self.settings, self.catalogue)
+            return unlaunched(self.settings, self.catalog)
         from pytest_llmbench.pipeline.evaluate import gather
 
         past = self.remembered.past if self.remembered else {}
-        return gather(self.settings, self.catalogue, self.now, self.tell_reading, past)
+        return gather(self.settings, self.catalog, self.now, self.tell_reading, past)
 
     def launch(self, selected: Collection[str], tell: Callable[[str], None]) -> bool:
         """Launch the selected items (ids) and judge them; whether the session ends without running them.
@@ -119,11 +119,11 @@ class Session:
         Raises LaunchError for what is in the way, Interrupted when somebody stops it.
         """
         launching = self._launching(tell)
-        keys = [self.batch.results[identifier].case.key for identifier in selected]
+        keys = [self.results.configurations[identifier].case.key for identifier in selected]
         self.ended_early = launching.run(keys)
         self.problems = launching.problems
         self.secrets = launching.secrets
-        self.__dict__["batch"] = launching.batch
+        self.__dict__["results"] = launching.batch
         self.__dict__.pop("cases", None)  # there are checks now
         return self.ended_early
 
@@ -132,7 +132,7 @@ class Session:
         import sys
         import time
 
-        from pytest_llmbench.launch.runner import run
+        from pytest_llmbench.launch.slurm.runner import run
         from pytest_llmbench.pipeline.launch.launch_session import Launching
         from pytest_llmbench.pipeline.launch.planner import Host
 
@@ -141,22 +141,22 @@ class Session:
         environment = {"PYTHON": sys.executable, **os.environ}  # for recipes that ask for an interpreter
         host = Host(self._clock, time.sleep, run, environment, tell, self.directory / ".llmbench")
         past = self.remembered.past if self.remembered else None
-        return Launching(self.settings, self.settings.launch, self.catalogue, host, past)
+        return Launching(self.settings, self.settings.launch, self.catalog, host, past)
 
-    def settle(self, selected: Collection[str]) -> None:
+    def decide_outcomes(self, selected: Collection[str]) -> None:
         """Decide what becomes of the selected items (ids), or record baselines from them."""
-        from pytest_llmbench.pipeline.outcomes import settle
+        from pytest_llmbench.pipeline.outcomes import decide_outcomes
         from pytest_llmbench.pipeline.record_baselines import record
         from pytest_llmbench.report.explain import explain
         from pytest_llmbench.report.jobs import files
 
         if self.settings.record is None:
-            outcomes = settle(self.batch, selected, self.settings)
+            outcomes = decide_outcomes(self.results, selected, self.settings)
         else:
-            recipes = self.catalogue.recipes
-            outcomes, paths = record(self.batch, selected, self.settings, self.now, self._author(), recipes=recipes)
+            recipes = self.catalog.recipes
+            outcomes, paths = record(self.results, selected, self.settings, self.now, self._author(), recipes=recipes)
             self.written += [f"wrote {formatting.place(path, self.directory)}" for path in paths]
-        self._short = sum(outcome.failed for outcome in outcomes) + len(self.failing_strays) >= SHORT_FROM
+        self._short = sum(outcome.failed for outcome in outcomes) + len(self.failing_unmatched) >= SHORT_FROM
         self.context = next((outcome.context for outcome in outcomes if outcome.context), "")
         for outcome in outcomes:
             told = self._told(outcome)
@@ -169,7 +169,7 @@ class Session:
         import os
         import socket
 
-        from pytest_llmbench.launch.runner import run
+        from pytest_llmbench.launch.slurm.runner import run
         from pytest_llmbench.pipeline.authorship import author
 
         return author(self.directory, os.environ, socket.gethostname(), run)
@@ -186,7 +186,7 @@ class Session:
         """Return the outcome of a selected item, and its dictionary."""
         return self._settled[case.id]
 
-    def stray(self, stray: Stray) -> tuple[Stray, dict[str, Any]]:
+    def stray(self, stray: UnmatchedRun) -> tuple[UnmatchedRun, dict[str, Any]]:
         """Return a stray with the message of its item, and its dictionary."""
         from pytest_llmbench.report.explain import explain
         from pytest_llmbench.report.outcome import describe_stray
@@ -206,31 +206,31 @@ class Session:
     @cached_property
     def cases(self) -> dict[str, tuple[Any, ...]]:
         """What has items, by the name of the built-in test, in the order in which they run."""
-        of_kind = {kind: tuple(check for check in self.batch.checks if check.kind == kind) for kind in KINDS}
+        of_kind = {kind: tuple(check for check in self.results.checks if check.kind == kind) for kind in KINDS}
         return {
-            "test_performance": tuple(result.case for result in self.batch.results.values()),
-            "test_unmatched_run": self.failing_strays,
+            "test_performance": tuple(result.case for result in self.results.configurations.values()),
+            "test_unmatched_run": self.failing_unmatched,
             **{f"test_{kind.replace('-', '_')}": checks for kind, checks in of_kind.items()},
         }
 
     @property
-    def failing_strays(self) -> tuple[Stray, ...]:
-        """The strays that have an item of their own: none where they are only listed, or nothing is judged."""
+    def failing_unmatched(self) -> tuple[UnmatchedRun, ...]:
+        """The unmatched runs that have an item of their own: none where they are only listed, or nothing is judged."""
         judging = self.settings.unmatched == "fail" and self.settings.record is None
-        return self.batch.strays if judging else ()
+        return self.results.unmatched if judging else ()
 
     def for_workers(self) -> bytes:
         """Return what an xdist worker needs to settle items without reading a log."""
-        batch = replace(self.batch, measurements={})
+        results = replace(self.results, measurements={})
         settings = replace(self.settings, history=None)  # the controller's, and its URL may hold a password
-        return pickle.dumps((settings, self.directory, self.now, batch))
+        return pickle.dumps((settings, self.directory, self.now, results))
 
     @classmethod
     def in_worker(cls, pickled: bytes) -> Session:
         """Return the session of the controller, from `for_workers`."""
-        settings, directory, now, batch = pickle.loads(pickled)  # noqa: S301 (comes from our own controller)
+        settings, directory, now, results = pickle.loads(pickled)  # noqa: S301 (comes from our own controller)
         session = cls(settings, lambda: now, directory)
-        session.__dict__["batch"] = batch
+        session.__dict__["results"] = results
         return session
 
     def hand_over_selection(self) -> dict[str, Any] | None:
@@ -248,15 +248,15 @@ class Session:
 
         if self.selection is None:
             return
-        seen = subjects_seen(self.batch, self.settings, self.failing_strays)
+        seen = subjects_seen(self.results, self.settings, self.failing_unmatched)
         chosen = self.settings.launch or self.settings.record  # what to launch or to record is chosen by selecting it
         by = "" if chosen else options or "the selection"
         self.noticed += tell_left_out(self.selection, self.ran, self.unjudged, seen, by)
         if self.settings.record is None:
             told = {one["id"] for one in self.described if one["kind"] == "stray"}
             left_out = {name for _, name in (*self.selection.left_out, *self.selection.deselected)}
-            untold = (one for one in self.batch.strays if one.id not in told | left_out)
-            self.noticed += tell_newer(self.batch, self.selection, untold)
+            untold = (one for one in self.results.unmatched if one.id not in told | left_out)
+            self.noticed += tell_newer(self.results, self.selection, untold)
 
     @property
     def judged(self) -> bool:
@@ -271,7 +271,7 @@ class Session:
         if not self.described:
             return ()
         today, seen = self.now.date(), (tuple(self.noticed), tuple(self.unjudged))
-        judged = JudgedSession(self.described, self.batch, self.settings, self.catalogue, today, *seen)
+        judged = JudgedSession(self.described, self.results, self.settings, self.catalog, today, *seen)
         return tuple(find_cautions(judged))
 
     def keep(self, told: Sequence[dict[str, Any]]) -> None:
@@ -282,7 +282,7 @@ class Session:
         """Return the outcome of an item that ended without one: its worker crashed."""
         from pytest_llmbench.core.models import Outcome, Status
 
-        result = self.batch.results.get(nodeid.partition("[")[2].removesuffix("]"))
+        result = self.results.configurations.get(nodeid.partition("[")[2].removesuffix("]"))
         if result is None:
             return []
         told = self._told(Outcome(result.case, Status.FAILED, result.judgement))

@@ -24,7 +24,7 @@ FOUND = (
 def header(session: Session) -> Iterator[str]:
     """Yield what decides: for the head of the session's output, and for reports."""
     settings = session.settings
-    yield f"baselines: {session.catalogue.describe()}"
+    yield f"baselines: {session.catalog.describe()}"
     for path in settings.baselines:
         yield f"baselines: {formatting.place(path, session.directory)}"
     if settings.baselines:
@@ -50,7 +50,7 @@ def _rules(session: Session) -> Iterator[str]:
     if settings.repeat_window:
         yield f"repeats: runs of one build within {formatting.age(settings.repeat_window)} of the newest"
     if settings.acknowledged:
-        count = formatting.counted(len(session.catalogue.acknowledged), "acknowledged change")
+        count = formatting.counted(len(session.catalog.acknowledged), "acknowledged change")
         yield f"{count}: {formatting.place(settings.acknowledged, session.directory)}"
     if settings.timed == TimedBy.DOCUMENT:
         yield "timed as the documents do, to compare with their tables: nothing is recorded, kept or certified"
@@ -76,14 +76,14 @@ def _remarks(session: Session) -> list[str]:
     """Return what the summary adds to the verdicts: runs left out or only listed, files that are no logs."""
     from pytest_llmbench.pipeline.unmatched import briefly
 
-    batch, since = session.batch, session.settings.since
+    results, since = session.results, session.settings.since
     remarks = []
-    if batch.runs_before_since and since:
-        left_out = formatting.counted(batch.runs_before_since, "run")
+    if results.runs_before_since and since:
+        left_out = formatting.counted(results.runs_before_since, "run")
         remarks.append(f"{left_out} left out: started before {since:%Y-%m-%d %H:%M} UTC (--llmb-since)")
-    remarks += [*_nothing_judged(session), *batch.remarks]
+    remarks += [*_nothing_judged(session), *results.remarks]
     told = {one["id"] for one in session.described if one["kind"] == "stray"}
-    untold = [stray for stray in batch.strays if stray.id not in told]
+    untold = [stray for stray in results.unmatched if stray.id not in told]
     remarks += [
         f"{stray.reason.upper()}, not judged: {stray.id}: {'; '.join(briefly(stray.text))}" for stray in untold[:5]
     ]
@@ -98,12 +98,12 @@ def _nothing_judged(session: Session) -> Iterator[str]:
         own = "".join(
             f" --baselines {formatting.place(path, session.directory)}" for path in session.settings.baselines
         )
-        next_step = f". Next: {FOUND if session.batch.runs_found else LOST}{own}"
+        next_step = f". Next: {FOUND if session.results.runs_found else LOST}{own}"
         yield f"{session.context.removesuffix('.')}{'' if session.settings.launch else next_step}"
 
 
 def _skipped(session: Session, verbose: bool) -> Iterator[str]:
-    ignored = session.batch.ignored
+    ignored = session.results.ignored
     if verbose or len(ignored) == 1:
         yield from (f"skipped {one}" for one in ignored)
     elif ignored:

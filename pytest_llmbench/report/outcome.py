@@ -8,7 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import JUDGED, Check, Compared, Measurement, Outcome, Reason, Status, Stray, Verdict
+from pytest_llmbench.core.models import (
+    JUDGED,
+    Check,
+    Compared,
+    Measurement,
+    Outcome,
+    Reason,
+    Status,
+    UnmatchedRun,
+    Verdict,
+)
 from pytest_llmbench.report import jobs, nights, steps, tries
 from pytest_llmbench.report import judgement as of_judgement
 
@@ -123,7 +133,7 @@ def _recorded(outcome: Outcome, directory: Path) -> dict[str, Any]:
     }
 
 
-def describe_stray(stray: Stray, directory: Path) -> dict[str, Any]:
+def describe_stray(stray: UnmatchedRun, directory: Path) -> dict[str, Any]:
     """Return a run that matches no baseline, or an entry that could not be read, as plain values."""
     return {
         "schema": SCHEMA,

@@ -1,13 +1,10 @@
-"""A small valid baseline file to break, and the arithmetic that lint is given."""
+"""A small valid baseline file to break."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-
-from pytest_llmbench.baseline.lint import Arithmetic
-from pytest_llmbench.core import flops, throughput
 
 VALID = """\
 schema: 1
@@ -48,16 +45,3 @@ def valid_file(tmp_path: Path) -> Path:
     path.parent.mkdir()
     path.write_text(VALID)
     return path
-
-
-@pytest.fixture(scope="session")
-def arithmetic() -> Arithmetic:
-    """The arithmetic of the measure stage."""
-    return Arithmetic(
-        throughput.tokens_per_second,
-        throughput.model_flops_utilization,
-        throughput.tflops_per_gpu,
-        throughput.days_to_1t_tokens,
-        flops.model_flops,
-        flops.terms,
-    )

@@ -11,15 +11,18 @@ from builders import BASELINE
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.baseline.difference import PARTS, Difference, compare
-from pytest_llmbench.baseline.difference_text import records, text
-from pytest_llmbench.baseline.lint import Arithmetic
-from pytest_llmbench.baseline.locate import shipped_baselines
-from pytest_llmbench.baseline.read import read_recipes
+from pytest_llmbench.baseline.difference import (
+    PARTS,
+    BaselineDifference,
+    compare_baselines,
+    format_differences,
+    make_records,
+)
+from pytest_llmbench.baseline.read import find_shipped_baselines, read_recipes
 from pytest_llmbench.core.errors import BaselineError
 from pytest_llmbench.core.models import Accepted, Baseline, Budget, Recording, RegexDialect, Tolerance
 
-SHIPPED = tuple(baseline for recipe in read_recipes([shipped_baselines()]) for baseline in recipe.baselines)
+SHIPPED = tuple(baseline for recipe in read_recipes([find_shipped_baselines()]) for baseline in recipe.baselines)
 
 
 def changed(baseline: Baseline = BASELINE, **changes: object) -> Baseline:
@@ -34,37 +37,37 @@ def changed(baseline: Baseline = BASELINE, **changes: object) -> Baseline:
     return replace(baseline, configuration=replace(configuration, **own), **rest)  # type: ignore[arg-type]
 
 
-def of(arithmetic: Arithmetic, before: Baseline, after: Baseline) -> Difference:
-    (found,) = compare([before], [after], arithmetic)
+def of(before: Baseline, after: Baseline) -> BaselineDifference:
+    (found,) = compare_baselines([before], [after])
     return found
 
 
-def test_the_shipped_files_do_not_differ_from_themselves(arithmetic: Arithmetic) -> None:
-    found = compare(SHIPPED, SHIPPED, arithmetic)
+def test_the_shipped_files_do_not_differ_from_themselves() -> None:
+    found = compare_baselines(SHIPPED, SHIPPED)
     assert len(found) == 82
     assert not any(one.is_change for one in found)
-    assert text(found, "A", "B") == "82 configurations in both, 0 of them changed"
+    assert format_differences(found, "A", "B") == "82 configurations in both, 0 of them changed"
 
 
-def test_what_nothing_has_timed_in_both_sets_did_not_change(arithmetic: Arithmetic) -> None:
+def test_what_nothing_has_timed_in_both_sets_did_not_change() -> None:
     untimed = replace(BASELINE, kind="recipe", step_seconds=math.nan, cells=())
-    assert not of(arithmetic, untimed, replace(untimed)).is_change
-    assert of(arithmetic, untimed, replace(untimed, step_seconds=7.3)).is_change
-    assert of(arithmetic, replace(untimed, step_seconds=7.3), untimed).is_change
+    assert not of(untimed, replace(untimed)).is_change
+    assert of(untimed, replace(untimed, step_seconds=7.3)).is_change
+    assert of(replace(untimed, step_seconds=7.3), untimed).is_change
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
     [("unit", "ms"), ("averages", "interval"), ("first_step", 1), ("pattern", "b"), ("end", "the end")],
 )
-def test_a_log_that_is_read_in_another_way_is_a_change(arithmetic: Arithmetic, name: str, value: str | int) -> None:
+def test_a_log_that_is_read_in_another_way_is_a_change(name: str, value: str | int) -> None:
     log = RegexDialect("regex:mine", "find", "a")
     before = replace(BASELINE, log=log)
     after = replace(BASELINE, log=replace(log, **{name: value}))  # type: ignore[arg-type]
-    found = of(arithmetic, before, after)
+    found = of(before, after)
     assert found.is_change
     assert [(what, new) for what, _, new in found.facts] == [(f"log {name}", str(value))]
-    assert "dialect" in str(of(arithmetic, before, BASELINE).facts)
+    assert "dialect" in str(of(before, BASELINE).facts)
 
 
 UNPRINTED = replace(BASELINE, cells=())
@@ -78,9 +81,9 @@ MOVES = {
 
 
 @pytest.mark.parametrize("part", MOVES)
-def test_mfu_is_moved_by_what_was_changed_and_by_nothing_else(arithmetic: Arithmetic, part: str) -> None:
+def test_mfu_is_moved_by_what_was_changed_and_by_nothing_else(part: str) -> None:
     after, ratio = MOVES[part]
-    moved = of(arithmetic, UNPRINTED, after).utilization
+    moved = of(UNPRINTED, after).utilization
     assert moved
     assert moved.after / moved.before == pytest.approx(math.exp(moved.parts[part]))
     assert ratio is None or moved.after / moved.before == pytest.approx(ratio)
@@ -98,12 +101,10 @@ def test_mfu_is_moved_by_what_was_changed_and_by_nothing_else(arithmetic: Arithm
     ),
     st.sampled_from([(), (("step_time", "7.325"), ("mfu", "47.59%"))]),
 )
-def test_the_parts_add_up(
-    arithmetic: Arithmetic, changes: dict[str, float], cells: tuple[tuple[str, str], ...]
-) -> None:
+def test_the_parts_add_up(changes: dict[str, float], cells: tuple[tuple[str, str], ...]) -> None:
     before = replace(BASELINE, cells=cells)
     after = changed(before, **changes)
-    moved = of(arithmetic, before, after).utilization
+    moved = of(before, after).utilization
     if math.isnan(changes["peak_tflops"]):
         assert moved is None
         return
@@ -113,22 +114,22 @@ def test_the_parts_add_up(
     assert moved.printed is bool(cells)
 
 
-def test_a_formula_that_was_corrected_moves_mfu_without_a_change_in_step_time(arithmetic: Arithmetic) -> None:
+def test_a_formula_that_was_corrected_moves_mfu_without_a_change_in_step_time() -> None:
     """As it happened between two releases: the same seconds, another MFU."""
     cells = (("step_time", "7.325"), ("mfu", "47.59%"))
     before = changed(BASELINE, cells=cells)
     after = changed(BASELINE, cells=(("step_time", "7.325"), ("mfu", "43.83%")), query_groups=48, top_k=1)
-    told = text([of(arithmetic, before, after)], "24.11", "25.01")
+    told = format_differences([of(before, after)], "24.11", "25.01")
     assert "7.325 s    7.325 s     0.0 %   -7.9 %" in told
     assert "MFU 47.59% -> 43.83%, by FLOPs formula" in told
     assert "step time" not in told.splitlines()[2]
     assert "query groups: 8 -> 48" in told
 
 
-def test_a_printed_mfu_that_follows_from_nothing_is_told(arithmetic: Arithmetic) -> None:
+def test_a_printed_mfu_that_follows_from_nothing_is_told() -> None:
     cells = (("step_time", "7.325"), ("mfu", "47.59%"))
     after = changed(BASELINE, cells=(("step_time", "7.325"), ("mfu", "52.35%")))
-    told = text([of(arithmetic, changed(BASELINE, cells=cells), after)], "A", "B")
+    told = format_differences([of(changed(BASELINE, cells=cells), after)], "A", "B")
     assert "MFU 47.59% -> 52.35%, by the documents' own sums +10.0 %" in told
 
 
@@ -146,10 +147,8 @@ def test_a_printed_mfu_that_follows_from_nothing_is_told(arithmetic: Arithmetic)
         (changed(sequence_length=4096), ("sequence length", "8192", "4096")),
     ],
 )
-def test_whatever_else_is_another_is_told(
-    arithmetic: Arithmetic, after: Baseline, fact: tuple[str, str, str] | None
-) -> None:
-    found = of(arithmetic, BASELINE, after)
+def test_whatever_else_is_another_is_told(after: Baseline, fact: tuple[str, str, str] | None) -> None:
+    found = of(BASELINE, after)
     assert found.is_change
     assert found.facts == (fact,) if fact else [name for name, _, _ in found.facts] == ["window"]
 
@@ -168,41 +167,41 @@ RECORDED = Recording("2025-11-20", 1, 7.4, 7.4, 0.01, (7.4,), ())
     ids=["mean", "accepted", "forgotten", "nothing"],
 )
 def test_what_a_recording_holds_a_run_to_besides_is_told(
-    arithmetic: Arithmetic, changes: dict[str, object], fact: tuple[str, str, str] | None
+    changes: dict[str, object], fact: tuple[str, str, str] | None
 ) -> None:
     """A recording whose mean allows more, or that forgot the value that drift is counted from, is another gate."""
     recording = replace(RECORDED, earlier=(Accepted("2025-11-01", 7.2),))
     before = changed(kind="recorded", recording=recording)
     after = changed(before, recording=replace(recording, **changes))  # type: ignore[arg-type]
-    assert of(arithmetic, before, after).facts == ((fact,) if fact else ())
+    assert of(before, after).facts == ((fact,) if fact else ())
 
 
-def test_releases_are_compared_without_their_names_and_folders_with_them(arithmetic: Arithmetic) -> None:
+def test_releases_are_compared_without_their_names_and_folders_with_them() -> None:
     old, new = ([one for one in SHIPPED if one.key.release == release] for release in ("24.11", "25.05"))
-    shared = [one.id for one in compare(old, new, arithmetic) if one.before and one.after]
+    shared = [one.id for one in compare_baselines(old, new) if one.before and one.after]
     assert shared == ["grok1_314b-h100-bf16-512", "grok1_314b-h100-fp8-512"]
-    assert {one.id for one in compare(SHIPPED, new, arithmetic) if one.after} == {one.key.id for one in new}
+    assert {one.id for one in compare_baselines(SHIPPED, new) if one.after} == {one.key.id for one in new}
 
 
-def test_what_nothing_tells_apart_is_refused(arithmetic: Arithmetic) -> None:
+def test_what_nothing_tells_apart_is_refused() -> None:
     with pytest.raises(BaselineError, match="bf16-128-published twice on one side"):
-        compare([BASELINE, BASELINE], [BASELINE], arithmetic)
+        compare_baselines([BASELINE, BASELINE], [BASELINE])
 
 
-def test_published_and_recorded_stand_side_by_side(arithmetic: Arithmetic) -> None:
+def test_published_and_recorded_stand_side_by_side() -> None:
     both = [BASELINE, replace(BASELINE, kind="recorded", step_seconds=7.4)]
-    found = compare(both, [BASELINE], arithmetic)
+    found = compare_baselines(both, [BASELINE])
     assert [(one.id.rpartition("-")[2], one.is_change) for one in found] == [("published", False), ("recorded", True)]
 
 
-def test_text_fits_and_names_both_sides(arithmetic: Arithmetic) -> None:
-    lines = text(compare(SHIPPED, SHIPPED[9:], arithmetic), "old", str(Path("new"))).splitlines()
+def test_text_fits_and_names_both_sides() -> None:
+    lines = format_differences(compare_baselines(SHIPPED, SHIPPED[9:]), "old", str(Path("new"))).splitlines()
     assert lines[0].startswith("only in old: 9: grok1_314b-24.11-h100-bf16-8, grok1_314b-24.11-h100-bf16-16,")
     assert max(map(len, lines)) < 80
 
 
-def test_records_hold_both_sides(arithmetic: Arithmetic) -> None:
-    (one,) = records([of(arithmetic, UNPRINTED, changed(UNPRINTED, step_seconds=7.4, tp=8))])
+def test_records_hold_both_sides() -> None:
+    (one,) = make_records([of(UNPRINTED, changed(UNPRINTED, step_seconds=7.4, tp=8))])
     assert one["step_seconds"] == [7.325, 7.4]
     assert one["step_time_change"] == pytest.approx(7.4 / 7.325 - 1)
     assert one["facts"] == {"TP": ["4", "8"]}

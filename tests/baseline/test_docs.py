@@ -8,21 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.baseline.fields import KINDS, file_fields
-from pytest_llmbench.baseline.lint import Arithmetic, lint_file
+from pytest_llmbench.baseline.lint import lint_file
 from pytest_llmbench.baseline.read import read_file
+from pytest_llmbench.baseline.schema import KINDS, get_file_fields
 from pytest_llmbench.core.yamlfile.schema import Fields, Items, Spec
 from pytest_llmbench.ingest.parse.read import parse_blocks
 
 PAGE = (Path(__file__).parents[2] / "docs" / "baselines.md").read_text()
 
 
-def test_the_example_lints_clean(tmp_path: Path, arithmetic: Arithmetic) -> None:
+def test_the_example_lints_clean(tmp_path: Path) -> None:
     example = re.search(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     assert example
     path = tmp_path / "example.yaml"
     path.write_text(example[1])
-    report = lint_file(read_file(path), arithmetic)
+    report = lint_file(read_file(path))
     assert (report.derived, report.reproduced, report.findings) == (3, 3, ())
 
 
@@ -58,4 +58,4 @@ def keys(spec: Spec, name: str = "") -> Iterator[str]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_key_is_on_the_page(kind: str) -> None:
-    assert [key for key in keys(file_fields(kind)) if not re.search(rf"\b{key}\b", PAGE)] == []
+    assert [key for key in keys(get_file_fields(kind)) if not re.search(rf"\b{key}\b", PAGE)] == []

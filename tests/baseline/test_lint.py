@@ -8,9 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.baseline.lint import Arithmetic, LintReport, at_printed_precision, lint_file, recomputed
-from pytest_llmbench.baseline.locate import shipped_baselines
-from pytest_llmbench.baseline.read import baseline_files, read_file, read_recipe, read_recipes
+from pytest_llmbench.baseline.lint import LintReport, lint_file, recompute_cell, round_as_printed
+from pytest_llmbench.baseline.read import (
+    find_baseline_files,
+    find_shipped_baselines,
+    read_file,
+    read_recipe,
+    read_recipes,
+)
 from pytest_llmbench.baseline.write import write_recorded
 from pytest_llmbench.core.models import Accepted, Baseline, Erratum, Recording
 
@@ -18,21 +23,21 @@ Edit = Callable[[str, str, str], LintReport]
 
 
 @pytest.fixture
-def edited(tmp_path: Path, arithmetic: Arithmetic) -> Edit:
+def edited(tmp_path: Path) -> Edit:
     """Lint a copy of a shipped file in which one text was replaced."""
 
     def lint(name: str, old: str, new: str) -> LintReport:
-        text = (shipped_baselines() / f"{name}.yaml").read_text()
+        text = (find_shipped_baselines() / f"{name}.yaml").read_text()
         assert text.count(old) == 1, old
         path = tmp_path / "copy.yaml"
         path.write_text(text.replace(old, new))
-        return lint_file(read_file(path), arithmetic)
+        return lint_file(read_file(path))
 
     return lint
 
 
-def test_the_shipped_files_pass_and_the_counts_are_those_of_the_documents(arithmetic: Arithmetic) -> None:
-    reports = [lint_file(read_file(path), arithmetic) for path in baseline_files([shipped_baselines()])]
+def test_the_shipped_files_pass_and_the_counts_are_those_of_the_documents() -> None:
+    reports = [lint_file(read_file(path)) for path in find_baseline_files([find_shipped_baselines()])]
     assert [finding for report in reports for finding in report.findings] == []
     assert sum(report.configurations for report in reports) == 82
     assert sum(report.cells for report in reports) == 313
@@ -167,23 +172,23 @@ def test_lint_finds(edited: Edit, name: str, old: str, new: str, finding: str) -
     assert any(finding in text for text in findings), findings
 
 
-def test_lint_finds_a_recorded_value_that_crept_up_without_a_reason(tmp_path: Path, arithmetic: Arithmetic) -> None:
+def test_lint_finds_a_recorded_value_that_crept_up_without_a_reason(tmp_path: Path) -> None:
     """Recording refuses it, so somebody edited the file."""
-    (baseline, *_) = read_file(shipped_baselines() / "grok1/25.05.yaml").recipe.baselines
+    (baseline, *_) = read_file(find_shipped_baselines() / "grok1/25.05.yaml").recipe.baselines
     crept = Recording("2025-11-20", 1, 7.8, 7.8, 0.0, (7.8,), (), earlier=(Accepted("2025-01-20", 7.3),))
     findings = []
     for reason in ("", "driver 570"):
         ((path, _),) = write_recorded(tmp_path, [(baseline, replace(crept, reason=reason))])
-        findings.append(lint_file(read_file(path), arithmetic).findings)
+        findings.append(lint_file(read_file(path)).findings)
     assert findings[1] == ()
     assert "7.800 s is +6.8 % from 7.300 s, accepted on 2025-01-20, expected at most 5 %, or a reason" in findings[0][0]
 
 
-def test_lint_finds_a_reason_whose_earlier_values_were_taken_out(tmp_path: Path, arithmetic: Arithmetic) -> None:
-    (baseline, *_) = read_file(shipped_baselines() / "grok1/25.05.yaml").recipe.baselines
+def test_lint_finds_a_reason_whose_earlier_values_were_taken_out(tmp_path: Path) -> None:
+    (baseline, *_) = read_file(find_shipped_baselines() / "grok1/25.05.yaml").recipe.baselines
     moved = Recording("2025-11-20", 1, 7.8, 7.8, 0.0, (7.8,), (), reason="driver 570")
     ((path, _),) = write_recorded(tmp_path, [(baseline, moved)])
-    (finding,) = lint_file(read_file(path), arithmetic).findings
+    (finding,) = lint_file(read_file(path)).findings
     assert "found the reason 'driver 570' and no earlier value" in finding
 
 
@@ -206,7 +211,7 @@ def test_a_finding_names_file_and_line(edited: Edit) -> None:
     ],
 )
 def test_rounding_is_half_up_at_the_printed_digits(value: float, printed: str, expected: str) -> None:
-    assert at_printed_precision(value, printed) == expected
+    assert round_as_printed(value, printed) == expected
 
 
 # --- the reasons of the errata --------------------------------------------------------------------------
@@ -243,15 +248,15 @@ REASONS = {
 
 
 @pytest.mark.parametrize("reason", REASONS)
-def test_what_the_reason_says_gives_the_printed_cell(arithmetic: Arithmetic, reason: str) -> None:
+def test_what_the_reason_says_gives_the_printed_cell(reason: str) -> None:
     change, expected = REASONS[reason]
-    recipes = read_recipes([shipped_baselines()])
+    recipes = read_recipes([find_shipped_baselines()])
     baselines = {baseline.key.id: baseline for recipe in recipes for baseline in recipe.baselines}
     errata = [erratum for recipe in recipes for erratum in recipe.errata if reason in erratum.reason and erratum.cell]
     for erratum in errata:
-        value = recomputed(change(baselines[erratum.configuration]), erratum.cell, arithmetic)
+        value = recompute_cell(change(baselines[erratum.configuration]), erratum.cell)
         assert value is not None
-        assert at_printed_precision(value, erratum.printed) == erratum.printed, erratum
+        assert round_as_printed(value, erratum.printed) == erratum.printed, erratum
     assert len(errata) == expected
 
 
@@ -262,4 +267,4 @@ def test_every_wrong_cell_but_the_one_that_was_cut_off_has_a_reason_that_is_test
 
 
 def shipped_errata(name: str) -> tuple[Erratum, ...]:
-    return read_recipe(shipped_baselines() / f"{name}.yaml").errata
+    return read_recipe(find_shipped_baselines() / f"{name}.yaml").errata

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.baseline import fields
-from pytest_llmbench.baseline.fields import FORMULA_NEEDS
-from pytest_llmbench.baseline.locate import shipped_baselines
-from pytest_llmbench.baseline.read import read_file, read_recipe, read_recipes
+from pytest_llmbench.baseline import schema as fields
+from pytest_llmbench.baseline.read import find_shipped_baselines, read_file, read_recipe, read_recipes
+from pytest_llmbench.baseline.schema import FORMULA_NEEDS
 from pytest_llmbench.core.errors import BaselineError
 from pytest_llmbench.core.flops import FORMULAS
 from pytest_llmbench.core.models import Tolerance, Window
@@ -564,7 +563,7 @@ def test_a_key_in_two_files_of_one_kind_names_both_places(valid_file: Path) -> N
 
 
 def test_the_shipped_files_are_read_quickly() -> None:
-    directory = shipped_baselines()
+    directory = find_shipped_baselines()
     read_recipes([directory])
     begin = time.process_time()
     read_recipes([directory])

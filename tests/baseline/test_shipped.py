@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from shipped_documents import DOCUMENTS, recipe, text_of
 
-from pytest_llmbench.baseline.locate import shipped_baselines
-from pytest_llmbench.baseline.read import read_file, read_recipes
+from pytest_llmbench.baseline.read import find_shipped_baselines, read_file, read_recipes
 from pytest_llmbench.core.models import Baseline, Window
 
 ROWS = {
@@ -80,7 +79,7 @@ def test_every_cell_is_verbatim(name: str, configurations: int, cells: int) -> N
 
 
 def test_there_are_82_configurations_with_313_cells() -> None:
-    baselines = [baseline for recipe in read_recipes([shipped_baselines()]) for baseline in recipe.baselines]
+    baselines = [baseline for recipe in read_recipes([find_shipped_baselines()]) for baseline in recipe.baselines]
     assert (len(baselines), sum(len(baseline.cells) for baseline in baselines)) == (82, 313)
     assert len({baseline.key.id for baseline in baselines}) == 82
 
@@ -208,7 +207,7 @@ def test_no_factor_where_no_tflops_are_logged(name: str) -> None:
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_stated_constants_and_worked_examples_are_verbatim(name: str) -> None:
     text = text_of(name)
-    for size, model in read_file(shipped_baselines() / f"{name}.yaml").models:
+    for size, model in read_file(find_shipped_baselines() / f"{name}.yaml").models:
         if size == "70b" and name == "llama3.1/25.04":
             assert model.printed_flops not in text, "it is stated in the documents of earlier releases only"
         else:
@@ -253,7 +252,7 @@ def test_launch_commands_are_those_of_the_documents(name: str, kind: str, comman
 
 
 def test_the_files_stand_where_their_keys_say() -> None:
-    root = shipped_baselines()
+    root = find_shipped_baselines()
     paths = {path.relative_to(root).with_suffix("") for path in root.rglob("*.yaml")}
     assert paths == {Path(name) for name in DOCUMENTS}
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from shipped_documents import DOCUMENTS, recipe, text_of
 
-from pytest_llmbench.baseline.lint import at_printed_precision
+from pytest_llmbench.baseline.lint import round_as_printed
 from pytest_llmbench.core import throughput
 from pytest_llmbench.core.flops import model_flops, terms
 from pytest_llmbench.core.models import Baseline, Configuration
@@ -158,7 +158,7 @@ def errata(document: str, line: int) -> set[tuple[str, str]]:
 def compare(document: str, line: int, text: str, printed: str, value: float) -> None:
     """The document prints what follows from its own numbers; where it does not, an erratum has what follows."""
     assert text in line_of(document, line), "the document says something else there"
-    expected = at_printed_precision(value, printed)
+    expected = round_as_printed(value, printed)
     if expected != printed:
         assert (printed, expected) in errata(document, line), f"{printed} should be {expected}, and no erratum says so"
     else:

@@ -16,14 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_llmbench.baseline import write
-from pytest_llmbench.baseline.locate import shipped_baselines
-from pytest_llmbench.baseline.read import read_file, read_recipe, read_recipes
+from pytest_llmbench.baseline.read import find_shipped_baselines, read_file, read_recipe, read_recipes
 from pytest_llmbench.core.errors import BaselineError, RecordError
 from pytest_llmbench.core.models import Accepted, Baseline, Budget, Recording, Tolerance
 from pytest_llmbench.core.tolerance import NAMES, parse_tolerances, slot
 from pytest_llmbench.pipeline.record_baselines import recording_of
 
-SHIPPED = tuple(baseline for recipe in read_recipes([shipped_baselines()]) for baseline in recipe.baselines)
+SHIPPED = tuple(baseline for recipe in read_recipes([find_shipped_baselines()]) for baseline in recipe.baselines)
 GROK = tuple(baseline for baseline in SHIPPED if baseline.key.id.startswith("grok1_314b-25.05-gb200"))
 
 
@@ -104,7 +103,7 @@ def test_what_is_written_reads_back_to_the_same_numbers(data: st.DataObject) -> 
         assert baseline.resolution_seconds == 0
         assert str(baseline.window) == "trimmed mean of steps 11 to 44"
         assert set(baseline.tolerances) == set(published.tolerances)
-        assert replace(baseline, source=published.source) == write.recorded_baseline(published, measured)
+        assert replace(baseline, source=published.source) == write.make_recorded_baseline(published, measured)
 
 
 def test_every_shipped_configuration_can_be_recorded_beside_its_published_baseline(tmp_path: Path) -> None:
@@ -118,7 +117,7 @@ def test_every_shipped_configuration_can_be_recorded_beside_its_published_baseli
         "nemotron4/25.01.yaml",
     ]
     assert {replaced for _, replaced in written} == {()}
-    assert len(read_recipes([shipped_baselines(), tmp_path])) == 10
+    assert len(read_recipes([find_shipped_baselines(), tmp_path])) == 10
 
 
 def test_other_configurations_are_kept_and_replaced_ones_are_told(tmp_path: Path) -> None:
@@ -170,8 +169,8 @@ def test_a_file_keeps_its_drift_budget_and_gets_that_of_the_published_one(tmp_pa
 
 def test_what_was_recorded_before_is_that_of_the_file_else_that_of_the_session(tmp_path: Path) -> None:
     write.write_recorded(tmp_path, [(GROK[0], recording(7.331))])
-    own = [write.recorded_baseline(one, recording(8.0)) for one in GROK[:2]]
-    found = write.recorded_before(tmp_path, {one.key for one in GROK[:3]}, [*GROK[:3], *own])
+    own = [write.make_recorded_baseline(one, recording(8.0)) for one in GROK[:2]]
+    found = write.find_recorded(tmp_path, {one.key for one in GROK[:3]}, [*GROK[:3], *own])
     assert {key.gpus: baseline.step_seconds for key, baseline in found.items()} == {128: 7.331, 256: 8.0}
 
 
@@ -274,7 +273,7 @@ def test_a_file_that_was_recorded_by_the_mean_is_not_added_to(tmp_path: Path, ag
 def test_a_published_file_is_never_written_over(tmp_path: Path) -> None:
     path = tmp_path / "grok1" / "25.05.yaml"
     path.parent.mkdir()
-    path.write_bytes((shipped_baselines() / "grok1" / "25.05.yaml").read_bytes())
+    path.write_bytes((find_shipped_baselines() / "grok1" / "25.05.yaml").read_bytes())
     before = path.read_bytes()
     with pytest.raises(
         RecordError, match=r"25\.05\.yaml: found a published baseline file, expected to record elsewhere"
@@ -446,7 +445,9 @@ def test_what_a_recipe_is_called_reads_back_however_it_is_spelled(
     tmp_path: Path, title: str, names: tuple[str, ...]
 ) -> None:
     title = title.strip()
-    recipe = replace(read_recipe(shipped_baselines() / "grok1/25.05.yaml"), title=title, framework=title, names=names)
+    recipe = replace(
+        read_recipe(find_shipped_baselines() / "grok1/25.05.yaml"), title=title, framework=title, names=names
+    )
     for baseline in GROK[:2]:  # the second finds what the first left
         ((path, _),) = write.write_recorded(tmp_path, [(baseline, recording())], [recipe])
         found = read_recipe(path)

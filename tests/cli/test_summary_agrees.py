@@ -23,9 +23,9 @@ from pytest_llmbench.cli.main import main
 from pytest_llmbench.cli.run_table import rows
 from pytest_llmbench.core import throughput
 from pytest_llmbench.core.models import JUDGED, Baseline, Identity, Judgement, Key, Reason, Run, Steps, Verdict, Window
-from pytest_llmbench.pipeline.catalog import Catalogue, load
+from pytest_llmbench.pipeline.catalog import Catalog, load
 from pytest_llmbench.pipeline.evaluate import judge_found
-from pytest_llmbench.pipeline.find_runs import Ingested, ingest
+from pytest_llmbench.pipeline.find_runs import IngestedRuns, ingest
 from pytest_llmbench.pipeline.settings import Settings
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "experiments"
@@ -124,10 +124,10 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def judged(found: Ingested, settings: Settings, catalogue: Catalogue, now: datetime) -> dict[str, Judgement]:
+def judged(found: IngestedRuns, settings: Settings, catalog: Catalog, now: datetime) -> dict[str, Judgement]:
     """Return the gate's verdict on each run, by its id."""
-    batch = judge_found(found, settings, catalogue, now)
-    return {result.case.run_id: result.judgement for result in batch.results.values() if result.case.run_id}
+    results = judge_found(found, settings, catalog, now)
+    return {result.case.run_id: result.judgement for result in results.configurations.values() if result.case.run_id}
 
 
 def in_words(judgement: Judgement) -> str:
@@ -140,8 +140,8 @@ def in_words(judgement: Judgement) -> str:
 def of_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[dict[str, str], dict[str, Judgement]]:
     """Return what the summary and the gate say of the runs in a folder, by their ids."""
     settings = Settings(logs=(folder,), runs="each")
-    catalogue, now = load(settings), datetime.now(UTC)
-    verdicts = judged(ingest(settings, catalogue, now), settings, catalogue, now)
+    catalog, now = load(settings), datetime.now(UTC)
+    verdicts = judged(ingest(settings, catalog, now), settings, catalog, now)
     assert main(["summary", str(folder), "--format", "csv"]) == 0
     listed = csv.DictReader(io.StringIO(capsys.readouterr().out))
     return {row["run"]: row["status"].partition(":")[0] for row in listed}, verdicts
@@ -169,11 +169,11 @@ def test_the_summary_of_damaged_logs_says_what_the_gate_says(damaged: Path, caps
 def test_the_summary_of_real_logs_says_what_the_gate_says(window: Window) -> None:
     """Each log as a run of a configuration of its own, so that the gate judges it."""
     settings = Settings(logs=(shared("logs"),), runs="each")
-    catalogue, now = load(settings), datetime.now(UTC)
-    found = ingest(settings, catalogue, now)
+    catalog, now = load(settings), datetime.now(UTC)
+    found = ingest(settings, catalog, now)
     pairs = [of_own_configuration(run, number, window) for number, run in enumerate(found.runs)]
     known = replace(found, runs=tuple(run for run, _ in pairs))
-    own = replace(catalogue, baselines={baseline.key: (baseline,) for _, baseline in pairs})
+    own = replace(catalog, baselines={baseline.key: (baseline,) for _, baseline in pairs})
     verdicts = judged(known, settings, own, now)
     listed = {row.run: row.status.partition(":")[0] for row in rows(known, own, None, now)}
     assert len(verdicts) == len(found.runs) > 30
@@ -220,8 +220,8 @@ def middle(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
 def of_logs(*parts: str) -> Iterator[dict[str, str]]:
     """Yield the rows of real logs of no known configuration."""
     settings = Settings(logs=tuple(shared(f"logs/{part}") for part in parts))
-    catalogue, now = load(settings), datetime.now(UTC)
-    for row in rows(ingest(settings, catalogue, now), catalogue, None, now):
+    catalog, now = load(settings), datetime.now(UTC)
+    for row in rows(ingest(settings, catalog, now), catalog, None, now):
         yield {"status": row.status, "window": row.window, "from": row.window_from, "mean": f"{row.time_mean_s:.6g}"}
 
 

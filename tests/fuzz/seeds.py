@@ -19,8 +19,7 @@ from generator.plan import Plan
 from generator.runs import own_job
 from log_strategies import FRAMEWORKS, write
 
-from pytest_llmbench.baseline.locate import shipped_baselines
-from pytest_llmbench.baseline.read import baseline_files, read_recipe
+from pytest_llmbench.baseline.read import find_baseline_files, find_shipped_baselines, read_recipe
 from pytest_llmbench.ingest.parse.collect import STEP_NEEDLES
 from pytest_llmbench.ingest.parse.dialect_table import DIALECTS
 from pytest_llmbench.ingest.parse.endings import NEEDLES as ENDING_NEEDLES
@@ -54,14 +53,14 @@ def logs() -> list[bytes]:
 
 def records() -> list[bytes]:
     """Return metadata as launchers write it."""
-    recipes = [read_recipe(path) for path in baseline_files([shipped_baselines()])]
+    recipes = [read_recipe(path) for path in find_baseline_files([find_shipped_baselines()])]
     plans = (Plan(recipe.baselines[0], **own_job(recipe.baselines[0])) for recipe in recipes)
     return [metadata_text(plan).encode() for plan in plans if plan.layout_name in LAUNCHERS]
 
 
 def baselines() -> list[bytes]:
     """Return the beginnings of the documented baselines, cut after a whole block, and a whole small file."""
-    texts = [path.read_bytes() for path in baseline_files([shipped_baselines()])]
+    texts = [path.read_bytes() for path in find_baseline_files([find_shipped_baselines()])]
     return [min(texts, key=len), *(text[: text.find(b"\n", BASELINE_BYTES) + 1] for text in texts)]
 
 

@@ -14,7 +14,7 @@ from pytest_llmbench.core.errors import BaselineError, LogError
 from pytest_llmbench.core.models import ParsedLog
 from pytest_llmbench.ingest.discover.metadata import interpret, parse
 from pytest_llmbench.ingest.parse.read import parse_blocks
-from pytest_llmbench.pipeline.catalog import Catalogue
+from pytest_llmbench.pipeline.catalog import Catalog
 from pytest_llmbench.pipeline.find_runs import ingest
 from pytest_llmbench.pipeline.settings import Settings
 
@@ -86,7 +86,7 @@ def archive(data: bytes) -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, f"log-x_1{SUFFIXES[data[0] % len(SUFFIXES)]}").write_bytes(data[1:])
-        found = ingest(Settings(logs=(Path(folder),)), Catalogue((), {}), NOW)
+        found = ingest(Settings(logs=(Path(folder),)), Catalog((), {}), NOW)
     for run in found.runs:
         if not run.found.id.isprintable():
             raise Finding("a run whose id cannot be printed")

@@ -15,7 +15,7 @@ from pytest_llmbench.history.place import place_of
 from pytest_llmbench.history.store import connected
 from pytest_llmbench.history.write import prepare, write
 from pytest_llmbench.pipeline import session_history as remembering
-from pytest_llmbench.pipeline.session_history import Remembered
+from pytest_llmbench.pipeline.session_history import SessionHistory
 
 
 def test_a_user_who_may_not_write_is_told_at_the_start(postgresql: Path, tmp_path: Path) -> None:
@@ -78,10 +78,10 @@ def test_a_user_who_may_not_delete_stores_and_packs(
     with connected(owner, writes=True) as connection:
         connection.exec_driver_sql("DELETE FROM llmb_verdict WHERE run = 2")
     assert write(place, document(outcome(7.4, 4))) == 1  # digests that do not hold are left to the owner
-    assert len(Remembered(place, [builders.KEY]).past[builders.KEY]) == 4
+    assert len(SessionHistory(place, [builders.KEY]).past[builders.KEY]) == 4
 
 
-def stored(remembered: Remembered, folder: Path) -> tuple[str, str]:
+def stored(remembered: SessionHistory, folder: Path) -> tuple[str, str]:
     return remembered.store([outcome(7.4)], builders.NOW, ["-q"], {}, [folder])
 
 
@@ -90,7 +90,7 @@ def test_a_server_that_comes_back_gets_the_session_once(
 ) -> None:
     """Also where it had stored the session, and the word of it was lost."""
     place = place_of(new_database(postgresql), tmp_path)
-    remembered = Remembered(place, [builders.KEY])
+    remembered = SessionHistory(place, [builders.KEY])
     tries = []
 
     def interrupted(*arguments: object) -> int:
@@ -112,11 +112,11 @@ def test_a_server_that_is_gone_at_the_end_is_told(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(remembering, "PAUSES", (0.0, 0.0))
     with running() as folder:
         place = place_of(new_database(folder), tmp_path)
-        remembered = Remembered(place, [builders.KEY])
+        remembered = SessionHistory(place, [builders.KEY])
     told, problem = stored(remembered, tmp_path)
     assert told == ""
     assert "history: 1 verdict not stored (no verdict depends on it): postgresql://llmb@/" in problem
     assert "see that the server runs and lets this user in; they are kept: llmbench history add llmb-history" in problem
     assert len(list(tmp_path.glob("llmb-history-unsaved-*.json"))) == 1
     with pytest.raises(HistoryError, match="see that the server runs"):
-        Remembered(place, [builders.KEY])
+        SessionHistory(place, [builders.KEY])

@@ -20,7 +20,7 @@ from pytest_llmbench.core.models import (
     Tolerance,
     Verdict,
 )
-from pytest_llmbench.judge.acknowledged import moved
+from pytest_llmbench.judge.acknowledged import apply_acknowledgements
 from pytest_llmbench.judge.decide import judge
 
 TODAY = NOW.date()
@@ -42,7 +42,7 @@ def tonight(factor: float) -> Measurement:
 def verdict(
     factor: float, *entries: Acknowledgement, older: tuple[Measurement, ...] = HISTORY, certify: bool = False
 ) -> Judgement:
-    return judge(moved(evidence(tonight(factor), *older), entries, certify=certify))
+    return judge(apply_acknowledgements(evidence(tonight(factor), *older), entries, certify=certify))
 
 
 def test_an_accepted_change_passes_and_says_who_accepted_it() -> None:
@@ -102,7 +102,7 @@ def test_a_certificate_accepts_nothing() -> None:
 def test_a_baseline_that_was_recorded_after_the_change_holds_it_already(since: date, expected: float) -> None:
     recorded = at(BASELINE, kind="recorded", recording=RECORDED)
     entry = changed(since=since)
-    found = moved(evidence(measurement(7.325 * 1.06, baseline=recorded), baseline=recorded), [entry])
+    found = apply_acknowledgements(evidence(measurement(7.325 * 1.06, baseline=recorded), baseline=recorded), [entry])
     assert found.baseline.step_seconds == pytest.approx(7.325 * expected)
     assert found.baseline.recording is not None
     assert found.baseline.recording.trimmed_mean_seconds == pytest.approx(7.325 * expected)
@@ -115,7 +115,7 @@ def test_a_baseline_that_was_recorded_later_from_runs_before_the_change_does_not
 ) -> None:
     recorded = at(BASELINE, kind="recorded", recording=replace(RECORDED, newest_run=newest))
     entry = changed(since=date(2025, 10, 31))
-    found = moved(evidence(measurement(7.325 * 1.06, baseline=recorded), baseline=recorded), [entry])
+    found = apply_acknowledgements(evidence(measurement(7.325 * 1.06, baseline=recorded), baseline=recorded), [entry])
     assert found.baseline.step_seconds == pytest.approx(7.325 * expected)
 
 
@@ -136,9 +136,12 @@ def test_runs_that_only_the_history_knows_tell_how_fast_it_was_before() -> None:
     recalled = [
         PastRun(one.started, "1", "", BASELINE.window, {}, True, one.statistic_seconds) for one in found if one.started
     ]
-    told = moved(evidence(tonight(1.06), recalled=tuple(recalled)), [entry])
+    told = apply_acknowledgements(evidence(tonight(1.06), recalled=tuple(recalled)), [entry])
     assert told.baseline.step_seconds == pytest.approx(7.325)
-    assert told.baseline.step_seconds == moved(evidence(tonight(1.06), *found), [entry]).baseline.step_seconds
+    assert (
+        told.baseline.step_seconds
+        == apply_acknowledgements(evidence(tonight(1.06), *found), [entry]).baseline.step_seconds
+    )
 
 
 def test_a_run_that_does_not_need_it_is_compared_with_the_baseline_and_says_that_it_can_go() -> None:
@@ -174,7 +177,7 @@ def test_no_run_is_an_improvement_against_a_level_that_was_acknowledged(
 ) -> None:
     """It would ask to record a baseline that is slower than the one it has."""
     known = replace(evidence(tonight(factor), *HISTORY), tolerance=Tolerance(tolerance))
-    told = judge(moved(known, [changed(fraction=accepted)]))
+    told = judge(apply_acknowledgements(known, [changed(fraction=accepted)]))
     assert told.verdict is Verdict.PASS
     assert "faster than the acknowledged level by more than the tolerance" in told.text
     assert "refresh the baseline" not in told.text
@@ -182,13 +185,13 @@ def test_no_run_is_an_improvement_against_a_level_that_was_acknowledged(
 
 def test_what_is_faster_than_the_baseline_itself_is_an_improvement_still() -> None:
     assert verdict(0.9, SLOWER).verdict is Verdict.IMPROVEMENT
-    known = moved(replace(evidence(tonight(0.7), *HISTORY), plausible=0.15), [changed(fraction=-0.06)])
+    known = apply_acknowledgements(replace(evidence(tonight(0.7), *HISTORY), plausible=0.15), [changed(fraction=-0.06)])
     assert judge(known).reason is Reason.IMPLAUSIBLY_FAST  # more likely another configuration
 
 
 def test_two_changes_of_different_days_add_up() -> None:
     entries = [changed(since=TODAY - timedelta(days=40), fraction=0.03), SLOWER]
-    found = moved(evidence(tonight(1.09)), entries)
+    found = apply_acknowledgements(evidence(tonight(1.09)), entries)
     assert found.baseline.step_seconds == pytest.approx(7.325 * 1.03 * 1.06)
     assert len(found.remarks) == 2
 
@@ -197,7 +200,7 @@ def test_two_changes_of_different_days_add_up() -> None:
 def test_a_second_change_counts_from_where_the_runs_before_it_are(before: float, expected: float) -> None:
     """What was taken back, or never came, since the first entry gives the second one no further room."""
     entries = [changed(since=TODAY - timedelta(days=40), fraction=0.03), SLOWER]
-    found = moved(evidence(tonight(1.09), *nights(*[7.325 * before] * 8, first=3)), entries)
+    found = apply_acknowledgements(evidence(tonight(1.09), *nights(*[7.325 * before] * 8, first=3)), entries)
     assert found.baseline.step_seconds == pytest.approx(7.325 * expected)
 
 
@@ -205,7 +208,7 @@ def test_what_a_run_is_shown_beside_moves_too() -> None:
     from pytest_llmbench.core.models import Metric
 
     expected = (Metric("step_time_seconds", 7.325), Metric("mfu", 0.4, larger_is_better=True))
-    found = moved(evidence(measurement(7.76, expected=expected)), [SLOWER])
+    found = apply_acknowledgements(evidence(measurement(7.76, expected=expected)), [SLOWER])
     assert [metric.value for metric in found.measurements[0].expected] == pytest.approx([7.325 * 1.06, 0.4 / 1.06])
     assert found.measurements[0].baseline is found.baseline
 
@@ -216,10 +219,10 @@ def test_what_a_run_is_shown_beside_moves_too() -> None:
     ids=["no run", "a run that does not say when it started"],
 )
 def test_without_a_run_and_its_day_nothing_is_moved(of: Evidence) -> None:
-    assert moved(of, [SLOWER]) is of
+    assert apply_acknowledgements(of, [SLOWER]) is of
 
 
 def test_a_baseline_without_a_value_stays_so() -> None:
     none = at(BASELINE, step_seconds=math.nan, kind="recipe")
-    found = moved(evidence(measurement(7.0, baseline=none), baseline=none), [SLOWER])
+    found = apply_acknowledgements(evidence(measurement(7.0, baseline=none), baseline=none), [SLOWER])
     assert math.isnan(found.baseline.step_seconds)

@@ -101,7 +101,9 @@ def test_a_run_at_the_margin_passes_as_often_as_the_level_says_against_every_kin
 
 def test_five_runs_of_one_night_keep_that_promise_because_they_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert share(counted(ONE, MARGIN, 8, "one-night"), "PASS") <= 7
-    monkeypatch.setattr("pytest_llmbench.judge.estimate.recorded_groups", lambda baseline: baseline.recording.runs)
+    monkeypatch.setattr(
+        "pytest_llmbench.judge.estimate.count_recorded_groups", lambda baseline: baseline.recording.runs
+    )
     assert share(counted(ONE, MARGIN, 8, "one-night"), "PASS") > 9
 
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_llmbench.core.models import Noise
-from pytest_llmbench.judge.changes import FEWEST, SMALLEST, Step, drawn_in, level, steps
-from pytest_llmbench.judge.correlation import fleet_correlation, inflation
+from pytest_llmbench.judge.changes import FEWEST, SMALLEST, LevelShift, choose_level, draw_in, find_level_shifts
+from pytest_llmbench.judge.correlation import compute_inflation, estimate_fleet_correlation
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats
@@ -37,33 +37,33 @@ def following(correlation: float, seed: int, count: int = 150) -> Floats:
     return 0.01 * values
 
 
-def positions(found: tuple[Step, ...]) -> list[int]:
+def positions(found: tuple[LevelShift, ...]) -> list[int]:
     return [one.position for one in found]
 
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize(("size", "after"), [(0.05, 4), (0.03, 8), (-0.05, 4), (0.02, 40)])
 def test_a_change_that_held_is_found_where_it_is(size: float, after: int, seed: int) -> None:
-    (one,) = steps(series((0.0, 60), (size, after), seed=seed), KNOWN)
+    (one,) = find_level_shifts(series((0.0, 60), (size, after), seed=seed), KNOWN)
     assert abs(one.position - 60) <= (1 if abs(size) > 0.02 else 4)
     assert one.difference == pytest.approx(size, abs=0.02)
     assert one.low < one.difference < one.high
 
 
 def test_a_change_has_its_size_with_an_interval() -> None:
-    (one,) = steps(series((0.0, 100), (0.04, 100)), KNOWN)
+    (one,) = find_level_shifts(series((0.0, 100), (0.04, 100)), KNOWN)
     assert one.difference == pytest.approx(0.04, abs=0.004)
     assert one.high - one.low == pytest.approx(2 * 1.98 * 0.01 * math.sqrt(2 / 100), rel=0.3)
 
 
 def test_a_change_that_was_taken_back_is_two() -> None:
-    found = steps(series((0.0, 150), (0.05, 10), (0.0, 150)), KNOWN)
+    found = find_level_shifts(series((0.0, 150), (0.05, 10), (0.0, 150)), KNOWN)
     assert positions(found) == pytest.approx([150, 160], abs=1)
     assert [one.difference > 0 for one in found] == [True, False]
 
 
 def test_stairs_are_found_one_by_one() -> None:
-    found = steps(series((0.0, 40), (0.04, 40), (0.08, 40), (0.02, 40)), KNOWN)
+    found = find_level_shifts(series((0.0, 40), (0.04, 40), (0.08, 40), (0.02, 40)), KNOWN)
     assert positions(found) == pytest.approx([40, 80, 120], abs=1)
     assert [one.difference for one in found] == pytest.approx([0.04, 0.04, -0.06], abs=0.01)
     assert [(one.first, one.last) for one in found[1:-1]] == [(found[0].position, found[2].position)]
@@ -75,7 +75,7 @@ def test_a_slow_drift_hides_no_change_before_it(seed: int, size: float, slope: f
     """What drifts back lies far apart and follows each other, which is no reason to doubt the change."""
     values = np.array(series((0.0, 30), (size, 170), seed=seed, sigma=0.003))
     values[60:] += np.linspace(0, slope, 140)
-    first, *later = steps(values.tolist(), Noise(0.003, 30.0, "nights", measured=True))
+    first, *later = find_level_shifts(values.tolist(), Noise(0.003, 30.0, "nights", measured=True))
     assert first.position == 30
     assert first.difference == pytest.approx(size, abs=0.012)
     assert later
@@ -84,33 +84,33 @@ def test_a_slow_drift_hides_no_change_before_it(seed: int, size: float, slope: f
 
 @pytest.mark.parametrize("bad", [1, 2])
 def test_two_bad_nights_are_no_level_however_bad(bad: int) -> None:
-    assert steps([*series((0.0, 60)), *[0.3] * bad], KNOWN) == ()
+    assert find_level_shifts([*series((0.0, 60)), *[0.3] * bad], KNOWN) == ()
 
 
 def test_three_bad_nights_that_differ_are_no_level() -> None:
-    assert steps([*series((0.0, 120)), 0.05, 0.28, 0.12], KNOWN) == ()
-    assert positions(steps([*series((0.0, 120)), 0.15, 0.16, 0.15, 0.16], KNOWN)) == [120]
+    assert find_level_shifts([*series((0.0, 120)), 0.05, 0.28, 0.12], KNOWN) == ()
+    assert positions(find_level_shifts([*series((0.0, 120)), 0.15, 0.16, 0.15, 0.16], KNOWN)) == [120]
 
 
 def test_single_bad_nights_are_no_changes() -> None:
     values = series((0.0, 120))
     for night in (20, 21, 60, 90, 118):
         values[night] += 0.25
-    assert steps(values, KNOWN) == ()
+    assert find_level_shifts(values, KNOWN) == ()
 
 
 def test_three_nights_hold_a_large_change() -> None:
     quiet = Noise(0.003, 100.0, "nights", measured=True)
-    assert positions(steps(series((0.0, 90), (0.05, 4), sigma=0.003), quiet)) == [90]
+    assert positions(find_level_shifts(series((0.0, 90), (0.05, 4), sigma=0.003), quiet)) == [90]
 
 
 def test_equal_nights_and_ties_give_nothing_and_no_nan() -> None:
-    assert steps([0.0] * 50, QUIET) == ()
-    assert steps([0.0, 0.004] * 25, QUIET) == ()
+    assert find_level_shifts([0.0] * 50, QUIET) == ()
+    assert find_level_shifts([0.0, 0.004] * 25, QUIET) == ()
 
 
 def test_equal_nights_with_one_change_are_found_without_nan() -> None:
-    (one,) = steps([0.0] * 20 + [0.02] * 20, QUIET)
+    (one,) = find_level_shifts([0.0] * 20 + [0.02] * 20, QUIET)
     assert one.position == 20
     assert one.difference == pytest.approx(0.02)
     assert math.isfinite(one.low)
@@ -119,32 +119,32 @@ def test_equal_nights_with_one_change_are_found_without_nan() -> None:
 
 def test_too_few_nights_an_assumption_or_no_number_show_nothing() -> None:
     values = series((0.0, 30), (0.2, 30))
-    assert steps(values, Noise(0.01, 4.0, "assumed", measured=False)) == ()
-    assert steps(values[27 : 27 + FEWEST - 1], KNOWN) == ()
-    assert steps([*values, math.nan], KNOWN) == ()
-    assert steps([], KNOWN) == ()
+    assert find_level_shifts(values, Noise(0.01, 4.0, "assumed", measured=False)) == ()
+    assert find_level_shifts(values[27 : 27 + FEWEST - 1], KNOWN) == ()
+    assert find_level_shifts([*values, math.nan], KNOWN) == ()
+    assert find_level_shifts([], KNOWN) == ()
 
 
 def test_a_noise_that_is_hardly_known_shows_less() -> None:
     values = series((0.0, 60), (0.03, 8))
-    assert steps(values, KNOWN)
-    assert steps(values, Noise(0.01, 3.0, "8 nights", measured=True)) == ()
+    assert find_level_shifts(values, KNOWN)
+    assert find_level_shifts(values, Noise(0.01, 3.0, "8 nights", measured=True)) == ()
 
 
 def test_a_change_below_the_smallest_is_not_worth_a_message() -> None:
     quiet = Noise(5e-4, 100.0, "nights", measured=True)
-    assert steps(series((0.0, 60), (0.8 * SMALLEST, 60), sigma=5e-4), quiet) == ()
-    assert steps(series((0.0, 60), (0.01, 60), sigma=5e-4), quiet, 0.02) == ()
-    assert len(steps(series((0.0, 60), (0.01, 60), sigma=5e-4), quiet)) == 1
+    assert find_level_shifts(series((0.0, 60), (0.8 * SMALLEST, 60), sigma=5e-4), quiet) == ()
+    assert find_level_shifts(series((0.0, 60), (0.01, 60), sigma=5e-4), quiet, 0.02) == ()
+    assert len(find_level_shifts(series((0.0, 60), (0.01, 60), sigma=5e-4), quiet)) == 1
 
 
 def test_nights_that_follow_each_other_are_no_changes() -> None:
     """Successive differences make such noise look small."""
     fleet = [following(0.5, seed) for seed in range(40)]
     seen = Noise(0.01 * math.sqrt(0.5), 60.0, "nights", measured=True)
-    correlation = fleet_correlation(fleet)
-    assert sum(bool(steps(values, seen, correlation=correlation)) for values in fleet) <= 1
-    assert sum(bool(steps(values, seen)) for values in fleet) > 10
+    correlation = estimate_fleet_correlation(fleet)
+    assert sum(bool(find_level_shifts(values, seen, correlation=correlation)) for values in fleet) <= 1
+    assert sum(bool(find_level_shifts(values, seen)) for values in fleet) > 10
 
 
 @given(st.lists(st.floats(-0.3, 0.3), min_size=7, max_size=60), st.floats(-2.0, 2.0))
@@ -152,16 +152,16 @@ def test_nights_that_follow_each_other_are_no_changes() -> None:
 def test_the_level_of_the_baseline_does_not_matter_and_the_other_way_is_the_mirror(
     values: list[float], level: float
 ) -> None:
-    found = steps(values, KNOWN)
-    assert positions(steps([value + level for value in values], KNOWN)) == positions(found)
-    mirrored = steps([-value for value in values], KNOWN)
+    found = find_level_shifts(values, KNOWN)
+    assert positions(find_level_shifts([value + level for value in values], KNOWN)) == positions(found)
+    mirrored = find_level_shifts([-value for value in values], KNOWN)
     assert [-one.difference for one in mirrored] == pytest.approx([one.difference for one in found])
 
 
 def test_what_is_drawn_in_stays_within_three_sigma_of_its_surroundings() -> None:
     values = np.array(series((0.0, 30)))
     values[10] = 5.0
-    drawn = drawn_in(values, 0.01)
+    drawn = draw_in(values, 0.01)
     assert drawn[10] < 0.06
     assert np.all(np.delete(drawn, 10) == np.delete(values, 10))
 
@@ -172,7 +172,7 @@ def test_another_search_finds_the_same_changes(seed: int) -> None:
     values = series((0.0, 70), (0.05, 50), (0.01, 60), seed=seed)
     penalty = 25 * 0.01**2
     other = ruptures.Pelt(model="l2", min_size=3, jump=1).fit(np.array(values)).predict(pen=penalty)
-    assert positions(steps(values, KNOWN)) == pytest.approx(other[:-1], abs=1)
+    assert positions(find_level_shifts(values, KNOWN)) == pytest.approx(other[:-1], abs=1)
 
 
 # --- how many nights there are, and how alike those that follow each other ---------------------------------
@@ -182,21 +182,21 @@ def test_another_search_finds_the_same_changes(seed: int) -> None:
     ("nights", "expected"), [(7, 1e-5), (130, 1e-5), (260, 1e-5 / 8), (365, 1e-5 * (130 / 365) ** 3)]
 )
 def test_chance_is_given_less_where_more_parts_can_be_cut(nights: int, expected: float) -> None:
-    assert level(nights) == pytest.approx(expected)
+    assert choose_level(nights) == pytest.approx(expected)
 
 
 def test_the_same_change_is_found_among_few_nights_and_not_among_many() -> None:
-    assert len(steps(series((0.0, 80), (0.0245, 4), sigma=1e-6), KNOWN)) == 1
-    assert steps(series((0.0, 500), (0.0245, 4), sigma=1e-6), KNOWN) == ()
+    assert len(find_level_shifts(series((0.0, 80), (0.0245, 4), sigma=1e-6), KNOWN)) == 1
+    assert find_level_shifts(series((0.0, 500), (0.0245, 4), sigma=1e-6), KNOWN) == ()
 
 
 def test_two_bad_nights_and_a_slow_one_are_no_level() -> None:
     """Drawn in they would be 2.7 sigma on average, which a change of three nights is found for."""
     values = series((0.0, 120), sigma=1e-6)
     values[60:63] = [0.25, 0.25, 0.022]
-    assert steps(values, KNOWN) == ()
+    assert find_level_shifts(values, KNOWN) == ()
     values[60:63] = [0.029, 0.028, 0.027]
-    assert len(steps(values, KNOWN)) == 2
+    assert len(find_level_shifts(values, KNOWN)) == 2
 
 
 @pytest.mark.parametrize(
@@ -209,21 +209,24 @@ def test_a_fleet_tells_how_alike_nights_are_that_follow_each_other(correlation: 
         values[120:] += 0.03
     for values in fleet:
         values[::29] += 0.2
-    assert low <= fleet_correlation(fleet) <= high
+    assert low <= estimate_fleet_correlation(fleet) <= high
 
 
 def test_what_chance_makes_of_a_correlation_is_none() -> None:
-    told = [fleet_correlation([following(0.0, 100 * fleet + seed, 100) for seed in range(20)]) for fleet in range(30)]
+    told = [
+        estimate_fleet_correlation([following(0.0, 100 * fleet + seed, 100) for seed in range(20)])
+        for fleet in range(30)
+    ]
     assert sum(one > 0 for one in told) <= 4
-    alone = [fleet_correlation([following(0.0, seed, 100)]) for seed in range(60)]
+    alone = [estimate_fleet_correlation([following(0.0, seed, 100)]) for seed in range(60)]
     assert sum(one > 0 for one in alone) <= 6
 
 
 def test_few_or_equal_nights_tell_nothing_of_it() -> None:
-    assert fleet_correlation([]) == 0
-    assert fleet_correlation([following(0.5, seed, 19) for seed in range(50)]) == 0
-    assert fleet_correlation([np.zeros(50)] * 9) == 0
-    assert fleet_correlation([np.array([math.nan] * 50)] * 9) == 0
+    assert estimate_fleet_correlation([]) == 0
+    assert estimate_fleet_correlation([following(0.5, seed, 19) for seed in range(50)]) == 0
+    assert estimate_fleet_correlation([np.zeros(50)] * 9) == 0
+    assert estimate_fleet_correlation([np.array([math.nan] * 50)] * 9) == 0
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.3, 0.9])
@@ -233,4 +236,4 @@ def test_a_mean_of_nights_that_follow_each_other_has_the_variance_that_is_said(c
     for count in counts.astype(int):
         nights = np.arange(count)
         exact.append(float(np.mean(correlation ** np.abs(nights[:, None] - nights)) * count))
-    assert inflation(counts, correlation) == pytest.approx(exact)
+    assert compute_inflation(counts, correlation) == pytest.approx(exact)

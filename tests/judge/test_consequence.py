@@ -8,7 +8,7 @@ import pytest
 from builders import BASELINE, measurement
 
 from pytest_llmbench.core.models import Judgement, Reason, Status, Tolerance, Verdict
-from pytest_llmbench.judge.consequence import SEVERITY, consequence, worst
+from pytest_llmbench.judge.consequence import SEVERITY, decide_status, pick_worst
 
 
 def judgement(verdict: Verdict, meets: bool | None = True) -> Judgement:
@@ -40,7 +40,7 @@ def judgement(verdict: Verdict, meets: bool | None = True) -> Judgement:
     ],
 )
 def test_what_follows_from_a_verdict(verdict: Verdict, required: bool, status: Status) -> None:
-    assert consequence(judgement(verdict), required=required) is status
+    assert decide_status(judgement(verdict), required=required) is status
 
 
 @pytest.mark.parametrize(
@@ -65,19 +65,19 @@ def test_a_run_that_cannot_tell_follows_the_mode_and_is_never_skipped_where_it_i
     inconclusive: str, required: bool, meets: bool | None, status: Status
 ) -> None:
     found = judgement(Verdict.INCONCLUSIVE, meets)
-    assert consequence(found, required=required, inconclusive=inconclusive) is status
+    assert decide_status(found, required=required, inconclusive=inconclusive) is status
 
 
 def test_without_a_mode_the_literal_rule_decides() -> None:
-    assert consequence(judgement(Verdict.INCONCLUSIVE, meets=True), required=False) is Status.PASSED
-    assert consequence(judgement(Verdict.INCONCLUSIVE, meets=False), required=False) is Status.FAILED
+    assert decide_status(judgement(Verdict.INCONCLUSIVE, meets=True), required=False) is Status.PASSED
+    assert decide_status(judgement(Verdict.INCONCLUSIVE, meets=False), required=False) is Status.FAILED
 
 
 @pytest.mark.parametrize(
     ("improvement", "status"), [("pass", Status.PASSED), ("fail", Status.FAILED), ("", Status.FAILED)]
 )
 def test_an_improvement_follows_the_mode(improvement: str, status: Status) -> None:
-    assert consequence(judgement(Verdict.IMPROVEMENT), required=False, improvement=improvement) is status
+    assert decide_status(judgement(Verdict.IMPROVEMENT), required=False, improvement=improvement) is status
 
 
 @pytest.mark.parametrize(
@@ -89,18 +89,18 @@ def test_no_mode_makes_a_regression_or_an_invalid_run_green(
 ) -> None:
     modes = {"required": required, "inconclusive": inconclusive, "improvement": improvement}
     for verdict in (Verdict.REGRESSION, Verdict.INVALID):
-        assert consequence(judgement(verdict), **modes) is Status.FAILED  # type: ignore[arg-type]
-    assert consequence(judgement("UNKNOWN"), **modes) is Status.FAILED  # type: ignore[arg-type]
+        assert decide_status(judgement(verdict), **modes) is Status.FAILED  # type: ignore[arg-type]
+    assert decide_status(judgement("UNKNOWN"), **modes) is Status.FAILED  # type: ignore[arg-type]
 
 
 def test_every_verdict_has_a_severity_and_the_worst_one_decides() -> None:
     assert set(SEVERITY) == set(Verdict)
     good, bad = judgement(Verdict.PASS), judgement(Verdict.REGRESSION)
-    decides, others = worst([good, bad], lambda one: consequence(one, required=False))
+    decides, others = pick_worst([good, bad], lambda one: decide_status(one, required=False))
     assert decides is bad
     assert others == (good,)
 
 
 def test_of_two_inconclusive_verdicts_the_red_one_decides() -> None:
     green, red = judgement(Verdict.INCONCLUSIVE, True), judgement(Verdict.INCONCLUSIVE, False)
-    assert worst([green, red], lambda one: consequence(one, required=False))[0] is red
+    assert pick_worst([green, red], lambda one: decide_status(one, required=False))[0] is red

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.core.models import Evidence, Note, Problem, Reason, Status, Tolerance, Verdict
-from pytest_llmbench.judge.consequence import consequence
+from pytest_llmbench.judge.consequence import decide_status
 from pytest_llmbench.judge.decide import judge, judge_alone
 
 PROFILED = Problem(Reason.PROFILED, "profile_enabled in llmb-config_1.yaml")
@@ -65,7 +65,7 @@ def test_a_tolerance_on_performance_allows_more_time_than_the_same_number_on_tim
 def test_a_step_time_that_is_no_number_never_passes(bad: float) -> None:
     judgement = judge(evidence(measurement(bad)))
     assert judgement.verdict is Verdict.INVALID
-    assert consequence(judgement, required=False) is Status.FAILED
+    assert decide_status(judgement, required=False) is Status.FAILED
 
 
 def test_the_newest_comparable_run_decides() -> None:
@@ -189,7 +189,7 @@ def test_what_is_printed_too_coarsely_does_not_pass_by_the_literal_rule(
     seconds = 7.325 * factor
     one = measurement(seconds, resolution_seconds=seconds * resolution, window_seconds=(seconds,) * steps)
     judgement = judge(evidence(one))
-    assert consequence(judgement, required=False, inconclusive="literal", improvement="pass") is status
+    assert decide_status(judgement, required=False, inconclusive="literal", improvement="pass") is status
     assert ("printed too coarsely" in judgement.text) is (status is Status.FAILED)
 
 
@@ -219,7 +219,7 @@ def test_an_improvement_wholly_beyond_what_is_plausible_has_a_reason_of_its_own(
     wide: dict[str, Any] = {"prior": replace(ASSUMED, sigma=0.03)} if spread else {}
     judgement = judge(evidence(one, plausible=0.15, relatives=RELATIVES, **wide))
     assert judgement.reason is reason
-    passed = consequence(judgement, required=False) is Status.PASSED
+    passed = decide_status(judgement, required=False) is Status.PASSED
     assert passed is (reason is not Reason.IMPLAUSIBLY_FAST)
     assert judge(evidence(one, **wide)).reason is not Reason.IMPLAUSIBLY_FAST
 

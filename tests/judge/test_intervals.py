@@ -25,10 +25,10 @@ from pytest_llmbench.core.models import (
 )
 from pytest_llmbench.core.robust import mean, trimmed_mean
 from pytest_llmbench.judge.agreement import meets_point
-from pytest_llmbench.judge.consequence import consequence
+from pytest_llmbench.judge.consequence import decide_status
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.judge.estimate import estimate
-from pytest_llmbench.judge.shape import look
+from pytest_llmbench.judge.shape import find_shape
 from pytest_llmbench.measure.measurement import measure
 from pytest_llmbench.pipeline.selftest import selftest
 
@@ -99,7 +99,7 @@ def test_a_slow_interval_is_no_hiccup() -> None:
 
 
 def test_slow_means_are_named_by_the_steps_that_they_cover() -> None:
-    shape = look(printed([7.3, 7.31, 7.29, 7.3, 9.0, 7.32]))
+    shape = find_shape(printed([7.3, 7.31, 7.29, 7.3, 9.0, 7.32]))
     assert shape.kind == "one-spike"
     assert shape.words == "one spike: steps 51 to 60 took 1.23 x the median on average (line 160)"
     (note,) = [note for note in shape.notes if note.code == "stragglers"]
@@ -109,17 +109,17 @@ def test_slow_means_are_named_by_the_steps_that_they_cover() -> None:
 
 def test_means_show_no_period() -> None:
     """Every second mean is slow, and which of its steps are is not known."""
-    shape = look(printed([7.3, 9.0] * 8))
+    shape = find_shape(printed([7.3, 9.0] * 8))
     assert shape.kind == "two-levels"
     assert "every" not in shape.words
 
 
 def test_calm_means_say_that_they_are_means() -> None:
-    assert look(printed([7.3, 7.31, 7.29, 7.3])).words == "no mean of several steps stands out"
+    assert find_shape(printed([7.3, 7.31, 7.29, 7.3])).words == "no mean of several steps stands out"
 
 
 def test_a_warm_up_over_several_means_is_named_by_its_steps() -> None:
-    shape = look(printed([8.2, 8.1, 8.0, 7.9, *[7.3, 7.31, 7.29, 7.3] * 2]))
+    shape = find_shape(printed([8.2, 8.1, 8.0, 7.9, *[7.3, 7.31, 7.29, 7.3] * 2]))
     assert shape.warming_up is not None
     assert shape.warming_up.text.startswith("warm-up not over: steps 11 to 50 are ")
 
@@ -136,7 +136,7 @@ def test_a_warm_up_over_several_means_is_named_by_its_steps() -> None:
 def test_a_damaged_log_of_such_times_does_not_pass(columns: Steps, window: Window) -> None:
     def decide(one: Evidence) -> tuple[Judgement, Status]:
         judgement = judge(one)
-        return judgement, consequence(judgement, required=False)
+        return judgement, decide_status(judgement, required=False)
 
     baseline = at(BASELINE, window=window)
     found = evidence(measure(run(log(replace(segment(columns), first_step=1))), baseline, NOW), baseline=baseline)
@@ -161,7 +161,7 @@ def test_a_slower_run_never_turns_a_failure_into_a_pass(
     for slower in (1.0, factor):
         one = printed([slower * value for value in seconds], widths, baseline=baseline)
         judgement = judge(evidence(one, baseline=baseline))
-        statuses.append(consequence(judgement, required=True, inconclusive=policy))
+        statuses.append(decide_status(judgement, required=True, inconclusive=policy))
     assert statuses != [Status.FAILED, Status.PASSED]
 
 

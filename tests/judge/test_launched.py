@@ -18,7 +18,7 @@ from scenarios import ATTEMPTS, SCENARIOS, Case, cases
 
 from pytest_llmbench.core.models import Judgement, Measurement, Problem, Reason, Status, Verdict
 from pytest_llmbench.judge import nights
-from pytest_llmbench.judge.consequence import consequence
+from pytest_llmbench.judge.consequence import decide_status
 from pytest_llmbench.judge.decide import judge, judge_alone
 
 DIVERGED = Problem(Reason.DIVERGED, "loss is nan from step 9 on", 109)
@@ -37,7 +37,7 @@ def launched(*factors: float, launch: str = "night-7", **fields: Any) -> list[Me
 
 
 def status(judgement: Judgement) -> Status:
-    return consequence(judgement, required=False)
+    return decide_status(judgement, required=False)
 
 
 # --- which runs count -------------------------------------------------------------------------------------
@@ -64,7 +64,10 @@ def test_runs_found_on_disk_never_join_a_launch() -> None:
 def test_a_launch_does_not_join_runs_found_on_disk() -> None:
     disk, newer = measurement(7.325, run=run(build="image=a")), measurement(7.33, run=run(build="image=a", launch="l"))
     beside = measurement(7.32, run=run(build="image=a"))
-    assert nights.repeats(disk, evidence(disk, newer, beside, repeat_window=timedelta(days=1)))[0] == (disk, beside)
+    assert nights.find_repeats(disk, evidence(disk, newer, beside, repeat_window=timedelta(days=1)))[0] == (
+        disk,
+        beside,
+    )
 
 
 def test_another_launch_is_history() -> None:
@@ -107,7 +110,7 @@ def test_a_launch_with_a_run_that_cannot_be_judged_is_invalid(
     assert judgement.measurement is runs[position]
     assert f"x_{position}, one of 3 runs that count: " in judgement.text
     for inconclusive in ("literal", "fail", "skip"):
-        assert consequence(judgement, required=False, inconclusive=inconclusive) is Status.FAILED
+        assert decide_status(judgement, required=False, inconclusive=inconclusive) is Status.FAILED
 
 
 def test_an_item_of_one_run_is_about_that_run() -> None:
@@ -209,9 +212,9 @@ def _of_launch(case: Case) -> Judgement:
         for one in case.attempts[ATTEMPTS - 1 :: -1]
     )
     found = replace(case.evidence, measurements=(*runs, *case.evidence.measurements), level=0.025)
-    by_launch = nights.repeats(runs[0], found)
+    by_launch = nights.find_repeats(runs[0], found)
     attempts = case.attempts[ATTEMPTS - 1 :: -1]
-    by_window = nights.repeats(attempts[0], replace(found, measurements=attempts, repeat_window=REPEAT_WINDOW))
+    by_window = nights.find_repeats(attempts[0], replace(found, measurements=attempts, repeat_window=REPEAT_WINDOW))
     assert [one.window_seconds for one in by_launch[0]] == [one.window_seconds for one in by_window[0]]
     return judge(found)
 
@@ -230,7 +233,7 @@ def test_without_a_value_to_compare_with_a_measured_run_fails(launch: str) -> No
     assert judgement.text.endswith(" measured; record it with --llmb-record=DIR")
     assert (judgement.log_difference, judgement.meets_point, judgement.estimate) == (None, None, None)
     for inconclusive in ("literal", "fail", "skip"):
-        assert consequence(judgement, required=False, inconclusive=inconclusive) is Status.FAILED
+        assert decide_status(judgement, required=False, inconclusive=inconclusive) is Status.FAILED
 
 
 def test_without_a_value_and_without_a_run_it_is_missing() -> None:

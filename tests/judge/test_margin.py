@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from pytest_llmbench.core.models import Noise
-from pytest_llmbench.judge.margin import Answer, answer, detectable, error, probability, quantile, repeats_needed
+from pytest_llmbench.judge.margin import (
+    Answer,
+    answer,
+    compute_detectable,
+    compute_error,
+    compute_probability,
+    compute_quantile,
+    count_repeats_needed,
+)
 from pytest_llmbench.judge.sample import WithinRun
 
 HISTORY = Noise(0.01, 7.6, "20 nights", measured=True)
@@ -42,32 +50,37 @@ def test_an_interval_that_is_no_number_tells_nothing() -> None:
 
 
 def test_quantiles_and_probabilities_are_those_of_student() -> None:
-    assert quantile(0.95, 7.6) == pytest.approx(stats.t.ppf(0.95, 7.6))
-    assert probability(1.3, 7.6) == pytest.approx(stats.t.sf(1.3, 7.6))
+    assert compute_quantile(0.95, 7.6) == pytest.approx(stats.t.ppf(0.95, 7.6))
+    assert compute_probability(1.3, 7.6) == pytest.approx(stats.t.sf(1.3, 7.6))
 
 
 @pytest.mark.parametrize("runs", [1, 2, 3, 9])
 def test_the_error_falls_with_the_root_of_the_number_of_runs(runs: int) -> None:
-    one, several = error(HISTORY, [QUIET], 0.0, 0.05), error(HISTORY, [QUIET] * runs, 0.0, 0.05)
+    one, several = compute_error(HISTORY, [QUIET], 0.0, 0.05), compute_error(HISTORY, [QUIET] * runs, 0.0, 0.05)
     assert several.standard_error == pytest.approx(one.standard_error / math.sqrt(runs))
     assert several.half_width == pytest.approx(one.half_width / math.sqrt(runs))
 
 
 def test_what_happens_within_the_run_is_a_floor() -> None:
     loud = WithinRun(0.05, 30.0)
-    told = error(HISTORY, [loud], 0.0, 0.05)
+    told = compute_error(HISTORY, [loud], 0.0, 0.05)
     assert told.standard_error == pytest.approx(0.05)
     assert told.half_width == pytest.approx(stats.t.ppf(0.95, 29) * 0.05)
 
 
 def test_an_assumption_holds_nothing_of_the_run_itself() -> None:
-    assert error(ASSUMED, [WithinRun(0.01, 30.0)], 0.0, 0.05).standard_error == pytest.approx(0.01 * math.sqrt(2))
-    assert error(HISTORY, [WithinRun(0.01, 300.0)], 0.0, 0.05).standard_error == pytest.approx(0.01)
+    assert compute_error(ASSUMED, [WithinRun(0.01, 30.0)], 0.0, 0.05).standard_error == pytest.approx(
+        0.01 * math.sqrt(2)
+    )
+    assert compute_error(HISTORY, [WithinRun(0.01, 300.0)], 0.0, 0.05).standard_error == pytest.approx(0.01)
 
 
 @given(st.floats(0, 0.05), st.floats(0, 0.05))
 def test_rounding_of_the_baseline_widens_the_interval(less: float, more: float) -> None:
-    narrow, wide = error(HISTORY, [QUIET], less**2, 0.05), error(HISTORY, [QUIET], (less + more) ** 2, 0.05)
+    narrow, wide = (
+        compute_error(HISTORY, [QUIET], less**2, 0.05),
+        compute_error(HISTORY, [QUIET], (less + more) ** 2, 0.05),
+    )
     assert narrow.half_width <= wide.half_width
 
 
@@ -86,8 +99,8 @@ def test_more_slowdown_and_wider_tolerances_point_the_right_way(
 
 
 def test_a_detectable_slowdown_lies_beyond_the_bound_with_80_percent() -> None:
-    one = error(HISTORY, [QUIET], 0.0, 0.05)
-    slowdown = detectable(one, 0.05)
+    one = compute_error(HISTORY, [QUIET], 0.0, 0.05)
+    slowdown = compute_detectable(one, 0.05)
     shown = stats.t.cdf((slowdown - 0.05 - one.half_width) / one.standard_error, one.degrees_of_freedom)
     assert shown == pytest.approx(0.8)
 
@@ -96,4 +109,4 @@ def test_a_detectable_slowdown_lies_beyond_the_bound_with_80_percent() -> None:
     ("distance", "runs"), [(0.05, 1), (0.025, 1), (0.02, 2), (-0.01, 7), (0.001, 619), (0.0, None)]
 )
 def test_nearer_to_the_bound_takes_more_runs(distance: float, runs: int | None) -> None:
-    assert repeats_needed(0.01, distance) == runs
+    assert count_repeats_needed(0.01, distance) == runs

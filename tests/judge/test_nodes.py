@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.judge.decide import judge
-from pytest_llmbench.judge.nodes import NodeFinding, RunOnNodes, exclude_option, judged_nodes, slow_nodes
+from pytest_llmbench.judge.nodes import NodeFinding, RunOnNodes, find_slow_nodes, format_exclude_option, judge_nodes
 
 SIGMA = 0.01
 BOUND = 10.5
@@ -82,14 +82,14 @@ SOFTWARE = "the software, or the whole cluster"
     ],
 )
 def test_what_runs_say_of_their_nodes(runs: list[tuple[float, str]], text: str, exclude: str) -> None:
-    finding = slow_nodes(on(*runs), SIGMA, BOUND)
+    finding = find_slow_nodes(on(*runs), SIGMA, BOUND)
     assert finding.text == text or (text.endswith(", ") and finding.text.startswith(text))
     assert finding.exclude == tuple(exclude.split())
 
 
 @pytest.mark.parametrize("sigma", [0.0, math.nan, math.inf])
 def test_without_a_known_noise_nothing_is_said(sigma: float) -> None:
-    assert slow_nodes(on((10.9, "n1 n2"), (10.0, "n3 n4")), sigma, BOUND) == NodeFinding()
+    assert find_slow_nodes(on((10.9, "n1 n2"), (10.0, "n3 n4")), sigma, BOUND) == NodeFinding()
 
 
 nodes = st.sets(st.sampled_from([f"n{number}" for number in range(6)]), max_size=4)
@@ -98,8 +98,8 @@ nodes = st.sets(st.sampled_from([f"n{number}" for number in range(6)]), max_size
 @given(st.lists(st.tuples(st.floats(9.0, 13.0), nodes), max_size=5))
 def test_a_node_of_a_fast_run_is_never_named_and_the_order_does_not_matter(drawn: list[tuple[float, set[str]]]) -> None:
     runs = on(*((seconds, " ".join(sorted(names))) for seconds, names in drawn))
-    finding = slow_nodes(runs, SIGMA, BOUND)
-    assert slow_nodes(runs[::-1], SIGMA, BOUND).exclude == finding.exclude
+    finding = find_slow_nodes(runs, SIGMA, BOUND)
+    assert find_slow_nodes(runs[::-1], SIGMA, BOUND).exclude == finding.exclude
     known = [one for one in runs if one[2]]
     for _, seconds, names in known:
         if seconds <= min(other for _, other, _ in known) * AT_LIMIT / 10:
@@ -107,7 +107,7 @@ def test_a_node_of_a_fast_run_is_never_named_and_the_order_does_not_matter(drawn
 
 
 def test_many_nodes_are_folded_and_quoted() -> None:
-    assert exclude_option([f"node{number:03}" for number in range(1, 65)]) == "--exclude='node[001-064]'"
+    assert format_exclude_option([f"node{number:03}" for number in range(1, 65)]) == "--exclude='node[001-064]'"
 
 
 def test_the_noise_is_that_of_other_runs() -> None:
@@ -117,6 +117,6 @@ def test_the_noise_is_that_of_other_runs() -> None:
         for hour, (factor, name) in enumerate([(1.0, "c"), (1.0, "b"), (1.1, "a")])
     ]
     found = evidence(*runs, *HISTORY)
-    finding = judged_nodes(judge(found), found, {"a": ("n1",), "b": ("n2",), "c": ("n3",)})
+    finding = judge_nodes(judge(found), found, {"a": ("n1",), "b": ("n2",), "c": ("n3",)})
     assert finding.exclude == ("n1",)
-    assert judged_nodes(judge(evidence()), evidence(), {}) == NodeFinding()
+    assert judge_nodes(judge(evidence()), evidence(), {}) == NodeFinding()

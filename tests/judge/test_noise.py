@@ -18,8 +18,8 @@ def series(sigma: float, nights: int, seed: int = 0) -> list[float]:
 
 
 def test_less_than_eight_nights_are_no_history() -> None:
-    assert noise.of_history(series(0.01, 7)) is None
-    told = noise.of_history(series(0.01, 8))
+    assert noise.estimate_from_history(series(0.01, 7)) is None
+    told = noise.estimate_from_history(series(0.01, 8))
     assert told is not None
     assert told.degrees_of_freedom == pytest.approx(2.8)
     assert told.measured
@@ -29,7 +29,7 @@ def test_less_than_eight_nights_are_no_history() -> None:
 def test_an_interval_from_history_is_wrong_as_often_as_it_says(nights: int) -> None:
     """The degrees of freedom are those with which a run at the margin passes 5 % of the time."""
     random = np.random.default_rng(6)
-    told = [noise.of_history(random.standard_normal(nights).tolist()) for _ in range(8000)]
+    told = [noise.estimate_from_history(random.standard_normal(nights).tolist()) for _ in range(8000)]
     half_widths = np.array([stats.t.ppf(0.95, one.degrees_of_freedom) * one.sigma for one in told if one])
     assert np.mean(random.standard_normal(8000) < -half_widths) == pytest.approx(0.05, abs=0.008)
 
@@ -38,23 +38,23 @@ def test_a_level_shift_and_a_bad_night_hardly_move_it() -> None:
     quiet = series(0.005, 20)
     shifted = [one + (0.1 if night >= 10 else 0.0) for night, one in enumerate(quiet)]
     spiked = [one + (0.3 if night == 5 else 0.0) for night, one in enumerate(quiet)]
-    before = noise.of_history(quiet)
+    before = noise.estimate_from_history(quiet)
     for changed in (shifted, spiked):
-        after = noise.of_history(changed)
+        after = noise.estimate_from_history(changed)
         assert before is not None
         assert after is not None
         assert after.sigma < 1.6 * before.sigma
 
 
 def test_equal_nights_do_not_make_a_cluster_perfect() -> None:
-    told = noise.of_history([math.log(7)] * 20)
+    told = noise.estimate_from_history([math.log(7)] * 20)
     assert told is not None
     assert told.sigma == noise.SMALLEST
 
 
 def test_repeats_have_one_degree_of_freedom_less_than_runs() -> None:
-    assert noise.of_runs([7.0], "repeats") is None
-    told = noise.of_runs([7.0, 7.07, 7.14], "repeats")
+    assert noise.estimate_from_repeats([7.0], "repeats") is None
+    told = noise.estimate_from_repeats([7.0, 7.07, 7.14], "repeats")
     assert told is not None
     assert told.degrees_of_freedom == 2
     assert told.sigma == pytest.approx(np.std(np.log([7.0, 7.07, 7.14]), ddof=1))
@@ -62,15 +62,15 @@ def test_repeats_have_one_degree_of_freedom_less_than_runs() -> None:
 
 
 def test_estimates_are_pooled_by_their_degrees_of_freedom() -> None:
-    told = noise.pooled([Noise(0.01, 3.0, "a", measured=True), None, Noise(0.02, 1.0, "b", measured=True)])
+    told = noise.pool([Noise(0.01, 3.0, "a", measured=True), None, Noise(0.02, 1.0, "b", measured=True)])
     assert told is not None
     assert told.sigma**2 == pytest.approx((3 * 0.01**2 + 0.02**2) / 4)
     assert (told.degrees_of_freedom, told.source) == (4.0, "a and b")
-    assert noise.pooled([None, None]) is None
+    assert noise.pool([None, None]) is None
 
 
 def test_what_is_assumed_says_so() -> None:
-    told = noise.assumed(0.01)
+    told = noise.assume_noise(0.01)
     assert (told.sigma, told.degrees_of_freedom, told.measured) == (0.01, 4.0, False)
     assert told.source == "assumed, nothing was measured"
 
@@ -83,7 +83,7 @@ def test_many_configurations_tell_the_noise_of_one(freedom: float, sigma: float)
     found = [
         Noise(math.sqrt(variance * random.chisquare(own) / own), own, "nights", measured=True) for variance in variances
     ]
-    told = noise.of_others(found)
+    told = noise.estimate_from_others(found)
     assert told is not None
     assert told.sigma == pytest.approx(sigma, rel=0.05)
     assert told.degrees_of_freedom == pytest.approx(freedom, rel=0.3)
@@ -91,8 +91,8 @@ def test_many_configurations_tell_the_noise_of_one(freedom: float, sigma: float)
 
 def test_few_configurations_tell_nothing_and_equal_ones_no_more_than_they_know() -> None:
     one = Noise(0.01, 7.6, "20 nights", measured=True)
-    assert noise.of_others([one] * 4) is None
-    told = noise.of_others([one] * 5)
+    assert noise.estimate_from_others([one] * 4) is None
+    told = noise.estimate_from_others([one] * 5)
     assert told is not None
     assert told.degrees_of_freedom == pytest.approx(5 * 7.6)
     assert told.sigma == pytest.approx(0.01, rel=0.1)
@@ -106,14 +106,14 @@ def test_a_configuration_that_is_noisier_than_the_others_is_not_made_to_look_qui
     assert together.degrees_of_freedom == pytest.approx(37.6)
     assert 0.005 < together.sigma < 0.006
     assert noise.with_prior(None, others, 0.001) == others
-    assert noise.with_prior(None, others, 0.01) == noise.assumed(0.01)
-    assert noise.with_prior(loud, noise.assumed(0.01), 0.01) == loud
-    assert noise.with_prior(None, noise.assumed(0.01), 0.01) == noise.assumed(0.01)
+    assert noise.with_prior(None, others, 0.01) == noise.assume_noise(0.01)
+    assert noise.with_prior(loud, noise.assume_noise(0.01), 0.01) == loud
+    assert noise.with_prior(None, noise.assume_noise(0.01), 0.01) == noise.assume_noise(0.01)
 
 
 def test_two_repeats_alone_do_not_make_the_interval_useless() -> None:
-    pair = noise.of_runs([7.0, 7.07], "repeats")
+    pair = noise.estimate_from_repeats([7.0, 7.07], "repeats")
     assert pair is not None
-    together = noise.with_prior(pair, noise.assumed(0.01), 0.01)
+    together = noise.with_prior(pair, noise.assume_noise(0.01), 0.01)
     assert together.degrees_of_freedom == 5
     assert together.sigma == pytest.approx(math.sqrt((4 * 0.01**2 + pair.sigma**2) / 5))

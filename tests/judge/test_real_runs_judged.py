@@ -13,16 +13,16 @@ import pytest
 from builders import BASELINE, NOW, evidence, log, run
 from shared_data import shared
 
-from pytest_llmbench.baseline.write import recorded_baseline
+from pytest_llmbench.baseline.write import make_recorded_baseline
 from pytest_llmbench.core import throughput
 from pytest_llmbench.core.models import Baseline, Judgement, Measurement, Reason, Segment, Verdict, Window
 from pytest_llmbench.core.robust import mean, trimmed_mean
 from pytest_llmbench.ingest.parse.read import read_log
 from pytest_llmbench.judge.agreement import STALLS
 from pytest_llmbench.judge.decide import judge
-from pytest_llmbench.judge.shape import look
+from pytest_llmbench.judge.shape import find_shape
 from pytest_llmbench.measure.measurement import measure
-from pytest_llmbench.measure.window import begins, in_window, missing_steps
+from pytest_llmbench.measure.window import begins, find_missing_steps, mask_window
 from pytest_llmbench.pipeline.record_baselines import recording_of
 
 if TYPE_CHECKING:
@@ -113,12 +113,12 @@ def windows(segment: Segment) -> Iterator[Window]:
         inside = (begin >= earliest) & (end <= latest)
         if np.count_nonzero(inside) > 1 and not segment.steps.asynchronous[inside].any():
             found[Window(int(begin[inside].min()), int(end[inside].max()))] = None
-    yield from (window for window in found if not missing_steps(segment.steps, window))
+    yield from (window for window in found if not find_missing_steps(segment.steps, window))
 
 
 def fitted(segment: Segment, window: Window) -> Baseline:
     """Return a published baseline for this run: its batch, tokens and TFLOP/s agree, and no step is impossible."""
-    steps, counted = segment.steps, in_window(segment.steps, window)
+    steps, counted = segment.steps, mask_window(segment.steps, window)
     batch = int(middle(steps.global_batch_size) or 1)
     tokens = middle((steps.tokens_per_second_per_gpu * steps.seconds)[counted])
     before = BASELINE.configuration
@@ -157,7 +157,7 @@ def own(segment: Segment, window: Window, kind: str) -> Baseline:
     published = fitted(segment, window)
     found = measured(segment, published)
     if kind == "recorded":
-        return recorded_baseline(published, recording_of([found], NOW))
+        return make_recorded_baseline(published, recording_of([found], NOW))
     seconds = np.array(found.window_seconds)
     value = mean(seconds, found.mean_of) if kind == "mean" else float(np.median(seconds))
     return replace(published, step_seconds=value)
@@ -320,7 +320,7 @@ def test_periodic_slow_steps_are_named(runs: Runs, name: tuple[str, int]) -> Non
     assert (judgement.verdict, judgement.reason) == (Verdict.INCONCLUSIVE, Reason.FEW_STEPS_DECIDE)
     assert "every 7th step slow" in judgement.text
     assert not judgement.meets_point
-    assert look(measured(paused, fitted(runs[name], DOCUMENTED))).kind == "periodic"
+    assert find_shape(measured(paused, fitted(runs[name], DOCUMENTED))).kind == "periodic"
 
 
 # --- injected slowdowns -------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from builders import measurement
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.judge.recordable import Occasion, count_groups, expected_noise, find_levels
+from pytest_llmbench.judge.recordable import Occasion, count_groups, expect_noise, find_run_levels
 
 EVENING = datetime(2026, 3, 1, 21, tzinfo=UTC)
 RACK, OTHER_RACK = frozenset({"n1", "n2", "n3", "n4"}), frozenset({"n5", "n6", "n7", "n8"})
@@ -56,7 +56,7 @@ def logarithmic(levels: Sequence[float], cv: float, seed: int) -> list[list[floa
 @pytest.mark.parametrize("cv", [0.002, 0.01, 0.02])
 def test_runs_of_one_level_are_rarely_taken_for_two(runs: int, cv: float) -> None:
     """Fewer than 1 % are, up to twice the expected noise: docs/baselines.md has the numbers of 200,000 each."""
-    refused = sum(find_levels(one, 0.01, ordered=True) is not None for one in logarithmic((1.0,) * runs, cv, runs))
+    refused = sum(find_run_levels(one, 0.01, ordered=True) is not None for one in logarithmic((1.0,) * runs, cv, runs))
     assert refused <= 1500 * 0.014  # 0.8 % and three standard deviations of the count
     assert refused == 0 or cv > 0.002
 
@@ -75,7 +75,7 @@ def test_runs_of_one_level_are_rarely_taken_for_two(runs: int, cv: float) -> Non
     ],
 )
 def test_two_levels_are_found_in_any_order(levels: tuple[float, ...], ordered: bool, least: float) -> None:
-    found = [find_levels(one, 0.01, ordered=ordered) for one in logarithmic(levels, 0.002, 1)]
+    found = [find_run_levels(one, 0.01, ordered=ordered) for one in logarithmic(levels, 0.002, 1)]
     assert sum(one is not None for one in found) >= least * len(found)
     half = len(levels) // 2
     assert all(one is None or (one.fast_runs, one.slow_runs) == (half, half) for one in found)
@@ -93,19 +93,19 @@ def test_two_levels_are_found_in_any_order(levels: tuple[float, ...], ordered: b
     ],
 )
 def test_what_is_no_second_level(levels: tuple[float, ...]) -> None:
-    assert find_levels([7.3 * level for level in levels], 0.01, ordered=True) is None
+    assert find_run_levels([7.3 * level for level in levels], 0.01, ordered=True) is None
 
 
 @given(st.permutations([7.3, 7.31, 7.28, 7.6, 7.59, 7.61, 7.3]))
 def test_neither_the_unit_nor_the_order_decides(seconds: list[float]) -> None:
     for unit in (1e-3, 1.0, 1e4):
-        found = find_levels([unit * one for one in seconds], 0.01, ordered=False)
+        found = find_run_levels([unit * one for one in seconds], 0.01, ordered=False)
         assert found
         assert (found.fast_runs, found.slow_runs) == (4, 3)
 
 
 def test_runs_that_are_noisy_within_are_expected_to_differ() -> None:
     steady, noisy = measurement(7.3), measurement(7.3, window_seconds=tuple(7.3 + (step % 7) for step in range(34)))
-    assert expected_noise([steady], 0.01) == pytest.approx(0.01)
-    assert expected_noise([steady, noisy], 0.01) > 0.02
-    assert expected_noise([measurement(7.3, window_seconds=(7.3, 9.0))], 0.01) == 0.01
+    assert expect_noise([steady], 0.01) == pytest.approx(0.01)
+    assert expect_noise([steady, noisy], 0.01) > 0.02
+    assert expect_noise([measurement(7.3, window_seconds=(7.3, 9.0))], 0.01) == 0.01

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from pytest_llmbench.core.robust import median_deviation, trimmed_mean, winsorised
-from pytest_llmbench.judge.sample import within_run
+from pytest_llmbench.judge.sample import estimate_within_run
 
 values = st.lists(st.floats(0.1, 100), min_size=5, max_size=60).map(np.array)
 
@@ -39,49 +39,49 @@ def test_the_error_is_the_spread_of_the_statistic_over_many_runs(statistic: str,
     runs = 1 + 0.02 * noise
     of_run = trimmed_mean if statistic == "trimmed_mean" else np.mean
     spread = np.std([np.log(of_run(run)) for run in runs])
-    told = np.median([within_run(run, statistic).error for run in runs])
+    told = np.median([estimate_within_run(run, statistic).error for run in runs])
     assert told == pytest.approx(spread, rel=0.3)
 
 
 def test_correlated_steps_are_fewer_steps() -> None:
     independent = np.random.default_rng(3).standard_normal(200)
     walk = 10 + np.convolve(independent, np.ones(5) / 5, "valid")
-    assert within_run(10 + independent, "mean").effective_sample_size > 150
-    assert within_run(walk, "mean").effective_sample_size < 60
-    assert within_run(10 + independent, "mean", moving_mean=5).effective_sample_size <= 40
+    assert estimate_within_run(10 + independent, "mean").effective_sample_size > 150
+    assert estimate_within_run(walk, "mean").effective_sample_size < 60
+    assert estimate_within_run(10 + independent, "mean", moving_mean=5).effective_sample_size <= 40
 
 
 def test_a_straggler_widens_the_error_of_a_mean_and_not_of_a_trimmed_mean() -> None:
     window = 7 + 0.05 * np.random.default_rng(4).standard_normal(34)
     spiked = window.copy()
     spiked[7] *= 3
-    assert within_run(spiked, "mean").error > 10 * within_run(window, "mean").error
-    assert within_run(spiked, "trimmed_mean").error < 1.5 * within_run(window, "trimmed_mean").error
+    assert estimate_within_run(spiked, "mean").error > 10 * estimate_within_run(window, "mean").error
+    assert estimate_within_run(spiked, "trimmed_mean").error < 1.5 * estimate_within_run(window, "trimmed_mean").error
 
 
 @given(values, st.sampled_from([1e-3, 1e3]), st.sampled_from(["mean", "trimmed_mean"]))
 def test_the_unit_of_time_cancels(window: np.ndarray, unit: float, statistic: str) -> None:
-    told, other = within_run(window, statistic), within_run(window * unit, statistic)
+    told, other = estimate_within_run(window, statistic), estimate_within_run(window * unit, statistic)
     assert told.error == pytest.approx(other.error, rel=1e-6, abs=1e-12)
     assert told.effective_sample_size == pytest.approx(other.effective_sample_size, rel=1e-3)
 
 
 @pytest.mark.parametrize("count", [3, 4, 5, 6, 34])
 def test_constant_steps_have_no_error_and_no_nan(count: int) -> None:
-    told = within_run(np.full(count, 7.325), "mean")
+    told = estimate_within_run(np.full(count, 7.325), "mean")
     assert told.error == pytest.approx(0, abs=1e-12)
     assert told.effective_sample_size == count
 
 
 def test_a_mean_of_several_steps_is_one_sample() -> None:
     window = np.array([7.0, 7.2, 7.1])
-    assert within_run(window, "mean", mean_of=(10, 10, 10)) == within_run(window, "mean")
-    assert within_run(window, "mean").effective_sample_size == 3
+    assert estimate_within_run(window, "mean", mean_of=(10, 10, 10)) == estimate_within_run(window, "mean")
+    assert estimate_within_run(window, "mean").effective_sample_size == 3
 
 
 def test_a_mean_that_outweighs_the_others_leaves_hardly_a_sample() -> None:
     window = np.array([7.0, 7.2, 7.1, 7.1])
-    even, uneven = (within_run(window, "mean", mean_of=steps) for steps in ((5, 5, 5, 5), (1, 1, 1, 1000)))
+    even, uneven = (estimate_within_run(window, "mean", mean_of=steps) for steps in ((5, 5, 5, 5), (1, 1, 1, 1000)))
     assert even.effective_sample_size == 4
     assert uneven.effective_sample_size == pytest.approx(1, abs=0.01)
     assert uneven.error > even.error

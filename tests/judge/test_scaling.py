@@ -14,14 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from pytest_llmbench.baseline.locate import shipped_baselines
-from pytest_llmbench.baseline.read import read_recipes
+from pytest_llmbench.baseline.read import find_shipped_baselines, read_recipes
 from pytest_llmbench.core.models import Baseline, Configuration, Estimate, Judgement, Key, Noise, Reason, Verdict
-from pytest_llmbench.judge.comparison import AT_BASELINE, BELOW_BOUND, SEVERITY, TOO_FEW, Comparison
+from pytest_llmbench.judge.comparison import AT_BASELINE, BELOW_BOUND, SEVERITY, TOO_FEW, ConfigurationComparison
 from pytest_llmbench.judge.decide import judge
-from pytest_llmbench.judge.margin import probability
-from pytest_llmbench.judge.scaling import speed_ups, weak_scaling
-from pytest_llmbench.measure.scaling import families, pairs
+from pytest_llmbench.judge.margin import compute_probability
+from pytest_llmbench.judge.scaling import compare_speed_ups, compare_weak_scaling
+from pytest_llmbench.measure.scaling import find_pairs, group_families
 
 MARGIN = math.log(1.05)
 KNOWN = Noise(0.002, 30.0, "20 nights", measured=True)
@@ -47,7 +46,7 @@ def estimate(difference: float, **fields: Any) -> Estimate:
         "repeats_needed": None,
     }
     error, freedom = (fields.get(name, made[name]) for name in ("standard_error", "degrees_of_freedom"))
-    made["p_slower"] = probability(difference / error, freedom) if math.isfinite(error) and error > 0 else None
+    made["p_slower"] = compute_probability(difference / error, freedom) if math.isfinite(error) and error > 0 else None
     return Estimate(**{**made, **fields})
 
 
@@ -80,15 +79,15 @@ FAMILY = tuple(one.configuration for one in SIZES)
 BF16, FP8 = baseline(128, 7.325), baseline(128, 5.298, dtype="fp8")
 
 
-def compared(*differences: Estimate | float | None) -> Comparison:
+def compared(*differences: Estimate | float | None) -> ConfigurationComparison:
     """Compare the three sizes of the family."""
     found = [judged(one, difference) for one, difference in zip(SIZES, differences, strict=True)]
-    (comparison,) = weak_scaling([FAMILY], judgements(*found))
+    (comparison,) = compare_weak_scaling([FAMILY], judgements(*found))
     return comparison
 
 
-def paired(bf16: Estimate | float, fp8: Estimate | float) -> Comparison:
-    (comparison,) = speed_ups(
+def paired(bf16: Estimate | float, fp8: Estimate | float) -> ConfigurationComparison:
+    (comparison,) = compare_speed_ups(
         [(BF16.configuration, FP8.configuration)], judgements(judged(BF16, bf16), judged(FP8, fp8))
     )
     return comparison
@@ -132,7 +131,7 @@ def test_the_smallest_size_that_was_judged_is_the_reference_and_what_is_left_out
 @pytest.mark.parametrize("verdict", [Verdict.INVALID, Verdict.MISSING, Verdict.NOT_COMPARABLE])
 def test_a_verdict_that_rests_on_no_valid_run_does_not_count(verdict: Verdict) -> None:
     found = [judged(SIZES[0], 0.0), judged(SIZES[1], 0.0), judged(SIZES[2], 0.5, verdict)]
-    (comparison,) = weak_scaling([FAMILY], judgements(*found))
+    (comparison,) = compare_weak_scaling([FAMILY], judgements(*found))
     assert comparison.verdict is Verdict.PASS
     assert "not compared: 512 GPUs" in comparison.text
 
@@ -143,7 +142,7 @@ def test_the_engine_gives_what_is_compared() -> None:
         judge(evidence(measurement(one.step_seconds * factor, baseline=one), baseline=one))
         for one, factor in zip(SIZES, (0.95, 1.0, 1.04), strict=True)
     ]
-    (comparison,) = weak_scaling([FAMILY], judgements(*found))
+    (comparison,) = compare_weak_scaling([FAMILY], judgements(*found))
     assert comparison.id == "grok1_314b-25.05-gb200-bf16"
     assert comparison.verdict is Verdict.REGRESSION
     assert comparison.rows[-1].measured == pytest.approx(7.325 * 0.95 / (7.6 * 1.04))
@@ -162,7 +161,7 @@ def test_the_text_of_a_pair_says_what_was_compared() -> None:
         "step times at GBS 256, sequence length 8192, 64 layers"
     )
     apart = replace(FP8.configuration, parallelism=replace(FP8.configuration.parallelism, pp=8))
-    (comparison,) = speed_ups([(BF16.configuration, apart)], judgements(judged(BF16, 0.0), judged(FP8, 0.0)))
+    (comparison,) = compare_speed_ups([(BF16.configuration, apart)], judgements(judged(BF16, 0.0), judged(FP8, 0.0)))
     assert comparison.text.endswith("64 layers, another parallelism")
 
 
@@ -180,20 +179,20 @@ def test_the_text_says_what_a_verdict_rests_on(differences: tuple[Any, ...], wor
 
 def test_a_reference_that_is_a_regression_itself_is_named() -> None:
     found = [judged(SIZES[0], 0.2, Verdict.REGRESSION), judged(SIZES[1], 0.0), judged(SIZES[2], 0.0)]
-    (comparison,) = weak_scaling([FAMILY], judgements(*found))
+    (comparison,) = compare_weak_scaling([FAMILY], judgements(*found))
     assert "128 GPUs is a regression itself, which flatters what is compared with it" in comparison.text
 
 
 def test_published_and_recorded_baselines_are_never_mixed() -> None:
     recorded = [at(one, kind="recorded", step_seconds=one.step_seconds * 1.1) for one in SIZES]
     mixed = judgements(judged(SIZES[0], 0.0), judged(recorded[1], 0.2), judged(SIZES[2], 0.0))
-    (comparison,) = weak_scaling([FAMILY], mixed)
+    (comparison,) = compare_weak_scaling([FAMILY], mixed)
     assert [row.key.gpus for row in comparison.rows] == [512]
     assert "not compared: 256 GPUs" in comparison.text
     both = judgements(
         *(judged(one, 0.0) for one in SIZES), *(judged(one, 0.08 * (one is recorded[2])) for one in recorded)
     )
-    (comparison,) = weak_scaling([FAMILY], both)
+    (comparison,) = compare_weak_scaling([FAMILY], both)
     told = [(row.baseline, row.key.gpus, row.verdict) for row in comparison.rows]
     assert told == [
         ("published", 256, Verdict.PASS),
@@ -206,7 +205,7 @@ def test_published_and_recorded_baselines_are_never_mixed() -> None:
 def test_a_baseline_of_other_work_is_not_compared() -> None:
     other = baseline(512, configuration={"global_batch_size": 512})
     found = judgements(judged(SIZES[0], 0.0), judged(SIZES[1], 0.0), judged(other, 0.5))
-    assert weak_scaling([FAMILY], found)[0].verdict is Verdict.PASS
+    assert compare_weak_scaling([FAMILY], found)[0].verdict is Verdict.PASS
 
 
 @pytest.mark.parametrize(
@@ -266,14 +265,14 @@ def test_an_error_that_is_no_number_never_passes(error: float) -> None:
 
 @pytest.fixture(scope="module")
 def shipped() -> list[Configuration]:
-    return [one.configuration for recipe in read_recipes([shipped_baselines()]) for one in recipe.baselines]
+    return [one.configuration for recipe in read_recipes([find_shipped_baselines()]) for one in recipe.baselines]
 
 
 def test_the_documents_hold_14_families_and_41_pairs_with_ids_of_their_own(shipped: Sequence[Configuration]) -> None:
-    found = weak_scaling(families(shipped), {})
+    found = compare_weak_scaling(group_families(shipped), {})
     assert len({one.id for one in found}) == len(found) == 14
     assert "llama3.1_70b-25.04-h100-bf16" in {one.id for one in found}
-    found = speed_ups(pairs(shipped), {})
+    found = compare_speed_ups(find_pairs(shipped), {})
     assert len({one.id for one in found}) == len(found) == 41
     assert all([key.dtype for key in one.members] == ["bf16", "fp8"] for one in found)
     assert {one.verdict for one in found} == {Verdict.MISSING}
@@ -292,13 +291,13 @@ def test_the_documents_hold_14_families_and_41_pairs_with_ids_of_their_own(shipp
 )
 def test_other_work_is_no_pair(change: dict[str, Any]) -> None:
     bf16, fp8 = BF16.configuration, FP8.configuration
-    assert pairs([fp8, bf16]) == ((bf16, fp8),)
-    assert pairs([bf16, replace(fp8, **change)]) == ()
+    assert find_pairs([fp8, bf16]) == ((bf16, fp8),)
+    assert find_pairs([bf16, replace(fp8, **change)]) == ()
 
 
 def test_the_same_work_done_otherwise_is_a_pair() -> None:
     other = replace(FP8.configuration, micro_batch_size=2, gradient_accumulation=4)
-    assert pairs([BF16.configuration, other]) == ((BF16.configuration, other),)
+    assert find_pairs([BF16.configuration, other]) == ((BF16.configuration, other),)
 
 
 def test_families_that_share_a_key_without_its_size_get_what_differs_in_their_ids() -> None:
@@ -306,18 +305,18 @@ def test_families_that_share_a_key_without_its_size_get_what_differs_in_their_id
         baseline(gpus, configuration={"global_batch_size": gbs})
         for gpus, gbs in ((8, 16), (16, 32), (32, 16), (64, 32))
     ]
-    found = weak_scaling(families([one.configuration for one in family]), {})
+    found = compare_weak_scaling(group_families([one.configuration for one in family]), {})
     assert [one.id for one in found] == ["grok1_314b-25.05-gb200-bf16-gbs2", "grok1_314b-25.05-gb200-bf16-gbs0.5"]
     wide = replace(BASELINE.configuration.architecture, hidden_size=8192)
     family = [baseline(8), baseline(16), *(baseline(gpus, configuration={"architecture": wide}) for gpus in (32, 64))]
-    found = weak_scaling(families([one.configuration for one in family]), {})
+    found = compare_weak_scaling(group_families([one.configuration for one in family]), {})
     assert [one.id for one in found] == ["grok1_314b-25.05-gb200-bf16-from8", "grok1_314b-25.05-gb200-bf16-from32"]
 
 
 def test_task_scaling_and_variant_stay_in_the_id() -> None:
     keys = [replace(one.key, task="finetune", variant="lora") for one in FAMILY]
     family = [replace(one, key=key) for one, key in zip(FAMILY, keys, strict=True)]
-    assert weak_scaling([family], {})[0].id == "grok1_314b-25.05-gb200-bf16-finetune-lora"
+    assert compare_weak_scaling([family], {})[0].id == "grok1_314b-25.05-gb200-bf16-finetune-lora"
 
 
 # --- laws -------------------------------------------------------------------------------------------------
@@ -354,14 +353,14 @@ def test_nothing_at_or_above_its_baseline_is_ever_red(found: list[Estimate]) -> 
 def test_the_order_of_configurations_does_not_matter(order: list[int], found: list[Estimate]) -> None:
     all_of_them = [judged(one, difference) for one, difference in zip(SIZES, found, strict=True)]
     shuffled = judgements(*(all_of_them[position] for position in order))
-    assert weak_scaling([[FAMILY[position] for position in order]], shuffled) == (compared(*found),)
+    assert compare_weak_scaling([[FAMILY[position] for position in order]], shuffled) == (compared(*found),)
 
 
 @given(estimates, estimates, st.floats(1e-6, 1e6))
 def test_the_unit_of_time_cancels(one: Estimate, two: Estimate, unit: float) -> None:
     scaled = [at(size, step_seconds=size.step_seconds * unit) for size in SIZES[:2]]
     found = judgements(judged(scaled[0], one), judged(scaled[1], two))
-    (row,) = weak_scaling([FAMILY], found)[0].rows
+    (row,) = compare_weak_scaling([FAMILY], found)[0].rows
     (expected,) = compared(one, two, None).rows
     assert row.verdict is expected.verdict
     for name in ("measured", "documented", "bound", "difference", "low", "high"):
@@ -373,7 +372,7 @@ def test_two_members_are_pair_arithmetic(one: Estimate, two: Estimate) -> None:
     """And the ratio that is reported is the documented one times exp(-loss), as step times give it."""
     sizes = (at(SIZES[0], step_seconds=BF16.step_seconds), at(SIZES[1], step_seconds=FP8.step_seconds))
     family = [size.configuration for size in sizes]
-    (row,) = weak_scaling([family], judgements(judged(sizes[0], one), judged(sizes[1], two)))[0].rows
+    (row,) = compare_weak_scaling([family], judgements(judged(sizes[0], one), judged(sizes[1], two)))[0].rows
     (pair,) = paired(one, two).rows
     assert replace(row, key=pair.key, reference=pair.reference) == pair
     reference, member = (7.325 * math.exp(one.difference), 5.298 * math.exp(two.difference))

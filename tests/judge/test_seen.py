@@ -9,8 +9,14 @@ from builders import BASELINE, NOW, evidence, measurement, nights, run
 
 from pytest_llmbench.core.models import Night, PastRun, Problem, Reason
 from pytest_llmbench.judge.decide import judge
-from pytest_llmbench.judge.nights import history
-from pytest_llmbench.judge.seen import as_night, as_nights, coarse, last_valid, on_bound
+from pytest_llmbench.judge.nights import previous_daily_runs
+from pytest_llmbench.judge.seen import (
+    average_current_runs,
+    describe_last_valid,
+    find_coarse_unit,
+    find_flips,
+    list_daily_runs,
+)
 
 DIVERGED = Problem(Reason.DIVERGED, "the loss is NaN")
 
@@ -20,29 +26,29 @@ def test_repeats_of_tonight_are_one_night_and_say_what_they_ran_with() -> None:
     tonight = [
         measurement(value, run=run(environment=(("commit", "0a1b"), ("container", "a:1")))) for value in (7.0, 7.7)
     ]
-    seen = [*as_nights(older), *as_night(tonight)]
+    seen = [*list_daily_runs(older), *average_current_runs(tonight)]
     assert [one.statistic_seconds for one in seen] == pytest.approx([7.3, 7.4, (7.0 * 7.7) ** 0.5])
     assert [one.started for one in seen] == sorted(one.started for one in seen)
     assert seen[-1].environment == {"commit": "0a1b", "container": "a:1"}
-    assert len(as_nights(older)) == 2
+    assert len(list_daily_runs(older)) == 2
 
 
 def test_one_printed_unit_matters_only_where_the_steps_do_not_differ_by_as_much() -> None:
     same = measurement(24.0, resolution_seconds=0.1)
     differing = measurement(24.0, resolution_seconds=0.1, window_seconds=(23.9, 24.1) * 17)
-    assert coarse([same, differing]) == pytest.approx(0.1 / 24, rel=0.02)
-    assert coarse([differing]) == coarse([]) == 0
+    assert find_coarse_unit([same, differing]) == pytest.approx(0.1 / 24, rel=0.02)
+    assert find_coarse_unit([differing]) == find_coarse_unit([]) == 0
 
 
 def test_the_last_valid_run_is_named_with_its_night_and_job() -> None:
     older = nights(7.4, 7.3, first=12)
     broken = measurement(7.3, problems=(DIVERGED,))
     day = (NOW - timedelta(days=12)).strftime("%Y-%m-%d %H:%M")
-    assert last_valid(evidence(broken, *older)) == f"last valid run 12 nights ago ({day}, job 1)"
-    assert last_valid(evidence(broken, history=older)).startswith("last valid run 12 nights ago")
-    assert last_valid(evidence(measurement(7.3))).startswith("last valid run 3h ago (")
-    assert last_valid(evidence(broken)) == ""
-    assert last_valid(evidence(measurement(7.3, run=run(started=None)))) == ""
+    assert describe_last_valid(evidence(broken, *older)) == f"last valid run 12 nights ago ({day}, job 1)"
+    assert describe_last_valid(evidence(broken, history=older)).startswith("last valid run 12 nights ago")
+    assert describe_last_valid(evidence(measurement(7.3))).startswith("last valid run 3h ago (")
+    assert describe_last_valid(evidence(broken)) == ""
+    assert describe_last_valid(evidence(measurement(7.3, run=run(started=None)))) == ""
 
 
 def test_what_has_no_run_any_more_says_when_it_had_one_and_from_when_on_that_is_too_long_ago() -> None:
@@ -59,9 +65,9 @@ def test_a_night_is_a_day_and_none_is_that_of_tonight() -> None:
     """Runs of one day share its conditions: of other days the newest counts, of tonight's own day none besides it."""
     hours = (0, 2, 5, 20, 22, 44, 46)  # before six in the morning
     newest, *older = (measurement(7.4, run=run(started=NOW - timedelta(hours=one))) for one in hours)
-    found = history([newest], evidence(newest, *older))
+    found = previous_daily_runs([newest], evidence(newest, *older))
     assert list(found) == [older[4], older[2]]
-    assert list(history([], evidence(newest, *older))) == [older[4], older[2], newest]
+    assert list(previous_daily_runs([], evidence(newest, *older))) == [older[4], older[2], newest]
 
 
 @pytest.mark.parametrize(
@@ -83,9 +89,9 @@ def test_a_configuration_that_flips_from_one_side_of_its_bound_to_the_other_is_t
     sides: str, since: int, told: tuple[int, int] | None
 ) -> None:
     seen = [Night(NOW + timedelta(days=day), 7.6 if side == "+" else 7.8) for day, side in enumerate(sides)]
-    assert on_bound(seen, 7.7, since) == told
+    assert find_flips(seen, 7.7, since) == told
 
 
 def test_a_night_at_the_bound_itself_passes() -> None:
     seen = [Night(NOW + timedelta(days=day), (7.7, 7.8)[day % 2]) for day in range(10)]
-    assert on_bound(seen, 7.7) == (5, 10)
+    assert find_flips(seen, 7.7) == (5, 10)

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from pytest_llmbench.core.models import Acknowledgement, Change, Night, Noise
-from pytest_llmbench.judge.changes import Step
-from pytest_llmbench.judge.coverage import covered
-from pytest_llmbench.judge.series import changes_of, environment
+from pytest_llmbench.judge.changes import LevelShift
+from pytest_llmbench.judge.coverage import assign_acknowledgements
+from pytest_llmbench.judge.series import compare_environments, find_changes
 
 KNOWN = Noise(0.01, 100.0, "nights", measured=True)
 BEGAN = datetime(2025, 9, 1, 2, tzinfo=UTC)
@@ -37,7 +37,7 @@ def accepted(fraction: float = 0.06, since: date = CHANGED, expires: date = date
 
 
 def told(series: Sequence[Night], *entries: Acknowledgement, coarse: float = 0.0) -> tuple[Change, ...]:
-    return changes_of(series, KNOWN, entries, TODAY, coarse=coarse)
+    return find_changes(series, KNOWN, entries, TODAY, coarse=coarse)
 
 
 def test_a_change_says_when_how_much_and_what_differs() -> None:
@@ -94,7 +94,7 @@ def exact(levels: Sequence[tuple[float, int]]) -> list[Night]:
 def names(*entries: Acknowledgement, levels: Sequence[tuple[float, int]] = STEPS) -> list[Acknowledgement | None]:
     """Return what covers each change of a series whose noise is 0.1 %."""
     noise = Noise(0.001, 100.0, "nights", measured=True)
-    return [one.acknowledged or one.expired for one in changes_of(exact(levels), noise, entries, TODAY)]
+    return [one.acknowledged or one.expired for one in find_changes(exact(levels), noise, entries, TODAY)]
 
 
 @pytest.mark.parametrize(("difference", "covers"), [(0.05, True), (0.07, True), (0.09, False)])
@@ -103,9 +103,9 @@ def test_a_change_of_uncertain_size_is_covered_by_no_much_smaller_one(
     kind: str, difference: float, covers: bool
 ) -> None:
     """A drift that a later change was taken for has an interval in which both fit."""
-    found = Step(40, 0, 60, difference, 0.02, 2 * difference - 0.02)
+    found = LevelShift(40, 0, 60, difference, 0.02, 2 * difference - 0.02)
     entry = accepted(0.049)
-    assert covered(kind, [found], nights((1.0, 60)), [entry], TODAY) == [entry if covers else None]
+    assert assign_acknowledgements(kind, [found], nights((1.0, 60)), [entry], TODAY) == [entry if covers else None]
 
 
 def test_one_acknowledgement_does_not_cover_a_second_change_of_its_size() -> None:
@@ -170,7 +170,7 @@ def test_a_change_of_no_more_than_a_printed_unit_is_none() -> None:
 @pytest.mark.parametrize("late", [-1, 0, 1])
 def test_noise_may_have_put_a_change_a_night_too_early_or_too_late(late: int) -> None:
     series = nights((1.0, 40), (1.06, 20))
-    assert environment(series, 40 + late) == (("driver", "550.54", "555.42"),)
+    assert compare_environments(series, 40 + late) == (("driver", "550.54", "555.42"),)
 
 
 def test_of_a_commit_as_much_is_told_as_finds_it() -> None:
@@ -189,4 +189,4 @@ def test_what_differs_every_night_is_not_blamed_and_gaps_are_passed_over() -> No
         Night(one.started, one.statistic_seconds, {"node": f"n{day}", **(one.environment if day % 2 else {})})
         for day, one in enumerate(nights((1.0, 40), (1.06, 20)))
     ]
-    assert environment(series, 40) == (("driver", "550.54", "555.42"),)
+    assert compare_environments(series, 40) == (("driver", "550.54", "555.42"),)

@@ -15,7 +15,7 @@ from shared_data import shared
 
 from pytest_llmbench.core.models import Measurement, Note, Steps
 from pytest_llmbench.ingest.parse.read import read_log
-from pytest_llmbench.judge.shape import Shape, look
+from pytest_llmbench.judge.shape import Shape, find_shape
 
 EVO2 = "nemo2/evo2_slow_after_checkpoint_excerpt.out"
 GENEFORMER = "nemo2/geneformer_500_steps.out"
@@ -102,13 +102,15 @@ def noted(shape: Shape) -> dict[str, Note]:
     ],
 )
 def test_each_shape_has_its_kind_and_words(seconds: np.ndarray, kind: str, words: str) -> None:
-    shape = look(window(seconds))
+    shape = find_shape(window(seconds))
     assert shape.kind == kind
     assert re.fullmatch(words, shape.words)
 
 
 def test_stragglers_are_counted_with_their_share_and_the_line_of_the_slowest() -> None:
-    note = noted(look(window(times(3, 23, among=times(2, 12, 13, 14, 20, 30, 41, among=np.ones(34))))))["stragglers"]
+    note = noted(find_shape(window(times(3, 23, among=times(2, 12, 13, 14, 20, 30, 41, among=np.ones(34))))))[
+        "stragglers"
+    ]
     assert note.line == 123
     assert note.text == (
         "7 stragglers, 35.7 % of the time, +23.5 % on the mean: steps 12 to 14, 20, 23, 30, 41; "
@@ -117,13 +119,13 @@ def test_stragglers_are_counted_with_their_share_and_the_line_of_the_slowest() -
 
 
 def test_a_single_straggler_is_named_once() -> None:
-    note = noted(look(window(times(3, 23, among=np.ones(34)))))["stragglers"]
+    note = noted(find_shape(window(times(3, 23, among=np.ones(34)))))["stragglers"]
     assert note.text == "1 straggler, 8.33 % of the time, +5.88 % on the mean: step 23 took 3 x the median"
 
 
 @pytest.mark.parametrize(("factor", "told"), [(1.2, False), (1.5, True), (0.5, True)])
 def test_mean_and_trimmed_mean_are_noted_where_they_differ_by_a_percent(factor: float, told: bool) -> None:
-    note = noted(look(window(times(factor, 23, among=np.full(34, 7.3))))).get("mean-and-trimmed")
+    note = noted(find_shape(window(times(factor, 23, among=np.full(34, 7.3))))).get("mean-and-trimmed")
     assert (note is not None) is told
     if factor == 1.5:
         assert note
@@ -134,10 +136,10 @@ def test_mean_and_trimmed_mean_are_noted_where_they_differ_by_a_percent(factor: 
 
 
 def test_drift_and_two_levels_are_notes_and_a_warm_up_stands_apart() -> None:
-    drifting = look(window(CALM * np.linspace(1, 1.04, 34)))
+    drifting = find_shape(window(CALM * np.linspace(1, 1.04, 34)))
     assert re.fullmatch(r"drift: \+[34]\.\d % from step 11 to step 44 \(p .*\)", noted(drifting)["drift"].text)
-    assert noted(look(window(times(1.1, *range(12, 45, 3)))))["two-levels"].line == 112
-    warming = look(window(CALM * (1 + 0.1 * np.exp(-np.arange(34) / 5))))
+    assert noted(find_shape(window(times(1.1, *range(12, 45, 3)))))["two-levels"].line == 112
+    warming = find_shape(window(CALM * (1 + 0.1 * np.exp(-np.arange(34) / 5))))
     assert warming.warming_up
     assert warming.warming_up not in warming.notes
     assert re.fullmatch(
@@ -146,14 +148,14 @@ def test_drift_and_two_levels_are_notes_and_a_warm_up_stands_apart() -> None:
 
 
 def test_calm_steps_have_no_notes() -> None:
-    assert look(window(CALM)) == Shape("no single step stands out", "even")
+    assert find_shape(window(CALM)) == Shape("no single step stands out", "even")
 
 
 # --- moving means -----------------------------------------------------------------------------------------
 
 
 def test_one_slow_step_in_a_moving_mean_is_one_spike() -> None:
-    shape = look(averaged(np.concatenate((CALM[:15], [11.0], CALM[:22]))))
+    shape = find_shape(averaged(np.concatenate((CALM[:15], [11.0], CALM[:22]))))
     assert shape.kind == "one-spike"
     assert re.fullmatch(r"one spike: steps 22 to 26 took up to 1\.1\d* x the median \(line 12\d\)", shape.words)
     assert noted(shape)["stragglers"].text.endswith("the median; one slow step shows in 5 values")
@@ -165,7 +167,7 @@ def test_one_slow_step_in_a_moving_mean_is_one_spike() -> None:
 def test_slow_steps_in_a_moving_mean_are_no_two_levels() -> None:
     steps = np.concatenate((CALM, CALM[:4]))
     steps[[8, 27]] *= 1.5
-    shape = look(averaged(steps))
+    shape = find_shape(averaged(steps))
     assert shape.kind == "spikes"
     assert shape.words.startswith("spikes: steps 15 to 19, 34 to 38; ")
     assert "two-levels" not in noted(shape)
@@ -176,7 +178,7 @@ def test_slow_steps_in_a_moving_mean_are_no_two_levels() -> None:
 
 @pytest.mark.parametrize(("first", "last"), [(10, 99), (41, 74), (30, 63), (50, 83)])
 def test_a_slow_stretch_after_a_checkpoint_is_told_with_its_steps(first: int, last: int) -> None:
-    shape = look(real(EVO2, first, last))
+    shape = find_shape(real(EVO2, first, last))
     assert shape.kind == "slow-stretch"
     assert re.fullmatch(r"slow stretch: steps 50 to 62 at 0\.61\d\d s, the others at 0\.24\d\d s", shape.words)
     assert noted(shape)["two-levels"].line == 214
@@ -185,18 +187,18 @@ def test_a_slow_stretch_after_a_checkpoint_is_told_with_its_steps(first: int, la
 @pytest.mark.parametrize(("first", "last"), [(2, 49), (11, 44), (64, 97)])
 def test_the_same_log_slowed_as_a_whole_is_even(first: int, last: int) -> None:
     for factor in (1.0, 1.1):
-        shape = look(real(EVO2, first, last, factor=factor))
+        shape = find_shape(real(EVO2, first, last, factor=factor))
         assert (shape.kind, shape.warming_up) == ("even", None)
         assert "stragglers" not in noted(shape)
 
 
 def test_a_slow_stretch_at_the_start_of_the_window_counts_as_warm_up() -> None:
-    assert look(real(EVO2, 50, 83)).warming_up
-    assert not look(real(EVO2, 41, 74)).warming_up
+    assert find_shape(real(EVO2, 50, 83)).warming_up
+    assert not find_shape(real(EVO2, 41, 74)).warming_up
 
 
 def test_the_one_slow_step_of_500_is_found() -> None:
-    shape = look(real(GENEFORMER, 1, 499))
+    shape = find_shape(real(GENEFORMER, 1, 499))
     assert (shape.kind, shape.words) == ("one-spike", "one spike: step 385 took 1.36 x the median (line 779)")
 
 
@@ -204,7 +206,7 @@ def test_slow_steps_at_each_tenth_step_of_a_real_run_are_periodic() -> None:
     run = real(GENEFORMER, 11, 44)
     slowed = np.array(run.window_seconds)
     slowed[9::10] *= 1.4
-    shape = look(window(slowed, resolution_seconds=run.resolution_seconds))
+    shape = find_shape(window(slowed, resolution_seconds=run.resolution_seconds))
     assert shape.kind == "periodic"
     assert shape.words.startswith("every 10th step slow, ")
     assert shape.words.endswith(" % above the others (steps 20, 30, 40)")
@@ -212,13 +214,13 @@ def test_slow_steps_at_each_tenth_step_of_a_real_run_are_periodic() -> None:
 
 
 def test_slower_steps_until_the_loss_is_nan_are_a_stretch() -> None:
-    shape = look(real(NAN_LOSS, 3, 44))
+    shape = find_shape(real(NAN_LOSS, 3, 44))
     assert shape.words == "slow stretch: steps 3 to 10 at 0.4370 s, the others at 0.4270 s"
     assert shape.warming_up
 
 
 def test_two_slow_steps_after_a_profile_are_spikes_and_no_warm_up() -> None:
-    shape = look(real(LLAMA2, 2, 29))
+    shape = find_shape(real(LLAMA2, 2, 29))
     assert shape.kind == "spikes"
     assert shape.words.startswith("spikes: steps 6, 8; step 6 took 4.63 x the median")
     assert shape.warming_up is None
@@ -235,7 +237,7 @@ def test_two_slow_steps_after_a_profile_are_spikes_and_no_warm_up() -> None:
     ],
 )
 def test_steady_real_runs_have_no_shape(name: str, first: int, last: int) -> None:
-    shape = look(real(name, first, last))
+    shape = find_shape(real(name, first, last))
     assert (shape.kind, shape.notes, shape.warming_up) == ("even", (), None)
 
 
@@ -269,14 +271,14 @@ def without_seconds(shape: Shape) -> object:
 @given(shapes, st.integers(0, 1000), st.sampled_from([1000.0, 1e-3, 60.0]), st.sampled_from([0.0, 0.001, 0.01]))
 def test_units_cancel(kind: str, seed: int, factor: float, resolution: float) -> None:
     seconds = drawn(kind, seed)
-    one = look(window(seconds, resolution_seconds=resolution))
-    other = look(window(seconds * factor, resolution_seconds=resolution * factor))
+    one = find_shape(window(seconds, resolution_seconds=resolution))
+    other = find_shape(window(seconds * factor, resolution_seconds=resolution * factor))
     assert without_seconds(one) == without_seconds(other)
 
 
 @given(st.integers(0, 33), st.floats(1.5, 100))
 def test_a_spike_is_found_wherever_it_is(position: int, factor: float) -> None:
-    shape = look(window(times(factor, position + 11)))
+    shape = find_shape(window(times(factor, position + 11)))
     assert shape.kind == "one-spike"
     assert f"step {position + 11} took " in shape.words
     assert f"(line {position + 111})" in shape.words
@@ -284,7 +286,7 @@ def test_a_spike_is_found_wherever_it_is(position: int, factor: float) -> None:
 
 @given(shapes, st.integers(0, 100), st.integers(0, 120), st.sampled_from([1, 5]))
 def test_texts_are_short_and_hold_no_nan(kind: str, seed: int, count: int, moving_mean: int) -> None:
-    shape = look(window(drawn(kind, seed, 120)[:count], moving_means=(moving_mean,)))
+    shape = find_shape(window(drawn(kind, seed, 120)[:count], moving_means=(moving_mean,)))
     for text in (shape.words, *(note.text for note in noted(shape).values())):
         assert "nan" not in text
         assert "\n" not in text
@@ -293,18 +295,18 @@ def test_texts_are_short_and_hold_no_nan(kind: str, seed: int, count: int, movin
 
 @given(st.lists(st.floats(1e-6, 1e6), max_size=40), st.sampled_from([1, 5]), st.sampled_from([0.0, 0.001]))
 def test_any_step_times_have_a_shape(seconds: list[float], moving_mean: int, resolution: float) -> None:
-    shape = look(window(seconds, moving_means=(moving_mean,), resolution_seconds=resolution))
+    shape = find_shape(window(seconds, moving_means=(moving_mean,), resolution_seconds=resolution))
     assert shape.kind in {"even", "one-spike", "spikes", "periodic", "drift", "two-levels", "slow-stretch"}
     assert shape.words
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 5, 6, 9, 34, 300])
 def test_equal_steps_are_even(count: int) -> None:
-    shape = look(window([7.325] * count))
+    shape = find_shape(window([7.325] * count))
     assert (shape.kind, shape.notes, shape.warming_up) == ("even", (), None)
 
 
 def test_without_log_lines_and_numbers_steps_count_from_the_start_of_the_window() -> None:
-    shape = look(window(times(3, 23, among=np.ones(34)), window_steps=(), window_lines=()))
+    shape = find_shape(window(times(3, 23, among=np.ones(34)), window_steps=(), window_lines=()))
     assert shape.words == "one spike: step 23 took 3 x the median"
     assert noted(shape)["stragglers"].line == 0

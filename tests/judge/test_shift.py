@@ -16,8 +16,14 @@ from scipy import stats
 from pytest_llmbench.core.models import Estimate, Key, Noise, Problem, Reason, Verdict
 from pytest_llmbench.judge import noise
 from pytest_llmbench.judge.decide import judge
-from pytest_llmbench.judge.nights import history
-from pytest_llmbench.judge.shift import Night, SharedShift, night, shared_shift, slower_than_baseline
+from pytest_llmbench.judge.nights import previous_daily_runs
+from pytest_llmbench.judge.shift import (
+    ConfigurationShift,
+    SharedShift,
+    adjust_p_values,
+    find_shared_shift,
+    measure_shift,
+)
 
 KEYS = [replace(KEY, gpus=gpus) for gpus in range(1, 81)]
 
@@ -46,18 +52,18 @@ def estimate(difference: float, noise: Noise, within: float = 0.0) -> Estimate:
 
 def fleet(
     differences: Sequence[float], older: Sequence[float] = (0.0,) * 7, sigma: float = 0.004, with_older: int = 80
-) -> list[Night]:
+) -> list[ConfigurationShift]:
     """Return configurations with a difference to the baseline tonight; the first `with_older` have last runs."""
     known = Noise(sigma, 20.0, "nights", measured=True)
     return [
-        Night(key, estimate(difference, known), tuple(older) if position < with_older else ())
+        ConfigurationShift(key, estimate(difference, known), tuple(older) if position < with_older else ())
         for position, (key, difference) in enumerate(zip(KEYS, differences, strict=False))
     ]
 
 
-def found(nights: Sequence[Night]) -> SharedShift:
+def found(nights: Sequence[ConfigurationShift]) -> SharedShift:
     """Return the shared shift, which there is."""
-    shared = shared_shift(nights)
+    shared = find_shared_shift(nights)
     assert shared is not None
     return shared
 
@@ -95,21 +101,21 @@ def test_a_faster_cluster_is_named_as_well() -> None:
     ids=["two", "half", "apart", "one", "one of three", "small", "nothing", "empty"],
 )
 def test_what_most_do_not_share_is_no_shared_shift(differences: list[float]) -> None:
-    assert shared_shift(fleet(differences, sigma=0.001)) is None
+    assert find_shared_shift(fleet(differences, sigma=0.001)) is None
 
 
 def test_a_shift_of_one_percent_is_worth_a_message_and_a_smaller_one_is_not() -> None:
-    assert shared_shift(fleet([math.log(1.0099)] * 16, sigma=0.001)) is None
+    assert find_shared_shift(fleet([math.log(1.0099)] * 16, sigma=0.001)) is None
     assert found(fleet([math.log(1.0101)] * 16, sigma=0.001)).shift == pytest.approx(0.0101)
 
 
 def test_configurations_are_compared_with_their_last_runs_not_with_a_baseline_that_they_never_met() -> None:
-    assert shared_shift(fleet([0.06] * 16, older=(0.06,) * 3)) is None
+    assert find_shared_shift(fleet([0.06] * 16, older=(0.06,) * 3)) is None
     assert found(fleet([0.06] * 16, older=(0.02,) * 3)).shift == pytest.approx(math.expm1(0.04))
 
 
 def test_the_median_of_the_last_seven_runs_counts() -> None:
-    assert shared_shift(fleet([0.03] * 16, older=(0.0, 0.03, 0.0, 0.03, 0.03, 0.0, 0.03))) is None
+    assert find_shared_shift(fleet([0.03] * 16, older=(0.0, 0.03, 0.0, 0.03, 0.03, 0.0, 0.03))) is None
 
 
 @pytest.mark.parametrize(
@@ -152,21 +158,21 @@ def test_the_error_of_the_median_of_few_last_runs_is_part_of_the_interval(count:
 def test_one_that_repeats_itself_too_well_does_not_decide_for_all() -> None:
     """Equal printed numbers look as if they had no noise."""
     several = fleet([0.03] * 15)
-    exact = Night(KEYS[15], estimate(0.012, Noise(1e-5, 20.0, "copies", measured=True)), (0.0,) * 7)
+    exact = ConfigurationShift(KEYS[15], estimate(0.012, Noise(1e-5, 20.0, "copies", measured=True)), (0.0,) * 7)
     assert found([*several, exact]).shift > 0.02
 
 
 # --- quiet nights -----------------------------------------------------------------------------------------
 
 
-def quiet(generator: np.random.Generator, count: int, nights_before: int) -> list[Night]:
+def quiet(generator: np.random.Generator, count: int, nights_before: int) -> list[ConfigurationShift]:
     """Return a fleet in which nothing happened: run-to-run spreads of 0.3 to 1.5 %, known as the engine knows them."""
     sigmas = generator.uniform(0.003, 0.015, count)
     series = [generator.normal(0, sigma, nights_before) for sigma in sigmas]
-    own = [noise.of_history(one.tolist()) for one in series]
-    known = [one or noise.assumed(0.01) for one in own]
+    own = [noise.estimate_from_history(one.tolist()) for one in series]
+    known = [one or noise.assume_noise(0.01) for one in own]
     return [
-        Night(key, estimate(generator.normal(0, sigma), one, 0.002), tuple(last[-7:].tolist()))
+        ConfigurationShift(key, estimate(generator.normal(0, sigma), one, 0.002), tuple(last[-7:].tolist()))
         for key, sigma, one, last in zip(KEYS, sigmas, known, series, strict=False)
     ]
 
@@ -178,7 +184,7 @@ def quiet(generator: np.random.Generator, count: int, nights_before: int) -> lis
 def test_quiet_nights_have_no_shared_shift(configurations: int, nights_before: int, trials: int) -> None:
     """At most one of 1000; with 5 % for each of three configurations alone it would be 14."""
     generator = np.random.default_rng(configurations)
-    alarms = sum(shared_shift(quiet(generator, configurations, nights_before)) is not None for _ in range(trials))
+    alarms = sum(find_shared_shift(quiet(generator, configurations, nights_before)) is not None for _ in range(trials))
     assert alarms <= trials / 1000
 
 
@@ -190,7 +196,7 @@ def test_tonight_and_the_last_runs_come_from_the_engine() -> None:
     given_evidence = evidence(noisy(7.325 * 1.04), *older)
     judgement = judge(given_evidence)
     assert judgement.measurement is not None
-    made = night(judgement, history([judgement.measurement], given_evidence))
+    made = measure_shift(judgement, previous_daily_runs([judgement.measurement], given_evidence))
     assert made is not None
     assert made.key == KEY
     assert made.older == pytest.approx([math.log(1.01)] * 7)
@@ -202,27 +208,27 @@ def test_the_newest_of_the_older_runs_count_and_what_is_not_valid_does_not() -> 
     diverged = Problem(Reason.DIVERGED, "loss is nan")
     older = [measurement(7.325 * factor) for factor in range(1, 10)]
     older[8] = measurement(99.0, problems=(diverged,))
-    made = night(judgement, [measurement(None), *older])
+    made = measure_shift(judgement, [measurement(None), *older])
     assert made is not None
     assert made.older == pytest.approx([math.log(factor) for factor in range(2, 9)])
 
 
 @pytest.mark.parametrize("verdict", [Verdict.INVALID, Verdict.MISSING, Verdict.NOT_COMPARABLE])
 def test_a_verdict_without_a_valid_run_says_nothing(verdict: Verdict) -> None:
-    assert night(replace(judge(evidence(noisy(7.325))), verdict=verdict), []) is None
+    assert measure_shift(replace(judge(evidence(noisy(7.325))), verdict=verdict), []) is None
 
 
 def test_an_unknown_error_says_nothing() -> None:
     judgement = judge(evidence(noisy(7.325)))
     assert judgement.estimate is not None
-    assert night(replace(judgement, estimate=None), []) is None
+    assert measure_shift(replace(judgement, estimate=None), []) is None
     for bad in (
         {"threshold_only": True},
         {"standard_error": 0.0},
         {"standard_error": math.nan},
         {"difference": math.nan},
     ):
-        assert night(replace(judgement, estimate=replace(judgement.estimate, **bad)), []) is None
+        assert measure_shift(replace(judgement, estimate=replace(judgement.estimate, **bad)), []) is None
 
 
 # --- laws -------------------------------------------------------------------------------------------------
@@ -235,14 +241,14 @@ def test_the_order_of_configurations_does_not_matter(values: list[float], random
     ordered = fleet(values)
     shuffled = list(reversed(ordered))
     random.shuffle(shuffled)  # type: ignore[attr-defined]
-    assert shared_shift(shuffled) == shared_shift(ordered)
+    assert find_shared_shift(shuffled) == find_shared_shift(ordered)
 
 
 @given(differences, st.floats(-0.5, 0.5))
 def test_the_baseline_cancels(values: list[float], offset: float) -> None:
     """Another baseline, or another unit of it, moves tonight and the last runs alike."""
-    plain = shared_shift(fleet(values))
-    moved = shared_shift(fleet([value + offset for value in values], older=(offset,) * 7))
+    plain = find_shared_shift(fleet(values))
+    moved = find_shared_shift(fleet([value + offset for value in values], older=(offset,) * 7))
     assert (plain is None) is (moved is None)
     if plain and moved:
         assert moved.shift == pytest.approx(plain.shift, abs=1e-9)
@@ -251,7 +257,7 @@ def test_the_baseline_cancels(values: list[float], offset: float) -> None:
 @given(differences)
 def test_slower_and_faster_are_mirror_images(values: list[float]) -> None:
     """In logarithms, but for the 1 % that is worth a message."""
-    plain, mirrored = shared_shift(fleet(values)), shared_shift(fleet([-value for value in values]))
+    plain, mirrored = find_shared_shift(fleet(values)), find_shared_shift(fleet([-value for value in values]))
     if plain and mirrored:
         assert math.log1p(plain.shift) == pytest.approx(-math.log1p(mirrored.shift))
         assert math.log1p(plain.low) == pytest.approx(-math.log1p(mirrored.high))
@@ -265,12 +271,12 @@ def test_slower_and_faster_are_mirror_images(values: list[float]) -> None:
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=80))
 def test_adjusted_p_values_are_those_of_benjamini_and_hochberg(values: list[float]) -> None:
-    adjusted = slower_than_baseline(dict(zip(KEYS, values, strict=False)))
+    adjusted = adjust_p_values(dict(zip(KEYS, values, strict=False)))
     assert list(adjusted.values()) == pytest.approx(stats.false_discovery_control(values))
     assert list(adjusted) == KEYS[: len(values)]
 
 
 def test_what_has_no_p_value_is_left_out_and_does_not_count() -> None:
     values: dict[Key, float | None] = {KEYS[0]: 0.04, KEYS[1]: None, KEYS[2]: math.nan}
-    assert slower_than_baseline(values) == {KEYS[0]: 0.04}
-    assert slower_than_baseline({}) == {}
+    assert adjust_p_values(values) == {KEYS[0]: 0.04}
+    assert adjust_p_values({}) == {}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from pytest_llmbench.core.robust import median, stragglers
-from pytest_llmbench.judge.slow import levels, period, stretches
+from pytest_llmbench.judge.slow import find_period, find_step_levels, find_stretches
 
 
 @given(st.lists(st.floats(0.1, 100), min_size=1, max_size=60).map(np.array))
@@ -43,7 +43,7 @@ def test_a_straggler_is_above_both_3_percent_and_the_noise(seconds: list[float],
 def test_two_levels_are_told_with_the_steps_of_the_upper_one() -> None:
     seconds = 1 + 0.005 * np.random.default_rng(1).standard_normal(34)
     slow = np.arange(34) % 3 == 0
-    found = levels(np.where(slow, 1.1 * seconds, seconds), 0.0)
+    found = find_step_levels(np.where(slow, 1.1 * seconds, seconds), 0.0)
     assert found is not None
     assert [found.lower, found.upper] == pytest.approx([1, 1.1], abs=0.005)
     assert found.slow.tolist() == slow.tolist()
@@ -62,7 +62,7 @@ def test_two_levels_are_told_with_the_steps_of_the_upper_one() -> None:
     ],
 )
 def test_rounding_ramps_and_a_few_stragglers_are_no_two_levels(seconds: list[float], resolution: float) -> None:
-    assert levels(np.array(seconds), resolution) is None
+    assert find_step_levels(np.array(seconds), resolution) is None
 
 
 @pytest.mark.parametrize(("count", "most"), [(12, 0.07), (15, 0.045), (20, 0.02), (34, 0.005)])
@@ -72,7 +72,7 @@ def test_noise_has_two_levels_in_few_windows(count: int, most: float, correlatio
     noise = random.standard_normal((1000, count))
     for step in range(1, count):
         noise[:, step] = correlation * noise[:, step - 1] + np.sqrt(1 - correlation**2) * noise[:, step]
-    found = [levels(1 + 0.03 * run, 0.0) for run in noise]
+    found = [find_step_levels(1 + 0.03 * run, 0.0) for run in noise]
     assert np.mean([one is not None for one in found]) <= most
 
 
@@ -82,7 +82,7 @@ def test_noise_has_two_levels_in_few_windows(count: int, most: float, correlatio
 )
 def test_consecutive_slow_steps_are_one_stretch(slow: str, expected: list[tuple[int, int]]) -> None:
     mask = np.array([sign == "#" for sign in slow], dtype=bool)
-    assert [(part.start, part.stop) for part in stretches(mask)] == expected
+    assert [(part.start, part.stop) for part in find_stretches(mask)] == expected
 
 
 @pytest.mark.parametrize(
@@ -101,11 +101,11 @@ def test_consecutive_slow_steps_are_one_stretch(slow: str, expected: list[tuple[
     ],
 )
 def test_a_period_has_at_least_three_steps_and_leaves_none_out(starts: list[int], distance: int | None) -> None:
-    found = period(sorted(starts), 34)
+    found = find_period(sorted(starts), 34)
     assert (found.step if found else None) == distance
 
 
 @given(st.sets(st.integers(0, 999), max_size=60))
 def test_every_position_of_a_period_is_slow(starts: set[int]) -> None:
-    found = period(sorted(starts), 1000)
+    found = find_period(sorted(starts), 1000)
     assert found is None or (set(found) <= starts and len(found) >= 3 and 4 * len(found) >= 3 * len(starts))

@@ -9,7 +9,7 @@ import year
 from year import Year, failing, monthly, promises, table
 
 from pytest_llmbench.core.models import Noise
-from pytest_llmbench.judge.changes import Step
+from pytest_llmbench.judge.changes import LevelShift
 
 
 @pytest.fixture
@@ -47,8 +47,8 @@ def test_a_search_that_finds_nothing_breaks_the_promises(monkeypatch: pytest.Mon
 
 @pytest.mark.usefixtures("small")
 def test_a_search_that_cries_wolf_breaks_the_promise_of_false_alarms(monkeypatch: pytest.MonkeyPatch) -> None:
-    def wolf(values: Sequence[float], noise: Noise, correlation: float) -> tuple[Step, ...]:
-        return (Step(10, 0, len(values), 0.05, 0.04, 0.06),)
+    def wolf(values: Sequence[float], noise: Noise, correlation: float) -> tuple[LevelShift, ...]:
+        return (LevelShift(10, 0, len(values), 0.05, 0.04, 0.06),)
 
     monkeypatch.setattr(year, "steps", wolf)
     fleet = year.year(0, seed=1)

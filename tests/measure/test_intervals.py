@@ -23,8 +23,8 @@ from pytest_llmbench.core.models import (
     Window,
 )
 from pytest_llmbench.measure.measurement import measure
-from pytest_llmbench.measure.moving import moving_mean
-from pytest_llmbench.measure.window import covered_steps, in_window, missing_steps, statistic
+from pytest_llmbench.measure.moving import detect_moving_mean
+from pytest_llmbench.measure.window import compute_statistic, find_covered_steps, find_missing_steps, mask_window
 
 STEPS = 50
 
@@ -67,7 +67,7 @@ def measured(columns: Steps, baseline: Baseline = BASELINE) -> Measurement:
 )
 def test_a_window_holds_whole_intervals_only(window: tuple[int, int], missing: list[int], advice: str | None) -> None:
     columns = means_of(10, [9.0, 7.0, 7.1, 7.2, 7.3])
-    assert list(missing_steps(columns, Window(*window))) == missing
+    assert list(find_missing_steps(columns, Window(*window))) == missing
     problems = measured(columns, judged_over(*window)).problems
     told = [f"the log prints {advice}"] if advice else []
     assert [problem.text for problem in problems] == told
@@ -108,11 +108,11 @@ def test_a_mean_that_repeats_a_step_replaces_it() -> None:
     """After step 1 Megatron-Bridge prints the mean of steps 1 and 2: step 1 must not count twice."""
     columns = steps([30.0, 18.5, 7.0, 7.0], first=1, mean_of=np.array([1, 2, 1, 1]))
     window = Window(1, 4)
-    assert in_window(columns, window).tolist() == [False, True, True, True]
-    assert missing_steps(columns, window) == ()
+    assert mask_window(columns, window).tolist() == [False, True, True, True]
+    assert find_missing_steps(columns, window) == ()
     measurement = measured(columns, replace(judged_over(1, 4), steps=4))
     assert measurement.statistic_seconds == pytest.approx((30 + 7 + 7 + 7) / 4)
-    assert missing_steps(columns, Window(2, 4)) == (2,)
+    assert find_missing_steps(columns, Window(2, 4)) == (2,)
 
 
 def notes_of(measurement: Measurement, code: str) -> list[Note]:
@@ -149,8 +149,8 @@ def test_a_long_run_that_printed_once_only_is_no_checkpoint_test() -> None:
 def test_means_are_no_moving_means() -> None:
     single = np.array([60.0, *[7.0] * 49])
     moving = [single[max(0, last - 5) : last].mean() for last in range(1, 51)]
-    assert moving_mean(steps(moving)) == 5
-    assert moving_mean(steps(moving, mean_of=np.array([1, 2, *[1] * 48]))) == 1
+    assert detect_moving_mean(steps(moving)) == 5
+    assert detect_moving_mean(steps(moving, mean_of=np.array([1, 2, *[1] * 48]))) == 1
 
 
 widths = st.lists(st.integers(1, 12), min_size=1, max_size=12)
@@ -170,21 +170,21 @@ def test_means_of_a_steady_run_are_its_step_time(parts: list[int], seconds: floa
 def test_the_mean_of_means_is_that_of_the_steps(parts: list[int], data: st.DataObject) -> None:
     single = np.array(data.draw(st.lists(st.floats(1, 9), min_size=sum(parts), max_size=sum(parts))))
     printed = np.array([part.mean() for part in np.split(single, np.cumsum(parts)[:-1])])
-    assert statistic(printed, "mean", parts) == pytest.approx(single.mean())
+    assert compute_statistic(printed, "mean", parts) == pytest.approx(single.mean())
     repeated = np.repeat(printed, parts)
-    expected = statistic(repeated, "trimmed_mean")
-    assert statistic(repeated, "trimmed_mean", [3] * len(repeated)) == expected
+    expected = compute_statistic(repeated, "trimmed_mean")
+    assert compute_statistic(repeated, "trimmed_mean", [3] * len(repeated)) == expected
     if len(set(parts)) > 1:
-        assert statistic(printed, "trimmed_mean", parts) == pytest.approx(expected)
+        assert compute_statistic(printed, "trimmed_mean", parts) == pytest.approx(expected)
 
 
 @given(widths, st.integers(1, 60), st.integers(0, 60))
 def test_a_step_is_covered_by_what_counts_or_it_is_missing(parts: list[int], first: int, length: int) -> None:
     window = Window(first, first + length)
     columns = steps([7.0] * len(parts), index=np.cumsum(parts), mean_of=np.array(parts))
-    counted = in_window(columns, window)
-    missing = set(missing_steps(columns, window))
-    covered = covered_steps(columns, counted, window)
+    counted = mask_window(columns, window)
+    missing = set(find_missing_steps(columns, window))
+    covered = find_covered_steps(columns, counted, window)
     assert missing | covered == set(range(window.first, window.last + 1))
     assert not missing & covered
     assert sum(columns.mean_of[counted]) == len(covered)

@@ -66,16 +66,16 @@ def test_measuring_a_run_computes_no_metric_and_writes_no_note(monkeypatch: pyte
 
         monkeypatch.setattr(module, name, spy)
 
-    spied(metrics, "of_window")
-    spied(metrics, "expected")
-    spied(notes, "notes")
+    spied(metrics, "compute_window_metrics")
+    spied(metrics, "expect_metrics")
+    spied(notes, "list_notes")
     measured = measuring.measure(run(), BASELINE, NOW)
     assert measured.valid
     assert asked == []
     assert measured.metric("step_time_seconds").value == pytest.approx(7.325)
     assert [one.name for one in measured.expected][:1] == ["step_time_seconds"]
     assert measured.notes == replace(measured).notes
-    assert asked == ["of_window", "expected", "notes"]
+    assert asked == ["compute_window_metrics", "expect_metrics", "list_notes"]
 
 
 def test_what_crosses_to_another_process_is_complete() -> None:

@@ -27,7 +27,7 @@ from pytest_llmbench.core.models import (
 )
 from pytest_llmbench.measure import metrics
 from pytest_llmbench.measure.measurement import measure
-from pytest_llmbench.measure.unmatched import stand_in
+from pytest_llmbench.measure.unmatched import make_stand_in
 
 KILLED = Ending("time-limit", "JOB 1 CANCELLED DUE TO TIME LIMIT", 300)
 
@@ -70,7 +70,7 @@ def test_what_it_ran_on_is_said_by_the_attempt_that_counts_and_rather_by_its_met
 
 def test_every_metric_moves_as_it_declares_when_a_run_is_slower() -> None:
     """A metric that points the other way than it says is how a gate passes the slow and fails the fast."""
-    fast, slow = ({one.name: one for one in metrics.at_step_time(BASELINE, seconds)} for seconds in (7.0, 8.0))
+    fast, slow = ({one.name: one for one in metrics.derive_metrics(BASELINE, seconds)} for seconds in (7.0, 8.0))
     compared = {name for name, one in fast.items() if one.larger_is_better is not None}
     assert compared == {"tokens_per_second", "tokens_per_second_per_gpu", "mfu", "tflops_per_gpu", "days_to_1t_tokens"}
     for name in compared:
@@ -459,12 +459,12 @@ def test_a_run_of_no_known_configuration_is_whole_by_what_its_own_log_says() -> 
         ),
     ):
         content = run(log(segment(columns, finished=finished, total=total)), key=None)
-        found = measure(content, stand_in(content, window), NOW)
+        found = measure(content, make_stand_in(content, window), NOW)
         assert [one.reason for one in found.problems[:1]] == ([] if reason is None else [reason])
     assert found.problems[0].text.startswith("3 of the steps 5 to 9 have no time")
 
 
 def test_the_length_of_a_run_that_nobody_knows_is_not_told() -> None:
     content = run(log(segment(steps([7.0] * 20), finished=False, total=None)), key=None)
-    (problem,) = measure(content, stand_in(content, Window(10, 19)), NOW).problems
+    (problem,) = measure(content, make_stand_in(content, Window(10, 19)), NOW).problems
     assert problem.text == "stopped after step 19; the log does not say why"

@@ -15,7 +15,7 @@ from shared_data import shared
 
 from pytest_llmbench.core.models import Steps
 from pytest_llmbench.ingest.parse.read import read_log
-from pytest_llmbench.measure.moving import moving_mean
+from pytest_llmbench.measure.moving import detect_moving_mean
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats
@@ -116,7 +116,7 @@ def found(simulation: Simulation, digits: int, width: int = 1) -> Floats:
     """Return what is found in many runs of 1 to 100 s a step, printed as means of `width` steps."""
     random = np.random.default_rng(20250611)
     scaled = (simulation(random) * np.exp(random.uniform(0, np.log(100))) for _ in range(RUNS))
-    return np.array([moving_mean(rounded(means(single, width), digits)) for single in scaled])
+    return np.array([detect_moving_mean(rounded(means(single, width), digits)) for single in scaled])
 
 
 @pytest.mark.parametrize("digits", [0, 4, 3])
@@ -144,18 +144,18 @@ def test_moving_means_are_found(simulation: Simulation, width: int, digits: int,
 def test_every_width_is_found_where_nothing_disturbs(width: int) -> None:
     single = np.full(COUNT, 7.3)
     single[0] = 60.0
-    assert moving_mean(rounded(means(single, width), 4)) == width
+    assert detect_moving_mean(rounded(means(single, width), 4)) == width
 
 
 @given(st.sampled_from([1, 5]), st.floats(1e-3, 1e4), st.integers(0, 2**32 - 1))
 def test_the_unit_of_time_does_not_matter(width: int, factor: float, seed: int) -> None:
     seconds = means(decay(np.random.default_rng(seed)), width)
-    assert moving_mean(rounded(seconds * factor, 0)) == moving_mean(rounded(seconds, 0))
+    assert detect_moving_mean(rounded(seconds * factor, 0)) == detect_moving_mean(rounded(seconds, 0))
 
 
 def test_a_resumed_attempt_starts_anew() -> None:
     seconds = means(slow_first(np.random.default_rng(1)), 5)
-    assert moving_mean(rounded(seconds, 0, first=1000)) == 5
+    assert detect_moving_mean(rounded(seconds, 0, first=1000)) == 5
 
 
 NOTHING_TOLD = {
@@ -175,13 +175,13 @@ NOTHING_TOLD = {
 
 @pytest.mark.parametrize("content", NOTHING_TOLD.values(), ids=NOTHING_TOLD)
 def test_what_tells_nothing_is_no_moving_mean(content: Steps) -> None:
-    assert moving_mean(content) == 1
+    assert detect_moving_mean(content) == 1
 
 
 def test_a_gap_hides_only_what_comes_after_it() -> None:
     seconds = means(slow_first(np.random.default_rng(1)), 5)
-    assert moving_mean(without(rounded(seconds, 0), *range(15, 50, 2))) == 5
-    assert moving_mean(without(rounded(seconds, 0), 3)) == 1
+    assert detect_moving_mean(without(rounded(seconds, 0), *range(15, 50, 2))) == 5
+    assert detect_moving_mean(without(rounded(seconds, 0), 3)) == 1
 
 
 @pytest.mark.parametrize("digits", [0, 4, 3])
@@ -189,13 +189,13 @@ def test_a_gap_hides_only_what_comes_after_it() -> None:
 def test_the_nemo_1_logs_print_means_of_five(name: str, digits: int) -> None:
     """The bars round to three digits what stands beside them in full."""
     (segment,) = read_log(shared(f"logs/{name}")).segments
-    assert moving_mean(rounded(segment.steps.seconds, digits)) == 5
+    assert detect_moving_mean(rounded(segment.steps.seconds, digits)) == 5
 
 
 @pytest.mark.parametrize("dialect", ["nemo2", "maxtext", "llmb_install"])
 def test_the_other_real_logs_print_single_steps(dialect: str) -> None:
     logs = [read_log(path) for path in sorted(shared(f"logs/{dialect}").rglob("*.out"))]
-    widths = [moving_mean(segment.steps) for log in logs for segment in log.segments]
+    widths = [detect_moving_mean(segment.steps) for log in logs for segment in log.segments]
     assert widths
     assert set(widths) == {1}
 
@@ -203,4 +203,4 @@ def test_the_other_real_logs_print_single_steps(dialect: str) -> None:
 def test_it_takes_a_fraction_of_a_millisecond() -> None:
     """About 0.1 ms; the bound leaves room for a busy machine, and none for a loop over the steps and widths."""
     content = rounded(means(slow_first(np.random.default_rng(1)), 5), 4)
-    assert min(timeit.repeat(lambda: moving_mean(content), number=20, repeat=20)) / 20 < 1e-3
+    assert min(timeit.repeat(lambda: detect_moving_mean(content), number=20, repeat=20)) / 20 < 1e-3

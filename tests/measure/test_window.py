@@ -12,24 +12,24 @@ from hypothesis import strategies as st
 
 from pytest_llmbench.core.models import Steps, Window
 from pytest_llmbench.measure.window import (
+    choose_last_half,
     choose_segment,
-    covered_steps,
+    compute_statistic,
+    find_covered_steps,
+    find_missing_steps,
     fits,
-    in_window,
     is_finished,
     is_traced,
-    last_half,
-    missing_steps,
-    statistic,
+    mask_window,
 )
 
 WINDOW = Window(11, 44)
 
 
 def test_both_ends_of_the_window_count() -> None:
-    assert missing_steps(steps([1.0] * 34, first=11), WINDOW) == ()
-    assert missing_steps(steps([1.0] * 33, first=11), WINDOW) == (44,)
-    assert missing_steps(without(steps(), 11, 20), WINDOW) == (11, 20)
+    assert find_missing_steps(steps([1.0] * 34, first=11), WINDOW) == ()
+    assert find_missing_steps(steps([1.0] * 33, first=11), WINDOW) == (44,)
+    assert find_missing_steps(without(steps(), 11, 20), WINDOW) == (11, 20)
 
 
 @pytest.mark.parametrize(
@@ -112,8 +112,8 @@ def test_a_log_that_prints_intervals_started_over_where_its_first_interval_begin
 
 def test_the_statistics() -> None:
     values = np.array([1.0] * 9 + [100.0])
-    assert statistic(values, "mean") == pytest.approx(10.9)
-    assert statistic(values, "trimmed_mean") == pytest.approx(1.0)
+    assert compute_statistic(values, "mean") == pytest.approx(10.9)
+    assert compute_statistic(values, "trimmed_mean") == pytest.approx(1.0)
 
 
 @given(st.lists(st.floats(1e-3, 1e4), min_size=1, max_size=60))
@@ -121,7 +121,7 @@ def test_the_trimmed_mean_is_scipys(seconds: list[float]) -> None:
     from scipy import stats
 
     values = np.array(seconds)
-    assert statistic(values, "trimmed_mean") == pytest.approx(stats.trim_mean(values, 0.2))
+    assert compute_statistic(values, "trimmed_mean") == pytest.approx(stats.trim_mean(values, 0.2))
 
 
 def test_a_trace_in_both_parts_of_a_log_is_in_both() -> None:
@@ -153,10 +153,10 @@ def test_every_step_is_covered_that_a_time_inside_the_window_covers(
         )
         for row, (is_in, span) in enumerate(zip(inside, spans, strict=True))
     ]
-    assert in_window(made, window).tolist() == kept
+    assert mask_window(made, window).tolist() == kept
     covered = {step for span, is_in in zip(spans, kept, strict=True) if is_in for step in span}
-    assert covered_steps(made, in_window(made, window), window) == covered
-    assert missing_steps(made, window) == tuple(
+    assert find_covered_steps(made, mask_window(made, window), window) == covered
+    assert find_missing_steps(made, window) == tuple(
         step for step in range(first, first + length + 1) if step not in covered
     )
 
@@ -189,8 +189,8 @@ def test_whether_a_log_holds_a_window(columns: Steps, fit: bool) -> None:
     ],
 )
 def test_the_last_half_of_a_log_is_made_of_whole_times(columns: Steps, first: int, last: int) -> None:
-    assert last_half(columns) == Window(first, last)
-    assert missing_steps(columns, last_half(columns)) == ()
+    assert choose_last_half(columns) == Window(first, last)
+    assert find_missing_steps(columns, choose_last_half(columns)) == ()
 
 
 def test_a_window_of_one_step_is_called_so() -> None:

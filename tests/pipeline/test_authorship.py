@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.launch.runner import Done, run
+from pytest_llmbench.launch.slurm.runner import Done, run
 from pytest_llmbench.pipeline.authorship import author
 
 

@@ -13,8 +13,8 @@ from generator import write_run
 from generator.__main__ import shipped
 from shared_data import shared
 
-from pytest_llmbench.pipeline.catalog import Catalogue, load
-from pytest_llmbench.pipeline.find_runs import Ingested, ingest
+from pytest_llmbench.pipeline.catalog import Catalog, load
+from pytest_llmbench.pipeline.find_runs import IngestedRuns, ingest
 from pytest_llmbench.pipeline.settings import Settings
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
@@ -24,13 +24,13 @@ LLAMA = "llama3.1_8b-25.04-h100-bf16-16"
 
 
 @pytest.fixture(scope="module")
-def catalogue() -> Catalogue:
+def catalog() -> Catalog:
     """The shipped baselines."""
     return load(Settings())
 
 
-def found(root: Path, catalogue: Catalogue) -> Ingested:
-    return ingest(Settings(logs=(root,)), catalogue, NOW)
+def found(root: Path, catalog: Catalog) -> IngestedRuns:
+    return ingest(Settings(logs=(root,)), catalog, NOW)
 
 
 def attached(log: Path) -> str:
@@ -39,22 +39,22 @@ def attached(log: Path) -> str:
     return "Log directory is: /tmp/x\n" + "".join(lines) + "Job train finished: SUCCEEDED\n"
 
 
-def jobs(told: Ingested) -> Sequence[tuple[str, Sequence[str]]]:
+def jobs(told: IngestedRuns) -> Sequence[tuple[str, Sequence[str]]]:
     return [(run.found.job_id, [attempt.files.log.name for attempt in run.attempts]) for run in told.runs]
 
 
 @pytest.mark.parametrize("name", ["sbatch_train_{}.out", "sbatch_allocation_{}.out", "attached_{}.out", "attached.log"])
 def test_the_copies_that_an_attached_launcher_writes_are_no_further_runs(
-    catalogue: Catalogue, tmp_path: Path, name: str
+    catalog: Catalog, tmp_path: Path, name: str
 ) -> None:
     """The real tree with a copy of each log that holds a step: the same runs, newest first, however it is called."""
     root = tmp_path / "llmb_install"
     shutil.copytree(shared("logs/llmb_install"), root)
-    before = found(root, catalogue)
+    before = found(root, catalog)
     for log in sorted(root.rglob("log-*.out")):
         if STEP.search(log.read_bytes()):
             (log.parent / name.format(log.stem.split("_")[-2])).write_text(attached(log))
-    after = found(root, catalogue)
+    after = found(root, catalog)
     assert len(before.runs) == 10
     assert jobs(after) == jobs(before)
     assert len(after.ignored) - len(before.ignored) == 8
@@ -77,13 +77,13 @@ def placed(root: Path) -> Path:
     ],
 )
 def test_a_copy_beside_a_launchers_log_is_known_by_its_steps(
-    catalogue: Catalogue, tmp_path: Path, name: str, runs: int
+    catalog: Catalog, tmp_path: Path, name: str, runs: int
 ) -> None:
     log = placed(tmp_path)
     copy = log.parent / name
     copy.parent.mkdir(exist_ok=True)
     copy.write_text(attached(log))
-    told = found(tmp_path, catalogue)
+    told = found(tmp_path, catalog)
     assert len(told.runs) == runs
     assert log in {run.attempts[0].files.log for run in told.runs}
     if runs == 1 and name.startswith("attached"):
@@ -93,15 +93,15 @@ def test_a_copy_beside_a_launchers_log_is_known_by_its_steps(
 @pytest.mark.parametrize(
     "change", [("train_step_timing in s: 12", "train_step_timing in s: 13"), ("Training epoch 0, iteration 0", "x")]
 )
-def test_a_log_with_other_steps_is_no_copy(catalogue: Catalogue, tmp_path: Path, change: tuple[str, str]) -> None:
+def test_a_log_with_other_steps_is_no_copy(catalog: Catalog, tmp_path: Path, change: tuple[str, str]) -> None:
     log = placed(tmp_path)
     text = attached(log)
     assert change[0] in text
     (log.parent / "attached_1.out").write_text(text.replace(*change))
-    assert len(found(tmp_path, catalogue).runs) == 2
+    assert len(found(tmp_path, catalog).runs) == 2
 
 
-def test_a_log_that_says_another_job_is_no_copy(catalogue: Catalogue, tmp_path: Path) -> None:
+def test_a_log_that_says_another_job_is_no_copy(catalog: Catalog, tmp_path: Path) -> None:
     log = placed(tmp_path)
     (log.parent / "pretrain_llama3.1_8b_bf16_16_77_0.out").write_text(attached(log))
-    assert len(found(tmp_path, catalogue).runs) == 2
+    assert len(found(tmp_path, catalog).runs) == 2

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from pytest_llmbench.baseline.read import read_recipe
-from pytest_llmbench.baseline.write import alone
+from pytest_llmbench.baseline.write import lock_folder
 from pytest_llmbench.core.errors import RecordError
 from pytest_llmbench.core.models import Outcome, Reason, Verdict
 from pytest_llmbench.core.tolerance import parse_tolerances
@@ -60,13 +60,13 @@ def recorded(folder: Path, start: datetime, *runs: tuple[float, ...]) -> Session
         began = start + timedelta(hours=number)
         write_run(folder / "runs", shipped()[KEY.id], seconds=seconds, started=began, job_id=str(500 + number))
     session = Session(Settings(logs=(folder / "runs",), record=folder / "own"), lambda: NOW, folder)
-    session.settle([KEY.id])
+    session.decide_outcomes([KEY.id])
     return session
 
 
 def test_the_value_that_decides_is_the_one_that_is_told(tmp_path: Path) -> None:
     session = recorded(tmp_path, NOW - timedelta(hours=5))
-    outcome, _ = session.outcome(session.batch.results[KEY.id].case)
+    outcome, _ = session.outcome(session.results.configurations[KEY.id].case)
     (baseline,) = read_recipe(tmp_path / "own" / "grok1" / "25.05.yaml").baselines
     assert baseline.recording is not None
     assert outcome.recorded_seconds == baseline.step_seconds == baseline.recording.trimmed_mean_seconds
@@ -79,11 +79,11 @@ def test_the_value_that_decides_is_the_one_that_is_told(tmp_path: Path) -> None:
 def test_a_refused_recording_does_not_advise_to_record(tmp_path: Path) -> None:
     """Where there is no baseline yet, that is what the verdict says; here it was just tried."""
     session = recorded(tmp_path, NOW - timedelta(hours=5), (7.3,) * 50, (9.0,) * 50)
-    result = session.batch.results[KEY.id]
+    result = session.results.configurations[KEY.id]
     text = "nothing to compare with yet: 7.3 s, 9 s measured; record it with --llmb-record=DIR"
     judgement = replace(result.judgement, verdict=Verdict.INVALID, reason=Reason.NO_BASELINE, text=text)
-    batch = replace(session.batch, results={KEY.id: replace(result, judgement=judgement)})
-    (outcome,), _ = record(batch, [KEY.id], session.settings, NOW)
+    results = replace(session.results, configurations={KEY.id: replace(result, judgement=judgement)})
+    (outcome,), _ = record(results, [KEY.id], session.settings, NOW)
     assert outcome.judgement.reason is Reason.REPEATS_DISAGREE
     assert outcome.judgement.text.startswith("not recorded: its runs differ by more than 10 %")
 
@@ -95,21 +95,21 @@ def test_sessions_that_record_side_by_side_keep_what_the_others_recorded(tmp_pat
     text = written.read_text(encoding="utf-8").replace("gpus: 128", "gpus: 256").replace("dp: 32", "dp: 64")
     place = tmp_path / "own" / "grok1" / "25.05.yaml"
     with ThreadPoolExecutor() as threads:
-        with alone(tmp_path / "own"):
+        with lock_folder(tmp_path / "own"):
             session = threads.submit(recorded, tmp_path, NOW - timedelta(hours=5))
             wait([session], timeout=0.5)  # it would be done by then
             place.parent.mkdir(exist_ok=True)
             place.write_text(text, encoding="utf-8")
-        assert session.result().outcome(other.batch.results[KEY.id].case)[0].skipped
+        assert session.result().outcome(other.results.configurations[KEY.id].case)[0].skipped
     assert [one.key.gpus for one in read_recipe(place).baselines] == [128, 256]
 
 
 def test_a_session_that_never_ends_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.import_module("pytest_llmbench.baseline.write"), "PATIENCE_SECONDS", 0.1)
     told = r"another session has been recording here for 0\.1 s"
-    with alone(tmp_path), pytest.raises(RecordError, match=told), alone(tmp_path):
+    with lock_folder(tmp_path), pytest.raises(RecordError, match=told), lock_folder(tmp_path):
         pytest.fail("both hold the folder")
-    with alone(tmp_path):
+    with lock_folder(tmp_path):
         pass  # it is free again
 
 
@@ -152,10 +152,10 @@ def test_what_a_file_tolerates_may_lie_between_the_runs_that_it_records(
     session = recorded(tmp_path, NOW - timedelta(hours=5), (7.3,) * 50, (9.0,) * 50)
     tolerant = parse_tolerances(tolerance, "baseline file")
     runs = tuple(
-        replace(run, baseline=replace(run.baseline, tolerances=tolerant)) for run in session.batch.measurements[KEY]
+        replace(run, baseline=replace(run.baseline, tolerances=tolerant)) for run in session.results.measurements[KEY]
     )
-    batch = replace(session.batch, measurements={KEY: runs})
-    (outcome,), files = record(batch, [KEY.id], session.settings, NOW)
+    results = replace(session.results, measurements={KEY: runs})
+    (outcome,), files = record(results, [KEY.id], session.settings, NOW)
     assert len(files) == recorded_files
     assert ("differ by more than 20 %" in outcome.judgement.text) == (not recorded_files)
 
@@ -170,12 +170,12 @@ def test_runs_of_two_levels_are_refused_and_those_of_one_are_not(tmp_path: Path)
     since = NOW - timedelta(days=10)
     settings = Settings(logs=(tmp_path / "runs",), record=tmp_path / "own")
     mixed, one_level = (Session(each, lambda: NOW, tmp_path) for each in (settings, replace(settings, since=since)))
-    mixed.settle([KEY.id])
-    refused, told = mixed.outcome(mixed.batch.results[KEY.id].case)
+    mixed.decide_outcomes([KEY.id])
+    refused, told = mixed.outcome(mixed.results.configurations[KEY.id].case)
     assert (refused.failed, told["reason"]) == (True, "repeats-disagree")
     assert f"since {since:%Y-%m-%d}; --llmb-since={since:%Y-%m-%d} takes the last one" in told["text"]
     assert not (tmp_path / "own").exists()
-    one_level.settle([KEY.id])
+    one_level.decide_outcomes([KEY.id])
     (baseline,) = read_recipe(tmp_path / "own" / "grok1" / "25.05.yaml").baselines
     assert baseline.step_seconds == pytest.approx(7.3 * 1.05, rel=0.003)
 
@@ -183,7 +183,7 @@ def test_runs_of_two_levels_are_refused_and_those_of_one_are_not(tmp_path: Path)
 def test_a_first_recording_says_how_far_it_is_from_the_document_and_how_many_runs_count(tmp_path: Path) -> None:
     """A value 30 % beyond its document is recorded, and nobody overlooks it: in the line, the text and the JSON."""
     session = recorded(tmp_path, NOW - timedelta(hours=5), (7.325 * 1.3,) * 50, (7.325 * 1.302,) * 50)
-    _, told = session.outcome(session.batch.results[KEY.id].case)
+    _, told = session.outcome(session.results.configurations[KEY.id].case)
     notes = {note["code"]: note["text"] for note in told["notes"]}
     assert notes["recorded-against-published"] == "+30.1 % against the published 7.325 s"
     assert notes["recorded-few-groups"].startswith("k0 = 1: one night on one set of nodes; record 5 runs on 5 nights")
@@ -221,8 +221,8 @@ def write_levels(folder: Path, levels: Sequence[float], cv: float = 0.002) -> No
 def recording_outcome(folder: Path, **options: Any) -> tuple[Outcome, dict[str, Any]]:
     """Return what a session that records says of the runs in a folder."""
     session = Session(Settings(logs=(folder / "runs",), record=folder / "own", **options), lambda: NOW, folder)
-    session.settle([KEY.id])
-    return session.outcome(session.batch.results[KEY.id].case)
+    session.decide_outcomes([KEY.id])
+    return session.outcome(session.results.configurations[KEY.id].case)
 
 
 @pytest.mark.parametrize("levels", LEVELS.values(), ids=LEVELS)
@@ -275,7 +275,7 @@ def test_runs_that_are_the_baseline_of_nothing_are_refused(
 ) -> None:
     """Each says so in its own line, red, and not that it would pass."""
     session = recorded(tmp_path, NOW - timedelta(hours=5), *runs)
-    outcome, told = session.outcome(session.batch.results[KEY.id].case)
+    outcome, told = session.outcome(session.results.configurations[KEY.id].case)
     assert outcome.failed
     assert (told["verdict"], told["reason"], told["context"]) == ("INVALID", reason, "")
     assert told["text"].startswith(f"not recorded: {why}")

@@ -34,7 +34,7 @@ def suite(tmp_path: Path) -> Path:
 
 
 def asked(path: Path, gpu: str = "h100", release: str = "") -> dict[str, tuple[int, str]]:
-    found = load(Settings(suites=(path,), gpu=gpu, release=release)).asked
+    found = load(Settings(suites=(path,), gpu=gpu, release=release)).required_runs
     return {key.id: (one.runs, one.place) for key, one in found.items()}
 
 
@@ -71,7 +71,7 @@ def test_several_files_ask_for_the_most(suite: Path, tmp_path: Path) -> None:
     more = tmp_path / "more.yml"
     more.write_text(SUITE.replace("repeats: 3", "repeats: 5"))
     for order in ((suite, more), (more, suite)):
-        found = load(Settings(suites=order, gpu="h100")).asked
+        found = load(Settings(suites=order, gpu="h100")).required_runs
         assert {one.runs for one in found.values()} == {5}
 
 

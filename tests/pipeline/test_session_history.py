@@ -19,11 +19,11 @@ from pytest_llmbench.history.write import write
 from pytest_llmbench.judge import estimate
 from pytest_llmbench.judge import nights as of_nights
 from pytest_llmbench.judge.decide import judge
-from pytest_llmbench.pipeline.catalog import Catalogue, load
+from pytest_llmbench.pipeline.catalog import Catalog, load
 from pytest_llmbench.pipeline.evaluate import evidence_of
 from pytest_llmbench.pipeline.launch.job_results import LaunchedRuns
-from pytest_llmbench.pipeline.results import Batch
-from pytest_llmbench.pipeline.session_history import Remembered
+from pytest_llmbench.pipeline.results import SessionResults
+from pytest_llmbench.pipeline.session_history import SessionHistory
 from pytest_llmbench.pipeline.settings import Settings
 from pytest_llmbench.plugin.session import Session
 
@@ -35,7 +35,7 @@ def place(tmp_path: Path) -> Place:
 
 
 def shown(place: Place, told: dict[str, Any]) -> list[dict[str, Any]]:
-    remembered = Remembered(place, [builders.KEY])
+    remembered = SessionHistory(place, [builders.KEY])
     found: list[dict[str, Any]] = remembered.with_nights(told)["history"]
     return found
 
@@ -102,7 +102,7 @@ def test_nights_of_another_window_are_no_nights_of_this_baseline(place: Place) -
 
 def test_other_items_stay_as_they_are(place: Place) -> None:
     stray = {"kind": "stray", "id": "x"}
-    assert Remembered(place, [builders.KEY]).with_nights(stray) is stray
+    assert SessionHistory(place, [builders.KEY]).with_nights(stray) is stray
 
 
 # --- the evidence -----------------------------------------------------------------------------------------
@@ -110,9 +110,9 @@ def test_other_items_stay_as_they_are(place: Place) -> None:
 
 def evidence(past_runs: tuple[PastRun, ...], *found: Measurement) -> Any:
     baseline = builders.BASELINE
-    catalogue = Catalogue(baselines={builders.KEY: (baseline,)}, recipes=())
+    catalog = Catalog(baselines={builders.KEY: (baseline,)}, recipes=())
     measured = {builders.KEY: (found,)}
-    (made,) = evidence_of(measured, Settings(), catalogue, builders.NOW, {builders.KEY: past_runs})[builders.KEY]
+    (made,) = evidence_of(measured, Settings(), catalog, builders.NOW, {builders.KEY: past_runs})[builders.KEY]
     return made
 
 
@@ -150,13 +150,13 @@ def test_nights_of_both_kinds_are_one_series() -> None:
     found = builders.nights(*(7.3 + 0.01 * number for number in range(1, 6)))
     tonight = builders.measurement(7.4, run=builders.run(started=builders.NOW))
     known = builders.evidence(tonight, *found, recalled=recalled)
-    older = of_nights.history([tonight], known)
+    older = of_nights.previous_daily_runs([tonight], known)
     assert [one.statistic_seconds for one in older] == [7.3 + 0.01 * number for number in range(9, 0, -1)]
-    (noise, _) = estimate.own_noise(known.baseline, older)
+    (noise, _) = estimate.list_own_noise(known.baseline, older)
     assert noise is not None
     assert noise.source == "9 nights, 4 of them of the history"
     alone = builders.evidence(tonight, *builders.nights(*(7.3 + 0.01 * number for number in range(1, 10))))
-    (same, _) = estimate.own_noise(alone.baseline, of_nights.history([tonight], alone))
+    (same, _) = estimate.list_own_noise(alone.baseline, of_nights.previous_daily_runs([tonight], alone))
     assert same == replace(noise, source="9 nights")
 
 
@@ -171,9 +171,9 @@ def test_nights_that_are_kept_are_those_that_are_found_anew() -> None:
     for tonight in ([], *([run] for run in runs), runs[:2], *([run] for run in runs), []):
         for others in ((), (found,)):
             measured = builders.evidence(*tonight, *others)
-            anew = of_nights.history(tonight, replace(measured, recalled=tuple(recalled)))
-            assert of_nights.history(tonight, replace(measured, recalled=kept)) == anew
-            assert of_nights.history(tonight, replace(measured, recalled=kept)).noise == anew.noise
+            anew = of_nights.previous_daily_runs(tonight, replace(measured, recalled=tuple(recalled)))
+            assert of_nights.previous_daily_runs(tonight, replace(measured, recalled=kept)) == anew
+            assert of_nights.previous_daily_runs(tonight, replace(measured, recalled=kept)).noise == anew.noise
     today = builders.NOW.toordinal()
     assert set(kept.before) == {None, today}
 
@@ -182,7 +182,7 @@ def test_one_day_is_one_night_wherever_it_is_known_from() -> None:
     tonight = builders.measurement(7.4, run=builders.run(started=builders.NOW))
     (found,) = builders.nights(7.4)
     known = builders.evidence(tonight, found, recalled=(past(7.5, 1, started=found.run.started + timedelta(hours=1)),))  # type: ignore[operator]
-    assert [one.statistic_seconds for one in of_nights.history([tonight], known)] == [7.5]
+    assert [one.statistic_seconds for one in of_nights.previous_daily_runs([tonight], known)] == [7.5]
 
 
 def test_a_configuration_with_nights_and_no_run_is_missing() -> None:
@@ -208,7 +208,7 @@ def test_workers_get_no_url(tmp_path: Path) -> None:
     """It may hold a password."""
     given = Place("shown", url="postgresql://u:secret@h/d")
     session = Session(Settings(history=given), lambda: builders.NOW, tmp_path)
-    session.__dict__["batch"] = Batch({}, (), 0, 0, (), {})
+    session.__dict__["results"] = SessionResults({}, (), 0, 0, (), {})
     assert b"secret" not in session.for_workers()
     assert Session.in_worker(session.for_workers()).settings.history is None
 

@@ -16,11 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_llmbench.core.models import Acknowledgement, Case, Change, Check, Judgement, Night, Noise, Verdict
-from pytest_llmbench.judge.acknowledged import covering, moved
+from pytest_llmbench.judge.acknowledged import apply_acknowledgements, select_covering
 from pytest_llmbench.judge.decide import judge
-from pytest_llmbench.judge.series import changes_of
+from pytest_llmbench.judge.series import find_changes
 from pytest_llmbench.pipeline.acknowledgements import read_acknowledged
-from pytest_llmbench.pipeline.results import Result
+from pytest_llmbench.pipeline.results import ConfigurationResult
 from pytest_llmbench.pipeline.settings import Settings
 from pytest_llmbench.pipeline.trends import trend_checks, unneeded
 
@@ -66,10 +66,10 @@ def seen(levels: Sequence[float], entries: Sequence[Acknowledgement], factor: fl
     series = nights(levels)
     runs = [measurement(one.statistic_seconds, run=run(started=one.started)) for one in reversed(series)]
     tonight = measurement(series[-1].statistic_seconds * factor, run=run(started=NOW))
-    of = moved(evidence(tonight, *runs[1:], prior=KNOWN), entries)
-    found = changes_of(series, KNOWN, covering(KEY, entries), TODAY)
+    of = apply_acknowledgements(evidence(tonight, *runs[1:], prior=KNOWN), entries)
+    found = find_changes(series, KNOWN, select_covering(KEY, entries), TODAY)
     judgement = judge(of)
-    judged = {KEY.id: (Result(Case(KEY.id, KEY), _with(judgement, found)), (of,))}
+    judged = {KEY.id: (ConfigurationResult(Case(KEY.id, KEY), _with(judgement, found)), (of,))}
     checks = tuple(trend_checks(judged, Settings(trend="fail"), entries))
     level = of.baseline.step_seconds / 7.325
     return Seen(found, checks, level, judgement.verdict, tuple(unneeded(judged, entries)))

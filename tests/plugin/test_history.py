@@ -340,14 +340,14 @@ def unsaved(pytester: pytest.Pytester) -> list[Path]:
 
 def held_while_it_stores(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let another connection hold the store whenever a session would write."""
-    storing = remembering.Remembered.store
+    storing = remembering.SessionHistory.store
 
     def while_it_is_held(self: Any, *arguments: Any) -> Any:
         with store.connected(self.place, writes=True):
             return storing(self, *arguments)
 
     monkeypatch.setattr(store, "PATIENCE_SECONDS", 1)
-    monkeypatch.setattr(remembering.Remembered, "store", while_it_is_held)
+    monkeypatch.setattr(remembering.SessionHistory, "store", while_it_is_held)
 
 
 @pytest.mark.parametrize("factor", [1.0, 1.2])
@@ -418,13 +418,13 @@ def test_a_folder_that_becomes_read_only_changes_no_verdict(
 ) -> None:
     folder = generated(GROK)
     arguments = (f"--llmb-logs={folder}", "-k", GROK, f"--llmb-history={small / 'h.db'}")
-    storing = remembering.Remembered.store
+    storing = remembering.SessionHistory.store
 
     def sealed(self: Any, *given: Any) -> Any:
         subprocess.run(["mount", "-o", "remount,ro", str(small)], check=True)
         return storing(self, *given)
 
-    monkeypatch.setattr(remembering.Remembered, "store", sealed)
+    monkeypatch.setattr(remembering.SessionHistory, "store", sealed)
     assert judged(*arguments).ret == pytest.ExitCode.OK
     assert len(unsaved(pytester)) == 1
     ended = pytester.runpytest(*arguments)  # from now on it is known at the start
@@ -440,8 +440,8 @@ def test_what_can_be_kept_nowhere_is_told(
     def refused(self: Any, document: Any) -> None:
         raise HistoryError("h.db: gone")
 
-    monkeypatch.setattr(remembering.Remembered, "_write", refused)
-    storing = remembering.Remembered.store
+    monkeypatch.setattr(remembering.SessionHistory, "_write", refused)
+    storing = remembering.SessionHistory.store
 
     def limited(self: Any, *given: Any) -> Any:
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -451,7 +451,7 @@ def test_what_can_be_kept_nowhere_is_told(
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
-    monkeypatch.setattr(remembering.Remembered, "store", limited)
+    monkeypatch.setattr(remembering.SessionHistory, "store", limited)
     assert night(0).ret == pytest.ExitCode.OK
     told = " ".join(capsys.readouterr().out.split())
     assert "h.db: gone; they could not be kept in a file either (File too large), and are lost to it" in told

@@ -200,7 +200,7 @@ def test_the_repeats_of_a_launch_are_one_night_their_mean(
         searched.append(nights)
         return found(nights, *known, **more)
 
-    found = series.changes_of
+    found = series.find_changes
     monkeypatch.setattr(series, "changes_of", changes_of)
     nights(1.0, "echo >> $STAGE_PATH/ran; steps 1.1$(wc -l < $STAGE_PATH/ran)00")
     session = launch("--llmb-trend=fail")

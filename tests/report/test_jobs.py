@@ -20,7 +20,7 @@ from pytest_llmbench.judge.comparison import WEAK_SCALING, compare
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.measure.measurement import measure
 from pytest_llmbench.pipeline.fleet import older_nights, shared_shift, with_shift, with_warnings
-from pytest_llmbench.pipeline.results import Result
+from pytest_llmbench.pipeline.results import ConfigurationResult
 from pytest_llmbench.pipeline.selftest import selftest
 from pytest_llmbench.report.explain import explain
 from pytest_llmbench.report.junit import render
@@ -267,7 +267,7 @@ def test_recording_the_first_value_compares_with_nothing() -> None:
 def test_without_a_value_nothing_is_said_of_the_session_and_nothing_is_damaged() -> None:
     found = evidence(measure(GOOD, EMPTY, NOW), baseline=EMPTY)
     judgement = judge(found)
-    judged = {KEY.id: (Result(Case(KEY.id, KEY), judgement), (found,))}
+    judged = {KEY.id: (ConfigurationResult(Case(KEY.id, KEY), judgement), (found,))}
     assert shared_shift(judged, older_nights(judged)) is None
     assert with_warnings(with_shift(judged, None)) == judged
 

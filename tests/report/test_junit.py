@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from outcomes import check
 
-from pytest_llmbench.core.models import Case, Note, Outcome, Problem, Reason, Status, Stray
+from pytest_llmbench.core.models import Case, Note, Outcome, Problem, Reason, Status, UnmatchedRun
 from pytest_llmbench.core.models.jobs import Launched, Purpose
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.measure.measurement import measure
@@ -42,7 +42,7 @@ def missing() -> dict[str, Any]:
 
 def stray(identifier: str = "run_7", text: str = "no baseline of release 26.01") -> dict[str, Any]:
     """Return the dictionary of a run that matches nothing."""
-    return describe_stray(Stray(identifier, Reason.UNMATCHED, text, Path("/runs/log_7.out")), DIRECTORY)
+    return describe_stray(UnmatchedRun(identifier, Reason.UNMATCHED, text, Path("/runs/log_7.out")), DIRECTORY)
 
 
 def parsed(*described: dict[str, Any]) -> ElementTree.Element:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from builders import BASELINE, KEY, NOW, evidence, log, means_of, measurement, run, segment, steps
 
-from pytest_llmbench.core.models import Case, Ending, Note, Outcome, Reason, Run, Status, Stray, Verdict, Window
+from pytest_llmbench.core.models import Case, Ending, Note, Outcome, Reason, Run, Status, UnmatchedRun, Verdict, Window
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.measure.measurement import measure
 from pytest_llmbench.report.advice import ADVICE, advice
@@ -165,7 +165,7 @@ def test_the_summary() -> None:
     passed = {**outcome(run(), Status.PASSED), "id": "passed"}
     missing = {**outcome(None, Status.SKIPPED), "id": "missing"}
     killed = {**outcome(run(log(segment(steps([7.3] * 47), finished=False)))), "id": "killed"}
-    stray = describe_stray(Stray("pretrain_x/9", Reason.UNMATCHED, "no baseline", FOLDER / "log.out"), FOLDER)
+    stray = describe_stray(UnmatchedRun("pretrain_x/9", Reason.UNMATCHED, "no baseline", FOLDER / "log.out"), FOLDER)
     assert (
         "\n".join(summary([passed, missing, killed, outcome(SLOW), stray], ["remark " * 15]))
         == """\

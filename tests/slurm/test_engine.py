@@ -16,12 +16,12 @@ from clusters import Cluster
 from job_specs import job_spec
 
 from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobSpec, Phase
-from pytest_llmbench.launch.engine import Engine, Next
-from pytest_llmbench.launch.journal import Journal
-from pytest_llmbench.launch.launchers import Tools, assembled
-from pytest_llmbench.launch.runner import Done, run
-from pytest_llmbench.launch.slurm import Slurm
-from pytest_llmbench.launch.watch import Limits
+from pytest_llmbench.launch.follow.engine import Engine, Next
+from pytest_llmbench.launch.follow.watch import Limits
+from pytest_llmbench.launch.journal.journal import Journal
+from pytest_llmbench.launch.slurm.client import Slurm
+from pytest_llmbench.launch.slurm.runner import Done, run
+from pytest_llmbench.launch.submit.launchers import Tools, assembled
 
 QUICK = Limits(first_poll=0.3, longest_poll=2.0, away_seconds=60.0, lost_seconds=20.0)
 
@@ -164,7 +164,7 @@ def test_a_job_that_somebody_else_cancels(session: Session) -> None:
 
 
 def test_a_job_that_can_never_start(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_llmbench.launch.watch.BLOCKED_SECONDS", 1.0)
+    monkeypatch.setattr("pytest_llmbench.launch.follow.watch.BLOCKED_SECONDS", 1.0)
     found = session.run(session.spec("big", "true", "-N5"), session.spec("good", "true"))
     assert blames(found) == {"big": Blame.CANCELLED, "good": Blame.NONE}
     assert found["big"][1].text.startswith("never started: ")

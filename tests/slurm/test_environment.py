@@ -15,7 +15,7 @@ from shipped_specs import baseline, facts
 
 from pytest_llmbench.core.models.jobs import Cluster as Described
 from pytest_llmbench.core.models.jobs import JobSpec
-from pytest_llmbench.launch.environment import job_spec
+from pytest_llmbench.launch.recipe.environment import job_spec
 
 PRINT = "import json, os; print(json.dumps(dict(os.environ)))"
 HOSTILE = "a b; touch x $(touch x) `touch x` 'q\" {gpus} ${HOME}\n -N 9 é"

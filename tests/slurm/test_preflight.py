@@ -13,11 +13,11 @@ from clusters import Cluster as RealCluster
 from planned import machine, planned, program
 
 from pytest_llmbench.core.models.jobs import Cluster
-from pytest_llmbench.launch.preflight import Planned, Problem, preflight
-from pytest_llmbench.launch.runner import run
-from pytest_llmbench.launch.setup import setup_step
-from pytest_llmbench.launch.setup_run import World, run_setup
-from pytest_llmbench.launch.slurm import Slurm
+from pytest_llmbench.launch.preflight.checks import Planned, Problem, preflight
+from pytest_llmbench.launch.slurm.client import Slurm
+from pytest_llmbench.launch.slurm.runner import run
+from pytest_llmbench.launch.submit.setup_run import World, run_setup
+from pytest_llmbench.launch.submit.setup_step import setup_step
 
 
 def slurm_of(cluster: RealCluster) -> Slurm:

@@ -11,9 +11,9 @@ import pytest
 from clusters import Cluster
 
 from pytest_llmbench.core.models.jobs import Blame, JobStatus, Phase
-from pytest_llmbench.launch.runner import run
-from pytest_llmbench.launch.slurm import Partition, Slurm, SlurmAway
-from pytest_llmbench.launch.states import end_of, never_starts
+from pytest_llmbench.launch.slurm.client import Partition, Slurm, SlurmAway
+from pytest_llmbench.launch.slurm.runner import run
+from pytest_llmbench.launch.slurm.states import end_of, never_starts
 
 
 def asking(cluster: Cluster) -> Slurm:

@@ -15,13 +15,13 @@ import numpy as np
 from builders import log, run, segment, steps
 
 from pytest_llmbench.core.formatting import printable_values
-from pytest_llmbench.core.models import Attempt, AttemptFiles, Baseline, Ending, Reason, Run, Stray
+from pytest_llmbench.core.models import Attempt, AttemptFiles, Baseline, Ending, Reason, Run, UnmatchedRun
 from pytest_llmbench.core.models.jobs import Launched, Purpose
 from pytest_llmbench.pipeline.catalog import load
 from pytest_llmbench.pipeline.evaluate import judge_found
-from pytest_llmbench.pipeline.find_runs import Ingested
+from pytest_llmbench.pipeline.find_runs import IngestedRuns
 from pytest_llmbench.pipeline.log_excerpt import excerpts
-from pytest_llmbench.pipeline.outcomes import settle
+from pytest_llmbench.pipeline.outcomes import decide_outcomes
 from pytest_llmbench.pipeline.settings import Settings
 from pytest_llmbench.report.outcome import describe, describe_check, describe_stray
 
@@ -41,19 +41,22 @@ ENVIRONMENT = {"container": "nvcr.io/nvidia/nemo:25.04", "driver": "570.124.06",
 def night(folder: Path, nights: int = NIGHTS) -> list[dict[str, Any]]:
     """Return the outcomes; the log of the planted failures is written below the folder."""
     settings = Settings(unmatched="fail")
-    catalogue = load(settings)
-    baselines = [of_key[0] for of_key in catalogue.baselines.values()]
+    catalog = load(settings)
+    baselines = [of_key[0] for of_key in catalog.baselines.values()]
     runs = [_run(place, baseline, folder) for place, baseline in enumerate(baselines[:-3])]
-    found = Ingested(tuple(runs), (), ())
-    batch = judge_found(found, settings, catalogue, NOW)
-    batch = replace(batch, results={**batch.results, **_launched(batch.results, baselines[LAUNCHED].key.id)})
-    outcomes = settle(batch, list(batch.results), settings)
+    found = IngestedRuns(tuple(runs), (), ())
+    results = judge_found(found, settings, catalog, NOW)
+    results = replace(
+        results,
+        configurations={**results.configurations, **_launched(results.configurations, baselines[LAUNCHED].key.id)},
+    )
+    outcomes = decide_outcomes(results, list(results.configurations), settings)
     told = [_with_history(describe(one, NOW, folder), place, nights) for place, one in enumerate(outcomes)]
     told = [_with_lines(one, folder) for one in told]
-    stray = Stray(
+    stray = UnmatchedRun(
         f"pretrain_unknown_7b_{HOSTILE}", Reason.UNMATCHED, f"no recipe of this name; {HOSTILE}", folder / "x.out"
     )
-    everything = [*told, describe_stray(stray, folder), *map(describe_check, batch.checks)]
+    everything = [*told, describe_stray(stray, folder), *map(describe_check, results.checks)]
     return [printable_values(one) for one in everything]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from builders import BASELINE, KEY, NOW, evidence, log, run, segment, steps
 from jsonschema import Draft202012Validator
 
-from pytest_llmbench.core.models import Case, Check, Outcome, Reason, Status, Stray, Verdict
+from pytest_llmbench.core.models import Case, Check, Outcome, Reason, Status, UnmatchedRun, Verdict
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.measure.measurement import measure
 from pytest_llmbench.report.outcome import describe, describe_check, describe_stray
@@ -57,7 +57,7 @@ def missing(identifier: str = "missing", status: str = "skipped", context: str =
 
 def stray(identifier: str = "run_7", text: str = "no baseline of release 26.01") -> dict[str, Any]:
     """Return the dictionary of a run that matches nothing."""
-    return describe_stray(Stray(identifier, Reason.UNMATCHED, text, Path("/runs/log_7.out")), FOLDER)
+    return describe_stray(UnmatchedRun(identifier, Reason.UNMATCHED, text, Path("/runs/log_7.out")), FOLDER)
 
 
 def check(status: str = "passed", verdict: Verdict = Verdict.PASS, identifier: str = "family") -> dict[str, Any]:

@@ -10,9 +10,9 @@ from typing import Any
 
 from pytest_llmbench.core.models import Key
 from pytest_llmbench.core.models.jobs import Checkpointing, Command, JobSpec, LaunchFacts, Profiling, Purpose
-from pytest_llmbench.launch.check_files import Machine
-from pytest_llmbench.launch.problems import Planned
-from pytest_llmbench.launch.runner import Done
+from pytest_llmbench.launch.preflight.check_files import Machine
+from pytest_llmbench.launch.preflight.problems import Planned
+from pytest_llmbench.launch.slurm.runner import Done
 
 FACTS = LaunchFacts(
     recipe="llama3.1",

@@ -14,7 +14,7 @@ import builders
 from pytest_llmbench.core.models import Case, Key, Outcome, Status, Verdict
 from pytest_llmbench.history import record
 from pytest_llmbench.judge.decide import judge
-from pytest_llmbench.measure.metrics import metric
+from pytest_llmbench.measure.metrics import make_metric
 from pytest_llmbench.report.outcome import describe
 
 START = datetime(2025, 11, 1, 2, tzinfo=UTC)
@@ -37,7 +37,7 @@ def outcome(
     log = replace(builders.log(builders.segment()), fingerprint=logs if logs != "00ff" else f"{night:x}-00ff")
     runs = []
     if seconds:
-        metrics = (metric("step_time_seconds", seconds, 0.0741), metric("mfu", 0.25))
+        metrics = (make_metric("step_time_seconds", seconds, 0.0741), make_metric("mfu", 0.25))
         runs = [builders.noisy(seconds, run=builders.run(log, **found), baseline=baseline, metrics=metrics)]
     evidence = builders.evidence(*runs, baseline=baseline)
     judgement = judge(evidence)

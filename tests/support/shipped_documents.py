@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from shared_data import shared
 
-from pytest_llmbench.baseline.locate import shipped_baselines
-from pytest_llmbench.baseline.read import read_recipe
+from pytest_llmbench.baseline.read import find_shipped_baselines, read_recipe
 from pytest_llmbench.core.models import Recipe
 
 DOCUMENTS = {
@@ -18,7 +17,7 @@ DOCUMENTS = {
 
 
 def recipe(name: str) -> Recipe:
-    return read_recipe(shipped_baselines() / f"{name}.yaml")
+    return read_recipe(find_shipped_baselines() / f"{name}.yaml")
 
 
 def text_of(name: str) -> str:

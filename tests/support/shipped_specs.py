@@ -5,12 +5,11 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from pytest_llmbench.baseline.locate import shipped_baselines
-from pytest_llmbench.baseline.read import read_recipe
+from pytest_llmbench.baseline.read import find_shipped_baselines, read_recipe
 from pytest_llmbench.core.models import Baseline, Recipe
 from pytest_llmbench.core.models.jobs import Cluster, JobSpec, LaunchFacts
-from pytest_llmbench.launch.environment import job_spec
-from pytest_llmbench.launch.facts import facts_of
+from pytest_llmbench.launch.recipe.environment import job_spec
+from pytest_llmbench.launch.recipe.facts import facts_of
 
 CALLER = {
     "PATH": "/usr/bin:/bin",
@@ -31,7 +30,7 @@ CLUSTER = Cluster(gpu="h100", account="acct", partition="batch", gres="gpu:8")
 @cache
 def recipe(name: str) -> Recipe:
     """The recipe of `grok1/25.05`."""
-    return read_recipe(shipped_baselines() / f"{name}.yaml")
+    return read_recipe(find_shipped_baselines() / f"{name}.yaml")
 
 
 def facts(name: str) -> LaunchFacts:

@@ -24,7 +24,6 @@ from pytest_llmbench.core.models.baselines import (
 from pytest_llmbench.core.models.cautions import Caution, CautionCode
 from pytest_llmbench.core.models.judgements import (
     Acknowledgement,
-    Asked,
     Change,
     Estimate,
     Evidence,
@@ -33,6 +32,7 @@ from pytest_llmbench.core.models.judgements import (
     Nights,
     Noise,
     OnBound,
+    RequiredRuns,
 )
 from pytest_llmbench.core.models.logs import (
     BATCH,
@@ -58,7 +58,7 @@ from pytest_llmbench.core.models.logs import (
     Unread,
 )
 from pytest_llmbench.core.models.measurements import Measurement, Metric, Note, PastRun, Problem, Try, others
-from pytest_llmbench.core.models.outcomes import Case, Check, Compared, Outcome, Status, Stray
+from pytest_llmbench.core.models.outcomes import Case, Check, Compared, Outcome, Status, UnmatchedRun
 from pytest_llmbench.core.models.runs import (
     Attempt,
     AttemptFiles,
@@ -98,7 +98,6 @@ __all__ = [
     "Accepted",
     "Acknowledgement",
     "Architecture",
-    "Asked",
     "Attempt",
     "AttemptFiles",
     "Baseline",
@@ -147,6 +146,7 @@ __all__ = [
     "Recording",
     "RegexDialect",
     "Remains",
+    "RequiredRuns",
     "Run",
     "Segment",
     "Shards",
@@ -154,10 +154,10 @@ __all__ = [
     "Statement",
     "Status",
     "Steps",
-    "Stray",
     "TimedBy",
     "Tolerance",
     "Try",
+    "UnmatchedRun",
     "Unread",
     "Verdict",
     "Window",

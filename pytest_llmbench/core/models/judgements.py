@@ -62,7 +62,7 @@ class Acknowledgement:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Asked:
+class RequiredRuns:
     """So many valid runs of a configuration are required, and where that is written."""
 
     runs: int

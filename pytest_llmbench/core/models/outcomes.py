@@ -76,7 +76,7 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class Stray:
+class UnmatchedRun:
     """A run that no baseline fits, or an entry that could not be read: an item that fails unless it is allowed.
 
     `candidates` are the configurations of which an older run must not stand for it, `nearest` those that differ least,

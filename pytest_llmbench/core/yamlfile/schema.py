@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
-from pytest_llmbench.core.errors import did_you_mean
+from pytest_llmbench.core.errors import BaselineError, LlmbenchError, did_you_mean
+
+if TYPE_CHECKING:
+    import yaml
+
 
 Node = Any
 """A yaml.Node: its stubs know neither `id` ("scalar", "sequence", "mapping") nor `style`."""
@@ -26,7 +31,7 @@ class Spec(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class YamlMapping:
     """A mapping that was read: values by key, with the line of the mapping and of each key."""
 
     line: int
@@ -52,17 +57,17 @@ class Text:
 
     def read(self, node: Node, report: Report) -> Any:
         if node.id != "scalar" or node.tag == _NULL_TAG:
-            return _wrong(node, self.expected, report)
+            return _report_wrong(node, self.expected, report)
         if node.tag != _TEXT_TAG and self.choices:
-            return _wrong(node, " or ".join(self.choices), report)
+            return _report_wrong(node, " or ".join(self.choices), report)
         if node.tag != _TEXT_TAG:
             hint = f'write "{node.value}" in quotes, its digits are information'
-            return _wrong(node, f"{self.expected} as text: {hint}", report, what="{} without quotes")
+            return _report_wrong(node, f"{self.expected} as text: {hint}", report, what="{} without quotes")
         if self.choices and node.value not in self.choices:
             expected = " or ".join(self.choices)
-            return _wrong(node, expected, report, hint=did_you_mean(node.value, self.choices))
+            return _report_wrong(node, expected, report, hint=did_you_mean(node.value, self.choices))
         if not re.fullmatch(self.pattern, node.value, re.DOTALL) or not self.accept(node.value):
-            return _wrong(node, self.expected, report)
+            return _report_wrong(node, self.expected, report)
         return str(node.value)
 
 
@@ -78,11 +83,11 @@ class Number:
         pattern = r"0|[1-9][0-9]{0,17}" if self.whole else r"[0-9]{1,18}(\.[0-9]{1,20})?([eE][-+]?[0-9]{1,3})?"
         value = str(node.value)
         if node.id != "scalar" or not re.fullmatch(pattern, value):
-            return _wrong(node, self._expected(), report)
+            return _report_wrong(node, self._expected(), report)
         if node.style in ("'", '"'):
-            return _wrong(node, self._expected(), report, what="{} in quotes", hint=" without quotes")
+            return _report_wrong(node, self._expected(), report, what="{} in quotes", hint=" without quotes")
         number = int(value) if self.whole else float(value)
-        return number if self.low <= number <= self.high else _wrong(node, self._expected(), report)
+        return number if self.low <= number <= self.high else _report_wrong(node, self._expected(), report)
 
     def _expected(self) -> str:
         if self.low == self.high:
@@ -96,23 +101,23 @@ class Flag:
 
     def read(self, node: Node, report: Report) -> Any:
         if node.id != "scalar" or node.style in ("'", '"') or node.value not in ("true", "false"):
-            return _wrong(node, "true or false", report)
+            return _report_wrong(node, "true or false", report)
         return bool(node.value == "true")
 
 
 @dataclass(frozen=True, slots=True)
-class Converted:
+class ConvertedScalar:
     """Any scalar, through a function that raises ValueError with its own message."""
 
     convert: Callable[[str], object]
 
     def read(self, node: Node, report: Report) -> object:
         if node.id != "scalar":
-            return _wrong(node, "a single value", report)
+            return _report_wrong(node, "a single value", report)
         try:
             return self.convert(str(node.value))
         except ValueError as error:
-            report(_line(node), str(error))
+            report(_line_of(node), str(error))
             return None
 
 
@@ -126,11 +131,11 @@ class Items:
 
     def read(self, node: Node, report: Report) -> Any:
         if node.id != "sequence":
-            return _wrong(node, "a list", report)
+            return _report_wrong(node, "a list", report)
         if len(node.value) < self.least:
-            return _wrong(node, "a list with an entry", report)
+            return _report_wrong(node, "a list with an entry", report)
         if self.most is not None and len(node.value) > self.most:
-            report(_line(node), f"found a list of {len(node.value)}, expected at most {self.most} entries")
+            report(_line_of(node), f"found a list of {len(node.value)}, expected at most {self.most} entries")
             return None
         return tuple(self.item.read(child, report) for child in node.value)
 
@@ -143,7 +148,7 @@ class Names:
     key: Text = field(default_factory=Text)
 
     def read(self, node: Node, report: Report) -> Any:
-        return _mapping(node, report, lambda key: self.value if self.key.read(key, report) is not None else None)
+        return _read_mapping(node, report, lambda key: self.value if self.key.read(key, report) is not None else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,10 +178,12 @@ class Fields:
                 return known[key.value]
             if not self.closed:
                 return None
-            _wrong(key, ", ".join(sorted(known)), report, what="the unknown key {}", hint=_nearest(key, known))
+            _report_wrong(
+                key, ", ".join(sorted(known)), report, what="the unknown key {}", hint=_suggest_key(key, known)
+            )
             return None
 
-        entry = _mapping(node, report, spec)
+        entry = _read_mapping(node, report, spec)
         if entry is not None:
             missing = [repr(name) for name in self.required if name not in entry.lines]
             if missing:
@@ -186,41 +193,77 @@ class Fields:
         return entry
 
 
-def _mapping(node: Node, report: Report, spec: Callable[[Node], Spec | None]) -> Any:
+def _read_mapping(node: Node, report: Report, spec: Callable[[Node], Spec | None]) -> Any:
     if node.id != "mapping":
-        return _wrong(node, "a mapping of keys to values", report)
+        return _report_wrong(node, "a mapping of keys to values", report)
     values: dict[str, Any] = {}
     lines: dict[str, int] = {}
     for key, value in node.value:
         name = str(key.value) if key.id == "scalar" else ""
         if name in lines:
-            report(_line(key), f"found the key {name!r} again (first in line {lines[name]}), expected it once")
+            report(_line_of(key), f"found the key {name!r} again (first in line {lines[name]}), expected it once")
             continue
-        lines[name] = _line(key)
+        lines[name] = _line_of(key)
         wanted = spec(key)
         if wanted is not None:
             values[name] = wanted.read(value, report)
-    return Entry(_line(node), values, lines)
+    return YamlMapping(_line_of(node), values, lines)
 
 
-def _nearest(key: Node, known: Mapping[str, Spec]) -> str:
+def _suggest_key(key: Node, known: Mapping[str, Spec]) -> str:
     return did_you_mean(key.value, known) if key.id == "scalar" else ""
 
 
-def _line(node: Node) -> int:
+def _line_of(node: Node) -> int:
     return int(node.start_mark.line) + 1
 
 
-def _wrong(node: Node, expected: str, report: Report, *, what: str = "{}", hint: str = "") -> Any:
+def _report_wrong(node: Node, expected: str, report: Report, *, what: str = "{}", hint: str = "") -> Any:
     """Report a node as not what was expected, and return the None that stands in for its value."""
-    report(_line(node), f"found {what.format(_described(node))}, expected {expected}{hint}")
+    report(_line_of(node), f"found {what.format(_describe(node))}, expected {expected}{hint}")
     return None
 
 
-def _described(node: Node) -> str:
+def _describe(node: Node) -> str:
     if node.id != "scalar":
         return "a list" if node.id == "sequence" else "a mapping"
     if node.tag == _NULL_TAG and node.style not in ("'", '"'):
         return "nothing"
     text = node.value if len(node.value) <= 60 else node.value[:57] + "..."
     return repr(text) if node.tag == _TEXT_TAG else str(text)
+
+
+SHOWN_PROBLEMS = 10
+
+
+def read_entry(
+    path: Path,
+    root: yaml.MappingNode,
+    fields: Fields,
+    *,
+    complete: Callable[[YamlMapping], YamlMapping] = lambda entry: entry,
+    check: Callable[[YamlMapping, Report], None] = lambda entry, report: None,
+    raises: type[LlmbenchError] = BaselineError,
+) -> YamlMapping:
+    """Return the values of a document; `complete` adds defaults, and `check` sees what passed `fields` and `complete`.
+
+    Raises `raises` with up to ten problems, each with its line, and a count of the rest.
+    """
+    problems: list[tuple[int, str]] = []
+
+    def report(line: int, problem: str) -> None:
+        problems.append((line, problem))
+
+    entry: YamlMapping | None = fields.read(root, report)
+    if entry is not None and not problems:
+        entry = complete(entry)
+        check(entry, report)
+    if entry is None or problems:
+        raise raises(_format_problems(path, sorted(problems)))
+    return entry
+
+
+def _format_problems(path: Path, problems: Sequence[tuple[int, str]]) -> str:
+    lines = [f"{path}:{line}: {problem}" for line, problem in problems[:SHOWN_PROBLEMS]]
+    more = len(problems) - SHOWN_PROBLEMS
+    return "\n".join([*lines, *([f"and {more} more problems in this file"] if more > 0 else [])])

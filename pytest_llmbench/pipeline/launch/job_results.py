@@ -26,9 +26,9 @@ from pytest_llmbench.core.models import (
     Verdict,
 )
 from pytest_llmbench.core.models.jobs import Blame, Job, LaunchFacts, Purpose
-from pytest_llmbench.pipeline.catalog import Catalogue, tolerance_of
+from pytest_llmbench.pipeline.catalog import Catalog, tolerance_of
 from pytest_llmbench.pipeline.launch.rerun_policy import Judges
-from pytest_llmbench.pipeline.results import Judged, Result, deciding
+from pytest_llmbench.pipeline.results import ConfigurationResult, Judged, deciding
 from pytest_llmbench.pipeline.settings import Settings
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class LaunchedRuns:
     def __init__(
         self,
         settings: Settings,
-        catalogue: Catalogue,
+        catalog: Catalog,
         session: str,
         level: float,
         now: Callable[[], datetime],
@@ -61,7 +61,7 @@ class LaunchedRuns:
     ) -> None:
         """Take the settings, the baselines, the level of each look, and the runs that the history knows."""
         self.settings = settings
-        self.catalogue = catalogue
+        self.catalog = catalog
         self.session = session
         self.level = level
         self.now = now
@@ -82,12 +82,12 @@ class LaunchedRuns:
 
     def _find(self, job: Job) -> Run | None:
         """Return the run of a job: that of its own job id, and of no other."""
-        from pytest_llmbench.launch.environment import named_image
-        from pytest_llmbench.launch.launchers import submitted_after
+        from pytest_llmbench.launch.recipe.environment import named_image
+        from pytest_llmbench.launch.submit.launchers import submitted_after
         from pytest_llmbench.pipeline.find_runs import ingest_job
 
         since = submitted_after(job)
-        run = ingest_job(_places(job), job.job_id, job.spec.key, self.catalogue, self.now(), since=since)
+        run = ingest_job(_places(job), job.job_id, job.spec.key, self.catalog, self.now(), since=since)
         if run is None:
             return None
         self._own |= run.marks
@@ -119,7 +119,7 @@ class LaunchedRuns:
         return step
 
     def _definitions(self, job: Job) -> tuple[RegexDialect, ...]:
-        return tuple(one.log for one in self.catalogue.baselines[job.spec.key] if one.log)
+        return tuple(one.log for one in self.catalog.baselines[job.spec.key] if one.log)
 
     @cached_property
     def _history(self) -> Measured:
@@ -128,15 +128,15 @@ class LaunchedRuns:
         from pytest_llmbench.pipeline.find_runs import ingest
 
         now = self.now()
-        runs = ingest(self.settings, self.catalogue, now).runs if self.settings.logs else ()
-        return measure_runs(runs, self.catalogue, now)
+        runs = ingest(self.settings, self.catalog, now).runs if self.settings.logs else ()
+        return measure_runs(runs, self.catalog, now)
 
-    def _judge(self, key: Key, runs: Sequence[Run]) -> Result:
+    def _judge(self, key: Key, runs: Sequence[Run]) -> ConfigurationResult:
         """Return the verdict on launched runs, newest first; each of the two looks of a sequence has half the level."""
         from pytest_llmbench.pipeline.evaluate import at_acknowledged_level
         from pytest_llmbench.pipeline.outcomes import result_of
 
-        known = at_acknowledged_level(self._known({key: runs})[key], self.settings, self.catalogue)
+        known = at_acknowledged_level(self._known({key: runs})[key], self.settings, self.catalog)
         self._evidence[key] = tuple(dataclasses.replace(one, level=self.level) for one in known)
         return result_of(Case(key.id, key), self._evidence[key], self.settings)
 
@@ -146,9 +146,9 @@ class LaunchedRuns:
 
         told = {other: of_key for other, of_key in self._history.items() if any(of_key) or other in self.past}
         measured = {**told, **{key: self.measured(key, of_key) for key, of_key in runs.items()}}
-        return evidence_of(measured, self.settings, self.catalogue, self.now(), self.past)
+        return evidence_of(measured, self.settings, self.catalog, self.now(), self.past)
 
-    def reached(self, results: Mapping[Key, Result]) -> Judged:
+    def reached(self, results: Mapping[Key, ConfigurationResult]) -> Judged:
         """Return the results by id, with what each was reached from; of what was not judged, what its older runs tell.
 
         Nothing was acknowledged in that: what it says of noise and nights does not depend on the level.
@@ -170,34 +170,34 @@ class LaunchedRuns:
                 *(measure(run, baseline, now) for run in runs),
                 *(one for one in older if one.run.marks.isdisjoint(self._own)),
             )
-            for baseline, older in zip(self.catalogue.baselines[key], self._history[key], strict=True)
+            for baseline, older in zip(self.catalog.baselines[key], self._history[key], strict=True)
         )
 
     def _invalid(self, key: Key, reason: Reason, text: str, run: Run | None) -> Judgement:
         """Return what is said of a job that was not judged; one that did what it was for is held to its budgets."""
-        from pytest_llmbench.judge.budgets import held
+        from pytest_llmbench.judge.budgets import with_budget_verdict
         from pytest_llmbench.measure.measurement import measure
 
-        baselines = self.catalogue.baselines[key]
+        baselines = self.catalog.baselines[key]
         done = reason is Reason.PURPOSE_DONE
         baseline = next((one for one in baselines if one.budgets), baselines[0]) if done else baselines[0]
         verdict = Verdict.NOT_COMPARABLE if done else Verdict.INVALID
         judgement = unjudged(verdict, reason, text, baseline, self.settings)
         measurement = measure(run, baseline, self.now()) if run is not None and run.attempts else None
         judgement = dataclasses.replace(judgement, measurement=measurement)
-        return held(judgement, [measurement]) if done and measurement is not None else judgement
+        return with_budget_verdict(judgement, [measurement]) if done and measurement is not None else judgement
 
-    def _nodes(self, result: Result, nodes: Mapping[str, tuple[str, ...]]) -> tuple[str, tuple[str, ...]]:
+    def _nodes(self, result: ConfigurationResult, nodes: Mapping[str, tuple[str, ...]]) -> tuple[str, tuple[str, ...]]:
         """Return what the runs behind a verdict tell of their nodes, and which of them to avoid."""
-        from pytest_llmbench.judge.nodes import judged_nodes
+        from pytest_llmbench.judge.nodes import judge_nodes
 
         evidence = deciding(result, self._evidence[result.case.key])
-        finding = judged_nodes(result.judgement, evidence, nodes)
+        finding = judge_nodes(result.judgement, evidence, nodes)
         return finding.text, finding.exclude
 
 
 def _files(job: Job, facts: LaunchFacts) -> tuple[Path, ...]:
-    from pytest_llmbench.launch.artifacts import outputs
+    from pytest_llmbench.launch.recipe.artifacts import outputs
 
     if job.spec.purpose is Purpose.MEASURE or not job.job_id:
         return ()
@@ -233,7 +233,7 @@ def _places(job: Job) -> list[Path]:
 def _ending(job: Job, run: Run) -> tuple[Blame, str]:
     """Return whose failure the end of a run's last log is, and what the log says of it with its line; no secrets: where
     they are not known any more, as in a session that only collects, the log is named and not quoted."""
-    from pytest_llmbench.launch.redaction import MASK, redacted, secret_values
+    from pytest_llmbench.launch.recipe.redaction import MASK, redacted, secret_values
 
     blame, text = _told_by_log(run)
     if MASK in secret_values(job.spec):
@@ -243,7 +243,7 @@ def _ending(job: Job, run: Run) -> tuple[Blame, str]:
 
 def _told_by_log(run: Run) -> tuple[Blame, str]:
     from pytest_llmbench.ingest.parse.endings import last_line
-    from pytest_llmbench.launch.states import blame_of
+    from pytest_llmbench.launch.slurm.states import blame_of
 
     attempt = run.attempts[-1]
     log, ending = attempt.files.log, attempt.log.ending

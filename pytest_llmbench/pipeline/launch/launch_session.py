@@ -13,18 +13,18 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models import Case, Key, PastRun, Reason, Verdict
 from pytest_llmbench.core.models.jobs import Purpose
-from pytest_llmbench.pipeline.catalog import Catalogue
+from pytest_llmbench.pipeline.catalog import Catalog
 from pytest_llmbench.pipeline.launch.job_results import LaunchedRuns, unjudged
 from pytest_llmbench.pipeline.launch.planner import Host, Plan, Planner
 from pytest_llmbench.pipeline.launch.rerun_policy import Sequences
 from pytest_llmbench.pipeline.launch.settings import LARGEST_SEQUENCE, LaunchSettings
 from pytest_llmbench.pipeline.launch.stopping import Interrupted, stoppable, stopped, tell_left
-from pytest_llmbench.pipeline.results import Batch, Result
+from pytest_llmbench.pipeline.results import ConfigurationResult, SessionResults
 from pytest_llmbench.pipeline.settings import Settings
 
 if TYPE_CHECKING:
-    from pytest_llmbench.launch.engine import Engine
-    from pytest_llmbench.launch.journal import Journal
+    from pytest_llmbench.launch.follow.engine import Engine
+    from pytest_llmbench.launch.journal.journal import Journal
 
 LEVEL = 0.05
 """The probability of a wrong PASS at the bound; the two looks of a sequence share it."""
@@ -39,23 +39,25 @@ ALL_JOBS = 1_000_000
 NEVER_SUBMITTED = "not submitted before the session was interrupted: --llmb-resume submits it"
 
 
-def unlaunched(settings: Settings, catalogue: Catalogue) -> Batch:
+def unlaunched(settings: Settings, catalog: Catalog) -> SessionResults:
     """Return what is known before anything was launched: a result for each configuration, and no run."""
     text = "not launched"
-    return Batch(
-        results={key.id: _missing(key, Reason.NOT_LAUNCHED, text, settings, catalogue) for key in catalogue.baselines},
-        strays=(),
+    return SessionResults(
+        configurations={
+            key.id: _missing(key, Reason.NOT_LAUNCHED, text, settings, catalog) for key in catalog.baselines
+        },
+        unmatched=(),
         runs_found=0,
         runs_before_since=0,
         ignored=(),
         measurements={},
-        required=frozenset(catalogue.asked),
+        required=frozenset(catalog.required_runs),
     )
 
 
-def _missing(key: Key, reason: Reason, text: str, settings: Settings, catalogue: Catalogue) -> Result:
-    judgement = unjudged(Verdict.MISSING, reason, text, catalogue.baselines[key][0], settings)
-    return Result(Case(key.id, key), judgement)
+def _missing(key: Key, reason: Reason, text: str, settings: Settings, catalog: Catalog) -> ConfigurationResult:
+    judgement = unjudged(Verdict.MISSING, reason, text, catalog.baselines[key][0], settings)
+    return ConfigurationResult(Case(key.id, key), judgement)
 
 
 class Launching:
@@ -65,18 +67,18 @@ class Launching:
         self,
         settings: Settings,
         launch: LaunchSettings,
-        catalogue: Catalogue,
+        catalog: Catalog,
         host: Host,
         past: Mapping[Key, Sequence[PastRun]] | None = None,
     ) -> None:
         """Take what was asked for, the baselines, the world, and the runs that the history knows."""
         self.settings = settings
         self.launch = launch
-        self.catalogue = catalogue
+        self.catalog = catalog
         self.host = host
         self.past = past
-        self.planner = Planner(launch, settings.gpu, catalogue, host)
-        self.batch = unlaunched(settings, catalogue)
+        self.planner = Planner(launch, settings.gpu, catalog, host)
+        self.batch = unlaunched(settings, catalog)
         self.session = ""
         self.problems = False
         self.secrets: frozenset[str] = frozenset()
@@ -103,7 +105,7 @@ class Launching:
 
     def _checked(self, selected: Sequence[Key]) -> Plan:
         """Return the plan of a new session; LaunchError for what is in its way."""
-        from pytest_llmbench.launch.preflight import told
+        from pytest_llmbench.launch.preflight.checks import told
 
         plan = self.planner.plan(selected)
         problems = self.planner.problems(plan)
@@ -133,7 +135,7 @@ class Launching:
         return Plan(tuple(jobs), skipped, hours, limit, noted.get("runs", {}))
 
     def _tell_plan(self, plan: Plan) -> bool:
-        from pytest_llmbench.launch import plan as text
+        from pytest_llmbench.launch.preflight import plan as text
 
         problems = self.planner.problems(plan)
         self.host.tell(text.plan(plan.jobs, problems, plan.limit, self.launch.repeats, plan.runs))
@@ -148,7 +150,7 @@ class Launching:
 
     @contextmanager
     def _begun(self, plan: Plan) -> Iterator[Journal]:
-        from pytest_llmbench.launch.journal import Journal
+        from pytest_llmbench.launch.journal.journal import Journal
 
         with closing(Journal(self.host.folder)) as journal:
             self._warn_of(journal)
@@ -159,7 +161,7 @@ class Launching:
 
     @contextmanager
     def _resumed(self) -> Iterator[Journal]:
-        from pytest_llmbench.launch.journal import Journal
+        from pytest_llmbench.launch.journal.journal import Journal
 
         with closing(Journal(self.host.folder)) as journal:
             self.session = journal.resume(self.launch.session, finished=self.launch.collect)
@@ -173,11 +175,11 @@ class Launching:
                 self.host.tell(f"llmbench: session {past.session} left {jobs}: --llmb-resume goes on with it")
 
     def _follow(self, plan: Plan, journal: Journal) -> None:
-        from pytest_llmbench.launch.redaction import secret_values
+        from pytest_llmbench.launch.recipe.redaction import secret_values
 
         self.secrets = frozenset(value for one in plan.jobs for value in secret_values(one.spec))
         level = LEVEL if self.launch.repeats == 1 else LEVEL / 2
-        runs = LaunchedRuns(self.settings, self.catalogue, self.session, level, self.host.now, past=self.past)
+        runs = LaunchedRuns(self.settings, self.catalog, self.session, level, self.host.now, past=self.past)
         engine = self._engine(journal, runs)
         sequences = Sequences(
             [one.spec for one in plan.jobs],
@@ -199,7 +201,7 @@ class Launching:
         self.batch = self._judged(plan, sequences, runs)
 
     def _drive(self, engine: Engine, plan: Plan, journal: Journal, sequences: Sequences) -> None:
-        from pytest_llmbench.launch.submissions import superseded
+        from pytest_llmbench.launch.submit.submissions import superseded
 
         specs = [one.spec for one in plan.jobs]
         if self.launch.submit_only:
@@ -216,10 +218,10 @@ class Launching:
             self.host.tell(f"llmbench: session {self.session} stays open: --llmb-resume goes on with it")
 
     def _engine(self, journal: Journal, runs: LaunchedRuns) -> Engine:
-        from pytest_llmbench.launch.engine import Engine
-        from pytest_llmbench.launch.launchers import Tools, assembled
-        from pytest_llmbench.launch.progress import Progress
-        from pytest_llmbench.launch.watch import Limits
+        from pytest_llmbench.launch.follow.engine import Engine
+        from pytest_llmbench.launch.follow.progress import Progress
+        from pytest_llmbench.launch.follow.watch import Limits
+        from pytest_llmbench.launch.submit.launchers import Tools, assembled
 
         host, pending = self.host, self.launch.pending_limit.total_seconds()
         limits = Limits(max_jobs=self.launch.max_jobs or ALL_JOBS, pending_seconds=pending)
@@ -245,28 +247,28 @@ class Launching:
 
         return affordable
 
-    def _judged(self, plan: Plan, sequences: Sequences, runs: LaunchedRuns) -> Batch:
-        from pytest_llmbench.pipeline.evaluate import together
+    def _judged(self, plan: Plan, sequences: Sequences, runs: LaunchedRuns) -> SessionResults:
+        from pytest_llmbench.pipeline.evaluate import add_fleet_findings
         from pytest_llmbench.pipeline.fleet import with_efficiencies
-        from pytest_llmbench.pipeline.requirements import with_asked
+        from pytest_llmbench.pipeline.requirements import apply_requirements
 
-        results = dict(self.batch.results)
+        results = dict(self.batch.configurations)
         for key, why in plan.skipped.items():
             reason = Reason.NOT_LAUNCHED if self.launch.goes_on else Reason.NOT_ON_CLUSTER
-            results[key.id] = _missing(key, reason, why, self.settings, self.catalogue)
+            results[key.id] = _missing(key, reason, why, self.settings, self.catalog)
         told_fewer = self.launch.repeats < LARGEST_SEQUENCE and not self.settings.certify
         fewer = self.launch.repeats if told_fewer else None
-        reached = with_asked(runs.reached(sequences.results()), self.catalogue.asked, fewer)
-        judged, checks = together(reached, self.settings, self.catalogue, self.host.now())
-        results |= with_efficiencies(judged, self.catalogue.configurations)
+        reached = apply_requirements(runs.reached(sequences.results()), self.catalog.required_runs, fewer)
+        judged, checks = add_fleet_findings(reached, self.settings, self.catalog, self.host.now())
+        results |= with_efficiencies(judged, self.catalog.configurations)
         for result in [results[case] for case in sorted(self._cases) if case in results and case not in judged]:
-            baseline = self.catalogue.baselines[result.case.key][0]
+            baseline = self.catalog.baselines[result.case.key][0]
             never = unjudged(Verdict.INVALID, Reason.NOT_SUBMITTED, NEVER_SUBMITTED, baseline, self.settings)
-            results[result.case.id] = Result(result.case, never)
+            results[result.case.id] = ConfigurationResult(result.case, never)
         of_key = {course.spec.key: list(course.runs.values()) for course in sequences.courses.values()}
         return dataclasses.replace(
             self.batch,
-            results=results,
+            configurations=results,
             runs_found=sum(map(len, of_key.values())),
             measurements={key: runs.measured(key, found)[0] for key, found in of_key.items()},
             checks=checks,

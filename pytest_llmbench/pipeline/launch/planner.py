@@ -14,15 +14,15 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models import Key
 from pytest_llmbench.core.models.jobs import Cluster, Installed, JobSpec, LaunchFacts, Purpose
-from pytest_llmbench.pipeline.catalog import Catalogue
+from pytest_llmbench.pipeline.catalog import Catalog
 from pytest_llmbench.pipeline.launch.settings import LaunchSettings
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from pytest_llmbench.launch.preflight import Planned, Problem
-    from pytest_llmbench.launch.runner import Runner
-    from pytest_llmbench.launch.slurm import Slurm
+    from pytest_llmbench.launch.preflight.checks import Planned, Problem
+    from pytest_llmbench.launch.slurm.client import Slurm
+    from pytest_llmbench.launch.slurm.runner import Runner
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +52,17 @@ class Plan:
 class Planner:
     """Plans one session's launch."""
 
-    def __init__(self, launch: LaunchSettings, gpu: str, catalogue: Catalogue, host: Host) -> None:
+    def __init__(self, launch: LaunchSettings, gpu: str, catalog: Catalog, host: Host) -> None:
         """Take what was asked for, the GPU type if an option says it, the baselines and the world."""
         self.launch = launch
         self.gpu = gpu
-        self.catalogue = catalogue
+        self.catalog = catalog
         self.host = host
 
     @cached_property
     def cluster(self) -> Cluster:
         """The cluster: its file, what options say, else this machine. Raises LaunchError."""
-        from pytest_llmbench.launch.cluster import read_cluster, read_llmb_run, this_machine
+        from pytest_llmbench.launch.recipe.cluster import read_cluster, read_llmb_run, this_machine
 
         path, launch = self.launch.cluster, self.launch
         if path is None:
@@ -90,19 +90,19 @@ class Planner:
     @cached_property
     def facts(self) -> Mapping[tuple[str, str], LaunchFacts]:
         """How each recipe in each release is launched."""
-        from pytest_llmbench.launch.facts import facts_of
+        from pytest_llmbench.launch.recipe.facts import facts_of
 
-        found = (facts_of(recipe) for recipe in self.catalogue.recipes)
+        found = (facts_of(recipe) for recipe in self.catalog.recipes)
         return {(facts.recipe, facts.release): facts for facts in found if facts is not None}
 
     def plan(self, selected: Sequence[Key]) -> Plan:
         """Return the jobs of the selected configurations that this cluster can run; raises LaunchError if none."""
-        from pytest_llmbench.launch.fit import refuse_hours, unfit
+        from pytest_llmbench.launch.recipe.fit import refuse_hours, unfit
 
         skipped: dict[Key, str] = {}
         jobs: list[Planned] = []
         for key in selected:
-            configuration = self.catalogue.baselines[key][0].configuration
+            configuration = self.catalog.baselines[key][0].configuration
             facts = self.facts.get((key.recipe, key.release))
             why = unfit(configuration, facts, self.cluster, self.launch.launcher)
             if why:
@@ -121,20 +121,20 @@ class Planner:
         """Return by id how many runs a suite file asks for, and this launch may make, where these are several."""
         if self.launch.purpose is not Purpose.MEASURE:
             return {}
-        asked = {key: self.catalogue.asked[key].runs for key in selected if key in self.catalogue.asked}
+        asked = {key: self.catalog.required_runs[key].runs for key in selected if key in self.catalog.required_runs}
         runs = {key.id: min(number, self.launch.repeats) for key, number in asked.items()}
         return {name: number for name, number in runs.items() if number > 1}
 
     @property
     def limit(self) -> float:
         """The GPU-hours that one session may use."""
-        from pytest_llmbench.launch.fit import DEFAULT_HOURS
+        from pytest_llmbench.launch.recipe.fit import DEFAULT_HOURS
 
         return self.cluster.gpu_hours or DEFAULT_HOURS
 
     def known(self, spec: JobSpec) -> Planned:
         """Return a job that was submitted before; LaunchError where no baseline file has its recipe any more."""
-        from pytest_llmbench.launch.preflight import Planned
+        from pytest_llmbench.launch.preflight.checks import Planned
 
         facts = self.facts.get((spec.key.recipe, spec.key.release))
         if facts is None:
@@ -143,11 +143,11 @@ class Planner:
 
     def planned(self, key: Key, purpose: Purpose) -> Planned:
         """Return the job of a configuration; raises LaunchError for a purpose that its recipe does not have."""
-        from pytest_llmbench.launch.environment import job_spec
-        from pytest_llmbench.launch.preflight import Planned
-        from pytest_llmbench.launch.purpose import PurposeOptions, parse_profile, variables
+        from pytest_llmbench.launch.preflight.checks import Planned
+        from pytest_llmbench.launch.recipe.environment import job_spec
+        from pytest_llmbench.launch.recipe.purpose import PurposeOptions, parse_profile, variables
 
-        baseline, facts = self.catalogue.baselines[key][0], self.facts[key.recipe, key.release]
+        baseline, facts = self.catalog.baselines[key][0], self.facts[key.recipe, key.release]
         asked = self.launch if purpose is self.launch.purpose else LaunchSettings()
         checkpoint = self.host.folder.parent / asked.checkpoint if asked.checkpoint else None
         profile = parse_profile(asked.profile) if purpose is Purpose.PROFILE else None
@@ -165,7 +165,7 @@ class Planner:
 
     def problems(self, plan: Plan) -> tuple[Problem, ...]:
         """Return all that is in the way of the plan."""
-        from pytest_llmbench.launch.preflight import preflight
+        from pytest_llmbench.launch.preflight.checks import preflight
 
         local = all(one.spec.via == "local" for one in plan.jobs)
         return preflight(plan.jobs, self.cluster, None if local else self.slurm)
@@ -173,7 +173,7 @@ class Planner:
     @cached_property
     def slurm(self) -> Slurm:
         """Slurm, as this machine reaches it."""
-        from pytest_llmbench.launch.slurm import Slurm
+        from pytest_llmbench.launch.slurm.client import Slurm
 
         return Slurm(self.host.run, self.host.environment)
 

@@ -13,10 +13,10 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models import JUDGED, Case, Judgement, Key, Reason, Run, Verdict
 from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobSpec, Launched, Phase, Purpose
-from pytest_llmbench.pipeline.results import Result
+from pytest_llmbench.pipeline.results import ConfigurationResult
 
 if TYPE_CHECKING:
-    from pytest_llmbench.launch.engine import Next
+    from pytest_llmbench.launch.follow.engine import Next
     from pytest_llmbench.pipeline.launch.settings import LaunchSettings
 
 GREEN = (Verdict.PASS, Verdict.IMPROVEMENT)
@@ -36,9 +36,9 @@ class Judges:
     `files` that a job leaves besides its log, `ending` for whose failure its log says the end was, in words."""
 
     find: Callable[[Job], Run | None]
-    judge: Callable[[Key, Sequence[Run]], Result]
+    judge: Callable[[Key, Sequence[Run]], ConfigurationResult]
     invalid: Callable[[Key, Reason, str, Run | None], Judgement]
-    nodes: Callable[[Result, Mapping[str, tuple[str, ...]]], tuple[str, tuple[str, ...]]]
+    nodes: Callable[[ConfigurationResult, Mapping[str, tuple[str, ...]]], tuple[str, tuple[str, ...]]]
     files: Callable[[Job], tuple[Path, ...]]
     ending: Callable[[Job, Run], tuple[Blame, str]]
 
@@ -57,7 +57,7 @@ class Course:
     files: list[Path] = field(default_factory=list)
     told: str = ""
     profiled: bool = False
-    result: Result | None = None
+    result: ConfigurationResult | None = None
 
 
 class Sequences:
@@ -113,8 +113,8 @@ class Sequences:
 
     def _again(self, job: Job, end: JobEnd) -> Next | None:
         """Return the same job once more, on other nodes, where the infrastructure failed."""
-        from pytest_llmbench.launch.engine import Next
-        from pytest_llmbench.launch.submissions import may_run
+        from pytest_llmbench.launch.follow.engine import Next
+        from pytest_llmbench.launch.submit.submissions import may_run
 
         if may_run(job):
             return None
@@ -161,7 +161,9 @@ class Sequences:
         key = course.spec.key
         if not course.runs or course.spec.purpose is not Purpose.MEASURE:
             judgement = next(iter(course.failures.values()), None)
-            course.result = self._done(course) if judgement is None else Result(Case(key.id, key), judgement)
+            course.result = (
+                self._done(course) if judgement is None else ConfigurationResult(Case(key.id, key), judgement)
+            )
             return []
         runs = [course.runs[repeat] for repeat in sorted(course.runs, reverse=True)]
         result = self._judges.judge(key, runs)
@@ -172,7 +174,7 @@ class Sequences:
         course.result = _with_failures(result, course.failures)
         return self._profiling(course)
 
-    def _done(self, course: Course) -> Result:
+    def _done(self, course: Course) -> ConfigurationResult:
         """Return the result of a job that was not to be judged: it did what it was for, or it is invalid."""
         key, run = course.spec.key, next(iter(course.runs.values()))
         proof = _proof(course.spec.purpose, course.files, run)
@@ -184,10 +186,10 @@ class Sequences:
             found = dataclasses.replace(run.found, saves="it was launched to save one")
             run = dataclasses.replace(run, found=found)
         judgement = self._judges.invalid(key, reason, text, run)
-        return Result(Case(key.id, key), judgement, done=text if proof else "")
+        return ConfigurationResult(Case(key.id, key), judgement, done=text if proof else "")
 
-    def _repeats(self, course: Course, result: Result) -> list[Next]:
-        from pytest_llmbench.launch.engine import Next
+    def _repeats(self, course: Course, result: ConfigurationResult) -> list[Next]:
+        from pytest_llmbench.launch.follow.engine import Next
 
         done = len(course.runs) + len(course.failures)
         wanted = range(done + 1, self._runs(course, result) + 1) if done == 1 else ()
@@ -202,7 +204,7 @@ class Sequences:
         spec = course.spec if anywhere else _avoiding(course.spec, used)
         return [Next(spec, 1, repeat) for repeat in wanted]
 
-    def _runs(self, course: Course, result: Result) -> int:
+    def _runs(self, course: Course, result: ConfigurationResult) -> int:
         """Return how many runs a configuration is to have in all, by what its first one says."""
         verdict = result.judgement.verdict
         if self._always:
@@ -213,7 +215,7 @@ class Sequences:
         return 1 if settled else self._settings.repeats
 
     def _profiling(self, course: Course) -> list[Next]:
-        from pytest_llmbench.launch.engine import Next
+        from pytest_llmbench.launch.follow.engine import Next
 
         result = course.result
         regressed = result is not None and result.judgement.verdict is Verdict.REGRESSION and not _over_budget(result)
@@ -230,11 +232,11 @@ class Sequences:
         course.told = _joined(course.told, "not profiled: the limit of GPU-hours is reached")
         return []
 
-    def results(self) -> dict[Key, Result]:
+    def results(self) -> dict[Key, ConfigurationResult]:
         """Return the verdicts with the jobs behind them; a course that was cut short has none."""
         return {course.spec.key: self._result(course) for course in self.courses.values() if course.result is not None}
 
-    def _result(self, course: Course) -> Result:
+    def _result(self, course: Course) -> ConfigurationResult:
         result = course.result
         if result is None:
             raise ValueError(f"{course.spec.case_id} has not ended")
@@ -255,7 +257,7 @@ def _proof(purpose: Purpose, files: Sequence[Path], run: Run) -> str:
     return f"left {formatting.counted(len(files), noun)}" if files else ""
 
 
-def _over_budget(result: Result) -> bool:
+def _over_budget(result: ConfigurationResult) -> bool:
     """Whether a checkpoint took too long, of which neither a repeat nor a profile of the steps tells more."""
     return result.judgement.reason is Reason.OVER_BUDGET
 
@@ -285,7 +287,7 @@ def _dated(run: Run, job: Job) -> Run:
     return dataclasses.replace(run, started=started, started_from=f"job {job.job_id}")
 
 
-def _with_failures(result: Result, failures: Mapping[int, Judgement]) -> Result:
+def _with_failures(result: ConfigurationResult, failures: Mapping[int, Judgement]) -> ConfigurationResult:
     """Return a result that is red where a repeat failed: what failed counts, too. An inconclusive one can be green."""
     if not failures or result.judgement.verdict in (Verdict.REGRESSION, Verdict.INVALID):
         return result
@@ -295,7 +297,7 @@ def _with_failures(result: Result, failures: Mapping[int, Judgement]) -> Result:
     return dataclasses.replace(result, judgement=judgement)
 
 
-def _launched(course: Course, job: Job, end: JobEnd, result: Result) -> Launched:
+def _launched(course: Course, job: Job, end: JobEnd, result: ConfigurationResult) -> Launched:
     seconds = {one.run.found.job_id: one.statistic_seconds for one in result.judgement.runs}
     return Launched(
         job_id=job.job_id,

@@ -13,8 +13,8 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LaunchError
 
 if TYPE_CHECKING:
-    from pytest_llmbench.launch.engine import Engine
-    from pytest_llmbench.launch.journal import Journal
+    from pytest_llmbench.launch.follow.engine import Engine
+    from pytest_llmbench.launch.journal.journal import Journal
     from pytest_llmbench.pipeline.launch.planner import Host
 
 AT_ONCE_SECONDS = 1.0

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from written_logs import nemo2_run
 
 from pytest_llmbench.ingest.discover.find import find_runs
-from pytest_llmbench.pipeline.catalog import Catalogue
+from pytest_llmbench.pipeline.catalog import Catalog
 from pytest_llmbench.pipeline.find_runs import ingest
 from pytest_llmbench.pipeline.settings import Settings
 
@@ -72,7 +72,7 @@ def test_files_and_folders_of_any_name_are_read_or_passed_over(folders: list[str
         for name in files:
             if not (place / name).exists():
                 (place / name).write_bytes(LOG)
-        found = ingest(Settings(logs=(Path(root),)), Catalogue((), {}), NOW)
+        found = ingest(Settings(logs=(Path(root),)), Catalog((), {}), NOW)
         again = find_runs([Path(root)])
     assert all(run.found.id.isprintable() for run in found.runs)
     assert len({run.id for run in again.runs}) == len(again.runs)
@@ -85,5 +85,5 @@ def test_metadata_of_any_content_is_used_or_noted(values: list[str], end: str) -
     with tempfile.TemporaryDirectory() as root:
         Path(root, "log-x_1_0.out").write_bytes(LOG)
         Path(root, "llmb-config_1.yaml").write_text(text, encoding="utf-8", errors="surrogatepass")
-        found = ingest(Settings(logs=(Path(root),)), Catalogue((), {}), NOW)
+        found = ingest(Settings(logs=(Path(root),)), Catalog((), {}), NOW)
     assert [run.found.job_id for run in found.runs] == ["1"]

@@ -120,16 +120,16 @@ configurations:
 def test_the_log_of_a_job_is_read_in_the_dialect_that_its_baseline_file_defines(tmp_path: Path) -> None:
     (tmp_path / "own.yaml").write_text(OWN)
     settings = Settings(baselines=(tmp_path / "own.yaml",))
-    catalogue = load(settings)
-    key = next(key for key in catalogue.baselines if key.recipe == "fake")
+    catalog = load(settings)
+    key = next(key for key in catalog.baselines if key.recipe == "fake")
     one = job(tmp_path, log_folder=tmp_path / "logs", status=running())
     one = replace(one, spec=replace(one.spec, key=key))
     (tmp_path / "logs").mkdir()
     log = tmp_path / "logs" / f"log-fake_8b_8_{one.job_id}.out"
     log.write_text("".join(f"it {step}/50 2500 ms/step\n" for step in range(1, 8)))
-    runs = LaunchedRuns(settings, catalogue, "session", 0.05, lambda: START)
+    runs = LaunchedRuns(settings, catalog, "session", 0.05, lambda: START)
     assert runs.last_step(one) == (7, 50, 2.5)
-    run = ingest_job([tmp_path / "logs"], one.job_id, key, catalogue, START)
+    run = ingest_job([tmp_path / "logs"], one.job_id, key, catalog, START)
     assert run is not None
     assert run.identity.key == key
     assert [attempt.log.dialect for attempt in run.attempts] == ["regex:fake-1"]
@@ -157,8 +157,8 @@ def test_the_log_of_a_launched_run_below_the_old_ones_is_no_older_run(tmp_path: 
     """It would be an earlier night of itself."""
     (tmp_path / "own.yaml").write_text(OWN)
     settings = Settings(baselines=(tmp_path / "own.yaml",), logs=(tmp_path,), release="1", gpu="h100")
-    catalogue = load(settings)
-    key = next(key for key in catalogue.baselines if key.recipe == "fake")
+    catalog = load(settings)
+    key = next(key for key in catalog.baselines if key.recipe == "fake")
     folder = tmp_path / "results" / "1" / "bf16" / "8b" / "8"
     folder.mkdir(parents=True)
     one = job(tmp_path, log_folder=folder, status=running())
@@ -166,7 +166,7 @@ def test_the_log_of_a_launched_run_below_the_old_ones_is_no_older_run(tmp_path: 
     for number in (one.job_id, "9999"):
         log = folder / f"log-fake_8b_8_{number}.out"
         log.write_text("".join(f"it {step}/50 2500 ms/step\n" for step in range(1, 51)))
-    runs = LaunchedRuns(settings, catalogue, "session", 0.05, lambda: START)
+    runs = LaunchedRuns(settings, catalog, "session", 0.05, lambda: START)
     judges = runs.judges({})
     found = judges.find(one)
     assert found is not None

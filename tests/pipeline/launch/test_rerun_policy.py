@@ -12,10 +12,10 @@ from builders import BASELINE, KEY, NOW, measurement, run
 
 from pytest_llmbench.core.models import Case, Judgement, Key, Reason, Run, Tolerance, Verdict
 from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobSpec, JobStatus, Phase, Purpose
-from pytest_llmbench.launch.submissions import MAYBE
+from pytest_llmbench.launch.submit.submissions import MAYBE
 from pytest_llmbench.pipeline.launch.rerun_policy import Judges, Sequences
 from pytest_llmbench.pipeline.launch.settings import LaunchSettings
-from pytest_llmbench.pipeline.results import Result
+from pytest_llmbench.pipeline.results import ConfigurationResult
 
 SPEC = JobSpec(
     case_id=KEY.id,
@@ -72,14 +72,16 @@ class Course:
     def find(self, job: Job) -> Run | None:
         return self.found(job)
 
-    def judge(self, key: Key, runs: Sequence[Run]) -> Result:
+    def judge(self, key: Key, runs: Sequence[Run]) -> ConfigurationResult:
         self.looks.append(len(runs))
         verdict = self.verdicts[min(len(self.looks), len(self.verdicts)) - 1]
         newest = measurement(run=runs[0])
         repeats = tuple(measurement(run=one) for one in runs[1:])
-        return Result(Case(key.id, key), judgement(verdict, self.reason, measurement=newest, repeats=repeats))
+        return ConfigurationResult(
+            Case(key.id, key), judgement(verdict, self.reason, measurement=newest, repeats=repeats)
+        )
 
-    def nodes(self, _result: Result, _nodes: Mapping[str, tuple[str, ...]]) -> tuple[str, tuple[str, ...]]:
+    def nodes(self, _result: ConfigurationResult, _nodes: Mapping[str, tuple[str, ...]]) -> tuple[str, tuple[str, ...]]:
         return "", ()
 
     def affordable(self, hours: float) -> bool:
@@ -94,7 +96,7 @@ class Course:
         return self.sequences.finished(Job(self.count, "token", spec, Path("/jobs"), **made), end)
 
     @property
-    def result(self) -> Result:
+    def result(self) -> ConfigurationResult:
         return self.sequences.results()[KEY]
 
 

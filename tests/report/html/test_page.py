@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from night import HOSTILE, NIGHTS
 
-from pytest_llmbench.core.models import Case, Check, Outcome, Reason, Status, Stray
+from pytest_llmbench.core.models import Case, Check, Outcome, Reason, Status, UnmatchedRun
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.measure.measurement import measure
 from pytest_llmbench.report import terminal
@@ -258,7 +258,9 @@ def test_of_several_tests_about_one_configuration_the_worst_is_shown() -> None:
 
 
 def test_ids_that_no_link_can_hold_get_names_of_their_own() -> None:
-    strays = [describe_stray(Stray(name, Reason.UNMATCHED, "", Path("/x")), Path("/")) for name in ("a b", "a/b", "é")]
+    strays = [
+        describe_stray(UnmatchedRun(name, Reason.UNMATCHED, "", Path("/x")), Path("/")) for name in ("a b", "a/b", "é")
+    ]
     parsed = Parsed(render(strays, NOW))
     ids = {attributes["id"] for attributes in parsed.of("article")}
     assert len(ids) == 3

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from pytest_llmbench.core.models import RegexDialect
-from pytest_llmbench.core.patterns import RATE, REQUIRED, UNITS, compiled, named_groups
+from pytest_llmbench.core.patterns import RATE, REQUIRED, UNITS, compile_pattern, find_named_groups
 from pytest_llmbench.ingest.parse import units
 from pytest_llmbench.ingest.parse.dialect_table import Dialect, Grammar, Timer
 from pytest_llmbench.ingest.parse.dropped import TORN, Tally
@@ -63,7 +63,7 @@ def grammar(definition: RegexDialect) -> Grammar:
         reader="",
         starts=(definition.start.encode(),) if definition.start else (),
         ends=(definition.end.encode(),) if definition.end else (),
-        prints_loss=any(group.name == "loss" for group in named_groups(definition.pattern)),
+        prints_loss=any(group.name == "loss" for group in find_named_groups(definition.pattern)),
     )
     timer: Timer = averaged(definition.first_step) if definition.averages == "interval" else list
     lines = StepLines(definition)
@@ -75,8 +75,8 @@ class StepLines:
 
     def __init__(self, definition: RegexDialect) -> None:
         """Compile the pattern, which was checked with its file."""
-        self._pattern = compiled(definition.pattern)
-        self._groups = {group.name: group for group in named_groups(definition.pattern)}
+        self._pattern = compile_pattern(definition.pattern)
+        self._groups = {group.name: group for group in find_named_groups(definition.pattern)}
         self._numbers: dict[str, int] = self._pattern.groupindex
         self._unit = definition.unit
         self._read_to = 0
@@ -145,7 +145,7 @@ class StepLines:
         lacking = ""
         for group in reversed(self._groups.values()):
             try:
-                if compiled(group.up_to).search(text) is not None:
+                if compile_pattern(group.up_to).search(text) is not None:
                     break
             except ValueError:  # what stands before a group need not be a pattern by itself
                 continue

@@ -1,0 +1,185 @@
+"""From all tables of a document to configurations: what was measured, with the columns that say how it ran."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pytest_llmbench.baseline.documents import labels as printed
+from pytest_llmbench.baseline.documents.captions import KEY, LabelledCell, parse_dtypes
+from pytest_llmbench.baseline.documents.labels import ABSENT
+from pytest_llmbench.baseline.documents.markdown import MarkdownTable, MarkdownTables
+from pytest_llmbench.baseline.documents.table_configurations import DocumentConfiguration, UnreadCell, read_table
+
+ConfigurationKey = tuple[str, ...]
+
+MOST_APART = 1.3
+"""What is printed with one digit may be a quarter off its exact value; a factor beyond this is another value."""
+
+MOST_OFF = 3.0
+"""Documents have computed tokens/s with half of the batch; milliseconds or a value per GPU are further off."""
+
+UNMEASURED = "nothing was measured of its configuration"
+
+
+@dataclass(frozen=True, slots=True)
+class ImportDefaults:
+    """What the document cannot say, or does not in its tables; empty for nothing."""
+
+    recipe: str = ""
+    size: str = ""
+    gpu: str = ""
+    dtype: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentConfigurations:
+    """The configurations in the order of the document, each with its full key, and every cell that is in none."""
+
+    things: tuple[DocumentConfiguration, ...]
+    unread: tuple[UnreadCell, ...]
+
+
+def collect_configurations(tables: MarkdownTables, defaults: ImportDefaults) -> DocumentConfigurations:
+    """Return the configurations of a document.
+
+    The columns of a configuration come from its performance table and from every row of a configuration table that says
+    nothing else of size, GPU type, precision and number of GPUs. Where no table has a metric, the rows of configuration
+    tables are the configurations.
+    """
+    unread = [
+        UnreadCell(
+            row.line,
+            cell,
+            "it stands in no Markdown table: in HTML, in a comment, or without a line of dashes below a header",
+        )
+        for row in tables.stray
+        for cell in row.cells
+        if cell
+    ]
+    things: list[DocumentConfiguration] = []
+    for table in tables.tables:
+        found, problems = read_table(table)
+        things += [one for thing in found for one in _split_by_dtype(thing)]
+        unread += problems
+    timed = any(map(_has_metric, tables.tables))
+    chosen = [thing for thing in things if thing.cells] if timed else things
+    described = [thing for thing in things if not thing.cells] if timed else []
+    recipes = {thing.recipe for thing in chosen}
+    used: set[tuple[LabelledCell, ...]] = set()
+    whole = [
+        _add_described(one, [row for row in described if _may_be_of(row, one, recipes)], used, unread) for one in chosen
+    ]
+    if timed:
+        unread += [one for thing in described if thing.values not in used for one in _refuse(thing, UNMEASURED)]
+    return DocumentConfigurations(*_check_complete(whole, defaults, unread, timed=timed))
+
+
+def _has_metric(table: MarkdownTable) -> bool:
+    return any(
+        printed.parse_metric_label(label) for label in (*table.header.cells, *(row.cells[0] for row in table.rows))
+    )
+
+
+def _split_by_dtype(thing: DocumentConfiguration) -> Iterator[DocumentConfiguration]:
+    stated = thing.facts.get("dtype")
+    for dtype in parse_dtypes(str(stated)) if stated else ():
+        yield replace(thing, facts={**thing.facts, "dtype": dtype})
+    if not stated:
+        yield thing
+
+
+def _may_be_of(row: DocumentConfiguration, thing: DocumentConfiguration, recipes: Collection[str]) -> bool:
+    """Whether a row of a configuration table may be about what was measured: its title names no other recipe of it."""
+    return row.recipe == thing.recipe or row.recipe not in recipes or not thing.recipe
+
+
+def _add_described(
+    thing: DocumentConfiguration,
+    described: Sequence[DocumentConfiguration],
+    used: set[tuple[LabelledCell, ...]],
+    unread: list[UnreadCell],
+) -> DocumentConfiguration:
+    """Return a measured configuration with the columns of those rows that are about it."""
+    for row in described:
+        keys = {name: value for name, value in row.facts.items() if name in KEY}
+        if not keys.get("gpus") or any(thing.facts.get(name, value) != value for name, value in keys.items()):
+            continue
+        used.add(row.values)
+        odd = {name: value for name, value in row.facts.items() if thing.facts.get(name, value) != value}
+        for name, value in odd.items():
+            why = f"line {thing.line} says {thing.facts[name] or 'several values'} of it"
+            unread.append(UnreadCell(row.line, f"{name} {value}", why))
+        facts = {**row.facts, **thing.facts, **dict.fromkeys(odd, "")}
+        thing = replace(thing, facts=facts, values=(*thing.values, *row.values), proxy=thing.proxy or row.proxy)
+    return replace(thing, facts={name: value for name, value in thing.facts.items() if value != "" or name in KEY})
+
+
+def _check_complete(
+    things: Sequence[DocumentConfiguration], defaults: ImportDefaults, unread: list[UnreadCell], *, timed: bool
+) -> tuple[tuple[DocumentConfiguration, ...], tuple[UnreadCell, ...]]:
+    """Return the things that have a key of their own and a step time, and what is wrong with the others."""
+    names = {thing.recipe for thing in things if thing.recipe}
+    alone = next(iter(names)) if len(names) == 1 else ""
+    complete: dict[ConfigurationKey, DocumentConfiguration] = {}
+    twice: dict[ConfigurationKey, list[DocumentConfiguration]] = {}
+    for thing in things:
+        stated = {name: value for name in KEY[:3] if (value := getattr(defaults, name))}
+        one = replace(thing, recipe=defaults.recipe or thing.recipe or alone, facts={**stated, **thing.facts})
+        key = (one.recipe, *(str(one.facts.get(name, "")) for name in KEY))
+        why = _find_missing(one, timed=timed)
+        first = complete.setdefault(key, one) if not why else one
+        if first is not one and (first.cells, first.facts) != (one.cells, one.facts):
+            twice.setdefault(key, [first]).append(one)
+        if why:
+            unread += _refuse(one, why)
+    for key, several in twice.items():
+        lines = ", ".join(str(one.line) for one in several)
+        del complete[key]
+        unread += [cell for one in several for cell in _refuse(one, f"lines {lines} give several values of one")]
+    return tuple(_mark_proxies(list(complete.values()))), tuple(sorted(dict.fromkeys(unread), key=lambda one: one.line))
+
+
+def _find_missing(thing: DocumentConfiguration, *, timed: bool) -> str:
+    missing = [name for name in KEY if not thing.facts.get(name)]
+    words = {"size": "model size", "gpu": "GPU type", "dtype": "precision", "gpus": "number of GPUs"}
+    if missing:
+        several = missing[0] in thing.facts
+        return f"{'more than one' if several else 'no'} {words[missing[0]]} is stated for it"
+    if not thing.recipe:
+        return "its title names no recipe; give --recipe"
+    if timed and "step_time" not in thing.cells:
+        return "no step time stands beside it"
+    apart = "its tokens/s and its days to 1T tokens contradict each other: a row may be shifted by a cell"
+    if _find_factor(thing.cells, "days_to_1t", 1e12 / 86_400) > MOST_APART:
+        return apart
+    tokens = math.prod(int(thing.facts.get(name, 0)) for name in ("sequence_length", "gbs"))
+    off = "its tokens/s are not those of its step time, sequence length and GBS: one may be in another unit"
+    return off if tokens and _find_factor(thing.cells, "step_time", tokens) > MOST_OFF else ""
+
+
+def _find_factor(cells: Mapping[str, str], name: str, product: float) -> float:
+    """Return how far a metric times tokens/s is from what it should be, as a factor of 1 or more; 1 without one."""
+    found = [cells.get(each, "NA") for each in ("tokens_per_second", name)]
+    if any(text in ABSENT for text in found):
+        return 1.0
+    factor = math.prod(map(float, found)) / product
+    return max(factor, 1 / factor)
+
+
+def _refuse(thing: DocumentConfiguration, why: str) -> Iterator[UnreadCell]:
+    for value in thing.values:
+        if value.text not in ABSENT:
+            yield UnreadCell(value.line, value.text, f"{value.label!r}: {why}")
+
+
+def _mark_proxies(things: Sequence[DocumentConfiguration]) -> Iterator[DocumentConfiguration]:
+    """Yield configurations, marked as proxies where another one of their size has more layers."""
+    most: dict[tuple[str, int | str], int] = {}
+    for thing in things:
+        model = thing.recipe, thing.facts["size"]
+        most[model] = max(most.get(model, 0), int(thing.facts.get("layers", 0)))
+    for thing in things:
+        fewer = 0 < int(thing.facts.get("layers", 0)) < most[thing.recipe, thing.facts["size"]]
+        yield replace(thing, proxy=thing.proxy or fewer)

@@ -1,0 +1,175 @@
+"""The tables of a Markdown document, with the lines on which they stand.
+
+Pages that were rendered to text have tables without outer pipes, one right below the other and below prose, where a
+Markdown parser sees one table, or none. So a table is what stands around a line of dashes, and ends with the pipes.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+_PIPE = re.compile(r"(?<!\\)\|")
+_DASHES = re.compile(r"\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?")
+_HEADING = re.compile(
+    r"#{1,6}\s+(?P<marked>.*?)\s*#*|(?P<bold>\*\*.+?\*\*|__.+?__)\s*:?"
+    r"|(?:<[a-z]+[^<>]*>\s*)*<(?P<tag>h[1-6]|summary|b|strong)\b[^<>]*>(?P<tagged>.*?)</(?P=tag)>\s*:?(?:\s*</[a-z]+>)*",
+    re.IGNORECASE,
+)
+_UNDERLINE = re.compile(r" {0,3}(?:=+|-{2,})\s*")
+_HIDDEN = re.compile(r"<!--.*?-->|<table\b.*?</table>", re.IGNORECASE | re.DOTALL)
+_HTML_CELL = re.compile(r"</?t[dhr]\b[^<>]*>", re.IGNORECASE)
+_NUMBERS = re.compile(r"[\d.,%\s]*\d[\d.,%\s]*", re.ASCII)
+_QUOTED = re.compile(r"(\s*>)+ ?")
+_MARKUP = (
+    (re.compile(r"\\([|*_`~\\])"), r"\1"),
+    (re.compile(r"<sup>.*?</sup>|\[\^[^\]]*\]", re.IGNORECASE), ""),
+    (re.compile(r"</?(?:del|s|strike)>", re.IGNORECASE), "~~"),
+    (re.compile(r"</?[a-zA-Z][^<>]*>"), " "),
+    (re.compile(r"\[([^\]\w]*\d+[^\]\w]*)\]\((?:[^()]|\([^()]*\))*\)"), r" \1 "),
+    (re.compile(r"!?\[([^\]]*)\]\((?:[^()]|\([^()]*\))*\)"), r"\1"),
+    (re.compile(r"(\*\*|__|`+)(?=\S)(.+?)(?<=\S)\1"), r"\2"),
+    (re.compile(r"(?<![\w*])([*_])(?=[^\s*_])([^*_]+?)(?<=\S)\1(?![\w*])"), r"\2"),
+)
+"""What is taken out of a cell, in this order: escapes, footnotes, tags, links, emphasis.
+
+What was struck out is no value and keeps its tildes. A link that is a number alone may be a footnote: it never joins
+the digits beside it."""
+
+
+@dataclass(frozen=True, slots=True)
+class MarkdownRow:
+    """The cells of one line, 1-based, without their markup, at least one; and whether a pipe stands behind the last."""
+
+    line: int
+    cells: tuple[str, ...]
+    closed: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class MarkdownTable:
+    """A table, the heading above it and the last line of text between the two, each empty where there is none."""
+
+    heading: str
+    header: MarkdownRow
+    rows: tuple[MarkdownRow, ...]
+    lead: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MarkdownTables:
+    """The tables of a document in its order, and the lines that look like rows and belong to none: also those of
+    comments and of tables in HTML."""
+
+    tables: tuple[MarkdownTable, ...]
+    stray: tuple[MarkdownRow, ...]
+
+
+def _normalize_lines(text: str) -> str:
+    """Return a document with the lines that an editor counts, whatever ends them."""
+    return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+
+
+def list_shown_lines(text: str) -> list[str]:
+    """Return the lines of a document, empty where they are in a comment or a table in HTML."""
+    return _HIDDEN.sub(lambda found: "\n" * found[0].count("\n"), _normalize_lines(text)).split("\n")
+
+
+def read_tables(text: str) -> MarkdownTables:
+    """Return every table of a document, and what looks like a row of a table that lost its line of dashes."""
+    shown = list_shown_lines(text)
+    lines = [_QUOTED.sub("", line, count=1) if line.lstrip().startswith(">") else line for line in shown]
+    tables: list[MarkdownTable] = []
+    stray = list(_find_hidden_rows(_normalize_lines(text)))
+    heading = lead = ""
+    place = 0
+    while place < len(lines):
+        if place + 1 < len(lines) and _is_header(lines, place, 1):
+            end = _find_end(lines, place + 2)
+            rows = tuple(_make_row(lines[number], number) for number in range(place + 2, end))
+            tables.append(MarkdownTable(heading, _make_row(lines[place], place), rows, strip_markup(lead)))
+            place, lead = end, ""
+            continue
+        if found := _read_heading(lines, place):
+            heading, lead = found, ""
+        else:
+            lead = lines[place].strip() or lead
+        stray += _find_stray_rows(lines[place], place)
+        place += 1
+    return MarkdownTables(tuple(tables), tuple(sorted(stray, key=lambda row: row.line)))
+
+
+def strip_markup(cell: str) -> str:
+    """Return the text of a cell as a reader sees it: no emphasis, links, footnotes or tags, entities resolved."""
+    for pattern, replacement in _MARKUP:
+        cell = pattern.sub(replacement, cell)
+    return " ".join(html.unescape(cell).split())
+
+
+def _read_heading(lines: Sequence[str], place: int) -> str:
+    """Return the heading that a line is, empty for any other line."""
+    line = lines[place].strip()
+    found = _HEADING.fullmatch(line)
+    if found:
+        return strip_markup(found["marked"] or found["bold"] or found["tagged"] or "")
+    underlined = place + 1 < len(lines) and _UNDERLINE.fullmatch(lines[place + 1]) is not None
+    return strip_markup(line) if underlined and not _UNDERLINE.fullmatch(line) else ""
+
+
+def _is_header(lines: Sequence[str], place: int, least: int) -> bool:
+    """Whether this line is the header of a table: a line of dashes, at least so many in a cell, stands below it."""
+    dashes = lines[place + 1].strip()
+    if "|" not in dashes or not _PIPE.search(lines[place]) or _is_dashes(lines[place]):
+        return False
+    return _is_dashes(dashes) and all(cell.count("-") >= least for cell in _split_cells(dashes))
+
+
+def _is_dashes(line: str) -> bool:
+    return "-" in line and _DASHES.fullmatch(line.strip()) is not None
+
+
+def _find_end(lines: Sequence[str], place: int) -> int:
+    """Return where the rows end: at a line without a pipe, or at the header of the next table.
+
+    A row of single dashes says that nothing was measured; within a table only longer ones begin another. A line of
+    nothing but numbers is the rest of a row that was torn.
+    """
+    while place < len(lines):
+        if not _PIPE.search(lines[place]) and not _NUMBERS.fullmatch(lines[place]):
+            break
+        if place + 1 < len(lines) and _is_header(lines, place, 3):
+            break
+        place += 1
+    return place
+
+
+def _make_row(line: str, place: int) -> MarkdownRow:
+    return MarkdownRow(place + 1, tuple(map(strip_markup, _split_cells(line))) or ("",), line.rstrip().endswith("|"))
+
+
+def _split_cells(line: str) -> list[str]:
+    """Return the texts between the pipes; the outer ones may be left out."""
+    cells = _PIPE.split(line.strip())
+    first = 1 if len(cells) > 1 and not cells[0].strip() else 0
+    last = len(cells) - 1 if len(cells) > 1 and not cells[-1].strip() else len(cells)
+    return cells[first:last]
+
+
+def _find_stray_rows(line: str, place: int) -> Iterator[MarkdownRow]:
+    """Yield what looks like a row, between pipes, tabs or tags."""
+    line = _HTML_CELL.sub("|", line.strip().replace("\t", "|"))
+    if len(_PIPE.findall(line)) > 0 and not _is_dashes(line):
+        row = _make_row(line, place)
+        if any(_NUMBERS.fullmatch(cell) for cell in row.cells):
+            yield row
+
+
+def _find_hidden_rows(text: str) -> Iterator[MarkdownRow]:
+    """Yield what looks like a row, or like a cell with a number, in comments and in tables in HTML."""
+    for found in _HIDDEN.finditer(text):
+        for place, line in enumerate(found[0].split("\n"), text.count("\n", 0, found.start())):
+            if _NUMBERS.fullmatch(line):
+                yield _make_row(line, place)
+            yield from _find_stray_rows(line, place)

@@ -1,0 +1,281 @@
+"""From a table to what it says of one configuration each: its columns, or its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+
+from pytest_llmbench.baseline.documents import labels as printed
+from pytest_llmbench.baseline.documents.captions import (
+    KEY,
+    Caption,
+    CellContent,
+    ConfigurationColumns,
+    LabelledCell,
+    find_unknown_words,
+    is_known_label,
+    make_recipe_name,
+    parse_size,
+    read_caption,
+    read_cell,
+)
+from pytest_llmbench.baseline.documents.labels import METRICS
+from pytest_llmbench.baseline.documents.markdown import MarkdownRow, MarkdownTable
+
+SHIFTED = "the last cell of its row is empty, which may be shifted: write NA where there is no value"
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadCell:
+    """A cell that is in no file, and why. `decisive` is False where its table is about something else."""
+
+    line: int
+    text: str
+    reason: str
+    decisive: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentConfiguration:
+    """What one column or row says of one configuration.
+
+    `recipe` is the name that its title gives, `table` the title itself, `facts` are configuration columns by name with
+    the precision as printed, `cells` the metrics as a baseline file keeps them. `values` are all the cells that were
+    read. `proxy`: its size is marked so.
+    """
+
+    line: int
+    recipe: str
+    table: str
+    facts: ConfigurationColumns
+    cells: dict[str, str]
+    values: tuple[LabelledCell, ...]
+    proxy: bool = False
+
+
+def read_table(table: MarkdownTable) -> tuple[tuple[DocumentConfiguration, ...], tuple[UnreadCell, ...]]:
+    """Return what a table says, and every cell of it that was not read.
+
+    It has its labels in the header (a row for each configuration) or in the first column (a column for each), whichever
+    has more that are known. A table without any metric, number of GPUs or other column is about something else.
+    """
+    header, column = table.header.cells, [row.cells[0] for row in table.rows]
+    if not _is_about_configurations((*header, *column), header[1:]):
+        return (), tuple(_refuse_table(table))
+    if unit := next((row for row in table.rows if any(map(_is_unit, row.cells))), None):
+        reason = f"a unit stands in a cell of its own (line {unit.line}): nobody knows for which values"
+        return (), tuple(UnreadCell(row.line, cell, reason) for row in table.rows for cell in filter(None, row.cells))
+    whole = [row for row, why in _check_rows(table) if not why]
+    in_header, in_column = (sum(map(is_known_label, labels)) for labels in (header, column))
+    by_rows = in_header >= in_column and in_header > 0
+    things, unread = _read_rows(table, whole) if by_rows else _read_columns(table, whole)
+    about = _read_heading(table)
+    return tuple(replace(one, facts={**about, **one.facts}) for one in things), (*_refuse_torn_rows(table), *unread)
+
+
+def _is_unit(cell: str) -> bool:
+    return printed.is_unit(cell) and not is_known_label(cell)
+
+
+def _read_heading(table: MarkdownTable) -> ConfigurationColumns:
+    """Return what the heading says of size, GPU type and precision; nothing where the line above the table says another
+    (`And in BF16:`)."""
+    heading, lead = (read_caption(text).facts for text in (table.heading, table.lead))
+    return {name: value if lead.get(name, value) == value else "" for name, value in heading.items() if name in KEY[:3]}
+
+
+def _is_about_configurations(labels: Iterable[str], captions: Iterable[str]) -> bool:
+    named = any(
+        printed.parse_metric_label(label) or printed.parse_column_label(label) not in ("", *KEY[:3]) for label in labels
+    )
+    return named or any("gpus" in read_caption(text).facts for text in captions)
+
+
+def _refuse_torn_rows(table: MarkdownTable) -> Iterator[UnreadCell]:
+    for row, reason in _check_rows(table):
+        if reason:
+            yield from (UnreadCell(row.line, cell, reason) for cell in row.cells if cell)
+
+
+def _check_rows(table: MarkdownTable) -> Iterator[tuple[MarkdownRow, str]]:
+    """Yield the rows of a table, each with why it is not known where its cells belong, or where the last one ends;
+    empty where it is."""
+    wide = len(table.header.cells)
+    for row, below in zip_longest(table.rows, table.rows[1:]):
+        why = ""
+        if len(row.cells) != wide:
+            why = f"its row has {len(row.cells)} cells, the header {wide}: nobody knows where each belongs"
+        elif table.header.closed > row.closed and below is not None and len(below.cells) < wide:
+            why = f"its row has no pipe at its end, as the header has: line {below.line} may be the rest of it"
+        elif printed.parse_metric_label(row.cells[0]) and row.cells[-1] == "" and any(row.cells[1:]):
+            why = SHIFTED
+        yield row, why
+
+
+def _refuse_table(table: MarkdownTable) -> Iterator[UnreadCell]:
+    for row in (table.header, *table.rows):
+        for cell in filter(None, row.cells):
+            yield UnreadCell(row.line, cell, "its table is not about performance or configurations", decisive=False)
+
+
+def _read_rows(
+    table: MarkdownTable, rows: Sequence[MarkdownRow]
+) -> tuple[tuple[DocumentConfiguration, ...], tuple[UnreadCell, ...]]:
+    things: list[DocumentConfiguration] = []
+    unread: list[UnreadCell] = []
+    labels = table.header.cells
+    caption = read_caption(table.heading)
+    inner = next((place for place, row in enumerate(rows) if _is_header(labels, row)), len(rows))
+    for row in rows[:inner]:
+        values = [LabelledCell(label, text, row.line) for label, text in zip(labels, row.cells, strict=True)]
+        if row.cells[-1] == "" and is_known_label(labels[-1]):
+            unread += [UnreadCell(row.line, cell, SHIFTED) for cell in filter(None, row.cells)]
+            continue
+        thing, problems = _make_configuration(row.line, table.heading, caption, (), values)
+        things.append(thing)
+        unread += problems
+    return tuple(things), (*unread, *_refuse_below(rows[inner:]))
+
+
+def _is_header(labels: Sequence[str], row: MarkdownRow) -> bool:
+    """Whether a row is the header of another table or a second line of the header: labels, or `FP8` below a metric."""
+    metrics = (cell for label, cell in zip(labels, row.cells, strict=True) if printed.parse_metric_label(label))
+    return any(map(is_known_label, row.cells)) or any(_is_caption(cell) for cell in metrics)
+
+
+def _names_columns(row: MarkdownRow) -> bool:
+    """Whether a row is the header of another table with a column for each configuration: `8x H100 GPUs`."""
+    return not is_known_label(row.cells[0]) and any("gpus" in read_caption(cell).facts for cell in row.cells[1:])
+
+
+def _is_caption(text: str) -> bool:
+    caption = read_caption(text)
+    return bool(caption.facts.keys() & set(KEY)) and not caption.rest
+
+
+def _refuse_below(rows: Sequence[MarkdownRow]) -> Iterator[UnreadCell]:
+    for row in rows:
+        for cell in filter(None, row.cells):
+            reason = f"line {rows[0].line} looks like a header: nobody knows what it says of the rows below"
+            yield UnreadCell(row.line, cell, reason)
+
+
+def _read_columns(
+    table: MarkdownTable, rows: Sequence[MarkdownRow]
+) -> tuple[tuple[DocumentConfiguration, ...], tuple[UnreadCell, ...]]:
+    header, title = table.header, read_caption(table.header.cells[0])
+    inner = next((place for place, row in enumerate(rows) if _names_columns(row)), len(rows))
+    rows, below = rows[:inner], rows[inner:]
+    things, unread = [], [*_refuse_title(header.line, table.header.cells[0], title), *_refuse_below(below)]
+    odd_labels = (row for row in rows if not is_known_label(row.cells[0]) and any(map(str.isdigit, row.cells[0])))
+    unread += [UnreadCell(row.line, row.cells[0], "it stands where a label is expected") for row in odd_labels]
+    for number, text in enumerate(header.cells[1:], 1):
+        column = read_caption(text)
+        values = [LabelledCell(row.cells[0], row.cells[number], row.line) for row in rows]
+        if odd := find_unknown_words(column):
+            reason = f"the header of its column, {text!r}, is not understood: {odd!r}"
+            unread.append(UnreadCell(header.line, text, f"{odd!r} in it is not understood"))
+            unread += [
+                UnreadCell(value.line, value.text, reason) for value in values if value.text not in printed.ABSENT
+            ]
+            continue
+        thing, problems = _make_configuration(header.line, header.cells[0], title, (title.facts, column.facts), values)
+        things.append(thing)
+        unread += problems
+    return tuple(things), tuple(unread)
+
+
+def _refuse_title(line: int, text: str, title: Caption) -> Iterator[UnreadCell]:
+    """Yield a title with a number that is neither in a fact nor in the name of the recipe, or with contradictions."""
+    rest = title.rest.removeprefix(" ".join(title.before.split())).strip()
+    if any(sign.isdigit() for sign in rest):
+        yield UnreadCell(line, text, f"{rest!r} in this title is not understood")
+    for name in (name for name, value in title.facts.items() if value == ""):
+        yield UnreadCell(line, text, f"this title states several values of {name}")
+
+
+def _make_configuration(
+    line: int, title: str, caption: Caption, captions: Sequence[ConfigurationColumns], values: Sequence[LabelledCell]
+) -> tuple[DocumentConfiguration, tuple[UnreadCell, ...]]:
+    """Return what a title, a header and labelled cells say of one configuration.
+
+    Of what stands in several of them with different values nothing is known, and all of these cells are unread.
+    """
+    read, unread, lost = _read_cells(values)
+    known: dict[str, set[int | str]] = {name: {""} for name in lost}
+    for facts in (*captions, *(_get_facts(statement) for _, statement in read)):
+        for name, one in facts.items():
+            known.setdefault(name, set()).add(_drop_proxy_mark(name, one))
+    odd = {name: several for name, several in known.items() if len(several) > 1 or "" in several}
+    single = {name: next(iter(several)) for name, several in known.items() if name not in odd}
+    thing = DocumentConfiguration(
+        line=line,
+        recipe=make_recipe_name(caption.before) if caption.facts.get("size") else "",
+        table=title,
+        facts={name: one for name, one in single.items() if name not in METRICS} | dict.fromkeys(odd.keys() & KEY, ""),
+        cells={name: str(one) for name, one in single.items() if name in METRICS},
+        values=tuple(value for value, statement in read if not odd.keys() & _get_facts(statement).keys()),
+        proxy=any(statement.is_proxy for _, statement in read) or any(map(_is_proxy, captions)),
+    )
+    return thing, (*unread, *_find_contradictory_cells(thing, captions, read, odd))
+
+
+def _read_cells(
+    values: Sequence[LabelledCell],
+) -> tuple[list[tuple[LabelledCell, CellContent]], list[UnreadCell], set[str]]:
+    """Return what cells state, those that state nothing, and the parts of the key that stand in one of these.
+
+    Where one has the unit of another metric all may stand in the wrong place, and none is read.
+    """
+    read: list[tuple[LabelledCell, CellContent]] = []
+    unread: list[UnreadCell] = []
+    lost: set[str] = set()
+    if shifted := next(filter(_is_shifted, values), None):
+        why = f"{shifted.text!r} has the unit of another metric than {shifted.label!r}: who knows where each belongs"
+        return read, [UnreadCell(one.line, one.text, why) for one in values if one.text not in printed.ABSENT], lost
+    for value in values:
+        if value.text == "":  # merged with the cell above, perhaps
+            lost |= {printed.parse_column_label(value.label)} & set(KEY[:3])
+        try:
+            read.append((value, read_cell(value)))
+        except ValueError as error:
+            unread.append(UnreadCell(value.line, value.text, f"{value.label!r}: {error}"))
+            lost |= {printed.parse_column_label(value.label)} & set(KEY)
+            lost |= read_caption(value.text).facts.keys() & set(KEY) if _is_caption(value.text) else set()
+    return read, unread, lost
+
+
+def _is_shifted(value: LabelledCell) -> bool:
+    metric = printed.parse_metric_label(value.label)
+    return metric is not None and printed.has_unit_of_another_metric(metric[0], value.text)
+
+
+def _find_contradictory_cells(
+    thing: DocumentConfiguration,
+    captions: Sequence[ConfigurationColumns],
+    read: Sequence[tuple[LabelledCell, CellContent]],
+    odd: Mapping[str, set[int | str]],
+) -> Iterator[UnreadCell]:
+    """Yield the cells of what has several values, and the title or header where it is one of them."""
+    for name, several in odd.items():
+        told = f"several values stand for it: {', '.join(sorted(map(str, several - {''})))}"
+        if any(name in caption for caption in captions) and several != {""}:
+            yield UnreadCell(thing.line, thing.table, f"{name}: {told}")
+        for value, statement in read:
+            if name in _get_facts(statement):
+                yield UnreadCell(value.line, value.text, f"{value.label!r}: {told}")
+
+
+def _drop_proxy_mark(name: str, value: int | str) -> int | str:
+    found = parse_size(str(value)) if name == "size" else None
+    return found[0] if found else value
+
+
+def _is_proxy(caption: ConfigurationColumns) -> bool:
+    found = parse_size(str(caption.get("size", "")))
+    return found is not None and found[1]
+
+
+def _get_facts(statement: CellContent) -> ConfigurationColumns:
+    return {statement.metric: statement.text} if statement.text else statement.facts

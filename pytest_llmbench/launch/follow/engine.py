@@ -1,0 +1,371 @@
+"""Submits jobs, follows all of them with one poll, and hands each one on when it has ended."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from pytest_llmbench.core.errors import LaunchError
+from pytest_llmbench.core.models.jobs import Job, JobEnd, JobSpec, JobStatus, Phase
+from pytest_llmbench.launch.follow.cancel import cancelled
+from pytest_llmbench.launch.follow.progress import Progress, summary
+from pytest_llmbench.launch.follow.watch import Absence, Limits, Watch, differs, end_of_job, moved_on
+from pytest_llmbench.launch.recipe.redaction import MASK, secret_values
+from pytest_llmbench.launch.slurm.client import SlurmAway
+from pytest_llmbench.launch.submit.launchers import Launcher, Scheduler, by_scheduler, launcher_of
+from pytest_llmbench.launch.submit.submissions import MAYBE, SUPERSEDED, Submission, SubmitError, superseded
+
+if TYPE_CHECKING:
+    from pytest_llmbench.launch.journal.journal import Journal
+
+RECOVER_SECONDS = 20.0
+"""How long a submission that is under way may take to end when everything is cancelled."""
+
+PAUSES = 10
+"""How many times as long as a poll took the pause after it is at least: a slow Slurm is asked rarely."""
+
+Finished = Callable[[Job, JobEnd], Sequence["Next"]]
+"""Gets every job that ended or could not be submitted; returns the jobs that follow from it."""
+
+Identity = tuple[str, str, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    """A job to be submitted; `attempt` and `repeat` as in `Job`."""
+
+    spec: JobSpec
+    attempt: int = 1
+    repeat: int = 1
+
+    @property
+    def identity(self) -> Identity:
+        """What there is only one job for in a session."""
+        return self.spec.case_id, self.spec.purpose.value, self.attempt, self.repeat
+
+
+class Engine:
+    """The jobs of one session. With `follow_only` nothing is ever submitted."""
+
+    def __init__(  # noqa: PLR0917 (every part of it is a stand-in in some test)
+        self,
+        journal: Journal,
+        launchers: Mapping[str, Launcher],
+        tell: Callable[[str], None],
+        now: Callable[[], datetime],
+        sleep: Callable[[float], None],
+        limits: Limits,
+        *,
+        progress: Progress | None = None,
+        follow_only: bool = False,
+    ) -> None:
+        self._journal = journal
+        self._launchers = launchers
+        self._now, self._sleep, self._limits = now, sleep, limits
+        self._progress = progress or Progress(tell)
+        self._follow_only = follow_only
+        self._finished: Finished = lambda job, end: ()
+        self._queue: deque[Next] = deque()
+        self._intended: deque[Job] = deque()
+        self._jobs: dict[int, Job] = {}
+        self._live: dict[int, Job] = {}
+        self._known: set[Identity] = set()
+        self._resumed: frozenset[Identity] = frozenset()
+        self._specs: dict[str, JobSpec] = {}
+        self._watch = Watch(limits)
+        self._absences: dict[Scheduler, Absence] = {}
+        self._pause = limits.first_poll
+        self._polled = now() - timedelta(days=1)
+
+    def run(self, specs: Sequence[JobSpec], finished: Finished) -> None:
+        """Submit jobs and what follows from them, and return when all have ended.
+
+        LaunchError: Slurm did not answer for too long; the jobs are left as they are. `finished` may be called with a
+        job whose status is UNKNOWN: nothing knows it, and only its log can tell.
+        """
+        self._finished = finished
+        self._enqueue(Next(spec) for spec in specs)
+        self._follow()
+
+    def resume(self, specs: Sequence[JobSpec], finished: Finished) -> None:
+        """Go on with the session that the journal has resumed, as `run` would have: jobs that ended are handed on
+        again, live ones followed, and submitted is only what certainly was not. `specs` hold the secrets that the
+        journal does not, and configurations that the session had not come to."""
+        self._finished = finished
+        ended = self._take_up(specs)
+        for job in ended:
+            self._enqueue(finished(job, end_of_job(job)))
+        self._enqueue(Next(spec) for spec in specs)
+        self._follow()
+
+    def submit_only(self, specs: Sequence[JobSpec], *, goes_on: bool = False) -> tuple[JobSpec, ...]:
+        """Submit jobs and return those for which there was no room (`max_jobs`, or local jobs, which take turns).
+
+        `goes_on`: the journal has resumed a session, and what it submitted is not submitted again.
+        """
+        if goes_on:
+            self._take_up(specs)
+        self._enqueue(Next(spec) for spec in specs)
+        while self._queue or self._intended:
+            if self._submit_next():
+                continue
+            if not self._intended:
+                break
+            self._rest()
+        return tuple(each.spec for each in self._queue)
+
+    def _take_up(self, specs: Sequence[JobSpec]) -> list[Job]:
+        """Take up the jobs of a resumed session, and return those that are over."""
+        for spec in specs:
+            self._journal.hide(secret_values(spec))
+        self._specs = {spec.case_id: spec for spec in specs}
+        live = {job.number for job in self._journal.live()}
+        jobs = [self._restored(job) for job in self._journal.jobs() if not superseded(job)]
+        self._known = {Next(job.spec, job.attempt, job.repeat).identity for job in jobs}
+        self._resumed = frozenset(self._known)
+        self._jobs = {job.number: job for job in jobs}
+        for job in jobs:
+            if job.number in live and job.job_id:
+                self._live[job.number] = job
+            elif job.number in live:
+                self._intended.append(job)
+        self._say(f"resumed: {summary(jobs)}")
+        return [job for job in jobs if job.number not in live]
+
+    def cancel(self) -> tuple[str, ...]:
+        """Cancel every job of this session that has not ended, and wait until they are gone, at most 30 s.
+
+        Returns the job ids that may still be there; a configuration's id for a job of which nothing tells whether it
+        was submitted.
+        """
+        going: list[Job] = []
+        doubtful: list[str] = []
+        for job in self._journal.live():
+            try:
+                caught = job if job.job_id else self._caught(self._whole(job))
+                going += [caught] if caught else []
+            except LaunchError as error:
+                self._say(str(error))
+                known = next(one for one in self._journal.jobs() if one.number == job.number)
+                if known.job_id:  # it was found, and only could not be written down
+                    going.append(known)
+                else:
+                    doubtful.append(job.spec.case_id)
+        left = cancelled(going, self._launchers, self._journal, now=self._now, sleep=self._sleep, tell=self._say)
+        self._live.clear()
+        return (*doubtful, *left)
+
+    # --- submitting ---------------------------------------------------------------------------------------
+
+    def _enqueue(self, following: Iterable[Next]) -> None:
+        for each in following:
+            self._launcher(each.spec)
+            if each.identity not in self._known:
+                self._known.add(each.identity)
+                self._queue.append(each)
+            elif each.identity not in self._resumed:
+                raise ValueError(f"{each.identity}: there is a job for this already in this session")
+
+    def _submit_next(self) -> bool:
+        """Submit one job if there is room; return whether something was done."""
+        for _ in range(len(self._intended)):
+            job = self._intended.popleft()
+            if not self._absence(job).lasts or self._due():
+                self._recover(job)
+                return True
+            self._intended.append(job)
+        if self._follow_only:
+            self._leave_out()
+            return False
+        for place, each in enumerate(self._queue):
+            if self._has_room(each.spec):
+                del self._queue[place]
+                self._submit(self._journal.intend(each.spec, self._now(), each.attempt, each.repeat), each.spec)
+                return True
+        return False
+
+    def _has_room(self, spec: JobSpec) -> bool:
+        scheduler = self._launcher(spec).scheduler
+        mine = sum(self._launcher(job.spec).scheduler is scheduler for job in self._live.values())
+        if scheduler.at_once is not None and mine >= scheduler.at_once:
+            return False
+        return len(self._live) < self._limits.max_jobs and not self._absence_of(scheduler).lasts
+
+    def _submit(self, job: Job, spec: JobSpec) -> None:
+        job = replace(job, spec=spec)  # the journal's has no secrets
+        self._jobs[job.number] = job
+        try:
+            self._submitted(job, self._launcher(spec).submit(job))
+        except SlurmAway as error:
+            self._missed(job, error)
+            self._intended.append(job)
+        except SubmitError as error:
+            self._refused(job, error)
+
+    def _recover(self, job: Job) -> None:
+        """Go on with a job that was intended before: find its submission, or submit it if it certainly was not."""
+        try:
+            found = self._launcher(job.spec).recover(job)
+        except SlurmAway as error:
+            self._missed(job, error)
+            self._intended.append(job)
+        except SubmitError as error:
+            self._refused(job, error)
+        else:
+            if found:
+                self._submitted(job, found)
+            elif self._follow_only:
+                self._say(f"{job.spec.case_id} was not submitted; --llmb-resume submits it")
+            else:
+                self._submit_again(job)
+
+    def _submit_again(self, job: Job) -> None:
+        """Submit a job anew, in a folder of its own, of which a submission came to nothing; the journal keeps both."""
+        self._journal.failed(job.number, SUPERSEDED, self._now())
+        del self._jobs[job.number]
+        self._submit(self._journal.intend(job.spec, self._now(), job.attempt, job.repeat), job.spec)
+
+    def _submitted(self, job: Job, found: Submission) -> Job:
+        self._answered(job)
+        done = replace(self._journal.submitted(job.number, found.job_id, found.folder, self._now()), spec=job.spec)
+        self._jobs[job.number] = self._live[job.number] = done
+        self._progress.submitted(done, self._now())
+        if not self._queue:  # where many are submitted one after another, each of them is no reason to ask for all
+            self._pause = self._limits.first_poll
+        return done
+
+    def _refused(self, job: Job, error: SubmitError) -> None:
+        problem = f"{MAYBE}{error}" if error.uncertain else str(error)
+        self._hand_on(replace(self._journal.failed(job.number, problem, self._now()), spec=job.spec))
+
+    def _leave_out(self) -> None:
+        while self._queue:
+            each = self._queue.popleft()
+            which = f" (run {each.repeat}, attempt {each.attempt})" if (each.repeat, each.attempt) != (1, 1) else ""
+            self._say(f"{each.spec.case_id}{which} is not submitted: --llmb-collect submits nothing")
+
+    # --- following ----------------------------------------------------------------------------------------
+
+    def _follow(self) -> None:
+        while self._queue or self._intended or self._live:
+            submitted = self._submit_next()
+            if self._due():
+                self._poll()
+            elif not submitted:
+                self._rest()
+
+    def _due(self) -> bool:
+        elapsed = (self._now() - self._polled).total_seconds()
+        return not 0 <= elapsed < self._pause  # a clock that was set back must not stop the polls
+
+    def _rest(self) -> None:
+        elapsed = (self._now() - self._polled).total_seconds()
+        self._sleep(max(0.01, min(self._pause - elapsed, self._limits.longest_poll)))
+
+    def _poll(self) -> None:
+        """Ask once for all jobs, and take what is said."""
+        changed, taken = False, 0.0
+        for scheduler, jobs in by_scheduler(self._live.values(), self._launchers).items():
+            begun = self._now()
+            try:
+                statuses = scheduler.poll(jobs)
+            except SlurmAway as error:
+                self._missed(jobs[0], error)
+                continue
+            taken += (self._now() - begun).total_seconds()
+            self._answered(jobs[0])
+            with self._journal.together():  # on many disks each write takes as long as the poll
+                steps = [self._take(job, statuses.get(job.number)) for job in jobs]
+            for job in (job for job in jobs if job.number not in self._live):
+                self._hand_on(self._jobs[job.number])
+            changed |= any(moved for moved, _ in steps)
+            self._cancel_some(scheduler, [job for _, job in steps if job])
+        self._polled = self._now()
+        pause = self._limits.first_poll if changed else self._pause * 1.5
+        self._pause = min(max(pause, PAUSES * taken), self._limits.longest_poll)
+        waiting = len(self._queue) + len(self._intended)
+        self._progress.update(list(self._jobs.values()), waiting, self._now())
+
+    def _take(self, job: Job, status: JobStatus | None) -> tuple[bool, Job | None]:
+        """Take what a poll says of a job: whether it moved on, and the job if it is to be cancelled."""
+        now = self._now()
+        step = self._watch.step(job, status, now)
+        moved = moved_on(job.status, step.status)
+        started = _runs(step.status) and not _runs(job.status)
+        if step.ended and step.status:
+            text = end_of_job(replace(job, status=step.status)).text
+            del self._live[job.number]
+            self._jobs[job.number] = replace(self._journal.ended(job.number, step.status, text, now), spec=job.spec)
+            return True, None
+        if differs(job.status, step.status) and step.status:
+            job = replace(self._journal.seen(job.number, step.status), spec=job.spec)
+            self._jobs[job.number] = self._live[job.number] = job
+        if started:
+            self._progress.started(job, now)
+        return moved, job if step.cancel else None
+
+    def _hand_on(self, job: Job) -> None:
+        """Tell of a job that ended or was refused, and queue what follows from it."""
+        end = end_of_job(job)
+        self._jobs[job.number] = job
+        self._progress.ended(job, end, self._now())
+        self._enqueue(self._finished(job, end))
+
+    def _cancel_some(self, scheduler: Scheduler, jobs: Sequence[Job]) -> None:
+        if jobs and (problem := scheduler.cancel(jobs)):
+            self._say(problem)
+
+    def _caught(self, job: Job) -> Job | None:
+        """Return a job whose submission is under way once it is submitted; None if it certainly was not."""
+        found = self._launcher(job.spec).recover(job, RECOVER_SECONDS)
+        if found:
+            return self._submitted(job, found)
+        self._journal.failed(job.number, "cancelled before it was submitted", self._now())
+        return None
+
+    # --- small things -------------------------------------------------------------------------------------
+
+    def _whole(self, job: Job) -> Job:
+        """Return a job of the journal with the secrets that it was submitted with."""
+        mine = self._jobs.get(job.number)
+        return replace(job, spec=mine.spec) if mine else self._restored(job)
+
+    def _restored(self, job: Job) -> Job:
+        """Return a job with the secrets that the journal does not keep, where this session knows them."""
+        fresh = self._specs.get(job.spec.case_id)
+        known = dict(fresh.environment) if fresh else {}
+        kept = job.spec.environment
+        pairs = tuple((name, known.get(name, value) if value == MASK else value) for name, value in kept)
+        return replace(job, spec=replace(job.spec, environment=pairs))
+
+    def _launcher(self, spec: JobSpec) -> Launcher:
+        return launcher_of(spec, self._launchers)
+
+    def _absence(self, job: Job) -> Absence:
+        return self._absence_of(self._launcher(job.spec).scheduler)
+
+    def _absence_of(self, scheduler: Scheduler) -> Absence:
+        return self._absences.setdefault(scheduler, Absence(self._limits.away_seconds))
+
+    def _missed(self, job: Job, error: SlurmAway) -> None:
+        self._polled = self._now()  # the next try has to wait
+        self._pause = min(self._pause * 1.5, self._limits.longest_poll)
+        if text := self._absence(job).missed(str(error), self._polled):
+            self._say(text)
+
+    def _answered(self, job: Job) -> None:
+        scheduler = self._launcher(job.spec).scheduler
+        away = self._absence_of(scheduler).answered(self._now())
+        if away:
+            self._watch.paused(away, by_scheduler(self._live.values(), self._launchers).get(scheduler, ()))
+            self._say("Slurm answers again")
+
+    def _say(self, text: str) -> None:
+        self._progress.say(text, self._now())
+
+
+def _runs(status: JobStatus | None) -> bool:
+    return status is not None and status.phase is Phase.RUNNING

@@ -1,0 +1,239 @@
+"""The journal of submitted jobs: what a session was about to do, did and saw, so that another can go on with it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+from pytest_llmbench.core.errors import LaunchError
+from pytest_llmbench.core.models.jobs import Job, JobSpec, JobStatus
+from pytest_llmbench.launch.journal import database, entries, lock, sessions
+from pytest_llmbench.launch.journal.encoding import encode_spec
+from pytest_llmbench.launch.journal.entries import Entry
+from pytest_llmbench.launch.recipe.redaction import redacted, secret_values
+from pytest_llmbench.launch.slurm.states import lasting
+from pytest_llmbench.launch.submit.process import Process
+
+LONGEST_CASE = 200
+"""Bytes of a case id, so that the name of a job's folder stays below the 255 of most file systems."""
+
+
+class Journal:
+    """The journal in `folder` (`.llmbench`), and one session in it, that of `begin` or `resume`, locked while open.
+
+    Every change is on disk when its method (or `together`) returns. LaunchError from any method: the file or disk is at
+    fault, or the change contradicts what is known. What cannot be written is kept in memory all the same: a submitted
+    job whose number did not reach the disk must still be found by whoever cancels.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.session = ""
+        self._entries: dict[int, Entry] = {}
+        self._hidden: set[str] = set()
+        self._lock: int | None = None
+        self._database: sqlite3.Connection = database.opened(folder)
+
+    # --- sessions -----------------------------------------------------------------------------------------
+
+    def begin(self, label: str, now: datetime, notes: Mapping[str, str] | None = None) -> str:
+        """Start a session, which has these notes from its first moment on; return its id, as 20261121-0545-3f9a."""
+        self._check_free()
+        with database.transaction(self._database):
+            session, self._lock = sessions.begin(self._database, self.folder, redacted(label, self._hidden), now)
+            for name, value in (notes or {}).items():
+                self._keep(session, name, value)
+        self.session = session
+        return session
+
+    def resume(self, session: str = "", *, finished: bool = False) -> str:
+        """Go on with an unfinished session, the newest without a name, and return its id; with `finished` also with one
+        that is finished, if it is named.
+
+        LaunchError: there is no such session, it is finished, or a process still has it.
+        """
+        self._check_free()
+        with database.transaction(self._database):
+            chosen, self._lock = sessions.reopen(self._database, self.folder, session, finished=finished)
+            self._entries = entries.read(self._database, self.folder, chosen)
+        self.session = chosen
+        return chosen
+
+    def unfinished(self) -> tuple[sessions.Past, ...]:
+        """Return the sessions that are not finished, newest first."""
+        with database.transaction(self._database):  # so that nobody takes a lock while it is looked at
+            return sessions.unfinished(self._database, self.folder)
+
+    def finish(self, now: datetime) -> bool:
+        """Close the session for good; False, and it stays to be resumed, where jobs of it are live."""
+        self._check_session()
+        if self.live():
+            return False
+        with database.transaction(self._database):
+            sessions.finish(self._database, self.session, now)
+        return True
+
+    def close(self) -> None:
+        """Let the session go; one that is not finished can be resumed."""
+        self._database.close()
+        lock.release(self._lock)
+        self._lock = None
+
+    # --- jobs ---------------------------------------------------------------------------------------------
+
+    def intend(self, spec: JobSpec, now: datetime, attempt: int = 1, repeat: int = 1) -> Job:
+        """Write down a job that is about to be submitted, and make its folder. Its spec keeps its secrets in memory."""
+        self._check_session()
+        _check_case(spec.case_id)
+        self.hide(secret_values(spec))
+        token, text = secrets.token_hex(8), encode_spec(spec, self._hidden)
+        with database.transaction(self._database):
+            number = entries.insert(self._database, (self.session, token, text, attempt, repeat, now.isoformat()))
+            folder = entries.job_folder(self.folder, self.session, number, spec.case_id)
+            _make(folder)
+        job = Job(number=number, token=token, spec=spec, folder=folder, attempt=attempt, repeat=repeat)
+        self._entries[number] = Entry(job)
+        return job
+
+    def submitting(self, number: int, process: Process) -> None:
+        """Write down the process that submits a job (or is it); LaunchError where there is one already."""
+        entry = self._open(number)
+        if entry.process is not None or entry.job.job_id:
+            raise LaunchError(f"job number {number} was started before; it is not started again")
+        self._store(replace(entry, process=process))
+
+    def process_of(self, number: int) -> Process | None:
+        """Return the process that submits a job (or is it), None before it was started."""
+        return self._entry(number).process
+
+    def submitted(self, number: int, job_id: str, log_folder: Path | None, now: datetime) -> Job:
+        """Write down the job id; LaunchError for a second one, or one that another job of the session has."""
+        entry = self._open(number)
+        if not job_id or entry.job.job_id not in ("", job_id):
+            raise LaunchError(f"job number {number} has id {entry.job.job_id!r} and cannot get {job_id!r}")
+        for other in self.jobs():
+            if other.number != number and _identified(other, other.job_id) == _identified(entry.job, job_id):
+                raise LaunchError(f"job id {job_id} of job number {number} is that of number {other.number} already")
+        return self._store(replace(entry, job=replace(entry.job, job_id=job_id, log_folder=log_folder)), submitted=now)
+
+    def failed(self, number: int, problem: str, now: datetime) -> Job:
+        """Write down why a job was certainly not submitted; LaunchError for one that was."""
+        entry = self._open(number)
+        if entry.job.job_id:
+            raise LaunchError(f"job number {number} was submitted as {entry.job.job_id}: it cannot have failed to be")
+        problem = redacted(problem, self._hidden) or "it was not submitted"
+        return self._store(replace(entry, job=replace(entry.job, problem=problem)), over=now)
+
+    def seen(self, number: int, status: JobStatus) -> Job:
+        """Write down what is known of a job; of one that is over, what was known at its end stays."""
+        entry = self._entry(number)
+        if entry.over or entry.job.status == status:
+            return entry.job
+        changed = entry.job.status is None or lasting(entry.job.status) != lasting(status)
+        entry = replace(entry, job=replace(entry.job, status=status))
+        if changed:
+            return self._store(entry)
+        self._entries[number] = entry  # a clock that goes on is not worth a write for each job and poll
+        return entry.job
+
+    def ended(self, number: int, status: JobStatus, text: str, now: datetime) -> Job:
+        """Write down how a job ended; the first end counts."""
+        entry = self._entry(number)
+        if entry.text is not None:
+            return entry.job
+        ended = replace(self._open(number), job=replace(entry.job, status=status), text=redacted(text, self._hidden))
+        return self._store(ended, over=now)
+
+    def text_of(self, number: int) -> str:
+        """Return the text that `ended` was given, empty before."""
+        return self._entry(number).text or ""
+
+    def jobs(self) -> tuple[Job, ...]:
+        """Return the jobs of this session by number; those of a resumed one hold MASK for the values of secrets."""
+        return tuple(entry.job for _, entry in sorted(self._entries.items()))
+
+    def live(self) -> tuple[Job, ...]:
+        """Return the jobs that have neither ended nor failed to be submitted."""
+        return tuple(job for job in self.jobs() if not self._entries[job.number].over)
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Write what changes in it at its end, all or nothing: a write for many jobs takes no longer than for one."""
+        with database.transaction(self._database):
+            yield
+
+    # --- notes --------------------------------------------------------------------------------------------
+
+    def noted(self, name: str) -> str:
+        """Return the value of a note, empty for none."""
+        with database.explained(self.folder / database.NAME):
+            query = "SELECT value FROM note WHERE session = ? AND name = ?"
+            row = self._database.execute(query, (self.session, name)).fetchone()
+        return str(row[0]) if row else ""
+
+    def hide(self, values: Iterable[str]) -> None:
+        """Keep these values out of everything that is written from now on."""
+        self._hidden.update(values)
+
+    # --- inside -------------------------------------------------------------------------------------------
+
+    def _keep(self, session: str, name: str, value: str) -> None:
+        row = (session, name, redacted(value, self._hidden))
+        self._database.execute("INSERT OR REPLACE INTO note (session, name, value) VALUES (?, ?, ?)", row)
+
+    def _store(self, entry: Entry, submitted: datetime | None = None, over: datetime | None = None) -> Job:
+        self._entries[entry.job.number] = entry
+        times = [time.isoformat() if time else None for time in (submitted, over)]
+        with database.transaction(self._database):
+            if not entries.update(self._database, entry, *times):
+                file = self.folder / database.NAME
+                raise LaunchError(f"{file} lost job number {entry.job.number}: another program changed it")
+        return entry.job
+
+    def _entry(self, number: int) -> Entry:
+        if number not in self._entries:
+            raise LaunchError(f"session {self.session or '(none)'} has no job number {number}")
+        return self._entries[number]
+
+    def _open(self, number: int) -> Entry:
+        entry = self._entry(number)
+        if entry.over:
+            raise LaunchError(f"job number {number} is over ({entry.job.problem or 'it ended'}) and cannot go on")
+        return entry
+
+    def _check_session(self) -> None:
+        if not self.session:
+            raise LaunchError("no session was begun or resumed in this journal")
+
+    def _check_free(self) -> None:
+        if self.session:
+            raise LaunchError(f"this journal holds session {self.session} already")
+
+
+def _identified(job: Job, job_id: str) -> tuple[bool, str]:
+    """What no two jobs share: the numbers of local jobs have nothing to do with those of Slurm."""
+    return job.spec.via == "local", job_id
+
+
+def _check_case(case_id: str) -> None:
+    """Refuse an id that is no name of a folder."""
+    if not case_id or "/" in case_id or ".." in case_id or not case_id.isprintable():
+        raise LaunchError(f"configuration {case_id!r} cannot name a folder: no /, no .., nothing that does not print")
+    if len(os.fsencode(case_id)) > LONGEST_CASE:
+        text = (
+            f"the id of configuration {case_id[:40]}... has {len(os.fsencode(case_id))} bytes, at most {LONGEST_CASE}"
+        )
+        raise LaunchError(f"{text} can name a folder: shorten its variant in the baseline file")
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)  # one that is there was left by a process killed just here
+    except OSError as error:
+        raise LaunchError(f"{folder} cannot be made: {error.strerror}; nothing was submitted from it") from None

@@ -1,0 +1,185 @@
+"""What a job is started for besides its speed: profiles, communication traces, checkpoints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_llmbench.core.errors import LaunchError, did_you_mean
+from pytest_llmbench.core.models.jobs import Checkpointing, LaunchFacts, Pairs, Profiling, Purpose
+from pytest_llmbench.launch.recipe.artifacts import checkpoint_problem
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pytest_llmbench.core.models import Configuration, Key
+
+EXAMPLE = "--llmb-profile=start:20,stop:30,ranks:0+1,gpu_metrics,cpu"
+NUMBERS = ("start", "stop")
+FLAGS = ("gpu_metrics", "cpu")
+PARTS = (*NUMBERS, "ranks", *FLAGS)
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileRequest:
+    """What of a run is profiled; None, empty or False leaves it to the recipe's default."""
+
+    start: int | None = None
+    stop: int | None = None
+    ranks: tuple[int, ...] = ()
+    gpu_metrics: bool = False
+    cpu: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PurposeOptions:
+    """What the user asked for. `stage`: the folder below which a checkpoint has to lie, None where it is not known."""
+
+    profile: ProfileRequest | None = None
+    load_checkpoint: Path | None = None
+    stage: Path | None = None
+
+
+# --- what the options ask for -----------------------------------------------------------------------------
+
+
+def parse_profile(text: str) -> ProfileRequest:
+    """Return what the value of --llmb-profile says; LaunchError for one that cannot be read. Empty: the defaults."""
+    parts = [] if text.strip() in ("", "default") else text.split(",")
+    values = dict(_part(part.strip()) for part in parts)
+    if len(values) < len(parts):
+        raise LaunchError(f"--llmb-profile={text}: a part stands there twice; expected such as {EXAMPLE}")
+    request = ProfileRequest(
+        start=_number("start", values),
+        stop=_number("stop", values),
+        ranks=_ranks(values.get("ranks")),
+        gpu_metrics="gpu_metrics" in values,
+        cpu="cpu" in values,
+    )
+    _check_order(request.start, request.stop, "--llmb-profile")
+    return request
+
+
+def _part(part: str) -> tuple[str, str]:
+    name, colon, value = part.partition(":")
+    if name not in PARTS:
+        raise LaunchError(f"--llmb-profile: found {part!r}{did_you_mean(name, PARTS)}; expected such as {EXAMPLE}")
+    if bool(colon) is (name in FLAGS):
+        expected = f"{name} without a value" if name in FLAGS else f"{name}: and its value"
+        raise LaunchError(f"--llmb-profile: found {part!r}, expected {expected}, such as {EXAMPLE}")
+    return name, value
+
+
+def _number(name: str, values: dict[str, str]) -> int | None:
+    return _whole(name, values[name]) if name in values else None
+
+
+def _ranks(text: str | None) -> tuple[int, ...]:
+    return () if text is None else tuple(dict.fromkeys(_whole("ranks", rank) for rank in text.split("+")))
+
+
+def _whole(name: str, text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 10):
+        raise LaunchError(f"--llmb-profile: {name} is {text!r}, expected a whole number, such as in {EXAMPLE}")
+    return int(text)
+
+
+# --- variables of a job -----------------------------------------------------------------------------------
+
+
+def variables(facts: LaunchFacts, purpose: Purpose, options: PurposeOptions, configuration: Configuration) -> Pairs:
+    """Return the variables that make a run of this recipe do what it is for, as its document says.
+
+    LaunchError where the document has no such thing, does not support this number of GPUs, or a checkpoint cannot be
+    loaded. A profile that no option describes (`--llmb-profile-on-regression`) is the recipe's default.
+    """
+    if purpose is Purpose.NCCL_TRACE and options.profile:
+        raise LaunchError(
+            "--llmb-profile and --llmb-nccl-trace exclude each other: the recipes do one of them in a run"
+        )
+    match purpose:
+        case Purpose.PROFILE:
+            return _profiling(facts, options.profile or ProfileRequest(), configuration.key.gpus)
+        case Purpose.NCCL_TRACE:
+            return _documented(facts, facts.nccl_trace, "NCCL trace", "--llmb-nccl-trace")
+        case Purpose.SAVE_CHECKPOINT:
+            return _saving(facts, configuration.key)
+        case Purpose.LOAD_CHECKPOINT:
+            return _loading(facts, options, configuration.key)
+    return ()
+
+
+def _documented(facts: LaunchFacts, pairs: Pairs, noun: str, flag: str) -> Pairs:
+    if not pairs:
+        raise LaunchError(f"{_name(facts)} documents no {noun}: leave {flag} out, or this recipe (-k 'not ...')")
+    return pairs
+
+
+def _name(facts: LaunchFacts) -> str:
+    return f"{facts.recipe} {facts.release}"
+
+
+def _profiling(facts: LaunchFacts, request: ProfileRequest, gpus: int) -> Pairs:
+    profiling = facts.profiling or Profiling(enable=())
+    enable = _documented(facts, profiling.enable, "profiling", "--llmb-profile")
+    start = profiling.default_start if request.start is None else request.start
+    stop = profiling.default_stop if request.stop is None else request.stop
+    _check_order(start, stop or None, f"--llmb-profile: {_name(facts)}")
+    if too_large := [rank for rank in request.ranks if rank >= gpus]:
+        raise LaunchError(f"--llmb-profile: there is no rank {too_large[0]} among {gpus} GPUs: 0 to {gpus - 1}")
+    asked = {
+        "start": "" if request.start is None else str(request.start),
+        "stop": "" if request.stop is None else str(request.stop),
+        "ranks": ",".join(map(str, request.ranks)),
+        "gpu_metrics": "true" if request.gpu_metrics else "",
+        "cpu": "true" if request.cpu else "",
+    }
+    return (*enable, *((_variable(facts, profiling, part), value) for part, value in asked.items() if value))
+
+
+def _check_order(start: int | None, stop: int | None, where: str) -> None:
+    if start is not None and stop is not None and start >= stop:
+        raise LaunchError(f"{where}: profiling from step {start} to {stop}: stop has to be larger than start")
+
+
+def _variable(facts: LaunchFacts, profiling: Profiling, part: str) -> str:
+    names = {part: getattr(profiling, part) for part in PARTS}
+    if names[part]:
+        return str(names[part])
+    has = ", ".join(f"{part} ({name})" for part, name in names.items() if name) or "none of its settings"
+    raise LaunchError(f"--llmb-profile: {_name(facts)} documents no variable for {part!r}; it has {has}")
+
+
+def _saving(facts: LaunchFacts, key: Key) -> Pairs:
+    checkpoint = facts.checkpoint or Checkpointing(save=(), load=())
+    pairs = _documented(facts, checkpoint.save, "saving of checkpoints", "--llmb-save-checkpoint")
+    _check_scale(facts, key, checkpoint.save_gpus, "Saving a checkpoint")
+    return pairs
+
+
+def _loading(facts: LaunchFacts, options: PurposeOptions, key: Key) -> Pairs:
+    checkpoint = facts.checkpoint or Checkpointing(save=(), load=())
+    flag = "--llmb-load-checkpoint"
+    pairs = _documented(facts, checkpoint.load, "loading of checkpoints", flag)
+    _check_scale(facts, key, checkpoint.load_gpus, "Loading a checkpoint")
+    if options.load_checkpoint is None:
+        raise LaunchError(f"{flag}: expected the folder of a checkpoint, the one that holds `weights`")
+    if problem := checkpoint_problem(options.load_checkpoint, options.stage):
+        raise LaunchError(f"{flag}={options.load_checkpoint}: {problem}")
+    folder = str(options.load_checkpoint.absolute())
+    return tuple((name, value.replace("{checkpoint}", folder)) for name, value in pairs)
+
+
+def _check_scale(
+    facts: LaunchFacts, key: Key, scales: tuple[tuple[str, tuple[int, int | None]], ...], doing: str
+) -> None:
+    sizes = dict(scales)
+    if scales and key.size not in sizes:
+        raise LaunchError(f"{key.id}: {_name(facts)} documents no scale for a checkpoint of {key.size}")
+    least, most = sizes.get(key.size, (1, None))
+    if key.gpus < least or (most is not None and key.gpus > most):
+        allowed = f"{least} or more" if most is None else f"{least} to {most}"
+        raise LaunchError(
+            f"{key.id}: {doing} is documented for {key.size} on {allowed} GPUs, not on "
+            f"{key.gpus}: select others with -k or -m"
+        )

@@ -1,0 +1,201 @@
+"""Slurm, asked by its own commands: what became of jobs, what the cluster has; and told to cancel."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from pytest_llmbench.core.errors import LaunchError
+from pytest_llmbench.core.models.jobs import JobStatus
+from pytest_llmbench.launch.slurm.rows import (
+    SACCT_FIELDS,
+    SQUEUE_FIELDS,
+    Statuses,
+    accounted,
+    gpus_of,
+    merged,
+    queued,
+    seconds_of,
+)
+from pytest_llmbench.launch.slurm.runner import Done, Runner
+
+COMMENT = "llmb:"
+"""What stands before the token in the comment of a job."""
+
+CLOCK_MARGIN = timedelta(hours=1)
+"""How far the clocks of this machine and of the controller may be apart."""
+
+_NO_ACCOUNTING = ("accounting storage is disabled", "not running a supported accounting_storage plugin")
+_OVERRIDES = re.compile(r"(SQUEUE|SACCT|SINFO)_.*|SLURM_TIME_FORMAT")
+
+
+class SlurmAway(LaunchError):  # noqa: N818 (a state of the cluster, which passes)
+    """Slurm does not answer, which may pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A partition: its nodes (up or down), the most GPUs that one of them has, the longest time of a job in seconds
+    (None: no limit), and whether it takes jobs."""
+
+    name: str
+    nodes: int
+    gpus: int
+    time_limit_seconds: float | None
+    up: bool
+
+
+class Slurm:
+    """Slurm as this machine reaches it. `timeout`, in seconds, is for each command.
+
+    A question is asked for all jobs at once, so that the number of commands does not grow with that of the jobs.
+    """
+
+    def __init__(self, run: Runner, environment: Mapping[str, str], timeout: float = 30.0) -> None:
+        """Take the environment of the commands; what would change their output is removed from it."""
+        kept = {name: value for name, value in environment.items() if not _OVERRIDES.fullmatch(name)}
+        self._environment = {**kept, "TZ": "UTC", "LC_ALL": "C"}
+        self._run, self._timeout = run, timeout
+
+    def poll(self, jobs: Mapping[str, datetime]) -> dict[str, JobStatus]:
+        """Return the status of each job; `jobs` maps ids to when they were submitted (aware). One sacct, one squeue.
+
+        Phase.UNKNOWN is what nothing knows, `started` of a waiting job when Slurm expects to start it. SlurmAway:
+        slurmctld does not answer, or slurmdbd does not and slurmctld does not know all jobs.
+        """
+        earliest = {job_id: submitted - CLOCK_MARGIN for job_id, submitted in jobs.items() if job_id.isdecimal()}
+        if not earliest:
+            return dict.fromkeys(jobs, merged(None, None))
+        accounting = self._accounting(earliest)  # before squeue: see `merged`
+        queue = self._queue(earliest)
+        if isinstance(accounting, SlurmAway):
+            if queue.keys() < earliest.keys():
+                raise accounting
+            accounting = {}
+        return {job_id: merged(accounting.get(job_id), queue.get(job_id)) for job_id in jobs}
+
+    def cancel(self, job_ids: Sequence[str]) -> str:
+        """Cancel jobs with one scancel; return what went wrong, or nothing. Jobs that are over are no problem."""
+        numbers = [job_id for job_id in job_ids if job_id.isdecimal()]
+        others = [f"{job_id!r} is not the id of a Slurm job" for job_id in job_ids if job_id not in numbers]
+        done = self._ask("scancel", *numbers) if numbers else Done(0, "", "")
+        if done.code == 0:
+            return "; ".join(others)
+        over = ("Invalid job id specified", "already completing or completed")
+        lines = [line for line in done.err.splitlines() if line.strip() and not any(text in line for text in over)]
+        silent = [] if done.err.strip() else [f"scancel ended with {done.code}"]
+        return "; ".join((*others, *lines, *silent))
+
+    def find(self, tokens: Collection[str], since: datetime) -> dict[str, str]:
+        """Return token and job id of the caller's jobs whose comment is `llmb:<token>`, submitted later than `since`.
+
+        Without accounting, or if it keeps no comments (AccountingStoreFlags=job_comment), only recent jobs are found.
+        LaunchError: two jobs have the same one. SlurmAway: nobody answers, so it may be there.
+        """
+        queue = self._answer("squeue", "--noheader", "--all", "--me", "--states=all", "--Format=JobID:|,Comment:|")
+        found = _commented(queue, tokens)
+        if set(tokens) <= found.keys():
+            return _single(found)
+        done = self._ask("sacct", *_since(since - CLOCK_MARGIN), "--format=JobIDRaw,Comment")
+        if done.code == 0:
+            for token, job_ids in _commented(done.out, tokens).items():
+                found.setdefault(token, set()).update(job_ids)
+        elif not _no_accounting(done):
+            raise _away("sacct", done)
+        return _single(found)
+
+    def partitions(self) -> tuple[Partition, ...]:
+        """Return the partitions of the cluster; SlurmAway if it does not answer."""
+        found: dict[str, Partition] = {}
+        for line in self._answer("sinfo", "--noheader", "--all", "--format=%R|%a|%l|%D|%G").splitlines():
+            name, _, rest = line.partition("|")
+            fields = rest.split("|")
+            if len(fields) != 4 or not fields[2].isdecimal():
+                continue
+            up, limit, nodes, gres = fields
+            before = found.get(name, Partition(name, 0, 0, None, False))
+            gpus = max(before.gpus, gpus_of(gres))
+            found[name] = Partition(name, before.nodes + int(nodes), gpus, seconds_of(limit), up == "up")
+        return tuple(found.values())
+
+    def accounts(self) -> tuple[str, ...] | None:
+        """Return the accounts that the caller may use; None where Slurm does not insist on one, or cannot tell."""
+        config = self._answer("scontrol", "show", "config")
+        enforced = re.search(r"^AccountingStorageEnforce\s*=\s*(.*)$", config, re.MULTILINE)
+        if not enforced or not re.search(r"associations|limits|safe|qos|all", enforced[1]):
+            return None
+        user = self._ask("id", "-un").out.strip()
+        where = ("where", f"user={user}", "format=account")
+        done = self._ask("sacctmgr", "--noheader", "--parsable2", "show", "associations", *where)
+        found = tuple(sorted(set(done.out.split())))
+        return found if user and done.code == 0 and found else None
+
+    def _accounting(self, jobs: Mapping[str, datetime]) -> Statuses | SlurmAway:
+        """Return what sacct knows: nothing where Slurm keeps no accounts. SlurmAway, returned: it does not answer."""
+        options = ("--duplicates", f"--format={SACCT_FIELDS}", f"--jobs={','.join(jobs)}")
+        done = self._ask("sacct", *_since(min(jobs.values())), *options)
+        if done.code == 0:
+            return accounted(done.out, jobs)
+        return {} if _no_accounting(done) else _away("sacct", done)
+
+    def _queue(self, jobs: Mapping[str, datetime]) -> Statuses:
+        options = ("--noheader", "--all", "--states=all", f"--Format={SQUEUE_FIELDS}", f"--jobs={','.join(jobs)}")
+        done = self._ask("squeue", *options)
+        if "Invalid job id specified" in done.err and len(jobs) == 1:
+            return {}  # only asked for a single job squeue complains that it does not know it
+        if done.code:
+            raise _away("squeue", done)
+        return queued(done.out, jobs)
+
+    def _answer(self, *command: str) -> str:
+        done = self._ask(*command)
+        if done.code:
+            raise _away(command[0], done)
+        return done.out
+
+    def _ask(self, *command: str) -> Done:
+        return self._run(command, timeout=self._timeout, environment=self._environment)
+
+
+def _away(program: str, done: Done) -> SlurmAway:
+    if done.code == 127:
+        return SlurmAway(f"{done.err.strip()}: start pytest where Slurm's commands are, on a login node of the cluster")
+    said = done.err.strip() or done.out.strip() or f"it ended with {done.code}"
+    return SlurmAway(f"{program} does not answer: {said}; `scontrol ping` shows whether Slurm is up")
+
+
+def _no_accounting(done: Done) -> bool:
+    return done.code == 127 or any(text in (done.err + done.out).lower() for text in _NO_ACCOUNTING)
+
+
+def _since(moment: datetime) -> tuple[str, ...]:
+    """Return sacct's options for the jobs since a moment, in UTC as the commands run. It refuses a start behind the
+    end, which is now by default: the clock of this machine may be ahead."""
+    start, end = (
+        each.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S") for each in (moment, moment + timedelta(days=3650))
+    )
+    return "-X", "--parsable2", "--noheader", f"--starttime={start}", f"--endtime={end}"
+
+
+def _commented(output: str, tokens: Collection[str]) -> dict[str, set[str]]:
+    """Return the ids of the jobs with each token, from lines of id and comment."""
+    found: dict[str, set[str]] = {}
+    for line in output.splitlines():
+        job_id, _, comment = line.partition("|")
+        token = comment.removesuffix("|").removeprefix(COMMENT)
+        if comment.startswith(COMMENT) and token in tokens and job_id.isdecimal():
+            found.setdefault(token, set()).add(job_id)
+    return found
+
+
+def _single(found: Mapping[str, set[str]]) -> dict[str, str]:
+    for token, job_ids in found.items():
+        if len(job_ids) > 1:
+            jobs = " ".join(sorted(job_ids, key=int))
+            raise LaunchError(
+                f"jobs {jobs} carry the same mark {COMMENT}{token}, so it cannot be told which of them is ours: "
+                "scancel all but one, and remove its comment (scontrol update JobId=... Comment=)"
+            )
+    return {token: min(job_ids) for token, job_ids in found.items()}

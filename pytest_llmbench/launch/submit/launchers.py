@@ -1,0 +1,280 @@
+"""The ways to submit a job: one small class for each, on top of what all submission commands have in common.
+
+A submission command runs in a session of its own and leaves its output and exit code in files, so that it is still
+understood when pytest was killed in the middle of it. Whatever it did, a job is submitted again only if it is certain
+that it was not.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from pytest_llmbench.core.errors import LaunchError, did_you_mean
+from pytest_llmbench.core.models.jobs import Job, JobSpec, JobStatus
+from pytest_llmbench.launch.recipe.redaction import redacted
+from pytest_llmbench.launch.slurm.client import SlurmAway
+from pytest_llmbench.launch.submit import process, submissions
+from pytest_llmbench.launch.submit.local import LocalLauncher
+from pytest_llmbench.launch.submit.submissions import Submission, SubmitError
+
+if TYPE_CHECKING:
+    from pytest_llmbench.launch.journal.journal import Journal
+    from pytest_llmbench.launch.slurm.client import Slurm
+
+SUBMIT_SECONDS = 600.0
+OUTPUT = "submit.out"
+EXIT = "submit.exit"
+GRACE_SECONDS = 5.0
+KILLED = 128
+"""A shell's exit code above this is a signal: what the command had done by then, nothing tells."""
+CLOCKS_DIFFER = timedelta(hours=1)
+"""How far the clocks of Slurm and of the file system are trusted to differ."""
+
+
+class Scheduler(Protocol):
+    """Who runs jobs and knows what became of them. `at_once` is how many it takes at a time; None: any number."""
+
+    at_once: int | None
+
+    def poll(self, jobs: Sequence[Job]) -> Mapping[int, JobStatus]:
+        """Return what is known of each job, by number; SlurmAway if nobody answers."""
+
+    def cancel(self, jobs: Sequence[Job]) -> str:
+        """Cancel jobs that were submitted; return what went wrong, or nothing."""
+
+
+class Launcher(Protocol):
+    """Submits one kind of job."""
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """Who runs its jobs."""
+
+    def submit(self, job: Job) -> Submission:
+        """Submit a job and wait for the end of its submission.
+
+        SubmitError: it was refused, or nothing tells (`uncertain`); SlurmAway: it was not submitted, or what became of
+        it has to be asked with `recover` when Slurm answers again.
+        """
+
+    def recover(self, job: Job, seconds: float = SUBMIT_SECONDS) -> Submission | None:
+        """Return what became of a submission that was begun before; None: it is certain that nothing was submitted.
+
+        One that still runs gets `seconds` to end. Errors as for `submit`.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What launchers need: the journal, for the processes that they start; Slurm; a clock to wait with."""
+
+    journal: Journal
+    slurm: Slurm
+    sleep: Callable[[float], None] = time.sleep
+    submit_seconds: float = SUBMIT_SECONDS
+
+
+class SlurmJobs:
+    """Jobs that Slurm runs, whatever submitted them."""
+
+    at_once: int | None = None
+
+    def __init__(self, slurm: Slurm) -> None:
+        self._slurm = slurm
+
+    def poll(self, jobs: Sequence[Job]) -> Mapping[int, JobStatus]:
+        """Ask Slurm for all jobs at once; one that it does not mention is unknown."""
+        found = self._slurm.poll({job.job_id: submitted_after(job) for job in jobs})
+        return {job.number: found[job.job_id] for job in jobs if job.job_id in found}
+
+    def cancel(self, jobs: Sequence[Job]) -> str:
+        """Cancel all jobs with one scancel."""
+        return self._slurm.cancel([job.job_id for job in jobs])
+
+
+class SlurmLauncher:
+    """A command that ends when it has submitted a job to Slurm. `marked`: the job's comment holds its token."""
+
+    marked: ClassVar[bool] = False
+
+    def __init__(self, tools: Tools, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._tools = tools
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """Slurm, the same for all that submit to it."""
+        return self._scheduler
+
+    def read(self, text: str) -> Sequence[Submission]:
+        """Return the submissions that an output tells of."""
+        raise NotImplementedError
+
+    def arguments(self, job: Job) -> tuple[str, ...]:
+        """Return the command of a job."""
+        return job.spec.command
+
+    def submit(self, job: Job) -> Submission:
+        """Run the submission command to its end, at most `submit_seconds`."""
+        spec, journal = job.spec, self._tools.journal
+        try:
+            begun = process.start(
+                self.arguments(job),
+                spec.directory,
+                dict(spec.environment),
+                job.folder / OUTPUT,
+                job.folder / EXIT,
+                record=lambda started: journal.submitting(job.number, started),
+            )
+        except LaunchError as error:
+            raise SubmitError(f"{spec.case_id}: {redacted(str(error), spec)}") from error
+        return self._concluded(job, self._waited(job, begun, self._tools.submit_seconds))
+
+    def recover(self, job: Job, seconds: float = SUBMIT_SECONDS) -> Submission | None:
+        """Find out what became of a submission; without a process in the journal its command did not run."""
+        begun = self._tools.journal.process_of(job.number)
+        if begun is None or not (job.folder / OUTPUT).exists():
+            return None
+        code = process.exit_code(job.folder / EXIT)
+        if code is None:
+            code = self._waited(job, begun, seconds)
+        if code == process.NEVER_RAN:
+            return None
+        try:
+            return self._concluded(job, code)
+        except NotReachedError:
+            return None
+
+    def _waited(self, job: Job, begun: process.Process, seconds: float) -> int | None:
+        code = process.wait(begun, job.folder / EXIT, seconds, self._tools.sleep)
+        if code is not None:
+            return code
+        try:
+            process.stop(begun, GRACE_SECONDS, self._tools.sleep)
+        except LaunchError as error:
+            raise SubmitError(f"{job.spec.case_id}: its submission: {error}", uncertain=True) from error
+        return None
+
+    def _concluded(self, job: Job, code: int | None) -> Submission:
+        """Return the job that a submission command left, which ended with `code` (None: it did not by itself)."""
+        output = job.folder / OUTPUT
+        text = without_secrets(output, job)
+        found = submissions.the_one(self._read(job, text), job, output) or self._marked(job)
+        if found:
+            return found
+        doubtful = submissions.DOUBTFUL.search(text) is not None
+        if submissions.NOT_REACHED.search(text):
+            if self.marked and code and not doubtful:  # and Slurm knows no job with this token
+                raise NotReachedError(submissions.refusal(job, code, text, output))
+            doubtful = True
+        if code is None or doubtful or code > KILLED or (code == 0 and not submissions.refused(text)):
+            raise SubmitError(submissions.doubt(job, output, marked=self.marked, text=text), uncertain=True)
+        raise SubmitError(submissions.refusal(job, code, text, output))
+
+    def _read(self, job: Job, text: str) -> Sequence[Submission]:
+        return submissions.read_pattern(job.spec.job_id, text) if job.spec.job_id else self.read(text)
+
+    def _marked(self, job: Job) -> Submission | None:
+        """Return the job that carries the token of this one, where the command says it to Slurm."""
+        if not self.marked:
+            return None
+        try:
+            job_id = self._tools.slurm.find([job.token], submitted_after(job)).get(job.token)
+        except SlurmAway:
+            raise
+        except LaunchError as error:  # two jobs carry it
+            raise SubmitError(f"{job.spec.case_id}: {error}", uncertain=True) from error
+        return Submission(job_id) if job_id else None
+
+
+class Sbatch(SlurmLauncher):
+    """A recipe's launch.sh, given to sbatch; the job carries its token as a comment."""
+
+    marked = True
+
+    def read(self, text: str) -> Sequence[Submission]:
+        """Read `Submitted batch job 4711`."""
+        return submissions.read_sbatch(text)
+
+    def arguments(self, job: Job) -> tuple[str, ...]:
+        """Return the command with our own options right behind the program, where they win over none of its own."""
+        program, *others = job.spec.command
+        exclude = (f"--exclude={','.join(job.spec.exclude)}",) if job.spec.exclude else ()
+        return (program, f"--comment=llmb:{job.token}", *exclude, *others)
+
+
+class Script(SlurmLauncher):
+    """A launch.sh that submits by itself and prints the job id and its folder."""
+
+    def read(self, text: str) -> Sequence[Submission]:
+        """Read NeMo-Run's block, or sbatch's line."""
+        return submissions.read_script(text)
+
+
+class LlmbRun(SlurmLauncher):
+    """The recipes' own launcher, with a single configuration."""
+
+    def read(self, text: str) -> Sequence[Submission]:
+        """Read llmb-run's own lines, or what the recipe's script printed."""
+        return submissions.read_llmb_run(text)
+
+
+LAUNCHERS = {"sbatch": Sbatch, "script": Script, "llmb-run": LlmbRun, "local": LocalLauncher}
+"""What `via` of a command may be."""
+
+
+class NotReachedError(SlurmAway):
+    """A submission that did not reach Slurm: nothing was submitted."""
+
+
+def assembled(tools: Tools) -> dict[str, Launcher]:
+    """Return one launcher for each kind; those that submit to Slurm share what asks it."""
+    slurm = SlurmJobs(tools.slurm)
+    return {
+        "sbatch": Sbatch(tools, slurm),
+        "script": Script(tools, slurm),
+        "llmb-run": LlmbRun(tools, slurm),
+        "local": LocalLauncher(tools.journal, tools.sleep),
+    }
+
+
+def launcher_of(spec: JobSpec, launchers: Mapping[str, Launcher]) -> Launcher:
+    """Return the launcher of a job; LaunchError if there is none of that name."""
+    if spec.via in launchers:
+        return launchers[spec.via]
+    raise LaunchError(
+        f"{spec.case_id}: no launcher {spec.via!r}{did_you_mean(spec.via, launchers)}; "
+        f"expected one of {', '.join(launchers)}"
+    )
+
+
+def by_scheduler(jobs: Iterable[Job], launchers: Mapping[str, Launcher]) -> dict[Scheduler, list[Job]]:
+    """Return jobs by who runs them."""
+    found: dict[Scheduler, list[Job]] = {}
+    for job in jobs:
+        found.setdefault(launcher_of(job.spec, launchers).scheduler, []).append(job)
+    return found
+
+
+def submitted_after(job: Job) -> datetime:
+    """Return a moment before a job was submitted (UTC), for bounding what Slurm looks through."""
+    said = job.status.submitted if job.status else None
+    try:
+        file = datetime.fromtimestamp((job.folder / OUTPUT).stat().st_mtime, UTC)
+    except OSError:
+        file = datetime.now(UTC)
+    return min(file, said.astimezone(UTC) if said else file) - CLOCKS_DIFFER
+
+
+def without_secrets(output: Path, job: Job) -> str:
+    """Return what a submission printed, with its secrets hidden, in the file too."""
+    text = output.read_text(encoding="utf-8", errors="replace")
+    hidden = redacted(text, job.spec)
+    if hidden != text:
+        output.write_text(hidden, encoding="utf-8")
+    return hidden

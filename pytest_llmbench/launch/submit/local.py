@@ -1,0 +1,189 @@
+"""Jobs on this machine: the command itself is the job, its output the log, and one runs after another.
+
+Beside the log lies a record in the recipe launcher's layout, so that a later `--llmb-logs=.llmbench/jobs` finds and
+identifies the run.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_llmbench.core.errors import LaunchError
+from pytest_llmbench.core.models.jobs import Job, JobStatus, Phase, Purpose
+from pytest_llmbench.launch.recipe.redaction import redacted
+from pytest_llmbench.launch.submit import process
+from pytest_llmbench.launch.submit.submissions import Submission, SubmitError, doubt
+
+if TYPE_CHECKING:
+    from pytest_llmbench.core.models import Key
+    from pytest_llmbench.launch.journal.journal import Journal
+
+EXIT = "job.exit"
+CANCELLED = "job.cancelled"
+GRACE_SECONDS = 10.0
+
+_TELLING = ("ENABLE_PROFILE", "ENABLE_NCCLTRACE", "ENABLE_NCCL_TRACE", "LOAD_CHECKPOINT_PATH")
+"""The variables that say that a run is not for comparison, as the recipe launcher records them."""
+
+
+JUST_KILLED_SECONDS = 0.5
+"""How long a wrapper may take to see that whoever started it is gone."""
+
+
+class LocalLauncher:
+    """Runs commands on this machine; it is its own scheduler. The job id is the number in the journal."""
+
+    at_once: int | None = 1
+
+    def __init__(self, journal: Journal, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._journal = journal
+        self._sleep = sleep
+
+    @property
+    def scheduler(self) -> LocalLauncher:
+        """Who knows what became of the jobs."""
+        return self
+
+    def submit(self, job: Job) -> Submission:
+        """Start a job; SubmitError if it cannot be started."""
+        spec = job.spec
+        log = log_of(job)
+        _write_record(job, datetime.now(UTC))
+        try:
+            process.start(
+                spec.command,
+                spec.directory,
+                dict(spec.environment),
+                log,
+                job.folder / EXIT,
+                record=lambda begun: self._journal.submitting(job.number, begun),
+            )
+        except LaunchError as error:
+            raise SubmitError(f"{spec.case_id}: {redacted(str(error), spec)}") from error
+        return self._submission(job)
+
+    def recover(self, job: Job, seconds: float = 0.0) -> Submission | None:
+        """Return a job that was started although pytest was killed just then; None if it was not."""
+        begun = self._journal.process_of(job.number)
+        if begun is None or not log_of(job).exists():
+            return None
+        code = process.wait(begun, job.folder / EXIT, JUST_KILLED_SECONDS, self._sleep)
+        if code == process.NEVER_RAN:
+            return None
+        if code is None and not (job.folder / CANCELLED).exists() and not process.alive(begun):
+            raise SubmitError(doubt(job, log_of(job)), uncertain=True)
+        return self._submission(job)
+
+    def poll(self, jobs: Sequence[Job]) -> Mapping[int, JobStatus]:
+        """Return what became of each job."""
+        return {job.number: self._status(job) for job in jobs}
+
+    def cancel(self, jobs: Sequence[Job]) -> str:
+        """End jobs with everything that they started; return what went wrong, or nothing."""
+        return "\n".join(filter(None, map(self._end, jobs)))
+
+    def _end(self, job: Job) -> str:
+        begun = self._journal.process_of(job.number)
+        if begun is None:
+            return f"job {job.number}: the journal knows no process of it"
+        try:
+            if process.exit_code(job.folder / EXIT) is None:
+                (job.folder / CANCELLED).touch()
+            process.stop(begun, GRACE_SECONDS, self._sleep)
+        except (LaunchError, OSError) as error:
+            return f"job {job.number}: {error}"
+        return ""
+
+    def _status(self, job: Job) -> JobStatus:
+        begun = self._journal.process_of(job.number)
+        running = begun is not None and process.alive(begun)
+        code = process.exit_code(job.folder / EXIT)  # after asking for the process, which leaves it as its last act
+        phase, state, exit_code = _state(running, code, cancelled=(job.folder / CANCELLED).exists())
+        started = _written(_record(job))
+        ended = _written(job.folder / EXIT) if phase is Phase.ENDED else None
+        return JobStatus(
+            phase=phase,
+            state=state,
+            nodes=(socket.gethostname(),),
+            exit_code=exit_code,
+            elapsed_seconds=(ended - started).total_seconds() if started and ended else None,
+            submitted=started,
+            started=started,
+            ended=ended,
+            cancelled_by=str(os.getuid()) if state == "CANCELLED" else "",
+            seen_by="process",
+        )
+
+    def _submission(self, job: Job) -> Submission:
+        return Submission(str(job.number), job.folder)
+
+
+def log_of(job: Job) -> Path:
+    """Return where the output of a local job lies; SubmitError for a name that is none for a file."""
+    name = job.spec.experiment or job.spec.case_id
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,199}", name):
+        raise SubmitError(f"{name!r} cannot be the name of a log: expected letters, digits and `_.+-`")
+    return job.folder / f"log-{name}_{job.number}_0.out"
+
+
+def _state(running: bool, code: int | None, *, cancelled: bool) -> tuple[Phase, str, str]:
+    """Return phase, state and exit code in Slurm's words. A job that left no exit code did not end well."""
+    if running and code is None:
+        return Phase.RUNNING, "RUNNING", ""
+    exit_code = "" if code is None else f"0:{code - 128}" if code > 128 else f"{code}:0"
+    if cancelled:
+        return Phase.ENDED, "CANCELLED", exit_code
+    return Phase.ENDED, "COMPLETED" if code == 0 else "FAILED", exit_code
+
+
+def _record(job: Job) -> Path:
+    return job.folder / f"llmb-config_{job.number}.yaml"
+
+
+def _write_record(job: Job, now: datetime) -> None:
+    import yaml
+
+    text = yaml.safe_dump(_facts(job, now), sort_keys=False)
+    try:
+        _record(job).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise SubmitError(f"{_record(job)} cannot be written: {error.strerror}") from error
+
+
+def _facts(job: Job, now: datetime) -> dict[str, dict[str, object]]:
+    """Return what the recipe launcher records of a job, as far as it is known here."""
+    key, environment = job.spec.key, dict(job.spec.environment)
+    return {
+        "job_info": {"job_id": str(job.number), "launcher_type": "local", "launch_time": now.isoformat()},
+        "workload_info": {"gsw_version": key.release, "workload_type": key.task or "pretrain"},
+        "model_info": _model(key),
+        "job_config": {
+            "profile_enabled": job.spec.purpose is Purpose.PROFILE,
+            "strong_scaling": key.scaling == "strong",
+            "env_overrides": {name: environment[name] for name in _TELLING if environment.get(name)},
+        },
+    }
+
+
+def _model(key: Key) -> dict[str, object]:
+    return {
+        "model_name": key.recipe,
+        "model_size": key.size,
+        "dtype": key.dtype,
+        "scale": key.gpus,
+        "gpu_type": key.gpu,
+    }
+
+
+def _written(path: Path) -> datetime | None:
+    try:
+        return datetime.fromtimestamp(path.stat().st_mtime, UTC)
+    except OSError:
+        return None

@@ -1,0 +1,228 @@
+"""What a submission command printed: the job id and folder in it, or why there is none."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_llmbench.core.errors import LaunchError
+from pytest_llmbench.core.formatting import counted, listed, printable
+from pytest_llmbench.core.models.jobs import Job
+from pytest_llmbench.launch.recipe.redaction import MASK
+
+Reader = Callable[[str], Sequence["Submission"]]
+
+WORDS = 5
+"""How many of the last lines of a refused submission are shown."""
+
+WRAPPED = 79
+"""A line of this length (columns) may have been wrapped: NeMo-Run's block is, at 80 columns, where it is piped."""
+
+_ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\r(?=\n)")
+_SBATCH = re.compile(r"\bSubmitted batch job (\S+)")
+_TASK_JOB = re.compile(r"- Job id:\s*(\S+)")
+_TASK_FOLDER = re.compile(r"- Local Directory:\s*(.*)")
+_LLMB_RUN = (
+    re.compile(r"\bJobID: ([^\s,]+), Workdir: (.+)"),
+    re.compile(r"\b(?:SUBMITTED|LAUNCHED):.*?\sjobid=(\S+)(?:\s+workdir=(.+))?"),
+)
+
+_LLMB_RUN_FAILED = r"\bERROR: .*(?:launch failed with return code|venv error:|venv_(?:path|type) not found)"
+
+REMEDIES = (
+    (
+        r"GPUs not found|without GPU resources",
+        "the job got no GPUs: set `gres`, such as `gres: gpu:8`, in the cluster file",
+    ),
+    (
+        r"[Ii]nvalid generic resource",
+        "this partition has no such GPUs: check `gres` and `partition` in the cluster file",
+    ),
+    (r"[Ii]nvalid account", "check `account` and `partition` in the cluster file: `sacctmgr show associations`"),
+    (r"[Ii]nvalid (?:partition|qos)", "check `partition` in the cluster file: `sinfo` lists what there is"),
+    (r"[Nn]ode count|[Nn]ode configuration|[Mm]ore processors", "this partition has no such nodes: see `sinfo -Nel`"),
+    (r"[Tt]ime limit|time_limit", "check `time_limit` in the cluster file against `sinfo -o '%P %l'`"),
+    (
+        r"QOS|[Pp]olicy|[Ll]imit",
+        "a limit of the account or QOS forbids it: `sacctmgr show associations`",
+    ),
+    (r"command not found|No such file or directory|ModuleNotFoundError", "something it needs is not installed here"),
+    (r"HF_TOKEN|gated repo|401 Client Error", "set HF_TOKEN to a token that may read the model's repository"),
+)
+"""What a refused submission may say, and what to do then; the first that fits is shown."""
+
+NOT_REACHED = re.compile(r"Unable to contact slurm controller|Connection refused|Unable to resolve|connect failure")
+"""The controller did not get the request: nothing was submitted."""
+
+DOUBTFUL = re.compile(r"Socket timed out|[Zz]ero [Bb]ytes were transmitted|timed out on send/recv|Communication error")
+"""The request may have arrived although no answer came."""
+
+
+MAYBE = "it may have been submitted: "
+"""How the problem of a job begins of which nothing tells; see `may_run`."""
+
+SUPERSEDED = "its submission came to nothing, and another job took its place"
+"""The problem of a job that was submitted anew under another number; see `superseded`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A job that was submitted, and the folder that its launcher printed for it."""
+
+    job_id: str
+    folder: Path | None = None
+
+
+class SubmitError(LaunchError):
+    """A job that was not submitted; `uncertain` if it may have been, so that it must not be submitted again."""
+
+    def __init__(self, message: str, *, uncertain: bool = False) -> None:
+        super().__init__(message)
+        self.uncertain = uncertain
+
+
+def may_run(job: Job) -> bool:
+    """Whether a job that counts as not submitted may run all the same: it must not be submitted again."""
+    return job.problem.startswith(MAYBE)
+
+
+def superseded(job: Job) -> bool:
+    """Whether another job of the session has taken the place of this one."""
+    return job.problem == SUPERSEDED
+
+
+def read_sbatch(text: str) -> list[Submission]:
+    """Read `Submitted batch job 4711`."""
+    return _merged(Submission(found[1]) for found in _SBATCH.finditer(plain(text)))
+
+
+def read_script(text: str) -> list[Submission]:
+    """Read what a script that submits by itself prints: NeMo-Run's block if there is one, else sbatch's own line."""
+    return _merged(_tasks(plain(text).splitlines())) or read_sbatch(text)
+
+
+def read_llmb_run(text: str) -> list[Submission]:
+    """Read llmb-run's own lines; without any, what the recipe's script printed."""
+    lines = plain(text).splitlines()
+    found = _merged(
+        Submission(match[1], _folder(match[2] or ""))
+        for pattern in _LLMB_RUN
+        for line in lines
+        if (match := pattern.search(line))
+    )
+    return found or read_script(text)
+
+
+def read_pattern(pattern: str, text: str) -> list[Submission]:
+    """Read a user's own pattern, a regular expression with a group `job` and perhaps `folder`."""
+    groups = [found.groupdict() for found in re.finditer(pattern, plain(text), re.MULTILINE)]
+    return _merged(Submission(each["job"], _folder(each.get("folder") or "")) for each in groups if each.get("job"))
+
+
+def the_one(found: Sequence[Submission], job: Job, output: Path) -> Submission | None:
+    """Return the only submission, None where there is none; SubmitError for several, or an id that is not Slurm's."""
+    ids = [each.job_id for each in found]
+    if len(found) > 1:
+        raise SubmitError(
+            f"{job.spec.case_id}: the submission printed {counted(len(ids), 'job id')} ({listed(ids)}), expected one: "
+            f"none of them is followed, and all of them may run (`scancel {' '.join(ids)}` ends them). What it printed "
+            f"is in {output}; `job_id` of the command, in the baseline file, can say which one counts",
+            uncertain=True,
+        )
+    if found and not re.fullmatch(r"[0-9]+", ids[0]):
+        raise SubmitError(
+            f"{job.spec.case_id}: the submission printed the job id {printable(ids[0])!r}, which is none of Slurm's (a "
+            f"number): nothing can follow that job, and it may run. What it printed is in {output}; see which executor "
+            "the recipe uses",
+            uncertain=True,
+        )
+    return found[0] if found else None
+
+
+def refusal(job: Job, code: int | None, text: str, output: Path) -> str:
+    """Say why a submission failed: its own last words, where they lie, and what to do. `text` holds no secret."""
+    ended = "did not end in time" if code is None else f"ended with exit code {code} and no job id"
+    return (
+        f"{job.spec.case_id}: the submission {ended}: {remedy(text)}. It said: {_last_words(job, text)} (all of its "
+        f"output: {output}; command: {job.spec.command[0]} in {job.spec.directory})"
+    )
+
+
+def _last_words(job: Job, text: str) -> str:
+    lines = [printable(line.strip()) for line in plain(text).splitlines() if line.strip()]
+    if unknown_secrets(job):
+        return "(not shown: it may hold secrets that this session does not know)"
+    return " | ".join(lines[-WORDS:]) or "(nothing)"
+
+
+def remedy(text: str) -> str:
+    """Return what to do about a refused submission."""
+    return next(
+        (advice for pattern, advice in REMEDIES if re.search(pattern, text)),
+        "run it with --llmb-dry-run to see the whole command, and try that command by hand",
+    )
+
+
+def refused(text: str) -> bool:
+    """Whether an output holds an error that is known: a command can end well although nothing was submitted, as
+    llmb-run of 25.05 does."""
+    return any(re.search(pattern, text) for pattern in (_LLMB_RUN_FAILED, *(pattern for pattern, _ in REMEDIES)))
+
+
+def doubt(job: Job, output: Path, *, marked: bool = False, text: str = "") -> str:
+    """Say that nothing tells whether a job was submitted, what `text` says, and how to find out."""
+    look = "squeue --me -t all -o '%i %T %j %k'" if marked else "squeue --me -t all -o '%i %T %j %V'"
+    sign = f" (its comment would be llmb:{job.token})" if marked else ""
+    said = f"The submission said: {_last_words(job, text)}. " if text.strip() else ""
+    return (
+        f"{job.spec.case_id}: nothing tells whether it was submitted, so it is not submitted again. {said}See "
+        f"{shlex.quote(str(output))} and `{look}`{sign}; cancel it there if it runs, and start a new session for it"
+    )
+
+
+def unknown_secrets(job: Job) -> bool:
+    """Whether a job has secrets of an earlier session, which the journal did not keep: nothing can hide them."""
+    environment = dict(job.spec.environment)
+    return any(environment.get(name) == MASK for name in job.spec.secrets)
+
+
+def plain(text: str) -> str:
+    """Return a text without colours."""
+    return _ESCAPE.sub("", text)
+
+
+def _tasks(lines: Sequence[str]) -> Iterator[Submission]:
+    """Yield the jobs of NeMo-Run's block; its folder follows the job id."""
+    job = ""
+    for place, line in enumerate(lines):
+        if found := _TASK_JOB.search(line):
+            job = found[1]
+            yield Submission(job)
+        elif job and (found := _TASK_FOLDER.search(line)):
+            yield Submission(job, _folder(_unwrapped(found[1], lines[place:])))
+
+
+def _unwrapped(begin: str, lines: Sequence[str]) -> str:
+    """Return a path with the lines that it was wrapped into; `lines` begins with that of its beginning."""
+    path, previous = begin.strip(), lines[0] if begin.strip() else " " * WRAPPED
+    for line in lines[1:]:
+        if len(previous) < WRAPPED or not re.fullmatch(r"\S+\s*", line):
+            break
+        path, previous = path + line.strip(), line.rstrip()
+    return path
+
+
+def _folder(text: str) -> Path | None:
+    """Return an absolute path; None for anything else that stands in its place."""
+    return Path(text.strip()) if text.strip().startswith("/") and "\0" not in text else None
+
+
+def _merged(found: Iterable[Submission]) -> list[Submission]:
+    """Return each job id once, with the first folder that was printed for it."""
+    folders: dict[str, Path | None] = {}
+    for each in found:
+        folders[each.job_id] = folders.get(each.job_id) or each.folder
+    return [Submission(job_id, folder) for job_id, folder in folders.items()]

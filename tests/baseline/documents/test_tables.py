@@ -1,0 +1,181 @@
+"""Tables of other shapes than those of the five documents: turned, in one piece, with other units, contradictory."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_llmbench.baseline.documents.document_configurations import (
+    DocumentConfigurations,
+    ImportDefaults,
+    collect_configurations,
+)
+from pytest_llmbench.baseline.documents.markdown import read_tables, strip_markup
+
+ROWS = """\
+# Llama 3.1 8b on H100
+
+| GPUs | Precision | SeqLen | Layers | GBS | Step time (ms) | Tokens/s | MFU (%) | Notes |
+|-----:|-----------|-------:|-------:|----:|---------------:|---------:|--------:|-------|
+| 8    | BF16      | 8192   | 32     | 128 | 12270          | 85,459   | 62.47   |       |
+| 1,024 | FP8      | 8192   | 32     | 128 | 9330           | 112,388  | 41.07   | -     |
+"""
+TURNED = """\
+| Configuration | 8x H100 GPUs | 16x H100 GPUs |
+|---|---|---|
+| SeqLen | 8192 | 8192 |
+| Layers | 32 | 32 |
+| TP | 1 | 2 |
+| GBS | 128 | 256 |
+
+| Llama 3.1 8b FP8 | 8x H100 GPUs | 16x H100 GPUs |
+|---|---|---|
+| Step time (s) | 9.33 | 9.36 |
+"""
+
+
+def read(text: str, **defaults: str) -> DocumentConfigurations:
+    return collect_configurations(read_tables(text), ImportDefaults(**defaults))
+
+
+def told(found: DocumentConfigurations) -> list[tuple[int, str, str]]:
+    return [(one.line, one.text, one.reason) for one in found.unread]
+
+
+def test_gpus_in_rows_with_units_and_thousands() -> None:
+    found = read(ROWS)
+    assert found.unread == ()
+    one, two = found.things
+    assert (one.recipe, one.table, one.line) == ("llama3.1", "Llama 3.1 8b on H100", 5)
+    assert one.facts == {
+        "size": "8b",
+        "gpu": "h100",
+        "gpus": 8,
+        "dtype": "bf16",
+        "sequence_length": 8192,
+        "layers": 32,
+        "gbs": 128,
+    }
+    assert one.cells == {"step_time": "12.270", "tokens_per_second": "85459", "mfu": "62.47%"}
+    assert (two.facts["gpus"], two.facts["dtype"], two.cells["step_time"]) == (1024, "fp8", "9.330")
+
+
+def test_a_configuration_table_with_gpus_in_columns() -> None:
+    found = read(TURNED)
+    assert found.unread == ()
+    assert [(one.facts["gpus"], one.facts["tp"], one.facts["gbs"]) for one in found.things] == [
+        (8, 1, 128),
+        (16, 2, 256),
+    ]
+
+
+def test_what_the_tables_do_not_say_is_given() -> None:
+    table = "Performance | 8 GPUs | 16 GPUs\n---|---|---\nStep time (s) | 9.33 | 9.36\n"
+    assert told(read(table)) == [
+        (3, "9.33", "'Step time (s)': no model size is stated for it"),
+        (3, "9.36", "'Step time (s)': no model size is stated for it"),
+    ]
+    found = read(table, recipe="mine", size="8b", gpu="h100", dtype="fp8")
+    assert [(one.recipe, one.facts["gpu"], one.facts["gpus"]) for one in found.things] == [
+        ("mine", "h100", 8),
+        ("mine", "h100", 16),
+    ]
+    (reason,) = {why for _, _, why in told(read(table, size="8b", gpu="h100", dtype="fp8"))}
+    assert reason == "'Step time (s)': its title names no recipe; give --recipe"
+
+
+def test_what_the_tables_say_counts_more_than_what_is_given() -> None:
+    assert {one.facts["gpu"] for one in read(TURNED, gpu="gb200", dtype="bf16").things} == {"h100"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "unread"),
+    [
+        ("FP8 | 8x H100", "FP8 on GB200 | 8x H100", "more than one GPU type is stated for it"),
+        ("16x H100 GPUs |\n|---|---|---|\n| Step", "8x H100 GPUs |\n|---|---|---|\n| Step", "lines 8, 8 give several"),
+        ("Step time (s) |", "Step time (minutes) |", "no such row or column is known"),
+        ("| 9.36", "| 9.36 | 9.40", "its row has 4 cells, the header 3"),
+        (
+            "| 16x H100 GPUs |\n|---|---|---|\n| Seq",
+            "| 16x H100 (old) |\n|---|---|---|\n| Seq",
+            "is not understood: 'old'",
+        ),
+        ("| GBS | 128 | 256 |", "| GBS | 128 | 256 |\n| GBS | 128 | 512 |", "several values stand for it: 256, 512"),
+        ("| GBS | 128 | 256 |", "| GBS | 128 | 128 * 2 |", "it is no whole number above 0"),
+        ("Llama 3.1 8b FP8", "Llama 3.1 8b FP8 (v2)", "'(v2)' in this title is not understood"),
+        ("Llama 3.1 8b FP8", "Llama 3.1 8b FP8 (TP=4, TP=8)", "this title states several values of tp"),
+        ("8b FP8 | 8x H100 GPUs", "8b FP8 (TP=4) | 8x H100 GPUs (TP=8)", "tp: several values stand for it"),
+        ("Llama 3.1 8b FP8 | 8x", "Llama 3.1 8b FP8 | 32x", "nothing was measured of its configuration"),
+    ],
+)
+def test_what_contradicts_or_is_not_understood_is_told(old: str, new: str, unread: str) -> None:
+    assert old in TURNED
+    found = read(TURNED.replace(old, new))
+    assert unread in str(told(found))
+    assert all(one.decisive for one in found.unread)
+
+
+def test_a_column_that_two_tables_state_differently_is_left_out() -> None:
+    found = read(
+        TURNED.replace(
+            "8x H100 GPUs | 16x H100 GPUs |\n|---|---|---|\n| Step",
+            "8x H100 GPUs (GBS=64) | 16x H100 GPUs |\n|---|---|---|\n| Step",
+        )
+    )
+    assert "gbs" not in found.things[0].facts
+    assert found.things[1].facts["gbs"] == 256
+    assert told(found) == [(1, "gbs 128", "line 8 says 64 of it")]
+
+
+def test_a_document_without_performance_has_configurations() -> None:
+    text = "# 8b on B200\n" + ROWS.split("\n", 2)[2].replace("Step time (ms)", "TP").replace("Tokens/s", "PP")
+    text = text.replace("12270", "4").replace("9330", "4").replace("85,459", "2").replace("112,388", "2")
+    found = read(text.replace("MFU (%)", "CP").replace("62.47", "1").replace("41.07", "1"), recipe="mine")
+    assert [(one.recipe, one.facts["gpu"], one.facts["tp"], one.cells) for one in found.things] == [
+        ("mine", "b200", 4, {}),
+        ("mine", "b200", 4, {}),
+    ]
+
+
+def test_a_row_that_stands_in_no_table_is_told() -> None:
+    assert told(read("Step time | 7.3 | 7.4 |\n\nFile | Open\n")) == [
+        (
+            1,
+            one,
+            "it stands in no Markdown table: in HTML, in a comment, or without a line of dashes below a header",
+        )
+        for one in ("Step time", "7.3", "7.4")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cell", "text"),
+    [
+        (r"a \| b", "a | b"),
+        ("**7.3**", "7.3"),
+        ("***7.3***", "7.3"),
+        ("`7.3`", "7.3"),
+        ("_7.3_", "7.3"),
+        ("step_time_seconds", "step_time_seconds"),
+        ("2 * 3 * 4", "2 * 3 * 4"),
+        ("[7.3](https://example.com/a_(b))", "7.3"),
+        ("![x](y.png) 7.3", "x 7.3"),
+        ("7.3[^2]", "7.3"),
+        ("7.3<sup>2</sup>", "7.3"),
+        ("<512 GPUs", "<512 GPUs"),
+        ("7.3<br>s", "7.3 s"),
+        ("47.59&nbsp;&#37;", "47.59 %"),
+        ("7.3\t", "7.3"),
+    ],
+)
+def test_markup_is_taken_out_of_a_cell(cell: str, text: str) -> None:
+    assert strip_markup(cell) == text
+
+
+def test_a_pipe_of_a_cell_parts_no_cells() -> None:
+    (table,) = read_tables("| a \\| b | c |\n|---|---|\n| 1 \\| 2 | 3 |\n").tables
+    assert (table.header.cells, table.rows[0].cells) == (("a | b", "c"), ("1 | 2", "3"))
+
+
+def test_a_row_of_dashes_is_a_row() -> None:
+    (table,) = read_tables("| a | b |\n|---|---|\n| 1 | 2 |\n| - | - |\n| 3 | 4 |\n").tables
+    assert [row.cells for row in table.rows] == [("1", "2"), ("-", "-"), ("3", "4")]

@@ -1,0 +1,625 @@
+"""The journal: what is written comes back, however pytest ends, and sessions never mix."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pytest_llmbench.core.errors import LaunchError
+from pytest_llmbench.core.models import Key
+from pytest_llmbench.core.models.jobs import Job, JobSpec, JobStatus, Phase, Purpose
+from pytest_llmbench.launch.journal import database, encoding
+from pytest_llmbench.launch.journal.journal import Journal
+from pytest_llmbench.launch.submit.process import Process
+
+NOW = datetime(2026, 11, 21, 5, 45, tzinfo=UTC)
+TOKEN = "hf_0123456789abcdef"
+SPEC = JobSpec(
+    case_id="grok1_314b-25.05-gb200-bf16-128",
+    key=Key("grok1", "314b", "25.05", "gb200", "bf16", 128, task="pretrain"),
+    purpose=Purpose.MEASURE,
+    via="sbatch",
+    command=("sbatch", "--comment=a b", "launch.sh"),
+    directory=Path("/recipes/grok1"),
+    environment=(("HF_TOKEN", TOKEN), ("JOB_TOTAL_GPUS", "128"), ("ODD", "a;$(b)\n'\"ä\udcff"), ("EMPTY", "")),
+    secrets=("HF_TOKEN", "EMPTY", "ABSENT"),
+    nodes=32,
+    gpus=128,
+    gpu_hours=0.1 + 0.2,
+    log_folders=(Path("/logs/a"), Path("b")),
+    experiment="grok1",
+    exclude=("node3", "node[5-7]"),
+    job_id=r"job (?P<job>\d+)",
+)
+HIDDEN = replace(SPEC, environment=(("HF_TOKEN", "***"), *SPEC.environment[1:]))
+RUNNING = JobStatus(Phase.RUNNING, "RUNNING", nodes=("n1", "n2"), started=NOW, elapsed_seconds=1.5, seen_by="squeue")
+DONE = JobStatus(Phase.ENDED, "COMPLETED", exit_code="0:0", derived_exit_code="7:0", ended=NOW, restarts=2)
+PROCESS = Process(4711, "host boot pid:[1] 99", "mark")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / ".llmbench"
+
+
+@pytest.fixture
+def journal(folder: Path) -> Iterator[Journal]:
+    made = Journal(folder)
+    made.begin("nightly", NOW)
+    yield made
+    made.close()
+
+
+def reopened(journal: Journal) -> Journal:
+    """Another journal that went on with the session, as after the death of the first."""
+    journal.close()
+    again = Journal(journal.folder)
+    again.resume(journal.session)
+    return again
+
+
+def refused(match: str, *changes: Callable[[], object]) -> None:
+    for change in changes:
+        with pytest.raises(LaunchError, match=match):
+            change()
+
+
+def test_a_session_has_a_readable_id_and_a_folder_that_git_ignores(folder: Path) -> None:
+    journal = Journal(folder)
+    assert re.fullmatch(r"20261121-0545-[0-9a-f]{4}", journal.begin("nightly", NOW))
+    assert (folder / ".gitignore").read_text() == "*\n"
+    journal.close()
+
+
+def test_a_job_is_on_disk_with_its_folder_before_anything_is_submitted(journal: Journal) -> None:
+    job = journal.intend(SPEC, NOW, attempt=2, repeat=3)
+    assert job == Job(1, job.token, SPEC, journal.folder / f"jobs/{journal.session}/1-{SPEC.case_id}", 2, 3)
+    assert job.folder.is_dir()
+    assert len(job.token) == 16
+    again = reopened(journal)
+    assert again.jobs() == (replace(job, spec=HIDDEN),)
+    assert again.live() == again.jobs()
+    again.close()
+
+
+def test_everything_that_is_known_of_a_job_comes_back(journal: Journal) -> None:
+    first, second, third = (journal.intend(SPEC, NOW).number for _ in range(3))
+    journal.submitting(first, PROCESS)
+    journal.submitted(first, "4711", Path("/logs/4711"), NOW)
+    journal.seen(first, RUNNING)
+    journal.submitting(second, PROCESS)
+    journal.failed(second, "no such partition", NOW)
+    journal.submitted(third, "4712", None, NOW)
+    journal.ended(third, DONE, "ended well", NOW)
+    expected = tuple(replace(job, spec=HIDDEN) for job in journal.jobs())
+    again = reopened(journal)
+    assert again.jobs() == expected
+    assert [job.number for job in again.live()] == [first]
+    assert (again.process_of(first), again.process_of(third)) == (PROCESS, None)
+    assert (again.text_of(first), again.text_of(third)) == ("", "ended well")
+    assert [job.status for job in again.jobs()] == [RUNNING, None, DONE]
+    assert again.jobs()[1].problem == "no such partition"
+    again.close()
+
+
+def test_secrets_never_reach_the_disk_wherever_they_stand(journal: Journal) -> None:
+    spec = replace(
+        SPEC,
+        command=("launch.sh", f"--token={TOKEN}"),
+        environment=(*SPEC.environment, ("URL", f"https://{TOKEN}@host/")),
+    )
+    number = journal.intend(spec, NOW).number
+    journal.intend(SPEC, NOW)
+    journal.failed(number, f"said {TOKEN}", NOW)
+    journal.hide(["later-secret"])
+    journal.ended(2, DONE, f"said {TOKEN} and later-secret", NOW)
+    assert journal.jobs()[0].spec == spec  # in memory they are needed
+    assert journal.jobs()[0].problem == "said ***"
+    written = b"".join(path.read_bytes() for path in journal.folder.rglob("*") if path.is_file())
+    assert b"said ***" in written
+    assert TOKEN.encode() not in written
+    assert b"later-secret" not in written
+    again = reopened(journal)
+    assert again.jobs()[0].spec.command == ("launch.sh", "--token=***")
+    assert dict(again.jobs()[0].spec.environment)["URL"] == "https://***@host/"
+    again.close()
+
+
+@pytest.mark.parametrize("value", ["1", "128", "grok1"])
+def test_a_value_that_is_no_real_secret_does_not_make_a_job_another(journal: Journal, value: str) -> None:
+    spec = replace(SPEC, command=("launch.sh", "128"), environment=(("HF_TOKEN", value),))
+    journal.intend(spec, NOW)
+    again = reopened(journal)
+    assert again.jobs()[0].spec == replace(spec, environment=(("HF_TOKEN", "***"),))
+    assert again.jobs()[0].folder.is_dir()
+    again.close()
+
+
+@pytest.mark.parametrize(
+    "case_id",
+    ["", "../a", "a/b", "/etc", "..", "a..b", "a\0b", "a\nb", "a\x1b[31m", "x" * 201, "ä" * 101, "\ud800"],
+)
+def test_a_case_that_could_leave_its_folder_is_refused(journal: Journal, case_id: str) -> None:
+    with pytest.raises(LaunchError, match=r"name a folder"):
+        journal.intend(replace(SPEC, case_id=case_id), NOW)
+    assert journal.jobs() == ()
+    assert not (journal.folder / "jobs").exists()
+
+
+@pytest.mark.parametrize("case_id", ["x" * 200, "a b", "-rf", "a[b]", "~", "ä"])
+def test_other_cases_get_a_folder_below_that_of_their_session(journal: Journal, case_id: str) -> None:
+    made = journal.intend(replace(SPEC, case_id=case_id), NOW).folder
+    assert made.resolve().parent == (journal.folder / "jobs" / journal.session).resolve()
+    assert made.is_dir()
+
+
+def test_an_ended_job_never_gets_un_ended(journal: Journal) -> None:
+    number = journal.intend(SPEC, NOW).number
+    journal.submitted(number, "1", None, NOW)
+    ended = journal.ended(number, DONE, "first", NOW)
+    assert journal.seen(number, RUNNING) == ended
+    assert journal.ended(number, RUNNING, "second", NOW) == ended
+    refused(
+        "is over",
+        lambda: journal.submitted(number, "1", None, NOW),
+        lambda: journal.failed(number, "late", NOW),
+        lambda: journal.submitting(number, PROCESS),
+    )
+    assert journal.text_of(number) == "first"
+    assert journal.live() == ()
+
+
+def test_a_job_that_failed_to_be_submitted_stays_so(journal: Journal) -> None:
+    number = journal.intend(SPEC, NOW).number
+    failed = journal.failed(number, "", NOW)
+    assert failed.problem == "it was not submitted"
+    assert journal.seen(number, RUNNING) == failed
+    refused(
+        "is over",
+        lambda: journal.submitted(number, "1", None, NOW),
+        lambda: journal.ended(number, DONE, "", NOW),
+        lambda: journal.failed(number, "again", NOW),
+    )
+
+
+def test_a_job_is_started_and_submitted_once(journal: Journal) -> None:
+    first, second, local = (
+        journal.intend(replace(SPEC, via=via), NOW).number for via in ("sbatch", "llmb-run", "local")
+    )
+    journal.submitting(first, PROCESS)
+    with pytest.raises(LaunchError, match="not started again"):
+        journal.submitting(first, PROCESS)
+    with pytest.raises(LaunchError, match="cannot get ''"):
+        journal.submitted(first, "", None, NOW)
+    assert journal.submitted(first, "3", None, NOW) == journal.submitted(first, "3", None, NOW)
+    with pytest.raises(LaunchError, match="has id '3' and cannot get '4'"):
+        journal.submitted(first, "4", None, NOW)
+    with pytest.raises(LaunchError, match="job id 3 of job number 2 is that of number 1"):
+        journal.submitted(second, "3", None, NOW)
+    with pytest.raises(LaunchError, match="was submitted as 3"):
+        journal.failed(first, "no", NOW)
+    assert journal.submitted(local, "3", None, NOW).job_id == "3"  # a number of this journal, not of Slurm
+    with pytest.raises(LaunchError, match="no job number 9"):
+        journal.submitting(9, PROCESS)
+
+
+def test_polls_that_say_nothing_new_are_not_written(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    number = journal.intend(SPEC, NOW).number
+    journal.seen(number, RUNNING)
+    with monkeypatch.context() as patch:
+        patch.setattr(database, "transaction", None)
+        later = journal.seen(number, replace(RUNNING, elapsed_seconds=99.0))
+    assert later.status == replace(RUNNING, elapsed_seconds=99.0)
+    assert journal.live() == (later,)
+    journal.seen(number, replace(RUNNING, nodes=("n3",), elapsed_seconds=100.0))
+    again = reopened(journal)
+    assert again.jobs()[0].status == replace(RUNNING, nodes=("n3",), elapsed_seconds=100.0)
+    again.close()
+
+
+def test_a_later_guess_of_when_a_job_may_start_is_not_written(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number = journal.intend(SPEC, NOW).number
+    waiting = JobStatus(Phase.WAITING, "PENDING", reason="Priority", started=NOW)
+    journal.seen(number, waiting)
+    with monkeypatch.context() as patch:
+        patch.setattr(database, "transaction", None)
+        assert journal.seen(number, replace(waiting, started=None)).status == replace(waiting, started=None)
+
+
+def test_what_one_poll_says_is_written_together_or_not_at_all(journal: Journal) -> None:
+    numbers = [journal.intend(SPEC, NOW).number for _ in range(3)]
+    commits: list[str] = []
+    journal._database.set_trace_callback(lambda said: commits.append(said) if said == "COMMIT" else None)
+    with journal.together():
+        for number in numbers:
+            journal.seen(number, RUNNING)
+    assert len(commits) == 1
+
+    def stopped() -> None:
+        with journal.together():
+            journal.ended(numbers[0], DONE, "", NOW)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stopped()
+    again = reopened(journal)
+    assert [job.status for job in again.jobs()] == [RUNNING] * 3
+    again.close()
+
+
+def test_sessions_see_only_their_own_jobs_and_numbers_are_unique(journal: Journal, folder: Path) -> None:
+    other = Journal(folder)
+    other.begin("other", NOW, {"name": "theirs"})
+    assert (journal.noted("name"), other.noted("name")) == ("", "theirs")
+    numbers = [each.intend(SPEC, NOW).number for each in (journal, other, journal, other)]
+    assert len(set(numbers)) == 4
+    assert [job.number for job in journal.jobs()] == [numbers[0], numbers[2]]
+    assert [job.number for job in other.jobs()] == [numbers[1], numbers[3]]
+    assert journal.jobs()[0].folder.parent != other.jobs()[0].folder.parent
+    with pytest.raises(LaunchError, match="no job number"):
+        journal.submitted(numbers[1], "1", None, NOW)
+    other.close()
+
+
+def test_a_session_in_use_is_not_resumed(journal: Journal, folder: Path) -> None:
+    other = Journal(folder)
+    for name in ("", journal.session):
+        with pytest.raises(LaunchError, match=rf"{journal.session} is in use by process {os.getpid()} on "):
+            other.resume(name)
+    [past] = other.unfinished()
+    assert (past.alive, past.holder.split()[0]) == (True, str(os.getpid()))
+    assert journal.unfinished() == (past,)
+    journal.close()
+    assert other.resume() == journal.session
+    other.close()
+
+
+def test_the_newest_unfinished_session_is_resumed(folder: Path) -> None:
+    ids = []
+    for label in ("first", "second", "third"):
+        each = Journal(folder)
+        ids.append(each.begin(label, NOW))
+        each.intend(SPEC, NOW)
+        if label == "third":
+            each.failed(each.live()[0].number, "no", NOW)
+            assert each.finish(NOW)
+        each.close()
+    journal = Journal(folder)
+    found = [(past.session, past.label, past.started, past.waiting, past.alive) for past in journal.unfinished()]
+    assert found == [(ids[1], "second", NOW, 1, False), (ids[0], "first", NOW, 1, False)]
+    with pytest.raises(LaunchError, match=rf"{ids[2]} was finished on 2026-11-21.*unfinished are {ids[1]}, {ids[0]}"):
+        journal.resume(ids[2])
+    with pytest.raises(LaunchError, match=rf"is not in .*did you mean '{ids[0]}'"):
+        journal.resume(ids[0][:-1])
+    assert journal.resume() == ids[1]
+    with pytest.raises(LaunchError, match="holds session"):
+        journal.begin("another", NOW)
+    journal.close()
+
+
+def test_without_a_session_there_is_nothing_to_resume_or_write(folder: Path) -> None:
+    journal = Journal(folder)
+    assert journal.unfinished() == ()
+    with pytest.raises(LaunchError, match=r"no session to resume in .*none is unfinished"):
+        journal.resume()
+    refused(
+        "no session was begun",
+        lambda: journal.intend(SPEC, NOW),
+        lambda: journal.finish(NOW),
+    )
+    journal.close()
+
+
+def test_a_session_with_live_jobs_is_not_finished(journal: Journal) -> None:
+    number = journal.intend(SPEC, NOW).number
+    assert not journal.finish(NOW)
+    assert [past.waiting for past in journal.unfinished()] == [1]
+    journal.ended(number, DONE, "", NOW)  # with an empty text, for one that ended well
+    assert journal.finish(NOW)
+    assert journal.unfinished() == ()
+
+
+def test_ids_of_one_minute_differ(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = iter(["aaaa", "aaaa", "bbbb"])
+    monkeypatch.setattr("secrets.token_hex", lambda size: next(numbers))
+    first, second = Journal(folder), Journal(folder)
+    assert [first.begin("", NOW)[-4:], second.begin("", NOW)[-4:]] == ["aaaa", "bbbb"]
+    first.close()
+    second.close()
+
+
+# --- what can be wrong with the file ---------------------------------------------------------------------
+
+
+def script(file: Path, text: str) -> None:
+    connection = sqlite3.connect(file)
+    connection.executescript(text)
+    connection.close()
+
+
+def foreign(file: Path) -> None:
+    file.unlink()
+    script(file, "CREATE TABLE mine (a)")
+
+
+def broken(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[4096:] = b"\xff" * (len(data) - 4096)
+    file.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda file: file.write_bytes(b"not a database" * 100), "damaged, or not a journal: move it away.*squeue"),
+        (broken, "damaged"),
+        (lambda file: os.truncate(file, 5000), "damaged"),
+        (lambda file: script(file, "PRAGMA user_version = 7"), r"has version 7, expected 1: another version"),
+        (foreign, "has version 0.*another program"),
+        (lambda file: (file.unlink(), file.mkdir()), "unable to open database file"),
+    ],
+)
+def test_a_file_that_cannot_be_used_says_what_to_do(
+    journal: Journal, damage: Callable[[Path], Any], message: str
+) -> None:
+    journal.intend(SPEC, NOW)
+    journal.close()
+    damage(journal.folder / "launch.db")
+    with pytest.raises(LaunchError, match=message) as caught:
+        Journal(journal.folder)
+    assert str(journal.folder / "launch.db") in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"spec": "{"}, {"spec": "{}"}, {"spec": "[]"}, {"status": "{}"}, {"spec": json.dumps({"key": {"new": 1}})}],
+)
+def test_a_row_that_cannot_be_read_is_an_error_and_frees_the_session(journal: Journal, values: dict[str, str]) -> None:
+    journal.intend(SPEC, NOW)
+    row = {"spec": encoding.encode_spec(SPEC), "status": None, **values}
+    journal._database.execute("UPDATE job SET spec = :spec, status = :status", row)
+    journal.close()
+    for _ in range(2):
+        again = Journal(journal.folder)
+        with pytest.raises(LaunchError, match=r"job number 1 of session .* cannot be read"):
+            again.resume()
+        again.close()
+
+
+def test_a_folder_that_cannot_be_made_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for place in (tmp_path / "file/.llmbench", Path("/proc/.llmbench")):
+        with pytest.raises(LaunchError, match=r"\.llmbench cannot be made: .*; start pytest in a folder"):
+            Journal(place)
+
+
+def test_a_job_without_a_folder_is_not_written_down(journal: Journal) -> None:
+    (journal.folder / "jobs").touch()
+    with pytest.raises(LaunchError, match=r"cannot be made: .*nothing was submitted"):
+        journal.intend(SPEC, NOW)
+    again = reopened(journal)
+    assert again.jobs() == journal.jobs() == ()
+    again.close()
+
+
+def test_a_full_disk_is_an_error_and_memory_keeps_what_must_be_cancelled(journal: Journal) -> None:
+    first, second = (journal.intend(SPEC, NOW).number for _ in range(2))
+    journal._database.execute("PRAGMA max_page_count = 1")
+    with pytest.raises(LaunchError, match=r"full.*make room"):
+        journal.failed(second, "x" * 100_000, NOW)
+    with pytest.raises(LaunchError, match=r"full.*make room"):
+        journal.submitted(first, "4711", Path("x" * 100_000), NOW)
+    assert [job.job_id for job in journal.live()] == ["4711"]
+    with pytest.raises(LaunchError, match=r"full.*make room"):
+        journal.intend(replace(SPEC, experiment="x" * 100_000), NOW)
+    assert len(journal.jobs()) == 2  # what was not written down is not submitted
+
+
+def test_a_journal_that_is_removed_meanwhile_is_an_error(journal: Journal) -> None:
+    number = journal.intend(SPEC, NOW).number
+    shutil.rmtree(journal.folder)
+    with pytest.raises(LaunchError, match=r"launch\.db: .*; "):
+        journal.submitted(number, "4711", None, NOW)
+    assert [job.job_id for job in journal.live()] == ["4711"]
+
+
+def test_a_file_held_by_another_program_is_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "PATIENCE_SECONDS", 0.1)
+    journal = Journal(folder)
+    other = sqlite3.connect(folder / "launch.db", isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(LaunchError, match=r"locked.*try again"):
+        journal.begin("", NOW)
+    other.close()
+    journal.begin("", NOW)
+    journal.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("SQLITE_READONLY_DBMOVED", "writable"),
+        ("SQLITE_FULL", "make room"),
+        ("SQLITE_IOERR_WRITE", "make room"),
+        ("SQLITE_CANTOPEN_ISDIR", "folder exists"),
+        ("SQLITE_CORRUPT_VTAB", "damaged"),
+        ("SQLITE_NOTADB", "not a journal"),
+        ("SQLITE_SOMETHING", "move it away"),
+    ],
+)
+def test_every_fault_of_the_file_has_a_remedy(name: str, remedy: str) -> None:
+    error = sqlite3.OperationalError("said")
+    error.sqlite_errorname = name
+    with (
+        pytest.raises(LaunchError, match=rf"launch.db: said \({name}\); .*{remedy}"),
+        database.explained(Path("launch.db")),
+    ):
+        raise error
+
+
+# --- real processes --------------------------------------------------------------------------------------
+
+WRITER = """
+import sys
+from datetime import datetime, UTC
+from dataclasses import replace
+from pathlib import Path
+from pytest_llmbench.launch.journal.journal import Journal
+from test_journal import DONE, NOW, PROCESS, RUNNING, SPEC
+journal = Journal(Path(sys.argv[1]))
+print(journal.begin("writer", NOW), flush=True)
+for turn in range(int(sys.argv[2])):
+    number = journal.intend(SPEC, NOW).number
+    print("intended", number, flush=True)
+    journal.submitting(number, PROCESS)
+    journal.submitted(number, f"{sys.argv[3]}{turn}", None, NOW)
+    print("submitted", number, flush=True)
+    journal.seen(number, RUNNING)
+    journal.ended(number, DONE, "x" * 5000, NOW)
+    print("ended", number, flush=True)
+journal.finish(NOW)
+"""
+
+
+def writer(folder: Path, turns: int, prefix: str = "") -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    command = [sys.executable, "-c", WRITER, str(folder), str(turns), prefix]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+
+
+def test_two_processes_on_one_folder_do_not_mix(folder: Path) -> None:
+    both = [writer(folder, 15, "1"), writer(folder, 15, "2")]
+    for each in both:
+        said, errors = each.communicate(timeout=60)
+        assert (each.returncode, errors) == (0, "")
+        assert said.count("submitted") == 15
+    rows = sqlite3.connect(folder / "launch.db")
+    found = rows.execute("SELECT session, number, job_id FROM job").fetchall()
+    rows.close()
+    assert len({number for _, number, _ in found}) == 30
+    assert len({(session, job_id[0]) for session, _, job_id in found}) == 2
+
+
+@pytest.mark.parametrize("after", [0.0, 0.02, 0.05, 0.1, 0.2])
+def test_a_killed_process_leaves_all_that_it_had_written(folder: Path, after: float) -> None:
+    child = writer(folder, 100_000)
+    assert child.stdout is not None
+    session = child.stdout.readline().strip()
+    time.sleep(after)
+    child.send_signal(signal.SIGKILL)
+    # One reader from first line to last: communicate() passes by what readline() holds back, up to 8 KiB.
+    words = [line.split() for line in child.stdout]
+    assert child.communicate(timeout=60) == ("", "")
+    done = {
+        what: {int(number) for word, number in words if word == what} for what in ("intended", "submitted", "ended")
+    }
+    journal = Journal(folder)
+    assert [past.alive for past in journal.unfinished()] == [False]
+    assert journal.resume() == session
+    live = {job.number for job in journal.live()}
+    assert {job.number for job in journal.jobs()} >= done["intended"]
+    assert {job.number for job in journal.jobs() if job.job_id} >= done["submitted"]
+    assert not live & done["ended"]
+    assert len(live) <= 1
+    assert all(job.folder.is_dir() for job in journal.jobs())
+    assert journal.intend(SPEC, NOW).number == max([job.number for job in journal.jobs()], default=0)
+    journal.close()
+
+
+# --- laws ------------------------------------------------------------------------------------------------
+
+CHANGES: dict[str, Callable[[Journal, int, int], Any]] = {
+    "submitting": lambda journal, number, value: journal.submitting(number, PROCESS),
+    "submitted": lambda journal, number, value: journal.submitted(number, str(value), None, NOW),
+    "failed": lambda journal, number, value: journal.failed(number, f"problem {value}", NOW),
+    "seen": lambda journal, number, value: journal.seen(number, replace(RUNNING, restarts=value)),
+    "ended": lambda journal, number, value: journal.ended(number, replace(DONE, restarts=value), str(value), NOW),
+}
+STEPS = st.lists(st.tuples(st.sampled_from(sorted(CHANGES)), st.integers(1, 3), st.integers(0, 2)), max_size=15)
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(STEPS)
+def test_whatever_happens_what_is_over_stays_and_the_file_says_what_memory_says(
+    tmp_path: Path, steps: list[tuple[str, int, int]]
+) -> None:
+    shutil.rmtree(tmp_path / "law", ignore_errors=True)
+    journal = Journal(tmp_path / "law")
+    journal.begin("law", NOW)
+    for _ in range(3):
+        journal.intend(HIDDEN, NOW)
+    over: dict[int, tuple[Job, str]] = {}
+    for change, number, value in steps:
+        before = journal.jobs()
+        try:
+            CHANGES[change](journal, number, value)
+        except LaunchError:
+            assert journal.jobs() == before
+        live = {job.number for job in journal.live()}
+        now_over = {job.number: (job, journal.text_of(job.number)) for job in journal.jobs() if job.number not in live}
+        assert over.items() <= now_over.items()
+        over = now_over
+    ids = [job.job_id for job in journal.jobs() if job.job_id]
+    assert len(ids) == len(set(ids))
+    again = reopened(journal)
+    assert (again.jobs(), again.live()) == (journal.jobs(), journal.live())
+    again.close()
+
+
+moments = st.none() | st.datetimes(timezones=st.just(UTC)) | st.datetimes()
+statuses = st.builds(
+    JobStatus,
+    phase=st.sampled_from(Phase),
+    state=st.text(),
+    nodes=st.lists(st.text()).map(tuple),
+    elapsed_seconds=st.none() | st.floats(allow_nan=False),
+    submitted=moments,
+    started=moments,
+    ended=moments,
+    restarts=st.integers(),
+)
+
+
+@given(statuses)
+def test_a_status_comes_back_equal(status: JobStatus) -> None:
+    assert encoding.decode_status(encoding.encode_status(status)) == status
+
+
+@given(st.lists(st.text()).map(tuple), st.lists(st.tuples(st.text(min_size=1), st.text())).map(tuple), st.floats(0))
+def test_a_spec_without_secrets_comes_back_equal(
+    command: tuple[str, ...], environment: tuple[tuple[str, str], ...], gpu_hours: float
+) -> None:
+    spec = replace(SPEC, command=command, environment=environment, secrets=(), gpu_hours=gpu_hours)
+    assert encoding.decode_spec(encoding.encode_spec(spec)) == spec
+
+
+def test_two_hundred_jobs_are_polled_without_effort(journal: Journal) -> None:
+    journal._database.execute("PRAGMA synchronous = OFF")
+    numbers = [journal.intend(SPEC, NOW).number for _ in range(200)]
+    for number in numbers:
+        journal.submitted(number, str(number), None, NOW)
+        journal.seen(number, RUNNING)
+    before = time.process_time()
+    for poll in range(10):
+        for number in numbers:
+            journal.seen(number, replace(RUNNING, elapsed_seconds=float(poll + 2)))
+        assert len(journal.live()) == 200
+    assert time.process_time() - before < 0.5

@@ -1,0 +1,132 @@
+"""The plan shows every job as it would be submitted, and no secret."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+from planned import planned
+
+from pytest_llmbench.core.models.jobs import Purpose
+from pytest_llmbench.launch.preflight.plan import budget, command_line, plan
+from pytest_llmbench.launch.preflight.problems import Planned, Problem
+
+
+def at(job: Planned, environment: dict[str, str]) -> Planned:
+    """Return a job without this test's folder in it."""
+    spec = replace(job.spec, directory=Path("/recipe"), environment=tuple(environment.items()))
+    return replace(job, spec=spec)
+
+
+def test_golden_plan(tmp_path: Path) -> None:
+    command = ("sbatch", "-A", "my account", "-N", "1", "./launch.sh")
+    shared = {"DTYPE": "bf16", "HF_TOKEN": "hf_1234"}
+    first = at(planned(tmp_path, 8, via="sbatch", command=command), {**shared, "A": "x", "B": "y"})
+    second = at(planned(tmp_path, 16, via="sbatch", command=command), {**shared, "A": "z"})
+    problem = Problem("no container image", "run setup", ("a", "b"))
+    assert plan([first, second], [problem], limit=50, repeats=3) == (
+        "llama3.1_8b-25.04-h100-bf16-8  (sbatch)\n"
+        "  1 node, 8 GPUs, 1.60 GPU-hours\n"
+        "  cd /recipe\n"
+        "  sbatch -A 'my account' -N 1 ./launch.sh\n"
+        "    A=x\n"
+        "    B=y\n"
+        "    DTYPE=bf16\n"
+        "    HF_TOKEN=***\n"
+        "\n"
+        "llama3.1_8b-25.04-h100-bf16-16  (sbatch)\n"
+        "  2 nodes, 16 GPUs, 3.20 GPU-hours\n"
+        "  cd /recipe\n"
+        "  sbatch -A 'my account' -N 1 ./launch.sh\n"
+        "    the environment of the job above, but:\n"
+        "    A=z\n"
+        "    without B\n"
+        "\n"
+        "2 jobs, 4.8 GPU-hours of steps; 50 are allowed\n"
+        "at most 14.4 GPU-hours if every configuration needs 3 runs\n"
+        "Nothing was submitted.\n"
+        "\n"
+        "1 problem to solve first:\n"
+        " 1. no container image\n"
+        "      2 configurations: a, b\n"
+        "      do: run setup"
+    )
+
+
+def test_a_secret_is_shown_nowhere(tmp_path: Path) -> None:
+    """Not as its variable, in another variable, in an argument (quoted or not), or in a folder."""
+    secret = "s3cret value"
+    spec = replace(
+        planned(tmp_path).spec,
+        command=("./launch.sh", f"--token={secret}", secret),
+        directory=Path(f"/home/{secret}"),
+        environment=(("HF_TOKEN", secret), ("URL", f"https://u:{secret}@host"), ("PATH", "/bin")),
+    )
+    text = plan([replace(planned(tmp_path), spec=spec)], [])
+    assert "s3cret" not in text
+    assert "HF_TOKEN=***" in text
+    assert "'--token=***' ***" in text
+
+
+def test_a_command_can_be_pasted_whatever_its_arguments_hold(tmp_path: Path) -> None:
+    words = (
+        "plain",
+        "two words",
+        "$(touch x)",
+        "a;b",
+        "quote'd",
+        "line\nfeed",
+        "back\\slash\ttab",
+        "\x1b[31m",
+        "é",
+        "",
+    )
+    spec = replace(planned(tmp_path).spec, command=("printf", "%s|", *words), secrets=())
+    line = command_line(spec)
+    assert "\n" not in line
+    assert "\x1b" not in line
+    done = subprocess.run(
+        ["bash", "-c", line], cwd=tmp_path, capture_output=True, check=True, env={"LC_ALL": "C.UTF-8"}
+    )
+    assert done.stdout.decode() == "".join(f"{word}|" for word in words)
+    assert not (tmp_path / "x").exists()
+
+
+def test_the_budget_counts_by_recipe_and_says_what_is_unknown(tmp_path: Path) -> None:
+    one = planned(tmp_path, 8)
+    other = replace(one, facts=replace(one.facts, release="25.05"), spec=replace(one.spec, gpu_hours=0.0))
+    assert budget([one, other]) == [
+        "llama3.1 25.04: 1 job, 1.6 GPU-hours of steps",
+        "llama3.1 25.05: 1 job whose duration nothing says yet",
+        "2 jobs, 1.6 GPU-hours of steps and 1 job whose duration nothing says yet",
+    ]
+    assert budget([]) == ["0 jobs, 0.0 GPU-hours of steps"]
+
+
+def test_more_than_is_allowed_says_what_to_do(tmp_path: Path) -> None:
+    told = " ".join(budget([planned(tmp_path, 8)], limit=1)).split()
+    expected = "more than allowed: select fewer with -k or -m, or allow them: --llmb-gpu-hours=2, or `gpu_hours: 2`"
+    assert expected in " ".join(told)
+    assert "more than allowed" not in " ".join(budget([planned(tmp_path, 8)], limit=2))
+
+
+def test_repeats_are_counted_for_what_is_measured_only(tmp_path: Path) -> None:
+    profile = planned(tmp_path, 8, purpose=Purpose.PROFILE)
+    assert budget([profile], repeats=3) == ["1 job, 1.6 GPU-hours of steps"]
+    assert "1.60 GPU-hours, profile: not judged for speed" in plan([profile], [])
+
+
+def test_the_runs_that_are_asked_for_are_counted_and_further_ones_are_not_counted_twice(tmp_path: Path) -> None:
+    one = planned(tmp_path, 8)
+    hours = one.spec.gpu_hours
+    told = [f"2 jobs, {2 * hours:.1f} GPU-hours of steps; 3 are allowed", "more than allowed: "]
+    lines = budget([one], 3, 3, {one.spec.case_id: 2})
+    assert [line[: len(start)] for line, start in zip(lines, told, strict=False)] == told
+    assert lines[-1] == f"at most {3 * hours:.1f} GPU-hours if every configuration needs 3 runs"
+    assert budget([one], None, 3, {one.spec.case_id: 3}) == [f"3 jobs, {3 * hours:.1f} GPU-hours of steps"]
+
+
+def test_different_launchers_and_purposes_show_their_whole_environment(tmp_path: Path) -> None:
+    jobs = [at(planned(tmp_path, purpose=purpose), {"A": "x"}) for purpose in (Purpose.MEASURE, Purpose.PROFILE)]
+    assert plan(jobs, []).count("    A=x") == 2

@@ -1,0 +1,404 @@
+"""A job is built from its recipe: command, folder, environment and log; the caller's own environment stays outside."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from shipped_specs import CALLER, CLUSTER, baseline, facts, spec
+
+from pytest_llmbench.core.errors import LaunchError
+from pytest_llmbench.core.models.jobs import Cluster, Command, Installed, JobSpec, LaunchFacts, Purpose
+from pytest_llmbench.launch.recipe.environment import IMAGE, job_spec, missing, named_image
+
+STAGE = Path("/lustre/stage")
+GB200 = Cluster(gpu="gb200", account="acct", partition="batch")
+
+
+def environment(spec: JobSpec) -> dict[str, str]:
+    return dict(spec.environment)
+
+
+@pytest.mark.parametrize(
+    ("name", "ending", "launcher", "command", "directory"),
+    [
+        (
+            "grok1/24.11",
+            "fp8-256",
+            "",
+            "sbatch --gres=gpu:8 -A acct -p batch -N 32 ./launch.sh",
+            "/lustre/stage",
+        ),
+        (
+            "maxtext_llama2/24.11",
+            "fp8-256",
+            "",
+            "sbatch --gres=gpu:8 -A acct -p batch -N 32 /lustre/stage/launch.sh",
+            "/lustre/stage",
+        ),
+        (
+            "nemotron4/25.01",
+            "fp8-128",
+            "",
+            "sbatch --gres=gpu:8 -A acct -p batch -N 16 /lustre/stage/launch.sh",
+            "/lustre/stage",
+        ),
+        ("grok1/25.05", "h100-fp8-512", "script", "./launch.sh", "/lustre/recipes/grok1"),
+        (
+            "grok1/25.05",
+            "h100-fp8-512",
+            "",
+            "llmb-run single -w pretrain_grok1 -s 314b --dtype fp8 --scale 512",
+            "/lustre/llmb",
+        ),
+    ],
+)
+def test_the_command_is_that_of_the_document(
+    name: str, ending: str, launcher: str, command: str, directory: str
+) -> None:
+    job = spec(name, ending, launcher=launcher)
+    assert " ".join(job.command) == command
+    assert job.directory == Path(directory)
+    assert job.via == (launcher or facts(name).kind)
+
+
+@pytest.mark.parametrize(
+    ("name", "ending", "launcher", "own"),
+    [
+        (
+            "grok1/24.11",
+            "fp8-256",
+            "",
+            {
+                "DTYPE": "fp8",
+                "STAGE_PATH": "/lustre/stage",
+                "SLURM_ACCOUNT": "acct",
+                "SLURM_PARTITION": "batch",
+                "SLURM_GPUS_PER_NODE": "8",
+            },
+        ),
+        (
+            "nemotron4/25.01",
+            "fp8-128",
+            "",
+            {
+                "DTYPE": "fp8",
+                "MODEL_SIZE": "340b",
+                "STAGE_PATH": "/lustre/stage",
+                "SBATCH_ACCOUNT": "acct",
+                "SBATCH_PARTITION": "batch",
+                "SBATCH_GPUS_PER_NODE": "8",
+            },
+        ),
+        (
+            "llama3.1/25.04",
+            "70b-25.04-h100-bf16-64",
+            "",
+            {
+                "DTYPE": "bf16",
+                "MODEL_SIZE": "70b",
+                "JOB_TOTAL_GPUS": "64",
+                "GPUS_PER_NODE": "8",
+                "STAGE_PATH": "/lustre/stage",
+                "HF_TOKEN": "hf_very_secret",
+                "SBATCH_ACCOUNT": "acct",
+                "SBATCH_PARTITION": "batch",
+                "SBATCH_GPUS_PER_NODE": "8",
+                "COLUMNS": "400",
+            },
+        ),
+        (
+            "grok1/25.05",
+            "h100-fp8-512",
+            "script",
+            {
+                "DTYPE": "fp8",
+                "MODEL_SIZE": "314b",
+                "JOB_TOTAL_GPUS": "512",
+                "GPU_TYPE": "h100",
+                "LLMB_INSTALL": "/lustre/llmb",
+                "LLMB_REPO": "/lustre/recipes",
+                "LLMB_WORKLOAD": "/lustre/llmb/workloads/pretrain_grok1",
+                "HF_TOKEN": "hf_very_secret",
+                "SBATCH_ACCOUNT": "acct",
+                "SBATCH_PARTITION": "batch",
+                "SBATCH_GPUS_PER_NODE": "8",
+                "COLUMNS": "400",
+            },
+        ),
+    ],
+)
+def test_the_environment_is_that_of_the_document_and_nothing_else(
+    name: str, ending: str, launcher: str, own: dict[str, str]
+) -> None:
+    """Above all not the caller's LD_PRELOAD and SLURM_JOB_ID, nor STAGE_PATH where the document forbids it."""
+    common = {"PATH": "/usr/bin:/bin", "HOME": "/home/user"}
+    assert environment(spec(name, ending, launcher=launcher)) == {**common, **own}
+
+
+def test_a_folder_of_another_release_is_removed_even_from_the_cluster_file() -> None:
+    cluster = replace(CLUSTER, environment=(("STAGE_PATH", "/lustre/old"),))
+    assert environment(spec("grok1/24.11", "fp8-256", cluster))["STAGE_PATH"] == "/lustre/old"
+    assert "STAGE_PATH" not in environment(spec("grok1/25.05", "h100-fp8-512", cluster))
+
+
+def test_what_is_set_later_wins() -> None:
+    """The cluster file over the caller, the installed recipe over the cluster, the configuration over all of them."""
+    installed = Installed("grok1", "24.11", environment=(("B", "recipe"), ("DTYPE", "bf16")))
+    cluster = replace(
+        CLUSTER,
+        environment=(("STAGE_PATH", "/cluster"), ("B", "cluster"), ("C", "cluster"), ("DTYPE", "fp32")),
+        installed=(installed,),
+    )
+    job = spec("grok1/24.11", "fp8-256", cluster, variables=(("C", "purpose"),))
+    found = environment(job)
+    assert (found["STAGE_PATH"], found["B"], found["C"], found["DTYPE"]) == ("/cluster", "recipe", "purpose", "fp8")
+
+
+@pytest.mark.parametrize("name", ["ENABLE_PROFILE", "ENABLE_NCCLTRACE", "ENABLE_CHECKPOINT", "LOAD_CHECKPOINT_PATH"])
+def test_a_run_is_never_profiled_traced_or_saved_by_accident(name: str) -> None:
+    """A profiled run must not be judged for its speed: only the purpose of a job switches these on."""
+    cluster = replace(CLUSTER, environment=((name, "true"),))
+    caller = {**CALLER, name: "true"}
+    assert name not in environment(spec("llama3.1/25.04", "8b-25.04-h100-bf16-16", cluster, caller=caller))
+    job = spec(
+        "llama3.1/25.04", "8b-25.04-h100-bf16-16", cluster, purpose=Purpose.PROFILE, variables=((name, "asked"),)
+    )
+    assert environment(job)[name] == "asked"
+    assert job.purpose is Purpose.PROFILE
+
+
+def test_the_gpus_per_node_that_the_old_documents_call_null_are_left_out() -> None:
+    """srun takes SLURM_GPUS_PER_NODE=null for a request for GPUs, and refuses every step of the job."""
+    caller = {**CALLER, "SLURM_GPUS_PER_NODE": "null"}
+    without = replace(CLUSTER, gres="")
+    assert "SLURM_GPUS_PER_NODE" not in environment(spec("grok1/24.11", "fp8-256", without, caller=caller))
+    assert environment(spec("grok1/24.11", "fp8-256", caller=caller))["SLURM_GPUS_PER_NODE"] == "8"
+
+
+def test_account_and_partition_that_nothing_names_are_left_out() -> None:
+    assert spec("grok1/24.11", "fp8-8", Cluster(gpu="h100")).command == ("sbatch", "-N", "1", "./launch.sh")
+    joined = own_command("sbatch --account={account} -p {partition} -N {nodes} ./launch.sh")
+    job = job_spec(baseline("grok1/24.11", "fp8-8"), joined, Cluster(gpu="h100", partition="p q"), caller=CALLER)
+    assert job.command == ("sbatch", "-p", "p q", "-N", "1", "./launch.sh")
+
+
+def test_account_and_partition_that_the_caller_exported_are_used() -> None:
+    caller = {**CALLER, "SLURM_ACCOUNT": "mine", "SLURM_PARTITION": "other"}
+    job = spec("grok1/24.11", "fp8-8", Cluster(gpu="h100"), caller=caller)
+    assert job.command == ("sbatch", "-A", "mine", "-p", "other", "-N", "1", "./launch.sh")
+
+
+def test_the_time_limit_is_given_to_sbatch() -> None:
+    cluster = replace(CLUSTER, time_limit="00:30:00")
+    assert spec("grok1/24.11", "fp8-8", cluster).command[:3] == ("sbatch", "--gres=gpu:8", "--time=00:30:00")
+    assert "TIME_LIMIT" not in environment(spec("grok1/25.05", "h100-fp8-512", cluster)), (
+        "its document has no such name"
+    )
+
+
+def test_a_gb200_node_has_four_gpus() -> None:
+    job = spec("grok1/25.05", "gb200-bf16-128", GB200)
+    assert (job.nodes, job.gpus) == (32, 128)
+    assert spec("grok1/25.05", "gb200-bf16-128", replace(GB200, gpus_per_node=8)).nodes == 16
+
+
+def test_gpus_that_are_no_whole_nodes_are_refused() -> None:
+    with pytest.raises(
+        LaunchError, match=r"grok1_314b-24.11-h100-fp8-64: 64 GPUs are no whole number of nodes with 12"
+    ):
+        spec("grok1/24.11", "fp8-64", replace(CLUSTER, gpus_per_node=12))
+
+
+def test_a_launcher_that_the_recipe_does_not_have_is_refused() -> None:
+    with pytest.raises(LaunchError, match=r"--llmb-launcher=scrpt: .*did you mean 'script'\?.*llmb-run, script"):
+        spec("grok1/25.05", "h100-fp8-512", launcher="scrpt")
+    with pytest.raises(LaunchError, match="launcher 'sbatch': its recipe has none of that name"):
+        spec("grok1/25.05", "h100-fp8-512", replace(CLUSTER, launcher="sbatch"))
+
+
+def test_the_installed_recipe_says_folder_launcher_and_virtual_environment(tmp_path: Path) -> None:
+    own = Installed("grok1", "25.05", Path("${RECIPES}/grok1"), "script", (), tmp_path)
+    job = spec(
+        "grok1/25.05", "h100-fp8-512", replace(CLUSTER, installed=(own,)), caller={**CALLER, "RECIPES": "/my recipes"}
+    )
+    assert (job.via, job.directory) == ("script", Path("/my recipes/grok1"))
+    assert environment(job)["VIRTUAL_ENV"] == str(tmp_path)
+    assert environment(job)["PATH"] == f"{tmp_path}/bin:/usr/bin:/bin"
+    (tmp_path / "conda-meta").mkdir()
+    conda = environment(spec("grok1/25.05", "h100-fp8-512", replace(CLUSTER, installed=(replace(own, folder=None),))))
+    assert conda["CONDA_PREFIX"] == str(tmp_path)
+
+
+def test_llmb_run_works_in_its_own_folder_whatever_is_installed_where() -> None:
+    own = Installed("grok1", "25.05", Path("/lustre/recipes/grok1"))
+    assert spec("grok1/25.05", "h100-fp8-512", replace(CLUSTER, installed=(own,))).directory == Path("/lustre/llmb")
+
+
+def test_a_recipe_of_ones_own_runs_beside_its_file(tmp_path: Path) -> None:
+    own = replace(own_command("./launch.sh", "local"), file=tmp_path / "mine.yaml")
+    job = job_spec(baseline("grok1/24.11", "fp8-8"), own, Cluster(gpu="h100"), caller=CALLER)
+    assert (job.via, job.directory) == ("local", tmp_path)
+
+
+def test_the_callers_virtual_environment_counts_where_the_recipe_wants_one() -> None:
+    caller = {**CALLER, "VIRTUAL_ENV": "/venv"}
+    assert environment(spec("llama3.1/25.04", "8b-25.04-h100-bf16-8", caller=caller))["VIRTUAL_ENV"] == "/venv"
+    assert "VIRTUAL_ENV" not in environment(spec("grok1/24.11", "fp8-8", caller=caller))
+
+
+def test_the_gpus_that_the_caller_may_use_count_on_this_machine_only() -> None:
+    caller = {**CALLER, "CUDA_VISIBLE_DEVICES": "3"}
+    local = job_spec(
+        baseline("grok1/24.11", "fp8-8"), own_command("./launch.sh", "local"), Cluster(gpu="h100"), caller=caller
+    )
+    assert environment(local)["CUDA_VISIBLE_DEVICES"] == "3"
+    assert "CUDA_VISIBLE_DEVICES" not in environment(spec("grok1/24.11", "fp8-8", caller=caller))
+
+
+# --- logs -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "ending", "purpose", "folders"),
+    [
+        ("grok1/24.11", "fp8-256", Purpose.MEASURE, [STAGE / "results/24.11/fp8/314b/256"]),
+        (
+            "nemotron4/25.01",
+            "fp8-128",
+            Purpose.NCCL_TRACE,
+            [STAGE / "results/25.01-nccl-trace/fp8/340b/128", STAGE / "results/25.01/fp8/340b/128"],
+        ),
+        ("llama3.1/25.04", "8b-25.04-h100-bf16-8", Purpose.MEASURE, [STAGE / "experiments"]),
+        (
+            "grok1/25.05",
+            "h100-fp8-512",
+            Purpose.NCCL_TRACE,
+            [Path("/lustre/llmb/workloads/pretrain_grok1/experiments")],
+        ),
+    ],
+)
+def test_the_log_lies_below_the_last_folder_that_is_known(
+    name: str, ending: str, purpose: Purpose, folders: list[Path]
+) -> None:
+    assert list(spec(name, ending, purpose=purpose).log_folders) == folders
+
+
+def test_a_job_on_this_machine_has_no_log_but_its_own_output() -> None:
+    """A log of Slurm's job 3, left in results/, is not the log of the third local job."""
+    own = replace(own_command("./launch.sh", "local"), log="results/{dtype}/log_{job}.out")
+    assert job_spec(baseline("grok1/24.11", "fp8-8"), own, Cluster(gpu="h100"), caller=CALLER).log_folders == ()
+
+
+# --- values are data --------------------------------------------------------------------------------------
+
+PRINT = "import json, os, sys; print(json.dumps([sys.argv[1:], os.environ.get('VALUE'), os.environ.get('STAGE_PATH')]))"
+
+
+def own_command(command: str, via: str = "sbatch", job_id: str = "") -> LaunchFacts:
+    """The facts of Grok 1 24.11 with another command."""
+    return replace(facts("grok1/24.11"), kind="own", commands=(Command("own", via, command, job_id=job_id),))
+
+
+@given(value=st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=30))
+@example("a b; touch /tmp/x $(touch /tmp/x) `x` 'q\" \n -N 9 {gpus} $STAGE_PATH")
+def test_a_value_with_anything_in_it_is_one_argument_and_one_variable(value: str) -> None:
+    own = own_command("prog {account} x{stage}y $STAGE_PATH ${VALUE}")
+    cluster = Cluster(gpu="h100", account=value, environment=(("VALUE", value.replace("${", "$ {")),))
+    job = job_spec(baseline("grok1/24.11", "fp8-8"), own, cluster, caller={**CALLER, "STAGE_PATH": value})
+    assert job.command == ("prog", value, f"x{value}y", value, value.replace("${", "$ {"))
+
+
+@pytest.mark.parametrize("value", ["a b", "; touch x", "$(touch x)", "`touch x`", "'\"", "two\nlines", "-A x", "é"])
+def test_a_value_reaches_a_process_as_it_is(value: str, tmp_path: Path) -> None:
+    own = own_command(f"{sys.executable} -c PRINT {{account}} $STAGE_PATH")
+    cluster = Cluster(gpu="h100", account=value, environment=(("VALUE", value),))
+    job = job_spec(baseline("grok1/24.11", "fp8-8"), own, cluster, caller={**CALLER, "STAGE_PATH": value})
+    command = [PRINT if word == "PRINT" else word for word in job.command]
+    done = subprocess.run(command, env=environment(job), cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [[value, value], value, value]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_no_process_can_have_is_refused_without_its_value() -> None:
+    with pytest.raises(LaunchError, match="the value of HF_TOKEN holds a NUL") as caught:
+        spec("llama3.1/25.04", "8b-25.04-h100-bf16-8", caller={**CALLER, "HF_TOKEN": "hf_secret\0"})
+    assert "hf_secret" not in str(caught.value)
+    with pytest.raises(LaunchError, match="LONG takes 131073 bytes, and no process gets more than 131072 in one"):
+        spec("grok1/24.11", "fp8-8", replace(CLUSTER, environment=(("LONG", "é" + "x" * 131_065),)))
+    assert spec("grok1/24.11", "fp8-8", replace(CLUSTER, environment=(("LONG", "x" * 131_066),)))
+    with pytest.raises(LaunchError, match="'A B' in cluster is no name of a variable"):
+        spec("grok1/24.11", "fp8-8", replace(CLUSTER, environment=(("A B", "x"),)))
+    with pytest.raises(LaunchError, match="its command holds a NUL"):
+        job_spec(baseline("grok1/24.11", "fp8-8"), own_command("sbatch a\0b"), CLUSTER, caller=CALLER)
+
+
+def test_a_reference_that_is_not_set_names_key_and_variable() -> None:
+    cluster = replace(CLUSTER, environment=(("HF_TOKEN", "${MY_TOKEN}"),), source=Path("cluster.yaml"))
+    with pytest.raises(LaunchError, match=r"cluster.yaml: environment: HF_TOKEN is taken from \$\{MY_TOKEN\}"):
+        spec("grok1/24.11", "fp8-8", cluster)
+
+
+def test_a_command_that_cannot_be_read_is_named() -> None:
+    for command, message in (("sbatch 'x", "No closing quotation"), ("run {job}", "{job} is not known before")):
+        with pytest.raises(LaunchError, match=r"grok1/24.11.yaml: launch: commands: own") as caught:
+            job_spec(baseline("grok1/24.11", "fp8-8"), own_command(command), CLUSTER, caller=CALLER)
+        assert message in str(caught.value)
+
+
+def test_a_variable_that_is_not_set_stays_as_it_is_written() -> None:
+    """Preflight names it as missing, together with everything else that is."""
+    caller = {name: value for name, value in CALLER.items() if name != "STAGE_PATH"}
+    job = spec("maxtext_llama2/24.11", "fp8-256", caller=caller)
+    assert job.command[-1] == "$STAGE_PATH/launch.sh"
+    assert missing(job, facts("maxtext_llama2/24.11")) == ["STAGE_PATH"]
+
+
+def test_what_is_missing_is_named() -> None:
+    job = spec("llama3.1/25.04", "8b-25.04-h100-bf16-8", Cluster(gpu="h100"), caller={"HF_TOKEN": ""})
+    assert missing(job, facts("llama3.1/25.04")) == ["STAGE_PATH", "HF_TOKEN", "SBATCH_ACCOUNT", "SBATCH_PARTITION"]
+    assert missing(spec("llama3.1/25.04", "8b-25.04-h100-bf16-8"), facts("llama3.1/25.04")) == []
+
+
+def test_secrets_are_those_of_the_name_of_the_cluster_file_and_of_what_carries_one() -> None:
+    cluster = replace(CLUSTER, environment=(("CARRIER", "x${MY_TOKEN}"), ("QUIET", "y")), secrets=("QUIET",))
+    job = spec("llama3.1/25.04", "8b-25.04-h100-bf16-8", cluster, caller={**CALLER, "MY_TOKEN": "t"})
+    assert job.secrets == ("CARRIER", "HF_TOKEN", "QUIET")
+
+
+def test_nodes_to_avoid_are_those_of_the_cluster_and_of_the_caller() -> None:
+    job = spec("grok1/24.11", "fp8-8", replace(CLUSTER, exclude=("n1", "n2")), exclude=("n2", "n3"))
+    assert job.exclude == ("n1", "n2", "n3")
+
+
+def test_the_rest_of_a_job() -> None:
+    job = spec("grok1/24.11", "fp8-256")
+    assert (job.case_id, job.experiment) == ("grok1_314b-24.11-h100-fp8-256", "pretrain_grok1_314b_fp8_256")
+    assert job.gpu_hours == pytest.approx(50 * baseline("grok1/24.11", "fp8-256").step_seconds * 256 / 3600)
+    own = own_command("x", "script", job_id=r"id (?P<job>\d+)")
+    untimed = replace(baseline("grok1/24.11", "fp8-8"), step_seconds=math.nan)
+    job = job_spec(untimed, own, CLUSTER, caller=CALLER)
+    assert (job.job_id, job.gpu_hours) == (r"id (?P<job>\d+)", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("value", "secret", "expected"),
+    [
+        ("/lustre/images/own.sqsh", False, {"container": "/lustre/images/own.sqsh"}),
+        ("/lustre/images/own.sqsh", True, {}),
+        (" ", False, {}),
+        ("a\nb", False, {}),
+        ("x" * 300, False, {}),
+    ],
+)
+def test_the_image_that_a_cluster_file_names(value: str, secret: bool, expected: dict[str, str]) -> None:
+    cluster = replace(CLUSTER, environment=((IMAGE, value),), secrets=(IMAGE,) if secret else ())
+    assert named_image(spec("grok1/24.11", "fp8-256", cluster)) == expected
+    assert named_image(spec("grok1/24.11", "fp8-256")) == {}
