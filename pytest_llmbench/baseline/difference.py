@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from pytest_llmbench.core import formatting, throughput
-from pytest_llmbench.core.accepted_values import reference
+from pytest_llmbench.core.accepted_values import find_reference
 from pytest_llmbench.core.errors import BaselineError
 from pytest_llmbench.core.flops import model_flops
 from pytest_llmbench.core.models import Baseline, Key, Recording
@@ -145,10 +145,14 @@ def _collect_recorded_facts(recording: Recording | None) -> dict[str, str | None
     """
     if recording is None:
         return {"mean": None, "drift from": None, "levels": None}
-    first = reference(recording)
-    above = formatting.difference(recording.mean_seconds / recording.trimmed_mean_seconds)
+    first = find_reference(recording)
+    above = formatting.format_difference(recording.mean_seconds / recording.trimmed_mean_seconds)
     levels = recording.levels or None
-    return {"mean": above, "drift from": f"{formatting.seconds(first.seconds)} of {first.date}", "levels": levels}
+    return {
+        "mean": above,
+        "drift from": f"{formatting.format_seconds(first.seconds)} of {first.date}",
+        "levels": levels,
+    }
 
 
 def _compare_utilization(old: Baseline, new: Baseline) -> UtilizationChange | None:
@@ -201,10 +205,10 @@ def format_differences(differences: Sequence[BaselineDifference], before: str, a
     added = [one.id for one in differences if one.before is None]
     for side, alone in ((before, removed), (after, added)):
         if alone:
-            told = f"only in {side}: {len(alone)}: {formatting.listed(alone)}"
+            told = f"only in {side}: {len(alone)}: {formatting.join_first(alone)}"
             lines += textwrap.wrap(told, 79, subsequent_indent="  ", break_on_hyphens=False)
     shared = sum(map(_is_shared, differences))
-    lines.append(f"{formatting.counted(shared, 'configuration')} in both, {len(changed)} of them changed")
+    lines.append(f"{formatting.count_noun(shared, 'configuration')} in both, {len(changed)} of them changed")
     return "\n".join(lines)
 
 
@@ -219,9 +223,9 @@ def _is_shared(one: BaselineDifference) -> bool:
 
 def _format_lines(one: BaselineDifference) -> Iterator[str]:
     moved = one.utilization
-    seconds = [formatting.seconds(side.step_seconds if side else None) for side in (one.before, one.after)]
-    change = formatting.difference(one.step_time_ratio)
-    mfu = formatting.difference(moved.after / moved.before) if moved else "-"
+    seconds = [formatting.format_seconds(side.step_seconds if side else None) for side in (one.before, one.after)]
+    change = formatting.format_difference(one.step_time_ratio)
+    mfu = formatting.format_difference(moved.after / moved.before) if moved else "-"
     row = f"{seconds[0]:>10} {seconds[1]:>10} {change:>9} {mfu:>8}"
     yield from [one.id, f"{'':<{WIDE}} {row}"] if len(one.id) > WIDE else [f"{one.id:<{WIDE}} {row}"]
     told = [_format_utilization(moved)] if moved and (_format_parts(moved) or mfu != "0.0 %") else []
@@ -240,7 +244,7 @@ def _format_utilization(moved: UtilizationChange) -> str:
 
 def _format_parts(moved: UtilizationChange) -> list[str]:
     return [
-        f"{name} {formatting.difference(math.exp(share))}"
+        f"{name} {formatting.format_difference(math.exp(share))}"
         for name, share in moved.parts.items()
         if abs(share) >= (ROUNDING if name == PARTS[-1] else SMALLEST)
     ]
@@ -253,7 +257,9 @@ def _make_record(one: BaselineDifference) -> dict[str, Any]:
         "id": one.id,
         "changed": one.is_change,
         **{name: None if side is None else side.key.id for name, side in sides.items()},
-        "step_seconds": [None if side is None else formatting.finite(side.step_seconds) for side in sides.values()],
+        "step_seconds": [
+            None if side is None else formatting.finite_or_none(side.step_seconds) for side in sides.values()
+        ],
         "step_time_change": None if one.step_time_ratio is None else one.step_time_ratio - 1,
         "mfu": None if moved is None else [moved.before, moved.after],
         "mfu_printed": None if moved is None else moved.printed,

@@ -11,8 +11,8 @@ from pathlib import Path
 from pytest_llmbench.baseline.records import RecipeFile, StatedModel
 from pytest_llmbench.baseline.schema import DERIVED, NOT_GIVEN
 from pytest_llmbench.core import throughput
-from pytest_llmbench.core.accepted_values import DRIFT_BUDGET, is_beyond, moved, reference
-from pytest_llmbench.core.flops import model_flops, terms
+from pytest_llmbench.core.accepted_values import DRIFT_BUDGET, describe_move, find_reference, is_beyond
+from pytest_llmbench.core.flops import count_flops_per_token, model_flops
 from pytest_llmbench.core.models import Architecture, Baseline, Configuration, Erratum
 
 
@@ -150,7 +150,7 @@ def _find_wrong_constants(file: RecipeFile) -> Iterator[str]:
 def _find_wrong_sums(size: str, model: StatedModel, architecture: Architecture) -> Iterator[str]:
     worked = dict(model.worked)
     example = replace(architecture, sequence_length=int(worked["sequence_length"]), layers=int(worked["layers"]))
-    token_flops = terms(example)
+    token_flops = count_flops_per_token(example)
     for name, expected in zip(("attention", "mlp", "embedding"), token_flops, strict=True):
         if int(str(worked[name]).replace(",", "")) != expected:
             yield f": model {size}: found {name} FLOPs {worked[name]}, expected {expected:,}"
@@ -167,8 +167,8 @@ def _find_hidden_drift(file: RecipeFile) -> Iterator[str]:
         if recording and recording.reason and not recording.earlier:
             found = f"found the reason {recording.reason!r} and no earlier value"
             yield f":{baseline.source.line}: {baseline.key.id}: {found}, expected what it replaced: it was taken out"
-        if recording and is_beyond(recording.trimmed_mean_seconds, reference(recording), budget):
-            told = moved(recording.trimmed_mean_seconds, reference(recording))
+        if recording and is_beyond(recording.trimmed_mean_seconds, find_reference(recording), budget):
+            told = describe_move(recording.trimmed_mean_seconds, find_reference(recording))
             expected = f"expected at most {budget * 100:.10g} %, or a reason"
             yield f":{baseline.source.line}: {baseline.key.id}: found that {told}, {expected}"
 

@@ -18,7 +18,7 @@ from pytest_llmbench.baseline.render import SharedKeys, format_peak, render_base
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import BaselineError, RecordError
 from pytest_llmbench.core.models import Baseline, Key, Recipe, Recording, Source
-from pytest_llmbench.core.tolerance import merged
+from pytest_llmbench.core.tolerance import merge_tolerances
 
 PATIENCE_SECONDS = 60.0
 """So long a session waits for another one that records into the same folder, which takes much less than a second."""
@@ -88,7 +88,7 @@ def make_recorded_baseline(published: Baseline, recording: Recording) -> Baselin
         cells=(),
         window=published.window._replace(statistic=STATISTIC),
         timed=STATISTIC,
-        tolerances=merged(published.tolerances),
+        tolerances=merge_tolerances(published.tolerances),
         budgets=merge_budgets(published.budgets),
         recording=recording,
         resolution_seconds=0.0,
@@ -100,7 +100,7 @@ def _recorded_path(directory: Path, key: Key) -> Path:
 
 
 def _format_change(before: float, after: float) -> str:
-    return f"{before:#.4g} s -> {after:#.4g} s ({formatting.difference(after / before)})"
+    return f"{before:#.4g} s -> {after:#.4g} s ({formatting.format_difference(after / before)})"
 
 
 def _add_drift_budget(shared: SharedKeys, baselines: Iterable[Baseline]) -> SharedKeys:
@@ -178,7 +178,7 @@ def _keep_limits(baseline: Baseline, existing: dict[Key, Baseline], shared: Shar
     own = existing.get(baseline.key, shared)
     return replace(
         baseline,
-        tolerances=merged(baseline.tolerances, own.tolerances),
+        tolerances=merge_tolerances(baseline.tolerances, own.tolerances),
         budgets=merge_budgets(baseline.budgets, own.budgets),
     )
 

@@ -17,6 +17,6 @@ REGEX = "regex"
 """What a baseline file calls the dialect that it defines itself; its name is then that of `regex_name`."""
 
 
-def regex_name(recipe: str, release: str) -> str:
+def name_regex_dialect(recipe: str, release: str) -> str:
     """Return the name of the dialect that the baseline file of a recipe defines, such as `regex:mine-1.0`."""
     return f"{REGEX}:{recipe}-{release}"

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_llmbench.core.models import Run, Steps
-from pytest_llmbench.core.robust import winsorised
+from pytest_llmbench.core.robust import winsorise
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Flags, Floats
@@ -153,7 +153,7 @@ def _correlate_neighbours(values: Floats) -> float:
     of its steps where a fifth would do."""
     import numpy as np
 
-    clipped = winsorised(values)
+    clipped = winsorise(values)
     centred = clipped - np.mean(clipped)
     total = float(centred @ centred)
     return min(max(float(centred[1:] @ centred[:-1]) / total, 0.0), STEADIEST) if total > 0 else 0.0

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from itertools import islice
 from pathlib import Path
 
-from pytest_llmbench.core.models import Clock, CopyOf, Dating, Key, PastRun, Run, logs_mark
+from pytest_llmbench.core.models import Clock, CopyOf, Dating, Key, Run, StoredRun, join_fingerprints
 from pytest_llmbench.ingest.coincidence import (
     CERTAIN,
     WITNESSES,
@@ -208,7 +208,7 @@ class _EarlierRuns:
         return list(near.values())
 
 
-def mark_past_copies(runs: Sequence[Run], past: Mapping[Key, Sequence[PastRun]]) -> Sequence[Run]:
+def mark_past_copies(runs: Sequence[Run], past: Mapping[Key, Sequence[StoredRun]]) -> Sequence[Run]:
     """Return runs with those marked whose logs were, to the letter, those of another job's valid run in the history."""
     originals = {
         past_run.logs: (past_run, key)
@@ -219,7 +219,7 @@ def mark_past_copies(runs: Sequence[Run], past: Mapping[Key, Sequence[PastRun]])
     return [_mark_past_copy(run, *originals.get(_hash_logs(run), (None, None))) for run in runs] if originals else runs
 
 
-def _mark_past_copy(run: Run, original: PastRun | None, key: Key | None) -> Run:
+def _mark_past_copy(run: Run, original: StoredRun | None, key: Key | None) -> Run:
     job = run.found.job_id
     if original is None or run.copy_of or run.identity.key is None or not job or original.job_id in ("", job):
         return run
@@ -234,7 +234,7 @@ def _mark_past_copy(run: Run, original: PastRun | None, key: Key | None) -> Run:
 
 
 def _hash_logs(run: Run) -> str:
-    return logs_mark([attempt.log.fingerprint for attempt in run.attempts]) if count_steps(run) else ""
+    return join_fingerprints([attempt.log.fingerprint for attempt in run.attempts]) if count_steps(run) else ""
 
 
 def _compare(

@@ -32,7 +32,9 @@ def select_covering(key: Key, entries: Sequence[Acknowledgement]) -> tuple[Ackno
 
 def describe_acknowledgement(one: Acknowledgement) -> str:
     """Return `acknowledged: +6.0 % by NAME until 2026-01-31: REASON`."""
-    return f"acknowledged: {formatting.difference(1 + one.fraction)} by {one.by} until {one.expires}: {one.reason}"
+    return (
+        f"acknowledged: {formatting.format_difference(1 + one.fraction)} by {one.by} until {one.expires}: {one.reason}"
+    )
 
 
 def apply_acknowledgements(
@@ -60,7 +62,9 @@ def apply_acknowledgements(
     shift = min(accepted, math.log1p(LARGEST))
     remarks = [Note("acknowledged", describe_acknowledgement(one)) for one in active]
     if accepted > shift:
-        remarks.append(Note("acknowledged", f"of {formatting.difference(math.exp(accepted))} in all +10.0 % count"))
+        remarks.append(
+            Note("acknowledged", f"of {formatting.format_difference(math.exp(accepted))} in all +10.0 % count")
+        )
     if shift > 0 and _needs_none(newest, evidence, shift):
         shift = 0.0
         text = "faster than the acknowledged level by more than the tolerance: it can go"
@@ -101,7 +105,7 @@ def _compute_shift(evidence: Evidence, active: Sequence[Acknowledgement]) -> flo
     """
     if not math.isfinite(evidence.baseline.step_seconds):
         return 0.0
-    known: tuple[PreviousRun, ...] = (*evidence.measurements, *evidence.history, *evidence.recalled)
+    known: tuple[PreviousRun, ...] = (*evidence.measurements, *evidence.excluded_by_since, *evidence.stored_runs)
     runs = sorted((one for one in known if one.valid and one.started is not None), key=start_seconds)
     level, began = 0.0, date.min
     for entry in sorted(active, key=lambda one: one.since):
@@ -144,7 +148,7 @@ def _move_baseline(evidence: Evidence, factor: float) -> Evidence:
         evidence,
         baseline=baseline,
         measurements=tuple(map(against, evidence.measurements)),
-        history=tuple(map(against, evidence.history)),
+        excluded_by_since=tuple(map(against, evidence.excluded_by_since)),
     )
 
 

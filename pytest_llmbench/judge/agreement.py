@@ -10,7 +10,7 @@ import numpy as np
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import Baseline, Estimate, Evidence, Measurement
-from pytest_llmbench.core.robust import HICCUP, mean, trimmed_mean, winsorised
+from pytest_llmbench.core.robust import HICCUP, mean, trimmed_mean, winsorise
 from pytest_llmbench.judge.margin import EQUAL, Answer
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ def find_doubt(told: Answer, tonight: Sequence[Measurement], evidence: Evidence)
     if beyond is (told is Answer.BEYOND):
         return ""
     side = "beyond" if beyond else "within"
-    slower = formatting.difference(math.exp(difference))
-    return f"the {name} is {side} the bound ({slower} against {formatting.seconds(expected)}): few steps decide"
+    slower = formatting.format_difference(math.exp(difference))
+    return f"the {name} is {side} the bound ({slower} against {formatting.format_seconds(expected)}): few steps decide"
 
 
 def meets_point(tonight: Sequence[Measurement], evidence: Evidence, found: Estimate) -> bool:
@@ -58,7 +58,7 @@ def explain_coarseness(tonight: Sequence[Measurement], evidence: Evidence) -> st
     for run in tonight:
         seconds, slowest = run.statistic_seconds or math.nan, _find_slowest(run, evidence)
         if slowest > evidence.baseline.step_seconds * evidence.tolerance.factor * (1 + EQUAL):
-            shown = formatting.seconds(seconds), formatting.seconds(slowest)
+            shown = formatting.format_seconds(seconds), formatting.format_seconds(slowest)
             return f"printed too coarsely: {shown[0]} may be up to {shown[1]}, which no repeat would show"
     return ""
 
@@ -69,7 +69,7 @@ def _find_slowest(run: Measurement, evidence: Evidence) -> float:
     Steps that differ by as much are rounded up as often as down.
     """
     half, seconds = run.resolution_seconds / 2, run.statistic_seconds or math.nan
-    spread = float(np.std(winsorised(np.array(run.window_seconds))))
+    spread = float(np.std(winsorise(np.array(run.window_seconds))))
     fine = 2 * half <= seconds * (evidence.tolerance.factor - 1) or spread >= half
     return math.nan if fine else seconds + half
 

@@ -193,12 +193,12 @@ def _describe(
     if any(row.threshold_only for row in rows):
         parts.append("threshold only: of some of the numbers the error is unknown")
     if missing:
-        parts.append(f"not compared: {formatting.listed(missing)}")
+        parts.append(f"not compared: {formatting.join_first(missing)}")
     return "; ".join(parts)
 
 
 def _explain_too_few(kind: str, configurations: Sequence[Configuration]) -> str:
-    members = formatting.listed([_label(kind, one.key) for one in configurations])
+    members = formatting.join_first([_label(kind, one.key) for one in configurations])
     return f"fewer than two of {members} were judged against baselines of one kind"
 
 
@@ -210,7 +210,7 @@ def _describe_row(kind: str, row: ComparisonRow) -> str:
     else:
         measured, documented, bound = (f"{one * 100:.1f} %" for one in ratios)
         what = f"{row.key.gpus} GPUs have {measured} of the throughput per GPU of {row.reference.gpus}"
-    low, high, apart = (formatting.difference(1 + part) for part in (row.low, row.high, row.difference))
+    low, high, apart = (formatting.format_difference(1 + part) for part in (row.low, row.high, row.difference))
     return f"{what}, {row.baseline} {documented}: {apart} ({low} to {high}); at least {bound} passes"
 
 

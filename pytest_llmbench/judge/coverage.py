@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import date, datetime, timedelta
 from itertools import accumulate
 
-from pytest_llmbench.core.models import Acknowledgement, Nights
+from pytest_llmbench.core.models import Acknowledgement, DailyRuns
 from pytest_llmbench.judge.changes import SMALLEST, LevelShift
 
 PLACED = timedelta(days=7)
@@ -36,7 +36,7 @@ def compute_lasting(found: Sequence[LevelShift]) -> list[float]:
 def assign_acknowledgements(
     kind: str,
     found: Sequence[LevelShift],
-    nights: Nights,
+    nights: DailyRuns,
     acknowledged: Sequence[Acknowledgement],
     today: date,
 ) -> list[Acknowledgement | None]:
@@ -72,7 +72,7 @@ def _with_difference(step: LevelShift, difference: float) -> LevelShift:
     return replace(step, difference=difference, low=step.low + moved, high=step.high + moved)
 
 
-def _is_near(entry: Acknowledgement, kind: str, one: LevelShift, nights: Nights) -> bool:
+def _is_near(entry: Acknowledgement, kind: str, one: LevelShift, nights: DailyRuns) -> bool:
     last = nights[-1] if kind == "drift" else nights[one.position]
     first = nights[max(one.position - 1, 0)]
     return first.started.date() - PLACED <= entry.since <= last.started.date() + PLACED

@@ -33,7 +33,7 @@ def select_current_runs(newest: Measurement, evidence: Evidence) -> CurrentRuns:
     notes = (*usual.notes, *(Note("repeat-lost", f"a repeat cannot be judged: {one.problems[0].text}") for one in lost))
     if len(runs) == 1:
         return CurrentRuns(runs, usual.runs, (*notes, *_note_unknown_build(newest, evidence)))
-    shown = formatting.listed([formatting.seconds(run.statistic_seconds) for run in runs])
+    shown = formatting.join_first([formatting.format_seconds(run.statistic_seconds) for run in runs])
     apart = disagree(usual.runs, estimate_noise(evidence, older))
     if apart and not newest.run.found.launch:
         text = f"{len(runs)} repeats differ too much, the newest decides: {shown}"

@@ -126,7 +126,7 @@ def _judge_run(evidence: Evidence, newest: Measurement) -> Judgement:
     if started is None and evidence.max_age is not None:
         return _judge_undated(evidence, newest)
     if started is not None and evidence.max_age is not None and evidence.now - started > evidence.max_age:
-        age, limit = formatting.age(evidence.now - started), formatting.age(evidence.max_age)
+        age, limit = formatting.format_age(evidence.now - started), formatting.format_age(evidence.max_age)
         seen = describe_last_valid(evidence) or "no valid run is known"
         text = f"stale: the newest run is {age} old, at most {limit} is allowed; {seen}"
         return _make_judgement(evidence, Verdict.MISSING, Reason.TOO_OLD, text, newest)
@@ -155,7 +155,7 @@ def find_unusable(one: Measurement) -> Problem | None:
 
 
 def _judge_without_baseline(evidence: Evidence, runs: Sequence[Measurement]) -> Judgement:
-    measured = formatting.listed([formatting.seconds(one.statistic_seconds) for one in runs])
+    measured = formatting.join_first([formatting.format_seconds(one.statistic_seconds) for one in runs])
     text = f"nothing to compare with yet: {measured} measured; record it with --llmb-record=DIR"
     return _make_judgement(evidence, Verdict.INVALID, Reason.NO_BASELINE, text, runs[0])
 
@@ -329,13 +329,13 @@ def _list_notes(evidence: Evidence, measurement: Measurement | None) -> tuple[No
     notes = tuple(measurement.notes) if measurement else ()
     newer = evidence.measurements[: evidence.measurements.index(measurement)] if measurement else ()
     if newer and newer[0].excluded:
-        told = f"{formatting.counted(len(newer), 'newer run')} cannot be compared: {newer[0].excluded.text}"
+        told = f"{formatting.count_noun(len(newer), 'newer run')} cannot be compared: {newer[0].excluded.text}"
         notes = (*notes, Note("not-comparable", told))
     same = (*newer, *(nights.select_launch(measurement, evidence) if measurement else ()))
     older = sum(not any(one is other for other in same) for one in evidence.measurements)
     if measurement and older:
         notes = (
             *notes,
-            Note("older-runs", f"{formatting.counted(older, 'older run')} of this configuration"),
+            Note("older-runs", f"{formatting.count_noun(older, 'older run')} of this configuration"),
         )
     return notes

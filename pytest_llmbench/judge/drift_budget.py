@@ -6,8 +6,8 @@ import math
 from dataclasses import replace
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.accepted_values import EQUAL, moved, reference
-from pytest_llmbench.core.models import Accepted, Evidence, Judgement, Note, Reason, Recording, Verdict
+from pytest_llmbench.core.accepted_values import EQUAL, describe_move, find_reference
+from pytest_llmbench.core.models import AcceptedValue, Evidence, Judgement, Note, Reason, Recording, Verdict
 from pytest_llmbench.judge.margin import Answer, answer
 
 GREEN = (Verdict.PASS, Verdict.IMPROVEMENT, Verdict.INCONCLUSIVE)
@@ -31,7 +31,7 @@ def apply_drift_budget(judgement: Judgement, evidence: Evidence) -> Judgement:
     recording, found = judgement.baseline.recording, judgement.estimate
     if recording is None or not recording.earlier or found is None:
         return judgement
-    first = reference(recording)
+    first = find_reference(recording)
     since = math.log(recording.trimmed_mean_seconds / first.seconds)
     limit = math.log(max(1 + evidence.drift_budget, evidence.tolerance.factor))
     told = answer(found.low + since, found.high + since, limit)
@@ -56,7 +56,7 @@ def apply_drift_budget(judgement: Judgement, evidence: Evidence) -> Judgement:
     )
 
 
-def _find_furthest(judgement: Judgement, difference: float, first: Accepted) -> float:
+def _find_furthest(judgement: Judgement, difference: float, first: AcceptedValue) -> float:
     """Return how far what was measured is from the first value: launched runs that differ too much count each alone."""
     if judgement.reason is not Reason.REPEATS_DISAGREE:
         return difference
@@ -64,13 +64,13 @@ def _find_furthest(judgement: Judgement, difference: float, first: Accepted) -> 
     return max(math.log(one / first.seconds) for one in seconds)
 
 
-def _describe_run(first: Accepted, difference: float, limit: float, evidence: Evidence) -> str:
-    bound = formatting.seconds(first.seconds * math.exp(limit))
+def _describe_run(first: AcceptedValue, difference: float, limit: float, evidence: Evidence) -> str:
+    bound = formatting.format_seconds(first.seconds * math.exp(limit))
     return f"{_describe_distance(first, difference)}; at most {bound} is allowed ({_describe_budget(evidence)})"
 
 
-def _describe_recorded(recording: Recording, first: Accepted, evidence: Evidence) -> str:
-    distance = moved(recording.trimmed_mean_seconds, first)
+def _describe_recorded(recording: Recording, first: AcceptedValue, evidence: Evidence) -> str:
+    distance = describe_move(recording.trimmed_mean_seconds, first)
     return f"the recorded value moved too far: {distance} ({_describe_budget(evidence)})"
 
 
@@ -78,15 +78,15 @@ def _describe_budget(evidence: Evidence) -> str:
     return f"drift budget {evidence.drift_budget * 100:.10g} %, tolerance {evidence.tolerance}"
 
 
-def _describe_distance(first: Accepted, difference: float) -> str:
-    return f"tonight {moved(first.seconds * math.exp(difference), first)}"
+def _describe_distance(first: AcceptedValue, difference: float) -> str:
+    return f"tonight {describe_move(first.seconds * math.exp(difference), first)}"
 
 
-def _note_distance(recording: Recording, first: Accepted, difference: float, evidence: Evidence) -> Note:
+def _note_distance(recording: Recording, first: AcceptedValue, difference: float, evidence: Evidence) -> Note:
     """Return how far tonight and the recorded value are from what was accepted, notable from half the budget on."""
     recorded = recording.trimmed_mean_seconds / first.seconds
     furthest = max(difference, math.log(recorded))
     is_notable = furthest > NOTABLE * math.log1p(evidence.drift_budget)
-    since = f"recorded since: {formatting.difference(recorded)} ({_describe_budget(evidence)})"
+    since = f"recorded since: {formatting.format_difference(recorded)} ({_describe_budget(evidence)})"
     text = f"{_describe_distance(first, difference)}; {since}"
     return Note("recorded-drift" if is_notable else "recorded-drift-little", text)

@@ -50,7 +50,7 @@ def estimate(runs: Sequence[Measurement], evidence: Evidence, run_noise: Noise) 
         within_run_error=_root_mean_square([one.error for one in inside]),
         effective_sample_size=sum(one.effective_sample_size for one in inside),
         rounding=rounding,
-        detectable=formatting.ratio(margin.compute_detectable(error, bound)) - 1,
+        detectable=formatting.bounded_exp(margin.compute_detectable(error, bound)) - 1,
         repeats_needed=margin.count_repeats_needed(per_run, difference - bound),
         p_slower=margin.compute_probability(difference / error.standard_error, error.degrees_of_freedom),
     )

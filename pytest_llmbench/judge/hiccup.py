@@ -15,8 +15,8 @@ from datetime import timedelta
 
 import numpy as np
 
-from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import Evidence, Measurement, Note, PastRun, Reason
+from pytest_llmbench.core.formatting import format_seconds, join_first
+from pytest_llmbench.core.models import Evidence, Measurement, Note, Reason, StoredRun
 from pytest_llmbench.core.robust import HICCUP, mean, median
 from pytest_llmbench.judge.nights import EarlierNights, PreviousRun
 
@@ -98,7 +98,7 @@ def _count_recent(older: EarlierNights, tonight: Measurement, evidence: Evidence
 def _had_hiccup(night: PreviousRun, evidence: Evidence) -> bool:
     """Whether a night had a hiccup. Of one that only the history knows: its step time is more than what it was judged
     by, or a few steps decided."""
-    if not isinstance(night, PastRun):
+    if not isinstance(night, StoredRun):
         return bool(_find_hiccup(night, evidence))
     if night.reason == Reason.FEW_STEPS_DECIDE:
         return True
@@ -116,8 +116,6 @@ def _note_hiccup(run: Measurement, slow: Sequence[int]) -> Note:
         line = f" (line {run.window_lines[place]})" if run.window_lines else ""
         steps.append(f"step {number}{line} took {run.window_seconds[place] / middle:.3g} x the median")
     usual = _replace_steps(run, slow).statistic_seconds
-    mean_of_all = f"the mean is {formatting.seconds(run.statistic_seconds)}"
-    text = (
-        f"{formatting.listed(steps)}; {mean_of_all}, {formatting.seconds(usual)} with the next slowest in their place"
-    )
+    mean_of_all = f"the mean is {format_seconds(run.statistic_seconds)}"
+    text = f"{join_first(steps)}; {mean_of_all}, {format_seconds(usual)} with the next slowest in their place"
     return Note("hiccup", text, run.window_lines[slow[0]] if run.window_lines else 0)

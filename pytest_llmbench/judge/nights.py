@@ -12,10 +12,10 @@ from operator import attrgetter
 
 import numpy as np
 
-from pytest_llmbench.core.models import Evidence, Measurement, Noise, PastRun
+from pytest_llmbench.core.models import Evidence, Measurement, Noise, StoredRun
 from pytest_llmbench.judge.noise import estimate_from_history
 
-PreviousRun = Measurement | PastRun
+PreviousRun = Measurement | StoredRun
 """A run that stands for an earlier night: one that was found, or one that only the history knows."""
 
 ADJACENT = timedelta(days=4)
@@ -30,14 +30,14 @@ class EarlierNights(tuple[PreviousRun, ...]):
     @cached_property
     def noise(self) -> Noise | None:
         """What they say of the noise from run to run; None where they are too few."""
-        recalled = sum(isinstance(one, PastRun) for one in self)
+        recalled = sum(isinstance(one, StoredRun) for one in self)
         told = "nights" if not recalled else "nights of history"
         if 0 < recalled < len(self):
             told = f"nights, {recalled} of them of the history"
         return estimate_from_history(np.log(np.array([one.statistic_seconds for one in self], dtype=float)), told)
 
 
-class Recalled(tuple[PastRun, ...]):
+class Recalled(tuple[StoredRun, ...]):
     """The valid runs that only the history knows, oldest first, with the nights before a day of which they are all."""
 
     @cached_property
@@ -93,7 +93,7 @@ def previous_daily_runs(tonight: Sequence[Measurement], evidence: Evidence) -> E
     """
     started = max((one.started for one in tonight if one.started), default=evidence.now)
     day = started.toordinal() if tonight else None
-    measured, recalled = (*evidence.measurements, *evidence.history), evidence.recalled
+    measured, recalled = (*evidence.measurements, *evidence.excluded_by_since), evidence.stored_runs
     found = [one for one in measured if one.valid and one.started is not None and one not in tonight]
     alone = not found and all(one.started <= started for one in recalled[-1:])
     kept = recalled.before if alone and isinstance(recalled, Recalled) else {}

@@ -22,6 +22,6 @@ def estimate_prior(configurations: Iterable[Evidence], assumed_cv: float) -> Noi
 def _list_previous(evidence: Evidence) -> nights.EarlierNights:
     """Return the nights before the newest valid run; where there is none but a history, all nights."""
     newest = next((one for one in evidence.measurements if one.valid), None)
-    if newest is None and not evidence.recalled:
+    if newest is None and not evidence.stored_runs:
         return nights.EarlierNights()
     return nights.previous_daily_runs([newest] if newest else [], evidence)

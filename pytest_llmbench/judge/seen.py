@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import Evidence, Measurement, Night, Nights, OnBound, PastRun
+from pytest_llmbench.core.models import DailyRun, DailyRuns, Evidence, Measurement, OnBound, StoredRun
 from pytest_llmbench.judge.margin import EQUAL
 from pytest_llmbench.judge.nights import PreviousRun, start_seconds
 
@@ -24,9 +24,9 @@ def describe_last_valid(evidence: Evidence) -> str:
     if newest is None or newest.started is None:
         return ""
     ago = (evidence.now.date() - newest.started.date()).days
-    job_id = newest.job_id if isinstance(newest, PastRun) else newest.run.found.job_id
+    job_id = newest.job_id if isinstance(newest, StoredRun) else newest.run.found.job_id
     job = f", job {job_id}" if job_id else ""
-    before = formatting.counted(ago, "night") if ago > 0 else formatting.age(evidence.now - newest.started)
+    before = formatting.count_noun(ago, "night") if ago > 0 else formatting.format_age(evidence.now - newest.started)
     return f"last valid run {before} ago ({newest.started:%Y-%m-%d %H:%M}{job})"
 
 
@@ -39,19 +39,20 @@ def is_stale(evidence: Evidence) -> bool:
 
 
 def _find_newest_valid(evidence: Evidence) -> PreviousRun | None:
-    found: tuple[PreviousRun, ...] = (*evidence.measurements, *evidence.history, *evidence.recalled)
+    found: tuple[PreviousRun, ...] = (*evidence.measurements, *evidence.excluded_by_since, *evidence.stored_runs)
     return max((one for one in found if one.valid and one.started is not None), key=start_seconds, default=None)
 
 
-def list_daily_runs(older: Sequence[PreviousRun]) -> Nights:
+def list_daily_runs(older: Sequence[PreviousRun]) -> DailyRuns:
     """Return measured nights, oldest first, as what happened on them."""
     measured = [one for one in older if 0 < (one.statistic_seconds or 0) < math.inf]
     return [
-        one if isinstance(one, PastRun) else _make_daily_run(one, one.statistic_seconds or math.nan) for one in measured
+        one if isinstance(one, StoredRun) else _make_daily_run(one, one.statistic_seconds or math.nan)
+        for one in measured
     ]
 
 
-def average_current_runs(tonight: Sequence[Measurement]) -> list[Night]:
+def average_current_runs(tonight: Sequence[Measurement]) -> list[DailyRun]:
     """Return tonight's repeats as one night, their mean; empty where there is no run, or nothing says when it began."""
     if not tonight or tonight[0].run.started is None:
         return []
@@ -60,7 +61,7 @@ def average_current_runs(tonight: Sequence[Measurement]) -> list[Night]:
     return [_make_daily_run(tonight[0], mean)] if math.isfinite(mean) else []
 
 
-def find_flips(nights: Nights, bound_seconds: float, since: int = 0) -> OnBound | None:
+def find_flips(nights: DailyRuns, bound_seconds: float, since: int = 0) -> OnBound | None:
     """Return how many of the last ten nights passed by the literal rule, where they flip from one side of the bound to
     the other: at least three times, with three on each side. None where they do not, or where fewer than eight are of
     the present level, which begins with the night at `since`: a configuration within its bound has a bad night now and
@@ -81,7 +82,7 @@ def find_coarse_unit(runs: Sequence[PreviousRun]) -> float:
     level that crosses a rounding bound then moves by a unit, however small the change was. Else 0."""
     units = []
     for one in runs:
-        if isinstance(one, PastRun):
+        if isinstance(one, StoredRun):
             continue
         spread = max(one.window_seconds, default=0.0) - min(one.window_seconds, default=0.0)
         seconds = one.statistic_seconds
@@ -89,7 +90,7 @@ def find_coarse_unit(runs: Sequence[PreviousRun]) -> float:
     return max(units, default=0.0)
 
 
-def _make_daily_run(one: Measurement, seconds: float) -> Night:
+def _make_daily_run(one: Measurement, seconds: float) -> DailyRun:
     if one.started is None:
         raise ValueError(f"nothing says when {one} started")
-    return Night(one.started, seconds, one.environment)
+    return DailyRun(one.started, seconds, one.environment)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import Acknowledgement, Change, Nights, Noise
+from pytest_llmbench.core.models import Acknowledgement, DailyRuns, LevelChange, Noise
 from pytest_llmbench.judge import changes
 from pytest_llmbench.judge.acknowledged import describe_acknowledgement
 from pytest_llmbench.judge.changes import SMALLEST, LevelShift
@@ -23,14 +23,14 @@ NEAR = 3
 
 
 def find_changes(
-    nights: Nights,
+    nights: DailyRuns,
     noise: Noise,
     acknowledged: Sequence[Acknowledgement],
     today: date,
     *,
     coarse: float = 0.0,
     correlation: float = 0.0,
-) -> tuple[Change, ...]:
+) -> tuple[LevelChange, ...]:
     """Return the changes in the nights of one configuration, oldest first; where none to slower stands, the drift.
 
     `acknowledged` are those that cover the configuration. `coarse` is one printed unit of the times, as a fraction,
@@ -41,7 +41,7 @@ def find_changes(
     found = changes.find_level_shifts(values, noise, max(SMALLEST, coarse), correlation)
     series = _Series(nights, acknowledged, today)
     told = _make_changes("step", found, series)
-    anchored = max((one.night for one in told if one.acknowledged or one.difference < 0), default=0)
+    anchored = max((one.first_run for one in told if one.acknowledged or one.difference < 0), default=0)
     slow = find_slow_change(values[anchored:], noise, coarse, correlation)
     if slow is None or any(one.stands and not one.acknowledged and one.difference > 0 for one in told):
         return tuple(told)
@@ -51,22 +51,24 @@ def find_changes(
 
 
 class _Series(NamedTuple):
-    nights: Nights
+    nights: DailyRuns
     acknowledged: Sequence[Acknowledgement]
     today: date
 
 
-def _make_changes(kind: str, found: Sequence[LevelShift], series: _Series) -> list[Change]:
+def _make_changes(kind: str, found: Sequence[LevelShift], series: _Series) -> list[LevelChange]:
     entries = assign_acknowledgements(kind, found, *series)
     return [_make_change(kind, *one, series) for one in zip(found, compute_lasting(found), entries, strict=True)]
 
 
-def _make_change(kind: str, one: LevelShift, left: float, entry: Acknowledgement | None, series: _Series) -> Change:
+def _make_change(
+    kind: str, one: LevelShift, left: float, entry: Acknowledgement | None, series: _Series
+) -> LevelChange:
     nights = series.nights
     expired = entry is not None and series.today > entry.expires
-    change = Change(
+    change = LevelChange(
         kind=kind,
-        night=one.position,
+        first_run=one.position,
         started=nights[one.position].started,
         difference=math.expm1(one.difference),
         low=math.expm1(one.low),
@@ -80,7 +82,7 @@ def _make_change(kind: str, one: LevelShift, left: float, entry: Acknowledgement
     return _with_text(change)
 
 
-def compare_environments(nights: Nights, position: int) -> tuple[tuple[str, str, str], ...]:
+def compare_environments(nights: DailyRuns, position: int) -> tuple[tuple[str, str, str], ...]:
     """Return what differs around a change whose first night is at `position`: name, value before, value after.
 
     A value counts that is the same on three nights before and on three after, so that what differs every night is not
@@ -100,23 +102,26 @@ def _find_difference(told: Sequence[Mapping[str, str]], name: str, position: int
     return None
 
 
-def _with_text(change: Change) -> Change:
-    low, high = (formatting.difference(1 + bound).removesuffix(" %") for bound in (change.low, change.high))
-    size = f"{formatting.difference(1 + change.difference)} ({low} to {high} %)"
+def _with_text(change: LevelChange) -> LevelChange:
+    low, high = (formatting.format_difference(1 + bound).removesuffix(" %") for bound in (change.low, change.high))
+    size = f"{formatting.format_difference(1 + change.difference)} ({low} to {high} %)"
     text = f"{size} {'since' if change.kind == 'step' else 'drifted since'} {change.started:%Y-%m-%d}"
     differs = [
-        f"{name} {formatting.setting(name, before)} -> {formatting.setting(name, after)}"
+        f"{name} {formatting.shorten_setting(name, before)} -> {formatting.shorten_setting(name, after)}"
         for name, before, after in change.environment
     ]
-    parts = [text, *([formatting.listed(differs)] if differs else ["nothing known differs"] * (change.kind == "step"))]
+    parts = [
+        text,
+        *([formatting.join_first(differs)] if differs else ["nothing known differs"] * (change.kind == "step")),
+    ]
     if change.acknowledged:
         parts.append(describe_acknowledgement(change.acknowledged))
     elif change.expired:
         gone = change.expired
-        size = formatting.difference(1 + gone.fraction)
+        size = formatting.format_difference(1 + gone.fraction)
         parts.append(f"the acknowledgement expired on {gone.expires}: {size} by {gone.by}: {gone.reason}")
     if not change.stands:
         parts.append("taken back since")
     elif change.partly_taken_back:
-        parts.append(f"{formatting.difference(1 + change.lasting)} of it is left")
+        parts.append(f"{formatting.format_difference(1 + change.lasting)} of it is left")
     return replace(change, text="; ".join(parts))

@@ -79,7 +79,10 @@ def _name_shape(found: Pattern, drifting: Slope | None, warming: Note | None) ->
         return found.kind, found.words
     rest = "" if found.kind == "even" else f"; {found.words}"
     if drifting:
-        return "drift", f"drift: {formatting.difference(1 + drifting.change)} from the first to the last step{rest}"
+        return (
+            "drift",
+            f"drift: {formatting.format_difference(1 + drifting.change)} from the first to the last step{rest}",
+        )
     if warming:
         return "drift", warming.text + rest
     return found.kind, found.words
@@ -96,7 +99,7 @@ def _note_stragglers(window: WindowColumns, found: Pattern) -> Note | None:
     steps, worst = list_steps(window, slow), describe_slowest(window, slow)
     which = "" if worst.startswith(steps) else f"{steps}; "
     several = f"; one slow step shows in {window.moving_mean} values" if window.moving_mean > 1 else ""
-    slow_ones = formatting.counted(number, "slow mean" if window.mean_of else "straggler")
+    slow_ones = formatting.count_noun(number, "slow mean" if window.mean_of else "straggler")
     told = f"{slow_ones}, {format_percent(share)} of the time, +{format_percent(added)} on the mean"
     text = f"{told}: {which}{worst}{several}"
     return Note("stragglers", text, window.lines[int(np.argmax(seconds))])
@@ -113,7 +116,7 @@ def _note_levels(window: WindowColumns, found: Pattern) -> Note | None:
 def _note_drift(window: WindowColumns, drifting: Slope | None) -> Note | None:
     if drifting is None:
         return None
-    told = f"{formatting.difference(1 + drifting.change)} from step {window.begin(0)} to step {window.steps[-1]}"
+    told = f"{formatting.format_difference(1 + drifting.change)} from step {window.begin(0)} to step {window.steps[-1]}"
     return Note("drift", f"drift: {told} (p {drifting.p:.1g})", window.lines[0])
 
 
@@ -131,7 +134,7 @@ def _note_means(window: WindowColumns) -> Note | None:
     if abs(middle / trimmed - 1) <= DISAGREE:
         return None
     driver = "slow steps" if middle > trimmed else "fast steps"
-    told = f"mean {formatting.seconds(middle)}, 20 % trimmed mean {formatting.seconds(trimmed)}"
+    told = f"mean {formatting.format_seconds(middle)}, 20 % trimmed mean {formatting.format_seconds(trimmed)}"
     return Note("mean-and-trimmed", f"{told}: {driver} drive the mean")
 
 
@@ -140,5 +143,5 @@ def _note_moving_mean(window: WindowColumns) -> Note | None:
         return None
     count = len(window.steps)
     independent = max(count // window.moving_mean, 1)
-    told = f"the log prints means of {window.moving_mean} steps: {formatting.counted(count, 'value')}"
+    told = f"the log prints means of {window.moving_mean} steps: {formatting.count_noun(count, 'value')}"
     return Note("moving-mean", f"{told}, about {independent} of them independent")

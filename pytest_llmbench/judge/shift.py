@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from pytest_llmbench.core.models import JUDGED, Baseline, Estimate, Judgement, Key, Measurement, PastRun
+from pytest_llmbench.core.models import JUDGED, Baseline, Estimate, Judgement, Key, Measurement, StoredRun
 from pytest_llmbench.judge.margin import compute_quantile
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class SharedShift:
     text: str
 
 
-def measure_shift(judgement: Judgement, older: Sequence[Measurement | PastRun]) -> ConfigurationShift | None:
+def measure_shift(judgement: Judgement, older: Sequence[Measurement | StoredRun]) -> ConfigurationShift | None:
     """Return what one configuration says of a shared shift; None where nothing is known of its error.
 
     `older` are the runs before tonight's, oldest first; those that are not valid tell nothing.
@@ -113,7 +113,7 @@ def _is_known(estimate: Estimate) -> bool:
     return finite and estimate.standard_error > 0 and not estimate.threshold_only
 
 
-def _take_logarithm(measurement: Measurement | PastRun, baseline: Baseline) -> float:
+def _take_logarithm(measurement: Measurement | StoredRun, baseline: Baseline) -> float:
     seconds = measurement.statistic_seconds
     return math.log(seconds / baseline.step_seconds) if seconds and seconds > 0 else math.nan
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from pytest_llmbench.core import formatting
+from pytest_llmbench.core.formatting import MANY, bounded_exp, count_noun, format_difference, format_seconds, join_first
 from pytest_llmbench.core.models import Baseline, Estimate, Evidence, Measurement, Note, TimedBy, Verdict
 from pytest_llmbench.judge.estimate import count_recorded_groups
 from pytest_llmbench.judge.recordable import ENOUGH_GROUPS, FEWEST_GROUPS
@@ -21,12 +21,10 @@ def describe_verdict(verdict: Verdict, because: str, found: Estimate, newest: Me
     """Say what was compared and how well the difference is known, with the bound where it matters."""
     expected = newest.baseline.step_seconds
     measured = newest.statistic_seconds if found.runs == 1 else expected * math.exp(found.difference)
-    slower = formatting.difference(math.exp(found.difference))
-    text = (
-        f"{formatting.seconds(measured)} is {slower} against {formatting.seconds(expected)} ({format_interval(found)})"
-    )
+    slower = format_difference(math.exp(found.difference))
+    text = f"{format_seconds(measured)} is {slower} against {format_seconds(expected)} ({format_interval(found)})"
     if verdict in (Verdict.REGRESSION, Verdict.INCONCLUSIVE):
-        text += f"; the bound is {formatting.seconds(expected * math.exp(found.margin))}"
+        text += f"; the bound is {format_seconds(expected * math.exp(found.margin))}"
     return f"{text}; {because}" if because else text
 
 
@@ -34,7 +32,7 @@ def format_interval(found: Estimate) -> str:
     """Return the bounds of the difference: `+5.7 to +10.3 %`."""
     if found.threshold_only:
         return "threshold only: nothing is known of the error"
-    low, high = (formatting.difference(formatting.ratio(bound)) for bound in (found.low, found.high))
+    low, high = (format_difference(bounded_exp(bound)) for bound in (found.low, found.high))
     return f"{low.removesuffix(' %')} to {high}" if low.endswith("%") and high.endswith("%") else f"{low} to {high}"
 
 
@@ -44,7 +42,7 @@ def describe_slowdown(shape: Shape, newest: Measurement) -> str:
     One or two steps look like nothing: the run may be slow, or only they.
     """
     if len(newest.window_seconds) < FEWEST:
-        return f"{formatting.counted(len(newest.window_seconds), 'time')} cannot tell a slow run from a slow step"
+        return f"{count_noun(len(newest.window_seconds), 'time')} cannot tell a slow run from a slow step"
     if shape.kind == "even":
         return f"uniform shift; {shape.words}"
     return f"uniform shift; besides, {shape.words}" if shape.kind in ("one-spike", "spikes") else shape.words
@@ -64,17 +62,17 @@ def describe_timing(baseline: Baseline) -> str:
 
 def advise_repeats(found: Estimate) -> str:
     """Say how many runs would settle what these cannot tell."""
-    runs = formatting.counted(found.runs, "run")
+    runs = count_noun(found.runs, "run")
     if found.repeats_needed is None:
         return f"{runs} cannot tell, and no number would: it lies at the bound"
     needed = max(found.repeats_needed, found.runs + 1)
-    enough = f"about {needed}" if needed <= formatting.MANY else f"more than {formatting.MANY}"
+    enough = f"about {needed}" if needed <= MANY else f"more than {MANY}"
     return f"{runs} cannot tell; {enough} would"
 
 
 def explain_few_means(one: Measurement) -> str:
     """Say why means of several steps show nothing where there are too few of them to differ from each other."""
-    means = formatting.counted(len(one.window_seconds), "printed mean")
+    means = count_noun(len(one.window_seconds), "printed mean")
     return f"{means} of {sum(one.mean_of)} steps: within them a warm-up or a stall stays unseen, and how much they vary"
 
 
@@ -85,7 +83,7 @@ def explain_implausible(found: Estimate, newest: Measurement, evidence: Evidence
     seconds = evidence.baseline.step_seconds * math.exp(found.difference)
     near = [name for name, expected in evidence.relatives if abs(math.log(seconds / expected)) <= found.margin]
     if near:
-        told.append(f"it is as fast as {formatting.listed(near)}")
+        told.append(f"it is as fast as {join_first(near)}")
     told += [note.text for note in newest.notes if note.code in UNVERIFIED]
     return "; ".join(told)
 
@@ -106,7 +104,7 @@ def list_baseline_doubts(baseline: Baseline) -> list[Note]:
     recording, groups = baseline.recording, count_recorded_groups(baseline)
     if recording is None or groups >= FEWEST_GROUPS:
         return []
-    runs = formatting.counted(recording.runs, "run")
+    runs = count_noun(recording.runs, "run")
     counted = "as one" if groups == 1 else f"as {groups:.0f}"
     if recording.groups is None and recording.runs > 1:
         told = f"nothing says on how many nights or nodes the {runs} of the baseline were: they count as one"

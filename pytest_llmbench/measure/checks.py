@@ -69,10 +69,10 @@ def explain_no_steps(run: Run, baseline: Baseline, now: datetime) -> Problem:
     if ending and ending.code == "unreadable":
         return Problem(Reason.UNREADABLE, ending.text)
     if ending:
-        text = f"no training step in the log: {formatting.ended(ending, files.log.name)}"
+        text = f"no training step in the log: {formatting.describe_ending(ending, files.log.name)}"
         return Problem(_choose_reason(ending, Reason.NO_STEPS), text, 0 if ending.file else ending.line)
     unread = next((one for one in run.attempts[-1].log.unread if one.dialect == baseline.dialect), None)
-    why = f"; {formatting.unread(unread)}" if unread else ""
+    why = f"; {formatting.describe_unread(unread)}" if unread else ""
     line = unread.first_line if unread else 0
     if _is_recent(run, now):
         return Problem(Reason.STILL_RUNNING, f"no training step yet; probably still running{why}", line)
@@ -80,7 +80,7 @@ def explain_no_steps(run: Run, baseline: Baseline, now: datetime) -> Problem:
     torn = next((one for one in run.attempts[-1].log.dropped if one.reason == "torn"), None)
     if torn is None:
         return Problem(Reason.NO_STEPS, text, line)
-    lines = formatting.counted(torn.count, "line")
+    lines = formatting.count_noun(torn.count, "line")
     return Problem(Reason.NO_STEPS, f"{text}; {lines} could not be read, the first is: {torn.example}", torn.first_line)
 
 
@@ -145,7 +145,7 @@ def _find_unfinished(run: Run, choice: Choice, baseline: Baseline, now: datetime
     reached = f"stopped after step {int(segment.steps.index[-1])}{of_all}"
     line = int(segment.steps.line[-1])
     if ending is not None and not (ending.went_on and _is_recent(run, now)):
-        text = f"{reached}: {formatting.ended(ending, choice.attempt.files.log.name)}"
+        text = f"{reached}: {formatting.describe_ending(ending, choice.attempt.files.log.name)}"
         yield Problem(_choose_reason(ending, Reason.INCOMPLETE), text, line if ending.file else ending.line or line)
     elif _is_recent(run, now):
         yield Problem(Reason.STILL_RUNNING, f"{reached}; written minutes ago, probably still running", line)
@@ -163,7 +163,7 @@ def _find_newer_start(run: Run, choice: Choice) -> Iterator[Problem]:
         return
     if not ending.file and ending.line > log.begun_again_line:
         text = f"another process started after the last step, in line {log.begun_again_line}, and made no step"
-        why = formatting.ended(ending, choice.attempt.files.log.name)
+        why = formatting.describe_ending(ending, choice.attempt.files.log.name)
         yield Problem(_choose_reason(ending, Reason.INCOMPLETE), f"{text}: {why}", ending.line)
 
 

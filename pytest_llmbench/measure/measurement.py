@@ -171,11 +171,11 @@ def _note_coincidence(run: Run) -> Iterator[Note]:
 def _note_newer_jobs(run: Run) -> Iterator[Note]:
     """Yield the newer jobs that had no time to write a log: tonight's run may be one of them."""
     if run.starting:
-        yield Note("newer-job", f"launched minutes ago, and no log yet: {formatting.listed(run.starting)}")
+        yield Note("newer-job", f"launched minutes ago, and no log yet: {formatting.join_first(run.starting)}")
 
 
 def _describe_copy(copy_of: CopyOf) -> str:
-    steps = formatting.counted(copy_of.steps, "step")
+    steps = formatting.count_noun(copy_of.steps, "step")
     return f"{_name_job(copy_of.job_id, copy_of.name)}: {steps} with the same time and loss"
 
 
@@ -203,7 +203,7 @@ def _note_reports(run: Run) -> Iterator[Note]:
     """Yield the profiler's reports that no job id ties to a run: this one may have been profiled."""
     reports = run.found.loose_reports
     if reports:
-        shown = formatting.listed(reports)
+        shown = formatting.join_first(reports)
         yield Note("profiler-report", f"a profiler's report may be of this run, as it bears no job id: {shown}")
 
 
@@ -213,7 +213,7 @@ def _note_checkpoint(run: Run, checkpoints: Checkpoints) -> Iterator[Note]:
     if not line or shards is None:
         return
     if shards.count:
-        count = f"{'at least ' if shards.partial else ''}{formatting.counted(shards.count, '*.distcp file')}"
+        count = f"{'at least ' if shards.partial else ''}{formatting.count_noun(shards.count, '*.distcp file')}"
         yield Note("checkpoint-saved", f"checkpoint saved: {count} in {shards.folder}", line)
     elif not shards.partial:
         yield Note("checkpoint-missing", f"saved by the log, but there is no *.distcp file in {shards.folder}", line)

@@ -85,7 +85,7 @@ def list_notes(run: Run, choice: Choice, timed: Timing, baseline: Baseline) -> I
         yield Note("unverified-loss", "this rank prints no loss: it would not show that the run diverged", line)
     skipped, every = _count_skipped(window)
     if skipped:
-        text = f"{skipped} of {formatting.counted(every, 'step')} in the window were skipped: they moved no weight"
+        text = f"{skipped} of {formatting.count_noun(every, 'step')} in the window were skipped: they moved no weight"
         yield Note("skipped-steps", text, line)
 
 
@@ -106,7 +106,7 @@ def _find_no_update(choice: Choice, window: Steps) -> Iterator[str]:
         yield "the learning rate is 0 in every step of the window: nothing was learned"
     skipped, every = _count_skipped(window)
     if skipped > MOST_SKIPPED * every:
-        yield f"{skipped} of {formatting.counted(every, 'step')} in the window were skipped: they moved no weight"
+        yield f"{skipped} of {formatting.count_noun(every, 'step')} in the window were skipped: they moved no weight"
 
 
 def _find_bad_loss(run: Run, choice: Choice, window: Steps, baseline: Baseline) -> Iterator[str]:

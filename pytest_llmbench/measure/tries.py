@@ -37,7 +37,7 @@ def note_tries(found: Sequence[Try]) -> Iterator[Note]:
     if len(found) < 2 or judged is None:
         return
     failed = [f"{one.number} {one.ended}" for one in found if not one.judged and not one.finished]
-    told = "".join(f"; {text}" for text in filter(None, [formatting.listed(failed, SHOWN)]))
+    told = "".join(f"; {text}" for text in filter(None, [formatting.join_first(failed, SHOWN)]))
     files = list(dict.fromkeys(one.log for one in found))
     where = f"line {judged.line}" + (f" of file {files.index(judged.log) + 1}" if len(files) > 1 else "")
     which = "last" if judged is found[-1] else name_ordinal(judged.number)
@@ -50,7 +50,7 @@ def note_tries(found: Sequence[Try]) -> Iterator[Note]:
 def note_slowest(seconds: Sequence[float], statistic: str) -> Iterator[Note]:
     """Yield that a slower attempt decides than the last one; nothing without the times of several."""
     if seconds:
-        shown = formatting.listed([formatting.seconds(value) for value in seconds])
+        shown = formatting.join_first([formatting.format_seconds(value) for value in seconds])
         text = f"{len(seconds)} finished attempts cover the window ({statistic.replace('_', ' ')} {shown}): the slowest"
         yield Note("slowest-attempt", f"{text} is judged, for a fast one does not make good a slow one")
 
@@ -92,4 +92,4 @@ def _starts_over(before: Segment, segment: Segment, steps: int) -> bool:
 
 def name_ordinal(number: int) -> str:
     """Return `first` to `tenth`, then `11th`."""
-    return ORDINALS[number - 1] if number <= len(ORDINALS) else formatting.ordinal(number)
+    return ORDINALS[number - 1] if number <= len(ORDINALS) else formatting.format_ordinal(number)

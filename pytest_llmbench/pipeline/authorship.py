@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_llmbench.core.formatting import printable
+from pytest_llmbench.core.formatting import escape
 
 if TYPE_CHECKING:
     from pytest_llmbench.launch.slurm.runner import Runner
@@ -21,4 +21,4 @@ def author(directory: Path, environment: Mapping[str, str], host: str, run: Runn
     stated = done.out.strip() if done.code == 0 else ""
     names = (stated, environment.get("USER", ""), environment.get("LOGNAME", ""))
     who = next((name.strip() for name in names if name.strip()), "somebody")
-    return printable(f"{who} on {host}" if host else who)
+    return escape(f"{who} on {host}" if host else who)

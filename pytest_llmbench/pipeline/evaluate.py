@@ -8,8 +8,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from pytest_llmbench.core.garbage_collection import without_collector
-from pytest_llmbench.core.models import Baseline, Case, Check, Evidence, Key, Measurement, PastRun, Run, others
+from pytest_llmbench.core.garbage_collection import pause_garbage_collection
+from pytest_llmbench.core.models import (
+    Baseline,
+    Case,
+    Check,
+    Evidence,
+    Key,
+    Measurement,
+    Run,
+    StoredRun,
+    exclude_same_runs,
+)
 from pytest_llmbench.ingest.duplicates import mark_past_copies
 from pytest_llmbench.pipeline.catalog import (
     PLAUSIBLE,
@@ -44,7 +54,7 @@ Measured = Mapping[Key, tuple[tuple[Measurement, ...], ...]]
 """For each key and each of its baselines the measurements of its runs, newest first."""
 
 
-Past = Mapping[Key, Sequence[PastRun]]
+Past = Mapping[Key, Sequence[StoredRun]]
 """For each key the runs that the history knows, oldest first."""
 
 NO_PAST: Past = {}
@@ -61,7 +71,7 @@ def gather(
 
     The `past` only tells the noise.
     """
-    with without_collector():
+    with pause_garbage_collection():
         return judge_found(ingest(settings, catalog, now, tell), settings, catalog, now, past)
 
 
@@ -191,7 +201,7 @@ def evidence_of(
 def _against(
     baseline: Baseline,
     measurements: tuple[Measurement, ...],
-    recalled: Sequence[PastRun],
+    recalled: Sequence[StoredRun],
     settings: Settings,
     now: datetime,
 ) -> Evidence:
@@ -206,20 +216,20 @@ def _against(
         now=now,
         prior=assume_noise(settings.assumed_cv),
         max_age=settings.max_age,
-        history=tuple(one for one in measurements if _is_before(one.run, settings)),
+        excluded_by_since=tuple(one for one in measurements if _is_before(one.run, settings)),
         repeat_window=settings.repeat_window,
         assumed_cv=settings.assumed_cv,
         drift_budget=drift_budget_of(settings, baseline),
-        recalled=Recalled([one for one in recalled if one.window == baseline.window]),
+        stored_runs=Recalled([one for one in recalled if one.window == baseline.window]),
     )
 
 
 def _with_past(
-    of_key: tuple[tuple[Measurement, ...], ...], past: Sequence[PastRun]
-) -> tuple[tuple[tuple[Measurement, ...], ...], list[PastRun]]:
+    of_key: tuple[tuple[Measurement, ...], ...], past: Sequence[StoredRun]
+) -> tuple[tuple[tuple[Measurement, ...], ...], list[StoredRun]]:
     """Return the runs with the commit of the first session that judged each, which no log has and the history knows;
     and the valid runs that only the history knows."""
-    here = frozenset(mark for one in of_key[0] for mark in one.run.marks)
+    here = frozenset(mark for one in of_key[0] for mark in one.run.same_run_keys)
     jobs = {job_id for job_id, _ in here}
     commits: dict[tuple[str, str | datetime], str] = {
         mark: one.environment["commit"]
@@ -229,11 +239,11 @@ def _with_past(
         if mark in here
     }
     found = tuple(tuple(_with_commit(one, commits) for one in runs) for runs in of_key) if commits else of_key
-    return found, others([one for one in past if one.valid], here)
+    return found, exclude_same_runs([one for one in past if one.valid], here)
 
 
 def _with_commit(one: Measurement, commits: Mapping[tuple[str, str | datetime], str]) -> Measurement:
-    commit = next((commits[mark] for mark in one.run.marks if mark in commits), "")
+    commit = next((commits[mark] for mark in one.run.same_run_keys if mark in commits), "")
     if not commit:
         return one
     told = dataclasses.replace(one.run.found, environment=(*one.run.found.environment, ("commit", commit)))

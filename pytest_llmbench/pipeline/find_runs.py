@@ -18,12 +18,12 @@ from pytest_llmbench.core.models import (
     Clock,
     Dating,
     Ending,
-    FoundRun,
     Identity,
     Key,
     ParsedLog,
     Reason,
     Run,
+    RunFiles,
     UnmatchedRun,
 )
 from pytest_llmbench.ingest.duplicates import (
@@ -103,7 +103,7 @@ def _unreadable(path: Path, why: str, settings: Settings, catalog: Catalog) -> U
     from pytest_llmbench.ingest.discover.folders import read_path_hints
     from pytest_llmbench.ingest.discover.identify import identify
 
-    found = FoundRun(path.name, path.parent, (), read_path_hints(path.parts))
+    found = RunFiles(path.name, path.parent, (), read_path_hints(path.parts))
     identity = identify(found, (), catalog.recipes, release=settings.release, gpu=settings.gpu)
     about = (identity.key,) if identity.key else identity.may_be
     return UnmatchedRun(f"unreadable-{path.name}", Reason.UNREADABLE, why, path, about=about)
@@ -120,6 +120,7 @@ def ingest_job(
     not tell, its launch does: it is a run of `key` unless something in it says otherwise.
     """
     from pytest_llmbench.ingest.discover.find import find_runs
+    from pytest_llmbench.ingest.discover.match import match_baselines
     from pytest_llmbench.ingest.reading.reader import Reading
     from pytest_llmbench.ingest.sources.stores import Stores
 
@@ -156,17 +157,17 @@ def _read_as_known(run: Run, catalog: Catalog) -> Run:
 
 
 def _parsed(files: AttemptFiles, reading: Reading) -> ParsedLog:
-    from pytest_llmbench.ingest.parse.cause import with_error
+    from pytest_llmbench.ingest.parse.cause import add_error_ending
 
     try:
         log = reading.log(files.log)
         said = reading.ending(files.err) if files.err else None
     except LogError as error:
         return ParsedLog(dialect=None, segments=(), ending=Ending(UNREADABLE, str(error), 0))
-    return with_error(log, said)
+    return add_error_ending(log, said)
 
 
-def _is_run(found: FoundRun, attempts: Sequence[Attempt]) -> bool:
+def _is_run(found: RunFiles, attempts: Sequence[Attempt]) -> bool:
     """Whether files are a training run: they hold steps, could not be read, or are what a launched job leaves."""
     logs = [attempt.log for attempt in attempts]
     if any(log.segments or (log.ending and log.ending.code == UNREADABLE) for log in logs):
@@ -181,12 +182,12 @@ def _is_run(found: FoundRun, attempts: Sequence[Attempt]) -> bool:
     return named and bool(launched)
 
 
-def _is_died(found: FoundRun) -> bool:
+def _is_died(found: RunFiles) -> bool:
     """Whether a log without a step stands where a launch writes its own: its folders name a workload and a time."""
     return found.started is not None and {"recipe", "size"} <= {hint.field for hint in found.hints}
 
 
-def _is_unread(found: FoundRun, attempts: Sequence[Attempt], catalog: Catalog) -> bool:
+def _is_unread(found: RunFiles, attempts: Sequence[Attempt], catalog: Catalog) -> bool:
     """Whether files are called as a workload whose baseline file says how to read them, and hold lines to be read."""
     named = {hint.value.casefold() for hint in found.hints if hint.field == "recipe"}
     called = [one for one in catalog.recipes if named & {name.casefold() for name in (one.name, *one.names)}]
@@ -197,11 +198,11 @@ def _is_unread(found: FoundRun, attempts: Sequence[Attempt], catalog: Catalog) -
 def _unread(attempts: Sequence[Attempt], catalog: Catalog) -> str:
     """Return why the only dialect that files define, or those whose text stands in a log, find no step in it."""
     told = [one for attempt in attempts for one in attempt.log.unread if one.count or len(catalog.definitions) == 1]
-    return "".join(f"; {formatting.unread(one)}" for one in told[:1])
+    return "".join(f"; {formatting.describe_unread(one)}" for one in told[:1])
 
 
 def _identified(
-    found: FoundRun,
+    found: RunFiles,
     attempts: tuple[Attempt, ...],
     settings: Settings,
     catalog: Catalog,
@@ -236,7 +237,7 @@ def _identified(
     return Run(found, attempts, identity, start.moment, start.source, datings=datings, order_source=start.clock)
 
 
-def _datings(found: FoundRun, logs: Sequence[ParsedLog]) -> Iterator[Dating]:
+def _datings(found: RunFiles, logs: Sequence[ParsedLog]) -> Iterator[Dating]:
     """Yield all times at which a run may have started: metadata or its own name, the log, a folder above, the file."""
     logged = next((log.started for log in logs if log.started is not None), None)
     own = (Clock.METADATA, Clock.FOLDER_NAME)

@@ -109,4 +109,4 @@ def _pieces(blocks: Iterable[bytes]) -> Iterator[bytes]:
 def _shown(line: bytes) -> str:
     """Return a line as text: tabs as spaces, what cannot be printed escaped, the rest of a long one left out."""
     text = line[: 4 * WIDEST].decode("utf-8", "replace").rstrip("\r").expandtabs(8)
-    return formatting.printable(text if len(text) <= WIDEST and len(line) <= 4 * WIDEST else f"{text[: WIDEST - 3]}...")
+    return formatting.escape(text if len(text) <= WIDEST and len(line) <= 4 * WIDEST else f"{text[: WIDEST - 3]}...")

@@ -17,7 +17,7 @@ from threading import Event
 from typing import Any
 
 from pytest_llmbench.core.errors import LogError
-from pytest_llmbench.ingest.parse.fingerprint import Fingerprint, sample
+from pytest_llmbench.ingest.parse.fingerprint import Fingerprint, take_sample
 from pytest_llmbench.ingest.sources import local
 from pytest_llmbench.ingest.sources.compressed import Stream
 from pytest_llmbench.ingest.sources.packed import find_archive, read_unlisted
@@ -101,8 +101,8 @@ def _hash(blocks: Iterable[bytes], path: Path, fingerprint: str) -> str:
 
     try:
         for text in Stream(hashed(), path):
-            found.take(sample(size, text))
+            found.take(take_sample(size, text))
             size += len(text)
     except LogError:
         return ""
-    return digest.hexdigest() if found.of(size) == fingerprint else ""
+    return digest.hexdigest() if found.digest(size) == fingerprint else ""

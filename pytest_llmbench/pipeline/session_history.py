@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_llmbench import __version__
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import HistoryError
-from pytest_llmbench.core.models import Key, PastRun, Window, logs_mark, others, run_marks
+from pytest_llmbench.core.models import Key, StoredRun, Window, exclude_same_runs, join_fingerprints, make_run_keys
 
 if TYPE_CHECKING:
     from pytest_llmbench.history.place import Place
@@ -35,14 +35,14 @@ class SessionHistory:
         prepare(place)
         by_id = {key.id: key for key in keys}
         found = past_runs(place, by_id.keys())
-        self.past: Mapping[Key, Sequence[PastRun]] = {by_id[name]: runs for name, runs in found.items()}
+        self.past: Mapping[Key, Sequence[StoredRun]] = {by_id[name]: runs for name, runs in found.items()}
         self._by_id = found
 
     def describe(self) -> str:
         """Return where the store is and how much of it is in use: `history.db: 738 runs of 82 configurations`."""
         runs = sum(map(len, self._by_id.values()))
-        told = f"{formatting.counted(runs, 'run')} of {formatting.counted(len(self._by_id), 'configuration')}"
-        return f"{formatting.printable(self.place.shown)}: {told if runs else 'nothing yet'}"
+        told = f"{formatting.count_noun(runs, 'run')} of {formatting.count_noun(len(self._by_id), 'configuration')}"
+        return f"{formatting.escape(self.place.shown)}: {told if runs else 'nothing yet'}"
 
     def with_nights(self, told: dict[str, Any]) -> dict[str, Any]:
         """Return the outcome of a configuration with the nights before its run, oldest first; others as they are.
@@ -57,9 +57,9 @@ class SessionHistory:
         window, run = told["window"], told["run"] or {}
         wanted = Window(window["first"], window["last"], window["statistic"])
         started = datetime.fromisoformat(run["started"]) if run.get("started") else None
-        own = run_marks(run["job_id"], logs_mark(run["log_fingerprint"]), started) if run else frozenset()
-        nights: dict[str, PastRun] = {}
-        for one in others(past, own):
+        own = make_run_keys(run["job_id"], join_fingerprints(run["log_fingerprint"]), started) if run else frozenset()
+        nights: dict[str, StoredRun] = {}
+        for one in exclude_same_runs(past, own):
             if one.window == wanted and (started is None or one.started <= started):
                 day = str(one.started.date())
                 nights[day] = max(one, nights.get(day, one), key=attrgetter("valid"))
@@ -86,14 +86,14 @@ class SessionHistory:
             name, now, host=socket.gethostname(), program=__version__, options=command, environment=environment
         )
         document = record.document(session, described)
-        shown = formatting.printable(self.place.shown)
+        shown = formatting.escape(self.place.shown)
         if not document["verdicts"]:
             return "", ""
-        verdicts = formatting.counted(len(document["verdicts"]), "verdict")
+        verdicts = formatting.count_noun(len(document["verdicts"]), "verdict")
         try:
             self._write(document)
         except HistoryError as error:
-            problem = f"history: {verdicts} not stored (no verdict depends on it): {formatting.printable(str(error))}"
+            problem = f"history: {verdicts} not stored (no verdict depends on it): {formatting.escape(str(error))}"
             return "", f"{problem}; {_kept(document, folders, shown)}"
         return f"history: {verdicts} stored in {shown}", ""
 
@@ -117,5 +117,5 @@ def _kept(document: dict[str, Any], folders: Sequence[Path], shown: str) -> str:
         path = keep(document, folders)
     except OSError as error:
         return f"they could not be kept in a file either ({error.strerror}), and are lost to it"
-    told = formatting.place(path, folders[0])
+    told = formatting.format_place(path, folders[0])
     return f"they are kept: llmbench history add {told} --history {shown}"

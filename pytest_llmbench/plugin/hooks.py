@@ -86,10 +86,10 @@ def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Generator[None, p
 
 def _overruled(described: dict[str, Any], report: pytest.TestReport) -> dict[str, Any]:
     """Return the outcome of a user's own test that ended otherwise than the verdict on its configuration."""
-    from pytest_llmbench.core.formatting import printable
+    from pytest_llmbench.core.formatting import escape
 
     crash = getattr(report.longrepr, "reprcrash", None)
-    error = printable(str(crash.message if crash else report.longreprtext).strip().partition("\n")[0])
+    error = escape(str(crash.message if crash else report.longreprtext).strip().partition("\n")[0])
     own = described.get("verdict") or described["reason"].upper()
     verdict, text = "NOT_ASSERTED", f"{own}, but the test {report.outcome} without asking for it"
     if report.failed:

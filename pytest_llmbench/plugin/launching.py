@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import pytest
 
-from pytest_llmbench.core.formatting import listed
+from pytest_llmbench.core.formatting import join_first
 from pytest_llmbench.plugin.collection import PERFORMANCE, add_checks
 from pytest_llmbench.plugin.stash import INFORMATION, SESSION, SUITE_ID, checked, selected
 
@@ -62,4 +62,4 @@ def _failed_checks(failed: Collection[str]) -> str:
     names = [node.rpartition("::")[2] for node in own]
     if not names:
         return ""
-    return f"; {listed(names)} failed, and follows from what was launched: leave out --lf to launch it again"
+    return f"; {join_first(names)} failed, and follows from what was launched: leave out --lf to launch it again"

@@ -93,10 +93,10 @@ class Session:
             return None
         import gc
 
-        from pytest_llmbench.core.garbage_collection import without_collector
+        from pytest_llmbench.core.garbage_collection import pause_garbage_collection
         from pytest_llmbench.pipeline.session_history import SessionHistory
 
-        with without_collector():
+        with pause_garbage_collection():
             remembered = SessionHistory(place, self.catalog.baselines)
             gc.freeze()  # a year of nights stays to the end: the collector need not look at it even once
         return remembered
@@ -155,12 +155,12 @@ class Session:
         else:
             recipes = self.catalog.recipes
             outcomes, paths = record(self.results, selected, self.settings, self.now, self._author(), recipes=recipes)
-            self.written += [f"wrote {formatting.place(path, self.directory)}" for path in paths]
+            self.written += [f"wrote {formatting.format_place(path, self.directory)}" for path in paths]
         self._short = sum(outcome.failed for outcome in outcomes) + len(self.failing_unmatched) >= SHORT_FROM
         self.context = next((outcome.context for outcome in outcomes if outcome.context), "")
         for outcome in outcomes:
             told = self._told(outcome)
-            named = ": ".join(filter(None, (told["text"], formatting.listed(files(told)))))
+            named = ": ".join(filter(None, (told["text"], formatting.join_first(files(told)))))
             one_line = f"{told['verdict']} ({told['reason']}): {named}"
             message = one_line if outcome.skipped else explain(told, short=self._short)
             self._settled[outcome.case.id] = replace(outcome, message=message), told
@@ -177,7 +177,7 @@ class Session:
     def _told(self, outcome: Outcome) -> dict[str, Any]:
         from pytest_llmbench.report.outcome import describe
 
-        told: dict[str, Any] = formatting.printable_values(
+        told: dict[str, Any] = formatting.escape_values(
             describe(outcome, self.now, self.directory, self.settings.commit)
         )
         return told
@@ -191,7 +191,7 @@ class Session:
         from pytest_llmbench.report.explain import explain
         from pytest_llmbench.report.outcome import describe_stray
 
-        told = formatting.printable_values(describe_stray(stray, self.directory))
+        told = formatting.escape_values(describe_stray(stray, self.directory))
         return replace(stray, message=explain(told, short=self._short)), told
 
     def check(self, check: Check) -> tuple[Check, dict[str, Any]]:
@@ -199,7 +199,7 @@ class Session:
         from pytest_llmbench.report.explain import explain
         from pytest_llmbench.report.outcome import describe_check
 
-        told = formatting.printable_values(describe_check(check))
+        told = formatting.escape_values(describe_check(check))
         message = check.text if check.skipped else explain(told, short=self._short)
         return replace(check, message=message), told
 
@@ -286,7 +286,7 @@ class Session:
         if result is None:
             return []
         told = self._told(Outcome(result.case, Status.FAILED, result.judgement))
-        text = f"the item did not end: {formatting.printable(error.strip().partition(chr(10))[0])}"
+        text = f"the item did not end: {formatting.escape(error.strip().partition(chr(10))[0])}"
         return [{**told, "verdict": "TEST_FAILED", "reason": "test-failed", "text": text}]
 
 

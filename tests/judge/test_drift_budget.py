@@ -11,7 +11,7 @@ import pytest
 from builders import BASELINE, HISTORY, KEY, NOW, at, evidence, measurement, nights, run
 
 from pytest_llmbench.core.models import (
-    Accepted,
+    AcceptedValue,
     Acknowledgement,
     Baseline,
     Case,
@@ -30,10 +30,10 @@ from pytest_llmbench.report.explain import explain
 from pytest_llmbench.report.outcome import describe
 from pytest_llmbench.report.terminal import summary
 
-FIRST = Accepted("2025-01-20", 7.325, "alice on login1")
+FIRST = AcceptedValue("2025-01-20", 7.325, "alice on login1")
 
 
-def recorded(seconds: float, *earlier: Accepted, reason: str = "") -> Baseline:
+def recorded(seconds: float, *earlier: AcceptedValue, reason: str = "") -> Baseline:
     recording = Recording(
         "2025-11-01", 1, seconds, seconds, 0.01, (seconds,), ("0" * 64,), reason=reason, earlier=earlier
     )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pytest_llmbench.baseline.documents.prose import Prose, ProseValue, ProseValues
 from pytest_llmbench.baseline.documents.table_configurations import DocumentConfiguration
 from pytest_llmbench.baseline.schema import COLUMNS, FORMULA_NEEDS
-from pytest_llmbench.core.formatting import printable
+from pytest_llmbench.core.formatting import escape
 
 FILL_IN = "# fill in:"
 USUAL_WINDOW = "{statistic: mean, first: 11, last: 44}"
@@ -51,13 +51,13 @@ def make_draft(things: Sequence[DocumentConfiguration], prose: Prose, document: 
     lines += ["", "configurations:"]
     for number, thing in enumerate(things):
         if number == 0 or (thing.table, thing.line) != (things[number - 1].table, things[number - 1].line):
-            lines.append(f"  # {printable(thing.table)} (line {thing.line} of the document)")
+            lines.append(f"  # {escape(thing.table)} (line {thing.line} of the document)")
         lines += _render_row(thing, models[str(thing.facts["size"])])
     return BaselineDraft(recipe, release, "\n".join(lines) + "\n", len(things), cells)
 
 
 def _render_head(recipe: str, release: str, document: str, prose: Prose, *, timed: bool) -> Iterator[str]:
-    yield f"# Drafted from {printable(document)} by llmbench baselines import; docs/baselines.md explains the keys."
+    yield f"# Drafted from {escape(document)} by llmbench baselines import; docs/baselines.md explains the keys."
     yield "schema: 1"
     yield f"kind: {'published' if timed else 'recipe'}"
     yield f"recipe: {_quote(recipe)}"
@@ -161,4 +161,4 @@ def _quote(text: str) -> str:
     words = ("null", "true", "false", "yes", "no", "on", "off", "y", "n")
     if re.fullmatch(r"[a-z][a-z0-9_.]*", text) and text not in words:
         return text
-    return json.dumps(printable(text), ensure_ascii=False)
+    return json.dumps(escape(text), ensure_ascii=False)

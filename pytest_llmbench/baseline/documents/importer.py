@@ -124,8 +124,8 @@ def _diff(path: Path, before: str, after: str) -> str:
 def format_report(imported: ImportedDocument, written: Sequence[WrittenDraft]) -> Iterator[str]:
     """Yield what was read, what became of the files, what is to be filled in, and every cell that was not read."""
     for one in imported.drafts:
-        configurations = formatting.counted(one.configurations, "configuration")
-        yield f"{one.recipe} {one.release}: {configurations}, {formatting.counted(one.cells, 'cell')}"
+        configurations = formatting.count_noun(one.configurations, "configuration")
+        yield f"{one.recipe} {one.release}: {configurations}, {formatting.count_noun(one.cells, 'cell')}"
     for file in written:
         yield from filter(None, (file.difference, f"{file.path}: {_describe_change(file)}"))
     for one in imported.drafts:
@@ -136,7 +136,7 @@ def format_report(imported: ImportedDocument, written: Sequence[WrittenDraft]) -
         grouped.setdefault((cell.line, cell.reason), []).append(repr(cell.text))
     for (line, reason), texts in grouped.items():
         yield from _wrap(f"not read, line {line} of {imported.document}: {', '.join(texts)}: {reason}")
-    yield f"{formatting.counted(len(imported.unread), 'cell')} not read"
+    yield f"{formatting.count_noun(len(imported.unread), 'cell')} not read"
 
 
 def _describe_change(file: WrittenDraft) -> str:

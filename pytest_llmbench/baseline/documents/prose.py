@@ -91,7 +91,7 @@ def read_prose(text: str) -> Prose:
 
 
 def _find_contradictory_values(name: tuple[str, str, str], values: Sequence[ProseValue]) -> Iterator[UnreadCell]:
-    both = formatting.listed(list(dict.fromkeys(one.value for one in values)))
+    both = formatting.join_first(list(dict.fromkeys(one.value for one in values)))
     what = " ".join(filter(None, name)).removeprefix("about ")
     for value in dict.fromkeys(values):
         yield UnreadCell(value.line, value.value, f"the text gives several values of {what}: {both}")

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from pytest_llmbench.core.models import FoundRun, Reason
+from pytest_llmbench.core.models import Reason, RunFiles
 from pytest_llmbench.ingest.discover import names
 from pytest_llmbench.ingest.discover.metadata import Metadata
 from pytest_llmbench.ingest.discover.stamps import read_stamp
@@ -25,7 +25,7 @@ SAME_LAUNCH = timedelta(days=1)
 """A report without a job id that was written this long before a log's last line is of an earlier run: once it stands
 there, it must not silence every later night."""
 
-OwnedRun = tuple[FoundRun, Sequence[str]]
+OwnedRun = tuple[RunFiles, Sequence[str]]
 """A run, and the names of the folders that are its own, outermost first."""
 
 
@@ -62,7 +62,7 @@ def find_twin(parts: Sequence[str], own: int, folders: Collection[str]) -> tuple
 
 def add_reports(
     runs: Sequence[OwnedRun], reports: Mapping[str, float], crowded: Collection[Path] = ()
-) -> list[FoundRun]:
+) -> list[RunFiles]:
     """Return the runs with what the profiler's reports say: their paths, and when each was written (epoch seconds).
 
     A report marks the runs whose job id stands in its name, in the nearest folder of such a run above it. One without
@@ -102,7 +102,7 @@ def _list_jobs(name: str, folder: Path) -> list[tuple[Path, str]]:
     return [(folder, number) for number in numbers if documented or len(number) >= CERTAIN_DIGITS]
 
 
-def _add_remark(run: FoundRun, paths: Sequence[Path], reports: Mapping[str, float], *, alone: bool) -> FoundRun:
+def _add_remark(run: RunFiles, paths: Sequence[Path], reports: Mapping[str, float], *, alone: bool) -> RunFiles:
     """Return a run with what reports say of it that bear the id of no job of its folder."""
     own = [path for path in paths if not (run.job_id and _REPORT_JOB.search(path.name))]  # others are of another job
     certain = [path for path in own if alone and _is_of_its_time(reports[str(path)], run)]
@@ -111,13 +111,13 @@ def _add_remark(run: FoundRun, paths: Sequence[Path], reports: Mapping[str, floa
     return replace(run, loose_reports=tuple(path.name for path in own)) if own else run
 
 
-def _is_of_its_time(written: float, run: FoundRun) -> bool:
+def _is_of_its_time(written: float, run: RunFiles) -> bool:
     if not written or run.modified is None:
         return True
     return run.modified - datetime.fromtimestamp(written, UTC) <= SAME_LAUNCH
 
 
-def _mark_profiled(run: FoundRun, report: Path) -> FoundRun:
+def _mark_profiled(run: RunFiles, report: Path) -> RunFiles:
     """Return a run that a report marks; what is known of it already stays."""
     if run.excluded is not None:
         return run

@@ -11,8 +11,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from pytest_llmbench.core.errors import LogError
-from pytest_llmbench.core.formatting import listed
-from pytest_llmbench.core.models import Clock, Dating, Discovery, FoundRun, Hint, Remains
+from pytest_llmbench.core.formatting import join_first
+from pytest_llmbench.core.models import Clock, Dating, Discovery, Hint, Remains, RunFiles
 from pytest_llmbench.ingest.discover import names
 from pytest_llmbench.ingest.discover.evidence import OwnedRun, add_reports, find_exclusion, find_twin
 from pytest_llmbench.ingest.discover.folders import Layout, find_surroundings
@@ -61,7 +61,7 @@ def find_runs(paths: Sequence[Path], stores: Stores | None = None) -> Discovery:
     return Discovery(_make_ids_unique(runs), tuple(walk.ignored), tuple(walk.unreadable))
 
 
-def _mark_twin(run: FoundRun, place: JobFolder, folders: Collection[str]) -> FoundRun:
+def _mark_twin(run: RunFiles, place: JobFolder, folders: Collection[str]) -> RunFiles:
     reason, because = find_twin(place.folder.parts, len(place.where.inside), folders)
     return replace(run, twin_of=reason, twin_because=because) if reason else run
 
@@ -88,7 +88,7 @@ def _drop_doubles(walk: Walk) -> list[Folder]:
     return emptied
 
 
-def _make_runs(place: JobFolder, logged: Mapping[str, Sequence[Path]], walk: Walk) -> Iterator[FoundRun]:
+def _make_runs(place: JobFolder, logged: Mapping[str, Sequence[Path]], walk: Walk) -> Iterator[RunFiles]:
     """Yield the runs of one folder; what is left over in it goes to the walk's notes."""
     folder, jobs = place.folder, place.jobs
     assigned = assign_metadata(jobs)
@@ -112,7 +112,7 @@ def _make_runs(place: JobFolder, logged: Mapping[str, Sequence[Path]], walk: Wal
 
 def _make_leftover(
     draft: JobDraft, place: JobFolder, metadata: Path | None, logged: Mapping[str, Sequence[Path]], walk: Walk
-) -> Iterator[FoundRun]:
+) -> Iterator[RunFiles]:
     """Yield the run of a job that left no log but its standard error, or the folder of its launch alone."""
     home = next(iter(logged.get(draft.job, ())), None) if draft.job else None
     if home:
@@ -128,7 +128,7 @@ def _make_leftover(
 
 def _make_logless(
     job: str, path: Path, place: JobFolder, logged: Mapping[str, Sequence[Path]], walk: Walk
-) -> Iterator[FoundRun]:
+) -> Iterator[RunFiles]:
     """Yield the run of a job of which only metadata is left: the newest job must not be passed over because it died."""
     home = next((home for home in logged.get(job, ()) if home in path.parents or path.parent in home.parents), None)
     if home:
@@ -144,7 +144,7 @@ def _note_undecided(assigned: Assignment, jobs: FolderJobs, walk: Walk) -> None:
     logs = [attempt.log.name for draft in list_nameless(jobs.drafts) for attempt in draft.attempts.values()]
     for job, path in assigned.undecided.items():
         if logs:
-            named = f"no job id in the name of {listed(logs)}"
+            named = f"no job id in the name of {join_first(logs)}"
             walk.unreadable.append((path, f"cannot be told which log, if any, is of job {job}: {named}"))
 
 
@@ -161,7 +161,7 @@ def _read_record(path: Path | None, walk: Walk) -> Metadata | None:
     return record
 
 
-def _make_run(draft: JobDraft, place: JobFolder, record: Metadata | None, metadata: Path | None) -> FoundRun:
+def _make_run(draft: JobDraft, place: JobFolder, record: Metadata | None, metadata: Path | None) -> RunFiles:
     folder, where = place.folder, place.where
     attempts = tuple(attempt for _, attempt in sorted(draft.attempts.items()))
     spoken_for = draft.spoken_for and (draft.launched or _is_run_folder(folder.name, where))
@@ -176,7 +176,7 @@ def _make_run(draft: JobDraft, place: JobFolder, record: Metadata | None, metada
     dated, dated_from = (None, "") if started else read_filing_date(folder.below_given_path)
     hints = _collect_hints(draft, folder, where if spoken_for else None, record)
     datings = tuple(_list_datings(record, where, folder))
-    return FoundRun(
+    return RunFiles(
         id=_make_id(draft, folder, where, job),
         folder=folder.path,
         attempts=attempts,
@@ -276,19 +276,19 @@ def _make_printable(text: str) -> str:
     return _UNPRINTABLE.sub("_", text)
 
 
-def _make_ids_unique(runs: Sequence[FoundRun]) -> tuple[FoundRun, ...]:
+def _make_ids_unique(runs: Sequence[RunFiles]) -> tuple[RunFiles, ...]:
     """Tell runs of one id apart by the names of their logs, then by number, in the order of their paths."""
     ordered = sorted(runs, key=lambda run: (run.folder.parts, len(run.job_id), run.job_id, _find_file(run).name))
     named = _extend_ids(ordered, lambda _, run: _make_printable(_find_file(run).stem))
     return tuple(_extend_ids(named, lambda number, _: f"~{number}"))
 
 
-def _find_file(run: FoundRun) -> Path:
+def _find_file(run: RunFiles) -> Path:
     """Return the first log of a run, or the metadata that is all that is left of it."""
     return run.attempts[0].log if run.attempts else run.metadata or run.folder
 
 
-def _extend_ids(runs: Sequence[FoundRun], addition: Callable[[int, FoundRun], str]) -> list[FoundRun]:
+def _extend_ids(runs: Sequence[RunFiles], addition: Callable[[int, RunFiles], str]) -> list[RunFiles]:
     """Append what its number and itself make of it to the id of each run that shares its id with another."""
     counts = Counter(run.id for run in runs)
     numbered = enumerate(runs, start=1)

@@ -10,8 +10,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, replace
 
 from pytest_llmbench.core.errors import did_you_mean
-from pytest_llmbench.core.formatting import listed
-from pytest_llmbench.core.models import Baseline, FoundRun, Identity, Key, ParsedLog, Recipe
+from pytest_llmbench.core.formatting import join_first
+from pytest_llmbench.core.models import Baseline, Identity, Key, ParsedLog, Recipe, RunFiles
 from pytest_llmbench.ingest.discover.claims import Claim, Claims, collect_claims
 from pytest_llmbench.ingest.discover.content import FACTS, ExpectedTflops, LogSummary, check_facts, summarise_logs
 from pytest_llmbench.ingest.discover.match import Match, Matching, Subject, find_nearest, find_possible, match_baselines
@@ -22,7 +22,7 @@ _KEY_FIELDS = tuple(field.name for field in fields(Key))
 
 
 def identify(
-    run: FoundRun,
+    run: RunFiles,
     logs: Sequence[ParsedLog],
     recipes: Sequence[Recipe],
     *,
@@ -113,7 +113,7 @@ def _is_enough(stands: Collection[str], missing: Sequence[str]) -> bool:
 def _make_identity(key: Key, claims: Claims, missing: Sequence[str]) -> Identity:
     assumed = tuple(field for field in (*_OPTIONS, *missing) if field not in claims.by_field)
     sources = dict.fromkeys(source for claim in claims.by_field.values() for source in claim.sources)
-    because = f"so say {listed(list(sources))}" if sources else "so says the log"
+    because = f"so say {join_first(list(sources))}" if sources else "so says the log"
     if assumed:
         because += f"; assumed, as nothing says it and no other baseline fits: {', '.join(assumed)}"
     return Identity(key, because, assumed=assumed)
@@ -122,7 +122,7 @@ def _make_identity(key: Key, claims: Claims, missing: Sequence[str]) -> Identity
 def _make_ambiguous(
     candidates: Sequence[Key], claims: Claims, missing: Sequence[str], *, contradicted: bool
 ) -> Identity:
-    ids = listed([key.id for key in candidates])
+    ids = join_first([key.id for key in candidates])
     open_fields = [field for field in _KEY_FIELDS if len({getattr(key, field) for key in candidates}) > 1]
     unsaid = [field for field in dict.fromkeys((*missing, *open_fields)) if not _is_said(field, claims)]
     because = f"could be {ids}"

@@ -11,17 +11,17 @@ from typing import cast
 from pytest_llmbench.core.dialects import FIRST_STEP
 from pytest_llmbench.ingest.parse import uniform
 from pytest_llmbench.ingest.parse.dropped import Tally
-from pytest_llmbench.ingest.parse.records import Origin, StepRecord, Torn, Unmatched
+from pytest_llmbench.ingest.parse.records import RecordOrigin, StepRecord, Torn, Unmatched
 from pytest_llmbench.ingest.parse.scan import Hit
 
-Reader = Callable[[bytes, int, int, Origin], StepRecord | Torn | None]
+Reader = Callable[[bytes, int, int, RecordOrigin], StepRecord | Torn | None]
 Settler = Callable[[Sequence[StepRecord], Tally], list[StepRecord]]
 Joiner = Settler
 Timer = Callable[[Sequence[StepRecord]], list[StepRecord]]
 Taker = Callable[[Hit, str], Sequence[StepRecord | Torn | Unmatched]]
-"""Reads what belongs to a needle, with the rank of the line; several records where they were glued."""
+"""Reads what belongs to a marker, with the rank of the line; several records where they were glued."""
 
-Columnar = uniform.Reader | None
+Columnar = uniform.ColumnReader | None
 
 NO_TOTAL = rb"(?!)"
 
@@ -30,7 +30,7 @@ NO_TOTAL = rb"(?!)"
 class Dialect:
     """One way of writing steps.
 
-    needles: a record begins with one of them. reader: "module:function" that reads the record, loaded on use. columns:
+    markers: a record begins with one of them. reader: "module:function" that reads the record, loaded on use. columns:
     "module:function" that reads all records of a log at once where they are alike, as `uniform.Reader`.
     starts: printed when a process starts, so that later steps are of another attempt. ends: printed after the last
     step. total: a regular expression for the number of steps that a start says. joiner: "module:function" that makes
@@ -41,7 +41,7 @@ class Dialect:
     whether a step that prints no loss lacks one.
     """
 
-    needles: tuple[bytes, ...]
+    markers: tuple[bytes, ...]
     reader: str
     starts: tuple[bytes, ...] = ()
     ends: tuple[bytes, ...] = ()
@@ -62,7 +62,7 @@ SEPARATORS = (b"train_samples_per_second",)
 
 DIALECTS = {
     "nemo1": Dialect(
-        needles=(b"Epoch ", b"DLL "),
+        markers=(b"Epoch ", b"DLL "),
         reader="pytest_llmbench.ingest.parse.dialects.nemo1:read_step",
         starts=NEMO_STARTS,
         ends=NEMO_ENDS,
@@ -70,14 +70,14 @@ DIALECTS = {
         columns="pytest_llmbench.ingest.parse.dialects.nemo1:read_columns",
     ),
     "nemo2": Dialect(
-        needles=(b"Training epoch ",),
+        markers=(b"Training epoch ",),
         reader="pytest_llmbench.ingest.parse.dialects.nemo2:read_step",
         starts=NEMO_STARTS,
         ends=NEMO_ENDS,
         columns="pytest_llmbench.ingest.parse.dialects.nemo2:read_columns",
     ),
     "maxtext": Dialect(
-        needles=(b"completed step",),  # without the colon, before which a colour may end
+        markers=(b"completed step",),  # without the colon, before which a colour may end
         reader="pytest_llmbench.ingest.parse.dialects.maxtext:read_step",
         starts=(b"Config param steps: ",),
         total=rb"Config param steps: (\d{1,15})[ \t]*[\r\n]",
@@ -86,7 +86,7 @@ DIALECTS = {
         columns="pytest_llmbench.ingest.parse.dialects.maxtext:read_columns",
     ),
     "megatron": Dialect(
-        needles=(b"iteration  ", b"iteration (", b"Step Time : "),  # with two blanks: NeMo 2 has one, in every step
+        markers=(b"iteration  ", b"iteration (", b"Step Time : "),  # with two blanks: NeMo 2 has one, in every step
         reader="pytest_llmbench.ingest.parse.dialects.megatron:read_step",
         starts=(
             b"-------------------- arguments --------------------",  # Megatron's has more dashes
@@ -99,7 +99,7 @@ DIALECTS = {
         ends_divide=False,
     ),
     "torchtitan": Dialect(
-        needles=(b"tps: ",),
+        markers=(b"tps: ",),
         reader="pytest_llmbench.ingest.parse.dialects.torchtitan:read_step",
         starts=(b"Trainer is initialized with local batch size ", b"Training starts at step "),
         ends=(b"Training completed",),
@@ -109,7 +109,7 @@ DIALECTS = {
         ends_divide=False,
     ),
     "paxml": Dialect(
-        needles=(
+        markers=(
             b"train_step() took ",
             b"initial global_step=",
             b"Starting training loop",
@@ -124,7 +124,7 @@ DIALECTS = {
         prints_loss=False,
     ),
     "huggingface": Dialect(
-        needles=(
+        markers=(
             b"'train_runtime': ",
             b'"train_runtime": ',
             b"Continuing training from global step ",
@@ -157,7 +157,7 @@ def grammar(name: str) -> Grammar:
     read = cast(Reader, _load(dialect.reader))
 
     def take(hit: Hit, rank: str) -> Sequence[StepRecord | Torn]:
-        record = read(hit.text, hit.start, hit.end, Origin(hit.offset, hit.line, rank))
+        record = read(hit.text, hit.start, hit.end, RecordOrigin(hit.offset, hit.line, rank))
         return () if record is None else (record,)
 
     return Grammar(

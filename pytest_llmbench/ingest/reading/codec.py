@@ -18,11 +18,11 @@ from operator import is_
 from typing import Any
 
 from pytest_llmbench.core.errors import LogError
-from pytest_llmbench.core.garbage_collection import without_collector
+from pytest_llmbench.core.garbage_collection import pause_garbage_collection
 from pytest_llmbench.core.models import (
     CheckpointRecord,
     Checkpoints,
-    Dropped,
+    DroppedRecords,
     Ending,
     ParsedLog,
     RegexDialect,
@@ -36,7 +36,7 @@ from pytest_llmbench.ingest.reading.step_codec import pack_steps, unpack_steps
 _HEADER = struct.Struct("=Q")
 """Bytes of the JSON text."""
 
-_RECORDS = (ParsedLog, Segment, Ending, Dropped, CheckpointRecord, Checkpoints, Statement, Unread, RegexDialect)
+_RECORDS = (ParsedLog, Segment, Ending, DroppedRecords, CheckpointRecord, Checkpoints, Statement, Unread, RegexDialect)
 _FIELDS: dict[type[Any], tuple[Any, ...]] = {
     record: tuple(getattr(record, one.name) for one in fields(record)) for record in _RECORDS
 }
@@ -79,7 +79,7 @@ def unpack(data: bytes) -> Any:
     LookupError, TypeError, ValueError or struct.error for bytes that `pack` did not make.
     """
     (size,) = _HEADER.unpack_from(data)
-    with without_collector():
+    with pause_garbage_collection():
         told, layout = json.loads(data[_HEADER.size : _HEADER.size + size])
         (value,) = _from_json(told, unpack_steps(data, _HEADER.size + size, layout))
     return value

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 from pytest_llmbench.core.errors import LogError
-from pytest_llmbench.core.models import Ending, FoundRun, ParsedLog, RegexDialect
+from pytest_llmbench.core.models import Ending, ParsedLog, RegexDialect, RunFiles
 from pytest_llmbench.ingest.reading.file_reading import FileToRead, ReadResult, read_file
 from pytest_llmbench.ingest.sources.compressed import Stream, is_compressed
 from pytest_llmbench.ingest.sources.local import FileState
@@ -48,7 +48,7 @@ class Reading:
     def __init__(
         self,
         stores: Stores,
-        runs: Iterable[FoundRun],
+        runs: Iterable[RunFiles],
         definitions: Sequence[RegexDialect] = (),
         *,
         cache: LogCache | None = None,

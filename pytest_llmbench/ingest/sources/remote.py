@@ -14,7 +14,7 @@ from stat import S_IFDIR, S_IFREG
 from typing import Any
 
 from pytest_llmbench.core.errors import LogError, SettingsError
-from pytest_llmbench.core.urls import URL, path_of, url_of
+from pytest_llmbench.core.urls import URL, to_path, to_url
 from pytest_llmbench.ingest.sources.listing import ListedEntry, ListedStatus
 
 BLOCK = 1 << 20
@@ -50,7 +50,7 @@ def check_url(flag: str, url: str) -> Path:
         except ValueError:
             protocols = ", ".join(name for name in ("s3", "gs", "abfs", "hdfs", "ssh", "https") if name != protocol)
             raise SettingsError(f"{flag}={url}: fsspec knows no protocol {protocol!r}; it knows {protocols}") from None
-    return path_of(url)
+    return to_path(url)
 
 
 @dataclass(slots=True)
@@ -99,9 +99,9 @@ class Remote:
                 system.invalidate_cache(place)
                 after = system.info(place)
         except OSError as error:
-            raise LogError(f"cannot read {url_of(path)}: {error.strerror or error}") from error
+            raise LogError(f"cannot read {to_url(path)}: {error.strerror or error}") from error
         if left or _identify(before) != _identify(after):
-            raise LogError(f"{url_of(path)}: changed while it was read: read it again when nobody writes it")
+            raise LogError(f"{to_url(path)}: changed while it was read: read it again when nobody writes it")
 
     def _read_status(self, path: Path, record: Mapping[str, Any]) -> ListedStatus:
         number = self._numbers.setdefault(path, len(self._numbers))
@@ -113,7 +113,7 @@ class Remote:
 def _open_filesystem(path: Path) -> tuple[Any, str]:
     import fsspec.core
 
-    system, place = fsspec.core.url_to_fs(url_of(path))
+    system, place = fsspec.core.url_to_fs(to_url(path))
     return system, str(place)
 
 
@@ -123,11 +123,11 @@ def _unify_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:  # often with nothing but the path
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), url_of(path)) from error
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), to_url(path)) from error
     except (OSError, LogError, GeneratorExit):
         raise
     except Exception as error:
-        raise OSError(errno.EIO, f"{type(error).__name__}: {error}", url_of(path)) from error
+        raise OSError(errno.EIO, f"{type(error).__name__}: {error}", to_url(path)) from error
 
 
 def _read_modified(record: Mapping[str, Any]) -> float:

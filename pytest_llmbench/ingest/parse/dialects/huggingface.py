@@ -11,12 +11,12 @@ from pytest_llmbench.ingest.parse.dropped import REPEATED, Tally
 from pytest_llmbench.ingest.parse.records import (
     NAN,
     NOT_FINITE,
-    Origin,
+    RecordOrigin,
     StepRecord,
     Torn,
-    line_stop,
-    printed_unit,
-    significant_unit,
+    find_line_stop,
+    get_printed_unit,
+    get_significant_unit,
 )
 from pytest_llmbench.ingest.parse.scan import REACH_BACK
 
@@ -38,7 +38,7 @@ LATE_SECONDS = 1.0
 """What a bar may be behind: it is not drawn at every step."""
 
 
-def read_step(text: bytes, start: int, end: int, origin: Origin) -> StepRecord | Torn | None:
+def read_step(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRecord | Torn | None:
     """Return the mean of a whole run as one record: its last step, the mean of all its steps.
 
     The number of steps is time x rate, which leaves a choice where the rate has few digits: then the progress bar
@@ -48,17 +48,17 @@ def read_step(text: bytes, start: int, end: int, origin: Origin) -> StepRecord |
     if text.startswith(b"Continuing", start):
         resumed = RESUMED.match(text, start, end)
         return StepRecord(origin, int(resumed[1]), NAN, 0.0, rounded=True) if resumed else None
-    values = _values(text, start, end)
+    values = _read_values(text, start, end)
     if values is None:
-        return Torn(origin, text[start : line_stop(text, start, end)])
-    (runtime, unit), (rate, rate_unit) = (_printed(values[name], UNITS[name]) for name in (RUNTIME, RATE))
+        return Torn(origin, text[start : find_line_stop(text, start, end)])
+    (runtime, unit), (rate, rate_unit) = (_parse_printed(values[name], UNITS[name]) for name in (RUNTIME, RATE))
     planned = Span((runtime - unit / 2) * (rate - rate_unit / 2), (runtime + unit / 2) * (rate + rate_unit / 2))
-    done, total, known = _steps(text[max(0, start - REACH_BACK) : start], runtime, planned)
+    done, total, known = _count_steps(text[max(0, start - REACH_BACK) : start], runtime, planned)
     if runtime <= 0 or done <= 0:
-        return Torn(origin, text[start : line_stop(text, start, end)])
+        return Torn(origin, text[start : find_line_stop(text, start, end)])
     seconds = runtime / done
     resolution = unit / done if known else seconds * (planned.most - planned.least) / total
-    return StepRecord(origin, done, seconds, resolution, total, loss=_loss(values), mean_of=done)
+    return StepRecord(origin, done, seconds, resolution, total, loss=_read_loss(values), mean_of=done)
 
 
 def join(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
@@ -72,10 +72,10 @@ def join(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
     for record in records:
         if record.rounded:
             resumed = record.step
-        elif seen and _same(seen, record):
+        elif seen and _is_same_run(seen, record):
             tally.add(REPEATED, record.origin.line, f"run of {record.step} steps again: {record.seconds:g} s")
         else:
-            runs.append(_resumed(record, resumed))
+            runs.append(_divide_resumed(record, resumed))
             seen, resumed = record, 0
     return runs
 
@@ -87,7 +87,7 @@ class Span(NamedTuple):
     most: float
 
 
-def _steps(before: bytes, runtime: float, planned: Span) -> tuple[int, int, bool]:
+def _count_steps(before: bytes, runtime: float, planned: Span) -> tuple[int, int, bool]:
     """Return the steps that were done, those that were planned, and whether that is certain."""
     for bar in reversed(list(BAR.finditer(before))):
         done, total = int(bar[1]), int(bar[2])
@@ -98,7 +98,7 @@ def _steps(before: bytes, runtime: float, planned: Span) -> tuple[int, int, bool
     return total, total, math.floor(planned.most) == math.ceil(planned.least) == total
 
 
-def _resumed(record: StepRecord, first: int) -> StepRecord:
+def _divide_resumed(record: StepRecord, first: int) -> StepRecord:
     done = record.step - first
     if done <= 0:
         return record._replace(seconds=NAN)
@@ -109,7 +109,7 @@ def _resumed(record: StepRecord, first: int) -> StepRecord:
     )
 
 
-def _same(old: StepRecord, new: StepRecord) -> bool:
+def _is_same_run(old: StepRecord, new: StepRecord) -> bool:
     """Tell whether a run is printed again, as a dictionary and as JSON perhaps, its loss with fewer digits."""
     return (old.step, old.seconds) == (new.step, new.seconds) and (
         repr(old.loss) == repr(new.loss)
@@ -117,8 +117,8 @@ def _same(old: StepRecord, new: StepRecord) -> bool:
     )
 
 
-def _values(text: bytes, start: int, end: int) -> dict[bytes, bytes] | None:
-    """Return the fields from the needle to the end of the record, with every number whole; None if it is torn."""
+def _read_values(text: bytes, start: int, end: int) -> dict[bytes, bytes] | None:
+    """Return the fields from the marker to the end of the record, with every number whole; None if it is torn."""
     values: dict[bytes, bytes] = {}
     closing = b","
     while closing == b",":
@@ -131,13 +131,13 @@ def _values(text: bytes, start: int, end: int) -> dict[bytes, bytes] | None:
     return values if whole and (LOSS not in values or NUMBER.fullmatch(values[LOSS].strip(QUOTES))) else None
 
 
-def _printed(value: bytes, unit: float) -> tuple[float, float]:
+def _parse_printed(value: bytes, unit: float) -> tuple[float, float]:
     """Return a number and one unit in its last place, which is not printed where it is a zero."""
     text = value.strip(QUOTES)
     number = float(text)
-    rounded = unit if text == value else max(unit, significant_unit(number, DIGITS))
-    return number, min(rounded, printed_unit(text))
+    rounded = unit if text == value else max(unit, get_significant_unit(number, DIGITS))
+    return number, min(rounded, get_printed_unit(text))
 
 
-def _loss(values: dict[bytes, bytes]) -> float | None:
+def _read_loss(values: dict[bytes, bytes]) -> float | None:
     return float(values[LOSS].strip(QUOTES)) if LOSS in values else None

@@ -15,18 +15,18 @@ from pytest_llmbench.core.patterns import RATE, REQUIRED, UNITS, compile_pattern
 from pytest_llmbench.ingest.parse import units
 from pytest_llmbench.ingest.parse.dialect_table import Dialect, Grammar, Timer
 from pytest_llmbench.ingest.parse.dropped import TORN, Tally
-from pytest_llmbench.ingest.parse.prints import Line, Prints
-from pytest_llmbench.ingest.parse.ranks import rank_of
+from pytest_llmbench.ingest.parse.prints import Prints, RecordLine
+from pytest_llmbench.ingest.parse.ranks import read_rank
 from pytest_llmbench.ingest.parse.records import (
     HOLE,
     NAN,
-    Origin,
+    RecordOrigin,
     StepRecord,
     Torn,
     Unmatched,
-    digits,
-    line_stop,
-    printed_unit,
+    count_digits,
+    find_line_stop,
+    get_printed_unit,
 )
 from pytest_llmbench.ingest.parse.scan import REACH_BACK, Hit
 
@@ -59,7 +59,7 @@ REST_BELOW = re.compile(rb"\r?\n[\d.]{1,18}(?:[eE][+-]?\d{1,3})?[ \t\r]*(?:\n|\Z
 def grammar(definition: RegexDialect) -> Grammar:
     """Return what reads a log as a baseline file says; its state is that of one log."""
     dialect = Dialect(
-        needles=(definition.find.encode(),),
+        markers=(definition.find.encode(),),
         reader="",
         starts=(definition.start.encode(),) if definition.start else (),
         ends=(definition.end.encode(),) if definition.end else (),
@@ -71,7 +71,7 @@ def grammar(definition: RegexDialect) -> Grammar:
 
 
 class StepLines:
-    """Reads the lines of one log, each once, however often the needle stands in it."""
+    """Reads the lines of one log, each once, however often the marker stands in it."""
 
     def __init__(self, definition: RegexDialect) -> None:
         """Compile the pattern, which was checked with its file."""
@@ -93,27 +93,27 @@ class StepLines:
         return other
 
     def take(self, hit: Hit, _rank: str) -> Sequence[StepRecord | Torn | Unmatched]:
-        """Return the steps of the line around a needle; nothing where it was read before."""
+        """Return the steps of the line around a marker; nothing where it was read before."""
         if hit.offset < self._read_to:
             return ()
-        stop = line_stop(hit.text, hit.start, hit.end)
+        stop = find_line_stop(hit.text, hit.start, hit.end)
         self._read_to = hit.offset + stop - hit.start
-        origin = Origin(hit.offset, hit.line, "")
-        begin = line_begin(hit)
+        origin = RecordOrigin(hit.offset, hit.line, "")
+        begin = find_line_begin(hit)
         if begin is None:
             return (Torn(origin, hit.text[hit.start : stop]),)
         raw = hit.text[begin:stop]
         if COLOURED_NUMBER.search(raw):
             return (Torn(origin, raw),)
-        text = _readable(COLOUR.sub(b"", raw))
+        text = _make_readable(COLOUR.sub(b"", raw))
         matches = self._matches(text)
         if matches is None:
-            return (Torn(origin, _named(self._absent(text), {}, text)),)
+            return (Torn(origin, _name_group(self._absent(text), {}, text)),)
         if not matches:
             if self._lacking is None:  # of the first such line: it is the one that is told
                 self._lacking = self._first_lacking(text)
             return (Unmatched(origin, text, self._lacking),)
-        line = Line(text, stop < hit.end, bool(REST_BELOW.match(hit.text, stop, hit.end)))
+        line = RecordLine(text, stop < hit.end, bool(REST_BELOW.match(hit.text, stop, hit.end)))
         self._note(hit, text, matches)
         return tuple(self._record(hit, place, line, match) for place, match in enumerate(matches))
 
@@ -153,8 +153,8 @@ class StepLines:
         return lacking
 
     def _note(self, hit: Hit, text: bytes, matches: Sequence[Any]) -> None:
-        """Keep how often the needle stands in a line with steps, and where a match could have taken another time."""
-        count = text.count(hit.needle)
+        """Keep how often the marker stands in a line with steps, and where a match could have taken another time."""
+        count = text.count(hit.marker)
         self._counts[count] += bool(matches)
         for place, match in enumerate(matches):
             begin, end = match.span(self._numbers["seconds"])
@@ -178,17 +178,17 @@ class StepLines:
             match = inner
         return found
 
-    def _record(self, hit: Hit, place: int, line: Line, match: Any) -> StepRecord | Torn:
+    def _record(self, hit: Hit, place: int, line: RecordLine, match: Any) -> StepRecord | Torn:
         """Return the step of one match; torn where a number is not whole, or is none."""
         every = {name: match.span(number) for name, number in self._numbers.items()}
         spans = {name: span for name, span in every.items() if span[0] >= 0}
         prefix = line.text[: min(begin for begin, _ in spans.values())][:REACH_BACK]
-        rank = rank_of(Hit(hit.needle, prefix, len(prefix), len(prefix), len(prefix), hit.line))
-        origin = Origin(hit.offset + place, hit.line, rank)
+        rank = read_rank(Hit(hit.marker, prefix, len(prefix), len(prefix), len(prefix), hit.line))
+        origin = RecordOrigin(hit.offset + place, hit.line, rank)
         values = {name: line.text[begin:end].rstrip(b",; \t") for name, (begin, end) in spans.items()}
         values = {name: value for name, value in values.items() if value.lower() not in ABSENT}
         scales = {name: self._scale(line, name, spans[name][0], value) for name, value in values.items()}
-        numbers = {name: _without_letters(value) for name, value in values.items()}
+        numbers = {name: _strip_letters(value) for name, value in values.items()}
         wrong = [
             name
             for name, value in values.items()
@@ -198,20 +198,20 @@ class StepLines:
         ]
         wrong += [name for name in REQUIRED if name not in values]
         if wrong or HOLE in match[0]:
-            return Torn(origin, _named(wrong, values, line.text))
+            return Torn(origin, _name_group(wrong, values, line.text))
         self._prints.add(origin.offset, line, spans["seconds"], numbers["seconds"])
-        return _step(origin, numbers, {name: scale or 1.0 for name, scale in scales.items()}, self._unit)
+        return _build_step(origin, numbers, {name: scale or 1.0 for name, scale in scales.items()}, self._unit)
 
-    def _scale(self, line: Line, name: str, begin: int, value: bytes) -> float | None:
+    def _scale(self, line: RecordLine, name: str, begin: int, value: bytes) -> float | None:
         """Return what the letters behind a number multiply it with; None where they leave it uncertain."""
-        number = _without_letters(value)
-        letters = value[len(number) :] or units.letters_at(line.text[begin + len(value) :])
+        number = _strip_letters(value)
+        letters = value[len(number) :] or units.read_letters(line.text[begin + len(value) :])
         if not number[-1:].isdigit() and number[-1:] != b".":
             return 1.0  # a word, such as nan
         expected = letters[:1].decode("latin-1") == self._groups[name].after
-        return units.scale_of(name, letters, self._unit, expected=expected)
+        return units.get_scale(name, letters, self._unit, expected=expected)
 
-    def _is_whole(self, line: Line, name: str, begin: int, value: bytes) -> bool:
+    def _is_whole(self, line: RecordLine, name: str, begin: int, value: bytes) -> bool:
         """Tell whether a number is no part of a longer one, as far as what stands beside it can show."""
         group, before, after = self._groups[name], line.text[:begin], line.text[begin + len(value) :]
         if name in COUNTS and (zeros := POINT_ZERO.match(after)):
@@ -227,8 +227,8 @@ class StepLines:
         return not (line.cut and not after.strip())
 
 
-def line_begin(hit: Hit) -> int | None:
-    """Return where the line or bar begins that a needle stands in, None where that is too far back to be seen."""
+def find_line_begin(hit: Hit) -> int | None:
+    """Return where the line or bar begins that a marker stands in, None where that is too far back to be seen."""
     earliest = max(0, hit.start - REACH_BACK)
     begin = max(hit.text.rfind(b"\n", earliest, hit.start), hit.text.rfind(b"\r", earliest, hit.start)) + 1
     return begin or (earliest if hit.offset - hit.start + earliest == 0 else None)
@@ -257,18 +257,18 @@ def _unchanged(records: Sequence[StepRecord], _tally: Tally) -> list[StepRecord]
     return list(records)
 
 
-def _readable(text: bytes) -> bytes:
+def _make_readable(text: bytes) -> bytes:
     """Return text that a pattern can read on in after bytes that are no character."""
     return text if text.isascii() else text.decode("utf-8", "replace").encode()
 
 
-def _without_letters(value: bytes) -> bytes:
+def _strip_letters(value: bytes) -> bytes:
     """Return the number that a value begins with; a value that begins with none as it is."""
     number = BARE.match(value)
     return number[0] if number else value
 
 
-def _named(groups: Sequence[str], values: Mapping[str, bytes], text: bytes) -> bytes:
+def _name_group(groups: Sequence[str], values: Mapping[str, bytes], text: bytes) -> bytes:
     """Return a line that is torn, with the group to which it gives no number."""
     if not groups:
         return text
@@ -277,10 +277,14 @@ def _named(groups: Sequence[str], values: Mapping[str, bytes], text: bytes) -> b
     return b"group %b %b: %b" % (groups[0].encode(), what, text)
 
 
-def _step(origin: Origin, values: Mapping[str, bytes], scales: Mapping[str, float], unit: str) -> StepRecord:
+def _build_step(
+    origin: RecordOrigin, values: Mapping[str, bytes], scales: Mapping[str, float], unit: str
+) -> StepRecord:
     plain = {name: value.replace(b",", b"").lower() for name, value in values.items()}
     number = {name: float(value) * scales[name] for name, value in plain.items()}
-    seconds, resolution = _seconds(number["seconds"], printed_unit(plain["seconds"]) * scales["seconds"], unit)
+    seconds, resolution = _convert_seconds(
+        number["seconds"], get_printed_unit(plain["seconds"]) * scales["seconds"], unit
+    )
     return StepRecord(
         origin,
         int(float(plain["step"])),
@@ -288,7 +292,7 @@ def _step(origin: Origin, values: Mapping[str, bytes], scales: Mapping[str, floa
         resolution,
         int(float(plain["total"])) if "total" in plain else None,
         loss=number.get("loss"),
-        loss_digits=digits(plain.get("loss", b"")),
+        loss_digits=count_digits(plain.get("loss", b"")),
         grad_norm=number.get("grad_norm"),
         tflops=number.get("tflops", NAN),
         tokens=number.get("tokens", NAN),
@@ -297,7 +301,7 @@ def _step(origin: Origin, values: Mapping[str, bytes], scales: Mapping[str, floa
     )
 
 
-def _seconds(value: float, place: float, unit: str) -> tuple[float, float]:
+def _convert_seconds(value: float, place: float, unit: str) -> tuple[float, float]:
     """Return a printed time or rate as seconds, with one unit in its last place; a rate of zero never ends a step."""
     if not math.isfinite(value):
         return (value if unit != RATE else NAN), 0.0

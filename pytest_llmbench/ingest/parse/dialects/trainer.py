@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from pytest_llmbench.ingest.parse.dialects import huggingface
 from pytest_llmbench.ingest.parse.dropped import Tally
-from pytest_llmbench.ingest.parse.records import NAN, NOT_FINITE, Origin, StepRecord, Torn
+from pytest_llmbench.ingest.parse.records import NAN, NOT_FINITE, RecordOrigin, StepRecord, Torn
 from pytest_llmbench.ingest.parse.scan import REACH_BACK
 
 RATE = b"'learning_rate': "
@@ -27,7 +27,7 @@ LAST_BAD = 2
 """So many last records without a number are a run that diverged; a single one may be a step that was skipped."""
 
 
-def read_step(text: bytes, start: int, end: int, origin: Origin) -> StepRecord | Torn | None:
+def read_step(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRecord | Torn | None:
     """Return what a record says, with mean_of 0 where it is of no whole run; see `huggingface.read_step`."""
     if not text.startswith(RATE, start):
         return huggingface.read_step(text, start, end, origin)
@@ -54,25 +54,25 @@ def join(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
     before = -1
     for run in runs:
         own = [record for record in records if not record.mean_of and before < record.origin.offset < run.origin.offset]
-        joined.append(_with_progress(run, own) if own else run)
+        joined.append(_add_progress(run, own) if own else run)
         before = run.origin.offset
     return joined
 
 
-def _with_progress(run: StepRecord, own: Sequence[StepRecord]) -> StepRecord:
+def _add_progress(run: StepRecord, own: Sequence[StepRecord]) -> StepRecord:
     """Return the record of a run with its largest learning rate, its gradient norm, and a loss that is none at the end.
 
     Trainer counts a loss that is no number as 0: the mean of the whole run looks sound.
     """
     return run._replace(
         loss=NAN if _ends_badly([record.loss for record in own]) else run.loss,
-        grad_norm=_together([record.grad_norm for record in own if record.grad_norm is not None]),
+        grad_norm=_combine_norms([record.grad_norm for record in own if record.grad_norm is not None]),
         rate=max(record.rate for record in own),
         rewards=any(record.rewards for record in own),
     )
 
 
-def _together(norms: Sequence[float]) -> float | None:
+def _combine_norms(norms: Sequence[float]) -> float | None:
     """Return one gradient norm for many: NaN where the last ones are none, else the largest that is a number."""
     if not norms:
         return None
