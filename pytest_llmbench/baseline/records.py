@@ -145,7 +145,7 @@ def _make_recording(entry: YamlMapping) -> Recording:
         **{
             **entry.values,
             "environment": tuple(environment.values.items()) if environment else (),
-            "earlier": tuple(AcceptedValue(**one.values) for one in entry.get("earlier", ())),
+            "earlier": tuple(AcceptedValue(**value.values) for value in entry.get("earlier", ())),
         }
     )
 

@@ -184,7 +184,7 @@ def _export(place: Place, arguments: argparse.Namespace) -> str:
         if kind == "parquet":
             _table(rows).to_parquet(output, index=False)
         else:
-            write_whole(output, f"{_text(rows, kind)}\n".encode())
+            write_whole(output, f"{_text(rows, kind)}\n".encode(), make_folders=False)
     except OSError as error:
         raise HistoryError(f"{output}: cannot be written: {error.strerror or error}") from None
     return f"{formatting.count_noun(len(rows), 'verdict')} written to {output}"

@@ -56,6 +56,6 @@ def _save(document: dict[str, Any], path: Path) -> None:
     import json
 
     try:
-        write_whole(path, (json.dumps(document, indent=1) + "\n").encode("ascii"))
+        write_whole(path, (json.dumps(document, indent=1) + "\n").encode("ascii"), make_folders=False)
     except OSError as error:
         raise RecordError(f"cannot write {path}: {error.strerror or error}") from error

@@ -63,8 +63,8 @@ def find_problems(run: Run, choice: Choice, timed: Timing, baseline: Baseline) -
     window = timed.window
     if not len(window):
         return
-    found = [*_find_no_update(choice, window), *_find_bad_loss(run, choice, window, baseline)]
-    yield from (Problem(Reason.DID_NOT_TRAIN, text, int(window.line[0])) for text in found)
+    texts = [*_find_no_update(choice, window), *_find_bad_loss(run, choice, window, baseline)]
+    yield from (Problem(Reason.DID_NOT_TRAIN, text, int(window.line[0])) for text in texts)
 
 
 def list_notes(run: Run, choice: Choice, timed: Timing, baseline: Baseline) -> Iterator[Note]:
@@ -173,9 +173,9 @@ def _make_values(values: Floats, whole: bool) -> WindowValues:
 
 def _count_skipped(window: Steps) -> tuple[int, int]:
     """Return how many steps of the window were skipped, and of how many that is known."""
-    known = np.isfinite(window.skipped_steps)
-    return int(window.skipped_steps[known].sum()), int(window.mean_of[known].sum())
+    counted = np.isfinite(window.skipped_steps)
+    return int(window.skipped_steps[counted].sum()), int(window.mean_of[counted].sum())
 
 
 def _states(choice: Choice, field: str) -> bool:
-    return any(one.field == field for one in choice.segment.stated)
+    return any(statement.field == field for statement in choice.segment.stated)

@@ -179,6 +179,6 @@ def is_compressed(path: str) -> bool:
     """Whether a file of this machine begins like a compressed one; not so where it cannot be opened."""
     try:
         with open(path, "rb") as file:
-            return find_method(file.read(HEAD)) != ""
+            return bool(find_method(file.read(HEAD)))
     except OSError:
         return False

@@ -215,7 +215,7 @@ def test_however_the_session_is_ended_no_worker_outlives_it(tmp_path: Path, endi
     write_runs(tmp_path / "runs", 4)
     script = tmp_path / "script.py"
     waits = """
-    from pytest_llmbench.ingest.reading import worker_pool as workers
+    from pytest_llmbench.ingest.reading import worker_pool
     def wait(waiting, answered):
         answered.get()
         print(*(child for child in open(f"/proc/self/task/{os.getpid()}/children").read().split()), flush=True)
