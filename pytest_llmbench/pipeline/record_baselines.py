@@ -303,7 +303,7 @@ def _hash(log: Path) -> str:
     """Return the hash of a log's text, empty where the log is no file of this machine any more, or in an archive."""
     digest = hashlib.sha256()
     try:
-        for block in Stream(local.blocks(log), log):
+        for block in Stream(local.read_blocks(log), log):
             digest.update(block)
     except LogError:
         return ""
