@@ -15,6 +15,8 @@ from pytest_llmbench.launch.slurm.client import Partition, Slurm, SlurmAway
 from pytest_llmbench.launch.slurm.runner import run
 from pytest_llmbench.launch.slurm.states import explain_status, explain_stuck
 
+pytestmark = pytest.mark.slow
+
 
 def asking(cluster: Cluster) -> Slurm:
     return Slurm(run, {**os.environ, **cluster.environment})
