@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 from pytest_llmbench.core import formatting
 from pytest_llmbench.report import environment, jobs
 from pytest_llmbench.report.explain import explain
-from pytest_llmbench.report.outcome import COUNTING, PROPERTIES, properties
+from pytest_llmbench.report.outcome import COUNTING, list_property_names, properties
 from pytest_llmbench.report.terminal import JUDGED, SEVERITY, worst
 
 if TYPE_CHECKING:
@@ -112,8 +112,9 @@ def _lines(one: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 def _metrics(one: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     if one.get("verdict") not in COUNTING:  # else it is among the properties
         yield "last_step_seconds", one.get("last_step_seconds")
+    published = list_property_names()
     for name, metric in one.get("metrics", {}).items():
-        if name not in PROPERTIES:
+        if name not in published:
             yield name, metric["value"]
         yield f"{name}_standard_deviation", metric["standard_deviation"]
     for name, value in one.get("expected_metrics", {}).items():

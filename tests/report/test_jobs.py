@@ -24,7 +24,7 @@ from pytest_llmbench.pipeline.results import ConfigurationResult
 from pytest_llmbench.pipeline.selftest import selftest
 from pytest_llmbench.report.explain import explain
 from pytest_llmbench.report.junit import render
-from pytest_llmbench.report.outcome import PROPERTIES, describe, properties
+from pytest_llmbench.report.outcome import describe, list_property_names, properties
 from pytest_llmbench.report.terminal import summary
 
 FOLDER = Path("/runs")
@@ -68,7 +68,7 @@ def lines(one: dict[str, Any], label: str) -> list[str]:
 
 
 def properties_of(one: dict[str, Any]) -> dict[str, str]:
-    return {name: value for name, value in properties(one) if name not in PROPERTIES}
+    return {name: value for name, value in properties(one) if name not in list_property_names()}
 
 
 def case(*described: dict[str, Any]) -> ElementTree.Element:
