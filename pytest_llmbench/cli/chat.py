@@ -31,9 +31,9 @@ def _chat(arguments: argparse.Namespace) -> Output:
     from pytest_llmbench.report import chat, document
 
     link = ci_environment.read_job_url(os.environ) if arguments.link is None else arguments.link
-    told = document.read(arguments.file)
+    session = document.read(arguments.file)
     try:
-        text = chat.message(told, link)
+        text = chat.message(session, link)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise ReportError(f"{arguments.file}: changed since --llmb-json wrote it: {error!r}") from None
     return Output(chat.as_slack(text) if arguments.format == "slack" else text)

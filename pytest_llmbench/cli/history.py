@@ -128,10 +128,10 @@ def _line(row: dict[str, Any]) -> str:
     seconds, difference = row["step_time_seconds"], row["log_difference"]
     change = formatting.format_difference(formatting.bounded_exp(difference) if difference is not None else None)
     job = formatting.escape(row["job_id"])
-    told = (
+    numbers = (
         f"{row['number']:>7}  {started:<16}  {row['verdict']:<14} {formatting.format_seconds(seconds):>9} {change:>8}"
     )
-    return f"{told}  {f'job {job}' if job else ''}"[:79].rstrip()
+    return f"{numbers}  {f'job {job}' if job else ''}"[:79].rstrip()
 
 
 def _show(place: Place, arguments: argparse.Namespace) -> str:
@@ -240,13 +240,13 @@ def _prune(place: Place, arguments: argparse.Namespace) -> str:
     extent = sessions_before(place, before)
     if not extent.sessions:
         return f"nothing to remove: no session from before {before:%Y-%m-%d}"
-    told = f"{_counted(prune(place, before, dry_run=True))}\n  {_dates(extent)}"
+    removal = f"{_counted(prune(place, before, dry_run=True))}\n  {_dates(extent)}"
     if arguments.dry_run:
-        return f"would remove {told}"
+        return f"would remove {removal}"
     if not extent.stay:
-        raise HistoryError(f"{place.shown}: {NOTHING_STAYS.format(_in_one_line(told))}")
-    if not (arguments.yes or _is_agreed(f"removes {told}")):
-        raise HistoryError(f"{place.shown}: nothing was removed: --yes removes {_in_one_line(told)}")
+        raise HistoryError(f"{place.shown}: {NOTHING_STAYS.format(_in_one_line(removal))}")
+    if not (arguments.yes or _is_agreed(f"removes {removal}")):
+        raise HistoryError(f"{place.shown}: nothing was removed: --yes removes {_in_one_line(removal)}")
     return f"removed {_counted(prune(place, before, dry_run=False))}\n  {_dates(extent)}"
 
 
@@ -254,15 +254,15 @@ def _counted(removed: Mapping[str, int]) -> str:
     return ", ".join(formatting.count_noun(count, name.removesuffix("s")) for name, count in removed.items())
 
 
-def _in_one_line(told: str) -> str:
-    return ", ".join(map(str.strip, told.splitlines()))
+def _in_one_line(text: str) -> str:
+    return ", ".join(map(str.strip, text.splitlines()))
 
 
 def _dates(extent: Extent) -> str:
     """Return `of 2025-01-01 to 2025-03-02; 30 sessions stay`."""
     if extent.oldest is None or extent.newest is None:
         return "of no day"
-    days = list(dict.fromkeys(f"{one:%Y-%m-%d}" for one in (extent.oldest, extent.newest)))
+    days = list(dict.fromkeys(f"{day:%Y-%m-%d}" for day in (extent.oldest, extent.newest)))
     remaining = f"{formatting.count_noun(extent.stay, 'session')} {'stays' if extent.stay == 1 else 'stay'}"
     return f"of {' to '.join(days)}; {remaining}"
 

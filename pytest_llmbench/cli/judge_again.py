@@ -39,33 +39,36 @@ class Replay:
 def replay(before: Settings, after: Settings, now: datetime) -> Replay:
     """Judge the runs under `before.logs` twice; they are read once unless `after` takes them for another release."""
     catalog = load(before)
-    found = ingest(before, catalog, now)
-    one = _outcomes(judge_found(found, before, catalog, now), before)
-    other = load(after)
+    runs = ingest(before, catalog, now)
+    outcomes_before = _outcomes(judge_found(runs, before, catalog, now), before)
+    catalogue_after = load(after)
     if after.baseline_release != before.baseline_release:
-        found = ingest(after, other, now)
-    two = _outcomes(judge_found(found, after, other, now), after)
+        runs = ingest(after, catalogue_after, now)
+    outcomes_after = _outcomes(judge_found(runs, after, catalogue_after, now), after)
     changes = tuple(
-        Change(name, one.get(name), two.get(name))
-        for name in sorted({*one, *two})
-        if _said(one.get(name)) != _said(two.get(name))
+        Change(name, outcomes_before.get(name), outcomes_after.get(name))
+        for name in sorted({*outcomes_before, *outcomes_after})
+        if _said(outcomes_before.get(name)) != _said(outcomes_after.get(name))
     )
-    judged = sum(_is_judged(one.get(name)) or _is_judged(two.get(name)) for name in {*one, *two})
-    return Replay(judged, len({*one, *two}), changes)
+    judged = sum(
+        _is_judged(outcomes_before.get(name)) or _is_judged(outcomes_after.get(name))
+        for name in {*outcomes_before, *outcomes_after}
+    )
+    return Replay(judged, len({*outcomes_before, *outcomes_after}), changes)
 
 
-def as_text(told: Replay) -> str:
+def as_text(replayed: Replay) -> str:
     """Return the changes, 79 columns wide: those that turn red, those that turn green, the others; and a count."""
-    if not told.judged:
+    if not replayed.judged:
         return "nothing was judged: there is no valid run of a known configuration under the given paths"
     lines, count = [], []
     for label, colours in (("turn red", (False, True)), ("turn from red", (True, False)), ("change otherwise", None)):
-        chosen = [change for change in told.changes if _in(change, colours)]
+        chosen = [change for change in replayed.changes if _in(change, colours)]
         if chosen:
             count.append(f"{len(chosen)} {label}")
             heading = f"{label} (nothing turns red, or from red):" if colours is None else f"{label}:"
             lines += [heading, *map(_line, filter(_has_run, chosen)), *_without(chosen)]
-    total = f"{len(told.changes)} of {count_noun(told.items, 'item')} would change"
+    total = f"{len(replayed.changes)} of {count_noun(replayed.items, 'item')} would change"
     return "\n".join([*lines, ": ".join(filter(None, [total, ", ".join(count)]))])
 
 
@@ -75,7 +78,9 @@ def _in(change: Change, colours: tuple[bool, bool] | None) -> bool:
 
 
 def _has_run(change: Change) -> bool:
-    return any(one is not None and one.judgement.measurement is not None for one in (change.before, change.after))
+    return any(
+        outcome is not None and outcome.judgement.measurement is not None for outcome in (change.before, change.after)
+    )
 
 
 def _without(changes: Sequence[Change]) -> list[str]:
@@ -86,9 +91,11 @@ def _without(changes: Sequence[Change]) -> list[str]:
 
 
 def _line(change: Change) -> str:
-    names = " -> ".join(str(one.judgement.verdict) if one else "none" for one in (change.before, change.after))
-    known = change.after or change.before
-    ratio = known.judgement.log_difference if known else None
+    names = " -> ".join(
+        str(outcome.judgement.verdict) if outcome else "none" for outcome in (change.before, change.after)
+    )
+    shown = change.after or change.before
+    ratio = shown.judgement.log_difference if shown else None
     skipped = " (skipped)" if change.after is not None and change.after.skipped else ""
     return f"  {change.id:<38} {names:<28} {'' if ratio is None else format_difference(math.exp(ratio)):>7}{skipped}"
 

@@ -38,17 +38,17 @@ def _nccl(arguments: argparse.Namespace) -> Output:
     from pytest_llmbench.pipeline.option_values import readable
 
     with own_flags():
-        paths = [readable("--llmb-logs", given, Path.cwd()) for given in arguments.logs]
+        paths = [readable("--llmb-logs", place, Path.cwd()) for place in arguments.logs]
         against = arguments.against and readable("--llmb-against", arguments.against, Path.cwd())
     trace = saved.read_saved(paths)
     other = saved.read_saved([against]) if against else None
     if arguments.save:
         _save(saved.build_document(trace), arguments.save)
-    found = changes.compare(trace, other) if other else None
-    code = 1 if found and found.changes else 0
+    comparison = changes.compare(trace, other) if other else None
+    code = 1 if comparison and comparison.changes else 0
     if arguments.format == "json":
-        return Output(json.dumps(saved.build_document(trace, found), indent=1), code)
-    return Output(text.changes(found, trace, other) if found and other else text.page(trace), code)
+        return Output(json.dumps(saved.build_document(trace, comparison), indent=1), code)
+    return Output(text.changes(comparison, trace, other) if comparison and other else text.page(trace), code)
 
 
 def _save(document: dict[str, Any], path: Path) -> None:

@@ -33,21 +33,21 @@ def page(trace: Trace) -> str:
     return "\n\n".join(filter(None, parts))
 
 
-def changes(found: TraceComparison, trace: Trace, other: Trace) -> str:
+def changes(comparison: TraceComparison, trace: Trace, other: Trace) -> str:
     """Return what changed, and where to look for the reason; `trace` and `other` are what was compared."""
-    scaled = f"{found.scale:.4g} times as many: counts are compared at this scale"
-    lost = max(trace.damage, other.damage) == found.tolerance
+    scaled = f"{comparison.scale:.4g} times as many: counts are compared at this scale"
+    lost = max(trace.damage, other.damage) == comparison.tolerance
     summary = (
         f"{trace.begun:,} records of {count_noun(trace.ranks, 'rank')} against {other.begun:,} of {other.ranks}; "
-        f"for each rank {'as many' if found.scale == 1 else scaled}. Changes up to {format_percent(found.tolerance)} "
+        f"for each rank {'as many' if comparison.scale == 1 else scaled}. Changes up to {format_percent(comparison.tolerance)} "
         f"are not told{', since so many records are damaged' if lost else ''}."
     )
     lines = [_wrapped(summary)]
-    if not found.changes:
+    if not comparison.changes:
         return "\n".join([*lines, "", "nothing changed"])
-    lines += ["", f"{count_noun(len(found.changes), 'change')}:"]
-    lines += [_wrapped(_told(change), "  ") for change in found.changes]
-    kinds = {change.what for change in found.changes}
+    lines += ["", f"{count_noun(len(comparison.changes), 'change')}:"]
+    lines += [_wrapped(_told(change), "  ") for change in comparison.changes]
+    kinds = {change.what for change in comparison.changes}
     lines += ["", "look at:", *(_wrapped(f"{hint} ({what})", "  ") for what, hint in HINTS.items() if what in kinds)]
     return "\n".join(lines)
 
@@ -63,14 +63,14 @@ def _head(trace: Trace) -> str:
     text = f"{count_noun(trace.files, 'file')}, {trace.bytes:,} bytes; {trace.records:,} records{held}"
     lines = [f"{text} of {more}{count_noun(trace.ranks, 'rank')}{members}" if trace.ranks else text]
     if trace.damaged:
-        told = ", ".join(f"{number:,} {name}" for name, number in trace.damaged)
+        numbers = ", ".join(f"{number:,} {name}" for name, number in trace.damaged)
         lines.append(
-            f"damaged: {trace.begun - trace.records:,} records ({format_percent(trace.damage)}: {told}), "
+            f"damaged: {trace.begun - trace.records:,} records ({format_percent(trace.damage)}: {numbers}), "
             "in no number below"
         )
     if trace.communicators:
-        told = ", ".join(f"{number:,} of {nranks} ranks" for nranks, number in trace.communicators)
-        lines.append(f"communicators, one for each rank in it: {more}{told}")
+        numbers = ", ".join(f"{number:,} of {nranks} ranks" for nranks, number in trace.communicators)
+        lines.append(f"communicators, one for each rank in it: {more}{numbers}")
     return "\n".join(map(_wrapped, lines))
 
 
@@ -106,8 +106,8 @@ def _histogram(rows: Sequence[TraceRow]) -> str:
     lines = [f"{'size of a buffer':<22}{'records':>13}"]
     for size in sorted(records):
         bar = "#" * max(1, round(records[size] / most * 10))
-        told = _short(", ".join(sorted(names[size])), 31)
-        lines.append(f"{format_sizes(size):<22}{records[size]:>13,}  {bar:<10} {told}".rstrip())
+        operations = _short(", ".join(sorted(names[size])), 31)
+        lines.append(f"{format_sizes(size):<22}{records[size]:>13,}  {bar:<10} {operations}".rstrip())
     return "\n".join(lines)
 
 
@@ -124,8 +124,10 @@ def _notes(trace: Trace) -> str:
     if unknown := sum(row.records for row in trace.rows if row.kind.from_bytes < 0):
         lines.append(f"{unknown:,} records have a datatype of unknown size: they are in no volume.")
     if trace.unnamed:
-        told = " and are of no rank here" if trace.hosts else ": ranks are told apart by their GPU's number alone"
-        lines.append(f"{trace.unnamed:,} records name no process{told}.")
+        consequence = (
+            " and are of no rank here" if trace.hosts else ": ranks are told apart by their GPU's number alone"
+        )
+        lines.append(f"{trace.unnamed:,} records name no process{consequence}.")
     if trace.limited:
         lines.append(f"No more than {MEMBERS:,} ranks, and as many communicators, are told apart.")
     if trace.cut:
@@ -134,8 +136,8 @@ def _notes(trace: Trace) -> str:
 
 
 def _short(text: str, width: int) -> str:
-    told = escape(text)
-    return told if len(told) <= width else f"{told[: width - 3]}..."
+    shown = escape(text)
+    return shown if len(shown) <= width else f"{shown[: width - 3]}..."
 
 
 def _wrapped(text: str, indent: str = "") -> str:

@@ -44,13 +44,13 @@ def _replay(arguments: argparse.Namespace) -> Output:
     from pytest_llmbench.cli.judge_again import as_text, replay
     from pytest_llmbench.core.options import destination
 
-    given = {name: getattr(arguments, name) for name in map(destination, WHAT_IF)}
-    changed = {name: value for name, value in given.items() if value is not None}
+    values = {name: getattr(arguments, name) for name in map(destination, WHAT_IF)}
+    changed = {name: value for name, value in values.items() if value is not None}
     if "" in changed.values():
         raise SettingsError("an option is empty: give it a value, or leave it out")
     if not changed:
         flags = ", ".join(flag.replace("--llmb-", "--") for flag in WHAT_IF)
         raise SettingsError(f"nothing to change: give one of {flags}")
     with own_flags():
-        told = replay(settings_of(arguments), settings_of(arguments, **changed), datetime.now(UTC))
-    return Output(as_text(told), code=0 if told.judged else 1)
+        replayed = replay(settings_of(arguments), settings_of(arguments, **changed), datetime.now(UTC))
+    return Output(as_text(replayed), code=0 if replayed.judged else 1)

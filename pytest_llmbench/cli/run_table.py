@@ -67,23 +67,23 @@ COLUMNS = tuple(field.name for field in dataclasses.fields(Row) if field.name !=
 """The columns of CSV and JSON, before those of `Facts`."""
 
 
-def rows(found: IngestedRuns, catalog: Catalog, window: Window | None, now: datetime) -> tuple[Row, ...]:
+def rows(ingested: IngestedRuns, catalog: Catalog, window: Window | None, now: datetime) -> tuple[Row, ...]:
     """Return a row for each run that was found, newest first; `window` None takes the baseline's."""
     lost = (
-        Row(one.id, "", "", "", None, f"Unreadable: {one.text}", reason=str(one.reason), because=one.text)
-        for one in found.unreadable
+        Row(entry.id, "", "", "", None, f"Unreadable: {entry.text}", reason=str(entry.reason), because=entry.text)
+        for entry in ingested.unreadable
     )
-    return (*(_row(run, catalog, window, now) for run in found.runs), *lost)
+    return (*(_row(run, catalog, window, now) for run in ingested.runs), *lost)
 
 
-def table(found: Sequence[Row]) -> pd.DataFrame:
+def table(table_rows: Sequence[Row]) -> pd.DataFrame:
     """Return rows as a data frame with the columns COLUMNS and those of `Facts`."""
     import pandas as pd
 
     of_facts = [field.name for field in dataclasses.fields(Facts)]
     cells = [
         [formatting.escape_values(getattr(place, name)) for place, names in _places(row, of_facts) for name in names]
-        for row in found
+        for row in table_rows
     ]
     frame = pd.DataFrame(cells, columns=[*COLUMNS, *of_facts])
     return frame.astype(dict.fromkeys(WHOLE_NUMBERS, "Int64"))  # with a gap in it a column of numbers is of floats
@@ -93,30 +93,32 @@ def _places(row: Row, of_facts: Sequence[str]) -> tuple[tuple[Row | Facts, Seque
     return (row, COLUMNS), (row.facts, of_facts)
 
 
-def as_text(found: Sequence[Row]) -> str:
+def as_text(table_rows: Sequence[Row]) -> str:
     """Return rows as a table for a terminal, with the name of the configuration, or of a run that is none."""
-    if not found:
+    if not table_rows:
         return "no training run was found"
     import pandas as pd
 
-    names = [row.configuration or formatting.escape(row.run) for row in found]
+    names = [row.configuration or formatting.escape(row.run) for row in table_rows]
     width = max(map(len, names))
     shown = {
         "Run".ljust(width): [name.ljust(width) for name in names],
-        "Job": [row.job_id for row in found],
-        "Status": [row.status for row in found],
-        "Time Mean (s)": [_number(row.time_mean_s, 3) for row in found],
-        "Time Std (s)": [_number(row.time_std_s, 3) for row in found],
-        "TFLOPS Mean": [_number(row.tflops_per_gpu_mean, 2) for row in found],
-        "TFLOPS Std": [_number(row.tflops_per_gpu_std, 2) for row in found],
-        "Window": [_window_in_words(row) for row in found],
-        "Steps": [_number(row.facts.total_steps or row.steps or None) for row in found],
-        "GPUs": [_number(row.facts.gpus) for row in found],
-        "GBS": [_number(row.facts.global_batch_size) for row in found],
-        "Framework": [row.facts.framework or "-" for row in found],
+        "Job": [row.job_id for row in table_rows],
+        "Status": [row.status for row in table_rows],
+        "Time Mean (s)": [_number(row.time_mean_s, 3) for row in table_rows],
+        "Time Std (s)": [_number(row.time_std_s, 3) for row in table_rows],
+        "TFLOPS Mean": [_number(row.tflops_per_gpu_mean, 2) for row in table_rows],
+        "TFLOPS Std": [_number(row.tflops_per_gpu_std, 2) for row in table_rows],
+        "Window": [_window_in_words(row) for row in table_rows],
+        "Steps": [_number(row.facts.total_steps or row.steps or None) for row in table_rows],
+        "GPUs": [_number(row.facts.gpus) for row in table_rows],
+        "GBS": [_number(row.facts.global_batch_size) for row in table_rows],
+        "Framework": [row.facts.framework or "-" for row in table_rows],
     }
-    told = [f"{name.strip()}: attempt {row.attempts}" for name, row in zip(names, found, strict=True) if row.attempts]
-    return "\n".join([pd.DataFrame(shown).to_string(index=False, justify="right", max_colwidth=None), *told])
+    attempts = [
+        f"{name.strip()}: attempt {row.attempts}" for name, row in zip(names, table_rows, strict=True) if row.attempts
+    ]
+    return "\n".join([pd.DataFrame(shown).to_string(index=False, justify="right", max_colwidth=None), *attempts])
 
 
 def _number(value: float | None, digits: int = 0) -> str:
@@ -130,8 +132,8 @@ def _window_in_words(row: Row) -> str:
 def skipped(ignored: Sequence[str]) -> str:
     """Return the files that are no runs, a line for each reason with the first of them; empty where there are none."""
     by_reason: dict[str, list[str]] = {}
-    for one in ignored:
-        name, _, why = formatting.escape(one).partition(": ")
+    for file in ignored:
+        name, _, why = formatting.escape(file).partition(": ")
         by_reason.setdefault(why, []).append(name)
     lines = [f"{formatting.join_first(names)}: {why}" for why, names in by_reason.items()]
     return "\n  ".join([f"{formatting.count_noun(len(ignored), 'file')} skipped:", *lines]) if ignored else ""
@@ -140,15 +142,15 @@ def skipped(ignored: Sequence[str]) -> str:
 def _row(run: Run, catalog: Catalog, window: Window | None, now: datetime) -> Row:
     from pytest_llmbench.measure.measurement import choose_judged
 
-    key, found = run.identity.key, run.found
+    key, folder = run.identity.key, run.found
     baseline = _baseline(run, catalog, window)
     choice, _ = choose_judged(run, baseline.required, now)
-    log = choice.attempt.files.log if choice else run.attempts[-1].files.log if run.attempts else found.folder
+    log = choice.attempt.files.log if choice else run.attempts[-1].files.log if run.attempts else folder.folder
     problem = _problem(run, baseline, now)
     row = Row(
         run=run.id,
-        job_id=found.job_id,
-        launcher=found.launcher,
+        job_id=folder.job_id,
+        launcher=folder.launcher,
         configuration=key.id if key else "",
         started=run.started,
         status=_status(problem),
@@ -228,7 +230,7 @@ def _attempts(run: Run, choice: Choice, total: int) -> str:
     from pytest_llmbench.measure.tries import list_tries
     from pytest_llmbench.report.tries import describe, listed
 
-    return listed({"tries": [describe(one, Path()) for one in list_tries(run, choice, total)]}) or ""
+    return listed({"tries": [describe(attempt, Path()) for attempt in list_tries(run, choice, total)]}) or ""
 
 
 def _mean(measured: Steps, name: str) -> tuple[float | None, float | None]:

@@ -48,10 +48,10 @@ def _summary(arguments: argparse.Namespace) -> Output:
         catalog = load(settings)
     now = datetime.now(UTC)
     ingested = ingest(settings, catalog, now)
-    found = rows(ingested, catalog, arguments.window, now)
-    code, aside = 0 if found else 1, skipped(ingested.ignored)
+    table_rows = rows(ingested, catalog, arguments.window, now)
+    code, aside = 0 if table_rows else 1, skipped(ingested.ignored)
     if arguments.format == "csv":
-        return Output(table(found).to_csv(index=False).rstrip("\n"), code, aside)
+        return Output(table(table_rows).to_csv(index=False).rstrip("\n"), code, aside)
     if arguments.format == "json":
-        return Output(table(found).to_json(orient="records", date_format="iso", indent=2), code, aside)
-    return Output(as_text(found), code, aside)
+        return Output(table(table_rows).to_json(orient="records", date_format="iso", indent=2), code, aside)
+    return Output(as_text(table_rows), code, aside)

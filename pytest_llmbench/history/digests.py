@@ -50,9 +50,9 @@ Said = tuple[str, int, StoredRun]
 def verdicts(digest: Digest) -> Iterator[Said]:
     """Yield the verdicts of a digest in the order of their numbers; `started` is None where nothing said it."""
     windows, places = digest["window"]
-    digest = {**digest, "window": [[Window(*one) for one in windows], places]}
+    digest = {**digest, "window": [[Window(*fields) for fields in windows], places]}
     began, runs, started, *past = [column(digest, name) for name in COLUMNS]
-    moments = [one and datetime.fromisoformat(one) for one in started]
+    moments = [fields and datetime.fromisoformat(fields) for fields in started]
     return zip(began, runs, map(_past_run, zip(moments, *past, strict=True)), strict=True)
 
 
@@ -95,11 +95,11 @@ def after(number: int) -> Select[Any]:
 
     from pytest_llmbench.history.tables import RUN, SESSION, VERDICT
 
-    said = (SESSION.c.started.label("began"), VERDICT.c.run)
+    of_session = (SESSION.c.started.label("began"), VERDICT.c.run)
     of_run = (RUN.c.configuration, RUN.c.started, RUN.c.environment)
     of_window = (VERDICT.c.first_step, VERDICT.c.last_step, VERDICT.c.statistic)
     plain = (*(RUN.c[name] for name in OF_RUN), *(VERDICT.c[name] for name in OF_VERDICT))
-    joined = select(*said, *of_run, *of_window, *plain).join_from(VERDICT, RUN, RUN.c.id == VERDICT.c.run)
+    joined = select(*of_session, *of_run, *of_window, *plain).join_from(VERDICT, RUN, RUN.c.id == VERDICT.c.run)
     joined = joined.join(SESSION, SESSION.c.id == VERDICT.c.session)
     return joined.where(VERDICT.c.id > number).order_by(VERDICT.c.id)
 
@@ -135,10 +135,10 @@ def read(connection: Connection, configurations: Collection[str]) -> dict[str, l
     from pytest_llmbench.history.tables import DIGEST
 
     wanted = select(DIGEST.c.configuration, DIGEST.c.newest_day, DIGEST.c.verdicts).order_by(DIGEST.c.upto)
-    found = defaultdict(list)
+    by_configuration = defaultdict(list)
     for name, *digest in connection.execute(wanted.where(DIGEST.c.configuration.in_(configurations))).all():
-        found[name].append(digest)
-    return found
+        by_configuration[name].append(digest)
+    return by_configuration
 
 
 def without_stale(connection: Connection) -> int:
@@ -183,8 +183,8 @@ def _packed_more(place: Place) -> bool:
         by_configuration = defaultdict(list)
         for row in connection.execute(after(last).where(VERDICT.c.id <= upto)).all():
             by_configuration[row.configuration].append(row)
-        for name, found in by_configuration.items():
-            values = {"configuration": name, "newest_day": _newest_day(found), "verdicts": json.dumps(packed(found))}
+        for name, rows in by_configuration.items():
+            values = {"configuration": name, "newest_day": _newest_day(rows), "verdicts": json.dumps(packed(rows))}
             connection.execute(insert(DIGEST).values(upto=upto, **values))
         marker = {"configuration": ALL, "newest_day": "", "verdicts": _counted(connection, upto)}
         connection.execute(insert(DIGEST).values(upto=upto, **marker))

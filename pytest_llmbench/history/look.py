@@ -71,12 +71,12 @@ def verdicts_of(place: Place, wanted: str) -> Rows:
     if number is None:
         of_one = _rows(place, select(RUN.c.id, RUN.c.started).where(RUN.c.configuration == wanted).order_by(RUN.c.id))
         number = max(of_one, key=_begun)["id"] if of_one else None
-    found = [] if number is None else _rows(place, _joined().where(RUN.c.id == int(number)))
-    if not found:
+    rows = [] if number is None else _rows(place, _joined().where(RUN.c.id == int(number)))
+    if not rows:
         ids = [row["configuration"] for row in _rows(place, select(RUN.c.configuration).distinct())]
         nearest = did_you_mean(wanted, ids)
         raise HistoryError(f"{place.shown}: no run {wanted}{nearest}; `llmbench history list` shows all of them")
-    return [_decoded(row) for row in found]
+    return [_decoded(row) for row in rows]
 
 
 def everything(place: Place) -> Rows:

@@ -57,8 +57,8 @@ def _past_runs(
         for row in connection.execute(digests.after(covered).where(wanted)).all():
             new[row.configuration].append(row)
     read = ((name, _read(old.get(name, ()), digests.packed(new.get(name, ())))) for name in configurations)
-    found = {name: _last_days(_last_words(verdicts)) for name, verdicts in read}
-    return {name: runs for name, runs in found.items() if runs}
+    by_configuration = {name: _last_days(_last_words(verdicts)) for name, verdicts in read}
+    return {name: runs for name, runs in by_configuration.items() if runs}
 
 
 def _read(old: Sequence[Sequence[str]], new: Digest) -> list[Said]:
@@ -68,7 +68,7 @@ def _read(old: Sequence[Sequence[str]], new: Digest) -> list[Said]:
         first = first or _first_day(opened)
         if newest_day >= first:
             opened.append(json.loads(text))
-    return [said for digest in reversed(opened) for said in digests.verdicts(digest)]
+    return [verdict for digest in reversed(opened) for verdict in digests.verdicts(digest)]
 
 
 def _first_day(opened: Sequence[Digest]) -> str:
@@ -78,7 +78,7 @@ def _first_day(opened: Sequence[Digest]) -> str:
         return ""
     names = ("run", "started", "verdict")
     columns = ((digests.column(digest, name) for name in names) for digest in reversed(opened))
-    nights = (night for one in columns for night in zip(*one, strict=True))
+    nights = (night for lists in columns for night in zip(*lists, strict=True))
     days = {started[:10] for started in {run: day for run, day, verdict in nights if day and verdict in SHOWN}.values()}
     return sorted(days)[-LAST] if len(days) >= LAST else ""
 
@@ -88,22 +88,22 @@ def _last_words(verdicts: Sequence[Said]) -> list[StoredRun]:
 
     What is known of a run is what stands with its newest verdict: a session that is added late says nothing of it.
     """
-    known = {run: past for _, run, past in verdicts}
-    if len(known) == len(verdicts):  # none was judged twice: most often
-        return [past for past in known.values() if past.verdict in SHOWN]
+    newest = {run: past for _, run, past in verdicts}
+    if len(newest) == len(verdicts):  # none was judged twice: most often
+        return [past for past in newest.values() if past.verdict in SHOWN]
     in_order = sorted(verdicts, key=itemgetter(0))
     last = {(run, past.window): past for _, run, past in in_order if past.verdict in SHOWN}
-    return [past if known[run] is past else _as_known(past, known[run]) for (run, _), past in last.items()]
+    return [past if newest[run] is past else _as_known(past, newest[run]) for (run, _), past in last.items()]
 
 
-def _as_known(past: StoredRun, known: StoredRun) -> StoredRun:
-    return past._replace(started=known.started, job_id=known.job_id, logs=known.logs, environment=known.environment)
+def _as_known(past: StoredRun, newest: StoredRun) -> StoredRun:
+    return past._replace(started=newest.started, job_id=newest.job_id, logs=newest.logs, environment=newest.environment)
 
 
 def _last_days(runs: Iterable[StoredRun]) -> tuple[StoredRun, ...]:
     """Return the runs of the last days, oldest first, without those of which nothing says when they started."""
-    found = sorted([run for run in runs if run.started], key=_STARTED)
-    days = list(dict.fromkeys(map(datetime.toordinal, map(_STARTED, found))))
+    dated = sorted([run for run in runs if run.started], key=_STARTED)
+    days = list(dict.fromkeys(map(datetime.toordinal, map(_STARTED, dated))))
     if len(days) > LAST:
-        found = found[bisect_left(found, days[-LAST], key=lambda run: _STARTED(run).toordinal()) :]
-    return tuple(found)
+        dated = dated[bisect_left(dated, days[-LAST], key=lambda run: _STARTED(run).toordinal()) :]
+    return tuple(dated)

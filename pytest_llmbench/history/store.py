@@ -108,5 +108,5 @@ def _told(error: DBAPIError) -> str:
 def _remedy(error: DBAPIError, place: Place) -> str:
     name = getattr(error.orig, "sqlite_errorname", "") or ""
     code = getattr(error.orig, "sqlstate", "") or ""
-    known = (text for start, text in REMEDIES.items() if start == code or name.startswith(f"SQLITE_{start}"))
-    return next(known, "look at the file" if place.file else "see that the server runs and lets this user in")
+    remedies = (text for start, text in REMEDIES.items() if start == code or name.startswith(f"SQLITE_{start}"))
+    return next(remedies, "look at the file" if place.file else "see that the server runs and lets this user in")

@@ -44,6 +44,6 @@ def kept(path: Path) -> dict[str, Any]:
     if not isinstance(document, dict) or not {"session", "verdicts"} <= document.keys():
         raise HistoryError(f"{path}: no session with verdicts: give a file that {NAME.format('*')} names")
     if document.get("schema") != SCHEMA:
-        found = document.get("schema")
-        raise HistoryError(f"{path}: found schema {found!r}, expected {SCHEMA}: use the pytest-llmbench that wrote it")
+        schema = document.get("schema")
+        raise HistoryError(f"{path}: found schema {schema!r}, expected {SCHEMA}: use the pytest-llmbench that wrote it")
     return document

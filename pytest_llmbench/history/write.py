@@ -61,7 +61,7 @@ def write(place: Place, document: dict[str, Any]) -> int:
         values = {**session, "started": began, "options": json.dumps(session["options"])}
         connection.execute(insert(SESSION), values)
         runs = _runs(connection, verdicts, began)
-        rows = [_row(one, session["id"], run) for one, run in zip(verdicts, runs, strict=True)]
+        rows = [_row(verdict, session["id"], run) for verdict, run in zip(verdicts, runs, strict=True)]
         if rows:
             connection.execute(insert(VERDICT), rows)
         due = digests.due(connection, last)
@@ -70,19 +70,19 @@ def write(place: Place, document: dict[str, Any]) -> int:
     return len(rows)
 
 
-def _row(one: dict[str, Any], session: str, run: int | None) -> dict[str, Any]:
-    window, seconds = one["window"], [math.nan if value is None else value for value in one["step_seconds"]]
+def _row(verdict: dict[str, Any], session: str, run: int | None) -> dict[str, Any]:
+    window, seconds = verdict["window"], [math.nan if value is None else value for value in verdict["step_seconds"]]
     return {
         "session": session,
         "run": run,
-        "configuration": one["configuration"]["id"],
-        **{name: one[name] for name in PLAIN},
+        "configuration": verdict["configuration"]["id"],
+        **{name: verdict[name] for name in PLAIN},
         "first_step": window["first"],
         "last_step": window["last"],
         "statistic": window["statistic"],
-        "metrics": json.dumps(one["metrics"]),
-        "mean_of": json.dumps(one["mean_of"]),
-        "log_sha256": json.dumps(one.get("log_sha256", [])),  # older versions left documents without it
+        "metrics": json.dumps(verdict["metrics"]),
+        "mean_of": json.dumps(verdict["mean_of"]),
+        "log_sha256": json.dumps(verdict.get("log_sha256", [])),  # older versions left documents without it
         "step_seconds": struct.pack(f"<{len(seconds)}d", *seconds),
     }
 
@@ -99,7 +99,7 @@ def _runs(connection: Connection, verdicts: Sequence[dict[str, Any]], began: dat
 
     from pytest_llmbench.history.tables import RUN
 
-    rows = [_run_row(one) if one["run"] else None for one in verdicts]
+    rows = [_run_row(verdict) if verdict["run"] else None for verdict in verdicts]
     numbers = _numbers(rows, _known(connection, [row for row in rows if row]))
     last = _last_judged(connection, [number for number in numbers if number])
     again = [
@@ -119,17 +119,20 @@ def _runs(connection: Connection, verdicts: Sequence[dict[str, Any]], began: dat
     return [next(added) if row and not number else number for row, number in zip(rows, numbers, strict=True)]
 
 
-def _numbers(rows: Sequence[dict[str, Any] | None], known: Sequence[dict[str, Any]]) -> list[int | None]:
+def _numbers(rows: Sequence[dict[str, Any] | None], candidates: Sequence[dict[str, Any]]) -> list[int | None]:
     """Return the number of the stored run that each row is; None for no run, and for one that is not known.
 
     Equal logs count first: of several runs of a job that began together, one whose log has grown is none of the others.
     """
-    logs = {(one["configuration"], one["job_id"], one["fingerprint"]): one["id"] for one in reversed(known)}
+    logs = {
+        (candidate["configuration"], candidate["job_id"], candidate["fingerprint"]): candidate["id"]
+        for candidate in reversed(candidates)
+    }
     of_logs = [
         logs.get((row["configuration"], row["job_id"], row["fingerprint"])) if row and row["fingerprint"] else None
         for row in rows
     ]
-    others = [one for one in known if one["id"] not in of_logs]
+    others = [candidate for candidate in candidates if candidate["id"] not in of_logs]
     return [
         number or next((other["id"] for other in others if row and _is_same(row, other)), None)
         for row, number in zip(rows, of_logs, strict=True)
@@ -149,10 +152,10 @@ def _last_judged(connection: Connection, numbers: Sequence[int]) -> dict[int, da
     return {row[0]: row[1] for row in connection.execute(judged)}
 
 
-def _run_row(one: dict[str, Any]) -> dict[str, Any]:
+def _run_row(verdict: dict[str, Any]) -> dict[str, Any]:
     from pytest_llmbench.history.tables import stored
 
-    run, configuration = one["run"], one["configuration"]
+    run, configuration = verdict["run"], verdict["configuration"]
     return {
         "configuration": configuration["id"],
         "started": stored(datetime.fromisoformat(run["started"])) if run["started"] else None,
@@ -177,11 +180,11 @@ def _known(connection: Connection, rows: Sequence[dict[str, Any]]) -> list[dict[
         RUN.c.fingerprint.in_([row["fingerprint"] for row in rows if row["fingerprint"]]),
         RUN.c.configuration.in_(configurations) & begun,
     )
-    found = connection.execute(select(*columns).where(alike).order_by(RUN.c.id)) if rows else ()
-    return [row._asdict() for row in found if row.configuration in configurations]
+    candidates = connection.execute(select(*columns).where(alike).order_by(RUN.c.id)) if rows else ()
+    return [row._asdict() for row in candidates if row.configuration in configurations]
 
 
-def _is_same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+def _is_same(row: dict[str, Any], other: dict[str, Any]) -> bool:
     """Whether two rows are one run: of one configuration and job, with equal logs or an equal start."""
-    marks, of_other = (make_run_keys(row["job_id"], row["fingerprint"], row["started"]) for row in (one, other))
-    return one["configuration"] == other["configuration"] and not marks.isdisjoint(of_other)
+    marks, of_other = (make_run_keys(row["job_id"], row["fingerprint"], row["started"]) for row in (row, other))
+    return row["configuration"] == other["configuration"] and not marks.isdisjoint(of_other)

@@ -118,5 +118,5 @@ def _advice(described: dict[str, Any]) -> str:
         return SLOWER_THAN_RECORDED if recorded else ADVICE[reason]
     if reason == "repeats-disagree" and described["verdict"] == "INVALID":  # only a recording refuses them
         return NOT_ONE_LEVEL
-    known = (described.get("estimate") or {}).get("run_to_run", {}).get("measured", False)
-    return ADVICE[reason] + (UNKNOWN_NOISE if reason == "cannot-tell" and not known else "")
+    is_noise_measured = (described.get("estimate") or {}).get("run_to_run", {}).get("measured", False)
+    return ADVICE[reason] + (UNKNOWN_NOISE if reason == "cannot-tell" and not is_noise_measured else "")

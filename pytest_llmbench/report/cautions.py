@@ -28,13 +28,17 @@ def findings(outcomes: Sequence[dict[str, Any]]) -> Iterator[Caution]:
     `outcomes` are those of a session, each id once.
     """
     passed = [outcome for outcome in outcomes if outcome["status"] != "failed"]
-    checks = [one for one in passed if one["kind"] == "check" and "overruled" not in one and one["verdict"] in SLOWER]
+    checks = [
+        outcome
+        for outcome in passed
+        if outcome["kind"] == "check" and "overruled" not in outcome and outcome["verdict"] in SLOWER
+    ]
     verdicts: dict[str, Counter[str]] = {}
     for kind, verdict in (*((check["check"], check["verdict"]) for check in checks), *_without_item(outcomes)):
         verdicts.setdefault(kind, Counter())[verdict] += 1
     for kind, of_kind in verdicts.items():
         yield Caution(CautionCode.REPORTED_ONLY, f"{kind}: {_counted(of_kind)}")
-    overruled = Counter(one["overruled"] for one in passed if one.get("overruled") in RED)
+    overruled = Counter(outcome["overruled"] for outcome in passed if outcome.get("overruled") in RED)
     if overruled:
         yield Caution(CautionCode.NOT_ASSERTED, f"not asserted: {_counted(overruled)}")
 
@@ -42,14 +46,20 @@ def findings(outcomes: Sequence[dict[str, Any]]) -> Iterator[Caution]:
 def _without_item(outcomes: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str]]:
     """Yield a trend for each configuration that did not fail though it became slower for good, and whose nights have no
     item: a user's own tests need none, and a selection may leave it out."""
-    items = {one["id"] for one in outcomes if one.get("check") == "trend"}
-    slower = {one["configuration"]["id"] for one in outcomes if one["status"] != "failed" and _became_slower(one)}
+    items = {outcome["id"] for outcome in outcomes if outcome.get("check") == "trend"}
+    slower = {
+        outcome["configuration"]["id"]
+        for outcome in outcomes
+        if outcome["status"] != "failed" and _became_slower(outcome)
+    }
     yield from (("trend", "SLOWER") for _ in slower - items)
 
 
 def _became_slower(outcome: Mapping[str, Any]) -> bool:
-    standing = [one for one in outcome.get("changes", ()) if one["stands"] and one.get("acknowledged") is None]
-    slower = [float(one["difference"]) for one in standing if one["difference"] > 0]
+    standing = [
+        change for change in outcome.get("changes", ()) if change["stands"] and change.get("acknowledged") is None
+    ]
+    slower = [float(change["difference"]) for change in standing if change["difference"] > 0]
     return math.prod(1 + difference for difference in slower) >= 1 + LEAST
 
 

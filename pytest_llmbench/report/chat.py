@@ -22,20 +22,23 @@ LONGEST = 160
 """Signs of a line that says why."""
 
 
-def message(told: Mapping[str, Any], link: str = "") -> str:
+def message(session: Mapping[str, Any], link: str = "") -> str:
     """Return at most ten lines: how the session ended, the counts, what is red, and where all of it is (`link`)."""
-    state = Ending(told["exit_code"]).state(green=told["green"] is True)
-    ended = with_findings(state, told["outcomes"])
-    started = str(told["started"])[:16].replace("T", " ")
-    red = [_line(one) for one in ordered([one for one in told["outcomes"] if one["status"] == "failed"])]
-    cautions = [f"caution: {one['text']}" for one in told.get("cautions", ()) if one["code"] not in FINDINGS]
+    state = Ending(session["exit_code"]).state(green=session["green"] is True)
+    ended = with_findings(state, session["outcomes"])
+    started = str(session["started"])[:16].replace("T", " ")
+    failed = [outcome for outcome in session["outcomes"] if outcome["status"] == "failed"]
+    red = list(map(_line, ordered(failed)))
+    cautions = [
+        f"caution: {caution['text']}" for caution in session.get("cautions", ()) if caution["code"] not in FINDINGS
+    ]
     cautions = _first(cautions, MOST_CAUTIONS if red else ROOM, " cautions")
     word = state.partition(" ")[0]
     lines = [
-        f"llmbench {word.upper()}{ended.removeprefix(word)}, {started} UTC: {told['count']}",
+        f"llmbench {word.upper()}{ended.removeprefix(word)}, {started} UTC: {session['count']}",
         *map(_clipped, cautions),
-        *_failures(told),
-        _clipped(why_nothing(told["outcomes"])),
+        *_failures(session),
+        _clipped(why_nothing(session["outcomes"])),
         *_first(red, ROOM - len(cautions)),
         link,
     ]
@@ -49,10 +52,10 @@ def as_slack(text: str) -> str:
     return json.dumps({"text": text})
 
 
-def _failures(told: Mapping[str, Any]) -> Iterator[str]:
-    if told["failures"]:
-        more = f" (and {len(told['failures']) - 1} more)" if len(told["failures"]) > 1 else ""
-        yield f"{_clipped(told['failures'][0])}{more}"
+def _failures(session: Mapping[str, Any]) -> Iterator[str]:
+    if session["failures"]:
+        more = f" (and {len(session['failures']) - 1} more)" if len(session["failures"]) > 1 else ""
+        yield f"{_clipped(session['failures'][0])}{more}"
 
 
 def _first(lines: Sequence[str], most: int, noun: str = "") -> list[str]:
@@ -62,12 +65,12 @@ def _first(lines: Sequence[str], most: int, noun: str = "") -> list[str]:
     return [*lines[: most - 1], f"and {len(lines) - most + 1} more{noun}"]
 
 
-def _line(one: dict[str, Any]) -> str:
-    verdict = one.get("verdict") or one["reason"].upper()
-    if one["kind"] == "configuration" and verdict in JUDGED:
-        step_time, change = timing(one)
-        return f"{verdict} {named(one)}: {change} ({step_time}, expected {format_seconds(one['expected_seconds'])})"
-    return _clipped(f"{verdict} {named(one)}: {one['text']}")
+def _line(outcome: dict[str, Any]) -> str:
+    verdict = outcome.get("verdict") or outcome["reason"].upper()
+    if outcome["kind"] == "configuration" and verdict in JUDGED:
+        step_time, change = timing(outcome)
+        return f"{verdict} {named(outcome)}: {change} ({step_time}, expected {format_seconds(outcome['expected_seconds'])})"
+    return _clipped(f"{verdict} {named(outcome)}: {outcome['text']}")
 
 
 def _clipped(text: str) -> str:

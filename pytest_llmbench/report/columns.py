@@ -28,10 +28,10 @@ class Line(str):
 
     def __new__(cls, text: str, colour: str = "", marked: int | None = None) -> Line:
         """Return the line; without `marked` all of it has the colour."""
-        made = super().__new__(cls, harmless(text))
-        made.colour = colour
-        made.marked = len(made) if marked is None else marked
-        return made
+        line = super().__new__(cls, harmless(text))
+        line.colour = colour
+        line.marked = len(line) if marked is None else marked
+        return line
 
 
 def width(text: str) -> int:

@@ -46,8 +46,8 @@ def document(
     described: Sequence[dict[str, Any]], asked: Mapping[str, Any], ending: Ending, started: datetime
 ) -> dict[str, Any]:
     """Return a session as plain values, each id once, its worst outcome, sorted; `asked`: the version and settings."""
-    outcomes = sorted(worst(described), key=lambda one: (one["kind"], one["suite"], one["id"]))
-    red = ending.failures or any(one["status"] == "failed" for one in outcomes)
+    outcomes = sorted(worst(described), key=lambda outcome: (outcome["kind"], outcome["suite"], outcome["id"]))
+    red = ending.failures or any(outcome["status"] == "failed" for outcome in outcomes)
     return {
         "schema": SCHEMA,
         **asked,
@@ -62,21 +62,21 @@ def document(
     }
 
 
-def _shortened(one: dict[str, Any]) -> dict[str, Any]:
+def _shortened(outcome: dict[str, Any]) -> dict[str, Any]:
     """Return an outcome whose nights name their environment only where it is not that of the night before."""
-    if "history" not in one:
-        return one
+    if "history" not in outcome:
+        return outcome
     nights: list[dict[str, Any]] = []
-    known: object = None
-    for night in one["history"]:
-        same, known = night.get("environment") == known, night.get("environment")
+    last: object = None
+    for night in outcome["history"]:
+        same, last = night.get("environment") == last, night.get("environment")
         nights.append({name: value for name, value in night.items() if name != "environment"} if same else night)
-    return {**one, "history": nights}
+    return {**outcome, "history": nights}
 
 
-def render(made: Mapping[str, Any]) -> bytes:
+def render(session: Mapping[str, Any]) -> bytes:
     """Return the document as UTF-8 text that every JSON reader accepts: a number that is none is null."""
-    text = "{\n" + ",\n".join(f" {_compact(name)}: {_lines(value)}" for name, value in made.items()) + "\n}\n"
+    text = "{\n" + ",\n".join(f" {_compact(name)}: {_lines(value)}" for name, value in session.items()) + "\n}\n"
     return text.encode("utf-8", "backslashreplace")
 
 
@@ -84,7 +84,7 @@ def _lines(value: Any) -> str:
     """Return a value as JSON; a list of objects with a line for each."""
     if not (isinstance(value, list) and value and isinstance(value[0], dict)):
         return _compact(value)
-    return "[\n" + ",\n".join(f"  {_compact(one)}" for one in value) + "\n ]"
+    return "[\n" + ",\n".join(f"  {_compact(record)}" for record in value) + "\n ]"
 
 
 def _compact(value: Any) -> str:
@@ -97,17 +97,19 @@ def _compact(value: Any) -> str:
 def read(path: Path) -> dict[str, Any]:
     """Return the document in a file; ReportError where there is none that this version understands."""
     try:
-        made = json.loads(path.read_bytes(), parse_constant=_refuse)
+        session = json.loads(path.read_bytes(), parse_constant=_refuse)
     except OSError as error:
         raise ReportError(f"{path}: {error.strerror}; give the file that --llmb-json wrote") from None
     except (ValueError, RecursionError) as error:  # also bytes that are no UTF-8
         raise ReportError(f"{path}: no JSON ({error}); give the file that --llmb-json wrote") from None
-    missing = [key for key in KEYS if key not in made] if isinstance(made, dict) else list(KEYS)
+    missing = [key for key in KEYS if key not in session] if isinstance(session, dict) else list(KEYS)
     if missing:
         raise ReportError(f"{path}: no {missing[0]!r} in it: this is no file that --llmb-json wrote")
-    if made["schema"] != SCHEMA:
-        raise ReportError(f"{path}: schema {made['schema']}, expected {SCHEMA}: another version of llmbench wrote it")
-    return dict(made)
+    if session["schema"] != SCHEMA:
+        raise ReportError(
+            f"{path}: schema {session['schema']}, expected {SCHEMA}: another version of llmbench wrote it"
+        )
+    return dict(session)
 
 
 def _refuse(constant: str) -> None:

@@ -30,7 +30,7 @@ def explain(described: dict[str, Any], *, short: bool) -> str:
         lines = [*head, *wrapped(context.partition(". ")[0])]  # the summary has all of it, once
     if not short:
         lines += [*wrapped(context), *_table(described)]
-        lines += chain.from_iterable(_fact(*one) for one in (*facts(described), *_notes(described)))
+        lines += chain.from_iterable(_fact(*fact) for fact in (*facts(described), *_notes(described)))
     if described["log"]:
         lines.append(f"log: {where(described)}")
     if not short:
@@ -109,12 +109,12 @@ def facts(described: dict[str, Any]) -> Iterator[tuple[str, str]]:
             + _recorded(baseline.get("recorded")),
         )
     if "step_time_seconds" in described.get("metrics", {}) and described["window_seconds"]:
-        found = _found(described)
+        count = _found(described)
         deviation = described["metrics"]["step_time_seconds"]["standard_deviation"]
         spread = "" if deviation is None else f", sd {deviation:.3g} s"
         last = formatting.format_seconds(described["last_step_seconds"])
-        found += f"{spread}{_other_statistic(described)}"
-        yield "window", f"{described['window']['text']} ({found}); last step {last}"
+        count += f"{spread}{_other_statistic(described)}"
+        yield "window", f"{described['window']['text']} ({count}); last step {last}"
     if run:
         job = f"job {run['job_id']}, " if run["job_id"] else ""
         started = run["started"][:16].replace("T", " ") if run["started"] else "at an unknown time"
@@ -148,8 +148,8 @@ def _found(described: dict[str, Any]) -> str:
 
 def _jobs(described: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield where the runs were, what that tells of the nodes, each job where there are several, and their files."""
-    for told in filter(None, (jobs.ran_on(described), jobs.finding(described))):
-        yield "nodes", told
+    for text in filter(None, (jobs.ran_on(described), jobs.finding(described))):
+        yield "nodes", text
     launched, files = described.get("jobs", ()), jobs.files(described)
     for job in launched if len(launched) > 1 else ():
         yield "job", jobs.line(described, job)
@@ -204,8 +204,8 @@ def _other_statistic(described: dict[str, Any]) -> str:
 
 def _notes(described: dict[str, Any]) -> Iterator[tuple[str, str]]:
     listed = ("attempts", "segments") if tries.lines(described) else ()  # each of them has a line of its own
-    told = described["text"]  # may say it already
-    notes = [one for one in described.get("notes", []) if one["code"] not in listed and one["text"] not in told]
+    text = described["text"]  # may say it already
+    notes = [note for note in described.get("notes", []) if note["code"] not in listed and note["text"] not in text]
     for note in notes[:5]:
         yield "note", note["text"] + (f" (line {note['line']})" if note["line"] else "")
     if len(notes) > 5:

@@ -34,19 +34,19 @@ def job_summary(described: Sequence[dict[str, Any]], ending: Ending, room: int =
     Rows that do not fit are counted. Where not even the head fits the text is empty.
     """
     shown = ordered(worst(described))
-    red = [one for one in shown if one["status"] == "failed"]
-    doubtful = [one for one in shown if _is_doubtful(one)]
-    passed = [one for one in shown if one["status"] == "passed" and one["kind"] != "check"]
-    green = [one for one in passed if not _is_doubtful(one)]
+    red = [outcome for outcome in shown if outcome["status"] == "failed"]
+    doubtful = [outcome for outcome in shown if _is_doubtful(outcome)]
+    passed = [outcome for outcome in shown if outcome["status"] == "passed" and outcome["kind"] != "check"]
+    green = [outcome for outcome in passed if not _is_doubtful(outcome)]
     state = with_findings(ending.state(green=not red and not ending.failures), shown)
     cautions = "".join(f"- caution: {_escaped(text)}\n" for text in caution_texts(ending.cautions))
-    told = filter(None, (*ending.failures, why_nothing(described), count(described)))
-    paragraphs = [f"### llmbench: {state}", cautions, *map(_escaped, told)]
+    texts = filter(None, (*ending.failures, why_nothing(described), count(described)))
+    paragraphs = [f"### llmbench: {state}", cautions, *map(_escaped, texts)]
     text = "".join(f"{paragraph}\n\n" for paragraph in paragraphs if paragraph)
     if len(text.encode()) > room:
         return ""
-    known = [one for one in shown if _is_only_reported(one)]
-    for title, ones in (("red", red), ("only reported", known), ("in doubt", doubtful), ("passed", green)):
+    reported = [outcome for outcome in shown if _is_only_reported(outcome)]
+    for title, ones in (("red", red), ("only reported", reported), ("in doubt", doubtful), ("passed", green)):
         if ones:
             text += _section(title, ones, room - len(text.encode()))
     return text
@@ -67,17 +67,17 @@ def workflow_commands(described: Sequence[dict[str, Any]], failures: Sequence[st
     """Return the workflow commands of a session: an error for each red item, a warning for each that is in doubt."""
     shown = ordered(worst(described))
     red = [("llmbench", text) for text in filter(None, (*failures, why_nothing(described)))]
-    red += [_annotation(one) for one in shown if one["status"] == "failed"]
-    doubtful = [_annotation(one) for one in (*filter(_is_only_reported, shown), *filter(_is_doubtful, shown))]
+    red += [_annotation(outcome) for outcome in shown if outcome["status"] == "failed"]
+    doubtful = [_annotation(outcome) for outcome in (*filter(_is_only_reported, shown), *filter(_is_doubtful, shown))]
     return [*_commands("error", red, "red"), *_commands("warning", doubtful, "in doubt")]
 
 
-def _is_only_reported(one: dict[str, Any]) -> bool:
-    return (one["status"], one["kind"]) == ("passed", "check") and one["verdict"] in SLOWER
+def _is_only_reported(outcome: dict[str, Any]) -> bool:
+    return (outcome["status"], outcome["kind"]) == ("passed", "check") and outcome["verdict"] in SLOWER
 
 
-def _is_doubtful(one: dict[str, Any]) -> bool:
-    return (one["status"], one["kind"], one.get("verdict")) == ("passed", "configuration", "INCONCLUSIVE")
+def _is_doubtful(outcome: dict[str, Any]) -> bool:
+    return (outcome["status"], outcome["kind"], outcome.get("verdict")) == ("passed", "configuration", "INCONCLUSIVE")
 
 
 def _section(title: str, ones: Sequence[dict[str, Any]], room: int) -> str:
@@ -101,30 +101,30 @@ def _more(number: int) -> str:
     return f"| | {number} more | | | there is no room for them here: see the log | |\n" if number else ""
 
 
-def _row(one: dict[str, Any]) -> str:
-    step_time, change = timing(one) if one["kind"] == "configuration" else ("", "")
-    verdict = one.get("verdict") or one["reason"].upper()
-    place = f" ({where(one)})" if one["status"] == "failed" and one["log"] else ""
-    cells = (verdict, named(one), step_time, change, _clipped(one["text"]) + place, advice(one))
+def _row(outcome: dict[str, Any]) -> str:
+    step_time, change = timing(outcome) if outcome["kind"] == "configuration" else ("", "")
+    verdict = outcome.get("verdict") or outcome["reason"].upper()
+    place = f" ({where(outcome)})" if outcome["status"] == "failed" and outcome["log"] else ""
+    cells = (verdict, named(outcome), step_time, change, _clipped(outcome["text"]) + place, advice(outcome))
     return f"| {' | '.join(map(_escaped, cells))} |\n"
 
 
-def _annotation(one: dict[str, Any]) -> tuple[str, str]:
-    log = f"\nlog: {where(one)}" if one["log"] else ""
-    return " ".join(headline(one).split()), f"{_clipped(one['text'])}\nnext: {advice(one)}{log}"
+def _annotation(outcome: dict[str, Any]) -> tuple[str, str]:
+    log = f"\nlog: {where(outcome)}" if outcome["log"] else ""
+    return " ".join(headline(outcome).split()), f"{_clipped(outcome['text'])}\nnext: {advice(outcome)}{log}"
 
 
-def _commands(level: str, told: Sequence[tuple[str, str]], named: str) -> Iterator[str]:
-    shown = told if len(told) <= MOST_ANNOTATIONS else told[: MOST_ANNOTATIONS - 1]
+def _commands(level: str, messages: Sequence[tuple[str, str]], named: str) -> Iterator[str]:
+    shown = messages if len(messages) <= MOST_ANNOTATIONS else messages[: MOST_ANNOTATIONS - 1]
     for title, text in shown:
         yield f"::{level} title={_property(title)}::{_data(text)}"
-    if len(shown) < len(told):
-        yield f"::{level} title=llmbench::{len(told) - len(shown)} more are {named}: see the job summary"
+    if len(shown) < len(messages):
+        yield f"::{level} title=llmbench::{len(messages) - len(shown)} more are {named}: see the job summary"
 
 
 def _escaped(text: str) -> str:
     """Return text that stands in Markdown, in a cell too, as it is."""
-    return MARKUP.sub(lambda found: f"&#{ord(found.group())};", " ".join(text.split()))
+    return MARKUP.sub(lambda match: f"&#{ord(match.group())};", " ".join(text.split()))
 
 
 def _clipped(text: str) -> str:

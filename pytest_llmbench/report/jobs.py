@@ -60,8 +60,8 @@ def ran_on(described: dict[str, Any]) -> str:
 
 def finding(described: dict[str, Any]) -> str:
     """Return what the runs tell of their nodes, where that is more than where they ran."""
-    told = str(described.get("nodes", ""))
-    return "" if told == ran_on(described) else told
+    text = str(described.get("nodes", ""))
+    return "" if text == ran_on(described) else text
 
 
 def properties(described: dict[str, Any]) -> dict[str, str]:
@@ -79,10 +79,10 @@ def properties(described: dict[str, Any]) -> dict[str, str]:
 def brief(described: dict[str, Any]) -> str:
     """Return where an item ran, how often, and which attempts failed: `on n[3-4], 2 attempts: job 12 on n1: FAILED`."""
     where, runs, lost = ran_on(described), len(counting(described)), failed(described)
-    told = [f"on {where}"] if where else []
-    told += [f"{runs} runs"] if runs > 1 else []
-    told += [f"{runs + len(lost)} attempts: {'; '.join(map(_job, lost))}"] if lost else []
-    return ", ".join(told)
+    parts = [f"on {where}"] if where else []
+    parts += [f"{runs} runs"] if runs > 1 else []
+    parts += [f"{runs + len(lost)} attempts: {'; '.join(map(_job, lost))}"] if lost else []
+    return ", ".join(parts)
 
 
 def line(described: dict[str, Any], job: dict[str, Any]) -> str:

@@ -27,7 +27,7 @@ def describe(judgement: Judgement, now: datetime, directory: Path) -> dict[str, 
         "tolerance_source": judgement.tolerance.source,
         "log_difference": judgement.log_difference,
         "estimate": _estimate(judgement.estimate),
-        "repeats": [one.run.id for one in judgement.repeats],
+        "repeats": [repeat.run.id for repeat in judgement.repeats],
         "meets_point": judgement.meets_point,
         "window": {
             "first": window.first,
@@ -140,7 +140,7 @@ def _measurement(measurement: Measurement | None, now: datetime, directory: Path
         "log": formatting.format_place(measurement.log, directory) if measurement.log else None,
         "line": next((problem.line for problem in measurement.problems if problem.line), 0),
         "run": _run(measurement, now),
-        "tries": [tries.describe(one, directory) for one in measurement.tries],
+        "tries": [tries.describe(attempt, directory) for attempt in measurement.tries],
     }
 
 

@@ -32,8 +32,8 @@ def render(described: Sequence[dict[str, Any]], now: datetime) -> bytes:
     from junit_xml import TestSuite
 
     cases = defaultdict(list)
-    for one in sorted(worst(described), key=itemgetter("suite", "id")):
-        cases[one["suite"]].append(_case(one))
+    for outcome in sorted(worst(described), key=itemgetter("suite", "id")):
+        cases[outcome["suite"]].append(_case(outcome))
     stamp = now.isoformat(timespec="seconds")
     suites = [TestSuite(name, of_suite, timestamp=stamp).build_xml_doc() for name, of_suite in cases.items()]
     totals = ("tests", "failures", "errors")
@@ -46,32 +46,32 @@ def render(described: Sequence[dict[str, Any]], now: datetime) -> bytes:
     return document + b"\n"
 
 
-def _case(one: dict[str, Any]) -> TestCase:
+def _case(outcome: dict[str, Any]) -> TestCase:
     from junit_xml import TestCase
 
-    values = one.get("window_seconds", ())
-    steps = one.get("window_mean_of") or (1,) * len(values)
+    values = outcome.get("window_seconds", ())
+    steps = outcome.get("window_mean_of") or (1,) * len(values)
     seconds = sum(value * count for value, count in zip(values, steps, strict=True) if value is not None and value > 0)
-    case = TestCase(one["id"], _classname(one), elapsed_sec=seconds, stdout=_system_out(one))
+    case = TestCase(outcome["id"], _classname(outcome), elapsed_sec=seconds, stdout=_system_out(outcome))
     # junit-xml drops a failure without message and output, and the case reads as passed: this is never empty.
-    message = _one_line(f"{one.get('verdict') or one['reason'].upper()}: {one['text']}")
-    if one["status"] not in SEVERITY:
-        case.add_failure_info(message, explain(one, short=False), one["reason"])
-    elif one["status"] == "skipped":
+    message = _one_line(f"{outcome.get('verdict') or outcome['reason'].upper()}: {outcome['text']}")
+    if outcome["status"] not in SEVERITY:
+        case.add_failure_info(message, explain(outcome, short=False), outcome["reason"])
+    elif outcome["status"] == "skipped":
         case.add_skipped_info(message, message)  # GitLab shows the text, others the attribute
     return case
 
 
-def _classname(one: dict[str, Any]) -> str:
+def _classname(outcome: dict[str, Any]) -> str:
     """Return `llmbench.grok1.25_05.gb200.bf16`: CI servers make a tree of its dots, and keep histories by it."""
-    configuration = one.get("configuration")
-    other = one.get("check", "unmatched")
+    configuration = outcome.get("configuration")
+    other = outcome.get("check", "unmatched")
     parts = [configuration[name] for name in ("recipe", "release", "gpu", "dtype")] if configuration else [other]
     return ".".join(["llmbench", *(part.replace(".", "_") for part in parts)])
 
 
-def _system_out(one: dict[str, Any]) -> str:
-    lines = ((name, _one_line(str(value))) for name, value in _lines(one) if value is not None)
+def _system_out(outcome: dict[str, Any]) -> str:
+    lines = ((name, _one_line(str(value))) for name, value in _lines(outcome) if value is not None)
     return "\n".join(f"{name}: {value}" for name, value in lines if value)
 
 
@@ -80,43 +80,43 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _lines(one: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+def _lines(outcome: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield names and values; the properties of --junitxml first, since servers cut the output of passed cases."""
-    yield from properties(one)
-    yield "tolerance", one.get("tolerance")
-    if one.get("log_difference") is not None and one["verdict"] in JUDGED:
-        yield "difference", formatting.format_difference(math.exp(one["log_difference"]))
-    yield "text", one["text"]
-    yield "context", one.get("context")
-    if one.get("run"):
-        yield from _run(one["run"])
-    yield "environment", environment.line(one.get("environment") or {})
-    if one.get("line"):
-        yield "log_line", one["line"]
-    yield "node_finding", jobs.finding(one)
-    for job in one.get("jobs", ()):
-        yield "launched", jobs.line(one, job)
-    for file in jobs.files(one):
+    yield from properties(outcome)
+    yield "tolerance", outcome.get("tolerance")
+    if outcome.get("log_difference") is not None and outcome["verdict"] in JUDGED:
+        yield "difference", formatting.format_difference(math.exp(outcome["log_difference"]))
+    yield "text", outcome["text"]
+    yield "context", outcome.get("context")
+    if outcome.get("run"):
+        yield from _run(outcome["run"])
+    yield "environment", environment.line(outcome.get("environment") or {})
+    if outcome.get("line"):
+        yield "log_line", outcome["line"]
+    yield "node_finding", jobs.finding(outcome)
+    for job in outcome.get("jobs", ()):
+        yield "launched", jobs.line(outcome, job)
+    for file in jobs.files(outcome):
         yield "file", file
-    yield from _notes("problem", one.get("problems", ()))
-    yield from _notes("note", one.get("notes", ()))
-    for other in one.get("others", ()):
+    yield from _notes("problem", outcome.get("problems", ()))
+    yield from _notes("note", outcome.get("notes", ()))
+    for other in outcome.get("others", ()):
         yield "also", f"{other['verdict']} against the {other['baseline']['kind']} baseline: {other['text']}"
-    yield from _metrics(one)
-    if one.get("baseline"):
-        source = one["baseline"]
+    yield from _metrics(outcome)
+    if outcome.get("baseline"):
+        source = outcome["baseline"]
         table = source["table"] or source["document"]
         yield "baseline", f"{source['kind']}: {table}, {source['file']}:{source['line']}"
 
 
-def _metrics(one: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    if one.get("verdict") not in COUNTING:  # else it is among the properties
-        yield "last_step_seconds", one.get("last_step_seconds")
-    for name, metric in one.get("metrics", {}).items():
+def _metrics(outcome: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    if outcome.get("verdict") not in COUNTING:  # else it is among the properties
+        yield "last_step_seconds", outcome.get("last_step_seconds")
+    for name, metric in outcome.get("metrics", {}).items():
         if name not in PROPERTIES:
             yield name, metric["value"]
         yield f"{name}_standard_deviation", metric["standard_deviation"]
-    for name, value in one.get("expected_metrics", {}).items():
+    for name, value in outcome.get("expected_metrics", {}).items():
         yield f"expected_{name}", value
 
 
@@ -148,4 +148,4 @@ def _make_valid(element: ElementTree.Element) -> None:
 
 
 def _legal(text: str) -> str:
-    return ILLEGAL.sub(lambda found: found.group().encode("unicode_escape").decode("ascii"), text)
+    return ILLEGAL.sub(lambda match: match.group().encode("unicode_escape").decode("ascii"), text)

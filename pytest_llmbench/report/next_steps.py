@@ -25,19 +25,19 @@ def steps(described: Iterable[dict[str, Any]]) -> list[Step]:
     """Return what to do about outcomes that stand in the order of their importance: red ones first, those that leave
     nothing to do left out."""
     groups: dict[str, list[dict[str, Any]]] = {}
-    for one in sorted(filter(_is_unfinished, described), key=lambda one: one["status"] != "failed"):
-        groups.setdefault(one["reason"], []).append(one)
-    told = ((group, advice(group[0])) for group in groups.values())
-    return [(group, f"{text}{_settle(group[0])}") for group, text in told if not text.startswith("nothing")]
+    for outcome in sorted(filter(_is_unfinished, described), key=lambda outcome: outcome["status"] != "failed"):
+        groups.setdefault(outcome["reason"], []).append(outcome)
+    advised = ((group, advice(group[0])) for group in groups.values())
+    return [(group, f"{text}{_settle(group[0])}") for group, text in advised if not text.startswith("nothing")]
 
 
-def _is_unfinished(one: dict[str, Any]) -> bool:
+def _is_unfinished(outcome: dict[str, Any]) -> bool:
     """Whether it is red, or a configuration that leaves something to do though it is not."""
-    return one["status"] == "failed" or (one["kind"] == "configuration" and one["verdict"] in UNFINISHED)
+    return outcome["status"] == "failed" or (outcome["kind"] == "configuration" and outcome["verdict"] in UNFINISHED)
 
 
-def _settle(one: dict[str, Any]) -> str:
-    runs = repeats(one)
+def _settle(outcome: dict[str, Any]) -> str:
+    runs = repeats(outcome)
     return f"; about {runs} would settle it" if runs else ""
 
 
@@ -46,18 +46,18 @@ def next_steps(described: Sequence[dict[str, Any]]) -> Iterator[Line]:
 
     Nothing is yielded about items of a session that judged nothing: their context says what to do.
     """
-    judged = [one for one in described if not one.get("context")]
-    found = steps(judged)
-    for group, text in found[:MOST]:
+    judged = [outcome for outcome in described if not outcome.get("context")]
+    advised = steps(judged)
+    for group, text in advised[:MOST]:
         yield from _lines(f"{_named(group)}: {text}")
         if group[0]["status"] == "failed" and group[0]["log"]:
             yield Line(f"{INDENT}log: {where(group[0])}")  # whole, to be copied
-    red = [one for one in judged if one["status"] == "failed"]
-    launched = any(one.get("jobs") for one in described)
-    if any(not (launched and one["kind"] == "check") for one in red):  # what a launch shows cannot be asked for
+    red = [outcome for outcome in judged if outcome["status"] == "failed"]
+    launched = any(outcome.get("jobs") for outcome in described)
+    if any(not (launched and outcome["kind"] == "check") for outcome in red):  # what a launch shows cannot be asked for
         yield from _lines("only what is red again: the same command with --lf")
-    if not found:
-        yield from _missing([one for one in judged if one["reason"] == "no-run"])
+    if not advised:
+        yield from _missing([outcome for outcome in judged if outcome["reason"] == "no-run"])
 
 
 def _missing(group: Sequence[dict[str, Any]]) -> Iterator[Line]:

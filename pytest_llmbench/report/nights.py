@@ -18,14 +18,19 @@ NOT_JUDGED = "NOT_JUDGED"
 
 def describe(judgement: Judgement) -> dict[str, Any]:
     """Return the `history` and the `changes` that were judged with."""
-    return with_nights([_night(one) for one in judgement.daily_runs], [_change(one) for one in judgement.changes])
+    return with_nights(
+        [_night(change) for change in judgement.daily_runs], [_change(change) for change in judgement.changes]
+    )
 
 
 def with_nights(history: Sequence[dict[str, Any]], changes: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the last NIGHTS of a history, oldest first, and its changes with their places in it."""
-    kept = sorted(history, key=lambda night: str(night["started"]))[-NIGHTS:]
-    begins = [night["started"] for night in kept]
-    return {"history": kept, "changes": [{**one, "night": bisect_left(begins, one["started"])} for one in changes]}
+    nights = sorted(history, key=lambda night: str(night["started"]))[-NIGHTS:]
+    begins = [night["started"] for night in nights]
+    return {
+        "history": nights,
+        "changes": [{**change, "night": bisect_left(begins, change["started"])} for change in changes],
+    }
 
 
 def recalled(past: StoredRun) -> dict[str, Any]:

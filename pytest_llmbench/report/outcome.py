@@ -92,11 +92,13 @@ def _looked_into(outcome: Outcome, directory: Path) -> dict[str, Any]:
     measurement = outcome.judgement.measurement
     if measurement is None:
         return {}
-    told = steps.describe(measurement)
+    steps_and_excerpt = steps.describe(measurement)
     line, what = _telling(measurement, outcome) if outcome.status is Status.FAILED else (0, "")
     if line and measurement.log:
-        told |= {"excerpt": {"log": formatting.format_place(measurement.log, directory), "line": line, "what": what}}
-    return told
+        steps_and_excerpt |= {
+            "excerpt": {"log": formatting.format_place(measurement.log, directory), "line": line, "what": what}
+        }
+    return steps_and_excerpt
 
 
 def _telling(measurement: Measurement, outcome: Outcome) -> tuple[int, str]:
@@ -111,7 +113,9 @@ def _telling(measurement: Measurement, outcome: Outcome) -> tuple[int, str]:
 
 
 def _last_line(measurement: Measurement) -> int:
-    return max((one.log.lines for one in measurement.run.attempts if one.files.log == measurement.log), default=0)
+    return max(
+        (attempt.log.lines for attempt in measurement.run.attempts if attempt.files.log == measurement.log), default=0
+    )
 
 
 def _recorded(outcome: Outcome, directory: Path) -> dict[str, Any]:
@@ -163,21 +167,21 @@ def describe_check(check: Check) -> dict[str, Any]:
         "lines": list(check.lines),
         "log": None,
         "members": [key.id for key in check.members],
-        "compared": [_compared(one) for one in check.compared],
+        "compared": [_compared(pair) for pair in check.compared],
         "timed": str(check.timed),
     }
 
 
-def _compared(one: ComparedConfiguration) -> dict[str, Any]:
+def _compared(pair: ComparedConfiguration) -> dict[str, Any]:
     return {
-        "id": one.key.id,
-        "gpus": one.key.gpus,
-        "reference": one.reference.id,
-        "reference_gpus": one.reference.gpus,
-        "baseline": one.baseline,
-        "measured": formatting.finite_or_none(one.measured),
-        "documented": formatting.finite_or_none(one.documented),
-        "verdict": str(one.verdict),
+        "id": pair.key.id,
+        "gpus": pair.key.gpus,
+        "reference": pair.reference.id,
+        "reference_gpus": pair.reference.gpus,
+        "baseline": pair.baseline,
+        "measured": formatting.finite_or_none(pair.measured),
+        "documented": formatting.finite_or_none(pair.documented),
+        "verdict": str(pair.verdict),
     }
 
 
@@ -193,10 +197,10 @@ def properties(described: dict[str, Any]) -> list[tuple[str, str]]:
         values["window"] = described["window"]["text"]
     values["log_attempts"] = tries.listed(described)
     texts = [(name, values.get(name)) for name in PROPERTIES]
-    told = [
+    properties_of_run = [
         (name, repr(value) if isinstance(value, float) else str(value)) for name, value in texts if value is not None
     ]
-    return [*told, *jobs.properties(described).items()]
+    return [*properties_of_run, *jobs.properties(described).items()]
 
 
 def _environment(measurement: Measurement | None, commit: str) -> dict[str, str]:

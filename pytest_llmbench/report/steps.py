@@ -28,10 +28,10 @@ def describe(measurement: Measurement) -> dict[str, Any]:
         return {}
     counted = dict(zip(measurement.window_steps, measurement.window_seconds, strict=False))
     slow = np.isin(segment.steps.index, _slow(measurement))
-    kept = _kept(slow)
-    numbers, printed = segment.steps.index[kept].tolist(), segment.steps.seconds[kept].tolist()
-    told = [_possible(counted.get(number, value)) for number, value in zip(numbers, printed, strict=True)]
-    return {"steps": {"index": numbers, "seconds": told, "slow": np.flatnonzero(slow[kept]).tolist()}}
+    positions = _kept(slow)
+    numbers, printed = segment.steps.index[positions].tolist(), segment.steps.seconds[positions].tolist()
+    seconds = [_possible(counted.get(number, value)) for number, value in zip(numbers, printed, strict=True)]
+    return {"steps": {"index": numbers, "seconds": seconds, "slow": np.flatnonzero(slow[positions]).tolist()}}
 
 
 def telling(measurement: Measurement) -> tuple[int, str]:
@@ -51,7 +51,7 @@ def telling(measurement: Measurement) -> tuple[int, str]:
 
 def _segment(measurement: Measurement) -> Segment | None:
     """Return the part of the log that was measured."""
-    of_log = [one.log.segments for one in measurement.run.attempts if one.files.log == measurement.log]
+    of_log = [attempt.log.segments for attempt in measurement.run.attempts if attempt.files.log == measurement.log]
     parts = of_log[-1] if of_log else ()
     return parts[measurement.segment - 1] if 0 < measurement.segment <= len(parts) else None
 
@@ -60,8 +60,8 @@ def _slow(measurement: Measurement) -> list[int]:
     """Return the numbers of the steps of the window that stand out of it."""
     if not measurement.window_seconds:
         return []
-    found = find_stragglers(np.array(measurement.window_seconds), measurement.resolution_seconds)
-    return [number for number, slow in zip(measurement.window_steps, found.tolist(), strict=False) if slow]
+    is_slow = find_stragglers(np.array(measurement.window_seconds), measurement.resolution_seconds)
+    return [number for number, slow in zip(measurement.window_steps, is_slow.tolist(), strict=False) if slow]
 
 
 def _kept(slow: Flags) -> Integers:

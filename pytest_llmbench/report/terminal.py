@@ -97,12 +97,12 @@ def summary(
     what is red and the remarks, above 0 the id of everything without a run.
     """
     described = ordered(worst(described))
-    shown = described if verbosity >= 0 else [one for one in described if one["status"] == "failed"]
-    yield from _table([one for one in shown if one["kind"] == "configuration"], verbosity)
-    for one in shown:
-        if one["kind"] == "stray":
-            yield from _row(one, f"{one['reason'].upper():<14} {one['id']}")
-    yield from _checks([one for one in shown if one["kind"] == "check"])
+    shown = described if verbosity >= 0 else [outcome for outcome in described if outcome["status"] == "failed"]
+    yield from _table([outcome for outcome in shown if outcome["kind"] == "configuration"], verbosity)
+    for outcome in shown:
+        if outcome["kind"] == "stray":
+            yield from _row(outcome, f"{outcome['reason'].upper():<14} {outcome['id']}")
+    yield from _checks([outcome for outcome in shown if outcome["kind"] == "check"])
     for remark in remarks:
         yield from map(Line, wrapped(remark, "  "))
     if verbosity >= 0:
@@ -115,23 +115,23 @@ def summary(
 def colour(described: Sequence[dict[str, Any]]) -> str:
     """Return the colour of outcomes together: red where one is, green where all of those that are not skipped pass
     without a doubt, yellow otherwise."""
-    if any(one["status"] == "failed" for one in described):
+    if any(outcome["status"] == "failed" for outcome in described):
         return "red"
-    judged = [one for one in described if one["status"] != "skipped"]
-    return "green" if judged and all(one.get("verdict") not in UNSURE for one in judged) else "yellow"
+    judged = [outcome for outcome in described if outcome["status"] != "skipped"]
+    return "green" if judged and all(outcome.get("verdict") not in UNSURE for outcome in judged) else "yellow"
 
 
-def timed(one: dict[str, Any]) -> tuple[float | None, float | None]:
+def timed(outcome: dict[str, Any]) -> tuple[float | None, float | None]:
     """Return the step time of a configuration, and the logarithm of its ratio to the baseline's, None where they mean
     nothing."""
-    if one["verdict"] not in TIMED or one["problems"]:
+    if outcome["verdict"] not in TIMED or outcome["problems"]:
         return None, None
-    return one["metrics"].get("step_time_seconds", {}).get("value"), one["log_difference"]
+    return outcome["metrics"].get("step_time_seconds", {}).get("value"), outcome["log_difference"]
 
 
-def timing(one: dict[str, Any]) -> tuple[str, str]:
+def timing(outcome: dict[str, Any]) -> tuple[str, str]:
     """Return what `timed` returns as texts, `-` for None."""
-    seconds, difference = timed(one)
+    seconds, difference = timed(outcome)
     return formatting.format_seconds(seconds), formatting.format_difference(
         None if difference is None else formatting.bounded_exp(difference)
     )
@@ -139,7 +139,7 @@ def timing(one: dict[str, Any]) -> tuple[str, str]:
 
 def why_nothing(described: Sequence[dict[str, Any]]) -> str:
     """Return why nothing was judged; empty where something was."""
-    return next((str(one["context"]) for one in described if one.get("context")), "")
+    return next((str(outcome["context"]) for outcome in described if outcome.get("context")), "")
 
 
 def ordered(described: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -148,52 +148,52 @@ def ordered(described: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(described, key=_place)
 
 
-def _place(one: dict[str, Any]) -> tuple[int, int, bool, str]:
-    if one["kind"] == "configuration":
-        absent = _is_absent(one)
-        return 0, ORDER.index(one["verdict"]), absent, "" if absent else one["id"]
-    return (1 if one["kind"] == "stray" else 2), 0, False, ""
+def _place(outcome: dict[str, Any]) -> tuple[int, int, bool, str]:
+    if outcome["kind"] == "configuration":
+        absent = _is_absent(outcome)
+        return 0, ORDER.index(outcome["verdict"]), absent, "" if absent else outcome["id"]
+    return (1 if outcome["kind"] == "stray" else 2), 0, False, ""
 
 
 def _table(configurations: Sequence[dict[str, Any]], verbosity: int) -> Iterator[Line]:
     """Yield the table of configurations; those of which nothing was seen have a line for each reason."""
     if verbosity >= 0:
         yield Line(f"{'verdict':<14} {'configuration':<39} {'step time':>9} {'diff':>7} {'age':>5}", "")
-    for one in configurations:
-        if not _is_absent(one):
-            yield from _lines(one)
+    for outcome in configurations:
+        if not _is_absent(outcome):
+            yield from _lines(outcome)
     for (why, status), ids in _absent(configurations).items():
         named = formatting.join_first(ids, len(ids) if verbosity > 0 else 5)
         lines = wrapped(f"{'MISSING':<14} {len(ids)} {why}: {named}", " " * 15)
         yield from _marked(lines, "MISSING", "red" if status == "failed" else "yellow")
 
 
-def _is_absent(one: dict[str, Any]) -> bool:
+def _is_absent(outcome: dict[str, Any]) -> bool:
     """Whether nothing of it was seen, not even a job."""
-    return one["verdict"] == "MISSING" and not one["run"] and not one.get("jobs")
+    return outcome["verdict"] == "MISSING" and not outcome["run"] and not outcome.get("jobs")
 
 
 def _absent(configurations: Sequence[dict[str, Any]]) -> dict[tuple[str, str], list[str]]:
     """Return the ids of what has neither a run nor a job, by the reason in words and the status, red first."""
     ids: dict[tuple[str, str], list[str]] = {}
-    for one in sorted(filter(_is_absent, configurations), key=lambda one: one["status"] != "failed"):
-        told = f"{ABSENT.get(one['reason'], one['reason'])} ({one['text']})"
-        why = "without a run" if one["reason"] == "no-run" else told
-        ids.setdefault((why, one["status"]), []).append(one["id"])
+    for outcome in sorted(filter(_is_absent, configurations), key=lambda outcome: outcome["status"] != "failed"):
+        reason = f"{ABSENT.get(outcome['reason'], outcome['reason'])} ({outcome['text']})"
+        why = "without a run" if outcome["reason"] == "no-run" else reason
+        ids.setdefault((why, outcome["status"]), []).append(outcome["id"])
     return ids
 
 
 def _checks(described: Sequence[dict[str, Any]]) -> Iterator[Line]:
     """Yield a line for each kind of check, and the texts of those that found something."""
-    for kind in dict.fromkeys(one["check"] for one in described):
-        of_kind = [one for one in described if one["check"] == kind]
-        verdicts = Counter(one["verdict"] for one in of_kind)
-        told = ", ".join(f"{number} {name}" for name, number in sorted(verdicts.items(), key=_rank))
+    for kind in dict.fromkeys(outcome["check"] for outcome in described):
+        of_kind = [outcome for outcome in described if outcome["check"] == kind]
+        verdicts = Counter(outcome["verdict"] for outcome in of_kind)
+        numbers = ", ".join(f"{number} {name}" for name, number in sorted(verdicts.items(), key=_rank))
         label = f"{kind}{' [as documented]' if of_kind[0].get('timed') == 'document' else ''}"
-        yield Line(f"{label}: {told}", colour(of_kind), len(label) + 1)
-        for one in of_kind:
-            if one["verdict"] not in QUIET:
-                yield from map(Line, wrapped(f"{named(one)}: {one['text']}", " " * 6, first="  "))
+        yield Line(f"{label}: {numbers}", colour(of_kind), len(label) + 1)
+        for outcome in of_kind:
+            if outcome["verdict"] not in QUIET:
+                yield from map(Line, wrapped(f"{named(outcome)}: {outcome['text']}", " " * 6, first="  "))
 
 
 def counts(described: Sequence[dict[str, Any]]) -> dict[str, dict[str, int]]:
@@ -201,17 +201,17 @@ def counts(described: Sequence[dict[str, Any]]) -> dict[str, dict[str, int]]:
 
     Of each id the worst counts. A check that passed is none of them.
     """
-    told = counting(worst(described))
-    found = {}
+    chosen = counting(worst(described))
+    of_label = {}
     for status, label in (("passed", "green"), ("failed", "red"), ("skipped", "skipped")):
-        names = Counter(_counted_as(one) for one in told if one["status"] == status)
-        found[label] = dict(sorted(names.items(), key=_rank))
-    return found
+        names = Counter(_counted_as(outcome) for outcome in chosen if outcome["status"] == status)
+        of_label[label] = dict(sorted(names.items(), key=_rank))
+    return of_label
 
 
 def counting(described: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the outcomes that are counted: a check that passed is none of them."""
-    return [one for one in described if one["kind"] != "check" or one["status"] == "failed"]
+    return [outcome for outcome in described if outcome["kind"] != "check" or outcome["status"] == "failed"]
 
 
 def count(described: Sequence[dict[str, Any]]) -> str:
@@ -219,16 +219,16 @@ def count(described: Sequence[dict[str, Any]]) -> str:
     parts = []
     for label, names in counts(described).items():
         if names:
-            told = ", ".join(f"{number} {name}" for name, number in names.items())
-            parts.append(f"{sum(names.values())} {label}: {told}")
-    checks = sum(one["kind"] == "check" and one["status"] == "passed" for one in described)
-    if parts and any(one.get("timed") == "document" for one in described):
+            numbers = ", ".join(f"{number} {name}" for name, number in names.items())
+            parts.append(f"{sum(names.values())} {label}: {numbers}")
+    checks = sum(outcome["kind"] == "check" and outcome["status"] == "passed" for outcome in described)
+    if parts and any(outcome.get("timed") == "document" for outcome in described):
         parts.append(BY_DOCUMENT)
     return "; ".join(parts) or (f"{formatting.count_noun(checks, 'check')} passed" if checks else "nothing judged")
 
 
-def _counted_as(one: dict[str, Any]) -> str:
-    return one["reason"].upper() if one["kind"] != "configuration" else str(one["verdict"])
+def _counted_as(outcome: dict[str, Any]) -> str:
+    return outcome["reason"].upper() if outcome["kind"] != "configuration" else str(outcome["verdict"])
 
 
 def _rank(item: tuple[str, int]) -> tuple[int, str]:
@@ -237,39 +237,42 @@ def _rank(item: tuple[str, int]) -> tuple[int, str]:
 
 def worst(described: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return one outcome for each suite and id, the worst: several tests of a user may be about one configuration."""
-    by_name = {_name(one): one for one in sorted(described, key=lambda one: SEVERITY.get(one["status"], len(SEVERITY)))}
+    by_name = {
+        _name(outcome): outcome
+        for outcome in sorted(described, key=lambda outcome: SEVERITY.get(outcome["status"], len(SEVERITY)))
+    }
     return [by_name[name] for name in dict.fromkeys(map(_name, described))]
 
 
-def _name(one: dict[str, Any]) -> tuple[str, str]:
-    return one["suite"], one["id"]
+def _name(outcome: dict[str, Any]) -> tuple[str, str]:
+    return outcome["suite"], outcome["id"]
 
 
-def _lines(one: dict[str, Any]) -> Iterator[Line]:
-    step_time, change = timing(one)
-    age = one["run"]["age"] if one["run"] else "-"
-    yield from _row(one, f"{one['verdict']:<14} {named(one)}", f"{step_time:>9} {change:>7} {age:>5}")
-    remarks = [note["text"] for note in one["notes"] if note["code"] in NOTEWORTHY]
-    if one["reason"] in DOUBTFUL:
-        remarks.insert(0, one["text"].partition("; ")[2])
-    if one["reason"] in ("over-budget", "drifted"):  # its step time may be near what was recorded
-        remarks.insert(0, one["text"])
-    if one["reason"] == "recorded":
-        remarks = [note["text"] for note in one["notes"] if note["code"] in OF_RECORDED]
-    told = [_clipped(remark, 120) for remark in (remarks if one["verdict"] in JUDGED else [one["text"]])]
-    for remark in filter(None, (*told, jobs.brief(one), jobs.finding(one))):
+def _lines(outcome: dict[str, Any]) -> Iterator[Line]:
+    step_time, change = timing(outcome)
+    age = outcome["run"]["age"] if outcome["run"] else "-"
+    yield from _row(outcome, f"{outcome['verdict']:<14} {named(outcome)}", f"{step_time:>9} {change:>7} {age:>5}")
+    remarks = [note["text"] for note in outcome["notes"] if note["code"] in NOTEWORTHY]
+    if outcome["reason"] in DOUBTFUL:
+        remarks.insert(0, outcome["text"].partition("; ")[2])
+    if outcome["reason"] in ("over-budget", "drifted"):  # its step time may be near what was recorded
+        remarks.insert(0, outcome["text"])
+    if outcome["reason"] == "recorded":
+        remarks = [note["text"] for note in outcome["notes"] if note["code"] in OF_RECORDED]
+    texts = [_clipped(remark, 120) for remark in (remarks if outcome["verdict"] in JUDGED else [outcome["text"]])]
+    for remark in filter(None, (*texts, jobs.brief(outcome), jobs.finding(outcome))):
         yield from map(Line, wrapped(remark, INDENT, first=INDENT))
-    for file in jobs.files(one)[: jobs.MOST_FILES]:  # whole, to be copied
+    for file in jobs.files(outcome)[: jobs.MOST_FILES]:  # whole, to be copied
         yield Line(f"{INDENT}{file}")
 
 
-def _row(one: dict[str, Any], head: str, numbers: str = "") -> Iterator[Line]:
+def _row(outcome: dict[str, Any], head: str, numbers: str = "") -> Iterator[Line]:
     """Yield a verdict with its id and, at the right, its numbers: on a line of their own behind a long id."""
     verdict = head.partition(" ")[0]
     if numbers and width(head) + len(numbers) < WIDTH:
-        yield from _marked([f"{head}{numbers:>{WIDTH - 1 - width(head)}}"], verdict, colour([one]))
+        yield from _marked([f"{head}{numbers:>{WIDTH - 1 - width(head)}}"], verdict, colour([outcome]))
         return
-    yield from _marked(wrapped(head, " " * 15), verdict, colour([one]))
+    yield from _marked(wrapped(head, " " * 15), verdict, colour([outcome]))
     if numbers:
         yield Line(f"{numbers:>{WIDTH - 1}}")
 

@@ -27,24 +27,24 @@ class Chart:
     key: str = ""
 
 
-def named_lines(one: dict[str, Any]) -> Iterator[tuple[str, str, float]]:
+def named_lines(outcome: dict[str, Any]) -> Iterator[tuple[str, str, float]]:
     """Yield kind, text and seconds of the baseline and the bound, as far as there are."""
     for kind, text, value in (
-        ("expected", "baseline", one.get("expected_seconds")),
-        ("bound", "bound", one.get("bound_seconds")),
+        ("expected", "baseline", outcome.get("expected_seconds")),
+        ("bound", "bound", outcome.get("bound_seconds")),
     ):
         if value:
             yield kind, text, value
 
 
-def lines(one: dict[str, Any]) -> list[float]:
+def lines(outcome: dict[str, Any]) -> list[float]:
     """Return the seconds of these lines."""
-    return [value for _, _, value in named_lines(one)]
+    return [value for _, _, value in named_lines(outcome)]
 
 
-def expected(one: dict[str, Any]) -> Iterator[str]:
+def expected(outcome: dict[str, Any]) -> Iterator[str]:
     """Yield these lines in words."""
-    for _, text, value in named_lines(one):
+    for _, text, value in named_lines(outcome):
         yield f"{text} {formatting.format_seconds(value)}"
 
 

@@ -66,45 +66,45 @@ class Details:
     log: str
 
 
-def details(one: dict[str, Any], anchor: str) -> Details:
+def details(outcome: dict[str, Any], anchor: str) -> Details:
     """Return what the page says of the outcome of a configuration."""
     return Details(
         anchor=anchor,
-        id=explain.named(one),
-        suite=one["suite"],
-        badge=badge(one),
-        short=one["reason"],
-        texts=[text for text in (one["text"], one.get("context")) if text],
-        advice=advice(one) if one["status"] != "passed" else "",
-        facts=[fact for fact in explain.facts(one) if fact[0] not in TABLES],
-        tables=[table for table in _tables(one) if table.rows],
-        charts=list(_charts(one, anchor)),
-        notes=[_note(note) for note in one.get("notes", ())],
-        excerpt=_excerpt(one.get("excerpt")),
-        log=explain.where(one) if one.get("log") else "",
+        id=explain.named(outcome),
+        suite=outcome["suite"],
+        badge=badge(outcome),
+        short=outcome["reason"],
+        texts=[text for text in (outcome["text"], outcome.get("context")) if text],
+        advice=advice(outcome) if outcome["status"] != "passed" else "",
+        facts=[fact for fact in explain.facts(outcome) if fact[0] not in TABLES],
+        tables=[table for table in _tables(outcome) if table.rows],
+        charts=list(_charts(outcome, anchor)),
+        notes=[_note(note) for note in outcome.get("notes", ())],
+        excerpt=_excerpt(outcome.get("excerpt")),
+        log=explain.where(outcome) if outcome.get("log") else "",
     )
 
 
-def _tables(one: dict[str, Any]) -> Iterator[Table]:
-    yield Table("Metrics", ("metric", "measured", "baseline", "difference"), explain.compared(one))
-    yield Table("Changes of level", ("from", "difference", "interval", "what changed", "state"), _changes(one))
-    tries = one.get("tries", ())
+def _tables(outcome: dict[str, Any]) -> Iterator[Table]:
+    yield Table("Metrics", ("metric", "measured", "baseline", "difference"), explain.compared(outcome))
+    yield Table("Changes of level", ("from", "difference", "interval", "what changed", "state"), _changes(outcome))
+    tries = outcome.get("tries", ())
     yield Table("Attempts in the logs", ("attempt", "steps", "end", "log"), _tries(tries) if len(tries) > 1 else ())
-    yield Table("Jobs", ("job", "purpose", "nodes", "result"), [_job(one, job) for job in one.get("jobs", ())])
-    yield Table("Files", ("file",), [(file,) for file in jobs.files(one)])
-    yield Table("Environment", ("name", "value"), _environment(one.get("environment") or {}))
+    yield Table("Jobs", ("job", "purpose", "nodes", "result"), [_job(outcome, job) for job in outcome.get("jobs", ())])
+    yield Table("Files", ("file",), [(file,) for file in jobs.files(outcome)])
+    yield Table("Environment", ("name", "value"), _environment(outcome.get("environment") or {}))
 
 
-def _charts(one: dict[str, Any], anchor: str) -> Iterator[Chart]:
+def _charts(outcome: dict[str, Any], anchor: str) -> Iterator[Chart]:
     drawn = (
-        steps(one, f"{anchor}-steps"),
-        distribution(one, f"{anchor}-spread"),
-        history(one, f"{anchor}-history"),
+        steps(outcome, f"{anchor}-steps"),
+        distribution(outcome, f"{anchor}-spread"),
+        history(outcome, f"{anchor}-history"),
     )
     yield from (chart for chart in drawn if chart is not None)
 
 
-def _changes(one: dict[str, Any]) -> list[tuple[str, ...]]:
+def _changes(outcome: dict[str, Any]) -> list[tuple[str, ...]]:
     return [
         (
             str(change.get("started"))[:10],
@@ -117,7 +117,7 @@ def _changes(one: dict[str, Any]) -> list[tuple[str, ...]]:
             or "nothing that is known",
             _state(change),
         )
-        for change in one.get("changes") or ()
+        for change in outcome.get("changes") or ()
     ]
 
 
@@ -133,18 +133,18 @@ def _state(change: dict[str, Any]) -> str:
 def _tries(tries: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
     return [
         (
-            f"{one['number']}{', judged' if one['judged'] else ''}",
-            "none" if one["last_step"] is None else f"{one['first_step']} to {one['last_step']}",
-            one["ended"],
-            f"{one['log']}:{one['line']}" if one["line"] else one["log"],
+            f"{attempt['number']}{', judged' if attempt['judged'] else ''}",
+            "none" if attempt["last_step"] is None else f"{attempt['first_step']} to {attempt['last_step']}",
+            attempt["ended"],
+            f"{attempt['log']}:{attempt['line']}" if attempt["line"] else attempt["log"],
         )
-        for one in tries
+        for attempt in tries
     ]
 
 
-def _job(one: dict[str, Any], job: dict[str, Any]) -> tuple[str, ...]:
-    told = jobs.line(one, job)
-    return job["job_id"] or "not submitted", job["purpose"], formatting.fold_nodes(job["nodes"]) or "-", told
+def _job(outcome: dict[str, Any], job: dict[str, Any]) -> tuple[str, ...]:
+    result = jobs.line(outcome, job)
+    return job["job_id"] or "not submitted", job["purpose"], formatting.fold_nodes(job["nodes"]) or "-", result
 
 
 def _environment(values: dict[str, Any]) -> list[tuple[str, str]]:
@@ -156,9 +156,9 @@ def _note(note: dict[str, Any]) -> str:
     return f"{note['text']} (line {note['line']})" if note["line"] else str(note["text"])
 
 
-def _excerpt(found: dict[str, Any] | None) -> Excerpt | None:
-    if not found or not found.get("lines"):
+def _excerpt(excerpt: dict[str, Any] | None) -> Excerpt | None:
+    if not excerpt or not excerpt.get("lines"):
         return None
-    numbered = enumerate(found["lines"], start=found["first_line"])
-    lines = [Line(number, text, number == found.get("line")) for number, text in numbered]
-    return Excerpt(found["log"], found.get("what", ""), lines)
+    numbered = enumerate(excerpt["lines"], start=excerpt["first_line"])
+    lines = [Line(number, text, number == excerpt.get("line")) for number, text in numbered]
+    return Excerpt(excerpt["log"], excerpt.get("what", ""), lines)

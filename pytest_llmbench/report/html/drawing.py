@@ -119,10 +119,10 @@ class Picture:
 
     def line(self, points: Iterable[tuple[float, float | None]], kind: str = "line") -> None:
         """Draw a line through the points; it is interrupted where one has no value."""
-        given = list(points)
+        ends = list(points)
 
         def draw(plot: Plot) -> Element:
-            return _shape(kind, _path([None if y is None else plot.at(x, y) for x, y in given]))
+            return _shape(kind, _path([None if y is None else plot.at(x, y) for x, y in ends]))
 
         self._marks.append(draw)
 

@@ -29,8 +29,10 @@ def curve(check: dict[str, Any], by_id: Mapping[str, dict[str, Any]], name: str)
     rows = [row for row in check["compared"] if row["baseline"] == check["compared"][0]["baseline"]]
     smallest = (rows[0]["reference_gpus"], 1.0)  # by definition
     measured = sorted([smallest, *((row["gpus"], row["measured"]) for row in rows if row["measured"])])
-    told = {label: sorted({smallest, *shares.items()}) for label, shares in _told(check, rows, by_id).items() if shares}
-    return _drawn(told, measured, name) if len(measured) >= FEWEST else None
+    expected = {
+        label: sorted({smallest, *shares.items()}) for label, shares in _told(check, rows, by_id).items() if shares
+    }
+    return _drawn(expected, measured, name) if len(measured) >= FEWEST else None
 
 
 def _told(
@@ -41,8 +43,8 @@ def _told(
     kind, reference = rows[0]["baseline"], by_id.get(rows[0]["reference"])
     members = [by_id[name] for name in check.get("members", ()) if name in by_id]
 
-    def expected(one: dict[str, Any]) -> float | None:
-        return one["expected_seconds"] if one["baseline"]["kind"] == kind else None
+    def expected(outcome: dict[str, Any]) -> float | None:
+        return outcome["expected_seconds"] if outcome["baseline"]["kind"] == kind else None
 
     own = _shares(members, reference, expected) | {row["gpus"]: row["documented"] for row in rows if row["documented"]}
     if kind != "recorded":
@@ -50,9 +52,9 @@ def _told(
     return {"recorded": own, "documented": _shares(members, reference, _published)}
 
 
-def _published(one: dict[str, Any]) -> float | None:
-    seconds: float | None = one["baseline"].get("published_seconds")
-    return one["expected_seconds"] if one["baseline"]["kind"] == "published" else seconds
+def _published(outcome: dict[str, Any]) -> float | None:
+    seconds: float | None = outcome["baseline"].get("published_seconds")
+    return outcome["expected_seconds"] if outcome["baseline"]["kind"] == "published" else seconds
 
 
 def _shares(
@@ -62,13 +64,13 @@ def _shares(
 ) -> dict[int, float]:
     """Return by GPUs the throughput per GPU of the members as a share of the reference's, where both have a time."""
     whole = seconds(reference) if reference else None
-    told = {one["configuration"]["gpus"]: seconds(one) for one in members} if whole else {}
-    return {gpus: whole / time for gpus, time in told.items() if whole and time}
+    times = {outcome["configuration"]["gpus"]: seconds(outcome) for outcome in members} if whole else {}
+    return {gpus: whole / time for gpus, time in times.items() if whole and time}
 
 
-def _drawn(told: Mapping[str, Shares], measured: Shares, name: str) -> Chart | None:
+def _drawn(expected: Mapping[str, Shares], measured: Shares, name: str) -> Chart | None:
     """Draw the throughput per GPU of a family's sizes, measured and what is told of them by who tells it."""
-    curves = {"measured": measured, **told}
+    curves = {"measured": measured, **expected}
     sizes = sorted({size for shares in curves.values() for size, _ in shares})
     places = {size: float(at) for at, size in enumerate(sizes)}
     x = Even(-0.5, len(sizes) - 0.5, [(places[size], str(size)) for size in sizes])
@@ -80,11 +82,11 @@ def _drawn(told: Mapping[str, Shares], measured: Shares, name: str) -> Chart | N
         picture.line(placed, line)
         picture.points(placed, symbol, points)
     key = ", ".join(f"{DRAWN[label][3]} {label}" for label in curves)
-    return Chart(name, "Throughput per GPU", _of_scaling(told, measured), picture.svg(name), key)
+    return Chart(name, "Throughput per GPU", _of_scaling(expected, measured), picture.svg(name), key)
 
 
-def _of_scaling(told: Mapping[str, Shares], measured: Shares) -> str:
-    by_size = {label: dict(shares) for label, shares in told.items()}
+def _of_scaling(expected: Mapping[str, Shares], measured: Shares) -> str:
+    by_size = {label: dict(shares) for label, shares in expected.items()}
     texts = []
     for size, share in measured:
         beside = ", ".join(f"{label} {shares[size]:.1%}" for label, shares in by_size.items() if size in shares)

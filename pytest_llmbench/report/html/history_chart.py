@@ -32,17 +32,17 @@ MEANINGS = {
 """The class of a symbol, and what it means."""
 
 
-def history(one: dict[str, Any], name: str) -> Chart | None:
+def history(outcome: dict[str, Any], name: str) -> Chart | None:
     """Draw a symbol for each night by its verdict, tonight's in a ring, and where the level changed."""
-    earlier = [*(one.get("history") or ())]
-    nights = [*earlier, _tonight(one)]
+    earlier = [*(outcome.get("history") or ())]
+    nights = [*earlier, _tonight(outcome)]
     times = [_seconds(night) for night in nights]
-    known = [value for value in times if value is not None]
-    if not earlier or len(known) < FEWEST:
+    measured = [value for value in times if value is not None]
+    if not earlier or len(measured) < FEWEST:
         return None
-    changes = [change for change in one.get("changes") or () if 0 <= change.get("night", -1) < len(nights)]
+    changes = [change for change in outcome.get("changes") or () if 0 <= change.get("night", -1) < len(nights)]
     expected = [night.get("expected_seconds") for night in nights]
-    picture = Picture(_dates(earlier), _scale(known, [value for value in expected if value]), "", "seconds")
+    picture = Picture(_dates(earlier), _scale(measured, [value for value in expected if value]), "", "seconds")
     picture.line(_corners(expected), "expected")
     shown = _draw_nights(picture, nights, times)
     for row, change in enumerate(changes):
@@ -59,11 +59,15 @@ def _corners(values: Sequence[float | None]) -> Iterator[tuple[float, float | No
             yield at, value
 
 
-def _tonight(one: dict[str, Any]) -> dict[str, Any]:
+def _tonight(outcome: dict[str, Any]) -> dict[str, Any]:
     """Return tonight's run as a night, without a step time where that means nothing."""
-    counts = not one.get("problems") and one["verdict"] not in ("MISSING", "NOT_COMPARABLE")
-    seconds = one.get("metrics", {}).get("step_time_seconds", {}).get("value") if counts else None
-    return {"step_time_seconds": seconds, "expected_seconds": one.get("expected_seconds"), "verdict": one["verdict"]}
+    counts = not outcome.get("problems") and outcome["verdict"] not in ("MISSING", "NOT_COMPARABLE")
+    seconds = outcome.get("metrics", {}).get("step_time_seconds", {}).get("value") if counts else None
+    return {
+        "step_time_seconds": seconds,
+        "expected_seconds": outcome.get("expected_seconds"),
+        "verdict": outcome["verdict"],
+    }
 
 
 def _seconds(night: dict[str, Any]) -> float | None:
@@ -71,10 +75,10 @@ def _seconds(night: dict[str, Any]) -> float | None:
     return value if value is not None and value > 0 else None
 
 
-def _scale(known: Sequence[float], expected: Sequence[float]) -> Even:
+def _scale(measured: Sequence[float], expected: Sequence[float]) -> Even:
     """Return a scale on which one night that went wrong does not make the others one line."""
-    highest = BEYOND * max([sorted(known)[len(known) // 2], *expected])
-    return numbers(*padded([*(min(value, highest) for value in known), *expected], 0.12))
+    highest = BEYOND * max([sorted(measured)[len(measured) // 2], *expected])
+    return numbers(*padded([*(min(value, highest) for value in measured), *expected], 0.12))
 
 
 def _draw_nights(picture: Picture, nights: Sequence[dict[str, Any]], times: Sequence[float | None]) -> list[str]:
@@ -106,14 +110,14 @@ def _date(night: dict[str, Any]) -> str:
 def _in_words(
     earlier: Sequence[dict[str, Any]], times: Sequence[float | None], changes: Sequence[dict[str, Any]]
 ) -> str:
-    known = [value for value in times if value is not None]
+    measured = [value for value in times if value is not None]
     untimed = times[:-1].count(None)
     now = " and tonight" if times[-1] is not None else ", not tonight"
     levels = [f"{change_in_words(change.get('difference'))} from {_date(change)} on" for change in changes]
     nights = f"{formatting.count_noun(len(earlier), 'night')} from {_date(earlier[0])} to {_date(earlier[-1])}"
     return sentence(
         [
-            f"{nights}{now}, {span(known)}",
+            f"{nights}{now}, {span(measured)}",
             f"{untimed} without a step time" if untimed else "",
             f"{formatting.count_noun(len(levels), 'change')} of level: {formatting.join_first(levels)}"
             if levels

@@ -47,18 +47,21 @@ class Row:
 def rows(configurations: Sequence[dict[str, Any]], anchors: dict[tuple[str, str], str]) -> list[Row]:
     """Return the rows in the order in which a reader wants them."""
     ordered = sorted(configurations, key=rank)
-    return [Row(anchors[key(one)], named(one), badge(one), place, _cells(one)) for place, one in enumerate(ordered)]
-
-
-def _cells(one: dict[str, Any]) -> list[Cell]:
-    (measured, difference), run = timed(one), one.get("run")
     return [
-        _number(timing(one)[1], difference),
-        _number(timing(one)[0], measured),
-        _number(formatting.format_seconds(one["expected_seconds"]), one["expected_seconds"]),
-        _number(str(one["configuration"]["gpus"]), one["configuration"]["gpus"]),
+        Row(anchors[key(outcome)], named(outcome), badge(outcome), place, _cells(outcome))
+        for place, outcome in enumerate(ordered)
+    ]
+
+
+def _cells(outcome: dict[str, Any]) -> list[Cell]:
+    (measured, difference), run = timed(outcome), outcome.get("run")
+    return [
+        _number(timing(outcome)[1], difference),
+        _number(timing(outcome)[0], measured),
+        _number(formatting.format_seconds(outcome["expected_seconds"]), outcome["expected_seconds"]),
+        _number(str(outcome["configuration"]["gpus"]), outcome["configuration"]["gpus"]),
         Cell(run["age"] if run else "-", _newest_first(run)),
-        Cell(one["reason"], one["reason"]),
+        Cell(outcome["reason"], outcome["reason"]),
     ]
 
 

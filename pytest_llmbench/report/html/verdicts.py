@@ -54,51 +54,53 @@ class Next:
     advice: str
 
 
-def badge(one: dict[str, Any]) -> Badge:
+def badge(outcome: dict[str, Any]) -> Badge:
     """Return how an outcome is shown."""
-    word = str(one.get("verdict") or one["reason"].upper())
-    other = "!" if one["status"] == "failed" else "\N{BULLET}"
-    return Badge(colour(one), SYMBOLS.get(word, other), word)
+    word = str(outcome.get("verdict") or outcome["reason"].upper())
+    other = "!" if outcome["status"] == "failed" else "\N{BULLET}"
+    return Badge(colour(outcome), SYMBOLS.get(word, other), word)
 
 
-def colour(one: dict[str, Any]) -> str:
+def colour(outcome: dict[str, Any]) -> str:
     """Return red for what failed, unclear for what passed in doubt, or unasked, else green or skipped."""
-    if one["status"] == "failed":
+    if outcome["status"] == "failed":
         return "red"
-    if one["status"] == "skipped":
+    if outcome["status"] == "skipped":
         return "skipped"
-    return "unclear" if one.get("verdict") in UNSURE else "green"
+    return "unclear" if outcome.get("verdict") in UNSURE else "green"
 
 
-def key(one: dict[str, Any]) -> tuple[str, str]:
+def key(outcome: dict[str, Any]) -> tuple[str, str]:
     """Return what tells an outcome from all others of a session; checks of several kinds may share an id."""
-    return str(one.get("check", one["kind"])), one["id"]
+    return str(outcome.get("check", outcome["kind"])), outcome["id"]
 
 
-def rank(one: dict[str, Any]) -> tuple[int, int, str]:
+def rank(outcome: dict[str, Any]) -> tuple[int, int, str]:
     """Return by what outcomes are ordered: what needs a reader first, then the id, with 8 GPUs before 16."""
-    word = str(one.get("verdict"))
-    name = re.sub("[0-9]+", lambda digits: digits.group().zfill(9), one["id"])
-    return list(COLOURS).index(colour(one)), ORDER.index(word) if word in ORDER else len(ORDER), name
+    word = str(outcome.get("verdict"))
+    name = re.sub("[0-9]+", lambda digits: digits.group().zfill(9), outcome["id"])
+    return list(COLOURS).index(colour(outcome)), ORDER.index(word) if word in ORDER else len(ORDER), name
 
 
 def counted(described: Sequence[dict[str, Any]]) -> list[tuple[str, int]]:
     """Return each colour, and how many of what is counted have it."""
-    found = Counter(map(colour, counting(described)))
-    return [(name, found[name]) for name in COLOURS if found[name]]
+    numbers = Counter(map(colour, counting(described)))
+    return [(name, numbers[name]) for name in COLOURS if numbers[name]]
 
 
 def words(described: Sequence[dict[str, Any]]) -> list[str]:
     """Return `1 REGRESSION`, `2 INVALID`, `72 PASS`: what `counted` counts, by verdict."""
-    found = Counter(badge(one).word for one in sorted(counting(described), key=rank))
-    told = [f"{number} {word}" for word, number in found.items()]
-    return [*told, BY_DOCUMENT] if any(one.get("timed") == "document" for one in described) else told
+    numbers = Counter(badge(outcome).word for outcome in sorted(counting(described), key=rank))
+    texts = [f"{number} {word}" for word, number in numbers.items()]
+    return [*texts, BY_DOCUMENT] if any(outcome.get("timed") == "document" for outcome in described) else texts
 
 
 def next_steps(described: Sequence[dict[str, Any]], anchors: Mapping[tuple[str, str], str]) -> list[Next]:
     """Return what to do, as the summary of the terminal says it: what is red first."""
     return [
-        Next(group[0]["reason"], [(anchors[key(one)], named(one)) for one in group[:3]], len(group[3:]), text)
+        Next(
+            group[0]["reason"], [(anchors[key(outcome)], named(outcome)) for outcome in group[:3]], len(group[3:]), text
+        )
         for group, text in steps(sorted(described, key=rank))[:MOST]
     ]
 
