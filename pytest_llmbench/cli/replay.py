@@ -6,7 +6,7 @@ import argparse
 from datetime import UTC, datetime
 
 from pytest_llmbench.cli.output import Output, Subparsers
-from pytest_llmbench.cli.run_arguments import add_runs, own_flags, settings_of
+from pytest_llmbench.cli.run_arguments import add_runs, rename_flags, resolve_settings
 from pytest_llmbench.core.errors import SettingsError
 
 WHAT_IF = (
@@ -37,11 +37,11 @@ def add(commands: Subparsers) -> None:
             takes = {"action": "store_true", "default": None} if option.is_flag else {"metavar": option.metavar}
             flag = option.flag.replace("--llmb-", "--")
             parser.add_argument(flag, dest=destination(option.flag), help=option.help, **takes)
-    parser.set_defaults(command=_replay)
+    parser.set_defaults(command=_run)
 
 
-def _replay(arguments: argparse.Namespace) -> Output:
-    from pytest_llmbench.cli.judge_again import as_text, replay
+def _run(arguments: argparse.Namespace) -> Output:
+    from pytest_llmbench.cli.judge_again import format_replay, replay
     from pytest_llmbench.core.options import destination
 
     values = {name: getattr(arguments, name) for name in map(destination, WHAT_IF)}
@@ -51,6 +51,6 @@ def _replay(arguments: argparse.Namespace) -> Output:
     if not changed:
         flags = ", ".join(flag.replace("--llmb-", "--") for flag in WHAT_IF)
         raise SettingsError(f"nothing to change: give one of {flags}")
-    with own_flags():
-        replayed = replay(settings_of(arguments), settings_of(arguments, **changed), datetime.now(UTC))
-    return Output(as_text(replayed), code=0 if replayed.judged else 1)
+    with rename_flags():
+        replayed = replay(resolve_settings(arguments), resolve_settings(arguments, **changed), datetime.now(UTC))
+    return Output(format_replay(replayed), code=0 if replayed.judged else 1)

@@ -8,13 +8,13 @@ from typing import Any
 
 from pytest_llmbench.core import ci_environment, formatting
 from pytest_llmbench.core.models import JUDGED
-from pytest_llmbench.history.place import without_password
+from pytest_llmbench.history.place import hide_passwords
 
 SCHEMA = 1
 """Of the document; raised when a key of it changes its meaning."""
 
 
-def session(
+def describe_session(
     identifier: str,
     started: datetime,
     *,
@@ -29,23 +29,23 @@ def session(
         "started": started.isoformat(),
         "host": formatting.escape(host),
         "program": program,
-        "options": [without_password(option) for option in options],
+        "options": [hide_passwords(option) for option in options],
         "git_commit": ci_environment.read_commit(environment),
-        "ci_url": formatting.escape(without_password(ci_environment.read_job_url(environment))),
+        "ci_url": formatting.escape(hide_passwords(ci_environment.read_job_url(environment))),
     }
 
 
-def document(of_session: dict[str, Any], described: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def make_document(of_session: dict[str, Any], described: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return a session with its verdicts: one for each outcome of a configuration, which are plain values."""
     configurations = [outcome for outcome in described if outcome["kind"] == "configuration"]
     return {
         "schema": SCHEMA,
         "session": of_session,
-        "verdicts": [dict(_verdict(outcome)) for outcome in configurations],
+        "verdicts": [dict(_list_verdict_values(outcome)) for outcome in configurations],
     }
 
 
-def _verdict(outcome: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+def _list_verdict_values(outcome: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     own = outcome.get("overruled") or outcome["verdict"]
     seconds = outcome.get("statistic_seconds")
     timed = seconds is not None and seconds > 0 and not outcome["problems"]
@@ -64,7 +64,7 @@ def _verdict(outcome: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "step_seconds", outcome["window_seconds"]
     yield "mean_of", outcome.get("window_mean_of") or []
     yield "log_sha256", outcome.get("log_sha256", [])
-    yield "run", _run(outcome) if outcome["run"] and own != "MISSING" else None
+    yield "run", _describe_run(outcome) if outcome["run"] and own != "MISSING" else None
 
 
 def _is_of_another_release(outcome: dict[str, Any]) -> bool:
@@ -72,7 +72,7 @@ def _is_of_another_release(outcome: dict[str, Any]) -> bool:
     return any(note["code"] == "other-release" for note in outcome["notes"])
 
 
-def _run(outcome: dict[str, Any]) -> dict[str, Any]:
+def _describe_run(outcome: dict[str, Any]) -> dict[str, Any]:
     run = outcome["run"]
     return {
         "name": run["id"],

@@ -13,8 +13,8 @@ from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.core.models import join_fingerprints, make_run_keys
 from pytest_llmbench.history import digests
 from pytest_llmbench.history.migrations import migrate
-from pytest_llmbench.history.place import Place
-from pytest_llmbench.history.store import connected
+from pytest_llmbench.history.place import StoreLocation
+from pytest_llmbench.history.store import connect
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -26,13 +26,13 @@ PLAIN = (
 )
 
 
-def prepare(place: Place) -> None:
+def prepare(place: StoreLocation) -> None:
     """Make the store, or bring it to the newest version; HistoryError where it cannot be used or written."""
     from sqlalchemy import text
 
     from pytest_llmbench.history.tables import METADATA
 
-    with connected(place, writes=True) as connection:
+    with connect(place, writes=True) as connection:
         migrate(connection, place.shown)
         if connection.dialect.name == "postgresql":  # of a file the permissions were looked at
             for name in METADATA.tables:
@@ -41,36 +41,36 @@ def prepare(place: Place) -> None:
                     raise HistoryError(f"{place.shown}: this user may not write to {name}: grant it, or use another")
 
 
-def write(place: Place, document: dict[str, Any]) -> int:
+def write(place: StoreLocation, document: dict[str, Any]) -> int:
     """Store a session with its verdicts in one transaction, and return how many were added; 0 if it was stored before.
 
     HistoryError where that is impossible; nothing is stored then.
     """
     from sqlalchemy import insert, select
 
-    from pytest_llmbench.history.tables import SESSION, VERDICT, stored
+    from pytest_llmbench.history.tables import SESSION, VERDICT, convert_to_stored
 
     session, verdicts = document["session"], document["verdicts"]
-    with connected(place, writes=True) as connection:
+    with connect(place, writes=True) as connection:
         migrate(connection, place.shown)
         if connection.execute(select(SESSION.c.id).where(SESSION.c.id == session["id"])).first():
             return 0
         # Before verdicts are added, to which a file may give the numbers of others that were removed.
-        last = digests.without_stale(connection) if place.file else digests.covered(connection)
-        began = stored(datetime.fromisoformat(session["started"]))
+        last = digests.remove_stale(connection) if place.file else digests.find_covered(connection)
+        began = convert_to_stored(datetime.fromisoformat(session["started"]))
         values = {**session, "started": began, "options": json.dumps(session["options"])}
         connection.execute(insert(SESSION), values)
-        runs = _runs(connection, verdicts, began)
-        rows = [_row(verdict, session["id"], run) for verdict, run in zip(verdicts, runs, strict=True)]
+        runs = _store_runs(connection, verdicts, began)
+        rows = [_make_row(verdict, session["id"], run) for verdict, run in zip(verdicts, runs, strict=True)]
         if rows:
             connection.execute(insert(VERDICT), rows)
-        due = digests.due(connection, last)
+        due = digests.find_due(connection, last)
     if due is not None:
         digests.renew(place)
     return len(rows)
 
 
-def _row(verdict: dict[str, Any], session: str, run: int | None) -> dict[str, Any]:
+def _make_row(verdict: dict[str, Any], session: str, run: int | None) -> dict[str, Any]:
     window, seconds = verdict["window"], [math.nan if value is None else value for value in verdict["step_seconds"]]
     return {
         "session": session,
@@ -90,7 +90,7 @@ def _row(verdict: dict[str, Any], session: str, run: int | None) -> dict[str, An
 # --- runs -------------------------------------------------------------------------------------------------
 
 
-def _runs(connection: Connection, verdicts: Sequence[dict[str, Any]], began: datetime) -> list[int | None]:
+def _store_runs(connection: Connection, verdicts: Sequence[dict[str, Any]], began: datetime) -> list[int | None]:
     """Return the number of the run behind each verdict, None where there is none; unknown runs are added.
 
     What is known of a run is what the last session knew: one that `began` before that adds its verdict alone.
@@ -99,9 +99,9 @@ def _runs(connection: Connection, verdicts: Sequence[dict[str, Any]], began: dat
 
     from pytest_llmbench.history.tables import RUN
 
-    rows = [_run_row(verdict) if verdict["run"] else None for verdict in verdicts]
-    numbers = _numbers(rows, _known(connection, [row for row in rows if row]))
-    last = _last_judged(connection, [number for number in numbers if number])
+    rows = [_make_run_row(verdict) if verdict["run"] else None for verdict in verdicts]
+    numbers = _match_runs(rows, _find_candidates(connection, [row for row in rows if row]))
+    last = _find_last_judged(connection, [number for number in numbers if number])
     again = [
         {**row, "number": number}
         for row, number in zip(rows, numbers, strict=True)
@@ -119,7 +119,7 @@ def _runs(connection: Connection, verdicts: Sequence[dict[str, Any]], began: dat
     return [next(added) if row and not number else number for row, number in zip(rows, numbers, strict=True)]
 
 
-def _numbers(rows: Sequence[dict[str, Any] | None], candidates: Sequence[dict[str, Any]]) -> list[int | None]:
+def _match_runs(rows: Sequence[dict[str, Any] | None], candidates: Sequence[dict[str, Any]]) -> list[int | None]:
     """Return the number of the stored run that each row is; None for no run, and for one that is not known.
 
     Equal logs count first: of several runs of a job that began together, one whose log has grown is none of the others.
@@ -139,7 +139,7 @@ def _numbers(rows: Sequence[dict[str, Any] | None], candidates: Sequence[dict[st
     ]
 
 
-def _last_judged(connection: Connection, numbers: Sequence[int]) -> dict[int, datetime]:
+def _find_last_judged(connection: Connection, numbers: Sequence[int]) -> dict[int, datetime]:
     """Return when the last session began that judged each of these runs."""
     from sqlalchemy import func, select
 
@@ -152,13 +152,13 @@ def _last_judged(connection: Connection, numbers: Sequence[int]) -> dict[int, da
     return {row[0]: row[1] for row in connection.execute(judged)}
 
 
-def _run_row(verdict: dict[str, Any]) -> dict[str, Any]:
-    from pytest_llmbench.history.tables import stored
+def _make_run_row(verdict: dict[str, Any]) -> dict[str, Any]:
+    from pytest_llmbench.history.tables import convert_to_stored
 
     run, configuration = verdict["run"], verdict["configuration"]
     return {
         "configuration": configuration["id"],
-        "started": stored(datetime.fromisoformat(run["started"])) if run["started"] else None,
+        "started": convert_to_stored(datetime.fromisoformat(run["started"])) if run["started"] else None,
         "job_id": run["job_id"],
         "fingerprint": join_fingerprints(run["log_fingerprints"]),
         **{name: configuration[name] for name in KEY},
@@ -167,7 +167,7 @@ def _run_row(verdict: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _known(connection: Connection, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _find_candidates(connection: Connection, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the stored runs that may be one of these."""
     from sqlalchemy import or_, select
 

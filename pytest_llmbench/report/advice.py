@@ -96,18 +96,18 @@ ADVICE = {
 }
 
 
-def advice(described: dict[str, Any]) -> str:
+def advise(described: dict[str, Any]) -> str:
     """Return what to do next about an item."""
-    return _advice(described).format(id=described["id"], baselines=_baselines(described))
+    return _choose_advice(described).format(id=described["id"], baselines=_name_baseline_options(described))
 
 
-def _baselines(described: dict[str, Any]) -> str:
+def _name_baseline_options(described: dict[str, Any]) -> str:
     """Return the options with which later sessions judge against what was recorded."""
     places = described.get("baselines") or ["DIR"]
     return " ".join(f"--llmb-baselines={shlex.quote(place)}" for place in places)
 
 
-def _advice(described: dict[str, Any]) -> str:
+def _choose_advice(described: dict[str, Any]) -> str:
     reason = described["reason"]
     if described.get("timed") == "document" and reason in ("slower-than-bound", "faster-than-baseline", "cannot-tell"):
         return ONE_STEP

@@ -14,8 +14,8 @@ from xml.etree import ElementTree
 from pytest_llmbench.core import formatting
 from pytest_llmbench.report import environment, jobs
 from pytest_llmbench.report.explain import explain
-from pytest_llmbench.report.outcome import COUNTING, PROPERTIES, properties
-from pytest_llmbench.report.terminal import JUDGED, SEVERITY, worst
+from pytest_llmbench.report.outcome import COUNTING, PROPERTIES, list_properties
+from pytest_llmbench.report.terminal import JUDGED, SEVERITY, select_worst
 
 if TYPE_CHECKING:
     from junit_xml import TestCase
@@ -32,12 +32,12 @@ def render(described: Sequence[dict[str, Any]], now: datetime) -> bytes:
     from junit_xml import TestSuite
 
     cases = defaultdict(list)
-    for outcome in sorted(worst(described), key=itemgetter("suite", "id")):
-        cases[outcome["suite"]].append(_case(outcome))
+    for outcome in sorted(select_worst(described), key=itemgetter("suite", "id")):
+        cases[outcome["suite"]].append(_make_case(outcome))
     stamp = now.isoformat(timespec="seconds")
     suites = [TestSuite(name, of_suite, timestamp=stamp).build_xml_doc() for name, of_suite in cases.items()]
     totals = ("tests", "failures", "errors")
-    root = ElementTree.Element("testsuites", {name: _total(suites, name) for name in totals})
+    root = ElementTree.Element("testsuites", {name: _sum_attribute(suites, name) for name in totals})
     root.extend(suites)
     for element in root.iter():
         _make_valid(element)
@@ -46,15 +46,15 @@ def render(described: Sequence[dict[str, Any]], now: datetime) -> bytes:
     return document + b"\n"
 
 
-def _case(outcome: dict[str, Any]) -> TestCase:
+def _make_case(outcome: dict[str, Any]) -> TestCase:
     from junit_xml import TestCase
 
     values = outcome.get("window_seconds", ())
     steps = outcome.get("window_mean_of") or (1,) * len(values)
     seconds = sum(value * count for value, count in zip(values, steps, strict=True) if value is not None and value > 0)
-    case = TestCase(outcome["id"], _classname(outcome), elapsed_sec=seconds, stdout=_system_out(outcome))
+    case = TestCase(outcome["id"], _make_classname(outcome), elapsed_sec=seconds, stdout=_make_system_out(outcome))
     # junit-xml drops a failure without message and output, and the case reads as passed: this is never empty.
-    message = _one_line(f"{outcome.get('verdict') or outcome['reason'].upper()}: {outcome['text']}")
+    message = _join_lines(f"{outcome.get('verdict') or outcome['reason'].upper()}: {outcome['text']}")
     if outcome["status"] not in SEVERITY:
         case.add_failure_info(message, explain(outcome, short=False), outcome["reason"])
     elif outcome["status"] == "skipped":
@@ -62,7 +62,7 @@ def _case(outcome: dict[str, Any]) -> TestCase:
     return case
 
 
-def _classname(outcome: dict[str, Any]) -> str:
+def _make_classname(outcome: dict[str, Any]) -> str:
     """Return `llmbench.grok1.25_05.gb200.bf16`: CI servers make a tree of its dots, and keep histories by it."""
     configuration = outcome.get("configuration")
     other = outcome.get("check", "unmatched")
@@ -70,46 +70,46 @@ def _classname(outcome: dict[str, Any]) -> str:
     return ".".join(["llmbench", *(part.replace(".", "_") for part in parts)])
 
 
-def _system_out(outcome: dict[str, Any]) -> str:
-    lines = ((name, _one_line(str(value))) for name, value in _lines(outcome) if value is not None)
+def _make_system_out(outcome: dict[str, Any]) -> str:
+    lines = ((name, _join_lines(str(value))) for name, value in _list_values(outcome) if value is not None)
     return "\n".join(f"{name}: {value}" for name, value in lines if value)
 
 
-def _one_line(text: str) -> str:
+def _join_lines(text: str) -> str:
     """Return the text without line breaks, so that a log cannot write lines of its own into the report."""
     return " ".join(text.split())
 
 
-def _lines(outcome: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+def _list_values(outcome: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield names and values; the properties of --junitxml first, since servers cut the output of passed cases."""
-    yield from properties(outcome)
+    yield from list_properties(outcome)
     yield "tolerance", outcome.get("tolerance")
     if outcome.get("log_difference") is not None and outcome["verdict"] in JUDGED:
         yield "difference", formatting.format_difference(math.exp(outcome["log_difference"]))
     yield "text", outcome["text"]
     yield "context", outcome.get("context")
     if outcome.get("run"):
-        yield from _run(outcome["run"])
-    yield "environment", environment.line(outcome.get("environment") or {})
+        yield from _list_run_values(outcome["run"])
+    yield "environment", environment.format_environment(outcome.get("environment") or {})
     if outcome.get("line"):
         yield "log_line", outcome["line"]
-    yield "node_finding", jobs.finding(outcome)
+    yield "node_finding", jobs.find_node_text(outcome)
     for job in outcome.get("jobs", ()):
-        yield "launched", jobs.line(outcome, job)
-    for file in jobs.files(outcome):
+        yield "launched", jobs.format_job(outcome, job)
+    for file in jobs.list_files(outcome):
         yield "file", file
-    yield from _notes("problem", outcome.get("problems", ()))
-    yield from _notes("note", outcome.get("notes", ()))
+    yield from _list_notes("problem", outcome.get("problems", ()))
+    yield from _list_notes("note", outcome.get("notes", ()))
     for other in outcome.get("others", ()):
         yield "also", f"{other['verdict']} against the {other['baseline']['kind']} baseline: {other['text']}"
-    yield from _metrics(outcome)
+    yield from _list_metrics(outcome)
     if outcome.get("baseline"):
         source = outcome["baseline"]
         table = source["table"] or source["document"]
         yield "baseline", f"{source['kind']}: {table}, {source['file']}:{source['line']}"
 
 
-def _metrics(outcome: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+def _list_metrics(outcome: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     if outcome.get("verdict") not in COUNTING:  # else it is among the properties
         yield "last_step_seconds", outcome.get("last_step_seconds")
     for name, metric in outcome.get("metrics", {}).items():
@@ -120,7 +120,7 @@ def _metrics(outcome: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         yield f"expected_{name}", value
 
 
-def _run(run: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+def _list_run_values(run: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "run", run["id"]
     yield "job", run["job_id"]
     yield "started", f"{run['started'] or 'at an unknown time'} ({run['started_from']}), {run['age']} old"
@@ -128,12 +128,12 @@ def _run(run: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "identified", run["identified"]
 
 
-def _notes(label: str, notes: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+def _list_notes(label: str, notes: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str]]:
     for note in notes:
         yield label, f"{note['code']}: {note['text']}" + (f" (line {note['line']})" if note["line"] else "")
 
 
-def _total(suites: Sequence[ElementTree.Element], name: str) -> str:
+def _sum_attribute(suites: Sequence[ElementTree.Element], name: str) -> str:
     return str(sum(int(suite.attrib[name]) for suite in suites))
 
 
@@ -142,10 +142,10 @@ def _make_valid(element: ElementTree.Element) -> None:
     element.attrib.pop("disabled", None)  # unknown to the schema
     if element.tag == "testsuite":
         element.set("time", f"{float(element.attrib['time']):.3f}")  # the schema refuses more digits
-    element.text = _legal(element.text or "") or None
+    element.text = _escape_illegal(element.text or "") or None
     for name, value in element.attrib.items():
-        element.set(name, _legal(value))
+        element.set(name, _escape_illegal(value))
 
 
-def _legal(text: str) -> str:
+def _escape_illegal(text: str) -> str:
     return ILLEGAL.sub(lambda match: match.group().encode("unicode_escape").decode("ascii"), text)

@@ -12,7 +12,7 @@ MOST = 6
 """Attempts that an explanation lists; the JUnit property names all."""
 
 
-def describe(attempt: Try, directory: Path) -> dict[str, Any]:
+def describe_try(attempt: Try, directory: Path) -> dict[str, Any]:
     """Return an attempt as plain values; a log below `directory` is shown relative to it."""
     return {
         "number": attempt.number,
@@ -27,13 +27,15 @@ def describe(attempt: Try, directory: Path) -> dict[str, Any]:
     }
 
 
-def listed(described: dict[str, Any]) -> str | None:
+def format_tries(described: dict[str, Any]) -> str | None:
     """Return `1 stopped after step 12 (time limit); 2 finished, judged`; None for a single attempt."""
     attempts = described.get("tries", ())
-    return "; ".join(f"{attempt['number']} {_ended(attempt)}" for attempt in attempts) if len(attempts) > 1 else None
+    return (
+        "; ".join(f"{attempt['number']} {_format_end(attempt)}" for attempt in attempts) if len(attempts) > 1 else None
+    )
 
 
-def lines(described: dict[str, Any]) -> list[str]:
+def list_tries(described: dict[str, Any]) -> list[str]:
     """Return a line for each of several attempts: its number, its place, its steps, and how it ended.
 
     Of many the last ones stand there, and always the one that is judged.
@@ -43,14 +45,14 @@ def lines(described: dict[str, Any]) -> list[str]:
         return []
     shown = [attempt for attempt in attempts if attempt["judged"] or attempt["number"] > len(attempts) - MOST]
     more = [f"{len(attempts) - len(shown)} earlier ones, not judged"] if len(shown) < len(attempts) else []
-    return [*more, *map(_line, shown)]
+    return [*more, *map(_format_try, shown)]
 
 
-def _line(attempt: dict[str, Any]) -> str:
+def _format_try(attempt: dict[str, Any]) -> str:
     place = f"{attempt['log']}:{attempt['line']}" if attempt["line"] else attempt["log"]
     steps = "" if attempt["last_step"] is None else f"steps {attempt['first_step']} to {attempt['last_step']}, "
-    return f"{attempt['number']}: {steps}{_ended(attempt)} ({place})"
+    return f"{attempt['number']}: {steps}{_format_end(attempt)} ({place})"
 
 
-def _ended(attempt: dict[str, Any]) -> str:
+def _format_end(attempt: dict[str, Any]) -> str:
     return f"{attempt['ended']}, judged" if attempt["judged"] else str(attempt["ended"])
