@@ -40,7 +40,8 @@ def render_changes(comparison: TraceComparison, trace: Trace, other: Trace) -> s
     summary = (
         f"{trace.begun:,} records of {count_noun(trace.ranks, 'rank')} against {other.begun:,} of {other.ranks}; "
         f"for each rank {'as many' if comparison.scale == 1 else scaled}. "
-        f"Changes up to {format_percent(comparison.tolerance)} are not told{', since so many records are damaged' if lost else ''}."
+        f"Changes up to {format_percent(comparison.tolerance)} are not told"
+        f"{', since so many records are damaged' if lost else ''}."
     )
     lines = [_wrap(summary)]
     if not comparison.changes:

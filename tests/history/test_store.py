@@ -214,11 +214,11 @@ from pathlib import Path
 sys.path[:0] = {path!r}
 from remembered import document, outcome
 from pytest_llmbench.history import digests
-from pytest_llmbench.history.place import place_of
+from pytest_llmbench.history.place import locate_store
 from pytest_llmbench.history.write import write
 
 digests.SIZE = 5
-place = place_of({url!r}, Path("."))
+place = locate_store({url!r}, Path("."))
 for number in range(8):
     write(place, document(outcome(7.4, number), outcome(7.4, {first} + number)))
     print("stored", flush=True)
@@ -250,9 +250,9 @@ sys.path[:0] = {path!r}
 from remembered import document, outcome
 from sqlalchemy import event
 from pytest_llmbench.history import store, write
-from pytest_llmbench.history.place import place_of
+from pytest_llmbench.history.place import locate_store
 
-place = place_of({url!r}, Path("."))
+place = locate_store({url!r}, Path("."))
 write.write(place, document(outcome(7.4, 1)))
 print("stored", flush=True)
 engine_of = store._engine
