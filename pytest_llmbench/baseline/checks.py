@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_llmbench.baseline.records import make_key
 from pytest_llmbench.baseline.schema import FORMULA_NEEDS, LAUNCHERS
-from pytest_llmbench.core.dialects import FIRST_STEP, REGEX
+from pytest_llmbench.core.dialects import DIALECTS, REGEX
 from pytest_llmbench.core.errors import did_you_mean
 from pytest_llmbench.core.patterns import GROUPS, REQUIRED, compile_pattern, find_named_groups
 from pytest_llmbench.core.yamlfile.schema import Report, YamlMapping
@@ -46,7 +46,9 @@ def check_file(entry: YamlMapping, report: Report) -> None:
 
 def _get_first_step(entry: YamlMapping) -> int:
     log = entry.get("log")
-    return FIRST_STEP[entry["dialect"]] if entry["dialect"] != REGEX else log.get("first_step", 0) if log else 0
+    return (
+        DIALECTS[entry["dialect"]].first_step if entry["dialect"] != REGEX else log.get("first_step", 0) if log else 0
+    )
 
 
 def _check_log(entry: YamlMapping, report: Report) -> None:

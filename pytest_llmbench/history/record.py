@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from pytest_llmbench.core import ci_environment, formatting
-from pytest_llmbench.core.models import JUDGED
+from pytest_llmbench.core.models import JUDGED, NoteCode
 from pytest_llmbench.history.place import hide_passwords
 
 SCHEMA = 1
@@ -69,7 +69,7 @@ def _list_verdict_values(outcome: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def _is_of_another_release(outcome: dict[str, Any]) -> bool:
     """Whether it was judged as a release that it is not, as was asked for: such a run is no night of that release."""
-    return any(note["code"] == "other-release" for note in outcome["notes"])
+    return any(note["code"] == NoteCode.OTHER_RELEASE for note in outcome["notes"])
 
 
 def _describe_run(outcome: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from pytest_llmbench.core import formatting
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Case, Caution, Check, Outcome, UnmatchedRun
-    from pytest_llmbench.ingest.reading.reader import Done
+    from pytest_llmbench.ingest.reading.reader import ReadCounts
     from pytest_llmbench.pipeline.catalog import Catalog
     from pytest_llmbench.pipeline.launch.launch_session import Launching
     from pytest_llmbench.pipeline.left_out import Selection
@@ -52,7 +52,7 @@ class Session:
         self.ended_early = False
         self.problems = False
         self.command: tuple[str, ...] = ()
-        self.tell_reading: Callable[[Done], None] | None = None
+        self.tell_reading: Callable[[ReadCounts], None] | None = None
         self._clock = clock
         self._settled: dict[str, tuple[Outcome, dict[str, Any]]] = {}
         self.secrets: frozenset[str] = frozenset()

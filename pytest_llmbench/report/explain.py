@@ -7,6 +7,7 @@ from itertools import chain
 from typing import Any
 
 from pytest_llmbench.core import formatting
+from pytest_llmbench.core.models import NoteCode
 from pytest_llmbench.report import environment, jobs, tries
 from pytest_llmbench.report.advice import advise
 from pytest_llmbench.report.columns import WIDTH, count_columns, escape_commands, wrap
@@ -203,7 +204,8 @@ def _format_other_statistic(described: dict[str, Any]) -> str:
 
 
 def _list_notes(described: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    listed = ("attempts", "segments") if tries.list_tries(described) else ()  # each of them has a line of its own
+    # Each attempt has a line of its own then.
+    listed = (NoteCode.ATTEMPTS, NoteCode.SEGMENTS) if tries.list_tries(described) else ()
     text = described["text"]  # may say it already
     notes = [note for note in described.get("notes", []) if note["code"] not in listed and note["text"] not in text]
     for note in notes[:5]:

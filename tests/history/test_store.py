@@ -255,14 +255,14 @@ from pytest_llmbench.history.place import locate_store
 place = locate_store({url!r}, Path("."))
 write.write(place, document(outcome(7.4, 1)))
 print("stored", flush=True)
-engine_of = store._engine
+engine_of = store._make_engine
 
 def dying(*arguments):
     engine = engine_of(*arguments)
     event.listen(engine, "commit", lambda connection: os.kill(os.getpid(), signal.SIGKILL))
     return engine
 
-store._engine = dying
+store._make_engine = dying
 outcomes = [outcome(7.4, night) for night in range(2, 200)]
 write.write(place, document(*outcomes))
 """

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pytest_llmbench.core.models import Baseline, Hint, Identity, Key, ParsedLog, Recipe, RunFiles
 from pytest_llmbench.ingest.discover.folders import read_path_hints
 from pytest_llmbench.ingest.discover.identify import identify
-from pytest_llmbench.ingest.discover.match import remembered
+from pytest_llmbench.ingest.discover.match import cache_matches
 
 GROK_OLD = Key("grok1", "314b", "24.11", "h100", "bf16", 512)
 GROK_H100 = Key("grok1", "314b", "25.05", "h100", "bf16", 512)
@@ -431,7 +431,7 @@ def test_the_order_of_clues_changes_nothing(hints: list[Hint]) -> None:
     assert decided(run({}, *hints)).key == GROK_GB200
 
 
-REMEMBERED = remembered()
+REMEMBERED = cache_matches()
 """Shared by every example below, as by all runs of a session."""
 
 
