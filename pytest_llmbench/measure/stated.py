@@ -19,6 +19,7 @@ from pytest_llmbench.core.models import (
     SEQUENCE,
     Baseline,
     Note,
+    NoteCode,
     Problem,
     Reason,
     Segment,
@@ -30,7 +31,7 @@ from pytest_llmbench.measure.timing import Timing
 from pytest_llmbench.measure.window import Choice, begins
 
 if TYPE_CHECKING:
-    from pytest_llmbench.core.models import Floats, NoteCode
+    from pytest_llmbench.core.models import Floats
 
 FULL = 0.75
 """Share of target tokens below which a step is not of the whole batch: padding takes less, or its shapes say more."""

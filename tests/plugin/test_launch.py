@@ -10,6 +10,8 @@ import pytest
 from fake_recipe import WELL, write_recipe
 from sessions import Judge, Judged, until
 
+pytestmark = pytest.mark.slow
+
 COUNTED = f"echo ran >> $STAGE_PATH/ran; {WELL}"
 """A job that leaves a line for each time that it ran."""
 

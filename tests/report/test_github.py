@@ -19,6 +19,8 @@ from pytest_llmbench.report.explain import explain
 from pytest_llmbench.report.github import MOST_BYTES, append_job_summary, list_workflow_commands, render_job_summary
 from pytest_llmbench.report.terminal import render_summary
 
+pytestmark = pytest.mark.slow
+
 RED = SessionEnding(1)
 HOSTILE = "a|b `c` <script>*d*_e_ [f](http://g) ![h](i) ~~j~~ $k$ &amp; \\| #l\n\n| m | n |\n```\r\n# o @p"
 

@@ -23,6 +23,8 @@ from pytest_llmbench.launch.slurm.client import Slurm
 from pytest_llmbench.launch.slurm.runner import Done, run
 from pytest_llmbench.launch.submit.launchers import Tools, assembled
 
+pytestmark = pytest.mark.slow
+
 QUICK = Limits(first_poll=0.3, longest_poll=2.0, away_seconds=60.0, lost_seconds=20.0)
 
 

@@ -17,6 +17,8 @@ from pytest_llmbench.core.models.jobs import Cluster as Described
 from pytest_llmbench.core.models.jobs import JobSpec
 from pytest_llmbench.launch.recipe.environment import job_spec
 
+pytestmark = pytest.mark.slow
+
 PRINT = "import json, os; print(json.dumps(dict(os.environ)))"
 HOSTILE = "a b; touch x $(touch x) `touch x` 'q\" {gpus} ${HOME}\n -N 9 é"
 

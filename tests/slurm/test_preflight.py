@@ -19,6 +19,8 @@ from pytest_llmbench.launch.slurm.runner import run
 from pytest_llmbench.launch.submit.setup_run import World, run_setup
 from pytest_llmbench.launch.submit.setup_step import setup_step
 
+pytestmark = pytest.mark.slow
+
 
 def slurm_of(cluster: RealCluster) -> Slurm:
     return Slurm(run, {**os.environ, **cluster.environment})

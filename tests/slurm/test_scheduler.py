@@ -15,6 +15,8 @@ from pytest_llmbench.launch.slurm.client import Partition, Slurm, SlurmAway
 from pytest_llmbench.launch.slurm.runner import run
 from pytest_llmbench.launch.slurm.states import end_of, never_starts
 
+pytestmark = pytest.mark.slow
+
 
 def asking(cluster: Cluster) -> Slurm:
     return Slurm(run, {**os.environ, **cluster.environment})

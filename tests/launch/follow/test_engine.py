@@ -21,6 +21,8 @@ from pytest_llmbench.launch.slurm.client import SlurmAway
 from pytest_llmbench.launch.submit.launchers import Launcher
 from pytest_llmbench.launch.submit.submissions import Submission, SubmitError, may_run, superseded
 
+pytestmark = pytest.mark.slow
+
 Life = Callable[[float], JobStatus | None]
 """What is known of a job so many seconds after its submission; None: nothing is."""
 

@@ -18,6 +18,8 @@ from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.launch.submit import procfs
 from pytest_llmbench.launch.submit.process import MARK, NEVER_RAN, Process, alive, exit_code, start, stop, wait
 
+pytestmark = pytest.mark.slow
+
 PATH = {"PATH": "/usr/bin:/bin"}
 
 
