@@ -36,7 +36,7 @@ def write_reports(session: Session, exit_code: int) -> bool:
 def _with_lines(session: Session) -> list[dict[str, Any]]:
     """Return the outcomes with the lines of their logs around a failure, without the secrets of launched jobs; without
     lines where they cannot be read, or where the secrets are not known, as in a session that only collects."""
-    from pytest_llmbench.launch.recipe.redaction import MASK, redacted
+    from pytest_llmbench.launch.recipe.redaction import MASK, redact
     from pytest_llmbench.pipeline.log_excerpt import excerpts
 
     wanted = [_place(session, one["excerpt"]) for one in session.described if "excerpt" in one]
@@ -46,7 +46,7 @@ def _with_lines(session: Session) -> list[dict[str, Any]]:
         lines = found.get(_place(session, told["excerpt"])) if "excerpt" in told else None
         if lines is None:
             return {name: value for name, value in told.items() if name != "excerpt"}
-        shown = [redacted(line, session.secrets) for line in lines["lines"]]
+        shown = [redact(line, session.secrets) for line in lines["lines"]]
         return {**told, "excerpt": {**told["excerpt"], **lines, "lines": shown}}
 
     return [completed(one) for one in session.described]

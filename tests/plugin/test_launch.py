@@ -88,7 +88,7 @@ def pytest_configure(config):
     def killed(self, number, process):
         os.kill(os.getpid(), signal.SIGKILL)
     if not config.getoption("llmb_resume"):
-        Journal.submitting = killed
+        Journal.record_process = killed
 """
 
 
