@@ -80,7 +80,7 @@ def _page(session: Session) -> bytes:
 
 def _document(session: Session, exit_code: int) -> bytes:
     from pytest_llmbench.plugin.terminal import header, tolerances
-    from pytest_llmbench.report.document import Ending, document, render
+    from pytest_llmbench.report.document import SessionEnding, make_document, render
 
     asked = {
         "version": __version__,
@@ -89,20 +89,20 @@ def _document(session: Session, exit_code: int) -> bytes:
         "header": list(header(session)),
         "timed": str(session.settings.timed),
     }
-    ending = Ending(exit_code, session.failures, session.cautions)
-    return render(document(session.described, asked, ending, session.now))
+    ending = SessionEnding(exit_code, session.failures, session.cautions)
+    return render(make_document(session.described, asked, ending, session.now))
 
 
 def _tell_github(session: Session, exit_code: int) -> None:
     """Add to the job summary; what is wrong with that is told, and changes nothing."""
-    from pytest_llmbench.report.document import Ending
-    from pytest_llmbench.report.github import append
+    from pytest_llmbench.report.document import SessionEnding
+    from pytest_llmbench.report.github import append_job_summary
 
     path = session.settings.step_summary
     if path is None:
         return
     try:
-        append(path, session.described, Ending(exit_code, session.failures, session.cautions))
+        append_job_summary(path, session.described, SessionEnding(exit_code, session.failures, session.cautions))
     except OSError as error:
         session.written.append(f"GITHUB_STEP_SUMMARY={path}: the job summary was not written: {error.strerror}")
 
@@ -111,7 +111,7 @@ def workflow_commands(session: Session) -> list[str]:
     """Return the workflow commands with which GitHub annotates what is red; none elsewhere."""
     from pytest_llmbench.report import github
 
-    return github.workflow_commands(session.described, session.failures) if session.settings.github else []
+    return github.list_workflow_commands(session.described, session.failures) if session.settings.github else []
 
 
 def remember(session: Session) -> None:
@@ -119,9 +119,9 @@ def remember(session: Session) -> None:
     if session.remembered is None:
         return
     from pytest_llmbench.pipeline.log_hashes import with_hashes
-    from pytest_llmbench.report.terminal import worst
+    from pytest_llmbench.report.terminal import select_worst
 
-    told = worst(session.described)
+    told = select_worst(session.described)
     try:
         told = with_hashes(told, session.directory)
     except KeyboardInterrupt:  # all is decided by now, and gigabytes take their time

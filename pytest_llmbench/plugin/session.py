@@ -148,7 +148,7 @@ class Session:
         from pytest_llmbench.pipeline.outcomes import decide_outcomes
         from pytest_llmbench.pipeline.record_baselines import record
         from pytest_llmbench.report.explain import explain
-        from pytest_llmbench.report.jobs import files
+        from pytest_llmbench.report.jobs import list_files
 
         if self.settings.record is None:
             outcomes = decide_outcomes(self.results, selected, self.settings)
@@ -160,7 +160,7 @@ class Session:
         self.context = next((outcome.context for outcome in outcomes if outcome.context), "")
         for outcome in outcomes:
             told = self._told(outcome)
-            named = ": ".join(filter(None, (told["text"], formatting.join_first(files(told)))))
+            named = ": ".join(filter(None, (told["text"], formatting.join_first(list_files(told)))))
             one_line = f"{told['verdict']} ({told['reason']}): {named}"
             message = one_line if outcome.skipped else explain(told, short=self._short)
             self._settled[outcome.case.id] = replace(outcome, message=message), told
