@@ -15,7 +15,7 @@ from pytest_llmbench.measure.measurement import measure
 from pytest_llmbench.report import junit
 from pytest_llmbench.report.explain import explain
 from pytest_llmbench.report.html.page import render
-from pytest_llmbench.report.outcome import describe, properties
+from pytest_llmbench.report.outcome import describe, list_properties
 
 
 def test_a_metric_that_is_declared_is_in_every_report(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,7 +36,7 @@ def test_a_metric_that_is_declared_is_in_every_report(monkeypatch: pytest.Monkey
     assert stored["metrics"]["samples_per_second"]["unit"] == "samples/s"
     assert stored["metrics"]["samples_per_second"]["value"] == pytest.approx(value)
     assert stored["expected_metrics"]["samples_per_second"] == pytest.approx(wanted)
-    assert float(dict(properties(described))["samples_per_second"]) == pytest.approx(value)
+    assert float(dict(list_properties(described))["samples_per_second"]) == pytest.approx(value)
     assert (
         f"samples_per_second: {stored['metrics']['samples_per_second']['value']!r}"
         in junit.render([described], NOW).decode()
