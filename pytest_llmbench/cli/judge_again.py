@@ -11,7 +11,7 @@ from datetime import datetime
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import Outcome
 from pytest_llmbench.pipeline.catalog import load
-from pytest_llmbench.pipeline.evaluate import judge_found
+from pytest_llmbench.pipeline.evaluate import evaluate_runs
 from pytest_llmbench.pipeline.find_runs import ingest
 from pytest_llmbench.pipeline.outcomes import decide_outcomes
 from pytest_llmbench.pipeline.results import SessionResults
@@ -40,11 +40,11 @@ def replay(before: Settings, after: Settings, now: datetime) -> Replay:
     """Judge the runs under `before.logs` twice; they are read once unless `after` takes them for another release."""
     catalog = load(before)
     found = ingest(before, catalog, now)
-    one = _outcomes(judge_found(found, before, catalog, now), before)
+    one = _outcomes(evaluate_runs(found, before, catalog, now), before)
     other = load(after)
     if after.baseline_release != before.baseline_release:
         found = ingest(after, other, now)
-    two = _outcomes(judge_found(found, after, other, now), after)
+    two = _outcomes(evaluate_runs(found, after, other, now), after)
     changes = tuple(
         Change(name, one.get(name), two.get(name))
         for name in sorted({*one, *two})
