@@ -21,8 +21,8 @@ from log_damages import DAMAGES, ENCODINGS, HARMLESS, Damage
 from log_strategies import NAMES, NOISE, written
 from written_logs import nemo2_run
 
+from pytest_llmbench.core.dialects import DIALECTS
 from pytest_llmbench.ingest.parse import checkpoints, endings, facts
-from pytest_llmbench.ingest.parse.dialect_table import DIALECTS
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "gz": gzip.compress,
@@ -94,14 +94,14 @@ def mixed(paths: Sequence[Path], folder: Path) -> Iterator[Path]:
 
 def soups(folder: Path) -> Iterator[Path]:
     """Write texts of what readers look for: whole, in part, one beginning within another, in any order."""
-    needles = sorted(
-        {needle for one in DIALECTS.values() for needle in (*one.needles, *one.starts, *one.ends)}.union(
-            endings.NEEDLES, checkpoints.NEEDLES, facts.NEEDLES
+    markers = sorted(
+        {marker for one in DIALECTS.values() for marker in (*one.markers, *one.starts, *one.ends)}.union(
+            endings.MARKERS, checkpoints.MARKERS, facts.MARKERS
         )
     )
     for number in range(SOUPS):
         random = Random(number)
-        yield _write(folder / f"soup-{number}.log", b"".join(_soup(needles, random, random.randrange(50, 1000))))
+        yield _write(folder / f"soup-{number}.log", b"".join(_soup(markers, random, random.randrange(50, 1000))))
 
 
 def ends(folder: Path) -> Iterator[Path]:
@@ -115,11 +115,11 @@ def ends(folder: Path) -> Iterator[Path]:
         yield _write(folder / f"ends-{number}.log", "".join(pieces).encode())
 
 
-def _soup(needles: Sequence[bytes], random: Random, count: int) -> Iterator[bytes]:
+def _soup(markers: Sequence[bytes], random: Random, count: int) -> Iterator[bytes]:
     for _ in range(count):
-        needle = random.choice(needles)
-        begin, end = sorted(random.choices(range(len(needle) + 1), k=2))
-        yield random.choice((needle, needle, needle[:end], needle[begin:], needle[begin:end]))
+        marker = random.choice(markers)
+        begin, end = sorted(random.choices(range(len(marker) + 1), k=2))
+        yield random.choice((marker, marker, marker[:end], marker[begin:], marker[begin:end]))
         yield random.choice((b"", b"", b"", b" ", b"\n", b"\n", b"\r", b": 7", b"12.5", b" 3/50 "))
 
 

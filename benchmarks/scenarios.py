@@ -19,13 +19,13 @@ from pytest_llmbench.core.models import (
     Baseline,
     Configuration,
     Evidence,
-    FoundRun,
     Identity,
     Key,
     Measurement,
     Parallelism,
     Recording,
     Run,
+    RunFiles,
     Source,
     Tolerance,
     Window,
@@ -64,7 +64,7 @@ STEP_LINES = tuple(range(111, 145))
 
 
 def _run(started: datetime) -> Run:
-    found = FoundRun(f"{started:%m-%d_%H}", Path("/simulated"), (), (), build="one")
+    found = RunFiles(f"{started:%m-%d_%H}", Path("/simulated"), (), (), build="one")
     return Run(found, (), Identity(KEY, "simulated"), started)
 
 

@@ -12,8 +12,8 @@ from typing import Any
 from pytest_llmbench.baseline.lint import LintReport, recompute_cell, round_as_printed
 from pytest_llmbench.baseline.schema import NOT_GIVEN
 from pytest_llmbench.core import throughput
-from pytest_llmbench.core.accepted_values import moved, reference
-from pytest_llmbench.core.formatting import counted
+from pytest_llmbench.core.accepted_values import describe_move, find_reference
+from pytest_llmbench.core.formatting import count_noun
 from pytest_llmbench.core.models import Baseline, Erratum, Recipe, Recording
 
 LABELS = {
@@ -33,7 +33,7 @@ def format_table(baselines: Sequence[Baseline]) -> str:
         printed = cells.get("step_time") or _format_number(baseline.step_seconds, "#.4g")
         step = printed if printed == "-" else f"{printed} s"
         lines.append(f"{baseline.key.id:<{wide}}  {step:>10}  {cells.get('mfu', '-'):>7}  {baseline.kind}")
-    return "\n".join([*lines, counted(len(baselines), "configuration")])
+    return "\n".join([*lines, count_noun(len(baselines), "configuration")])
 
 
 def format_page(recipe: Recipe, baseline: Baseline, width: int) -> str:
@@ -60,14 +60,14 @@ def format_lint_page(reports: Sequence[LintReport], width: int) -> str:
     findings = [finding for report in reports for finding in report.findings]
     lines += [
         "",
-        counted(len(findings), "finding"),
+        count_noun(len(findings), "finding"),
         *(line for text in findings for line in _wrap(text, width, "  ")),
     ]
     return "\n".join(lines)
 
 
 def _format_counts(reports: Sequence[LintReport]) -> str:
-    configurations = counted(sum(report.configurations for report in reports), "configuration")
+    configurations = count_noun(sum(report.configurations for report in reports), "configuration")
     cells, numbers = sum(report.cells for report in reports), sum(report.numbers for report in reports)
     derived, reproduced = sum(report.derived for report in reports), sum(report.reproduced for report in reports)
     listed = sum(bool(erratum.configuration) for report in reports for erratum in report.errata)
@@ -81,18 +81,18 @@ def _format_counts(reports: Sequence[LintReport]) -> str:
 def _describe_expectation(baseline: Baseline) -> Iterator[tuple[str, str]]:
     printed = f", printed to {baseline.resolution_seconds:g} s" if baseline.resolution_seconds else ""
     yield "kind", baseline.kind
-    known = not math.isnan(baseline.step_seconds)
-    yield "expected", f"{baseline.step_seconds:.10g} s a step{printed}" if known else "nothing yet: record a baseline"
+    timed = not math.isnan(baseline.step_seconds)
+    yield "expected", f"{baseline.step_seconds:.10g} s a step{printed}" if timed else "nothing yet: record a baseline"
     yield "judged by", f"{baseline.window}, of {baseline.steps} steps"
     yield "timed", {"last_step": "the last step of a run"}.get(baseline.timed, baseline.timed.replace("_", " "))
     yield "tolerance", ", ".join(map(str, baseline.tolerances)) or "that of the session"
     if baseline.budgets:
-        yield "budgets", ", ".join(f"{one.metric} {one.largest:g} s" for one in baseline.budgets)
+        yield "budgets", ", ".join(f"{budget.metric} {budget.largest:g} s" for budget in baseline.budgets)
     recording = baseline.recording
     if recording:
         spread = f"mean {recording.mean_seconds:.6g} s, standard deviation {recording.standard_deviation_seconds:.3g} s"
-        groups = f" of {counted(recording.groups, 'night')} or sets of nodes" if recording.groups else ""
-        yield "recorded", f"{recording.date}, {counted(recording.runs, 'run')}{groups}, {spread}"
+        groups = f" of {count_noun(recording.groups, 'night')} or sets of nodes" if recording.groups else ""
+        yield "recorded", f"{recording.date}, {count_noun(recording.runs, 'run')}{groups}, {spread}"
         yield "runs", ", ".join(f"{seconds:.6g} s" for seconds in recording.run_seconds)
         yield from _describe_recording(recording)
 
@@ -103,15 +103,15 @@ def _describe_recording(recording: Recording) -> Iterator[tuple[str, str]]:
         yield "by", recording.by
     if recording.environment:
         yield "ran in", ", ".join(f"{name} {value}" for name, value in recording.environment)
-    for one in recording.earlier:
-        why = f": {one.reason}" if one.reason else ""
-        yield "earlier", f"{one.seconds:.6g} s, {one.date}{f', {one.by}' if one.by else ''}{why}"
+    for value in recording.earlier:
+        why = f": {value.reason}" if value.reason else ""
+        yield "earlier", f"{value.seconds:.6g} s, {value.date}{f', {value.by}' if value.by else ''}{why}"
     if recording.reason:
         yield "accepted", recording.reason
     if recording.levels:
         yield "levels", f"several, accepted: {recording.levels}"
     if recording.earlier:
-        yield "drift", moved(recording.trimmed_mean_seconds, reference(recording))
+        yield "drift", describe_move(recording.trimmed_mean_seconds, find_reference(recording))
 
 
 def _describe_shape(baseline: Baseline) -> Iterator[tuple[str, str]]:

@@ -11,8 +11,8 @@ from pathlib import Path
 from pytest_llmbench.baseline.records import RecipeFile, StatedModel
 from pytest_llmbench.baseline.schema import DERIVED, NOT_GIVEN
 from pytest_llmbench.core import throughput
-from pytest_llmbench.core.accepted_values import DRIFT_BUDGET, is_beyond, moved, reference
-from pytest_llmbench.core.flops import model_flops, terms
+from pytest_llmbench.core.accepted_values import DRIFT_BUDGET, describe_move, find_reference, is_beyond
+from pytest_llmbench.core.flops import count_flops_per_token, model_flops
 from pytest_llmbench.core.models import Architecture, Baseline, Configuration, Erratum
 
 
@@ -105,8 +105,8 @@ def _find_wrong_cells(file: RecipeFile) -> Iterator[_Mismatch]:
 
 def _find_wrong_columns(file: RecipeFile) -> Iterator[_Mismatch]:
     for baseline in file.recipe.baselines:
-        for found in find_contradictions(baseline.configuration, dp_excludes_ep=file.recipe.dp_excludes_ep):
-            yield _Mismatch(baseline.key.id, found.column, found.printed, found.expected, baseline.source.line)
+        for column in find_contradictions(baseline.configuration, dp_excludes_ep=file.recipe.dp_excludes_ep):
+            yield _Mismatch(baseline.key.id, column.column, column.printed, column.expected, baseline.source.line)
 
 
 def _find_unexplained(file: RecipeFile, differences: tuple[_Mismatch, ...]) -> Iterator[str]:
@@ -150,7 +150,7 @@ def _find_wrong_constants(file: RecipeFile) -> Iterator[str]:
 def _find_wrong_sums(size: str, model: StatedModel, architecture: Architecture) -> Iterator[str]:
     worked = dict(model.worked)
     example = replace(architecture, sequence_length=int(worked["sequence_length"]), layers=int(worked["layers"]))
-    token_flops = terms(example)
+    token_flops = count_flops_per_token(example)
     for name, expected in zip(("attention", "mlp", "embedding"), token_flops, strict=True):
         if int(str(worked[name]).replace(",", "")) != expected:
             yield f": model {size}: found {name} FLOPs {worked[name]}, expected {expected:,}"
@@ -165,12 +165,12 @@ def _find_hidden_drift(file: RecipeFile) -> Iterator[str]:
     for baseline in file.recipe.baselines:
         recording = baseline.recording
         if recording and recording.reason and not recording.earlier:
-            found = f"found the reason {recording.reason!r} and no earlier value"
-            yield f":{baseline.source.line}: {baseline.key.id}: {found}, expected what it replaced: it was taken out"
-        if recording and is_beyond(recording.trimmed_mean_seconds, reference(recording), budget):
-            told = moved(recording.trimmed_mean_seconds, reference(recording))
+            reason = f"found the reason {recording.reason!r} and no earlier value"
+            yield f":{baseline.source.line}: {baseline.key.id}: {reason}, expected what it replaced: it was taken out"
+        if recording and is_beyond(recording.trimmed_mean_seconds, find_reference(recording), budget):
+            drift = describe_move(recording.trimmed_mean_seconds, find_reference(recording))
             expected = f"expected at most {budget * 100:.10g} %, or a reason"
-            yield f":{baseline.source.line}: {baseline.key.id}: found that {told}, {expected}"
+            yield f":{baseline.source.line}: {baseline.key.id}: found that {drift}, {expected}"
 
 
 def _is_same_flops(flops: float, printed: str) -> bool:

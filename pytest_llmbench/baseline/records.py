@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.baseline.schema import GROUPS, NO_PEAK
-from pytest_llmbench.core.dialects import REGEX, regex_name
+from pytest_llmbench.core.dialects import REGEX, name_regex_dialect
 from pytest_llmbench.core.models import (
-    Accepted,
+    AcceptedValue,
     Architecture,
     Baseline,
     Budget,
@@ -27,7 +27,7 @@ from pytest_llmbench.core.models import (
     Tolerance,
     Window,
 )
-from pytest_llmbench.core.tolerance import merged
+from pytest_llmbench.core.tolerance import merge_tolerances
 from pytest_llmbench.core.yamlfile.schema import YamlMapping
 
 
@@ -129,7 +129,7 @@ def _make_baseline(
         dialect=_name_dialect(entry),
         peak_tflops=_parse_peak(entry["peak_tflops"][row["gpu"]][row["dtype"]]),
         source=Source(entry["source"]["document"], row.get("table", ""), str(path), row.line),
-        tolerances=merged(entry.get("tolerance", ()), row.get("tolerance", ())),
+        tolerances=merge_tolerances(entry.get("tolerance", ()), row.get("tolerance", ())),
         logged_tflops_factor=entry.get("logged_tflops_factor"),
         recording=recording,
         resolution_seconds=resolutions.get(row.get("table", ""), 0.0),
@@ -145,14 +145,14 @@ def _make_recording(entry: YamlMapping) -> Recording:
         **{
             **entry.values,
             "environment": tuple(environment.values.items()) if environment else (),
-            "earlier": tuple(Accepted(**one.values) for one in entry.get("earlier", ())),
+            "earlier": tuple(AcceptedValue(**value.values) for value in entry.get("earlier", ())),
         }
     )
 
 
 def _name_dialect(entry: YamlMapping) -> str:
     """Return the name of the dialect, that of the file's own where it defines one."""
-    return regex_name(entry["recipe"], entry["release"]) if entry["dialect"] == REGEX else str(entry["dialect"])
+    return name_regex_dialect(entry["recipe"], entry["release"]) if entry["dialect"] == REGEX else str(entry["dialect"])
 
 
 def _make_log_dialect(entry: YamlMapping) -> RegexDialect | None:

@@ -84,12 +84,12 @@ def _render_log(definition: RegexDialect) -> dict[str, Any]:
 def _render_tolerance(tolerances: Iterable[Tolerance]) -> dict[str, str]:
     """Return the key of these tolerances, `{"tolerance": "0.05, mfu:0.03"}`, or none."""
     prefixes = {"time": "", "performance": "perf:"}
-    texts = [prefixes.get(one.of, f"{one.of}:") + _format_decimal(one.fraction) for one in tolerances]
+    texts = [prefixes.get(limit.of, f"{limit.of}:") + _format_decimal(limit.fraction) for limit in tolerances]
     return {"tolerance": ", ".join(texts)} if texts else {}
 
 
 def _render_budgets(budgets: Iterable[Budget]) -> dict[str, dict[str, float]]:
-    largest = {one.metric: float(one.largest) for one in budgets}
+    largest = {budget.metric: float(budget.largest) for budget in budgets}
     return {"budgets": largest} if largest else {}
 
 
@@ -152,8 +152,8 @@ def _render_row(baseline: Baseline, shared: SharedKeys) -> dict[str, Any]:
         "gbs": configuration.global_batch_size,
         "ga": configuration.gradient_accumulation,
         "proxy": configuration.proxy or None,
-        **_render_tolerance(one for one in baseline.tolerances if one not in shared.tolerances),
-        **_render_budgets(one for one in baseline.budgets if one not in shared.budgets),
+        **_render_tolerance(tolerance for tolerance in baseline.tolerances if tolerance not in shared.tolerances),
+        **_render_budgets(budget for budget in baseline.budgets if budget not in shared.budgets),
         "recorded": _render_recording(baseline.recording),
     }
     return {name: value for name, value in row.items() if value not in (None, "")}
@@ -169,7 +169,7 @@ def _render_recording(recording: Recording | None) -> dict[str, Any] | None:
         "environment": dict(recording.environment),
         "reason": recording.reason,
         "levels": recording.levels,
-        "earlier": [{name: value for name, value in asdict(one).items() if value} for one in recording.earlier],
+        "earlier": [{name: value for name, value in asdict(value).items() if value} for value in recording.earlier],
     }
     return {
         "date": recording.date,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
-from pytest_llmbench.core.dialects import FIRST_STEP, REGEX
+from pytest_llmbench.core.dialects import DIALECTS, REGEX
 from pytest_llmbench.core.metric_definitions import BUDGETED
 from pytest_llmbench.core.patterns import RATE, UNITS
 from pytest_llmbench.core.tolerance import parse_fraction, parse_tolerances
@@ -262,7 +262,7 @@ _REQUIRED: dict[str, Spec] = {
     "kind": Text(choices=KINDS),
     "recipe": _NAME,
     "release": Text('a release such as "25.05"', _NAME.pattern),
-    "dialect": Text(choices=(*FIRST_STEP, REGEX)),
+    "dialect": Text(choices=(*DIALECTS, REGEX)),
     "source": Fields({"document": _TEXT}, {"text": _TEXT, "note": _TEXT}),
     "peak_tflops": Names(Names(_PEAK, _WORD), _WORD),
     "models": Names(_MODEL, _NAME),

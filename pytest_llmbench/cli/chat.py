@@ -30,7 +30,7 @@ def _chat(arguments: argparse.Namespace) -> Output:
     from pytest_llmbench.core import ci_environment
     from pytest_llmbench.report import chat, document
 
-    link = ci_environment.address(os.environ) if arguments.link is None else arguments.link
+    link = ci_environment.read_job_url(os.environ) if arguments.link is None else arguments.link
     told = document.read(arguments.file)
     try:
         text = chat.message(told, link)

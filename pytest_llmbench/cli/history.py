@@ -119,16 +119,18 @@ def _list(place: Place, arguments: argparse.Namespace) -> str:
         raise HistoryError(f"{place.shown}: {hint}")
     lines = []
     for configuration, of_one in groupby(rows, key=lambda row: row["configuration"]):
-        lines += [formatting.printable(configuration), *map(_line, of_one)]
+        lines += [formatting.escape(configuration), *map(_line, of_one)]
     return "\n".join(lines)
 
 
 def _line(row: dict[str, Any]) -> str:
     started = f"{row['started']:%Y-%m-%d %H:%M}" if row["started"] else "start unknown"
     seconds, difference = row["step_time_seconds"], row["log_difference"]
-    change = formatting.difference(formatting.ratio(difference) if difference is not None else None)
-    job = formatting.printable(row["job_id"])
-    told = f"{row['number']:>7}  {started:<16}  {row['verdict']:<14} {formatting.seconds(seconds):>9} {change:>8}"
+    change = formatting.format_difference(formatting.bounded_exp(difference) if difference is not None else None)
+    job = formatting.escape(row["job_id"])
+    told = (
+        f"{row['number']:>7}  {started:<16}  {row['verdict']:<14} {formatting.format_seconds(seconds):>9} {change:>8}"
+    )
     return f"{told}  {f'job {job}' if job else ''}"[:79].rstrip()
 
 
@@ -136,7 +138,7 @@ def _show(place: Place, arguments: argparse.Namespace) -> str:
     from pytest_llmbench.history.look import verdicts_of
 
     rows = verdicts_of(place, arguments.wanted)
-    lines = [wrap(formatting.printable(line), 79, **WRAPPED) for line in _page(rows)]
+    lines = [wrap(formatting.escape(line), 79, **WRAPPED) for line in _page(rows)]
     return "\n".join(part for parts in lines for part in parts)
 
 
@@ -153,7 +155,7 @@ def _page(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     for name, (value, deviation) in last["metrics"].items():
         yield f"  {name:<30} {value}" + ("" if deviation is None else f" (sd {deviation:.6g})")
     yield from (f"  {f'environment {name}':<30} {value}" for name, value in last["environment"].items())
-    yield f"  {'nodes':<18} {formatting.folded(last['nodes']) or '?'}"
+    yield f"  {'nodes':<18} {formatting.fold_nodes(last['nodes']) or '?'}"
     yield f"  {'logs':<18} {', '.join(last['log_fingerprints'])}"
     yield f"  {'steps (seconds)':<18} {', '.join(map(str, last['step_seconds']))}"
     for row in rows:
@@ -182,10 +184,10 @@ def _export(place: Place, arguments: argparse.Namespace) -> str:
         if kind == "parquet":
             _table(rows).to_parquet(output, index=False)
         else:
-            write_whole(output, f"{_text(rows, kind)}\n".encode())
+            write_whole(output, f"{_text(rows, kind)}\n".encode(), make_folders=False)
     except OSError as error:
         raise HistoryError(f"{output}: cannot be written: {error.strerror or error}") from None
-    return f"{formatting.counted(len(rows), 'verdict')} written to {output}"
+    return f"{formatting.count_noun(len(rows), 'verdict')} written to {output}"
 
 
 def _kind(output: Path | None) -> str:
@@ -249,7 +251,7 @@ def _prune(place: Place, arguments: argparse.Namespace) -> str:
 
 
 def _counted(removed: Mapping[str, int]) -> str:
-    return ", ".join(formatting.counted(count, name.removesuffix("s")) for name, count in removed.items())
+    return ", ".join(formatting.count_noun(count, name.removesuffix("s")) for name, count in removed.items())
 
 
 def _in_one_line(told: str) -> str:
@@ -261,7 +263,7 @@ def _dates(extent: Extent) -> str:
     if extent.oldest is None or extent.newest is None:
         return "of no day"
     days = list(dict.fromkeys(f"{one:%Y-%m-%d}" for one in (extent.oldest, extent.newest)))
-    remaining = f"{formatting.counted(extent.stay, 'session')} {'stays' if extent.stay == 1 else 'stay'}"
+    remaining = f"{formatting.count_noun(extent.stay, 'session')} {'stays' if extent.stay == 1 else 'stay'}"
     return f"of {' to '.join(days)}; {remaining}"
 
 
@@ -285,5 +287,5 @@ def _add(place: Place, arguments: argparse.Namespace) -> str:
         except (KeyError, TypeError, ValueError) as error:
             raise HistoryError(f"{path}: not as a session left it ({error!r}): nothing of it was stored") from None
         added += verdicts
-        tell(f"{path}: {formatting.counted(verdicts, 'verdict')} stored" if verdicts else f"{path}: stored before")
-    return f"{formatting.counted(added, 'verdict')} added to {place.shown}; the files may go"
+        tell(f"{path}: {formatting.count_noun(verdicts, 'verdict')} stored" if verdicts else f"{path}: stored before")
+    return f"{formatting.count_noun(added, 'verdict')} added to {place.shown}; the files may go"

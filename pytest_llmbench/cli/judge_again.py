@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from pytest_llmbench.core import formatting
+from pytest_llmbench.core.formatting import count_noun, format_difference, join_first
 from pytest_llmbench.core.models import Outcome
 from pytest_llmbench.pipeline.catalog import load
 from pytest_llmbench.pipeline.evaluate import evaluate_runs
@@ -65,7 +65,7 @@ def as_text(told: Replay) -> str:
             count.append(f"{len(chosen)} {label}")
             heading = f"{label} (nothing turns red, or from red):" if colours is None else f"{label}:"
             lines += [heading, *map(_line, filter(_has_run, chosen)), *_without(chosen)]
-    total = f"{len(told.changes)} of {formatting.counted(told.items, 'item')} would change"
+    total = f"{len(told.changes)} of {count_noun(told.items, 'item')} would change"
     return "\n".join([*lines, ": ".join(filter(None, [total, ", ".join(count)]))])
 
 
@@ -81,7 +81,7 @@ def _has_run(change: Change) -> bool:
 def _without(changes: Sequence[Change]) -> list[str]:
     """Return one line for all that have no run."""
     ids = [change.id for change in changes if not _has_run(change)]
-    text = f"{len(ids)} without a run: {formatting.listed(ids)}"
+    text = f"{len(ids)} without a run: {join_first(ids)}"
     return textwrap.wrap(text, 79, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False) if ids else []
 
 
@@ -90,9 +90,7 @@ def _line(change: Change) -> str:
     known = change.after or change.before
     ratio = known.judgement.log_difference if known else None
     skipped = " (skipped)" if change.after is not None and change.after.skipped else ""
-    return (
-        f"  {change.id:<38} {names:<28} {'' if ratio is None else formatting.difference(math.exp(ratio)):>7}{skipped}"
-    )
+    return f"  {change.id:<38} {names:<28} {'' if ratio is None else format_difference(math.exp(ratio)):>7}{skipped}"
 
 
 def _outcomes(results: SessionResults, settings: Settings) -> dict[str, Outcome]:

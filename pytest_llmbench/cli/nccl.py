@@ -40,14 +40,14 @@ def _nccl(arguments: argparse.Namespace) -> Output:
     with own_flags():
         paths = [readable("--llmb-logs", given, Path.cwd()) for given in arguments.logs]
         against = arguments.against and readable("--llmb-against", arguments.against, Path.cwd())
-    trace = saved.read(paths)
-    other = saved.read([against]) if against else None
+    trace = saved.read_saved(paths)
+    other = saved.read_saved([against]) if against else None
     if arguments.save:
-        _save(saved.document(trace), arguments.save)
+        _save(saved.build_document(trace), arguments.save)
     found = changes.compare(trace, other) if other else None
     code = 1 if found and found.changes else 0
     if arguments.format == "json":
-        return Output(json.dumps(saved.document(trace, found), indent=1), code)
+        return Output(json.dumps(saved.build_document(trace, found), indent=1), code)
     return Output(text.changes(found, trace, other) if found and other else text.page(trace), code)
 
 
@@ -56,6 +56,6 @@ def _save(document: dict[str, Any], path: Path) -> None:
     import json
 
     try:
-        write_whole(path, (json.dumps(document, indent=1) + "\n").encode("ascii"))
+        write_whole(path, (json.dumps(document, indent=1) + "\n").encode("ascii"), make_folders=False)
     except OSError as error:
         raise RecordError(f"cannot write {path}: {error.strerror or error}") from error

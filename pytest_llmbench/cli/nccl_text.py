@@ -6,11 +6,11 @@ import textwrap
 from collections import Counter
 from collections.abc import Sequence
 
-from pytest_llmbench.core.formatting import counted, printable
-from pytest_llmbench.ingest.nccl.changes import Change, Comparison, binary, percent, sizes
+from pytest_llmbench.core.formatting import count_noun, escape
+from pytest_llmbench.ingest.nccl.changes import TraceChange, TraceComparison, format_bytes, format_percent, format_sizes
 from pytest_llmbench.ingest.nccl.kinds import PER_RANK
 from pytest_llmbench.ingest.nccl.records import MEMBERS
-from pytest_llmbench.ingest.nccl.trace import Row, Trace
+from pytest_llmbench.ingest.nccl.trace import Trace, TraceRow
 
 WIDTH = 79
 
@@ -33,39 +33,40 @@ def page(trace: Trace) -> str:
     return "\n\n".join(filter(None, parts))
 
 
-def changes(found: Comparison, trace: Trace, other: Trace) -> str:
+def changes(found: TraceComparison, trace: Trace, other: Trace) -> str:
     """Return what changed, and where to look for the reason; `trace` and `other` are what was compared."""
     scaled = f"{found.scale:.4g} times as many: counts are compared at this scale"
     lost = max(trace.damage, other.damage) == found.tolerance
     summary = (
-        f"{trace.begun:,} records of {counted(trace.ranks, 'rank')} against {other.begun:,} of {other.ranks}; for each "
-        f"rank {'as many' if found.scale == 1 else scaled}. Changes up to {percent(found.tolerance)} are not told"
-        f"{', since so many records are damaged' if lost else ''}."
+        f"{trace.begun:,} records of {count_noun(trace.ranks, 'rank')} against {other.begun:,} of {other.ranks}; "
+        f"for each rank {'as many' if found.scale == 1 else scaled}. Changes up to {format_percent(found.tolerance)} "
+        f"are not told{', since so many records are damaged' if lost else ''}."
     )
     lines = [_wrapped(summary)]
     if not found.changes:
         return "\n".join([*lines, "", "nothing changed"])
-    lines += ["", f"{counted(len(found.changes), 'change')}:"]
+    lines += ["", f"{count_noun(len(found.changes), 'change')}:"]
     lines += [_wrapped(_told(change), "  ") for change in found.changes]
     kinds = {change.what for change in found.changes}
     lines += ["", "look at:", *(_wrapped(f"{hint} ({what})", "  ") for what, hint in HINTS.items() if what in kinds)]
     return "\n".join(lines)
 
 
-def _told(change: Change) -> str:
-    return f"{printable(change.operation)}: {change.text}" if change.operation else change.text
+def _told(change: TraceChange) -> str:
+    return f"{escape(change.operation)}: {change.text}" if change.operation else change.text
 
 
 def _head(trace: Trace) -> str:
     more = "more than " if trace.limited else ""
-    members = f" on {counted(trace.hosts, 'host')}" if trace.hosts else ""
+    members = f" on {count_noun(trace.hosts, 'host')}" if trace.hosts else ""
     held = f" in {trace.traced}" if trace.traced < trace.files else ""
-    text = f"{counted(trace.files, 'file')}, {trace.bytes:,} bytes; {trace.records:,} records{held}"
-    lines = [f"{text} of {more}{counted(trace.ranks, 'rank')}{members}" if trace.ranks else text]
+    text = f"{count_noun(trace.files, 'file')}, {trace.bytes:,} bytes; {trace.records:,} records{held}"
+    lines = [f"{text} of {more}{count_noun(trace.ranks, 'rank')}{members}" if trace.ranks else text]
     if trace.damaged:
         told = ", ".join(f"{number:,} {name}" for name, number in trace.damaged)
         lines.append(
-            f"damaged: {trace.begun - trace.records:,} records ({percent(trace.damage)}: {told}), in no number below"
+            f"damaged: {trace.begun - trace.records:,} records ({format_percent(trace.damage)}: {told}), "
+            "in no number below"
         )
     if trace.communicators:
         told = ", ".join(f"{number:,} of {nranks} ranks" for nranks, number in trace.communicators)
@@ -73,7 +74,7 @@ def _head(trace: Trace) -> str:
     return "\n".join(map(_wrapped, lines))
 
 
-def _operations(rows: Sequence[Row]) -> str:
+def _operations(rows: Sequence[TraceRow]) -> str:
     """Return a line for each operation in communicators of a size and on a datatype."""
     records: Counter[tuple[str, int, str]] = Counter()
     volume: Counter[tuple[str, int, str]] = Counter()
@@ -84,17 +85,17 @@ def _operations(rows: Sequence[Row]) -> str:
     lines = [f"{'operation':<22}{'ranks':>6}  {'datatype':<12}{'records':>13}{'volume':>12}{'mean':>12}"]
     for key in sorted(records):
         name, nranks, datatype = key
-        cells = (binary(volume[key]), binary(volume[key] / records[key])) if volume[key] else ("-", "-")
+        cells = (format_bytes(volume[key]), format_bytes(volume[key] / records[key])) if volume[key] else ("-", "-")
         lines.append(
             f"{_short(name, 21):<22}{nranks or '?':>6}  {_short(datatype, 11):<12}{records[key]:>13,}"
             f"{cells[0]:>12}{cells[1]:>12}"
         )
-    total = binary(sum(volume.values()))
+    total = format_bytes(sum(volume.values()))
     lines.append(f"{'all':<22}{'':>6}  {'':<12}{records.total():>13,}{total:>12}")
     return "\n".join(lines)
 
 
-def _histogram(rows: Sequence[Row]) -> str:
+def _histogram(rows: Sequence[TraceRow]) -> str:
     """Return how many records have buffers of which size, and of which operations they are."""
     records: Counter[int] = Counter()
     names: dict[int, set[str]] = {}
@@ -106,7 +107,7 @@ def _histogram(rows: Sequence[Row]) -> str:
     for size in sorted(records):
         bar = "#" * max(1, round(records[size] / most * 10))
         told = _short(", ".join(sorted(names[size])), 31)
-        lines.append(f"{sizes(size):<22}{records[size]:>13,}  {bar:<10} {told}".rstrip())
+        lines.append(f"{format_sizes(size):<22}{records[size]:>13,}  {bar:<10} {told}".rstrip())
     return "\n".join(lines)
 
 
@@ -128,12 +129,12 @@ def _notes(trace: Trace) -> str:
     if trace.limited:
         lines.append(f"No more than {MEMBERS:,} ranks, and as many communicators, are told apart.")
     if trace.cut:
-        lines.append(f"{counted(trace.cut, 'compressed file')} ended early: what was before that is counted.")
+        lines.append(f"{count_noun(trace.cut, 'compressed file')} ended early: what was before that is counted.")
     return "\n".join(map(_wrapped, lines))
 
 
 def _short(text: str, width: int) -> str:
-    told = printable(text)
+    told = escape(text)
     return told if len(told) <= width else f"{told[: width - 3]}..."
 
 

@@ -82,7 +82,7 @@ def table(found: Sequence[Row]) -> pd.DataFrame:
 
     of_facts = [field.name for field in dataclasses.fields(Facts)]
     cells = [
-        [formatting.printable_values(getattr(place, name)) for place, names in _places(row, of_facts) for name in names]
+        [formatting.escape_values(getattr(place, name)) for place, names in _places(row, of_facts) for name in names]
         for row in found
     ]
     frame = pd.DataFrame(cells, columns=[*COLUMNS, *of_facts])
@@ -99,7 +99,7 @@ def as_text(found: Sequence[Row]) -> str:
         return "no training run was found"
     import pandas as pd
 
-    names = [row.configuration or formatting.printable(row.run) for row in found]
+    names = [row.configuration or formatting.escape(row.run) for row in found]
     width = max(map(len, names))
     shown = {
         "Run".ljust(width): [name.ljust(width) for name in names],
@@ -131,10 +131,10 @@ def skipped(ignored: Sequence[str]) -> str:
     """Return the files that are no runs, a line for each reason with the first of them; empty where there are none."""
     by_reason: dict[str, list[str]] = {}
     for one in ignored:
-        name, _, why = formatting.printable(one).partition(": ")
+        name, _, why = formatting.escape(one).partition(": ")
         by_reason.setdefault(why, []).append(name)
-    lines = [f"{formatting.listed(names)}: {why}" for why, names in by_reason.items()]
-    return "\n  ".join([f"{formatting.counted(len(ignored), 'file')} skipped:", *lines]) if ignored else ""
+    lines = [f"{formatting.join_first(names)}: {why}" for why, names in by_reason.items()]
+    return "\n  ".join([f"{formatting.count_noun(len(ignored), 'file')} skipped:", *lines]) if ignored else ""
 
 
 def _row(run: Run, catalog: Catalog, window: Window | None, now: datetime) -> Row:

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import Accepted, Recording
+from pytest_llmbench.core.formatting import format_difference, format_seconds
+from pytest_llmbench.core.models import AcceptedValue, Recording
 
 DRIFT_BUDGET = 0.05
 """Where neither an option nor the file says another."""
@@ -26,34 +26,35 @@ FASTER = "faster than the value before by more than the drift budget: from here 
 EQUAL = 1e-9
 
 
-def values(recording: Recording) -> tuple[Accepted, ...]:
+def list_accepted(recording: Recording) -> tuple[AcceptedValue, ...]:
     """Return all values that a recorded baseline had, oldest first, the present one last."""
-    now = Accepted(recording.date, recording.trimmed_mean_seconds, recording.by, recording.reason)
+    now = AcceptedValue(recording.date, recording.trimmed_mean_seconds, recording.by, recording.reason)
     return (*recording.earlier, now)
 
 
-def reference(recording: Recording) -> Accepted:
+def find_reference(recording: Recording) -> AcceptedValue:
     """Return the value that drift is counted from: the newest with a reason, or the first."""
-    accepted = values(recording)
+    accepted = list_accepted(recording)
     return next((one for one in reversed(accepted) if one.reason), accepted[0])
 
 
-def is_beyond(seconds: float, first: Accepted, budget: float) -> bool:
+def is_beyond(seconds: float, first: AcceptedValue, budget: float) -> bool:
     """Whether a step time is slower than an accepted value by more than the budget, a fraction."""
     return seconds > first.seconds * (1 + budget) * (1 + EQUAL)
 
 
-def refused(recording: Recording, previous: Recording | None, budget: float) -> str:
+def explain_refusal(recording: Recording, previous: Recording | None, budget: float) -> str:
     """Return why a value may not follow the one before without a reason; empty where it may."""
-    if previous is None or not is_beyond(recording.trimmed_mean_seconds, reference(previous), budget):
+    step_seconds = recording.trimmed_mean_seconds
+    if previous is None or not is_beyond(step_seconds, find_reference(previous), budget):
         return ""
     return (
-        f"{moved(recording.trimmed_mean_seconds, reference(previous))}, the drift budget is {budget * 100:.10g} %: "
+        f"{describe_move(step_seconds, find_reference(previous))}, the drift budget is {budget * 100:.10g} %: "
         'find what makes it slower, or accept it with --llmb-accept-drift="the reason"'
     )
 
 
-def following(recording: Recording, previous: Recording | None, budget: float, reason: str) -> Recording:
+def follow_recording(recording: Recording, previous: Recording | None, budget: float, reason: str) -> Recording:
     """Return a recording with the values that it replaces, and its reason where it moves beyond the budget.
 
     The same runs recorded once more replace nothing. A value that is faster by more than the budget counts from now on.
@@ -62,22 +63,22 @@ def following(recording: Recording, previous: Recording | None, budget: float, r
         return recording
     if (recording.run_seconds, recording.log_sha256) == (previous.run_seconds, previous.log_sha256):
         return replace(recording, reason=previous.reason, earlier=previous.earlier)
-    first, seconds = reference(previous), recording.trimmed_mean_seconds
+    first, seconds = find_reference(previous), recording.trimmed_mean_seconds
     if is_beyond(seconds, first, budget):
         told = reason
     else:
-        told = FASTER if is_beyond(first.seconds, Accepted("", seconds), budget) else ""
-    return replace(recording, reason=told, earlier=_pruned(values(previous)))
+        told = FASTER if is_beyond(first.seconds, AcceptedValue("", seconds), budget) else ""
+    return replace(recording, reason=told, earlier=_pruned(list_accepted(previous)))
 
 
-def moved(seconds: float, first: Accepted) -> str:
+def describe_move(seconds: float, first: AcceptedValue) -> str:
     """Return `7.702 s is +5.5 % from 7.300 s, accepted on 2025-11-20 by alice on login1`."""
     by = f" by {first.by}" if first.by else ""
-    change = formatting.difference(seconds / first.seconds)
-    accepted = f"{formatting.seconds(first.seconds)}, accepted on {first.date}{by}"
-    return f"{formatting.seconds(seconds)} is {change} from {accepted}"
+    change = format_difference(seconds / first.seconds)
+    accepted = f"{format_seconds(first.seconds)}, accepted on {first.date}{by}"
+    return f"{format_seconds(seconds)} is {change} from {accepted}"
 
 
-def _pruned(accepted: Sequence[Accepted]) -> tuple[Accepted, ...]:
+def _pruned(accepted: Sequence[AcceptedValue]) -> tuple[AcceptedValue, ...]:
     newest = len(accepted) - KEPT
     return tuple(one for place, one in enumerate(accepted) if place == 0 or one.reason or place >= newest)

@@ -19,13 +19,13 @@ COMMITS = (
 ADDRESSES = ("CI_JOB_URL", "CI_PIPELINE_URL", "BUILD_URL", "BUILDKITE_BUILD_URL", "CIRCLE_BUILD_URL")
 
 
-def commit(environment: Mapping[str, str]) -> str:
+def read_commit(environment: Mapping[str, str]) -> str:
     """Return the commit that is tested; empty for none, and for a name of one such as HEAD."""
     named = (environment.get(name, "").strip() for name in COMMITS)
     return next((one for one in named if re.fullmatch("[0-9a-fA-F]{7,64}", one)), "")
 
 
-def address(environment: Mapping[str, str]) -> str:
+def read_job_url(environment: Mapping[str, str]) -> str:
     """Return where the CI system shows this job, empty elsewhere; GitHub gives it in three parts."""
     parts = [environment.get(name, "") for name in ("GITHUB_SERVER_URL", "GITHUB_REPOSITORY", "GITHUB_RUN_ID")]
     if all(parts):

@@ -68,7 +68,7 @@ def nemotron(architecture: Architecture) -> Terms:
 FORMULAS: dict[str, Formula] = {"grok": grok, "llama": llama, "nemotron": nemotron}
 
 
-def terms(architecture: Architecture) -> Terms:
+def count_flops_per_token(architecture: Architecture) -> Terms:
     """Return the FLOPs of one token by the named formula; BaselineError for an unknown formula or a missing size."""
     name = architecture.formula.partition(":")[0]
     if name not in FORMULAS:
@@ -84,7 +84,7 @@ def model_flops(architecture: Architecture) -> float:
     `formula` may end in a number of significant digits (`llama:3`): the documents state 4.74E+14 and compute their
     tables from that, so their MFU reproduces only from the rounded number.
     """
-    flops = architecture.sequence_length * sum(terms(architecture))
+    flops = architecture.sequence_length * sum(count_flops_per_token(architecture))
     digits = architecture.formula.partition(":")[2]
     return float(f"{flops:.{int(digits) - 1}e}") if digits else float(flops)
 

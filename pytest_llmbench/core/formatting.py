@@ -9,7 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_llmbench.core.urls import is_remote, url_of
+from pytest_llmbench.core.urls import is_remote, to_url
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Ending, Unread
@@ -44,7 +44,7 @@ ENDINGS = {
 """How a log ended, by the code of `models.Ending`; the text of another code says all by itself."""
 
 
-def ended(ending: Ending, log: str) -> str:
+def describe_ending(ending: Ending, log: str) -> str:
     """Return how a run ended, in words, with the text that says so and its place; `log` is the name of the log.
 
     `it reached its time limit: error: *** STEP 7.2 ON n1 CANCELLED ... (x_7.err:559); before that ...`
@@ -57,11 +57,11 @@ def ended(ending: Ending, log: str) -> str:
     return _ended(ending, log) + doubt + (f"; {_when(other, ending)} {_ended(other, log)}" if other else "")
 
 
-def unread(one: Unread) -> str:
+def describe_unread(one: Unread) -> str:
     """Return why the pattern of a baseline file finds no step in a log, with the first line that it should match."""
     if not one.count:
-        return f"no line of it holds {printable(one.find)!r}, the `find` of {one.dialect}"
-    lines = f"{counted(one.count, 'line')} with {printable(one.find)!r}"
+        return f"no line of it holds {escape(one.find)!r}, the `find` of {one.dialect}"
+    lines = f"{count_noun(one.count, 'line')} with {escape(one.find)!r}"
     if not one.first_line:
         return f"{lines} ({one.dialect}) could not be read"
     where = f"; it stops at the group {one.group}" if one.group else ""
@@ -79,7 +79,7 @@ def _when(other: Ending, ending: Ending) -> str:
     return "before that" if other.line < ending.line else "after that"
 
 
-def age(elapsed: timedelta) -> str:
+def format_age(elapsed: timedelta) -> str:
     """Return an age in its largest sensible unit: `12m`, `36h`, `9d`, `2.1y`; a time in the future is `0m`."""
     minutes = max(elapsed.total_seconds(), 0) / 60
     if minutes < 120:
@@ -90,14 +90,14 @@ def age(elapsed: timedelta) -> str:
     return f"{days:.0f}d" if days < 500 else f"{days / 365.25:.1f}y"
 
 
-def seconds(value: float | None) -> str:
+def format_seconds(value: float | None) -> str:
     """Return a step time with four significant digits: `10.00 s`, `7.325 s`."""
     if value is None or not math.isfinite(value):
         return "-" if value is None else str(value)
     return f"{value:#.4g} s" if abs(value) < 1000 else f"{value:.1f} s"
 
 
-def difference(ratio: float | None) -> str:
+def format_difference(ratio: float | None) -> str:
     """Return a ratio as a signed percentage: 1.062 reads `+6.2 %`, and what rounds to nothing `0.0 %`; 12 is `x 12`."""
     if ratio is None:
         return "-"
@@ -107,39 +107,39 @@ def difference(ratio: float | None) -> str:
     return f"{percent:+.1f} %" if percent else "0.0 %"
 
 
-def ratio(logarithm: float) -> float:
+def bounded_exp(logarithm: float) -> float:
     """Return the exponential, for what is too large for a float the largest one."""
     return math.exp(min(logarithm, 700.0))
 
 
-def finite(value: float | None) -> float | None:
+def finite_or_none(value: float | None) -> float | None:
     """Return a value that JSON can hold: one that is no number is None."""
     return value if value is not None and math.isfinite(value) else None
 
 
-def setting(name: str, value: str) -> str:
+def shorten_setting(name: str, value: str) -> str:
     """Return a value of an environment, by its name: of a commit as much as finds it."""
     return value[:COMMIT] if name == "commit" else value
 
 
-def listed(items: Sequence[object], limit: int = 5) -> str:
+def join_first(items: Sequence[object], limit: int = 5) -> str:
     """Return the first items and a count of the rest: `1, 2, 3, 4, 5 and 9 more`."""
     shown = ", ".join(map(str, items[:limit]))
     return f"{shown} and {len(items) - limit} more" if len(items) > limit else shown
 
 
-def counted(number: int, noun: str) -> str:
+def count_noun(number: int, noun: str) -> str:
     """Return `1 run` or `2 runs`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def ordinal(number: int) -> str:
+def format_ordinal(number: int) -> str:
     """Return `1st`, `2nd`, `3rd`, `11th`."""
     ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{ending}"
 
 
-def folded(nodes: Iterable[str]) -> str:
+def fold_nodes(nodes: Iterable[str]) -> str:
     """Return names of nodes as Slurm writes them: `n[1-4,7]` for n1 n2 n3 n4 n7, `a1,rack2-n[08-10]`."""
     numbers: dict[tuple[str, str], set[str]] = {}
     whole = set()
@@ -163,24 +163,24 @@ def _group(head: str, numbers: Iterable[str], tail: str) -> str:
     return f"{head}{told}{tail}" if told.isdigit() else f"{head}[{told}]{tail}"
 
 
-def place(path: Path, directory: Path) -> str:
+def format_place(path: Path, directory: Path) -> str:
     """Return a path as a reader would type it from `directory`; bytes that are no text are escaped."""
     if is_remote(path):
-        return printable(url_of(path))
-    return printable(str(path.relative_to(directory)) if path.is_relative_to(directory) else str(path))
+        return escape(to_url(path))
+    return escape(str(path.relative_to(directory)) if path.is_relative_to(directory) else str(path))
 
 
-def printable(text: str) -> str:
+def escape(text: str) -> str:
     """Return a text that every report, channel and terminal can carry: what does not print is escaped."""
     if text.isprintable():
         return text
     return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode("ascii") for sign in text)
 
 
-def printable_values(values: Any) -> Any:
+def escape_values(values: Any) -> Any:
     """Return nested dictionaries and lists with every text in them printable."""
     if isinstance(values, str):
-        return printable(values)
+        return escape(values)
     if isinstance(values, dict):
-        return {name: printable_values(value) for name, value in values.items()}
-    return [printable_values(value) for value in values] if isinstance(values, list) else values
+        return {name: escape_values(value) for name, value in values.items()}
+    return [escape_values(value) for value in values] if isinstance(values, list) else values

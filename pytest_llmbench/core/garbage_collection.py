@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def without_collector() -> Iterator[None]:
+def pause_garbage_collection() -> Iterator[None]:
     """Let Python's collector of cycles rest: what is made of thousands of runs is kept, and has no cycles, but the
     collector would look at all of it again and again."""
     collects = gc.isenabled()

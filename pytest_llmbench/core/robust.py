@@ -54,7 +54,7 @@ def _repeated(values: Floats, weights: Floats) -> float:
     return float(values[order] @ parts / parts.sum())
 
 
-def winsorised(values: Floats) -> Floats:
+def winsorise(values: Floats) -> Floats:
     """Return the values, shape (n,), in their order, with the outer 20 % at each end set to the nearest inner one."""
     ordered = np.sort(values)
     cut = int(TRIMMED * len(values))
@@ -72,7 +72,7 @@ def median_deviation(values: Floats) -> float:
     return NORMAL * median(np.abs(values - median(values)))
 
 
-def stragglers(seconds: Floats, resolution: float) -> Flags:
+def find_stragglers(seconds: Floats, resolution: float) -> Flags:
     """Return a mask of shape (n,): steps above median x (1 + max(3 %, 5 deviations / median)).
 
     One unit in the last place is added to that: a rounded value of 0.013 beside 0.012 says little.

@@ -34,20 +34,20 @@ def parse_tolerances(text: str, source: str) -> tuple[Tolerance, ...]:
     found: dict[str, Tolerance] = {}
     for part in text.split(","):
         tolerance = _tolerance(part, source)
-        other = found.setdefault(slot(tolerance), tolerance)
+        other = found.setdefault(get_slot(tolerance), tolerance)
         if other is not tolerance:
-            one = " (time, perf and step_time_seconds are one)" if slot(tolerance) == TIME else ""
+            one = " (time, perf and step_time_seconds are one)" if get_slot(tolerance) == TIME else ""
             raise ValueError(f"found {other} and {tolerance}, expected each metric once{one}")
-    return merged(found.values())
+    return merge_tolerances(found.values())
 
 
-def merged(*layers: Iterable[Tolerance]) -> tuple[Tolerance, ...]:
+def merge_tolerances(*layers: Iterable[Tolerance]) -> tuple[Tolerance, ...]:
     """Return one tolerance for each slot, that of the last layer which has one; the step time's stands first."""
-    slots = {slot(tolerance): tolerance for layer in layers for tolerance in layer}
+    slots = {get_slot(tolerance): tolerance for layer in layers for tolerance in layer}
     return tuple(slots[name] for name in sorted(slots, key=lambda name: (name != TIME, name)))
 
 
-def slot(tolerance: Tolerance) -> str:
+def get_slot(tolerance: Tolerance) -> str:
     """Return what a tolerance limits, for which only one can hold: TIME, or a metric's name."""
     return TIME if tolerance.of in ("time", "performance") else tolerance.of
 

@@ -23,7 +23,7 @@ def is_remote(path: Path) -> bool:
     return not path.is_absolute() and bool(path.parts) and path.parts[0].endswith(":")
 
 
-def path_of(url: str) -> Path:
+def to_path(url: str) -> Path:
     """Return the path under which a URL is known here."""
     found = URL.fullmatch(url)
     if found is None:
@@ -31,7 +31,7 @@ def path_of(url: str) -> Path:
     return Path(f"{found['protocol']}:", *(part for part in found["rest"].split("/") if part))
 
 
-def url_of(path: Path) -> str:
+def to_url(path: Path) -> str:
     """Return the URL of a remote path."""
     protocol = path.parts[0].removesuffix(":")
     rooted = "/" if protocol.rpartition("::")[2] in _LOCAL else ""

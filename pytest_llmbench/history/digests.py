@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.core.errors import HistoryError
-from pytest_llmbench.core.models import PastRun, Window
+from pytest_llmbench.core.models import StoredRun, Window
 from pytest_llmbench.history.store import connected
 
 if TYPE_CHECKING:
@@ -36,14 +36,14 @@ DAMAGED = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 OF_RUN = ("job_id", "fingerprint")
 OF_VERDICT = ("counts", "run_seconds", "verdict", "reason", "step_time_seconds", "expected_seconds", "log_difference")
 COLUMNS = ("session_started", "run", "started", *OF_RUN, "window", "environment", *OF_VERDICT)
-"""From `started` on they are the fields of PastRun."""
+"""From `started` on they are the fields of StoredRun."""
 
 REPEATED = ("session_started", "window", "environment", "verdict", "reason", "expected_seconds")
 """Columns of few values: a list of these, and the place of each in it."""
 
 Digest = dict[str, Any]
 
-Said = tuple[str, int, PastRun]
+Said = tuple[str, int, StoredRun]
 """One verdict: when its session began (ISO 8601), the number of its run, and the run with it."""
 
 
@@ -56,8 +56,8 @@ def verdicts(digest: Digest) -> Iterator[Said]:
     return zip(began, runs, map(_past_run, zip(moments, *past, strict=True)), strict=True)
 
 
-_past_run = partial(tuple.__new__, PastRun)
-"""PastRun of a tuple of its fields: a year of nights of a cluster are 30,000."""
+_past_run = partial(tuple.__new__, StoredRun)
+"""StoredRun of a tuple of its fields: a year of nights of a cluster are 30,000."""
 
 
 def column(digest: Digest, name: str) -> Iterable[Any]:

@@ -10,7 +10,7 @@ from datetime import datetime
 from operator import attrgetter, itemgetter
 
 from pytest_llmbench.core.errors import HistoryError
-from pytest_llmbench.core.models import PastRun
+from pytest_llmbench.core.models import StoredRun
 from pytest_llmbench.history import digests
 from pytest_llmbench.history.digests import DAMAGED, Digest, Said
 from pytest_llmbench.history.migrations import is_current
@@ -20,13 +20,13 @@ from pytest_llmbench.history.store import connected
 LAST = 365
 """The runs of so many of the last days of each configuration are read."""
 
-_STARTED: Callable[[PastRun], datetime] = attrgetter("started")
+_STARTED: Callable[[StoredRun], datetime] = attrgetter("started")
 
 SHOWN = frozenset(("PASS", "REGRESSION", "IMPROVEMENT", "INCONCLUSIVE", "INVALID", "TEST_FAILED", "NOT_ASSERTED"))
 """The verdicts of a night; a profiled run is none, and a recording gives none."""
 
 
-def past_runs(place: Place, configurations: Collection[str]) -> dict[str, tuple[PastRun, ...]]:
+def past_runs(place: Place, configurations: Collection[str]) -> dict[str, tuple[StoredRun, ...]]:
     """Return by configuration (ids) the runs of its last days, oldest first.
 
     Each is there once for each window, as it was judged last. Nothing from a store without tables. HistoryError where
@@ -42,7 +42,9 @@ def past_runs(place: Place, configurations: Collection[str]) -> dict[str, tuple[
         raise HistoryError(f"{place.shown}: holds what no session stored ({error!r})") from None
 
 
-def _past_runs(place: Place, configurations: Collection[str], *, from_digests: bool) -> dict[str, tuple[PastRun, ...]]:
+def _past_runs(
+    place: Place, configurations: Collection[str], *, from_digests: bool
+) -> dict[str, tuple[StoredRun, ...]]:
     from pytest_llmbench.history.tables import VERDICT
 
     with connected(place, writes=False) as connection:
@@ -81,7 +83,7 @@ def _first_day(opened: Sequence[Digest]) -> str:
     return sorted(days)[-LAST] if len(days) >= LAST else ""
 
 
-def _last_words(verdicts: Sequence[Said]) -> list[PastRun]:
+def _last_words(verdicts: Sequence[Said]) -> list[StoredRun]:
     """Return each run once for each window, with the verdict of the session that began last.
 
     What is known of a run is what stands with its newest verdict: a session that is added late says nothing of it.
@@ -94,11 +96,11 @@ def _last_words(verdicts: Sequence[Said]) -> list[PastRun]:
     return [past if known[run] is past else _as_known(past, known[run]) for (run, _), past in last.items()]
 
 
-def _as_known(past: PastRun, known: PastRun) -> PastRun:
+def _as_known(past: StoredRun, known: StoredRun) -> StoredRun:
     return past._replace(started=known.started, job_id=known.job_id, logs=known.logs, environment=known.environment)
 
 
-def _last_days(runs: Iterable[PastRun]) -> tuple[PastRun, ...]:
+def _last_days(runs: Iterable[StoredRun]) -> tuple[StoredRun, ...]:
     """Return the runs of the last days, oldest first, without those of which nothing says when they started."""
     found = sorted([run for run in runs if run.started], key=_STARTED)
     days = list(dict.fromkeys(map(datetime.toordinal, map(_STARTED, found))))

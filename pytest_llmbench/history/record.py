@@ -27,11 +27,11 @@ def session(
     return {
         "id": identifier,
         "started": started.isoformat(),
-        "host": formatting.printable(host),
+        "host": formatting.escape(host),
         "program": program,
         "options": [without_password(one) for one in options],
-        "git_commit": ci_environment.commit(environment),
-        "ci_url": formatting.printable(without_password(ci_environment.address(environment))),
+        "git_commit": ci_environment.read_commit(environment),
+        "ci_url": formatting.escape(without_password(ci_environment.read_job_url(environment))),
     }
 
 

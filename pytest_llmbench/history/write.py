@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.core.errors import HistoryError
-from pytest_llmbench.core.models import logs_mark, run_marks
+from pytest_llmbench.core.models import join_fingerprints, make_run_keys
 from pytest_llmbench.history import digests
 from pytest_llmbench.history.migrations import migrate
 from pytest_llmbench.history.place import Place
@@ -157,7 +157,7 @@ def _run_row(one: dict[str, Any]) -> dict[str, Any]:
         "configuration": configuration["id"],
         "started": stored(datetime.fromisoformat(run["started"])) if run["started"] else None,
         "job_id": run["job_id"],
-        "fingerprint": logs_mark(run["log_fingerprints"]),
+        "fingerprint": join_fingerprints(run["log_fingerprints"]),
         **{name: configuration[name] for name in KEY},
         **{name: run[name] for name in ("name", "launcher", "log", "attempts")},
         **{name: json.dumps(run[name]) for name in ("nodes", "jobs", "log_fingerprints", "environment")},
@@ -183,5 +183,5 @@ def _known(connection: Connection, rows: Sequence[dict[str, Any]]) -> list[dict[
 
 def _is_same(one: dict[str, Any], other: dict[str, Any]) -> bool:
     """Whether two rows are one run: of one configuration and job, with equal logs or an equal start."""
-    marks, of_other = (run_marks(row["job_id"], row["fingerprint"], row["started"]) for row in (one, other))
+    marks, of_other = (make_run_keys(row["job_id"], row["fingerprint"], row["started"]) for row in (one, other))
     return one["configuration"] == other["configuration"] and not marks.isdisjoint(of_other)

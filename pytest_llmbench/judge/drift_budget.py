@@ -6,8 +6,8 @@ import math
 from dataclasses import replace
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.accepted_values import EQUAL, moved, reference
-from pytest_llmbench.core.models import Accepted, Evidence, Judgement, Note, Reason, Recording, Verdict
+from pytest_llmbench.core.accepted_values import EQUAL, describe_move, find_reference
+from pytest_llmbench.core.models import AcceptedValue, Evidence, Judgement, Note, Reason, Recording, Verdict
 from pytest_llmbench.judge.margin import Answer, answer
 
 GREEN = (Verdict.PASS, Verdict.IMPROVEMENT, Verdict.INCONCLUSIVE)
@@ -28,22 +28,24 @@ def apply_drift_budget(judgement: Judgement, evidence: Evidence) -> Judgement:
     again moves the rule as written no further than the first value lets it. Any other verdict stays, with a note of
     the distance.
     """
-    recording, found = judgement.baseline.recording, judgement.estimate
-    if recording is None or not recording.earlier or found is None:
+    recording, estimate = judgement.baseline.recording, judgement.estimate
+    if recording is None or not recording.earlier or estimate is None:
         return judgement
-    first = reference(recording)
+    first = find_reference(recording)
     since = math.log(recording.trimmed_mean_seconds / first.seconds)
     limit = math.log(max(1 + evidence.drift_budget, evidence.tolerance.factor))
-    told = answer(found.low + since, found.high + since, limit)
-    edited = since > math.log1p(evidence.drift_budget) + EQUAL and told is not Answer.WITHIN
-    difference = found.difference + since
+    answered = answer(estimate.low + since, estimate.high + since, limit)
+    edited = since > math.log1p(evidence.drift_budget) + EQUAL and answered is not Answer.WITHIN
+    difference = estimate.difference + since
     noted = replace(judgement, notes=(*judgement.notes, _note_distance(recording, first, difference, evidence)))
-    meets = _find_furthest(judgement, difference, first) <= limit + EQUAL and told is not Answer.BEYOND and not edited
+    meets = (
+        _find_furthest(judgement, difference, first) <= limit + EQUAL and answered is not Answer.BEYOND and not edited
+    )
     if judgement.verdict not in GREEN or meets:
         return noted
     if judgement.reason in UNSETTLED:
         return replace(noted, meets_point=False)
-    verdict = Verdict.REGRESSION if told is Answer.BEYOND or edited else Verdict.INCONCLUSIVE
+    verdict = Verdict.REGRESSION if answered is Answer.BEYOND or edited else Verdict.INCONCLUSIVE
     text = (
         _describe_recorded(recording, first, evidence) if edited else _describe_run(first, difference, limit, evidence)
     )
@@ -56,21 +58,21 @@ def apply_drift_budget(judgement: Judgement, evidence: Evidence) -> Judgement:
     )
 
 
-def _find_furthest(judgement: Judgement, difference: float, first: Accepted) -> float:
+def _find_furthest(judgement: Judgement, difference: float, first: AcceptedValue) -> float:
     """Return how far what was measured is from the first value: launched runs that differ too much count each alone."""
     if judgement.reason is not Reason.REPEATS_DISAGREE:
         return difference
     seconds = (run.statistic_seconds or math.nan for run in judgement.runs)
-    return max(math.log(one / first.seconds) for one in seconds)
+    return max(math.log(run_seconds / first.seconds) for run_seconds in seconds)
 
 
-def _describe_run(first: Accepted, difference: float, limit: float, evidence: Evidence) -> str:
-    bound = formatting.seconds(first.seconds * math.exp(limit))
+def _describe_run(first: AcceptedValue, difference: float, limit: float, evidence: Evidence) -> str:
+    bound = formatting.format_seconds(first.seconds * math.exp(limit))
     return f"{_describe_distance(first, difference)}; at most {bound} is allowed ({_describe_budget(evidence)})"
 
 
-def _describe_recorded(recording: Recording, first: Accepted, evidence: Evidence) -> str:
-    distance = moved(recording.trimmed_mean_seconds, first)
+def _describe_recorded(recording: Recording, first: AcceptedValue, evidence: Evidence) -> str:
+    distance = describe_move(recording.trimmed_mean_seconds, first)
     return f"the recorded value moved too far: {distance} ({_describe_budget(evidence)})"
 
 
@@ -78,15 +80,15 @@ def _describe_budget(evidence: Evidence) -> str:
     return f"drift budget {evidence.drift_budget * 100:.10g} %, tolerance {evidence.tolerance}"
 
 
-def _describe_distance(first: Accepted, difference: float) -> str:
-    return f"tonight {moved(first.seconds * math.exp(difference), first)}"
+def _describe_distance(first: AcceptedValue, difference: float) -> str:
+    return f"tonight {describe_move(first.seconds * math.exp(difference), first)}"
 
 
-def _note_distance(recording: Recording, first: Accepted, difference: float, evidence: Evidence) -> Note:
+def _note_distance(recording: Recording, first: AcceptedValue, difference: float, evidence: Evidence) -> Note:
     """Return how far tonight and the recorded value are from what was accepted, notable from half the budget on."""
     recorded = recording.trimmed_mean_seconds / first.seconds
     furthest = max(difference, math.log(recorded))
     is_notable = furthest > NOTABLE * math.log1p(evidence.drift_budget)
-    since = f"recorded since: {formatting.difference(recorded)} ({_describe_budget(evidence)})"
+    since = f"recorded since: {formatting.format_difference(recorded)} ({_describe_budget(evidence)})"
     text = f"{_describe_distance(first, difference)}; {since}"
     return Note("recorded-drift" if is_notable else "recorded-drift-little", text)

@@ -37,8 +37,8 @@ def judge_nodes(judgement: Judgement, evidence: Evidence, nodes: Mapping[str, Se
     runs = judgement.runs
     # The runs themselves tell no noise here: slow nodes among them would hide behind the spread that they make.
     sigma = estimate_sigma(runs, estimate_noise(evidence, nights.previous_daily_runs(runs, evidence)))
-    told = [(one.run.id, one.statistic_seconds or math.nan, tuple(nodes.get(one.run.id, ()))) for one in runs]
-    return find_slow_nodes(told, sigma, judgement.bound_seconds)
+    node_runs = [(run.run.id, run.statistic_seconds or math.nan, tuple(nodes.get(run.run.id, ()))) for run in runs]
+    return find_slow_nodes(node_runs, sigma, judgement.bound_seconds)
 
 
 def find_slow_nodes(runs: Sequence[RunOnNodes], sigma: float, bound_seconds: float) -> NodeFinding:
@@ -49,16 +49,16 @@ def find_slow_nodes(runs: Sequence[RunOnNodes], sigma: float, bound_seconds: flo
     those that no fast run had. Where all are slow and no node was in all of them, it is not the nodes. With a run on
     unknown nodes, or without a step time, nothing is said.
     """
-    known = all(nodes and math.isfinite(seconds) and seconds > 0 for _, seconds, nodes in runs)
-    if len(runs) < 2 or not known or not (math.isfinite(sigma) and sigma > 0):
+    is_known = all(nodes and math.isfinite(seconds) and seconds > 0 for _, seconds, nodes in runs)
+    if len(runs) < 2 or not is_known or not (math.isfinite(sigma) and sigma > 0):
         return NodeFinding()
     limit = APART * sigma
     fastest = min(seconds for _, seconds, _ in runs)
-    slow = [one for one in runs if math.log(one[1] / fastest) > limit]
+    slow = [run for run in runs if math.log(run[1] / fastest) > limit]
     if not slow:
         return _explain_alike(runs, bound_seconds)
-    fast = [one for one in runs if one not in slow]
-    if min(math.log(one[1] / other[1]) for one in slow for other in fast) <= limit:
+    fast = [run for run in runs if run not in slow]
+    if min(math.log(run[1] / other[1]) for run in slow for other in fast) <= limit:
         return NodeFinding()  # one in between: where the border lies is a guess
     return _explain_apart(slow, fast, bound_seconds)
 
@@ -69,10 +69,12 @@ def _explain_alike(runs: Sequence[RunOnNodes], bound_seconds: float) -> NodeFind
         return NodeFinding()
     in_all = set.intersection(*(set(nodes) for _, _, nodes in runs))
     if not in_all:
-        where = "; ".join(f"{formatting.seconds(seconds)} on {formatting.folded(nodes)}" for _, seconds, nodes in runs)
+        where = "; ".join(
+            f"{formatting.format_seconds(seconds)} on {formatting.fold_nodes(nodes)}" for _, seconds, nodes in runs
+        )
         return NodeFinding(f"slow on different nodes ({where}): the software, or the whole cluster")
     return NodeFinding(
-        f"slow each time, each time with {formatting.folded(in_all)}: the nodes or the software, no telling"
+        f"slow each time, each time with {formatting.fold_nodes(in_all)}: the nodes or the software, no telling"
     )
 
 
@@ -81,8 +83,8 @@ def _explain_apart(slow: Sequence[RunOnNodes], fast: Sequence[RunOnNodes], bound
     if any(sound.issuperset(nodes) for _, _, nodes in slow):
         return NodeFinding(f"slow and fast on the same nodes ({_times(slow)}, {_times(fast)}): not the nodes alone")
     suspects = tuple(dict.fromkeys(node for node in _nodes(slow) if node not in sound))
-    named = f"the nodes {formatting.folded(suspects)} are" if len(suspects) > 1 else f"the node {suspects[0]} is"
-    where = f"{_times(slow)} there, {_times(fast)} on {formatting.folded(sound)}"
+    named = f"the nodes {formatting.fold_nodes(suspects)} are" if len(suspects) > 1 else f"the node {suspects[0]} is"
+    where = f"{_times(slow)} there, {_times(fast)} on {formatting.fold_nodes(sound)}"
     text = f"{named} slow ({where}): {format_exclude_option(suspects)}"
     if all(seconds > bound_seconds for _, seconds, _ in fast):
         text += "; the others are slow as well: the software, or the whole cluster"
@@ -92,7 +94,7 @@ def _explain_apart(slow: Sequence[RunOnNodes], fast: Sequence[RunOnNodes], bound
 def format_exclude_option(nodes: Collection[str]) -> str:
     """Return the option of sbatch that leaves nodes out: `--exclude=n1,n2`."""
     plain = ",".join(nodes)
-    return f"--exclude={plain}" if len(plain) <= SHORT else f"--exclude='{formatting.folded(nodes)}'"
+    return f"--exclude={plain}" if len(plain) <= SHORT else f"--exclude='{formatting.fold_nodes(nodes)}'"
 
 
 def _nodes(runs: Sequence[RunOnNodes]) -> list[str]:
@@ -100,4 +102,4 @@ def _nodes(runs: Sequence[RunOnNodes]) -> list[str]:
 
 
 def _times(runs: Sequence[RunOnNodes]) -> str:
-    return formatting.listed([formatting.seconds(seconds) for _, seconds, _ in runs])
+    return formatting.join_first([formatting.format_seconds(seconds) for _, seconds, _ in runs])

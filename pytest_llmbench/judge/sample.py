@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_llmbench.core.robust import TRIMMED, mean, winsorised
+from pytest_llmbench.core.robust import TRIMMED, mean, winsorise
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats
@@ -49,7 +49,7 @@ def estimate_within_run(
     happened within it is not known, and means that weigh more than others make the sample smaller.
     """
     count = len(seconds)
-    clipped = winsorised(seconds)
+    clipped = winsorise(seconds)
     spread = float(np.std(clipped, ddof=1)) / (1 - 2 * TRIMMED)
     if statistic == "mean":
         spread = max(spread, float(np.std(seconds, ddof=1)))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_llmbench.core.robust import TRIMMED, median, winsorised
+from pytest_llmbench.core.robust import TRIMMED, median, winsorise
 from pytest_llmbench.judge.margin import compute_probability
 from pytest_llmbench.judge.sample import LARGEST_CORRELATION
 
@@ -66,7 +66,7 @@ def find_warm_up(seconds: Floats, moving_mean: int = 1, resolution: float = 0.0)
     excess = median(first) / level - 1
     if not excess > SMALLEST_CHANGE + resolution / level:
         return None
-    residuals = _centre(winsorised(_remove_decline(rest)))
+    residuals = _centre(winsorise(_remove_decline(rest)))
     spread = math.sqrt(float(residuals @ residuals) / (len(rest) - 1)) / (1 - 2 * TRIMMED) / level
     inflation = max(_inflate(residuals), moving_mean / block)
     z = excess / (spread * math.sqrt(inflation * (1 / third + 1 / len(rest)))) if spread > 0 else math.inf
@@ -88,7 +88,7 @@ def find_slope(seconds: Floats, moving_mean: int = 1) -> Slope | None:
     change = slope * (len(points) - 1) / median(points)
     if not abs(change) > SMALLEST_CHANGE:
         return None
-    residuals = _centre(winsorised(points - slope * np.arange(len(points))))
+    residuals = _centre(winsorise(points - slope * np.arange(len(points))))
     inflation = max(_inflate(residuals), moving_mean / block)
     score, variance = kendall(points)
     p = math.erfc(abs(score) / math.sqrt(2 * variance * inflation))
@@ -133,7 +133,7 @@ def _list_pairs(count: int) -> tuple[Integers, Integers]:
 def _remove_decline(values: Floats) -> Floats:
     """Return the values less the straight line through them, if it falls; outliers are drawn in for the line."""
     position = np.arange(len(values)) - (len(values) - 1) / 2
-    slope = float(winsorised(values) @ position) / float(position @ position)
+    slope = float(winsorise(values) @ position) / float(position @ position)
     return values - min(slope, 0.0) * position
 
 

@@ -69,18 +69,25 @@ def explain_no_steps(run: Run, baseline: Baseline, now: datetime) -> Problem:
     if ending and ending.code == "unreadable":
         return Problem(Reason.UNREADABLE, ending.text)
     if ending:
-        text = f"no training step in the log: {formatting.ended(ending, files.log.name)}"
+        text = f"no training step in the log: {formatting.describe_ending(ending, files.log.name)}"
         return Problem(_choose_reason(ending, Reason.NO_STEPS), text, 0 if ending.file else ending.line)
-    unread = next((one for one in run.attempts[-1].log.unread if one.dialect == baseline.dialect), None)
-    why = f"; {formatting.unread(unread)}" if unread else ""
+    unread = next(
+        (
+            unread_records
+            for unread_records in run.attempts[-1].log.unread
+            if unread_records.dialect == baseline.dialect
+        ),
+        None,
+    )
+    why = f"; {formatting.describe_unread(unread)}" if unread else ""
     line = unread.first_line if unread else 0
     if _is_recent(run, now):
         return Problem(Reason.STILL_RUNNING, f"no training step yet; probably still running{why}", line)
     text = f"no training step of dialect {baseline.dialect} in the log{why}"
-    torn = next((one for one in run.attempts[-1].log.dropped if one.reason == "torn"), None)
+    torn = next((dropped for dropped in run.attempts[-1].log.dropped if dropped.reason == "torn"), None)
     if torn is None:
         return Problem(Reason.NO_STEPS, text, line)
-    lines = formatting.counted(torn.count, "line")
+    lines = formatting.count_noun(torn.count, "line")
     return Problem(Reason.NO_STEPS, f"{text}; {lines} could not be read, the first is: {torn.example}", torn.first_line)
 
 
@@ -100,7 +107,7 @@ def find_problems(run: Run, choice: Choice, timed: Timing, baseline: Baseline, n
 
     A run of no known configuration is of no other one than it claims.
     """
-    found = [
+    problems = [
         *(() if baseline.key == NO_CONFIGURATION else _find_wrong_configuration(run, choice, timed, baseline)),
         *_find_unread(run, choice),
         *find_not_finite(choice.segment.steps),
@@ -110,9 +117,9 @@ def find_problems(run: Run, choice: Choice, timed: Timing, baseline: Baseline, n
         *find_gaps(timed, baseline),
         *(_find_unprinted_losses(choice.segment.steps, baseline.window) if choice.attempt.log.prints_loss else ()),
     ]
-    if any(problem.reason in LACKING for problem in found):
-        found = [*_find_interleaved(choice), *found]
-    return tuple(found)
+    if any(problem.reason in LACKING for problem in problems):
+        problems = [*_find_interleaved(choice), *problems]
+    return tuple(problems)
 
 
 def _find_interleaved(choice: Choice) -> Iterator[Problem]:
@@ -145,7 +152,7 @@ def _find_unfinished(run: Run, choice: Choice, baseline: Baseline, now: datetime
     reached = f"stopped after step {int(segment.steps.index[-1])}{of_all}"
     line = int(segment.steps.line[-1])
     if ending is not None and not (ending.went_on and _is_recent(run, now)):
-        text = f"{reached}: {formatting.ended(ending, choice.attempt.files.log.name)}"
+        text = f"{reached}: {formatting.describe_ending(ending, choice.attempt.files.log.name)}"
         yield Problem(_choose_reason(ending, Reason.INCOMPLETE), text, line if ending.file else ending.line or line)
     elif _is_recent(run, now):
         yield Problem(Reason.STILL_RUNNING, f"{reached}; written minutes ago, probably still running", line)
@@ -163,7 +170,7 @@ def _find_newer_start(run: Run, choice: Choice) -> Iterator[Problem]:
         return
     if not ending.file and ending.line > log.begun_again_line:
         text = f"another process started after the last step, in line {log.begun_again_line}, and made no step"
-        why = formatting.ended(ending, choice.attempt.files.log.name)
+        why = formatting.describe_ending(ending, choice.attempt.files.log.name)
         yield Problem(_choose_reason(ending, Reason.INCOMPLETE), f"{text}: {why}", ending.line)
 
 

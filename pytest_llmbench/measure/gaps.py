@@ -38,7 +38,7 @@ def _find_dispatched(steps: Steps, bad: Flags) -> Iterator[Problem]:
         row = int(np.argmax(bad))
         text = (
             f"step {steps.index[row]} took {steps.seconds[row]:.4g} s only to be dispatched, which says nothing of how "
-            f"long it ran ({formatting.counted(int(bad.sum()), 'such step')} in the window)"
+            f"long it ran ({formatting.count_noun(int(bad.sum()), 'such step')} in the window)"
         )
         yield Problem(Reason.ASYNCHRONOUS_DISPATCH, text, int(steps.line[row]))
 
@@ -56,11 +56,15 @@ def _find_missing(steps: Steps, untimed: Flags, lost: set[int], window: Window) 
     where = f"of the steps {window.first} to {window.last}"
     alone = f"step {window.first}" if window.first == window.last else ""
     if untimed.any():
-        numbers = formatting.listed(steps.index[untimed].tolist())
+        numbers = formatting.join_first(steps.index[untimed].tolist())
         text = f"{alone} has no time" if alone else f"{int(untimed.sum())} {where} have no time: {numbers}"
         yield Problem(Reason.WINDOW_INCOMPLETE, text, int(steps.line[int(np.argmax(untimed))]))
     if lost:
-        text = f"{alone} is missing" if alone else f"{len(lost)} {where} are missing: {formatting.listed(sorted(lost))}"
+        text = (
+            f"{alone} is missing"
+            if alone
+            else f"{len(lost)} {where} are missing: {formatting.join_first(sorted(lost))}"
+        )
         yield Problem(Reason.WINDOW_INCOMPLETE, text)
 
 
@@ -82,7 +86,7 @@ def _find_straddling(timed: Timing, cut: set[int], window: Window) -> Iterator[P
     usual = len(steps) == 1 or int(np.median(steps.mean_of)) == width
     row = int(across[0])
     how = (
-        f"the log prints every {formatting.ordinal(width)} step"
+        f"the log prints every {formatting.format_ordinal(width)} step"
         if usual
         else f"the time at step {steps.index[row]} is the mean of {steps.mean_of[row]} steps"
     )
@@ -97,5 +101,5 @@ def format_ranges(numbers: Iterable[int]) -> str:
     ordered = sorted(numbers)
     breaks = np.flatnonzero(np.diff(ordered) > 1) + 1
     parts = [(int(part[0]), int(part[-1])) for part in np.split(np.array(ordered), breaks)]
-    told = [f"{first}" if first == last else f"{first} to {last}" for first, last in parts]
-    return f"{formatting.listed(told)} {'is' if len(ordered) == 1 else 'are'}"
+    texts = [f"{first}" if first == last else f"{first} to {last}" for first, last in parts]
+    return f"{formatting.join_first(texts)} {'is' if len(ordered) == 1 else 'are'}"

@@ -35,10 +35,10 @@ def measure(run: Run, baseline: Baseline, now: datetime) -> Measurement:
         problem = checks.explain_no_steps(run, baseline, now)
         return _make_unmeasured(run, baseline, (problem,) if excluded is None else (), excluded)
     timed = compute_timing(choice.segment.steps, required)
-    found = () if excluded else (*_find_copied(run), *checks.find_problems(run, choice, timed, required, now))
+    problems = () if excluded else (*_find_copied(run), *checks.find_problems(run, choice, timed, required, now))
     if required is not baseline:
         timed = compute_timing(choice.segment.steps, baseline)
-        found = found if found or excluded else tuple(find_gaps(timed, baseline))
+        problems = problems if problems or excluded else tuple(find_gaps(timed, baseline))
     steps, counted = timed.steps, timed.counted
     window, several = steps.seconds[counted], steps.mean_of[counted]
     mean_of = tuple(several.tolist()) if (several > 1).any() else ()
@@ -63,7 +63,7 @@ def measure(run: Run, baseline: Baseline, now: datetime) -> Measurement:
         moving_means=width,
         resolution_seconds=_take_median(steps.resolution_seconds[counted]),
         expected=Later(lambda: metrics.expect_metrics(baseline)),
-        problems=found,
+        problems=problems,
         notes=Later(
             lambda: (
                 *tries.note_tries(attempts),
@@ -96,7 +96,9 @@ def choose_judged(
     if last is None or not last.rivals:
         return last, ()
     measured, ranked = [], ranked or baseline
-    comparable = (one for one in last.rivals if checks.find_exclusion(run, one) is None)  # a profiled part is slower
+    comparable = (
+        rival for rival in last.rivals if checks.find_exclusion(run, rival) is None
+    )  # a profiled part is slower
     for choice in (*comparable, last):
         timed = compute_timing(choice.segment.steps, baseline)
         if checks.find_problems(run, choice, timed, baseline, now) or not timed.counted.any():
@@ -125,7 +127,9 @@ def _take_median(values: Floats) -> float:
     return median(values) if len(values) else 0.0
 
 
-def _make_unmeasured(run: Run, baseline: Baseline, found: tuple[Problem, ...], excluded: Problem | None) -> Measurement:
+def _make_unmeasured(
+    run: Run, baseline: Baseline, problems: tuple[Problem, ...], excluded: Problem | None
+) -> Measurement:
     return Measurement(
         run=run,
         baseline=baseline,
@@ -136,7 +140,7 @@ def _make_unmeasured(run: Run, baseline: Baseline, found: tuple[Problem, ...], e
         last_step_seconds=None,
         window_seconds=(),
         metrics=(),
-        problems=found,
+        problems=problems,
         excluded=excluded,
         tries=tries.list_tries(run, None, baseline.steps),
     )
@@ -146,11 +150,13 @@ def _metrics(baseline: Baseline, timed: Timing, seconds: float | None) -> tuple[
     return metrics.compute_window_metrics(baseline, timed, seconds) if seconds is not None else ()
 
 
-def _select_part(found: Checkpoints, number: int) -> Checkpoints:
+def _select_part(checkpoints: Checkpoints, number: int) -> Checkpoints:
     """Return what a log says of checkpoints in one of its parts (1-based)."""
-    if not found.records:
-        return found
-    return dataclasses.replace(found, records=tuple(record for record in found.records if record.part == number))
+    if not checkpoints.records:
+        return checkpoints
+    return dataclasses.replace(
+        checkpoints, records=tuple(record for record in checkpoints.records if record.part == number)
+    )
 
 
 def _find_copied(run: Run) -> Iterator[Problem]:
@@ -171,11 +177,11 @@ def _note_coincidence(run: Run) -> Iterator[Note]:
 def _note_newer_jobs(run: Run) -> Iterator[Note]:
     """Yield the newer jobs that had no time to write a log: tonight's run may be one of them."""
     if run.starting:
-        yield Note("newer-job", f"launched minutes ago, and no log yet: {formatting.listed(run.starting)}")
+        yield Note("newer-job", f"launched minutes ago, and no log yet: {formatting.join_first(run.starting)}")
 
 
 def _describe_copy(copy_of: CopyOf) -> str:
-    steps = formatting.counted(copy_of.steps, "step")
+    steps = formatting.count_noun(copy_of.steps, "step")
     return f"{_name_job(copy_of.job_id, copy_of.name)}: {steps} with the same time and loss"
 
 
@@ -203,7 +209,7 @@ def _note_reports(run: Run) -> Iterator[Note]:
     """Yield the profiler's reports that no job id ties to a run: this one may have been profiled."""
     reports = run.found.loose_reports
     if reports:
-        shown = formatting.listed(reports)
+        shown = formatting.join_first(reports)
         yield Note("profiler-report", f"a profiler's report may be of this run, as it bears no job id: {shown}")
 
 
@@ -213,7 +219,7 @@ def _note_checkpoint(run: Run, checkpoints: Checkpoints) -> Iterator[Note]:
     if not line or shards is None:
         return
     if shards.count:
-        count = f"{'at least ' if shards.partial else ''}{formatting.counted(shards.count, '*.distcp file')}"
+        count = f"{'at least ' if shards.partial else ''}{formatting.count_noun(shards.count, '*.distcp file')}"
         yield Note("checkpoint-saved", f"checkpoint saved: {count} in {shards.folder}", line)
     elif not shards.partial:
         yield Note("checkpoint-missing", f"saved by the log, but there is no *.distcp file in {shards.folder}", line)

@@ -60,7 +60,7 @@ def list_notes(run: Run, choice: Choice, timed: Timing, baseline: Baseline) -> I
     yield from _note_assumptions(run, baseline)
     for dropped in choice.attempt.log.dropped:
         noun, fate = DROPPED.get(dropped.reason, ("record", f"dropped ({dropped.reason})"))
-        text = f"{formatting.counted(dropped.count, noun)} {fate}; the first: {dropped.example}"
+        text = f"{formatting.count_noun(dropped.count, noun)} {fate}; the first: {dropped.example}"
         yield Note(dropped.reason, text, dropped.first_line)
 
 
@@ -85,10 +85,12 @@ def _note_set_aside(timed: Timing, window: Window) -> Iterator[Note]:
         yield _note_first(steps, impossible, "impossible-steps", text)
     dispatched = steps.asynchronous & ~is_inside(steps, window)
     if dispatched.any():
-        text = f"{formatting.counted(int(dispatched.sum()), 'step')} only dispatched when timed, set aside; first step"
+        text = (
+            f"{formatting.count_noun(int(dispatched.sum()), 'step')} only dispatched when timed, set aside; first step"
+        )
         yield _note_first(steps, dispatched, "asynchronous-dispatch", text)
     if untimed.any():
-        text = f"{formatting.counted(int(untimed.sum()), 'step')} without a time, set aside; first step"
+        text = f"{formatting.count_noun(int(untimed.sum()), 'step')} without a time, set aside; first step"
         yield _note_first(steps, untimed, "untimed-steps", text)
 
 
@@ -99,7 +101,7 @@ def _note_averaged(window: Steps) -> Iterator[Note]:
         return
     fewest, most = int(window.mean_of[several].min()), int(window.mean_of.max())
     many = f"{most}" if fewest == most else f"{fewest} to {most}"
-    values = formatting.counted(len(window), "time")
+    values = formatting.count_noun(len(window), "time")
     which = "each time is the mean" if several.all() else f"{int(several.sum())} of {values} are the means"
     count = f": {values} for {int(window.mean_of.sum())} steps" if several.all() else ""
     yield _note_first(window, several, "interval-mean", f"{which} of {many} steps{count}; the first is at step")
@@ -108,7 +110,7 @@ def _note_averaged(window: Steps) -> Iterator[Note]:
 def _note_filled(timed: Timing) -> Iterator[Note]:
     which = timed.filled & timed.counted
     if which.any():
-        steps = formatting.counted(int(which.sum()), "step")
+        steps = formatting.count_noun(int(which.sum()), "step")
         text = f"{steps} without a printed time: it follows from tokens/s, first step"
         yield _note_first(timed.steps, which, "time-from-tokens", text)
 
@@ -116,7 +118,7 @@ def _note_filled(timed: Timing) -> Iterator[Note]:
 def _note_unprinted_losses(steps: Steps, window: Window) -> Iterator[Note]:
     which = ~steps.has_loss & (steps.index < window.first)
     if which.any():
-        text = f"{formatting.counted(int(which.sum()), 'step')} before the window without a loss, first step"
+        text = f"{formatting.count_noun(int(which.sum()), 'step')} before the window without a loss, first step"
         yield _note_first(steps, which, "loss-missing-before", text)
 
 

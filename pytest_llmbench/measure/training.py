@@ -63,8 +63,8 @@ def find_problems(run: Run, choice: Choice, timed: Timing, baseline: Baseline) -
     window = timed.window
     if not len(window):
         return
-    found = [*_find_no_update(choice, window), *_find_bad_loss(run, choice, window, baseline)]
-    yield from (Problem(Reason.DID_NOT_TRAIN, text, int(window.line[0])) for text in found)
+    texts = [*_find_no_update(choice, window), *_find_bad_loss(run, choice, window, baseline)]
+    yield from (Problem(Reason.DID_NOT_TRAIN, text, int(window.line[0])) for text in texts)
 
 
 def list_notes(run: Run, choice: Choice, timed: Timing, baseline: Baseline) -> Iterator[Note]:
@@ -85,7 +85,7 @@ def list_notes(run: Run, choice: Choice, timed: Timing, baseline: Baseline) -> I
         yield Note("unverified-loss", "this rank prints no loss: it would not show that the run diverged", line)
     skipped, every = _count_skipped(window)
     if skipped:
-        text = f"{skipped} of {formatting.counted(every, 'step')} in the window were skipped: they moved no weight"
+        text = f"{skipped} of {formatting.count_noun(every, 'step')} in the window were skipped: they moved no weight"
         yield Note("skipped-steps", text, line)
 
 
@@ -106,7 +106,7 @@ def _find_no_update(choice: Choice, window: Steps) -> Iterator[str]:
         yield "the learning rate is 0 in every step of the window: nothing was learned"
     skipped, every = _count_skipped(window)
     if skipped > MOST_SKIPPED * every:
-        yield f"{skipped} of {formatting.counted(every, 'step')} in the window were skipped: they moved no weight"
+        yield f"{skipped} of {formatting.count_noun(every, 'step')} in the window were skipped: they moved no weight"
 
 
 def _find_bad_loss(run: Run, choice: Choice, window: Steps, baseline: Baseline) -> Iterator[str]:
@@ -173,9 +173,9 @@ def _make_values(values: Floats, whole: bool) -> WindowValues:
 
 def _count_skipped(window: Steps) -> tuple[int, int]:
     """Return how many steps of the window were skipped, and of how many that is known."""
-    known = np.isfinite(window.skipped_steps)
-    return int(window.skipped_steps[known].sum()), int(window.mean_of[known].sum())
+    counted = np.isfinite(window.skipped_steps)
+    return int(window.skipped_steps[counted].sum()), int(window.mean_of[counted].sum())
 
 
 def _states(choice: Choice, field: str) -> bool:
-    return any(one.field == field for one in choice.segment.stated)
+    return any(statement.field == field for statement in choice.segment.stated)

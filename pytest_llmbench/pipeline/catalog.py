@@ -22,7 +22,7 @@ from pytest_llmbench.core.models import (
     Tolerance,
 )
 from pytest_llmbench.core.option_origins import stated
-from pytest_llmbench.core.tolerance import merged
+from pytest_llmbench.core.tolerance import merge_tolerances
 from pytest_llmbench.pipeline.document_timing import as_documented
 from pytest_llmbench.pipeline.settings import DEFAULT_TOLERANCE, Settings
 
@@ -52,8 +52,8 @@ class Catalog:
     def describe(self) -> str:
         """Return `82 configurations in 5 files`, with the number of recorded ones."""
         recorded = sum(baseline.kind == "recorded" for chosen in self.baselines.values() for baseline in chosen)
-        configurations = formatting.counted(len(self.baselines), "configuration")
-        text = f"{configurations} in {formatting.counted(len(self.recipes), 'file')}"
+        configurations = formatting.count_noun(len(self.baselines), "configuration")
+        text = f"{configurations} in {formatting.count_noun(len(self.recipes), 'file')}"
         return text + (f", {recorded} recorded here" if recorded else "")
 
 
@@ -89,7 +89,7 @@ def select_tolerance(settings: Settings, baseline: Baseline) -> Tolerance:
     For each metric the command line decides, else the ini file, else the baseline file, and where none limits the step
     time itself, 5 % of it: a tolerance on another metric narrows the bound and never widens it.
     """
-    tolerances = merged([DEFAULT_TOLERANCE], baseline.tolerances, settings.tolerances)
+    tolerances = merge_tolerances([DEFAULT_TOLERANCE], baseline.tolerances, settings.tolerances)
     if settings.certify and not any(one.source == "--llmb-tolerance" for one in settings.tolerances):
         tolerances = (*tolerances, *baseline.tolerances)  # a stricter file is not made looser by certifying
     return min(tolerances, key=lambda tolerance: tolerance.factor)

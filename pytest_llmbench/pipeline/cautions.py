@@ -146,8 +146,8 @@ def _of_acknowledgements(judged: Judged, session: JudgedSession) -> Iterator[Cau
     if not entries:
         return
     largest = max(math.prod(1 + one.fraction for one in those) for those in levels.values() if those)
-    changes = formatting.counted(len(entries), "acknowledged change")
-    text = f"{changes} in force, up to {formatting.difference(min(largest, 1 + LARGEST))}"
+    changes = formatting.count_noun(len(entries), "acknowledged change")
+    text = f"{changes} in force, up to {formatting.format_difference(min(largest, 1 + LARGEST))}"
     yield Caution(CautionCode.ACKNOWLEDGED, text)
 
 
@@ -209,7 +209,9 @@ def _texts(settings: Settings, judged: Judged) -> dict[CautionCode, str]:
             {
                 CautionCode.AGAINST: "recorded baselines are not looked at" if _ignores_recorded(judged) else "",
                 CautionCode.SINCE: f"runs before {since:%Y-%m-%d} left out" if since else "",
-                CautionCode.REPEAT_WINDOW: f"runs within {formatting.age(window)} are averaged" if window else "",
+                CautionCode.REPEAT_WINDOW: f"runs within {formatting.format_age(window)} are averaged"
+                if window
+                else "",
             },
         ),
     }
@@ -238,11 +240,11 @@ def _of_outcomes(outcomes: Sequence[dict[str, Any]], session: JudgedSession) -> 
     stale = sum(one["reason"] == Reason.TOO_OLD for one in configurations)
     origin, limit = origin_of(session.settings.origins, "--llmb-max-age"), session.settings.max_age
     if stale and limit and origin and not origin.typed:
-        yield Caution(CautionCode.MAX_AGE, f"{stale} stale, older than {formatting.age(limit)} ({origin})")
+        yield Caution(CautionCode.MAX_AGE, f"{stale} stale, older than {formatting.format_age(limit)} ({origin})")
     if session.unjudged and not any(one.code is CautionCode.SKIPPED_ITEMS for one in session.noticed):
         names = sorted(nodeid.partition("[")[2].removesuffix("]") or nodeid for nodeid in session.unjudged)
-        items = formatting.counted(len(names), "item")
-        yield Caution(CautionCode.SKIPPED_ITEMS, f"{items} skipped before a verdict: {formatting.listed(names, 1)}")
+        items = formatting.count_noun(len(names), "item")
+        yield Caution(CautionCode.SKIPPED_ITEMS, f"{items} skipped before a verdict: {formatting.join_first(names, 1)}")
     without = Counter(filter(None, map(_absence, configurations)))
     if without:
         told = ", ".join(f"{number} {name}" for name, number in sorted(without.items()))

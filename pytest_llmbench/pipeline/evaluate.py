@@ -8,9 +8,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from pytest_llmbench.core.garbage_collection import without_collector
-from pytest_llmbench.core.models import Baseline, Case, Check, Evidence, Key, Measurement, PastRun, Run, others
-from pytest_llmbench.ingest.duplicates import with_past_copies
+from pytest_llmbench.core.garbage_collection import pause_garbage_collection
+from pytest_llmbench.core.models import (
+    Baseline,
+    Case,
+    Check,
+    Evidence,
+    Key,
+    Measurement,
+    Run,
+    StoredRun,
+    exclude_same_runs,
+)
+from pytest_llmbench.ingest.duplicates import mark_past_copies
 from pytest_llmbench.pipeline.catalog import (
     PLAUSIBLE,
     Catalog,
@@ -36,14 +46,14 @@ from pytest_llmbench.pipeline.settings import Settings
 from pytest_llmbench.pipeline.trends import find_unneeded, make_trend_checks, with_changes
 
 if TYPE_CHECKING:
-    from pytest_llmbench.ingest.reading.reader import Done
+    from pytest_llmbench.ingest.reading.reader import ReadCounts
     from pytest_llmbench.judge.shift import SharedShift
 
 Measured = Mapping[Key, tuple[tuple[Measurement, ...], ...]]
 """For each key and each of its baselines the measurements of its runs, newest first."""
 
 
-Past = Mapping[Key, Sequence[PastRun]]
+Past = Mapping[Key, Sequence[StoredRun]]
 """For each key the runs that the history knows, oldest first."""
 
 NO_PAST: Past = {}
@@ -53,14 +63,14 @@ def gather(
     settings: Settings,
     catalog: Catalog,
     now: datetime,
-    tell: Callable[[Done], None] | None = None,
+    tell: Callable[[ReadCounts], None] | None = None,
     past: Past = NO_PAST,
 ) -> SessionResults:
     """Discover, read and judge everything under the given paths; `tell` is called with how far reading is.
 
     The `past` only tells the noise.
     """
-    with without_collector():
+    with pause_garbage_collection():
         return evaluate_runs(ingest(settings, catalog, now, tell), settings, catalog, now, past)
 
 
@@ -72,7 +82,7 @@ def evaluate_runs(
     The order of the stages: each configuration is measured and judged by itself, then against what a suite file asks
     for, then beside all others.
     """
-    runs = with_past_copies(ingested.runs, past)
+    runs = mark_past_copies(ingested.runs, past)
     current = [run for run in runs if not _is_before(run, settings)]
     measured = measure_runs(runs, catalog, now)
     judged = judge_measured(measured, settings, catalog, now, past)
@@ -204,7 +214,7 @@ def apply_acknowledged_levels(
 def _compare_with(
     baseline: Baseline,
     measurements: tuple[Measurement, ...],
-    stored: Sequence[PastRun],
+    stored: Sequence[StoredRun],
     settings: Settings,
     now: datetime,
 ) -> Evidence:
@@ -219,20 +229,20 @@ def _compare_with(
         now=now,
         prior=assume_noise(settings.assumed_cv),
         max_age=settings.max_age,
-        history=tuple(one for one in measurements if _is_before(one.run, settings)),
+        excluded_by_since=tuple(one for one in measurements if _is_before(one.run, settings)),
         repeat_window=settings.repeat_window,
         assumed_cv=settings.assumed_cv,
         drift_budget=select_drift_budget(settings, baseline),
-        recalled=Recalled([run for run in stored if run.window == baseline.window]),
+        stored_runs=Recalled([run for run in stored if run.window == baseline.window]),
     )
 
 
 def _with_past(
-    per_baseline: tuple[tuple[Measurement, ...], ...], past: Sequence[PastRun]
-) -> tuple[tuple[tuple[Measurement, ...], ...], list[PastRun]]:
+    per_baseline: tuple[tuple[Measurement, ...], ...], past: Sequence[StoredRun]
+) -> tuple[tuple[tuple[Measurement, ...], ...], list[StoredRun]]:
     """Return the runs with the commit of the first session that judged each, which no log has and the history knows;
     and the valid runs that only the history knows."""
-    marks = frozenset(mark for measurement in per_baseline[0] for mark in measurement.run.marks)
+    marks = frozenset(mark for measurement in per_baseline[0] for mark in measurement.run.same_run_keys)
     jobs = {job_id for job_id, _ in marks}
     commits: dict[tuple[str, str | datetime], str] = {
         mark: stored.environment["commit"]
@@ -243,12 +253,12 @@ def _with_past(
     }
     if commits:
         per_baseline = tuple(tuple(_with_commit(run, commits) for run in runs) for runs in per_baseline)
-    return per_baseline, others([stored for stored in past if stored.valid], marks)
+    return per_baseline, exclude_same_runs([stored for stored in past if stored.valid], marks)
 
 
 def _with_commit(measurement: Measurement, commits: Mapping[tuple[str, str | datetime], str]) -> Measurement:
     run = measurement.run
-    commit = next((commits[mark] for mark in run.marks if mark in commits), "")
+    commit = next((commits[mark] for mark in run.same_run_keys if mark in commits), "")
     if not commit:
         return measurement
     files = dataclasses.replace(run.found, environment=(*run.found.environment, ("commit", commit)))

@@ -18,29 +18,29 @@ from pytest_llmbench.core.models import (
     Clock,
     Dating,
     Ending,
-    FoundRun,
     Identity,
     Key,
     ParsedLog,
     Reason,
     Run,
+    RunFiles,
     UnmatchedRun,
 )
 from pytest_llmbench.ingest.duplicates import (
     FILE_TIME,
     LAUNCHED,
-    steps_in,
-    with_copies_marked,
-    without_attached,
-    without_copies,
+    count_steps,
+    drop_attached,
+    drop_copies,
+    mark_copies,
 )
-from pytest_llmbench.ingest.ordering import believed, ordered, without_superseded
+from pytest_llmbench.ingest.ordering import drop_future_datings, drop_superseded, order_runs
 from pytest_llmbench.pipeline.catalog import Catalog
 from pytest_llmbench.pipeline.settings import Settings
 
 if TYPE_CHECKING:
     from pytest_llmbench.ingest.discover.match import Matching
-    from pytest_llmbench.ingest.reading.reader import Done, Reading
+    from pytest_llmbench.ingest.reading.reader import ReadCounts, Reading
 
 UNREADABLE = "unreadable"
 """The code of the ending of a log that could not be opened."""
@@ -56,14 +56,14 @@ class IngestedRuns:
 
 
 def ingest(
-    settings: Settings, catalog: Catalog, now: datetime, tell: Callable[[Done], None] | None = None
+    settings: Settings, catalog: Catalog, now: datetime, tell: Callable[[ReadCounts], None] | None = None
 ) -> IngestedRuns:
     """Find, read and identify everything under the given paths; copies of one run count once.
 
     `tell` is called with how far reading is, whenever something was read.
     """
     from pytest_llmbench.ingest.discover.find import find_runs
-    from pytest_llmbench.ingest.discover.match import remembered
+    from pytest_llmbench.ingest.discover.match import cache_matches
     from pytest_llmbench.ingest.reading.cache import LogCache
     from pytest_llmbench.ingest.reading.reader import Reading
     from pytest_llmbench.ingest.sources.stores import Stores
@@ -72,7 +72,7 @@ def ingest(
     discovery = find_runs(settings.logs, stores)
     cache = LogCache(settings.cache, settings.logs, catalog.definitions) if settings.cache else None
     reading = Reading(stores, discovery.runs, catalog.definitions, cache=cache, tell=tell)
-    find = remembered()
+    find = cache_matches()
     ignored = [f"{path.name}: {why}" for path, why in discovery.ignored if path.name != "nsys_profile"]
     runs, lone = [], []
     for found in discovery.runs:
@@ -88,10 +88,10 @@ def ingest(
         else:
             why = _unread(attempts, catalog)
             ignored.append(f"{found.id}: no training step in it, and not the name of a launched job{why}")
-    own, attached = without_attached(runs)
-    once, copies = without_copies(ordered(own, now))
-    kept, superseded = without_superseded(ordered(once, now), now)
-    kept, repeated = with_copies_marked(kept)
+    own, attached = drop_attached(runs)
+    once, copies = drop_copies(order_runs(own, now))
+    kept, superseded = drop_superseded(order_runs(once, now), now)
+    kept, repeated = mark_copies(kept)
     ignored += superseded
     ignored += [f"{copy.id}: a copy of {original.id}" for copy, original in (*attached, *copies, *repeated)]
     unreadable = (_unreadable(path, why, settings, catalog) for path, why in discovery.unreadable)
@@ -103,7 +103,7 @@ def _unreadable(path: Path, why: str, settings: Settings, catalog: Catalog) -> U
     from pytest_llmbench.ingest.discover.folders import read_path_hints
     from pytest_llmbench.ingest.discover.identify import identify
 
-    found = FoundRun(path.name, path.parent, (), read_path_hints(path.parts))
+    found = RunFiles(path.name, path.parent, (), read_path_hints(path.parts))
     identity = identify(found, (), catalog.recipes, release=settings.release, gpu=settings.gpu)
     about = (identity.key,) if identity.key else identity.may_be
     return UnmatchedRun(f"unreadable-{path.name}", Reason.UNREADABLE, why, path, about=about)
@@ -120,7 +120,7 @@ def ingest_job(
     not tell, its launch does: it is a run of `key` unless something in it says otherwise.
     """
     from pytest_llmbench.ingest.discover.find import find_runs
-    from pytest_llmbench.ingest.discover.match import matches
+    from pytest_llmbench.ingest.discover.match import match_baselines
     from pytest_llmbench.ingest.reading.reader import Reading
     from pytest_llmbench.ingest.sources.stores import Stores
 
@@ -133,9 +133,9 @@ def ingest_job(
             if found.job_id != job_id or not found.attempts or earlier:
                 continue
             attempts = tuple(Attempt(files, _parsed(files, reading)) for files in found.attempts)
-            run = _identified(found, attempts, settings, catalog, now, find=matches)
-            best = run if best is None or steps_in(run) > steps_in(best) else best
-        if best is not None and steps_in(best):
+            run = _identified(found, attempts, settings, catalog, now, find=match_baselines)
+            best = run if best is None or count_steps(run) > count_steps(best) else best
+        if best is not None and count_steps(best):
             break
     return _read_as_known(_known_as(best, key), catalog) if best is not None else None
 
@@ -157,17 +157,17 @@ def _read_as_known(run: Run, catalog: Catalog) -> Run:
 
 
 def _parsed(files: AttemptFiles, reading: Reading) -> ParsedLog:
-    from pytest_llmbench.ingest.parse.cause import with_error
+    from pytest_llmbench.ingest.parse.cause import add_error_ending
 
     try:
         log = reading.log(files.log)
         said = reading.ending(files.err) if files.err else None
     except LogError as error:
         return ParsedLog(dialect=None, segments=(), ending=Ending(UNREADABLE, str(error), 0))
-    return with_error(log, said)
+    return add_error_ending(log, said)
 
 
-def _is_run(found: FoundRun, attempts: Sequence[Attempt]) -> bool:
+def _is_run(found: RunFiles, attempts: Sequence[Attempt]) -> bool:
     """Whether files are a training run: they hold steps, could not be read, or are what a launched job leaves."""
     logs = [attempt.log for attempt in attempts]
     if any(log.segments or (log.ending and log.ending.code == UNREADABLE) for log in logs):
@@ -182,12 +182,12 @@ def _is_run(found: FoundRun, attempts: Sequence[Attempt]) -> bool:
     return named and bool(launched)
 
 
-def _is_died(found: FoundRun) -> bool:
+def _is_died(found: RunFiles) -> bool:
     """Whether a log without a step stands where a launch writes its own: its folders name a workload and a time."""
     return found.started is not None and {"recipe", "size"} <= {hint.field for hint in found.hints}
 
 
-def _is_unread(found: FoundRun, attempts: Sequence[Attempt], catalog: Catalog) -> bool:
+def _is_unread(found: RunFiles, attempts: Sequence[Attempt], catalog: Catalog) -> bool:
     """Whether files are called as a workload whose baseline file says how to read them, and hold lines to be read."""
     named = {hint.value.casefold() for hint in found.hints if hint.field == "recipe"}
     called = [one for one in catalog.recipes if named & {name.casefold() for name in (one.name, *one.names)}]
@@ -198,11 +198,11 @@ def _is_unread(found: FoundRun, attempts: Sequence[Attempt], catalog: Catalog) -
 def _unread(attempts: Sequence[Attempt], catalog: Catalog) -> str:
     """Return why the only dialect that files define, or those whose text stands in a log, find no step in it."""
     told = [one for attempt in attempts for one in attempt.log.unread if one.count or len(catalog.definitions) == 1]
-    return "".join(f"; {formatting.unread(one)}" for one in told[:1])
+    return "".join(f"; {formatting.describe_unread(one)}" for one in told[:1])
 
 
 def _identified(
-    found: FoundRun,
+    found: RunFiles,
     attempts: tuple[Attempt, ...],
     settings: Settings,
     catalog: Catalog,
@@ -212,14 +212,14 @@ def _identified(
 ) -> Run:
     from pytest_llmbench.core.throughput import tflops_per_gpu
     from pytest_llmbench.ingest.discover.identify import identify
-    from pytest_llmbench.ingest.discover.shards import shards_of
+    from pytest_llmbench.ingest.discover.shards import count_shards
 
     def expected_tflops(baseline: Baseline, step_seconds: float) -> float:
         return tflops_per_gpu(baseline.configuration, step_seconds) * (baseline.logged_tflops_factor or 1.0)
 
     logs = [attempt.log for attempt in attempts]
     if any(log.checkpoints.save_line for log in logs) and found.layout != "results":  # one folder for many jobs
-        found = dataclasses.replace(found, shards=shards_of(found.folder))
+        found = dataclasses.replace(found, shards=count_shards(found.folder))
     identity = identify(
         found,
         logs,
@@ -231,13 +231,13 @@ def _identified(
         find=find,
     )
     datings = tuple(_datings(found, logs))
-    start = next(iter(believed(datings, now)), None)
+    start = next(iter(drop_future_datings(datings, now)), None)
     if start is None:
         return Run(found, attempts, identity, None, "every time that it states lies in the future", datings=datings)
     return Run(found, attempts, identity, start.moment, start.source, datings=datings, order_source=start.clock)
 
 
-def _datings(found: FoundRun, logs: Sequence[ParsedLog]) -> Iterator[Dating]:
+def _datings(found: RunFiles, logs: Sequence[ParsedLog]) -> Iterator[Dating]:
     """Yield all times at which a run may have started: metadata or its own name, the log, a folder above, the file."""
     logged = next((log.started for log in logs if log.started is not None), None)
     own = (Clock.METADATA, Clock.FOLDER_NAME)

@@ -10,7 +10,7 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import (
     JUDGED,
     Check,
-    Compared,
+    ComparedConfiguration,
     Configuration,
     Evidence,
     Judgement,
@@ -64,7 +64,7 @@ def _shift_check(shift: SharedShift, scaling: str) -> Check:
         status=Status.FAILED if slower and scaling == "fail" else Status.PASSED,
         verdict="SLOWER" if slower else "FASTER",
         text=shift.text,
-        lines=(f"  {formatting.listed([key.id for key in shift.configurations])}",),
+        lines=(f"  {formatting.join_first([key.id for key in shift.configurations])}",),
         decides=scaling == "fail",
         about=shift.configurations,
     )
@@ -86,14 +86,14 @@ def _comparison_check(comparison: ConfigurationComparison, scaling: str) -> Chec
     )
 
 
-def _compared(row: ComparisonRow) -> Compared:
-    return Compared(row.key, row.reference, row.baseline, row.measured, row.documented, row.verdict)
+def _compared(row: ComparisonRow) -> ComparedConfiguration:
+    return ComparedConfiguration(row.key, row.reference, row.baseline, row.measured, row.documented, row.verdict)
 
 
 def _row(row: ComparisonRow) -> str:
     name = f"{row.key.dtype} on {row.key.gpus} GPUs"
-    low, high = (formatting.difference(1 + part) for part in (row.low, row.high))
-    interval = f"{formatting.difference(1 + row.difference)} ({low} to {high})"
+    low, high = (formatting.format_difference(1 + part) for part in (row.low, row.high))
+    interval = f"{formatting.format_difference(1 + row.difference)} ({low} to {high})"
     return f"  {name:<18} {row.measured:6.3f}, {row.baseline} {row.documented:6.3f}: {interval:<27} {row.verdict}"
 
 

@@ -81,8 +81,8 @@ def tell_left_out(
         labels = [seen[subject] for subject in sorted(subjects) if subject in seen]
         red = list(filter(None, labels))
         if red or (labels and not only_red):
-            named = f"{len(red)} red: {formatting.listed(red, NAMED)}" if red else "none red"
-            yield Caution(code, formatting.printable(f"{what}: {formatting.counted(len(labels), 'item')}, {named}"))
+            named = f"{len(red)} red: {formatting.join_first(red, NAMED)}" if red else "none red"
+            yield Caution(code, formatting.escape(f"{what}: {formatting.count_noun(len(labels), 'item')}, {named}"))
 
 
 def tell_newer(results: SessionResults, selection: Selection, untold: Iterable[UnmatchedRun]) -> Iterator[Caution]:
@@ -98,8 +98,8 @@ def tell_newer(results: SessionResults, selection: Selection, untold: Iterable[U
 
     newer = [f"{stray.reason.upper()} {stray.id}" for stray in untold if may_be_newer(stray)]
     if newer:
-        text = f"not judged, and perhaps newer than what was: {formatting.listed(newer, NAMED)}"
-        yield Caution(CautionCode.NEWER_RUN, formatting.printable(text))
+        text = f"not judged, and perhaps newer than what was: {formatting.join_first(newer, NAMED)}"
+        yield Caution(CautionCode.NEWER_RUN, formatting.escape(text))
 
 
 def _is_newer(stray: UnmatchedRun, judged: datetime | None) -> bool:

@@ -128,9 +128,9 @@ def readable(flag: str, given: object, directory: Path) -> Path:
     from pytest_llmbench.ingest.sources import remote, standard_input
 
     if str(given).strip() == "-":
-        return standard_input.checked(flag, sys.stdin)
+        return standard_input.check_input(flag, sys.stdin)
     url = is_url(str(given))
-    return remote.checked_url(flag, str(given)) if url else existing(f"{flag}={given}", given, directory)
+    return remote.check_url(flag, str(given)) if url else existing(f"{flag}={given}", given, directory)
 
 
 def folder(what: str, given: object, directory: Path) -> Path:

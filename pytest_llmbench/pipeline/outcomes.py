@@ -113,15 +113,15 @@ def item_status(judgement: Judgement, *, required: bool, settings: Settings) -> 
 
 def _explain_nothing_judged(results: SessionResults, selected: int, settings: Settings) -> str:
     """Say why nothing is green: which runs were found, and what would match them."""
-    told = f"nothing was judged: no valid run of the {formatting.counted(selected, 'selected configuration')}."
+    told = f"nothing was judged: no valid run of the {formatting.count_noun(selected, 'selected configuration')}."
     if settings.launch is not None:
         return told
     if results.runs_found and results.runs_found == results.runs_before_since:
-        return f"{told} All of the {formatting.counted(results.runs_found, 'run')} started before --llmb-since."
+        return f"{told} All of the {formatting.count_noun(results.runs_found, 'run')} started before --llmb-since."
     if not results.runs_found:
-        others = f", only {formatting.counted(len(results.ignored), 'other file')}" if results.ignored else ""
+        others = f", only {formatting.count_noun(len(results.ignored), 'other file')}" if results.ignored else ""
         return f"{told} There is no log (.out or .log) with a training step under the given paths{others}."
-    return f"{told} {formatting.counted(results.runs_found, 'run')} found: {_describe_runs(results)}."
+    return f"{told} {formatting.count_noun(results.runs_found, 'run')} found: {_describe_runs(results)}."
 
 
 def _describe_runs(results: SessionResults) -> str:
@@ -132,7 +132,7 @@ def _describe_runs(results: SessionResults) -> str:
     for one in (result.judgement for result in results.configurations.values()):
         if one.measurement:
             ids.setdefault(f"{one.baseline.key.id}: {one.verdict}", []).append(one.measurement.run.id)
-    shown = [f"{formatting.listed(named)} ({why})" for why, named in list(ids.items())[:5]]
+    shown = [f"{formatting.join_first(named)} ({why})" for why, named in list(ids.items())[:5]]
     rest = sum(len(named) for named in list(ids.values())[5:])
     return ", ".join(shown) + (f" and {rest} more" if rest else "")
 

@@ -16,9 +16,9 @@ from pytest_llmbench.core import accepted_values, formatting
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.models import (
     Baseline,
-    Change,
     Judgement,
     Key,
+    LevelChange,
     Measurement,
     Note,
     Outcome,
@@ -29,7 +29,7 @@ from pytest_llmbench.core.models import (
     Verdict,
 )
 from pytest_llmbench.core.robust import mean, trimmed_mean
-from pytest_llmbench.core.tolerance import TIME, slot
+from pytest_llmbench.core.tolerance import TIME, get_slot
 from pytest_llmbench.ingest.sources import local
 from pytest_llmbench.ingest.sources.compressed import Stream
 from pytest_llmbench.pipeline.catalog import select_drift_budget
@@ -162,11 +162,11 @@ def _accepted(
         last = before.get(key)
         previous = last.recording if last else None
         budget = select_drift_budget(settings, last or baseline)
-        why = "" if settings.accept_drift else accepted_values.refused(recording, previous, budget)
+        why = "" if settings.accept_drift else accepted_values.explain_refusal(recording, previous, budget)
         if why:
             refused[key] = Verdict.REGRESSION, Reason.DRIFTED, f"not recorded: {why}"
         else:
-            following = accepted_values.following(recording, previous, budget, settings.accept_drift)
+            following = accepted_values.follow_recording(recording, previous, budget, settings.accept_drift)
             accepted[key] = (baseline, following)
     return accepted, refused
 
@@ -202,7 +202,7 @@ def _refused(runs: Sequence[Measurement], levels: str, settings: Settings) -> Re
     return None
 
 
-def _levels(runs: Sequence[Measurement], changes: Sequence[Change], settings: Settings) -> str:
+def _levels(runs: Sequence[Measurement], changes: Sequence[LevelChange], settings: Settings) -> str:
     """Return that runs are of several levels, with what they spread over; empty where they may as well be of one.
 
     Their mean would hide a regression of as much as lies between it and the better level.
@@ -212,7 +212,7 @@ def _levels(runs: Sequence[Measurement], changes: Sequence[Change], settings: Se
     trimmed = _trimmed(runs)
     steps = [one for one in changes if one.kind == "step" and abs(one.difference) >= FAILS and _parts(one, runs)]
     if steps:
-        day, change = steps[-1].started.date(), formatting.difference(1 + steps[-1].difference)
+        day, change = steps[-1].started.date(), formatting.format_difference(1 + steps[-1].difference)
         return CHANGED.format(change, day, day, _range(trimmed), ACCEPT)
     noise = expect_noise(runs, settings.assumed_cv * _largest_spread(runs) / LARGEST_SPREAD)
     begun = [(run.started, seconds) for run, seconds in zip(runs, trimmed, strict=True) if run.started is not None]
@@ -221,8 +221,8 @@ def _levels(runs: Sequence[Measurement], changes: Sequence[Change], settings: Se
     found = find_run_levels(in_time if ordered else trimmed, noise, ordered=ordered)
     if found is None:
         return ""
-    fast, slow = formatting.seconds(found.fast_seconds), formatting.seconds(found.slow_seconds)
-    change = formatting.difference(found.slow_seconds / found.fast_seconds)
+    fast, slow = formatting.format_seconds(found.fast_seconds), formatting.format_seconds(found.slow_seconds)
+    change = formatting.format_difference(found.slow_seconds / found.fast_seconds)
     return TWO_LEVELS.format(found.fast_runs, fast, found.slow_runs, slow, change, _range(trimmed), ACCEPT)
 
 
@@ -231,15 +231,15 @@ def _trimmed(runs: Sequence[Measurement]) -> list[float]:
 
 
 def _largest_spread(runs: Sequence[Measurement]) -> float:
-    tolerated = (one.fraction for one in runs[0].baseline.tolerances if slot(one) == TIME)
+    tolerated = (one.fraction for one in runs[0].baseline.tolerances if get_slot(one) == TIME)
     return max((LARGEST_SPREAD, *tolerated))
 
 
 def _range(seconds: Sequence[float]) -> str:
-    return f"{formatting.seconds(min(seconds))} to {formatting.seconds(max(seconds))}"
+    return f"{formatting.format_seconds(min(seconds))} to {formatting.format_seconds(max(seconds))}"
 
 
-def _parts(change: Change, runs: Sequence[Measurement]) -> bool:
+def _parts(change: LevelChange, runs: Sequence[Measurement]) -> bool:
     """Whether runs lie on both sides of a change: their mean is the level of none of them."""
     return len({one.started >= change.started for one in runs if one.started is not None}) > 1
 
@@ -301,7 +301,7 @@ def _newest(runs: Sequence[Measurement]) -> str:
 
 def _environment(runs: Sequence[Measurement]) -> tuple[tuple[str, str], ...]:
     """Return names and values of what all the runs ran in; what they differ in, or do not all say, is left out."""
-    first, *others = ({name: formatting.printable(value) for name, value in run.environment.items()} for run in runs)
+    first, *others = ({name: formatting.escape(value) for name, value in run.environment.items()} for run in runs)
     return tuple((name, value) for name, value in first.items() if all(one.get(name) == value for one in others))
 
 
@@ -309,7 +309,7 @@ def _hash(log: Path) -> str:
     """Return the hash of a log's text, empty where the log is no file of this machine any more, or in an archive."""
     digest = hashlib.sha256()
     try:
-        for block in Stream(local.blocks(log), log):
+        for block in Stream(local.read_blocks(log), log):
             digest.update(block)
     except LogError:
         return ""
@@ -318,10 +318,13 @@ def _hash(log: Path) -> str:
 
 def _told(recording: Recording, remarks: Sequence[Note]) -> str:
     """Return the line of what was recorded, with all that is to be said of it."""
-    runs = formatting.counted(recording.runs, "valid run")
+    runs = formatting.count_noun(recording.runs, "valid run")
     if recording.runs > 1:
         runs += f" ({_range(recording.run_seconds)})"
-    measured, mean = formatting.seconds(recording.trimmed_mean_seconds), formatting.seconds(recording.mean_seconds)
+    measured, mean = (
+        formatting.format_seconds(recording.trimmed_mean_seconds),
+        formatting.format_seconds(recording.mean_seconds),
+    )
     told = f"recorded {measured} (trimmed mean; the mean is {mean}) from {runs}, not judged"
     return "; ".join((told, *(note.text for note in remarks)))
 
@@ -333,7 +336,7 @@ def _remarks(baseline: Baseline, recording: Recording, changes: Sequence[str]) -
         yield Note("recorded-replaced", f"replaced {change.removeprefix(whose)}{_since_first(recording)}")
     published = baseline.step_seconds if baseline.kind == "published" else baseline.published_seconds
     if published:
-        change = formatting.difference(recording.trimmed_mean_seconds / published)
+        change = formatting.format_difference(recording.trimmed_mean_seconds / published)
         yield Note("recorded-against-published", f"{change} against the published {_printed(baseline, published)} s")
     if recording.levels:
         yield Note("recorded-levels", f"of several levels ({_range(recording.run_seconds)}): {recording.levels}")
@@ -363,8 +366,8 @@ def _since_first(recording: Recording) -> str:
     if not recording.earlier:
         return ""
     first, why = recording.earlier[0], f"; accepted: {recording.reason}" if recording.reason else ""
-    change = formatting.difference(recording.trimmed_mean_seconds / first.seconds)
-    return f"; {change} since {formatting.seconds(first.seconds)} of {first.date}{why}"
+    change = formatting.format_difference(recording.trimmed_mean_seconds / first.seconds)
+    return f"; {change} since {formatting.format_seconds(first.seconds)} of {first.date}{why}"
 
 
 def find_author(directory: Path, environment: Mapping[str, str], host: str, run: Runner) -> str:
@@ -373,4 +376,4 @@ def find_author(directory: Path, environment: Mapping[str, str], host: str, run:
     stated = answer.out.strip() if answer.code == 0 else ""
     names = (stated, environment.get("USER", ""), environment.get("LOGNAME", ""))
     who = next((name.strip() for name in names if name.strip()), "somebody")
-    return formatting.printable(f"{who} on {host}" if host else who)
+    return formatting.escape(f"{who} on {host}" if host else who)

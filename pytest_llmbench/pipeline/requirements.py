@@ -147,7 +147,7 @@ def _check_run_count(
     valid = sum(one.valid and not _is_old(one.run.started, evidence) for one in evidence.measurements)
     if valid >= asked.runs:
         return result
-    told = f"{formatting.counted(valid, 'valid run')}, {asked.place} asks for {asked.runs}"
+    told = f"{formatting.count_noun(valid, 'valid run')}, {asked.place} asks for {asked.runs}"
     if fewer is not None and valid >= fewer:
         note = Note("fewer-runs", f"{told} (--llmb-repeats={fewer})")
         return replace(result, judgement=replace(judgement, notes=(*judgement.notes, note)))

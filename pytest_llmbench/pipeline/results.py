@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_llmbench.core.models import Case, Check, Evidence, Judgement, Key, Measurement, UnmatchedRun
-from pytest_llmbench.core.models.jobs import Launched
+from pytest_llmbench.core.models.jobs import LaunchedJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class ConfigurationResult:
     case: Case
     judgement: Judgement
     others: tuple[Judgement, ...] = ()
-    jobs: tuple[Launched, ...] = ()
+    jobs: tuple[LaunchedJob, ...] = ()
     nodes: str = ""
     """What is said of the nodes on which the jobs ran."""
     done: str = ""

@@ -83,12 +83,12 @@ def _check(tested: SelfTest) -> Check:
     survivors = tested.survivors
     caught = [mutant for mutant in tested.mutants if mutant.caught]
     untestable = [mutant.name for mutant in tested.mutants if mutant.caught is None]
-    shows = formatting.difference(1 + tested.detectable)
+    shows = formatting.format_difference(1 + tested.detectable)
     text = f"caught {len(caught)} of {len(caught) + len(survivors)}; shows {shows} or more"
     if survivors:
-        text += f"; survived: {formatting.listed([mutant.name for mutant in survivors])}"
+        text += f"; survived: {formatting.join_first([mutant.name for mutant in survivors])}"
     if untestable:
-        text += f"; not testable: {formatting.listed(untestable)}"
+        text += f"; not testable: {formatting.join_first(untestable)}"
     return Check(
         kind="selftest",
         id=tested.id,
@@ -112,7 +112,7 @@ def run_selftest(identifier: str, evidence: Evidence, judgement: Judgement, deci
     if newest is None or estimate is None:
         return None
     factor = (1 + estimate.detectable) * JUST_BEYOND / float(np.exp(estimate.difference))
-    slower = f"slowed to {formatting.difference(1 + estimate.detectable)}"
+    slower = f"slowed to {formatting.format_difference(1 + estimate.detectable)}"
     mutants = [_judged(slower, judgement.runs, slowed(factor), evidence, decide)]
     if evidence.plausible is not None:
         fast = (1 - evidence.plausible) * float(np.exp(-estimate.high)) * WELL_BELOW

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 from pytest_llmbench import __version__
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import HistoryError, LogError
-from pytest_llmbench.core.models import Key, PastRun, Window, logs_mark, others, run_marks
-from pytest_llmbench.ingest.parse.fingerprint import Fingerprint, sample
+from pytest_llmbench.core.models import Key, StoredRun, Window, exclude_same_runs, join_fingerprints, make_run_keys
+from pytest_llmbench.ingest.parse.fingerprint import Fingerprint, take_sample
 from pytest_llmbench.ingest.sources import local
 from pytest_llmbench.ingest.sources.compressed import Stream
-from pytest_llmbench.ingest.sources.packed import archive_of, members
+from pytest_llmbench.ingest.sources.packed import find_archive, read_unlisted
 
 if TYPE_CHECKING:
     from pytest_llmbench.history.place import Place
@@ -45,14 +45,14 @@ class SessionHistory:
         prepare(place)
         by_id = {key.id: key for key in keys}
         found = past_runs(place, by_id.keys())
-        self.past: Mapping[Key, Sequence[PastRun]] = {by_id[name]: runs for name, runs in found.items()}
+        self.past: Mapping[Key, Sequence[StoredRun]] = {by_id[name]: runs for name, runs in found.items()}
         self._by_id = found
 
     def describe(self) -> str:
         """Return where the store is and how much of it is in use: `history.db: 738 runs of 82 configurations`."""
         runs = sum(map(len, self._by_id.values()))
-        told = f"{formatting.counted(runs, 'run')} of {formatting.counted(len(self._by_id), 'configuration')}"
-        return f"{formatting.printable(self.place.shown)}: {told if runs else 'nothing yet'}"
+        told = f"{formatting.count_noun(runs, 'run')} of {formatting.count_noun(len(self._by_id), 'configuration')}"
+        return f"{formatting.escape(self.place.shown)}: {told if runs else 'nothing yet'}"
 
     def with_nights(self, told: dict[str, Any]) -> dict[str, Any]:
         """Return the outcome of a configuration with the nights before its run, oldest first; others as they are.
@@ -67,9 +67,9 @@ class SessionHistory:
         window, run = told["window"], told["run"] or {}
         wanted = Window(window["first"], window["last"], window["statistic"])
         started = datetime.fromisoformat(run["started"]) if run.get("started") else None
-        own = run_marks(run["job_id"], logs_mark(run["log_fingerprint"]), started) if run else frozenset()
-        nights: dict[str, PastRun] = {}
-        for one in others(past, own):
+        own = make_run_keys(run["job_id"], join_fingerprints(run["log_fingerprint"]), started) if run else frozenset()
+        nights: dict[str, StoredRun] = {}
+        for one in exclude_same_runs(past, own):
             if one.window == wanted and (started is None or one.started <= started):
                 day = str(one.started.date())
                 nights[day] = max(one, nights.get(day, one), key=attrgetter("valid"))
@@ -96,14 +96,14 @@ class SessionHistory:
             name, now, host=socket.gethostname(), program=__version__, options=command, environment=environment
         )
         document = record.document(session, described)
-        shown = formatting.printable(self.place.shown)
+        shown = formatting.escape(self.place.shown)
         if not document["verdicts"]:
             return "", ""
-        verdicts = formatting.counted(len(document["verdicts"]), "verdict")
+        verdicts = formatting.count_noun(len(document["verdicts"]), "verdict")
         try:
             self._write(document)
         except HistoryError as error:
-            problem = f"history: {verdicts} not stored (no verdict depends on it): {formatting.printable(str(error))}"
+            problem = f"history: {verdicts} not stored (no verdict depends on it): {formatting.escape(str(error))}"
             return "", f"{problem}; {_kept(document, folders, shown)}"
         return f"history: {verdicts} stored in {shown}", ""
 
@@ -127,7 +127,7 @@ def _kept(document: dict[str, Any], folders: Sequence[Path], shown: str) -> str:
         path = keep(document, folders)
     except OSError as error:
         return f"they could not be kept in a file either ({error.strerror}), and are lost to it"
-    told = formatting.place(path, folders[0])
+    told = formatting.format_place(path, folders[0])
     return f"they are kept: llmbench history add {told} --history {shown}"
 
 
@@ -167,7 +167,7 @@ def _hashes(logs: Collection[JudgedLog]) -> dict[JudgedLog, str]:
     here = [log for log in logs if os.path.isfile(log[0])]
     of_archive: dict[Path, set[JudgedLog]] = defaultdict(set)
     for log in set(logs).difference(here):
-        if archive := archive_of(log[0]):
+        if archive := find_archive(log[0]):
             of_archive[archive].add(log)
     found = _of_files(here)
     for archive, wanted in of_archive.items():
@@ -181,7 +181,7 @@ def _of_files(logs: Sequence[JudgedLog]) -> dict[JudgedLog, str]:
 
     def of_file(log: JudgedLog) -> str:
         path, fingerprint = log
-        return _hash(takewhile(lambda _: not stopped.is_set(), local.blocks(path)), path, fingerprint)
+        return _hash(takewhile(lambda _: not stopped.is_set(), local.read_blocks(path)), path, fingerprint)
 
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         try:
@@ -197,7 +197,7 @@ def _of_members(archive: Path, wanted: Collection[JudgedLog]) -> dict[JudgedLog,
     fingerprints = dict(wanted)
     found: dict[JudgedLog, str] = {}
     try:
-        for path, data in members(archive, Stream(local.blocks(archive), archive), fingerprints):
+        for path, data in read_unlisted(archive, Stream(local.read_blocks(archive), archive), fingerprints):
             found[path, fingerprints[path]] = _hash(data, path, fingerprints[path])
     except LogError:
         pass  # it was told when it was read
@@ -215,8 +215,8 @@ def _hash(blocks: Iterable[bytes], path: Path, fingerprint: str) -> str:
 
     try:
         for text in Stream(hashed(), path):
-            found.take(sample(size, text))
+            found.take(take_sample(size, text))
             size += len(text)
     except LogError:
         return ""
-    return digest.hexdigest() if found.of(size) == fingerprint else ""
+    return digest.hexdigest() if found.digest(size) == fingerprint else ""

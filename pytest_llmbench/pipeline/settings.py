@@ -15,8 +15,8 @@ from pytest_llmbench.core.errors import SettingsError
 from pytest_llmbench.core.models import TimedBy, Tolerance
 from pytest_llmbench.core.option_origins import Origins
 from pytest_llmbench.core.options import destination
-from pytest_llmbench.core.tolerance import merged, parse_fraction, parse_tolerances
-from pytest_llmbench.core.yamlfile.document import text_if_file
+from pytest_llmbench.core.tolerance import merge_tolerances, parse_fraction, parse_tolerances
+from pytest_llmbench.core.yamlfile.document import read_text_if_file
 from pytest_llmbench.pipeline.document_timing import by_document
 from pytest_llmbench.pipeline.launch.settings import LaunchSettings, resolve_launch
 from pytest_llmbench.pipeline.option_values import (
@@ -156,7 +156,7 @@ def resolve(values: Mapping[str, Any], directory: Path) -> Settings:
         selftest=bool(values.get("llmb_selftest")),
         launch=resolve_launch(values, directory),
         cache=None if values.get("llmb_no_cache") else cache_folder(os.environ),
-        commit=ci_environment.commit(os.environ),
+        commit=ci_environment.read_commit(os.environ),
         history=None if values.get("llmb_record") else history(values, directory),  # nothing is judged
         origins=origins_of(values),
         overridden=tuple(_overridden(typed, ini)),
@@ -257,14 +257,14 @@ def _certifying(settings: Settings, typed: Mapping[str, Any]) -> Settings:
 def _at_most(weakest: Sequence[Tolerance], given: Sequence[Tolerance]) -> tuple[Tolerance, ...]:
     """Return tolerances for a certificate: what was typed counts, and what stands in a file only if it is stricter."""
     stricter = [one for one in given if one.source == "--llmb-tolerance" or one.factor < weakest[0].factor]
-    return merged(weakest, stricter)
+    return merge_tolerances(weakest, stricter)
 
 
 def _tolerances(typed: OptionValues, ini: OptionValues) -> tuple[Tolerance, ...]:
     flag = "--llmb-tolerance"
     weaker = converted(ini, flag, partial(parse_tolerances, source="ini"))
     stronger = converted(typed, flag, partial(parse_tolerances, source=flag))
-    return merged(weaker or (), stronger or ())
+    return merge_tolerances(weaker or (), stronger or ())
 
 
 def _overridden(given: Mapping[str, Any], ini: Mapping[str, Any]) -> Iterator[str]:
@@ -301,7 +301,7 @@ def _patterns(values: Mapping[str, Any], directory: Path) -> list[str]:
         path = directory / Path(one).expanduser()
         if path.suffix.lower() in SUITES:
             continue
-        if (text := text_if_file(path, what, SettingsError)) is not None:
+        if (text := read_text_if_file(path, what, SettingsError)) is not None:
             lines = (line.partition("#")[0].strip() for line in text.splitlines())
             found = [line for line in lines if line]
             if not found:

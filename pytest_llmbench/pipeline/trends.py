@@ -12,13 +12,13 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import (
     JUDGED,
     Acknowledgement,
-    Change,
     Check,
+    DailyRun,
+    DailyRuns,
     Evidence,
     Judgement,
     Key,
-    Night,
-    Nights,
+    LevelChange,
     OnBound,
     Status,
 )
@@ -43,7 +43,7 @@ def with_changes(
     def add_changes(judgement: Judgement, evidence: Evidence) -> Judgement:
         key = judgement.baseline.key
         before, _ = daily[key]
-        judgement = replace(judgement, nights=tuple([one for one in before if isinstance(one, Night)]))
+        judgement = replace(judgement, daily_runs=tuple([one for one in before if isinstance(one, DailyRun)]))
         changes = _find_changes(
             judgement,
             evidence,
@@ -58,24 +58,26 @@ def with_changes(
     return judged.map_newest(add_changes)
 
 
-def _on_bound(judgement: Judgement, nights: tuple[Nights, Nights], changes: Sequence[Change]) -> OnBound | None:
+def _on_bound(
+    judgement: Judgement, nights: tuple[DailyRuns, DailyRuns], changes: Sequence[LevelChange]
+) -> OnBound | None:
     """Return how the nights since the last change lie about the bound of a configuration that was judged."""
     from pytest_llmbench.judge.seen import find_flips
 
     if judgement.verdict not in JUDGED:
         return None
-    since = max((one.night for one in changes), default=0)
+    since = max((one.first_run for one in changes), default=0)
     return find_flips((*nights[0], *nights[1]), judgement.bound_seconds, since)
 
 
-def _list_daily_runs(judgement: Judgement, previous: EarlierNights) -> tuple[Nights, Nights]:
+def _list_daily_runs(judgement: Judgement, previous: EarlierNights) -> tuple[DailyRuns, DailyRuns]:
     """Return the nights of a configuration before tonight, and tonight as one or none."""
     from pytest_llmbench.judge.seen import average_current_runs, list_daily_runs
 
     return list_daily_runs(previous), average_current_runs(list_judged_runs(judgement))
 
 
-def _correlate(nights: Iterable[tuple[Nights, Nights]]) -> float:
+def _correlate(nights: Iterable[tuple[DailyRuns, DailyRuns]]) -> float:
     """Return the correlation of a night with the next over all configurations."""
     import numpy as np
 
@@ -89,12 +91,12 @@ def _find_changes(
     judgement: Judgement,
     evidence: Evidence,
     previous: EarlierNights,
-    daily: tuple[Nights, Nights],
+    daily: tuple[DailyRuns, DailyRuns],
     *,
     acknowledged: Sequence[Acknowledgement],
     today: date,
     correlation: float,
-) -> tuple[Change, ...]:
+) -> tuple[LevelChange, ...]:
     """Return the changes in the nights of one configuration."""
     from pytest_llmbench.judge.acknowledged import select_covering
     from pytest_llmbench.judge.changes import FEWEST
@@ -148,12 +150,15 @@ def _flipping(judgement: Judgement) -> str:
     flips = judgement.on_bound
     if flips is None:
         return ""
-    bound = formatting.seconds(judgement.bound_seconds)
-    return f"sits on its bound ({bound}): {flips.passed} of the last {flips.nights} nights passed"
+    bound = formatting.format_seconds(judgement.bound_seconds)
+    return f"sits on its bound ({bound}): {flips.passed} of the last {flips.runs} nights passed"
 
 
 def _check(
-    result: ConfigurationResult, standing: Sequence[Change], settings: Settings, acknowledged: Sequence[Acknowledgement]
+    result: ConfigurationResult,
+    standing: Sequence[LevelChange],
+    settings: Settings,
+    acknowledged: Sequence[Acknowledgement],
 ) -> Check:
     bad = _unaccepted(standing)
     good = [one for one in standing if one.acknowledged is not None]
@@ -173,7 +178,7 @@ def _check(
     )
 
 
-def _entry(key: Key, changes: Sequence[Change], acknowledged: Sequence[Acknowledgement]) -> tuple[str, ...]:
+def _entry(key: Key, changes: Sequence[LevelChange], acknowledged: Sequence[Acknowledgement]) -> tuple[str, ...]:
     """Return the lines of a file that accept what is left of the last standing change, but for what a person has to
     say, or which entry to change: the one that has expired, one so near that the file could not hold both, or one whose
     change was taken back. Nothing of several changes, where one entry would not do."""
@@ -195,7 +200,7 @@ def _entry(key: Key, changes: Sequence[Change], acknowledged: Sequence[Acknowled
     later = [one.place for one in select_covering(key, acknowledged) if one in gone and one.since > since]
     if later:
         told = "what it accepts was taken back since, in part or as a whole: it has to go, or to be smaller, first"
-        return f"to accept it, change the entry of {formatting.listed(later)}:", told
+        return f"to accept it, change the entry of {formatting.join_first(later)}:", told
     percent = math.ceil(slower[0].lasting * 1000) / 10
     if percent > LARGEST * 100:
         return (f"it is more than the {LARGEST * 100:g} % that an entry may accept; {INSTEAD}",)
@@ -210,12 +215,12 @@ def _entry(key: Key, changes: Sequence[Change], acknowledged: Sequence[Acknowled
     )
 
 
-def _slower(standing: Sequence[Change]) -> list[Change]:
+def _slower(standing: Sequence[LevelChange]) -> list[LevelChange]:
     """Return the changes to slower that nobody accepted."""
     return [one for one in standing if one.difference > 0 and one.acknowledged is None]
 
 
-def _unaccepted(standing: Sequence[Change]) -> str:
+def _unaccepted(standing: Sequence[LevelChange]) -> str:
     """Return what is said of standing changes to slower that nobody accepted; empty where they are too small."""
     slower = _slower(standing)
     large = [one.text for one in slower if one.difference >= FAILS]
@@ -224,4 +229,4 @@ def _unaccepted(standing: Sequence[Change]) -> str:
     together = math.prod(1 + one.difference for one in slower)
     if together < 1 + FAILS:
         return ""
-    return f"{formatting.difference(together)} in {len(slower)} changes, the last: {slower[-1].text}"
+    return f"{formatting.format_difference(together)} in {len(slower)} changes, the last: {slower[-1].text}"

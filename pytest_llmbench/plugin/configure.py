@@ -188,4 +188,4 @@ def _file_keys(config: pytest.Config) -> dict[str, object]:
 
 def _file(config: pytest.Config) -> str:
     path = config.inipath
-    return "" if path is None else formatting.place(path, config.invocation_params.dir)
+    return "" if path is None else formatting.format_place(path, config.invocation_params.dir)

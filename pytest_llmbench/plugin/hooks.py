@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_llmbench.core.formatting import listed, printable
+from pytest_llmbench.core import formatting
 from pytest_llmbench.pipeline.left_out import selection_from
 from pytest_llmbench.plugin.collection import PERFORMANCE, add_checks
 from pytest_llmbench.plugin.outputs import store_outcomes, workflow_commands, write_reports
@@ -117,7 +117,7 @@ def _failed_checks(failed: Collection[str]) -> str:
     names = [node.rpartition("::")[2] for node in own]
     if not names:
         return ""
-    return f"; {listed(names)} failed, and follows from what was launched: leave out --lf to launch it again"
+    return f"; {formatting.join_first(names)} failed, and follows from what was launched: leave out --lf to launch it again"
 
 
 @pytest.hookimpl(wrapper=True)
@@ -137,7 +137,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Generator[None, p
 def _overruled(described: dict[str, Any], report: pytest.TestReport) -> dict[str, Any]:
     """Return the outcome of a user's own test that ended otherwise than the verdict on its configuration."""
     crash = getattr(report.longrepr, "reprcrash", None)
-    error = printable(str(crash.message if crash else report.longreprtext).strip().partition("\n")[0])
+    error = formatting.escape(str(crash.message if crash else report.longreprtext).strip().partition("\n")[0])
     own = described.get("verdict") or described["reason"].upper()
     verdict, text = "NOT_ASSERTED", f"{own}, but the test {report.outcome} without asking for it"
     if report.failed:

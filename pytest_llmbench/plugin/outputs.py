@@ -70,7 +70,7 @@ def _write(session: Session, name: str, label: str, content: Callable[[], bytes]
     except OSError as error:
         session.failures.append(f"--llmb-{name}={path}: the report was not written: {error.strerror}")
         return False
-    session.written.append(f"{label}: {formatting.place(path, session.directory)}")
+    session.written.append(f"{label}: {formatting.format_place(path, session.directory)}")
     return True
 
 

@@ -14,7 +14,7 @@ from pytest_llmbench.core import formatting
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Case, Caution, Check, Outcome, UnmatchedRun
-    from pytest_llmbench.ingest.reading.reader import Done
+    from pytest_llmbench.ingest.reading.reader import ReadCounts
     from pytest_llmbench.pipeline.catalog import Catalog
     from pytest_llmbench.pipeline.launch.launch_session import Launching
     from pytest_llmbench.pipeline.left_out import Selection
@@ -54,7 +54,7 @@ class Session:
         self.directory = directory
         self.command: tuple[str, ...] = ()
         """The arguments of pytest, for the history."""
-        self.tell_reading: Callable[[Done], None] | None = None
+        self.tell_reading: Callable[[ReadCounts], None] | None = None
         self._clock = clock
         self._results = results
         self._outcomes: dict[str, tuple[Outcome, dict[str, Any]]] = {}
@@ -116,10 +116,10 @@ class Session:
             return None
         import gc
 
-        from pytest_llmbench.core.garbage_collection import without_collector
+        from pytest_llmbench.core.garbage_collection import pause_garbage_collection
         from pytest_llmbench.pipeline.session_history import SessionHistory
 
-        with without_collector():
+        with pause_garbage_collection():
             history = SessionHistory(place, self.catalog.baselines)
             gc.freeze()  # a year of nights stays to the end: the collector need not look at it even once
         return history
@@ -184,12 +184,12 @@ class Session:
             outcomes, paths = record(
                 self.results, selected, self.settings, self.now, self._find_author(), recipes=recipes
             )
-            self.written += [f"wrote {formatting.place(path, self.directory)}" for path in paths]
+            self.written += [f"wrote {formatting.format_place(path, self.directory)}" for path in paths]
         self._short = sum(outcome.failed for outcome in outcomes) + len(self.failing_unmatched) >= SHORT_FROM
         self.context = next((outcome.context for outcome in outcomes if outcome.context), "")
         for outcome in outcomes:
             described = self._describe(outcome)
-            named = ": ".join(filter(None, (described["text"], formatting.listed(files(described)))))
+            named = ": ".join(filter(None, (described["text"], formatting.join_first(files(described)))))
             one_line = f"{described['verdict']} ({described['reason']}): {named}"
             message = one_line if outcome.skipped else explain(described, short=self._short)
             self._outcomes[outcome.case.id] = replace(outcome, message=message), described
@@ -206,7 +206,7 @@ class Session:
     def _describe(self, outcome: Outcome) -> dict[str, Any]:
         from pytest_llmbench.report.outcome import describe
 
-        described: dict[str, Any] = formatting.printable_values(
+        described: dict[str, Any] = formatting.escape_values(
             describe(outcome, self.now, self.directory, self.settings.commit)
         )
         return described
@@ -220,7 +220,7 @@ class Session:
         from pytest_llmbench.report.explain import explain
         from pytest_llmbench.report.outcome import describe_stray
 
-        described = formatting.printable_values(describe_stray(run, self.directory))
+        described = formatting.escape_values(describe_stray(run, self.directory))
         return replace(run, message=explain(described, short=self._short)), described
 
     def describe_check(self, check: Check) -> tuple[Check, dict[str, Any]]:
@@ -228,7 +228,7 @@ class Session:
         from pytest_llmbench.report.explain import explain
         from pytest_llmbench.report.outcome import describe_check
 
-        described = formatting.printable_values(describe_check(check))
+        described = formatting.escape_values(describe_check(check))
         message = check.text if check.skipped else explain(described, short=self._short)
         return replace(check, message=message), described
 
@@ -316,7 +316,7 @@ class Session:
         if result is None:
             return []
         described = self._describe(Outcome(result.case, Status.FAILED, result.judgement))
-        text = f"the item did not end: {formatting.printable(error.strip().partition(chr(10))[0])}"
+        text = f"the item did not end: {formatting.escape(error.strip().partition(chr(10))[0])}"
         return [{**described, "verdict": "TEST_FAILED", "reason": "test-failed", "text": text}]
 
 

@@ -26,13 +26,13 @@ def header(session: Session) -> Iterator[str]:
     settings = session.settings
     yield f"baselines: {session.catalog.describe()}"
     for path in settings.baselines:
-        yield f"baselines: {formatting.place(path, session.directory)}"
+        yield f"baselines: {formatting.format_place(path, session.directory)}"
     if settings.baselines:
         yield f"judged against: {settings.against or 'recorded where there are any'}"
     for tolerance in tolerances(settings):
         yield f"tolerance: {tolerance}"
     for path in settings.logs:
-        yield f"{'history' if settings.launch else 'logs'}: {formatting.place(path, session.directory)}"
+        yield f"{'history' if settings.launch else 'logs'}: {formatting.format_place(path, session.directory)}"
     if session.history:
         yield f"history in {session.history.describe()}"
     yield from _rules(session)
@@ -48,16 +48,16 @@ def _rules(session: Session) -> Iterator[str]:
     elif settings.inconclusive != "literal":
         yield f"inconclusive runs: {settings.inconclusive}"
     if settings.repeat_window:
-        yield f"repeats: runs of one build within {formatting.age(settings.repeat_window)} of the newest"
+        yield f"repeats: runs of one build within {formatting.format_age(settings.repeat_window)} of the newest"
     if settings.acknowledged:
-        count = formatting.counted(len(session.catalog.acknowledged), "acknowledged change")
-        yield f"{count}: {formatting.place(settings.acknowledged, session.directory)}"
+        count = formatting.count_noun(len(session.catalog.acknowledged), "acknowledged change")
+        yield f"{count}: {formatting.format_place(settings.acknowledged, session.directory)}"
     if settings.timed == TimedBy.DOCUMENT:
         yield "timed as the documents do, to compare with their tables: nothing is recorded, kept or certified"
     if settings.baseline_release:
         yield f"every run is judged against release {settings.baseline_release}"
     if settings.record:
-        yield f"recording to {formatting.place(settings.record, session.directory)}; nothing is judged"
+        yield f"recording to {formatting.format_place(settings.record, session.directory)}; nothing is judged"
 
 
 def summary(session: Session, verbosity: int = 0) -> list[Line]:
@@ -69,7 +69,7 @@ def summary(session: Session, verbosity: int = 0) -> list[Line]:
         return [Line(line, "red") for failure in session.failures for line in wrapped(failure, "  ")]
     remarks = [*_remarks(session), *_skipped(session, verbosity > 0), *session.written]
     told = [*(remarks if verbosity >= 0 else _nothing_judged(session)), *session.failures]
-    return [*summary(session.described, list(map(formatting.printable, told)), verbosity, session.cautions)]
+    return [*summary(session.described, list(map(formatting.escape, told)), verbosity, session.cautions)]
 
 
 def _remarks(session: Session) -> list[str]:
@@ -79,7 +79,7 @@ def _remarks(session: Session) -> list[str]:
     results, since = session.results, session.settings.since
     remarks = []
     if results.runs_before_since and since:
-        left_out = formatting.counted(results.runs_before_since, "run")
+        left_out = formatting.count_noun(results.runs_before_since, "run")
         remarks.append(f"{left_out} left out: started before {since:%Y-%m-%d %H:%M} UTC (--llmb-since)")
     remarks += [*_nothing_judged(session), *results.remarks]
     told = {one["id"] for one in session.described if one["kind"] == "stray"}
@@ -97,7 +97,7 @@ def _nothing_judged(session: Session) -> Iterator[str]:
     """Yield why nothing was judged, where nothing was, and what to do about it."""
     if session.context:
         own = "".join(
-            f" --baselines {formatting.place(path, session.directory)}" for path in session.settings.baselines
+            f" --baselines {formatting.format_place(path, session.directory)}" for path in session.settings.baselines
         )
         next_step = f". Next: {FOUND if session.results.runs_found else LOST}{own}"
         yield f"{session.context.removesuffix('.')}{'' if session.settings.launch else next_step}"
@@ -113,10 +113,10 @@ def _skipped(session: Session, verbose: bool) -> Iterator[str]:
 
 def tolerances(settings: Settings) -> Iterator[str]:
     """Yield the tolerances of a session, with where each was given."""
-    from pytest_llmbench.core.tolerance import TIME, slot
+    from pytest_llmbench.core.tolerance import TIME, get_slot
     from pytest_llmbench.pipeline.settings import DEFAULT_TOLERANCE
 
     for tolerance in settings.tolerances:
         yield f"{tolerance} ({tolerance.source})"
-    if not any(slot(tolerance) == TIME for tolerance in settings.tolerances):
+    if not any(get_slot(tolerance) == TIME for tolerance in settings.tolerances):
         yield f"{DEFAULT_TOLERANCE} unless a baseline says otherwise"

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pytest_llmbench.core import formatting
+from pytest_llmbench.core.formatting import format_seconds
 from pytest_llmbench.report.cautions import FINDINGS, with_findings
 from pytest_llmbench.report.document import Ending
 from pytest_llmbench.report.explain import named
@@ -66,7 +66,7 @@ def _line(one: dict[str, Any]) -> str:
     verdict = one.get("verdict") or one["reason"].upper()
     if one["kind"] == "configuration" and verdict in JUDGED:
         step_time, change = timing(one)
-        return f"{verdict} {named(one)}: {change} ({step_time}, expected {formatting.seconds(one['expected_seconds'])})"
+        return f"{verdict} {named(one)}: {change} ({step_time}, expected {format_seconds(one['expected_seconds'])})"
     return _clipped(f"{verdict} {named(one)}: {one['text']}")
 
 

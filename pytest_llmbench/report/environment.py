@@ -23,7 +23,7 @@ LONGEST = 200
 
 def line(environment: Mapping[str, str]) -> str:
     """Return `driver 570.133.20, framework nemo2 25.04, NCCL 2.26.6`; empty where nothing is known."""
-    told = (f"{label(name)} {formatting.setting(name, text)}" for name, text in environment.items())
+    told = (f"{label(name)} {formatting.shorten_setting(name, text)}" for name, text in environment.items())
     return textwrap.shorten(", ".join(told), LONGEST, placeholder=" ...")
 
 

@@ -86,7 +86,7 @@ def compared(described: dict[str, Any]) -> list[tuple[str, str, str, str]]:
 
 def _compared(row: tuple[str, str, str], measured: float, wanted: float | None) -> tuple[str, str, str, str]:
     label, _, form = row
-    change = formatting.difference(measured / wanted if wanted else None)
+    change = formatting.format_difference(measured / wanted if wanted else None)
     return label, form.format(measured), form.format(wanted) if wanted else "-", change
 
 
@@ -99,8 +99,8 @@ def facts(described: dict[str, Any]) -> Iterator[tuple[str, str]]:
         tolerance = described["tolerance"] + (f", {source}" if source not in ("", "default") else "")
         yield (
             "bound",
-            f"{formatting.seconds(described['bound_seconds'])} = "
-            f"{formatting.seconds(described['expected_seconds'])} x {factor:.6g} (tolerance {tolerance})",
+            f"{formatting.format_seconds(described['bound_seconds'])} = "
+            f"{formatting.format_seconds(described['expected_seconds'])} x {factor:.6g} (tolerance {tolerance})",
         )
         yield from _statistics(described)
         yield (
@@ -112,7 +112,7 @@ def facts(described: dict[str, Any]) -> Iterator[tuple[str, str]]:
         found = _found(described)
         deviation = described["metrics"]["step_time_seconds"]["standard_deviation"]
         spread = "" if deviation is None else f", sd {deviation:.3g} s"
-        last = formatting.seconds(described["last_step_seconds"])
+        last = formatting.format_seconds(described["last_step_seconds"])
         found += f"{spread}{_other_statistic(described)}"
         yield "window", f"{described['window']['text']} ({found}); last step {last}"
     if run:
@@ -143,7 +143,7 @@ def _recorded(recorded: dict[str, Any] | None) -> str:
 def _found(described: dict[str, Any]) -> str:
     """Return `34 found`, or `4 means of 40 steps found`."""
     values, steps = len(described["window_seconds"]), sum(described["window_mean_of"])
-    return f"{formatting.counted(values, 'mean')} of {steps} steps found" if steps else f"{values} found"
+    return f"{formatting.count_noun(values, 'mean')} of {steps} steps found" if steps else f"{values} found"
 
 
 def _jobs(described: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -168,8 +168,8 @@ def _statistics(described: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "rule", f"as written, measured <= bound: {meets}"
     if estimate["threshold_only"]:
         return
-    low, high = (formatting.difference(1 + estimate[name]) for name in ("low", "high"))
-    runs, sure = formatting.counted(estimate["runs"], "run"), (1 - estimate["level"]) * 100
+    low, high = (formatting.format_difference(1 + estimate[name]) for name in ("low", "high"))
+    runs, sure = formatting.count_noun(estimate["runs"], "run"), (1 - estimate["level"]) * 100
     yield "interval", f"{low} to {high} from {runs}, {sure:.3g} % sure of each end"
     noise, within = estimate["run_to_run"], estimate["within_run_error"]
     yield (
@@ -179,7 +179,7 @@ def _statistics(described: dict[str, Any]) -> Iterator[tuple[str, str]]:
     )
     runs_needed = repeats(described)
     settle = f"; about {runs_needed} would settle it" if runs_needed else ""
-    detectable = formatting.difference(1 + estimate["detectable"])
+    detectable = formatting.format_difference(1 + estimate["detectable"])
     yield "power", f"such a run shows a slowdown of {detectable} or more{settle}"
 
 
@@ -191,7 +191,7 @@ def repeats(described: dict[str, Any]) -> str:
         return ""
     if described.get("reason") == "drifted":  # they would settle how far it is from another value
         return ""
-    return formatting.counted(max(needed, estimate["runs"] + 1), "run")
+    return formatting.count_noun(max(needed, estimate["runs"] + 1), "run")
 
 
 def _other_statistic(described: dict[str, Any]) -> str:
@@ -199,7 +199,7 @@ def _other_statistic(described: dict[str, Any]) -> str:
     trimmed = described["window"]["statistic"] == "trimmed_mean"
     name, label = ("mean", "mean") if trimmed else ("trimmed_mean", "trimmed mean")
     metric = described["metrics"].get(f"step_time_{name}_seconds")
-    return f", {label} {formatting.seconds(metric['value'])}" if metric else ""
+    return f", {label} {formatting.format_seconds(metric['value'])}" if metric else ""
 
 
 def _notes(described: dict[str, Any]) -> Iterator[tuple[str, str]]:

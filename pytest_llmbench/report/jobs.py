@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models.jobs import Launched
+from pytest_llmbench.core.models.jobs import LaunchedJob
 
 MEASURE = "measure"
 """The purpose of the jobs that are judged for speed."""
@@ -19,7 +19,7 @@ MOST_FILES = 5
 """Of the files that the jobs of a configuration left, so many are named on the terminal; reports name all."""
 
 
-def describe(job: Launched, directory: Path) -> dict[str, Any]:
+def describe(job: LaunchedJob, directory: Path) -> dict[str, Any]:
     """Return a job as plain values; files below `directory` are shown relative to it."""
     return {
         "job_id": job.job_id,
@@ -28,9 +28,9 @@ def describe(job: Launched, directory: Path) -> dict[str, Any]:
         "repeat": job.repeat,
         "state": job.state,
         "nodes": list(job.nodes),
-        "step_seconds": formatting.finite(job.step_seconds),
+        "step_seconds": formatting.finite_or_none(job.step_seconds),
         "text": job.text,
-        "files": [formatting.place(path, directory) for path in job.files],
+        "files": [formatting.format_place(path, directory) for path in job.files],
     }
 
 
@@ -55,7 +55,7 @@ def failed(described: dict[str, Any]) -> list[dict[str, Any]]:
 
 def ran_on(described: dict[str, Any]) -> str:
     """Return the nodes of the runs that count, folded; empty where none is known."""
-    return formatting.folded({node for job in counting(described) for node in job["nodes"]})
+    return formatting.fold_nodes({node for job in counting(described) for node in job["nodes"]})
 
 
 def finding(described: dict[str, Any]) -> str:
@@ -104,7 +104,7 @@ def files(described: dict[str, Any]) -> Sequence[str]:
 
 def _job(job: dict[str, Any]) -> str:
     name = f"job {job['job_id']}" if job["job_id"] else "a job that was not submitted"
-    where = f" on {formatting.folded(job['nodes'])}" if job["nodes"] else ""
-    measured = formatting.seconds(job["step_seconds"]) if job["step_seconds"] is not None else job["state"]
+    where = f" on {formatting.fold_nodes(job['nodes'])}" if job["nodes"] else ""
+    measured = formatting.format_seconds(job["step_seconds"]) if job["step_seconds"] is not None else job["state"]
     ended = " ".join(filter(None, (measured, f"({job['text']})" if job["text"] else "")))
     return f"{name}{where}: {ended}" if ended else f"{name}{where}"

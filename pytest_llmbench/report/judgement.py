@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.accepted_values import reference
+from pytest_llmbench.core.accepted_values import find_reference
 from pytest_llmbench.core.metric_definitions import METRICS
 from pytest_llmbench.core.models import Baseline, Estimate, Judgement, Measurement, Metric, Note, Problem, Recording
 from pytest_llmbench.report import tries
@@ -21,8 +21,8 @@ def describe(judgement: Judgement, now: datetime, directory: Path) -> dict[str, 
         "verdict": str(judgement.verdict),
         "reason": str(judgement.reason),
         "text": judgement.text,
-        "expected_seconds": formatting.finite(baseline.step_seconds),
-        "bound_seconds": formatting.finite(judgement.bound_seconds),
+        "expected_seconds": formatting.finite_or_none(baseline.step_seconds),
+        "bound_seconds": formatting.finite_or_none(judgement.bound_seconds),
         "tolerance": str(judgement.tolerance),
         "tolerance_source": judgement.tolerance.source,
         "log_difference": judgement.log_difference,
@@ -61,8 +61,8 @@ def _scaled(metric: Metric, slower: float) -> dict[str, float]:
 
 def _metric(metric: Metric) -> dict[str, Any]:
     return {
-        "value": formatting.finite(metric.value),
-        "standard_deviation": formatting.finite(metric.standard_deviation),
+        "value": formatting.finite_or_none(metric.value),
+        "standard_deviation": formatting.finite_or_none(metric.standard_deviation),
         "unit": metric.unit,
     }
 
@@ -72,10 +72,10 @@ def _estimate(estimate: Estimate | None) -> dict[str, Any] | None:
     if estimate is None:
         return None
     return {
-        "difference": formatting.ratio(estimate.difference) - 1,
-        "low": formatting.ratio(estimate.low) - 1,
-        "high": formatting.ratio(estimate.high) - 1,
-        "margin": formatting.ratio(estimate.margin) - 1,
+        "difference": formatting.bounded_exp(estimate.difference) - 1,
+        "low": formatting.bounded_exp(estimate.low) - 1,
+        "high": formatting.bounded_exp(estimate.high) - 1,
+        "margin": formatting.bounded_exp(estimate.margin) - 1,
         "level": estimate.level,
         "standard_error": estimate.standard_error,
         "degrees_of_freedom": estimate.degrees_of_freedom,
@@ -112,7 +112,7 @@ def _baseline(baseline: Baseline) -> dict[str, Any]:
 
 def _recording(recording: Recording) -> dict[str, Any]:
     """Return who recorded a baseline and when, and the value that its drift is counted from."""
-    first = reference(recording)
+    first = find_reference(recording)
     return {
         "date": recording.date,
         "by": recording.by,
@@ -131,13 +131,13 @@ def _measurement(measurement: Measurement | None, now: datetime, directory: Path
         return {"metrics": {}, "problems": [], "log": None, "run": None, "window_seconds": []}
     return {
         "metrics": {metric.name: _metric(metric) for metric in measurement.metrics},
-        "expected_metrics": {metric.name: formatting.finite(metric.value) for metric in measurement.expected},
-        "statistic_seconds": formatting.finite(measurement.statistic_seconds),
-        "last_step_seconds": formatting.finite(measurement.last_step_seconds),
-        "window_seconds": [formatting.finite(value) for value in measurement.window_seconds],
+        "expected_metrics": {metric.name: formatting.finite_or_none(metric.value) for metric in measurement.expected},
+        "statistic_seconds": formatting.finite_or_none(measurement.statistic_seconds),
+        "last_step_seconds": formatting.finite_or_none(measurement.last_step_seconds),
+        "window_seconds": [formatting.finite_or_none(value) for value in measurement.window_seconds],
         "window_mean_of": list(measurement.mean_of),
         "problems": [_note(problem) for problem in measurement.problems],
-        "log": formatting.place(measurement.log, directory) if measurement.log else None,
+        "log": formatting.format_place(measurement.log, directory) if measurement.log else None,
         "line": next((problem.line for problem in measurement.problems if problem.line), 0),
         "run": _run(measurement, now),
         "tries": [tries.describe(one, directory) for one in measurement.tries],
@@ -154,7 +154,7 @@ def _run(measurement: Measurement, now: datetime) -> dict[str, Any]:
         "started": run.started.isoformat() if run.started else None,
         "started_from": run.started_from,
         "order_source": str(run.order_source),
-        "age": formatting.age(now - run.started) if run.started else "?",
+        "age": formatting.format_age(now - run.started) if run.started else "?",
         "attempt": measurement.attempt,
         "attempts": len(run.attempts),
         "segment": measurement.segment,

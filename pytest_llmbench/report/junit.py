@@ -85,7 +85,7 @@ def _lines(one: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     yield from properties(one)
     yield "tolerance", one.get("tolerance")
     if one.get("log_difference") is not None and one["verdict"] in JUDGED:
-        yield "difference", formatting.difference(math.exp(one["log_difference"]))
+        yield "difference", formatting.format_difference(math.exp(one["log_difference"]))
     yield "text", one["text"]
     yield "context", one.get("context")
     if one.get("run"):
@@ -124,7 +124,7 @@ def _run(run: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "run", run["id"]
     yield "job", run["job_id"]
     yield "started", f"{run['started'] or 'at an unknown time'} ({run['started_from']}), {run['age']} old"
-    yield "restart", f"{run['attempt']} (of {formatting.counted(run['attempts'], 'log file')})"
+    yield "restart", f"{run['attempt']} (of {formatting.count_noun(run['attempts'], 'log file')})"
     yield "identified", run["identified"]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import Change, Judgement, Night, PastRun
+from pytest_llmbench.core.models import DailyRun, Judgement, LevelChange, StoredRun
 
 NIGHTS = 365
 """So many of a history stand in an outcome."""
@@ -18,7 +18,7 @@ NOT_JUDGED = "NOT_JUDGED"
 
 def describe(judgement: Judgement) -> dict[str, Any]:
     """Return the `history` and the `changes` that were judged with."""
-    return with_nights([_night(one) for one in judgement.nights], [_change(one) for one in judgement.changes])
+    return with_nights([_night(one) for one in judgement.daily_runs], [_change(one) for one in judgement.changes])
 
 
 def with_nights(history: Sequence[dict[str, Any]], changes: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def with_nights(history: Sequence[dict[str, Any]], changes: Sequence[dict[str, A
     return {"history": kept, "changes": [{**one, "night": bisect_left(begins, one["started"])} for one in changes]}
 
 
-def recalled(past: PastRun) -> dict[str, Any]:
+def recalled(past: StoredRun) -> dict[str, Any]:
     """Return a night that the history knows, with what was said of it, as plain values."""
     return {
         "started": past.started.isoformat(),
@@ -42,16 +42,16 @@ def recalled(past: PastRun) -> dict[str, Any]:
     }
 
 
-def _night(night: Night) -> dict[str, Any]:
+def _night(night: DailyRun) -> dict[str, Any]:
     return {
         "started": night.started.isoformat(),
         "verdict": NOT_JUDGED,
-        "step_time_seconds": formatting.finite(night.statistic_seconds),
+        "step_time_seconds": formatting.finite_or_none(night.statistic_seconds),
         "environment": dict(night.environment),
     }
 
 
-def _change(change: Change) -> dict[str, Any]:
+def _change(change: LevelChange) -> dict[str, Any]:
     accepted = change.acknowledged
     return {
         "kind": change.kind,

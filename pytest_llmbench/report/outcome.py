@@ -11,7 +11,7 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import (
     JUDGED,
     Check,
-    Compared,
+    ComparedConfiguration,
     Measurement,
     Outcome,
     Reason,
@@ -95,7 +95,7 @@ def _looked_into(outcome: Outcome, directory: Path) -> dict[str, Any]:
     told = steps.describe(measurement)
     line, what = _telling(measurement, outcome) if outcome.status is Status.FAILED else (0, "")
     if line and measurement.log:
-        told |= {"excerpt": {"log": formatting.place(measurement.log, directory), "line": line, "what": what}}
+        told |= {"excerpt": {"log": formatting.format_place(measurement.log, directory), "line": line, "what": what}}
     return told
 
 
@@ -125,11 +125,11 @@ def _recorded(outcome: Outcome, directory: Path) -> dict[str, Any]:
         "reason": "recorded",
         "text": outcome.recorded,
         "metrics": {"step_time_seconds": {"value": seconds, "standard_deviation": None, "unit": "s"}},
-        "log_difference": formatting.finite(math.log(seconds / outcome.judgement.baseline.step_seconds)),
+        "log_difference": formatting.finite_or_none(math.log(seconds / outcome.judgement.baseline.step_seconds)),
         "bound_seconds": None,
         "estimate": None,
         "problems": [],
-        "baselines": [formatting.place(path, directory) for path in outcome.baselines],
+        "baselines": [formatting.format_place(path, directory) for path in outcome.baselines],
     }
 
 
@@ -143,7 +143,7 @@ def describe_stray(stray: UnmatchedRun, directory: Path) -> dict[str, Any]:
         "status": "failed",
         "reason": str(stray.reason),
         "text": stray.text,
-        "log": formatting.place(stray.path, directory),
+        "log": formatting.format_place(stray.path, directory),
     }
 
 
@@ -168,15 +168,15 @@ def describe_check(check: Check) -> dict[str, Any]:
     }
 
 
-def _compared(one: Compared) -> dict[str, Any]:
+def _compared(one: ComparedConfiguration) -> dict[str, Any]:
     return {
         "id": one.key.id,
         "gpus": one.key.gpus,
         "reference": one.reference.id,
         "reference_gpus": one.reference.gpus,
         "baseline": one.baseline,
-        "measured": formatting.finite(one.measured),
-        "documented": formatting.finite(one.documented),
+        "measured": formatting.finite_or_none(one.measured),
+        "documented": formatting.finite_or_none(one.documented),
         "verdict": str(one.verdict),
     }
 

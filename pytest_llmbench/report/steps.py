@@ -8,7 +8,7 @@ import numpy as np
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import Measurement, Segment
-from pytest_llmbench.core.robust import stragglers
+from pytest_llmbench.core.robust import find_stragglers
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Flags, Integers
@@ -44,7 +44,9 @@ def telling(measurement: Measurement) -> tuple[int, str]:
     if not slow:
         return lines[0], f"step {numbers[0]}, the first of the window"
     place = int(np.argmax(seconds))  # a straggler is above all that is none
-    return lines[place], f"step {numbers[place]}, the slowest of the window: {formatting.seconds(seconds[place])}"
+    return lines[
+        place
+    ], f"step {numbers[place]}, the slowest of the window: {formatting.format_seconds(seconds[place])}"
 
 
 def _segment(measurement: Measurement) -> Segment | None:
@@ -58,7 +60,7 @@ def _slow(measurement: Measurement) -> list[int]:
     """Return the numbers of the steps of the window that stand out of it."""
     if not measurement.window_seconds:
         return []
-    found = stragglers(np.array(measurement.window_seconds), measurement.resolution_seconds)
+    found = find_stragglers(np.array(measurement.window_seconds), measurement.resolution_seconds)
     return [number for number, slow in zip(measurement.window_steps, found.tolist(), strict=False) if slow]
 
 
@@ -70,4 +72,4 @@ def _kept(slow: Flags) -> Integers:
 
 
 def _possible(value: float) -> float | None:
-    return formatting.finite(value) if value > 0 else None
+    return formatting.finite_or_none(value) if value > 0 else None

@@ -132,8 +132,8 @@ def timed(one: dict[str, Any]) -> tuple[float | None, float | None]:
 def timing(one: dict[str, Any]) -> tuple[str, str]:
     """Return what `timed` returns as texts, `-` for None."""
     seconds, difference = timed(one)
-    return formatting.seconds(seconds), formatting.difference(
-        None if difference is None else formatting.ratio(difference)
+    return formatting.format_seconds(seconds), formatting.format_difference(
+        None if difference is None else formatting.bounded_exp(difference)
     )
 
 
@@ -163,7 +163,7 @@ def _table(configurations: Sequence[dict[str, Any]], verbosity: int) -> Iterator
         if not _is_absent(one):
             yield from _lines(one)
     for (why, status), ids in _absent(configurations).items():
-        named = formatting.listed(ids, len(ids) if verbosity > 0 else 5)
+        named = formatting.join_first(ids, len(ids) if verbosity > 0 else 5)
         lines = wrapped(f"{'MISSING':<14} {len(ids)} {why}: {named}", " " * 15)
         yield from _marked(lines, "MISSING", "red" if status == "failed" else "yellow")
 
@@ -224,7 +224,7 @@ def count(described: Sequence[dict[str, Any]]) -> str:
     checks = sum(one["kind"] == "check" and one["status"] == "passed" for one in described)
     if parts and any(one.get("timed") == "document" for one in described):
         parts.append(BY_DOCUMENT)
-    return "; ".join(parts) or (f"{formatting.counted(checks, 'check')} passed" if checks else "nothing judged")
+    return "; ".join(parts) or (f"{formatting.count_noun(checks, 'check')} passed" if checks else "nothing judged")
 
 
 def _counted_as(one: dict[str, Any]) -> str:

@@ -16,7 +16,7 @@ def describe(one: Try, directory: Path) -> dict[str, Any]:
     """Return an attempt as plain values; a log below `directory` is shown relative to it."""
     return {
         "number": one.number,
-        "log": formatting.place(one.log, directory),
+        "log": formatting.format_place(one.log, directory),
         "line": one.line,
         "first_step": one.first_step,
         "last_step": one.last_step,

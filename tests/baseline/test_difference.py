@@ -20,7 +20,7 @@ from pytest_llmbench.baseline.difference import (
 )
 from pytest_llmbench.baseline.read import find_shipped_baselines, read_recipes
 from pytest_llmbench.core.errors import BaselineError
-from pytest_llmbench.core.models import Accepted, Baseline, Budget, Recording, RegexDialect, Tolerance
+from pytest_llmbench.core.models import AcceptedValue, Baseline, Budget, Recording, RegexDialect, Tolerance
 
 SHIPPED = tuple(baseline for recipe in read_recipes([find_shipped_baselines()]) for baseline in recipe.baselines)
 
@@ -170,7 +170,7 @@ def test_what_a_recording_holds_a_run_to_besides_is_told(
     changes: dict[str, object], fact: tuple[str, str, str] | None
 ) -> None:
     """A recording whose mean allows more, or that forgot the value that drift is counted from, is another gate."""
-    recording = replace(RECORDED, earlier=(Accepted("2025-11-01", 7.2),))
+    recording = replace(RECORDED, earlier=(AcceptedValue("2025-11-01", 7.2),))
     before = changed(kind="recorded", recording=recording)
     after = changed(before, recording=replace(recording, **changes))  # type: ignore[arg-type]
     assert of(before, after).facts == ((fact,) if fact else ())

@@ -17,7 +17,7 @@ from pytest_llmbench.baseline.read import (
     read_recipes,
 )
 from pytest_llmbench.baseline.write import write_recorded
-from pytest_llmbench.core.models import Accepted, Baseline, Erratum, Recording
+from pytest_llmbench.core.models import AcceptedValue, Baseline, Erratum, Recording
 
 Edit = Callable[[str, str, str], LintReport]
 
@@ -175,7 +175,7 @@ def test_lint_finds(edited: Edit, name: str, old: str, new: str, finding: str) -
 def test_lint_finds_a_recorded_value_that_crept_up_without_a_reason(tmp_path: Path) -> None:
     """Recording refuses it, so somebody edited the file."""
     (baseline, *_) = read_file(find_shipped_baselines() / "grok1/25.05.yaml").recipe.baselines
-    crept = Recording("2025-11-20", 1, 7.8, 7.8, 0.0, (7.8,), (), earlier=(Accepted("2025-01-20", 7.3),))
+    crept = Recording("2025-11-20", 1, 7.8, 7.8, 0.0, (7.8,), (), earlier=(AcceptedValue("2025-01-20", 7.3),))
     findings = []
     for reason in ("", "driver 570"):
         ((path, _),) = write_recorded(tmp_path, [(baseline, replace(crept, reason=reason))])

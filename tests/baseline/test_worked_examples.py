@@ -12,7 +12,7 @@ from shipped_documents import DOCUMENTS, recipe, text_of
 
 from pytest_llmbench.baseline.lint import round_as_printed
 from pytest_llmbench.core import throughput
-from pytest_llmbench.core.flops import model_flops, terms
+from pytest_llmbench.core.flops import count_flops_per_token, model_flops
 from pytest_llmbench.core.models import Baseline, Configuration
 
 
@@ -195,7 +195,7 @@ def test_model_flops(document: str, line: int, text: str, size: str) -> None:
     sequence, sums, printed = re.fullmatch(r"(\d+) \* \((.*)\) = (\S+)", text).groups()  # type: ignore[union-attr]
     architecture = baseline.configuration.architecture
     assert architecture.sequence_length == int(sequence)
-    assert [int(number.replace(",", "")) for number in sums.split(" + ")] == list(terms(architecture))
+    assert [int(number.replace(",", "")) for number in sums.split(" + ")] == list(count_flops_per_token(architecture))
     assert model_flops(architecture) == float(printed)
 
 
@@ -203,7 +203,9 @@ def test_model_flops(document: str, line: int, text: str, size: str) -> None:
 def test_each_sum_of_the_notes(document: str, line: int, text: str, size: str, term: int) -> None:
     assert line_of(document, line).endswith(text)
     baseline = next(one for one in recipe(document).baselines if one.key.size == size)
-    assert f"{terms(baseline.configuration.architecture)[term]}" == text.rpartition("= ")[2].replace(",", "")
+    assert f"{count_flops_per_token(baseline.configuration.architecture)[term]}" == text.rpartition("= ")[2].replace(
+        ",", ""
+    )
 
 
 @pytest.mark.parametrize("example", COUNTS, ids=lambda one: f"{one.document}:{one.line}")

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from pytest_llmbench.baseline import write
 from pytest_llmbench.baseline.read import find_shipped_baselines, read_file, read_recipe, read_recipes
 from pytest_llmbench.core.errors import BaselineError, RecordError
-from pytest_llmbench.core.models import Accepted, Baseline, Budget, Recording, Tolerance
-from pytest_llmbench.core.tolerance import NAMES, parse_tolerances, slot
+from pytest_llmbench.core.models import AcceptedValue, Baseline, Budget, Recording, Tolerance
+from pytest_llmbench.core.tolerance import NAMES, get_slot, parse_tolerances
 from pytest_llmbench.pipeline.record_baselines import recording_of
 
 SHIPPED = tuple(baseline for recipe in read_recipes([find_shipped_baselines()]) for baseline in recipe.baselines)
@@ -70,7 +70,7 @@ def recordings(draw: st.DrawFn) -> Recording:
         by=draw(texts),
         reason=draw(texts),
         environment=draw(st.sampled_from([(), (("build", "nemo 25.04 abc"), ("commit", "0123"))])),
-        earlier=tuple(Accepted(one, draw(seconds), draw(texts), draw(texts)) for one in before),
+        earlier=tuple(AcceptedValue(one, draw(seconds), draw(texts), draw(texts)) for one in before),
         groups=draw(st.one_of(st.none(), st.integers(1, len(runs)))),
         levels=draw(texts),
     )
@@ -80,7 +80,7 @@ fractions = st.sampled_from([0.05, 0.025, 3.3 / 100, 0.1 + 0.2, 1e-4])
 tolerances = st.lists(
     st.builds(lambda name, fraction: tolerance(f"{name}:{fraction:.20f}"), st.sampled_from(NAMES), fractions),
     max_size=4,
-    unique_by=slot,
+    unique_by=get_slot,
 )
 
 
@@ -392,7 +392,7 @@ CONTRADICTIONS = [
 @pytest.mark.parametrize(("old", "new", "told"), CONTRADICTIONS, ids=[new for _, new, _ in CONTRADICTIONS])
 def test_a_recorded_entry_that_contradicts_itself_is_not_read(tmp_path: Path, old: str, new: str, told: str) -> None:
     """Whoever edits the expected value by hand moves the gate and nothing else."""
-    measured = replace(recording(), earlier=(Accepted("2025-03-20", 7.3), Accepted("2025-09-20", 7.4)))
+    measured = replace(recording(), earlier=(AcceptedValue("2025-03-20", 7.3), AcceptedValue("2025-09-20", 7.4)))
     ((path, _),) = write.write_recorded(tmp_path, [(GROK[0], measured)])
     text = path.read_text(encoding="utf-8")
     assert text.count(old) >= 1

@@ -15,7 +15,7 @@ from same_inputs import examples
 from same_reading import of_file, plain
 
 import pytest_llmbench
-from pytest_llmbench.core.models import Dropped, Ending
+from pytest_llmbench.core.models import DroppedRecords, Ending
 
 Change = tuple[str, str, str]
 
@@ -36,7 +36,7 @@ def test_equal_values_are_equal_to_the_bit_and_no_others_are() -> None:
     assert not same(np.array([1]), np.array([1.0]))
     assert not same(np.array([1]), np.array([1], dtype=np.int32))
     assert not same(Ending("a", "b", 1), Ending("a", "b", np.int64(1)))  # type: ignore[arg-type]
-    assert not same((Dropped("torn", 1, 1, "x"),), (Dropped("torn", 1, 1, "y"),))
+    assert not same((DroppedRecords("torn", 1, 1, "x"),), (DroppedRecords("torn", 1, 1, "y"),))
 
 
 def test_a_difference_is_told_with_its_place() -> None:
@@ -57,11 +57,11 @@ def test_a_log_is_read_in_three_ways(logs: list[Path]) -> None:
 @pytest.mark.parametrize(
     ("change", "differs"),
     [
-        (("parse/nemo2.py", "", ""), False),
-        (("parse/nemo2.py", "Training epoch", "Training_epoch"), True),
-        (("parse/scan.py", "REACH = 8192", "REACH = 64"), True),
+        (("ingest/parse/dialects/nemo2.py", "", ""), False),
+        (("ingest/parse/dialects/nemo2.py", "Training epoch", "Training_epoch"), True),
+        (("ingest/parse/scan.py", "REACH = 8192", "REACH = 64"), True),
     ],
-    ids=["none", "a needle", "reach"],
+    ids=["none", "a marker", "reach"],
 )
 def test_a_planted_difference_is_found(change: Change, differs: bool, logs: list[Path], tmp_path: Path) -> None:
     """The package reads other files than a copy of it with one text altered."""

@@ -70,7 +70,7 @@ def test_what_was_saved_is_the_trace(capsys: pytest.CaptureFixture[str], trace: 
     text = told(capsys, 0, trace, *(["--format", "json"] if printed else ["--save", kept]))
     if printed:
         kept.write_text(text)
-    assert saved.read([kept]) == read_trace([trace])
+    assert saved.read_saved([kept]) == read_trace([trace])
     assert sorted(path.name for path in trace.parent.iterdir()) == ["grok1-25.05.nccl.json", "log.out"]
     assert told(capsys, 0, trace, "--against", kept).endswith("nothing changed\n")
     assert told(capsys, 0, kept) == told(capsys, 0, trace)

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 import pytest
 
 from pytest_llmbench.core.errors import BaselineError
-from pytest_llmbench.core.flops import FORMULAS, model_flops, terms
+from pytest_llmbench.core.flops import FORMULAS, count_flops_per_token, model_flops
 from pytest_llmbench.core.models import Architecture
 
 GROK = Architecture("grok", 8192, 64, 6144, 128256, ffn_size=32768, attention_heads=48, query_groups=8, top_k=2)
@@ -28,7 +28,7 @@ NEMOTRON = Architecture("nemotron", 4096, 96, 18432, 256000)
     ],
 )
 def test_the_intermediate_sums_are_those_of_the_notes(architecture: Architecture, expected: tuple[int, ...]) -> None:
-    assert tuple(terms(architecture)) == expected
+    assert tuple(count_flops_per_token(architecture)) == expected
 
 
 @pytest.mark.parametrize(

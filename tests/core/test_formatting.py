@@ -27,11 +27,11 @@ from pytest_llmbench.core import formatting
     ],
 )
 def test_ages(elapsed: timedelta, text: str) -> None:
-    assert formatting.age(elapsed) == text
+    assert formatting.format_age(elapsed) == text
 
 
 def test_numbers() -> None:
-    assert [formatting.seconds(value) for value in (7.325, 10.0, 0.42719, 12345.67, None, math.nan)] == [
+    assert [formatting.format_seconds(value) for value in (7.325, 10.0, 0.42719, 12345.67, None, math.nan)] == [
         "7.325 s",
         "10.00 s",
         "0.4272 s",
@@ -39,18 +39,23 @@ def test_numbers() -> None:
         "-",
         "nan",
     ]
-    assert [formatting.difference(value) for value in (1.062, 0.93, 0.9999, None)] == ["+6.2 %", "-7.0 %", "0.0 %", "-"]
-    assert [formatting.counted(number, "run") for number in (0, 1, 2)] == ["0 runs", "1 run", "2 runs"]
+    assert [formatting.format_difference(value) for value in (1.062, 0.93, 0.9999, None)] == [
+        "+6.2 %",
+        "-7.0 %",
+        "0.0 %",
+        "-",
+    ]
+    assert [formatting.count_noun(number, "run") for number in (0, 1, 2)] == ["0 runs", "1 run", "2 runs"]
 
 
 def test_lists_show_five_and_a_count() -> None:
-    assert formatting.listed(range(5)) == "0, 1, 2, 3, 4"
-    assert formatting.listed(range(14)) == "0, 1, 2, 3, 4 and 9 more"
+    assert formatting.join_first(range(5)) == "0, 1, 2, 3, 4"
+    assert formatting.join_first(range(14)) == "0, 1, 2, 3, 4 and 9 more"
 
 
 def test_paths_read_as_typed() -> None:
-    assert formatting.place(Path("/a/b/c.out"), Path("/a")) == "b/c.out"
-    assert formatting.place(Path("/x/c.out"), Path("/a")) == "/x/c.out"
+    assert formatting.format_place(Path("/a/b/c.out"), Path("/a")) == "b/c.out"
+    assert formatting.format_place(Path("/x/c.out"), Path("/a")) == "/x/c.out"
 
 
 @pytest.mark.parametrize(
@@ -74,13 +79,13 @@ def test_paths_read_as_typed() -> None:
     ],
 )
 def test_names_of_nodes_are_folded(nodes: str, text: str) -> None:
-    assert formatting.folded(nodes.split()) == text
+    assert formatting.fold_nodes(nodes.split()) == text
 
 
 @given(st.lists(st.tuples(st.sampled_from(["n", "a-1-", ""]), st.integers(0, 1200), st.integers(0, 4)), max_size=40))
 def test_folding_loses_no_node(drawn: list[tuple[str, int, int]]) -> None:
     nodes = {f"{head}{str(number).zfill(width)}" for head, number, width in drawn}
-    assert set(unfolded(formatting.folded(sorted(nodes)))) == nodes
+    assert set(unfolded(formatting.fold_nodes(sorted(nodes)))) == nodes
 
 
 def unfolded(text: str) -> Iterator[str]:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pytest_llmbench.core import throughput
 from pytest_llmbench.core.metric_definitions import METRICS
 from pytest_llmbench.core.models import Tolerance
-from pytest_llmbench.core.tolerance import NAMES, merged, parse_tolerances, slot
+from pytest_llmbench.core.tolerance import NAMES, get_slot, merge_tolerances, parse_tolerances
 from pytest_llmbench.pipeline.catalog import select_tolerance
 from pytest_llmbench.pipeline.settings import CERTIFIED, DEFAULT_TOLERANCE, Settings
 
@@ -139,7 +139,7 @@ def applied(flag: str = "", ini: str = "", file: str = "") -> Tolerance:
     def parsed(text: str, source: str) -> tuple[Tolerance, ...]:
         return parse_tolerances(text, source) if text else ()
 
-    settings = Settings(tolerances=merged(parsed(ini, "ini"), parsed(flag, "--llmb-tolerance")))
+    settings = Settings(tolerances=merge_tolerances(parsed(ini, "ini"), parsed(flag, "--llmb-tolerance")))
     return select_tolerance(settings, at(BASELINE, tolerances=parsed(file, "baseline file")))
 
 
@@ -170,7 +170,7 @@ def test_flag_beats_ini_beats_file_beats_default_and_the_tightest_metric_decides
 texts = st.lists(
     st.tuples(st.sampled_from(NAMES), st.integers(1, 5000)).map(lambda one: f"{one[0]}:{one[1] / 100}%"),
     max_size=4,
-    unique_by=lambda text: slot(parse_tolerances(text, "")[0]),
+    unique_by=lambda text: get_slot(parse_tolerances(text, "")[0]),
 )
 
 
@@ -178,7 +178,7 @@ texts = st.lists(
 def test_no_metric_is_let_be_worse_than_what_stands_for_it(flag: list[str], ini: list[str], file: list[str]) -> None:
     """Law: the bound is the smallest of those that count, whatever stands beside it and in whatever order."""
     layers = [parse_tolerances(",".join(layer), "") if layer else () for layer in (file, ini, flag)]
-    strongest = {slot(one): one.factor for layer in layers for one in layer}
+    strongest = {get_slot(one): one.factor for layer in layers for one in layer}
     bound = min(strongest.setdefault("time", DEFAULT_TOLERANCE.factor), *strongest.values())
     assert applied(", ".join(flag), ", ".join(ini), ", ".join(file)).factor == bound
     assert applied(", ".join(reversed(flag)), ", ".join(reversed(ini)), ", ".join(reversed(file))).factor == bound

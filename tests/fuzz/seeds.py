@@ -20,10 +20,10 @@ from generator.runs import own_job
 from log_strategies import FRAMEWORKS, write
 
 from pytest_llmbench.baseline.read import find_baseline_files, find_shipped_baselines, read_recipe
-from pytest_llmbench.ingest.parse.collect import STEP_NEEDLES
-from pytest_llmbench.ingest.parse.dialect_table import DIALECTS
-from pytest_llmbench.ingest.parse.endings import NEEDLES as ENDING_NEEDLES
-from pytest_llmbench.ingest.parse.facts import NEEDLES as FACT_NEEDLES
+from pytest_llmbench.core.dialects import DIALECTS
+from pytest_llmbench.ingest.parse.collect import STEP_MARKERS
+from pytest_llmbench.ingest.parse.endings import MARKERS as ENDING_MARKERS
+from pytest_llmbench.ingest.parse.facts import MARKERS as FACT_MARKERS
 
 MOMENT = datetime(2026, 5, 4, 6, 5, 54, tzinfo=UTC)
 BASELINE_BYTES = 4000
@@ -98,7 +98,7 @@ def words(target: str) -> list[bytes]:
     """Return the pieces that inputs of a target are made of."""
     if target == "log":
         marks = [mark for dialect in DIALECTS.values() for mark in (*dialect.starts, *dialect.ends)]
-        return list(dict.fromkeys([*STEP_NEEDLES, *marks, *ENDING_NEEDLES, *FACT_NEEDLES, *_fields()]))
+        return list(dict.fromkeys([*STEP_MARKERS, *marks, *ENDING_MARKERS, *FACT_MARKERS, *_fields()]))
     if target == "archive":
         return [*ARCHIVE_WORDS, *(suffix.encode() for suffix in SUFFIXES)]
     keys = {key for text in seeds(target) for key in re.findall(rb"[a-z_]{3,40}:", text)}

@@ -19,7 +19,7 @@ from remembered import ID, START, document, nights, outcome
 from sqlalchemy import delete, func, select, text, update
 
 from pytest_llmbench.core.errors import HistoryError
-from pytest_llmbench.core.models import PastRun
+from pytest_llmbench.core.models import StoredRun
 from pytest_llmbench.history import digests, look
 from pytest_llmbench.history import nights as reading
 from pytest_llmbench.history.nights import past_runs
@@ -30,7 +30,7 @@ from pytest_llmbench.history.write import write
 
 OTHER = replace(builders.KEY, dtype="fp8")
 
-Past = dict[str, tuple[PastRun, ...]]
+Past = dict[str, tuple[StoredRun, ...]]
 
 
 @pytest.fixture(autouse=True)

@@ -14,9 +14,9 @@ from pytest_llmbench.core.models import (
     Evidence,
     Judgement,
     Measurement,
-    PastRun,
     Reason,
     Recording,
+    StoredRun,
     Tolerance,
     Verdict,
 )
@@ -134,9 +134,11 @@ def test_runs_that_only_the_history_knows_tell_how_fast_it_was_before() -> None:
     entry = changed(since=TODAY - timedelta(days=2))
     found = nights(*[7.325 * 0.94] * 8, first=3)
     recalled = [
-        PastRun(one.started, "1", "", BASELINE.window, {}, True, one.statistic_seconds) for one in found if one.started
+        StoredRun(one.started, "1", "", BASELINE.window, {}, True, one.statistic_seconds)
+        for one in found
+        if one.started
     ]
-    told = apply_acknowledgements(evidence(tonight(1.06), recalled=tuple(recalled)), [entry])
+    told = apply_acknowledgements(evidence(tonight(1.06), stored_runs=tuple(recalled)), [entry])
     assert told.baseline.step_seconds == pytest.approx(7.325)
     assert (
         told.baseline.step_seconds

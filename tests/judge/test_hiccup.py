@@ -12,7 +12,7 @@ from builders import BASELINE, HISTORY, NOW, evidence, measurement, nights, run
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.core.models import Judgement, Measurement, PastRun, Recording, Verdict
+from pytest_llmbench.core.models import Judgement, Measurement, Recording, StoredRun, Verdict
 from pytest_llmbench.judge.decide import judge
 
 
@@ -137,18 +137,18 @@ def test_the_third_run_in_seven_nights_is_told_and_forgiven_no_more(days: tuple[
 def test_what_only_the_history_knows_counts_as_well() -> None:
     """Its step time is more than what it was judged by."""
 
-    def past(day: int, difference: float, reason: str = "") -> PastRun:
+    def past(day: int, difference: float, reason: str = "") -> StoredRun:
         started, seconds = NOW - timedelta(days=day), 7.325 * 1.07
         judged = (True, seconds, "PASS", reason, seconds, 7.325, difference)
-        return PastRun(started, str(day), "f", BASELINE.window, {}, *judged)
+        return StoredRun(started, str(day), "f", BASELINE.window, {}, *judged)
 
     tonight = with_steps({20: 3.0, 33: 1.55})
     forgiven = (past(4, 0.001), past(2, 0.0))
-    assert "hiccups-often" in codes(judge(evidence(tonight, recalled=forgiven)))
+    assert "hiccups-often" in codes(judge(evidence(tonight, stored_runs=forgiven)))
     plain = tuple(past(day, float(np.log(1.07))) for day in (4, 2))
-    assert "hiccup" in codes(judge(evidence(tonight, recalled=plain)))
+    assert "hiccup" in codes(judge(evidence(tonight, stored_runs=plain)))
     refused = tuple(past(day, float(np.log(1.07)), "few-steps-decide") for day in (4, 2))
-    assert "hiccups-often" in codes(judge(evidence(tonight, recalled=refused)))
+    assert "hiccups-often" in codes(judge(evidence(tonight, stored_runs=refused)))
 
 
 def test_nights_without_a_hiccup_say_nothing_of_it() -> None:

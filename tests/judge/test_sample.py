@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from pytest_llmbench.core.robust import median_deviation, trimmed_mean, winsorised
+from pytest_llmbench.core.robust import median_deviation, trimmed_mean, winsorise
 from pytest_llmbench.judge.sample import estimate_within_run
 
 values = st.lists(st.floats(0.1, 100), min_size=5, max_size=60).map(np.array)
@@ -17,7 +17,7 @@ values = st.lists(st.floats(0.1, 100), min_size=5, max_size=60).map(np.array)
 @given(values)
 def test_the_robust_statistics_are_those_of_scipy(window: np.ndarray) -> None:
     assert trimmed_mean(window) == pytest.approx(stats.trim_mean(window, 0.2))
-    assert np.sort(winsorised(window)) == pytest.approx(np.sort(stats.mstats.winsorize(window, (0.2, 0.2)).data))
+    assert np.sort(winsorise(window)) == pytest.approx(np.sort(stats.mstats.winsorize(window, (0.2, 0.2)).data))
     assert median_deviation(window) == pytest.approx(1.4826 * stats.median_abs_deviation(window))
 
 

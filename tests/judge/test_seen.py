@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from builders import BASELINE, NOW, evidence, measurement, nights, run
 
-from pytest_llmbench.core.models import Night, PastRun, Problem, Reason
+from pytest_llmbench.core.models import DailyRun, Problem, Reason, StoredRun
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.judge.nights import previous_daily_runs
 from pytest_llmbench.judge.seen import (
@@ -45,7 +45,7 @@ def test_the_last_valid_run_is_named_with_its_night_and_job() -> None:
     broken = measurement(7.3, problems=(DIVERGED,))
     day = (NOW - timedelta(days=12)).strftime("%Y-%m-%d %H:%M")
     assert describe_last_valid(evidence(broken, *older)) == f"last valid run 12 nights ago ({day}, job 1)"
-    assert describe_last_valid(evidence(broken, history=older)).startswith("last valid run 12 nights ago")
+    assert describe_last_valid(evidence(broken, excluded_by_since=older)).startswith("last valid run 12 nights ago")
     assert describe_last_valid(evidence(measurement(7.3))).startswith("last valid run 3h ago (")
     assert describe_last_valid(evidence(broken)) == ""
     assert describe_last_valid(evidence(measurement(7.3, run=run(started=None)))) == ""
@@ -53,11 +53,11 @@ def test_the_last_valid_run_is_named_with_its_night_and_job() -> None:
 
 def test_what_has_no_run_any_more_says_when_it_had_one_and_from_when_on_that_is_too_long_ago() -> None:
     """A nightly folder holds tonight's runs only: what no longer starts is known from the history alone."""
-    gone = PastRun(NOW - timedelta(days=4), "7", "ff", BASELINE.window, {}, valid=True, statistic_seconds=7.4)
+    gone = StoredRun(NOW - timedelta(days=4), "7", "ff", BASELINE.window, {}, valid=True, statistic_seconds=7.4)
     seen = f"no run of this configuration; last valid run 4 nights ago ({gone.started:%Y-%m-%d %H:%M}, job 7)"
-    assert judge(evidence(recalled=(gone,))).text == seen
-    assert judge(evidence(recalled=(gone,), max_age=timedelta(days=5))).text == seen
-    assert judge(evidence(recalled=(gone,), max_age=timedelta(days=3))).text == f"stale: {seen}"
+    assert judge(evidence(stored_runs=(gone,))).text == seen
+    assert judge(evidence(stored_runs=(gone,), max_age=timedelta(days=5))).text == seen
+    assert judge(evidence(stored_runs=(gone,), max_age=timedelta(days=3))).text == f"stale: {seen}"
     assert judge(evidence(max_age=timedelta(days=3))).text == "no run of this configuration"
 
 
@@ -88,10 +88,10 @@ def test_a_night_is_a_day_and_none_is_that_of_tonight() -> None:
 def test_a_configuration_that_flips_from_one_side_of_its_bound_to_the_other_is_told(
     sides: str, since: int, told: tuple[int, int] | None
 ) -> None:
-    seen = [Night(NOW + timedelta(days=day), 7.6 if side == "+" else 7.8) for day, side in enumerate(sides)]
+    seen = [DailyRun(NOW + timedelta(days=day), 7.6 if side == "+" else 7.8) for day, side in enumerate(sides)]
     assert find_flips(seen, 7.7, since) == told
 
 
 def test_a_night_at_the_bound_itself_passes() -> None:
-    seen = [Night(NOW + timedelta(days=day), (7.7, 7.8)[day % 2]) for day in range(10)]
+    seen = [DailyRun(NOW + timedelta(days=day), (7.7, 7.8)[day % 2]) for day in range(10)]
     assert find_flips(seen, 7.7) == (5, 10)

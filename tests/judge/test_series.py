@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime, timedelta
 import numpy as np
 import pytest
 
-from pytest_llmbench.core.models import Acknowledgement, Change, Night, Noise
+from pytest_llmbench.core.models import Acknowledgement, DailyRun, LevelChange, Noise
 from pytest_llmbench.judge.changes import LevelShift
 from pytest_llmbench.judge.coverage import assign_acknowledgements
 from pytest_llmbench.judge.series import compare_environments, find_changes
@@ -21,13 +21,13 @@ TODAY = date(2025, 11, 20)
 OLD, NEW = {"driver": "550.54", "container": "25.04"}, {"driver": "555.42", "container": "25.04"}
 
 
-def nights(*levels: tuple[float, int], seed: int = 2) -> list[Night]:
+def nights(*levels: tuple[float, int], seed: int = 2) -> list[DailyRun]:
     """Return nights at these levels (factor, number of nights); the driver is a new one from the second level on."""
     factors = [factor for factor, count in levels for _ in range(count)]
     first = levels[0][1]
     noise = 0.01 * np.random.default_rng(seed).standard_normal(len(factors))
     return [
-        Night(BEGAN + timedelta(days=day), 7.0 * factor * math.exp(wobble), OLD if day < first else NEW)
+        DailyRun(BEGAN + timedelta(days=day), 7.0 * factor * math.exp(wobble), OLD if day < first else NEW)
         for day, (factor, wobble) in enumerate(zip(factors, noise.tolist(), strict=True))
     ]
 
@@ -36,13 +36,13 @@ def accepted(fraction: float = 0.06, since: date = CHANGED, expires: date = date
     return Acknowledgement("*", fraction, since, expires, "the security fix", "A. Person", "acknowledged.yaml:3")
 
 
-def told(series: Sequence[Night], *entries: Acknowledgement, coarse: float = 0.0) -> tuple[Change, ...]:
+def told(series: Sequence[DailyRun], *entries: Acknowledgement, coarse: float = 0.0) -> tuple[LevelChange, ...]:
     return find_changes(series, KNOWN, entries, TODAY, coarse=coarse)
 
 
 def test_a_change_says_when_how_much_and_what_differs() -> None:
     (change,) = told(nights((1.0, 40), (1.06, 20)))
-    assert (change.kind, change.night, change.started.date()) == ("step", 40, CHANGED)
+    assert (change.kind, change.first_run, change.started.date()) == ("step", 40, CHANGED)
     assert change.low < 0.06 < change.high
     assert change.environment == (("driver", "550.54", "555.42"),)
     assert change.text.startswith("+6.2 % (+5.7 to +6.8 %)")
@@ -52,7 +52,7 @@ def test_a_change_says_when_how_much_and_what_differs() -> None:
 
 
 def test_what_does_not_differ_is_said() -> None:
-    series = [Night(one.started, one.statistic_seconds) for one in nights((1.0, 40), (1.06, 20))]
+    series = [DailyRun(one.started, one.statistic_seconds) for one in nights((1.0, 40), (1.06, 20))]
     (change,) = told(series)
     assert change.environment == ()
     assert change.text.endswith("nothing known differs")
@@ -83,10 +83,10 @@ STEPS = [(0, 40), (0.04, 4), (0.08, 20)]
 """Logarithms, number of nights: two changes of 4 % within a week."""
 
 
-def exact(levels: Sequence[tuple[float, int]]) -> list[Night]:
+def exact(levels: Sequence[tuple[float, int]]) -> list[DailyRun]:
     """Return nights at these levels (logarithms), with a spread of 0.1 %."""
     return [
-        Night(one.started, 7.0 * math.exp(math.log(one.statistic_seconds / 7.0) / 10))
+        DailyRun(one.started, 7.0 * math.exp(math.log(one.statistic_seconds / 7.0) / 10))
         for one in nights(*((math.exp(10 * level), count) for level, count in levels))
     ]
 
@@ -176,7 +176,7 @@ def test_noise_may_have_put_a_change_a_night_too_early_or_too_late(late: int) ->
 def test_of_a_commit_as_much_is_told_as_finds_it() -> None:
     old, new = "0123456789ab" + "c" * 28, "fedcba987654" + "3" * 28
     series = [
-        Night(one.started, one.statistic_seconds, {"commit": old if day < 40 else new})
+        DailyRun(one.started, one.statistic_seconds, {"commit": old if day < 40 else new})
         for day, one in enumerate(nights((1.0, 40), (1.06, 20)))
     ]
     (change,) = told(series)
@@ -186,7 +186,7 @@ def test_of_a_commit_as_much_is_told_as_finds_it() -> None:
 
 def test_what_differs_every_night_is_not_blamed_and_gaps_are_passed_over() -> None:
     series = [
-        Night(one.started, one.statistic_seconds, {"node": f"n{day}", **(one.environment if day % 2 else {})})
+        DailyRun(one.started, one.statistic_seconds, {"node": f"n{day}", **(one.environment if day % 2 else {})})
         for day, one in enumerate(nights((1.0, 40), (1.06, 20)))
     ]
     assert compare_environments(series, 40) == (("driver", "550.54", "555.42"),)

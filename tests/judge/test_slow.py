@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from pytest_llmbench.core.robust import median, stragglers
+from pytest_llmbench.core.robust import find_stragglers, median
 from pytest_llmbench.judge.slow import find_period, find_step_levels, find_stretches
 
 
@@ -18,7 +18,7 @@ def test_the_median_and_the_threshold_of_stragglers_are_those_of_scipy(seconds: 
     assert median(seconds) == pytest.approx(middle)
     clearly = 1e-9 * middle
     limit = middle * (1 + max(0.03, 5 * 1.4826 * deviation / middle))
-    found = stragglers(seconds, 0.0)
+    found = find_stragglers(seconds, 0.0)
     assert found[seconds > limit + clearly].all()
     assert not found[seconds < limit - clearly].any()
 
@@ -37,7 +37,7 @@ def test_the_median_and_the_threshold_of_stragglers_are_those_of_scipy(seconds: 
     ],
 )
 def test_a_straggler_is_above_both_3_percent_and_the_noise(seconds: list[float], resolution: float, slow: int) -> None:
-    assert np.count_nonzero(stragglers(np.array(seconds), resolution)) == slow
+    assert np.count_nonzero(find_stragglers(np.array(seconds), resolution)) == slow
 
 
 def test_two_levels_are_told_with_the_steps_of_the_upper_one() -> None:

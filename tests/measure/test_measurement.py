@@ -16,7 +16,7 @@ from pytest_llmbench.core.models import (
     SAVE,
     CheckpointRecord,
     Checkpoints,
-    Dropped,
+    DroppedRecords,
     Ending,
     Hint,
     Measurement,
@@ -272,7 +272,7 @@ CASES: list[tuple[str, Any, Reason, str, int]] = [
     ("a log without a step", log(), Reason.NO_STEPS, "no training step of dialect nemo2", 0),
     (
         "a log without a step, with what may have been one",
-        log(dropped=(Dropped("torn", 2, 7, "step 1 took 12"),)),
+        log(dropped=(DroppedRecords("torn", 2, 7, "step 1 took 12"),)),
         Reason.NO_STEPS,
         "of dialect nemo2 in the log; 2 lines could not be read, the first is: step 1 took 12",
         7,
@@ -397,10 +397,10 @@ def test_steps_above_all_hardware_outside_the_window_are_set_aside_and_shown() -
 
 
 def test_what_the_log_lost_is_noted() -> None:
-    measurement = measured(run(log(segment(), dropped=(Dropped("torn", 3, 17, "Training ep"),))))
+    measurement = measured(run(log(segment(), dropped=(DroppedRecords("torn", 3, 17, "Training ep"),))))
     (note,) = measurement.notes
     assert (note.code, note.line, note.text) == ("torn", 17, "3 torn records dropped; the first: Training ep")
-    measurement = measured(run(log(segment(), dropped=(Dropped("repeat-disagrees", 1, 17, "step 3"),))))
+    measurement = measured(run(log(segment(), dropped=(DroppedRecords("repeat-disagrees", 1, 17, "step 3"),))))
     (note,) = measurement.notes
     assert note.text == "1 step printed again with another time; the slower counts; the first: step 3"
 

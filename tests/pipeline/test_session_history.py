@@ -12,7 +12,7 @@ import builders
 import pytest
 from remembered import ID, START, document, nights, outcome
 
-from pytest_llmbench.core.models import Measurement, PastRun, Verdict, Window
+from pytest_llmbench.core.models import Measurement, StoredRun, Verdict, Window
 from pytest_llmbench.history.nights import past_runs
 from pytest_llmbench.history.place import Place
 from pytest_llmbench.history.write import write
@@ -40,7 +40,7 @@ def shown(place: Place, told: dict[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-def past(seconds: float, night: int, **fields: Any) -> PastRun:
+def past(seconds: float, night: int, **fields: Any) -> StoredRun:
     """Return a run of the history, `night` days before NOW."""
     made: dict[str, Any] = {
         "started": builders.NOW - timedelta(days=night),
@@ -51,7 +51,7 @@ def past(seconds: float, night: int, **fields: Any) -> PastRun:
         "statistic_seconds": seconds,
         "environment": {},
     }
-    return PastRun(**{**made, **fields})
+    return StoredRun(**{**made, **fields})
 
 
 # --- the nights of an outcome -----------------------------------------------------------------------------
@@ -108,7 +108,7 @@ def test_other_items_stay_as_they_are(place: Place) -> None:
 # --- the evidence -----------------------------------------------------------------------------------------
 
 
-def evidence(past_runs: tuple[PastRun, ...], *found: Measurement) -> Any:
+def evidence(past_runs: tuple[StoredRun, ...], *found: Measurement) -> Any:
     baseline = builders.BASELINE
     catalog = Catalog(baselines={builders.KEY: (baseline,)}, recipes=())
     measured = {builders.KEY: (found,)}
@@ -127,7 +127,7 @@ def test_only_valid_nights_of_the_window_that_were_not_found_are_recalled() -> N
         past(7.4, 4, window=Window(12, 44)),
         kept,
     )
-    assert evidence(runs, found).recalled == (kept,)
+    assert evidence(runs, found).stored_runs == (kept,)
 
 
 def test_a_run_that_lies_in_the_folder_has_the_commit_of_the_session_that_judged_it_first() -> None:
@@ -142,14 +142,14 @@ def test_another_job_with_an_equal_log_or_start_is_another_run() -> None:
     """Deterministic short runs, or the members of an array that begin together."""
     log = replace(builders.log(builders.segment()), fingerprint="2-ff")
     found = builders.measurement(run=builders.run(log, job_id="9", started=past(7.4, 2).started))
-    assert len(evidence((past(7.4, 2),), found).recalled) == 1
+    assert len(evidence((past(7.4, 2),), found).stored_runs) == 1
 
 
 def test_nights_of_both_kinds_are_one_series() -> None:
     recalled = tuple(past(7.3 + 0.01 * number, number) for number in range(9, 5, -1))
     found = builders.nights(*(7.3 + 0.01 * number for number in range(1, 6)))
     tonight = builders.measurement(7.4, run=builders.run(started=builders.NOW))
-    known = builders.evidence(tonight, *found, recalled=recalled)
+    known = builders.evidence(tonight, *found, stored_runs=recalled)
     older = of_nights.previous_daily_runs([tonight], known)
     assert [one.statistic_seconds for one in older] == [7.3 + 0.01 * number for number in range(9, 0, -1)]
     (noise, _) = estimate.list_own_noise(known.baseline, older)
@@ -171,9 +171,9 @@ def test_nights_that_are_kept_are_those_that_are_found_anew() -> None:
     for tonight in ([], *([run] for run in runs), runs[:2], *([run] for run in runs), []):
         for others in ((), (found,)):
             measured = builders.evidence(*tonight, *others)
-            anew = of_nights.previous_daily_runs(tonight, replace(measured, recalled=tuple(recalled)))
-            assert of_nights.previous_daily_runs(tonight, replace(measured, recalled=kept)) == anew
-            assert of_nights.previous_daily_runs(tonight, replace(measured, recalled=kept)).noise == anew.noise
+            anew = of_nights.previous_daily_runs(tonight, replace(measured, stored_runs=tuple(recalled)))
+            assert of_nights.previous_daily_runs(tonight, replace(measured, stored_runs=kept)) == anew
+            assert of_nights.previous_daily_runs(tonight, replace(measured, stored_runs=kept)).noise == anew.noise
     today = builders.NOW.toordinal()
     assert set(kept.before) == {None, today}
 
@@ -181,13 +181,14 @@ def test_nights_that_are_kept_are_those_that_are_found_anew() -> None:
 def test_one_day_is_one_night_wherever_it_is_known_from() -> None:
     tonight = builders.measurement(7.4, run=builders.run(started=builders.NOW))
     (found,) = builders.nights(7.4)
-    known = builders.evidence(tonight, found, recalled=(past(7.5, 1, started=found.run.started + timedelta(hours=1)),))  # type: ignore[operator]
+    later = past(7.5, 1, started=found.run.started + timedelta(hours=1))  # type: ignore[operator]
+    known = builders.evidence(tonight, found, stored_runs=(later,))
     assert [one.statistic_seconds for one in of_nights.previous_daily_runs([tonight], known)] == [7.5]
 
 
 def test_a_configuration_with_nights_and_no_run_is_missing() -> None:
     recalled = tuple(past(7.4, number) for number in range(9, 0, -1))
-    assert judge(builders.evidence(recalled=recalled)).verdict is Verdict.MISSING
+    assert judge(builders.evidence(stored_runs=recalled)).verdict is Verdict.MISSING
 
 
 def test_launched_runs_are_judged_with_the_noise_of_the_history() -> None:

@@ -15,7 +15,7 @@ from builders import KEY, NOW, evidence, measurement, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_llmbench.core.models import Acknowledgement, Case, Change, Check, Judgement, Night, Noise, Verdict
+from pytest_llmbench.core.models import Acknowledgement, Case, Check, DailyRun, Judgement, LevelChange, Noise, Verdict
 from pytest_llmbench.judge.acknowledged import apply_acknowledgements, select_covering
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.judge.series import find_changes
@@ -35,18 +35,18 @@ EXPIRES = TODAY + timedelta(days=30)
 class Seen(NamedTuple):
     """What a session says of a series: its changes, the items about them, and the level that runs are held against."""
 
-    changes: tuple[Change, ...]
+    changes: tuple[LevelChange, ...]
     checks: tuple[Check, ...]
     level: float
     verdict: Verdict
     remarks: tuple[str, ...]
 
 
-def nights(levels: Sequence[float], each: int = EACH) -> list[Night]:
+def nights(levels: Sequence[float], each: int = EACH) -> list[DailyRun]:
     """Return nights at these levels (logarithms over the baseline), with a spread of 0.1 %; the last one is tonight."""
     values = np.repeat(levels, each) + 0.001 * np.random.default_rng(3).standard_normal(len(levels) * each)
     first = NOW - timedelta(days=len(values) - 1)
-    return [Night(first + timedelta(days=day), 7.325 * math.exp(value)) for day, value in enumerate(values.tolist())]
+    return [DailyRun(first + timedelta(days=day), 7.325 * math.exp(value)) for day, value in enumerate(values.tolist())]
 
 
 def day(position: int, levels: Sequence[float]) -> date:
@@ -75,7 +75,7 @@ def seen(levels: Sequence[float], entries: Sequence[Acknowledgement], factor: fl
     return Seen(found, checks, level, judgement.verdict, tuple(find_unneeded(judged, entries)))
 
 
-def _with(judgement: Judgement, changes: tuple[Change, ...]) -> Judgement:
+def _with(judgement: Judgement, changes: tuple[LevelChange, ...]) -> Judgement:
     return replace(judgement, changes=changes)
 
 

@@ -17,7 +17,7 @@ from fake_recipe import write_recipe
 from generator import write_run
 from sessions import Judge, Judged
 
-from pytest_llmbench.core.models import Change, Night
+from pytest_llmbench.core.models import DailyRun, LevelChange
 from pytest_llmbench.judge import series
 from pytest_llmbench.pipeline.catalog import load
 from pytest_llmbench.pipeline.settings import Settings
@@ -194,9 +194,9 @@ def test_quiet_nights_have_no_item(nights: Nights, launch: Launch) -> None:
 def test_the_repeats_of_a_launch_are_one_night_their_mean(
     nights: Nights, launch: Launch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    searched: list[Sequence[Night]] = []
+    searched: list[Sequence[DailyRun]] = []
 
-    def changes_of(nights: Sequence[Night], *known: Any, **more: Any) -> tuple[Change, ...]:
+    def changes_of(nights: Sequence[DailyRun], *known: Any, **more: Any) -> tuple[LevelChange, ...]:
         searched.append(nights)
         return found(nights, *known, **more)
 

@@ -9,7 +9,7 @@ import pytest
 from builders import NOW
 from outcomes import doubtful, killed, missing, slow, stray, told
 
-from pytest_llmbench.core.ci_environment import address
+from pytest_llmbench.core.ci_environment import read_job_url
 from pytest_llmbench.report.chat import as_slack, message
 from pytest_llmbench.report.document import Ending, document
 
@@ -93,4 +93,4 @@ def test_a_text_of_a_log_calls_nobody() -> None:
     ],
 )
 def test_the_link_is_that_of_the_job(environment: dict[str, str], link: str) -> None:
-    assert address(environment) == link
+    assert read_job_url(environment) == link

@@ -15,7 +15,7 @@ from builders import BASELINE, HISTORY, KEY, NOW, evidence, log, run, segment, s
 from pytest_llmbench.cli.judge_again import Change, Replay
 from pytest_llmbench.cli.judge_again import as_text as replayed
 from pytest_llmbench.core.models import Baseline, Case, Evidence, Judgement, Outcome, Reason, Run, Status, Verdict
-from pytest_llmbench.core.models.jobs import Launched, Purpose
+from pytest_llmbench.core.models.jobs import LaunchedJob, Purpose
 from pytest_llmbench.judge.comparison import WEAK_SCALING, compare
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.measure.measurement import measure
@@ -32,9 +32,9 @@ SLOW = run(log(segment(steps(7.911))), job_id="14", launch="l")
 GOOD = run(log(segment(steps(7.33))), job_id="14", launch="l")
 
 
-def job(job_id: str, nodes: str = "", state: str = "COMPLETED", **fields: Any) -> Launched:
+def job(job_id: str, nodes: str = "", state: str = "COMPLETED", **fields: Any) -> LaunchedJob:
     made = {"purpose": Purpose.MEASURE, "attempt": 1, "repeat": 1, "nodes": tuple(nodes.split()), **fields}
-    return Launched(job_id=job_id, state=state, **made)
+    return LaunchedJob(job_id=job_id, state=state, **made)
 
 
 ONE = (job("14", "n1 n2 n3 n4", step_seconds=7.911),)
@@ -54,7 +54,7 @@ SLOW_NODES = "the nodes n[1,3] are slow (7.911 s there, 7.330 s, 7.340 s on n[4-
 
 
 def told(
-    content: Run, *jobs: Launched, status: Status = Status.FAILED, nodes: str = "", baseline: Baseline = BASELINE
+    content: Run, *jobs: LaunchedJob, status: Status = Status.FAILED, nodes: str = "", baseline: Baseline = BASELINE
 ) -> dict[str, Any]:
     measured = measure(content, baseline, NOW)
     judgement = judge(evidence(measured, *HISTORY, baseline=baseline))
@@ -137,7 +137,7 @@ def test_the_text_of_a_launched_item_fits_eighty_columns() -> None:
     ],
 )
 def test_a_line_of_the_summary_says_where_it_ran_and_what_failed_before(
-    jobs: tuple[Launched, ...], under: list[str]
+    jobs: tuple[LaunchedJob, ...], under: list[str]
 ) -> None:
     found = list(summary([told(GOOD, *jobs, status=Status.PASSED)], []))
     assert found[1].startswith("PASS ")
@@ -149,7 +149,7 @@ def test_the_exclude_list_is_not_cut_off() -> None:
     assert SLOW_NODES in found
 
 
-def absent(identifier: str, reason: Reason, text: str, *jobs: Launched, status: Status = Status.SKIPPED) -> Any:
+def absent(identifier: str, reason: Reason, text: str, *jobs: LaunchedJob, status: Status = Status.SKIPPED) -> Any:
     judgement = replace(judge(evidence()), reason=reason, text=text)
     return describe(Outcome(Case(identifier, KEY), status, judgement, jobs=jobs), NOW, FOLDER)
 
@@ -210,7 +210,7 @@ def test_a_job_without_a_run_has_a_line_of_its_own() -> None:
     ],
 )
 def test_both_junit_reports_have_the_properties_of_a_launched_item(
-    jobs: tuple[Launched, ...], expected: dict[str, str]
+    jobs: tuple[LaunchedJob, ...], expected: dict[str, str]
 ) -> None:
     one = told(GOOD, *jobs, status=Status.PASSED)
     assert properties_of(one) == expected

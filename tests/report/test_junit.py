@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from outcomes import check
 
 from pytest_llmbench.core.models import Case, Note, Outcome, Problem, Reason, Status, UnmatchedRun
-from pytest_llmbench.core.models.jobs import Launched, Purpose
+from pytest_llmbench.core.models.jobs import LaunchedJob, Purpose
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.measure.measurement import measure
 from pytest_llmbench.report.explain import explain
@@ -225,8 +225,8 @@ def rich() -> dict[str, Any]:
     judgement = judge(evidence(measurement(problems=problems, notes=notes)))
     other = judge(evidence(measurement(7.1)))
     jobs = (
-        Launched("12", Purpose.MEASURE, 1, 1, "NODE_FAIL", ("n1",)),
-        Launched("14", Purpose.MEASURE, 2, 1, "", ("n2",)),
+        LaunchedJob("12", Purpose.MEASURE, 1, 1, "NODE_FAIL", ("n1",)),
+        LaunchedJob("14", Purpose.MEASURE, 2, 1, "", ("n2",)),
     )
     outcome = Outcome(Case("a", KEY), Status.FAILED, judgement, (other,), "context", jobs=jobs, nodes="slow nodes")
     return (

@@ -17,7 +17,6 @@ from pytest_llmbench.core.models import (
     Baseline,
     Configuration,
     Evidence,
-    FoundRun,
     Identity,
     Key,
     Measurement,
@@ -25,6 +24,7 @@ from pytest_llmbench.core.models import (
     Parallelism,
     ParsedLog,
     Run,
+    RunFiles,
     Segment,
     Source,
     Steps,
@@ -123,7 +123,7 @@ def run(
     fields: dict[str, Any] = {"id": "x_1", "folder": Path("/runs"), "attempts": files, "hints": (), "job_id": "1"}
     fields |= {"launcher": "sbatch", **found}
     attempts = tuple(Attempt(one, content) for one, content in zip(files, logs, strict=True))
-    return Run(FoundRun(**fields), attempts, Identity(key, "by name"), started, "folder name")
+    return Run(RunFiles(**fields), attempts, Identity(key, "by name"), started, "folder name")
 
 
 ASSUMED = Noise(0.01, 4.0, "assumed, nothing was measured", measured=False)

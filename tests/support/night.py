@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from builders import log, run, segment, steps
 
-from pytest_llmbench.core.formatting import printable_values
+from pytest_llmbench.core.formatting import escape_values
 from pytest_llmbench.core.models import Attempt, AttemptFiles, Baseline, Ending, Reason, Run, UnmatchedRun
-from pytest_llmbench.core.models.jobs import Launched, Purpose
+from pytest_llmbench.core.models.jobs import LaunchedJob, Purpose
 from pytest_llmbench.pipeline.catalog import load
 from pytest_llmbench.pipeline.evaluate import evaluate_runs
 from pytest_llmbench.pipeline.find_runs import IngestedRuns
@@ -57,7 +57,7 @@ def night(folder: Path, nights: int = NIGHTS) -> list[dict[str, Any]]:
         f"pretrain_unknown_7b_{HOSTILE}", Reason.UNMATCHED, f"no recipe of this name; {HOSTILE}", folder / "x.out"
     )
     everything = [*told, describe_stray(stray, folder), *map(describe_check, results.checks)]
-    return [printable_values(one) for one in everything]
+    return [escape_values(one) for one in everything]
 
 
 def _run(place: int, baseline: Baseline, folder: Path) -> Run:
@@ -94,8 +94,8 @@ def _launched(results: Any, name: str) -> dict[str, Any]:
     """Return a result that was launched three times, once on a node that failed."""
     measure = Purpose.MEASURE
     jobs = [
-        Launched("101", measure, 1, 1, "NODE_FAIL", ("n7",)),
-        Launched("102", measure, 2, 1, "COMPLETED", ("n3", "n4"), 9.4),
+        LaunchedJob("101", measure, 1, 1, "NODE_FAIL", ("n7",)),
+        LaunchedJob("102", measure, 2, 1, "COMPLETED", ("n3", "n4"), 9.4),
     ]
     return {name: replace(results[name], jobs=tuple(jobs), nodes="n[3-4] are as fast as the others")}
 

@@ -158,7 +158,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
+class AcceptedValue:
     """A value that a recorded baseline has or had: when it was recorded, by whom, and the reason that was given for it
     where it moved further than the drift budget allows."""
 
@@ -190,7 +190,7 @@ class Recording:
     by: str = ""
     environment: tuple[tuple[str, str], ...] = ()
     reason: str = ""
-    earlier: tuple[Accepted, ...] = ()
+    earlier: tuple[AcceptedValue, ...] = ()
     groups: int | None = None
     levels: str = ""
 

@@ -119,7 +119,7 @@ class LaunchFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Installed:
+class InstalledRecipe:
     """A recipe in one release as it is installed here. `folder` holds its launch.sh; empty fields are the cluster's."""
 
     recipe: str
@@ -149,7 +149,7 @@ class Cluster:
     exclude: tuple[str, ...] = ()
     environment: Pairs = ()
     secrets: tuple[str, ...] = ()
-    installed: tuple[Installed, ...] = ()
+    installed: tuple[InstalledRecipe, ...] = ()
     source: Path | None = None
 
 
@@ -232,7 +232,7 @@ class JobEnd:
 
 
 @dataclass(frozen=True, slots=True)
-class Launched:
+class LaunchedJob:
     """One job behind a verdict, for the reports: what it was, where it ran, how it ended, which files it left."""
 
     job_id: str

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from datetime import date, datetime, timedelta
 
     from pytest_llmbench.core.models.baselines import Baseline, Tolerance
-    from pytest_llmbench.core.models.measurements import Measurement, Note, PastRun
+    from pytest_llmbench.core.models.measurements import Measurement, Note, StoredRun
     from pytest_llmbench.core.models.verdicts import Reason, Verdict
 
 
@@ -33,16 +33,16 @@ class Noise:
     measured: bool
 
 
-class Night(NamedTuple):
-    """One night of a configuration: when its run started, its step time in seconds, and what it ran with, by name."""
+class DailyRun(NamedTuple):
+    """The run that stands for one day of a configuration: when it started, its step time, and what it ran with."""
 
     started: datetime
     statistic_seconds: float
     environment: Mapping[str, str] = MappingProxyType({})
 
 
-Nights: TypeAlias = "Sequence[Night | PastRun]"
-"""The nights of one configuration in their order, of runs that were found and of those that the history knows."""
+DailyRuns: TypeAlias = "Sequence[DailyRun | StoredRun]"
+"""The daily runs of one configuration in their order: those whose logs were read, and those that the history knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,17 +70,17 @@ class RequiredRuns:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """A change of level in the nights of a configuration, as fractions of the step time; slower is positive.
+class LevelChange:
+    """A change of level in the daily runs of a configuration, as fractions of the step time; slower is positive.
 
-    `night` is the position of the first night after it, oldest first; the 95 % interval reaches from `low` to `high`.
+    `first_run` is the position of the first run after it, oldest first; the 95 % interval reaches from `low` to `high`.
     `kind` is step, or drift for one that came slowly. `environment` is what differs between the two sides: name,
     before, after. `stands`: it was not taken back since; `lasting` is what is left of it, 0 where it was.
     `acknowledged` covers it now; `expired` did.
     """
 
     kind: str
-    night: int
+    first_run: int
     started: datetime
     difference: float
     low: float
@@ -99,17 +99,18 @@ class Change:
 
 
 class OnBound(NamedTuple):
-    """Of a configuration whose nights lie now within its bound and now beyond it: how many of the last ones passed."""
+    """Of a configuration that lies now within its bound and now beyond it: how many of its last `runs` passed."""
 
     passed: int
-    nights: int
+    runs: int
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """What a verdict is reached from: the measurements of one configuration, newest first, and the settings that apply.
 
-    `history` are further, older ones that only tell the noise, and `recalled` those that only the history knows.
+    `excluded_by_since` are further, older ones that only tell the noise, and `stored_runs` those that only the history
+    knows.
     `prior` is what other configurations say of it, or an assumption; `assumed_cv` the run-to-run variation that one
     without a history of its own has at least. Runs of one launch are repeats of each other; of those found on disk, the
     ones of one build that started within `repeat_window` of the newest. `level` is the probability of a wrong PASS at
@@ -126,13 +127,13 @@ class Evidence:
     now: datetime
     prior: Noise
     max_age: timedelta | None = None
-    history: tuple[Measurement, ...] = ()
+    excluded_by_since: tuple[Measurement, ...] = ()
     repeat_window: timedelta | None = None
     level: float = 0.05
     assumed_cv: float = 0.01
     drift_budget: float = 0.05
     remarks: tuple[Note, ...] = ()
-    recalled: tuple[PastRun, ...] = ()
+    stored_runs: tuple[StoredRun, ...] = ()
     plausible: float | None = None
     relatives: tuple[tuple[str, float], ...] = ()
 
@@ -172,8 +173,8 @@ class Judgement:
     """The verdict on one configuration. `bound_seconds` is the largest step time that passes; `log_difference` is
     log(measured / expected), slower is positive; `meets_point` is the literal rule, measured <= bound; `repeats` are
     the other runs that were averaged with `measurement`; `estimate` is None where nothing was compared. Against a
-    baseline without a value `bound_seconds` is NaN. `nights` are the valid ones before this one whose runs were
-    found, `changes` those of the level over all that are known, both oldest first; `on_bound` is there where the last
+    baseline without a value `bound_seconds` is NaN. `daily_runs` are the valid ones before this one whose logs were
+    read, `changes` those of the level over all that are known, both oldest first; `on_bound` is there where the last
     nights flip from one side of the bound to the other."""
 
     verdict: Verdict
@@ -188,8 +189,8 @@ class Judgement:
     notes: tuple[Note, ...] = ()
     estimate: Estimate | None = None
     repeats: tuple[Measurement, ...] = ()
-    nights: tuple[Night, ...] = ()
-    changes: tuple[Change, ...] = ()
+    daily_runs: tuple[DailyRun, ...] = ()
+    changes: tuple[LevelChange, ...] = ()
     on_bound: OnBound | None = None
 
     @property

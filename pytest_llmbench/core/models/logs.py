@@ -51,7 +51,7 @@ class Steps:
 
 
 @dataclass(frozen=True, slots=True)
-class Dropped:
+class DroppedRecords:
     """Records that were read but not kept: how many, why, and where the first one stands."""
 
     reason: str
@@ -188,7 +188,7 @@ class ParsedLog:
 
     dialect: str | None
     segments: tuple[Segment, ...]
-    dropped: tuple[Dropped, ...] = ()
+    dropped: tuple[DroppedRecords, ...] = ()
     ending: Ending | None = None
     started: datetime | None = None
     nccl_line: int = 0

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_llmbench.core.models.logs import Checkpoints
-from pytest_llmbench.core.models.runs import run_marks
+from pytest_llmbench.core.models.runs import make_run_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_llmbench.core.models.baselines import Baseline, Window
-    from pytest_llmbench.core.models.runs import Marks, Run
+    from pytest_llmbench.core.models.runs import Run, RunKeys
     from pytest_llmbench.core.models.verdicts import Reason
 
 
@@ -129,10 +129,11 @@ class Measurement:
         return by_name[name]
 
 
-class PastRun(NamedTuple):
+class StoredRun(NamedTuple):
     """A run as the history knows it: only a night among others, never the run that is judged.
 
-    `logs` is its `logs_mark`. `valid` says whether it may stand for a night of its configuration, `statistic_seconds`
+    `logs` is what `join_fingerprints` returns. `valid` says whether it may stand for a night of its configuration,
+    `statistic_seconds`
     is then a number. From `verdict` on it is what was said of it last, with its repeats, if it was judged.
     """
 
@@ -150,9 +151,11 @@ class PastRun(NamedTuple):
     log_difference: float | None = None
 
 
-def others(past: Iterable[PastRun], marks: Marks) -> list[PastRun]:
+def exclude_same_runs(past: Iterable[StoredRun], marks: RunKeys) -> list[StoredRun]:
     """Return the runs that are none of those that have these marks."""
     jobs = {job_id for job_id, _ in marks}
     return [
-        one for one in past if one.job_id not in jobs or marks.isdisjoint(run_marks(one.job_id, one.logs, one.started))
+        one
+        for one in past
+        if one.job_id not in jobs or marks.isdisjoint(make_run_keys(one.job_id, one.logs, one.started))
     ]

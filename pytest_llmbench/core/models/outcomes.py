@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_llmbench.core.models.baselines import Key
-    from pytest_llmbench.core.models.jobs import Launched
+    from pytest_llmbench.core.models.jobs import LaunchedJob
     from pytest_llmbench.core.models.judgements import Judgement
     from pytest_llmbench.core.models.verdicts import Reason, Verdict
 
@@ -29,7 +29,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class ComparedConfiguration:
     """A configuration beside its reference: the efficiency or speed-up that was measured, and that of the baselines of
     a kind (`baseline`); both are step times of the reference over those of the configuration."""
 
@@ -60,7 +60,7 @@ class Check:
     decides: bool = False
     message: str = ""
     members: tuple[Key, ...] = ()
-    compared: tuple[Compared, ...] = ()
+    compared: tuple[ComparedConfiguration, ...] = ()
     timed: str = TimedBy.WINDOW
     about: tuple[Key, ...] = ()
 
@@ -120,7 +120,7 @@ class Outcome:
     recorded: str = ""
     recorded_seconds: float | None = None
     message: str = ""
-    jobs: tuple[Launched, ...] = ()
+    jobs: tuple[LaunchedJob, ...] = ()
     nodes: str = ""
     baselines: tuple[Path, ...] = ()
 

@@ -80,7 +80,7 @@ class Remains(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class FoundRun:
+class RunFiles:
     """Files on disk that are one execution, and what their names and metadata say.
 
     `layout` is results, experiments, workloads or empty. `started` is what its metadata or its own folder says, `dated`
@@ -127,7 +127,7 @@ class FoundRun:
 class Discovery:
     """What was found: runs, files that are no runs (with the reason), and what could not be read."""
 
-    runs: tuple[FoundRun, ...]
+    runs: tuple[RunFiles, ...]
     ignored: tuple[tuple[Path, str], ...] = ()
     unreadable: tuple[tuple[Path, str], ...] = ()
 
@@ -156,16 +156,16 @@ class Attempt:
     log: ParsedLog
 
 
-Marks = frozenset[tuple[str, "str | datetime"]]
+RunKeys = frozenset[tuple[str, "str | datetime"]]
 """What tells a run from others of its configuration: two runs that share a mark are one, however often it was read."""
 
 
-def logs_mark(fingerprints: Sequence[str]) -> str:
+def join_fingerprints(fingerprints: Sequence[str]) -> str:
     """Return the fingerprints of a run's logs as one text; empty where one is not known."""
     return " ".join(fingerprints) if all(fingerprints) else ""
 
 
-def run_marks(job_id: str, logs: str, started: datetime | None) -> Marks:
+def make_run_keys(job_id: str, logs: str, started: datetime | None) -> RunKeys:
     """Return the marks of a run: its job with its logs, and its job with its start, as its log may still grow."""
     return frozenset((job_id, mark) for mark in (logs, started) if mark)
 
@@ -193,7 +193,7 @@ class Run:
     it that had no time to write a log.
     """
 
-    found: FoundRun
+    found: RunFiles
     attempts: tuple[Attempt, ...]
     identity: Identity
     started: datetime | None = None
@@ -209,7 +209,7 @@ class Run:
         return self.found.id
 
     @property
-    def marks(self) -> Marks:
+    def same_run_keys(self) -> RunKeys:
         """What tells it from other runs of its configuration, in any session."""
-        logs = logs_mark([attempt.log.fingerprint for attempt in self.attempts])
-        return run_marks(self.found.job_id, logs, self.started)
+        logs = join_fingerprints([attempt.log.fingerprint for attempt in self.attempts])
+        return make_run_keys(self.found.job_id, logs, self.started)

@@ -45,7 +45,7 @@ def read_start(path: Path, most_bytes: int) -> bytes:
         return b""
 
 
-def text_if_file(path: Path, what: str, raises: type[LlmbenchError]) -> str | None:
+def read_text_if_file(path: Path, what: str, raises: type[LlmbenchError]) -> str | None:
     """Return the text of a file that a user may have meant; None where there is no file of that name.
 
     Raises `raises` where there is one that may not be read, or that is no text; `what` names it in the message.
@@ -87,8 +87,8 @@ def read_document(
     except yaml.YAMLError as error:
         raise raises(f"{path}: found {' '.join(str(error).split())}, expected YAML") from error
     if not isinstance(root, yaml.MappingNode):
-        found = "an empty file" if root is None else f"a {getattr(root, 'id', 'file')}"
-        raise raises(f"{path}:1: found {found}, expected a mapping of keys to values")
+        content = "an empty file" if root is None else f"a {getattr(root, 'id', 'file')}"
+        raise raises(f"{path}:1: found {content}, expected a mapping of keys to values")
     return root
 
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from pytest_llmbench.core.models import FoundRun, Reason
+from pytest_llmbench.core.models import Reason, RunFiles
 from pytest_llmbench.ingest.discover import names
 from pytest_llmbench.ingest.discover.metadata import Metadata
-from pytest_llmbench.ingest.discover.stamps import stamp
+from pytest_llmbench.ingest.discover.stamps import read_stamp
 
 _REPORT_JOB = re.compile(r"_\d+g_(\d+)_\d+_\d+\.nsys-rep$", re.IGNORECASE)
 _NUMBER = re.compile(r"(?<!\d)\d+(?!\d)")
@@ -25,11 +25,11 @@ SAME_LAUNCH = timedelta(days=1)
 """A report without a job id that was written this long before a log's last line is of an earlier run: once it stands
 there, it must not silence every later night."""
 
-OwnedRun = tuple[FoundRun, Sequence[str]]
+OwnedRun = tuple[RunFiles, Sequence[str]]
 """A run, and the names of the folders that are its own, outermost first."""
 
 
-def exclusion(record: Metadata | None, own_names: Sequence[str]) -> tuple[Reason | None, str]:
+def find_exclusion(record: Metadata | None, own_names: Sequence[str]) -> tuple[Reason | None, str]:
     """Return why a run is not comparable and what says so, or None and an empty string.
 
     `own_names` are the names of the run's folders and log.
@@ -44,7 +44,7 @@ def exclusion(record: Metadata | None, own_names: Sequence[str]) -> tuple[Reason
     return None, ""
 
 
-def twin(parts: Sequence[str], own: int, folders: Collection[str]) -> tuple[Reason | None, str]:
+def find_twin(parts: Sequence[str], own: int, folders: Collection[str]) -> tuple[Reason | None, str]:
     """Return why a run may be the short twin of one that is not comparable: NeMo-Run launches `E` beside `E_nsys`.
 
     `parts` are the names of its path, of which the last `own` are its own folders; `folders` are the paths of all that
@@ -52,7 +52,7 @@ def twin(parts: Sequence[str], own: int, folders: Collection[str]) -> tuple[Reas
     the folder of one launch, which bears its time.
     """
     for count in range(len(parts), len(parts) - own, -1):
-        if count < 2 or stamp(parts[count - 2]) is None:
+        if count < 2 or read_stamp(parts[count - 2]) is None:
             continue
         for ending, reason in (("_nsys", Reason.PROFILED), ("_nccltrace", Reason.TRACED)):
             if str(Path(*parts[:count])) + ending in folders:
@@ -60,9 +60,9 @@ def twin(parts: Sequence[str], own: int, folders: Collection[str]) -> tuple[Reas
     return None, ""
 
 
-def with_reports(
+def add_reports(
     runs: Sequence[OwnedRun], reports: Mapping[str, float], crowded: Collection[Path] = ()
-) -> list[FoundRun]:
+) -> list[RunFiles]:
     """Return the runs with what the profiler's reports say: their paths, and when each was written (epoch seconds).
 
     A report marks the runs whose job id stands in its name, in the nearest folder of such a run above it. One without
@@ -75,47 +75,49 @@ def with_reports(
         for folder in (run.folder, *run.folder.parents)[: max(len(inside), 1)]:
             owners[folder].append(place)
             of_job[folder, run.job_id].append(place)
-    found = [run for run, _ in runs]
+    results = [run for run, _ in runs]
     nameless: dict[Path, list[Path]] = defaultdict(list)
     for path in map(Path, reports):
         above = [folder for folder in path.parents if folder in owners]
-        marked = next((of_job[pair] for folder in above for pair in _jobs(path.name, folder) if pair in of_job), [])
+        marked = next(
+            (of_job[pair] for folder in above for pair in _list_jobs(path.name, folder) if pair in of_job), []
+        )
         for place in marked:
-            found[place] = _profiled(found[place], path)
+            results[place] = _mark_profiled(results[place], path)
         if above and not marked:
             nameless[above[0]].append(path)
     for folder, paths in nameless.items():  # behind all that bear a job id: those may explain them
-        of_folder = {place: found[place] for place in owners[folder]}
+        of_folder = {place: results[place] for place in owners[folder]}
         if not any(run.excluded is Reason.PROFILED for run in of_folder.values()):
             alone = len(of_folder) == 1 and folder not in crowded
             for place, run in of_folder.items():
-                found[place] = _remarked(run, paths, reports, alone=alone)
-    return found
+                results[place] = _add_remark(run, paths, reports, alone=alone)
+    return results
 
 
-def _jobs(name: str, folder: Path) -> list[tuple[Path, str]]:
+def _list_jobs(name: str, folder: Path) -> list[tuple[Path, str]]:
     """Return the job ids that may stand in the name of a report, each with a folder in which their runs may be."""
     documented = _REPORT_JOB.search(name)
     numbers = [documented[1]] if documented else _NUMBER.findall(name)
     return [(folder, number) for number in numbers if documented or len(number) >= CERTAIN_DIGITS]
 
 
-def _remarked(run: FoundRun, paths: Sequence[Path], reports: Mapping[str, float], *, alone: bool) -> FoundRun:
+def _add_remark(run: RunFiles, paths: Sequence[Path], reports: Mapping[str, float], *, alone: bool) -> RunFiles:
     """Return a run with what reports say of it that bear the id of no job of its folder."""
     own = [path for path in paths if not (run.job_id and _REPORT_JOB.search(path.name))]  # others are of another job
     certain = [path for path in own if alone and _is_of_its_time(reports[str(path)], run)]
     if certain:
-        return _profiled(run, certain[0])
+        return _mark_profiled(run, certain[0])
     return replace(run, loose_reports=tuple(path.name for path in own)) if own else run
 
 
-def _is_of_its_time(written: float, run: FoundRun) -> bool:
+def _is_of_its_time(written: float, run: RunFiles) -> bool:
     if not written or run.modified is None:
         return True
     return run.modified - datetime.fromtimestamp(written, UTC) <= SAME_LAUNCH
 
 
-def _profiled(run: FoundRun, report: Path) -> FoundRun:
+def _mark_profiled(run: RunFiles, report: Path) -> RunFiles:
     """Return a run that a report marks; what is known of it already stays."""
     if run.excluded is not None:
         return run

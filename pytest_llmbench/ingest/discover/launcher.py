@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from pytest_llmbench.ingest.discover import names
 from pytest_llmbench.ingest.discover.folders import Layout
-from pytest_llmbench.ingest.discover.stamps import stamp
+from pytest_llmbench.ingest.discover.stamps import read_stamp
 
 SBATCH, NEMO_RUN, LOCAL = "sbatch", "nemo-run", "nemo-run-local"
 CONFIGURED = "configured-sbatch"
@@ -18,7 +18,7 @@ STATED = {"nemo": NEMO_RUN, "configured_sbatch": CONFIGURED, "sbatch": SBATCH}
 _STREAMS = ("combined.log", "stdout.log", "stderr.log")
 
 
-def launcher(stated: str, logs: Sequence[str], folder: str, where: Layout) -> str:
+def find_launcher(stated: str, logs: Sequence[str], folder: str, where: Layout) -> str:
     """Return what started a run: sbatch, nemo-run, nemo-run-local, configured-sbatch, another word that its metadata
     states, or nothing where nothing tells.
 
@@ -32,17 +32,17 @@ def launcher(stated: str, logs: Sequence[str], folder: str, where: Layout) -> st
     if launched and where.name == "results":
         return SBATCH
     if launched and where.name in ("experiments", "workloads"):
-        return _of_experiment(logs, folder, where)
+        return _tell_experiment(logs, folder, where)
     return ""
 
 
-def _of_experiment(logs: Sequence[str], folder: str, where: Layout) -> str:
+def _tell_experiment(logs: Sequence[str], folder: str, where: Layout) -> str:
     """Tell `<name>/<name>_<time>/<task>/log-*`, which NeMo-Run makes, from `<name>/<time>/log-*`, and from Slurm's own
     file in the folder of a workload."""
     inside = where.experiment
     if len(inside) > 2 and inside[1].startswith(f"{inside[0]}_"):
         return NEMO_RUN
-    if len(inside) == 2 and folder.isdecimal() and stamp(folder) is not None:
+    if len(inside) == 2 and folder.isdecimal() and read_stamp(folder) is not None:
         return CONFIGURED
     slurm_only = all(log.lower().startswith("slurm-") for log in logs)
     return SBATCH if slurm_only and not inside else ""

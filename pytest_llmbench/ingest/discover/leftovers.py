@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable, Iterator
 
 from pytest_llmbench.core.models import Remains
 from pytest_llmbench.ingest.discover import names
-from pytest_llmbench.ingest.discover.folders import layout
-from pytest_llmbench.ingest.discover.group import Draft, Group
-from pytest_llmbench.ingest.discover.places import Place
-from pytest_llmbench.ingest.discover.stamps import stamp
+from pytest_llmbench.ingest.discover.folders import find_layout
+from pytest_llmbench.ingest.discover.group import FolderJobs, JobDraft
+from pytest_llmbench.ingest.discover.places import JobFolder
+from pytest_llmbench.ingest.discover.stamps import read_stamp
 from pytest_llmbench.ingest.discover.walk import RENAMED, Folder, Walk
 from pytest_llmbench.ingest.sources.stores import is_called_archive
 
@@ -19,7 +19,9 @@ COPIED_OUTPUT = "sbatch_"
 Parts = tuple[str, ...]
 
 
-def empty_launches(walk: Walk, found: Iterable[Place], emptied: Collection[Folder]) -> Iterator[Place]:
+def find_empty_launches(
+    walk: Walk, job_folders: Iterable[JobFolder], emptied: Collection[Folder]
+) -> Iterator[JobFolder]:
     """Yield the folders of launches, `E/E_<time>` and `E/<epoch seconds>`, with no log in or below them, each with a
     job that left nothing.
 
@@ -27,36 +29,36 @@ def empty_launches(walk: Walk, found: Iterable[Place], emptied: Collection[Folde
     read is a log: a user did that, or another item says so.
     """
     filled: set[Parts] = set()
-    for place in found:
-        if place.group.drafts or place.group.metadata or any(map(_is_log, (file.name for file in place.folder.files))):
-            _add(filled, place.folder.parts)
+    for place in job_folders:
+        if place.jobs.drafts or place.jobs.metadata or any(map(_is_log, (file.name for file in place.folder.files))):
+            _add_folders(filled, place.folder.parts)
     for folder in emptied:
-        _add(filled, folder.parts)
+        _add_folders(filled, folder.parts)
     for path, _ in walk.unreadable:
-        _add(filled, path.parts)
+        _add_folders(filled, path.parts)
     for folder in walk.folders:
         if folder.parts not in filled and not folder.only_chosen and _is_launch(folder):
-            where = layout(folder.parts)
-            left = Draft("", f"{folder.name}.out", remains=Remains.FOLDER, remains_at=folder.path)
+            where = find_layout(folder.parts)
+            left = JobDraft("", f"{folder.name}.out", remains=Remains.FOLDER, remains_at=folder.path)
             if where.experiment and folder.name in where.experiment[:2]:
-                yield Place(folder, Group((left,), {}, []), where)
+                yield JobFolder(folder, FolderJobs((left,), {}, []), where)
 
 
 def _is_launch(folder: Folder) -> bool:
     """Whether a folder is called as that of one launch: it bears a time, and its experiment's name or no other."""
-    if stamp(folder.name) is None:
+    if read_stamp(folder.name) is None:
         return False
-    above = names.experiment(folder.parts[-2], typed=False) if len(folder.parts) > 1 else None
+    above = names.read_experiment(folder.parts[-2], typed=False) if len(folder.parts) > 1 else None
     return above is not None and (folder.name.isdecimal() or folder.name.startswith(f"{folder.parts[-2]}_"))
 
 
 def _is_log(name: str) -> bool:
-    plain = names.uncompressed(name).lower()
+    plain = names.strip_compression(name).lower()
     logged = plain.endswith((".out", ".log")) or RENAMED.fullmatch(name) is not None or is_called_archive(name)
     return logged and not plain.startswith(COPIED_OUTPUT)
 
 
-def _add(filled: set[Parts], parts: Parts) -> None:
+def _add_folders(filled: set[Parts], parts: Parts) -> None:
     """Add a folder and all above it."""
     while parts and parts not in filled:
         filled.add(parts)

@@ -15,21 +15,21 @@ ENTRIES = 50_000
 """How many entries of folders are looked at."""
 
 
-def shards_of(folder: Path) -> Shards | None:
+def count_shards(folder: Path) -> Shards | None:
     """Return how many files of checkpoints a run left below the folder of its log; None where it has no such folder.
 
     The first folder that holds any is told, else the first one that is there. What cannot be read counts as empty.
     """
-    found = [_count(folder, name) for name in FOLDERS if (folder / name).is_dir()]
-    return next((one for one in found if one.count), found[0] if found else None)
+    counts = [_count(folder, name) for name in FOLDERS if (folder / name).is_dir()]
+    return next((shards for shards in counts if shards.count), counts[0] if counts else None)
 
 
 def _count(folder: Path, name: str) -> Shards:
-    count = seen = 0
+    count = entries = 0
     for _, folders, files in os.walk(folder / name):
         folders.sort()
         count += sum(file.endswith(SHARD) for file in files)
-        seen += len(folders) + len(files)
-        if seen > ENTRIES:
+        entries += len(folders) + len(files)
+        if entries > ENTRIES:
             return Shards(name, count, partial=True)
     return Shards(name, count)

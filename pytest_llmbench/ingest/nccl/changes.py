@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pytest_llmbench.core.errors import LogError
-from pytest_llmbench.core.formatting import counted, difference
+from pytest_llmbench.core.formatting import count_noun, format_difference
 from pytest_llmbench.ingest.nccl.kinds import Kind
 from pytest_llmbench.ingest.nccl.trace import Trace
 
@@ -23,7 +23,7 @@ TOLERANCE = 0.01
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
-class Change(NamedTuple):
+class TraceChange(NamedTuple):
     """What changed (`ranks`, `operation`, `count`, `size`, `communicator`, `datatype`), of which operation (empty: of
     none), and in words."""
 
@@ -33,11 +33,11 @@ class Change(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class TraceComparison:
     """The changes; `scale`: how many records a rank has for one of the other trace, as most operations have them;
     `tolerance`: what was not told, 0.01 or the larger share of damaged records."""
 
-    changes: tuple[Change, ...]
+    changes: tuple[TraceChange, ...]
     scale: float
     tolerance: float
 
@@ -50,30 +50,30 @@ class Facet(NamedTuple):
     told: Callable[[Kind], str]
 
 
-def compare(trace: Trace, other: Trace) -> Comparison:
+def compare(trace: Trace, other: Trace) -> TraceComparison:
     """Return what changed from another trace to this one; LogError where only one of them has whole records."""
     if trace.from_calls != other.from_calls:
         raise LogError("one of the traces holds NCCL CALL records only: record both with NCCL_DEBUG_SUBSYS=COLL")
     tolerance = max(TOLERANCE, trace.damage, other.damage)
-    new, old = _begun(trace), _begun(other)
+    new, old = _count_begun(trace), _count_begun(other)
     ratios = {name: (new[name] / max(trace.ranks, 1)) / (old[name] / max(other.ranks, 1)) for name in sorted(new & old)}
-    scale = _shared(list(ratios.values()), tolerance)
-    changes = _of_ranks(trace, other)
+    scale = _find_scale(list(ratios.values()), tolerance)
+    changes = _compare_ranks(trace, other)
     for name in sorted({*new, *old}):
         if name not in ratios:
-            changes.append(_appeared(name, new[name], old[name]))
+            changes.append(_describe_appearance(name, new[name], old[name]))
             continue
         if abs(ratios[name] / scale - 1) > tolerance:
-            ratio = difference(ratios[name] / scale)
+            ratio = format_difference(ratios[name] / scale)
             text = f"{ratio} for each rank{'' if scale == 1 else ' at this scale'} ({old[name]:,} -> {new[name]:,})"
-            changes.append(Change("count", name, text))
+            changes.append(TraceChange("count", name, text))
         for facet in FACETS:
-            changes += _shifted(name, facet, trace, other, tolerance)
-        changes += _sized(name, trace, other, tolerance)
-    return Comparison(tuple(changes), scale, tolerance)
+            changes += _compare_shares(name, facet, trace, other, tolerance)
+        changes += _compare_sizes(name, trace, other, tolerance)
+    return TraceComparison(tuple(changes), scale, tolerance)
 
 
-def _begun(trace: Trace) -> Counter[str]:
+def _count_begun(trace: Trace) -> Counter[str]:
     """Return records by operation, with those that are damaged, whose operation is known too."""
     begun = Counter({name: number for name, number in trace.damaged if name != "other"})
     for row in trace.rows:
@@ -81,7 +81,7 @@ def _begun(trace: Trace) -> Counter[str]:
     return begun
 
 
-def _shared(ratios: list[float], tolerance: float) -> float:
+def _find_scale(ratios: list[float], tolerance: float) -> float:
     """Return the ratio that most operations have, of several the one nearest to 1; 1 where it differs by nothing."""
 
     def support(ratio: float) -> tuple[int, float]:
@@ -91,81 +91,89 @@ def _shared(ratios: list[float], tolerance: float) -> float:
     return 1.0 if abs(scale - 1) <= tolerance else scale
 
 
-def _of_ranks(trace: Trace, other: Trace) -> list[Change]:
+def _compare_ranks(trace: Trace, other: Trace) -> list[TraceChange]:
     if trace.ranks == other.ranks:
         return []
-    return [Change("ranks", "", f"{counted(trace.ranks, 'rank')}, was {other.ranks}")]
+    return [TraceChange("ranks", "", f"{count_noun(trace.ranks, 'rank')}, was {other.ranks}")]
 
 
-def _appeared(name: str, new: int, old: int) -> Change:
-    return Change("operation", name, f"new, {new:,} records" if new else f"gone, had {old:,} records")
+def _describe_appearance(name: str, new: int, old: int) -> TraceChange:
+    return TraceChange("operation", name, f"new, {new:,} records" if new else f"gone, had {old:,} records")
 
 
-def _shifted(name: str, facet: Facet, trace: Trace, other: Trace, tolerance: float) -> list[Change]:
+def _compare_shares(name: str, facet: Facet, trace: Trace, other: Trace, tolerance: float) -> list[TraceChange]:
     """Return the values of a property whose share of an operation's records changed."""
-    new, old = _shares(name, facet, trace), _shares(name, facet, other)
+    new, old = _get_shares(name, facet, trace), _get_shares(name, facet, other)
     if not new or not old:
         return []  # every record is damaged
     lost = max(trace.damage, other.damage)  # what is rare may be missing since it is damaged
     return [
-        Change(facet.what, name, f"{told}: {_turned(new.get(told), old.get(told))}")
+        TraceChange(facet.what, name, f"{told}: {_describe_turn(new.get(told), old.get(told))}")
         for told in dict.fromkeys((*old, *new))
         if abs(new.get(told, 0) - old.get(told, 0)) > (tolerance if told in new and told in old else lost)
     ]
 
 
-def _turned(new: float | None, old: float | None) -> str:
+def _describe_turn(new: float | None, old: float | None) -> str:
     """Return what became of a share, None where there was none."""
     if new is None or old is None:
-        return f"new, {percent(new)} of its records" if new else f"gone, had {percent(old or 0)} of its records"
-    return f"{percent(new)} of its records, had {percent(old)}"
+        return (
+            f"new, {format_percent(new)} of its records"
+            if new
+            else f"gone, had {format_percent(old or 0)} of its records"
+        )
+    return f"{format_percent(new)} of its records, had {format_percent(old)}"
 
 
-def _shares(name: str, facet: Facet, trace: Trace) -> dict[str, float]:
+def _get_shares(name: str, facet: Facet, trace: Trace) -> dict[str, float]:
     kinds: Counter[str] = Counter()
     for row in sorted((row for row in trace.rows if row.kind.operation == name), key=lambda row: facet.value(row.kind)):
         kinds[facet.told(row.kind)] += row.records
     return {told: number / kinds.total() for told, number in kinds.items()}
 
 
-def _sized(name: str, trace: Trace, other: Trace, tolerance: float) -> list[Change]:
+def _compare_sizes(name: str, trace: Trace, other: Trace, tolerance: float) -> list[TraceChange]:
     """Return whether the buffers of an operation have another mean size."""
-    new, old = _mean(name, trace), _mean(name, other)
+    new, old = _get_mean_size(name, trace), _get_mean_size(name, other)
     if not new or not old or abs(new / old - 1) <= tolerance:
         return []
-    return [Change("size", name, f"{binary(new)} on average, was {binary(old)} ({difference(new / old)})")]
+    return [
+        TraceChange(
+            "size", name, f"{format_bytes(new)} on average, was {format_bytes(old)} ({format_difference(new / old)})"
+        )
+    ]
 
 
-def _mean(name: str, trace: Trace) -> float:
+def _get_mean_size(name: str, trace: Trace) -> float:
     rows = [row for row in trace.rows if row.kind.operation == name and row.kind.from_bytes >= 0]
     return sum(row.bytes for row in rows) / sum(row.records for row in rows) if rows else 0.0
 
 
-def binary(size: float) -> str:
+def format_bytes(size: float) -> str:
     """Return bytes in the largest unit with up to four digits: `512 B`, `1.5 KiB`, `96 MiB`."""
     power = next((power for power in range(len(UNITS)) if size < 1024 ** (power + 1)), len(UNITS) - 1)
     return f"{size / 1024**power:.4g} {UNITS[power]}"
 
 
-def percent(share: float) -> str:
+def format_percent(share: float) -> str:
     """Return a share as a percentage."""
     return f"{share * 100:.1f} %"
 
 
-def sizes(from_bytes: int) -> str:
+def format_sizes(from_bytes: int) -> str:
     """Return a range of buffer sizes in words."""
     if from_bytes < 1:
         return "empty buffers" if from_bytes == 0 else "buffers of unknown size"
-    return f"{binary(from_bytes)} to {binary(2 * from_bytes)}"
+    return f"{format_bytes(from_bytes)} to {format_bytes(2 * from_bytes)}"
 
 
-def communicator(nranks: int) -> str:
+def format_communicator(nranks: int) -> str:
     """Return the size of a communicator in words."""
     return f"communicators of {nranks}" if nranks else "communicators of unknown size"
 
 
 FACETS = (
-    Facet("communicator", lambda kind: kind.nranks, lambda kind: communicator(kind.nranks)),
+    Facet("communicator", lambda kind: kind.nranks, lambda kind: format_communicator(kind.nranks)),
     Facet("datatype", lambda kind: kind.datatype, lambda kind: kind.datatype),
-    Facet("size", lambda kind: kind.from_bytes, lambda kind: sizes(kind.from_bytes)),
+    Facet("size", lambda kind: kind.from_bytes, lambda kind: format_sizes(kind.from_bytes)),
 )

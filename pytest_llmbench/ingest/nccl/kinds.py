@@ -34,7 +34,7 @@ class Kind(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def kind_of(operation: str, nranks: int, datatype: int, count: int) -> tuple[Kind, int]:
+def get_kind(operation: str, nranks: int, datatype: int, count: int) -> tuple[Kind, int]:
     """Return the kind of a record and the bytes of its buffer.
 
     That is `count` elements, and for operations that gather or scatter the part of every rank: what nccl-tests call the

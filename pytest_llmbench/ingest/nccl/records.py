@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from pytest_llmbench.core.errors import LogError
-from pytest_llmbench.ingest.nccl.kinds import OPERATIONS, Kind, kind_of
+from pytest_llmbench.ingest.nccl.kinds import OPERATIONS, Kind, get_kind
 
 PIECE = 1 << 18
 """Bytes that are searched at once: what stays in a core's cache is searched faster. A longer line is torn."""
@@ -41,11 +41,11 @@ _GPU = re.compile(rb"\[(\d+)\]")
 _LAST_WORD = re.compile(rb"\w+$")
 _BEGINNING = re.compile(rb"(?<!\w)(\w++): opCount")
 _CALL = re.compile(rb"NCCL CALL nccl(\w+)\([0-9a-f]+,[0-9a-f]+,(\d{1,20}),(\d{1,9}),\d+,-?\d+,0x[0-9a-f]+,")
-_CALL_NEEDLE = b"NCCL CALL nccl"
+_CALL_MARKER = b"NCCL CALL nccl"
 
 
 @dataclass(slots=True)
-class Sum:
+class RecordSum:
     """Records of some kinds and the bytes of their buffers."""
 
     records: Counter[Kind] = field(default_factory=Counter)
@@ -53,7 +53,7 @@ class Sum:
 
     def add(self, name: bytes, nranks: bytes, datatype: bytes, count: bytes, times: int) -> None:
         """Add equal records."""
-        kind, size = kind_of(name.decode(), int(nranks), int(datatype), int(count))
+        kind, size = get_kind(name.decode(), int(nranks), int(datatype), int(count))
         self.records[kind] += times
         self.volume[kind] += times * size
         if len(self.records) > KINDS:
@@ -62,7 +62,7 @@ class Sum:
                 "give the files that NCCL wrote"
             )
 
-    def merge(self, other: Sum) -> None:
+    def merge(self, other: RecordSum) -> None:
         """Add what another one holds."""
         self.records.update(other.records)
         self.volume.update(other.volume)
@@ -74,8 +74,8 @@ class Counts:
     communicators as they name themselves, the latter with their size; files, which of them hold records, their bytes,
     and how many are compressed and end early."""
 
-    whole: Sum = field(default_factory=Sum)
-    calls: Sum = field(default_factory=Sum)
+    whole: RecordSum = field(default_factory=RecordSum)
+    calls: RecordSum = field(default_factory=RecordSum)
     damaged: Counter[str] = field(default_factory=Counter)
     ranks: dict[bytes, int] = field(default_factory=dict)
     communicators: dict[bytes, int] = field(default_factory=dict)
@@ -98,12 +98,12 @@ class Counts:
         self.traced |= other.traced
 
 
-def count(parts: Iterable[bytes], counts: Counts) -> None:
+def count_records(parts: Iterable[bytes], counts: Counts) -> None:
     """Add the records in pieces of whole lines to the counts."""
     lines: Counter[bytes] = Counter()
     pending = 0
     for part in parts:
-        if b": opCount" in part or _CALL_NEEDLE in part:
+        if b": opCount" in part or _CALL_MARKER in part:
             counts.traced.add(counts.files)
             lines.update(_VARYING.sub(_MARK, part).split(b"\n"))
             pending += len(part)
@@ -114,7 +114,7 @@ def count(parts: Iterable[bytes], counts: Counts) -> None:
     _look_at(lines, counts)
 
 
-def pieces(blocks: Iterable[bytes]) -> Iterator[bytes]:
+def cut_pieces(blocks: Iterable[bytes]) -> Iterator[bytes]:
     """Yield a text in pieces of whole lines, the same ones wherever it is cut into blocks."""
     text = b""
     for block in blocks:
@@ -132,13 +132,13 @@ def pieces(blocks: Iterable[bytes]) -> Iterator[bytes]:
 def _look_at(lines: Counter[bytes], counts: Counts) -> None:
     for line, times in lines.items():
         if _MARK in line or b": opCount" in line:
-            _count_records(line, times, counts)
-        if _CALL_NEEDLE in line:
+            _count_line(line, times, counts)
+        if _CALL_MARKER in line:
             for name, number, datatype in _CALL.findall(line):
                 counts.calls.add(name, b"0", datatype, number, times)
 
 
-def _count_records(line: bytes, times: int, counts: Counts) -> None:
+def _count_line(line: bytes, times: int, counts: Counts) -> None:
     """Count the records in a line that was seen so many times: those that begin and are not whole are damaged."""
     torn = _BEGINNING.findall(line) if b": opCount" in line else []
     for before, after in pairwise(line.split(_MARK)):

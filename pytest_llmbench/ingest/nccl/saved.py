@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from pytest_llmbench.core.errors import LogError
-from pytest_llmbench.ingest.nccl.changes import Comparison
+from pytest_llmbench.ingest.nccl.changes import TraceComparison
 from pytest_llmbench.ingest.nccl.kinds import Kind
 from pytest_llmbench.ingest.nccl.read import read_trace
-from pytest_llmbench.ingest.nccl.trace import Row, Trace
+from pytest_llmbench.ingest.nccl.trace import Trace, TraceRow
 from pytest_llmbench.ingest.sources.stores import Stores
 
 SCHEMA = 1
@@ -30,7 +30,7 @@ _SCALARS = {"ranks": int, "hosts": int, "limited": bool, "unnamed": int, "calls"
 _SCALARS |= {"files": int, "traced": int, "bytes": int, "cut": int}
 
 
-def document(trace: Trace, comparison: Comparison | None = None) -> dict[str, Any]:
+def build_document(trace: Trace, comparison: TraceComparison | None = None) -> dict[str, Any]:
     """Return a trace as JSON holds it, with what changed where it was compared."""
     rows = [{**row.kind._asdict(), "records": row.records, "bytes": row.bytes} for row in trace.rows]
     told = {"llmbench_nccl": SCHEMA, **asdict(trace), "rows": rows}
@@ -40,16 +40,16 @@ def document(trace: Trace, comparison: Comparison | None = None) -> dict[str, An
     return told
 
 
-def read(paths: Sequence[Path]) -> Trace:
+def read_saved(paths: Sequence[Path]) -> Trace:
     """Return a trace that was saved, or what the files of one say; LogError where there is none."""
     if len(paths) == 1 and paths[0].is_file():
         stores = Stores()
-        if _HEAD.match(stores.small(paths[0], 64)):
-            return _trace(paths[0], stores.small(paths[0], LARGEST))
+        if _HEAD.match(stores.read_small(paths[0], 64)):
+            return _parse_trace(paths[0], stores.read_small(paths[0], LARGEST))
     return read_trace(paths)
 
 
-def _trace(path: Path, text: bytes) -> Trace:
+def _parse_trace(path: Path, text: bytes) -> Trace:
     try:
         values = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -58,22 +58,30 @@ def _trace(path: Path, text: bytes) -> Trace:
         _refuse(path, f"schema {values['llmbench_nccl']!r}, and this version reads {SCHEMA}")
     try:
         return Trace(
-            rows=tuple(Row(_kind(row), _of(int, row["records"]), _of(int, row["bytes"])) for row in values["rows"]),
-            damaged=tuple((_of(str, name), _of(int, number)) for name, number in values["damaged"]),
-            communicators=tuple((_of(int, nranks), _of(int, number)) for nranks, number in values["communicators"]),
-            **{name: _of(kind, values[name]) for name, kind in _SCALARS.items()},
+            rows=tuple(
+                TraceRow(_parse_kind(row), _check_type(int, row["records"]), _check_type(int, row["bytes"]))
+                for row in values["rows"]
+            ),
+            damaged=tuple((_check_type(str, name), _check_type(int, number)) for name, number in values["damaged"]),
+            communicators=tuple(
+                (_check_type(int, nranks), _check_type(int, number)) for nranks, number in values["communicators"]
+            ),
+            **{name: _check_type(kind, values[name]) for name, kind in _SCALARS.items()},
         )
     except (KeyError, TypeError, ValueError) as error:
         _refuse(path, f"a value that is missing or of another type ({type(error).__name__}: {error})")
 
 
-def _kind(row: dict[str, Any]) -> Kind:
+def _parse_kind(row: dict[str, Any]) -> Kind:
     return Kind(
-        _of(str, row["operation"]), _of(int, row["nranks"]), _of(str, row["datatype"]), _of(int, row["from_bytes"])
+        _check_type(str, row["operation"]),
+        _check_type(int, row["nranks"]),
+        _check_type(str, row["datatype"]),
+        _check_type(int, row["from_bytes"]),
     )
 
 
-def _of(kind: type[Typed], value: object) -> Typed:
+def _check_type(kind: type[Typed], value: object) -> Typed:
     if type(value) is not kind:
         raise TypeError(f"found {str(value)[:40]!r}, expected {kind.__name__}")
     return value

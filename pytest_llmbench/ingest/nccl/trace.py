@@ -11,7 +11,7 @@ from pytest_llmbench.ingest.nccl.records import MEMBERS, Counts
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TraceRow:
     """A kind of operation, its records, and the bytes of all their buffers."""
 
     kind: Kind
@@ -30,7 +30,7 @@ class Trace:
     compressed and end early; `bytes` of all their text.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[TraceRow, ...]
     damaged: tuple[tuple[str, int], ...]
     communicators: tuple[tuple[int, int], ...]
     ranks: int
@@ -60,13 +60,13 @@ class Trace:
         return 1 - self.records / self.begun if self.begun else 0.0
 
 
-def summed(counts: Counts) -> Trace:
+def sum_counts(counts: Counts) -> Trace:
     """Return what was counted."""
     from_calls = not counts.whole.records and not counts.damaged
     counted = counts.calls if from_calls else counts.whole
-    ranks, communicators = _named(counts.ranks), _named(counts.communicators)
+    ranks, communicators = _drop_unnamed(counts.ranks), _drop_unnamed(counts.communicators)
     return Trace(
-        rows=tuple(Row(kind, counted.records[kind], counted.volume[kind]) for kind in sorted(counted.records)),
+        rows=tuple(TraceRow(kind, counted.records[kind], counted.volume[kind]) for kind in sorted(counted.records)),
         damaged=tuple(sorted(counts.damaged.items())),
         communicators=tuple(sorted(Counter(counts.communicators[key] for key in communicators).items())),
         ranks=len(ranks),
@@ -82,7 +82,7 @@ def summed(counts: Counts) -> Trace:
     )
 
 
-def _named(keys: Collection[bytes]) -> list[bytes]:
+def _drop_unnamed(keys: Collection[bytes]) -> list[bytes]:
     """Leave out what names no process beside others that do, and hosts with torn text before their names (`0stone:7 0`
     where there is `stone:7 0`)."""
     known = {key for key in keys if not key.startswith(b" ")} or set(keys)

@@ -1,4 +1,4 @@
-"""A large file, searched by several threads ahead of the reader: parts without needles are never read as lines."""
+"""A large file, searched by several threads ahead of the reader: parts without markers are never read as lines."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pytest_llmbench.ingest.parse.collect import Collector
-from pytest_llmbench.ingest.parse.fingerprint import Fingerprint, sample
-from pytest_llmbench.ingest.parse.scan import REACH, REACH_BACK, Needles, Window
+from pytest_llmbench.ingest.parse.collect import LogCollector
+from pytest_llmbench.ingest.parse.fingerprint import Fingerprint, take_sample
+from pytest_llmbench.ingest.parse.scan import REACH, REACH_BACK, ByteChunk, MarkerSearch
 from pytest_llmbench.ingest.sources.local import File
 
 BLOCK = 1 << 19
@@ -21,7 +21,7 @@ STRIDE = 8 * BLOCK
 """What a thread looks at before it asks for more."""
 
 AHEAD = 2
-"""So many strides each thread may be ahead: of what it saw only the places of needles are kept."""
+"""So many strides each thread may be ahead: of what it saw only the places of markers are kept."""
 
 
 class Look(NamedTuple):
@@ -32,28 +32,28 @@ class Look(NamedTuple):
 
     begin: int
     stop: int
-    needles: Needles
+    markers: MarkerSearch
     places: list[tuple[int, bytes]]
     line_feeds: int
     ended: bool
     sample: bytes
 
 
-def take_file(file: File, collector: Collector, threads: int) -> Fingerprint:
+def take_file(file: File, collector: LogCollector, threads: int) -> Fingerprint:
     """Give a collector all that matters in a file; return its fingerprint. LogError where it changed meanwhile."""
     head = file.read(0, min(file.size, BLOCK))
     fingerprint = Fingerprint()
     line = 1
-    for look in _looks(file, collector, threads):
+    for look in _iterate_looks(file, collector, threads):
         fingerprint.take(look.sample)
         next_line = line + look.line_feeds
-        wanted = collector.needles(look.begin)
-        if look.needles is not wanted:  # the reader came to know meanwhile what else it needs
-            window = _window(file, look, line, next_line)
-            collector.take(window, wanted.places(window.text, window.start, window.stop))
+        wanted = collector.markers(look.begin)
+        if look.markers is not wanted:  # the reader came to know meanwhile what else it needs
+            chunk = _cut_chunk(file, look, line, next_line)
+            collector.take(chunk, wanted.find_places(chunk.text, chunk.start, chunk.stop))
         elif look.places or collector.follows:
-            window = _window(file, look, line, next_line)
-            collector.take(window, [(window.start + place, needle) for place, needle in look.places])
+            chunk = _cut_chunk(file, look, line, next_line)
+            collector.take(chunk, [(chunk.start + place, marker) for place, marker in look.places])
         else:
             collector.pass_over(next_line, look.ended)
         line = next_line
@@ -61,13 +61,13 @@ def take_file(file: File, collector: Collector, threads: int) -> Fingerprint:
     return fingerprint
 
 
-def _looks(file: File, collector: Collector, threads: int) -> Iterator[Look]:
+def _iterate_looks(file: File, collector: LogCollector, threads: int) -> Iterator[Look]:
     """Yield what threads saw of each block, in the order of the file."""
     waiting: deque[Future[list[Look]]] = deque()
     with ThreadPoolExecutor(threads) as pool:
         try:
             for begin in range(0, file.size, STRIDE):
-                waiting.append(pool.submit(_look_along, file, begin, collector.needles(begin)))
+                waiting.append(pool.submit(_look_along, file, begin, collector.markers(begin)))
                 if len(waiting) > AHEAD * threads:
                     yield from waiting.popleft().result()
             while waiting:
@@ -76,29 +76,29 @@ def _looks(file: File, collector: Collector, threads: int) -> Iterator[Look]:
             pool.shutdown(cancel_futures=True)
 
 
-def _look_along(file: File, begin: int, needles: Needles) -> list[Look]:
+def _look_along(file: File, begin: int, markers: MarkerSearch) -> list[Look]:
     """Return what stands in the blocks of the stride that begins there."""
-    return [_look(file, place, needles) for place in range(begin, min(begin + STRIDE, file.size), BLOCK)]
+    return [_look_at(file, place, markers) for place in range(begin, min(begin + STRIDE, file.size), BLOCK)]
 
 
-def _look(file: File, begin: int, needles: Needles) -> Look:
+def _look_at(file: File, begin: int, markers: MarkerSearch) -> Look:
     """Return what stands in the block that begins there."""
     stop = min(begin + BLOCK, file.size)
-    text = file.read(begin, min(stop + needles.longest - 1, file.size))
+    text = file.read(begin, min(stop + markers.longest - 1, file.size))
     new = np.frombuffer(text, np.uint8, stop - begin)
     return Look(
         begin,
         stop,
-        needles,
-        needles.places(text, 0, stop - begin),
+        markers,
+        markers.find_places(text, 0, stop - begin),
         int(np.count_nonzero(new == ord("\n"))),
         text[stop - begin - 1] == ord("\n"),
-        sample(begin, memoryview(text)[: stop - begin]),
+        take_sample(begin, memoryview(text)[: stop - begin]),
     )
 
 
-def _window(file: File, look: Look, line: int, next_line: int) -> Window:
+def _cut_chunk(file: File, look: Look, line: int, next_line: int) -> ByteChunk:
     """Return a block with what can be seen around it."""
     offset = max(0, look.begin - REACH_BACK)
     text = file.read(offset, min(look.stop + REACH, file.size))
-    return Window(text, look.begin - offset, look.stop - offset, offset, line, next_line)
+    return ByteChunk(text, look.begin - offset, look.stop - offset, offset, line, next_line)

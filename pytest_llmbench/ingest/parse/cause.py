@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from pytest_llmbench.core.models import Ending, ParsedLog
-from pytest_llmbench.ingest.parse.dropped import printable
+from pytest_llmbench.ingest.parse.dropped import make_printable
 from pytest_llmbench.ingest.parse.tracebacks import HEAD
 
 CODES = (
@@ -32,27 +32,27 @@ PLACES = {code: place for place, code in enumerate(CODES)}
 """The lower, the stronger."""
 
 
-def decided(endings: Sequence[Ending]) -> Ending | None:
+def choose_cause(endings: Sequence[Ending]) -> Ending | None:
     """Return the cause among what a log says, with the most telling one of the others beside it."""
     if not endings:
         return None
     waited = min((each.line for each in endings if each.code == "nccl-timeout"), default=0)
     first: dict[str, Ending] = {}
-    unread = printable(HEAD)
+    unread = make_printable(HEAD)
     for each in sorted(endings, key=lambda each: (0 < waited < each.line, each.text == unread, each.line)):
         first.setdefault(each.code, each)
-    main = _cause(first)
-    return replace(main, beside=_beside(main, first) or _last_raised(main, endings))
+    main = _find_cause(first)
+    return replace(main, beside=_find_beside(main, first) or _find_last_raised(main, endings))
 
 
-def combined(log: Ending | None, error: Ending | None) -> Ending | None:
+def combine_endings(log: Ending | None, error: Ending | None) -> Ending | None:
     """Return the ending that a log and its standard error tell together; which line was first cannot be told.
 
     The failure of a process therefore counts before a time-out of NCCL in the other file.
     """
     if log is None or error is None or log.code not in PLACES:  # a cut log does not know how it ended
         return error if error is not None else log
-    main, other = sorted((log, error), key=lambda each: (each.went_on, _strength(each)))
+    main, other = sorted((log, error), key=lambda each: (each.went_on, _get_strength(each)))
     if _is_word_of_framework(main) and other.code == "step-cancelled":
         main, other = other, main
     telling = other.code in (*FAILURES, "nccl-timeout") and other.code != main.code and not other.went_on
@@ -60,18 +60,18 @@ def combined(log: Ending | None, error: Ending | None) -> Ending | None:
     return replace(main, beside=main.beside or beside)
 
 
-def with_error(log: ParsedLog, error: Ending | None) -> ParsedLog:
+def add_error_ending(log: ParsedLog, error: Ending | None) -> ParsedLog:
     """Return a log with the ending that it and its standard error tell together.
 
     What happened before training began ended no run with steps.
     """
     if error is None or (error.before_training and log.segments):
         return log
-    readings = tuple(replace(reading, ending=combined(reading.ending, error)) for reading in log.readings)
-    return replace(log, ending=combined(log.ending, error), readings=readings)
+    readings = tuple(replace(reading, ending=combine_endings(reading.ending, error)) for reading in log.readings)
+    return replace(log, ending=combine_endings(log.ending, error), readings=readings)
 
 
-def _strength(ending: Ending) -> float:
+def _get_strength(ending: Ending) -> float:
     """Return a number that is lower for a stronger cause. A framework that is told to end calls any reason preemption:
     Slurm's words say more."""
     return PLACES["cancelled"] + 0.5 if _is_word_of_framework(ending) else PLACES[ending.code]
@@ -81,8 +81,8 @@ def _is_word_of_framework(ending: Ending) -> bool:
     return ending.code == "preempted" and "Preemption detected" in ending.text
 
 
-def _cause(first: Mapping[str, Ending]) -> Ending:
-    strongest = min(first.values(), key=_strength)
+def _find_cause(first: Mapping[str, Ending]) -> Ending:
+    strongest = min(first.values(), key=_get_strength)
     cancelled = first.get("step-cancelled")
     if cancelled is not None and (_is_word_of_framework(strongest) or _follows(strongest, cancelled, first)):
         return cancelled
@@ -101,20 +101,20 @@ def _follows(strongest: Ending, cancelled: Ending, first: Mapping[str, Ending]) 
     return strongest.code in ("aftermath", "task-failure") and cancelled.line < min(told)
 
 
-def _last_raised(main: Ending, endings: Sequence[Ending]) -> Ending | None:
+def _find_last_raised(main: Ending, endings: Sequence[Ending]) -> Ending | None:
     """Return the last exception of another kind than that of the cause: the run may have survived the first."""
     if main.code != "traceback":
         return None
     later = [each for each in endings if each.code == main.code and each.line > main.line]
-    others = [each for each in later if _kind(each) not in (_kind(main), printable(HEAD))]
+    others = [each for each in later if _get_kind(each) not in (_get_kind(main), make_printable(HEAD))]
     return max(others, key=lambda each: each.line, default=None)
 
 
-def _kind(ending: Ending) -> str:
+def _get_kind(ending: Ending) -> str:
     return re.split(r": | in `", ending.text, maxsplit=1)[0]
 
 
-def _beside(main: Ending, first: Mapping[str, Ending]) -> Ending | None:
+def _find_beside(main: Ending, first: Mapping[str, Ending]) -> Ending | None:
     """Return what is worth telling with a cause: what failed before a decision, and what followed from a failure."""
     if main.code in DECISIONS:
         told = [first[code] for code in (*FAILURES, "nccl-timeout") if code in first]

@@ -10,8 +10,8 @@ from enum import Enum
 from typing import NamedTuple
 
 from pytest_llmbench.core.models import LOAD, SAVE, CheckpointRecord, Checkpoints, Segment
-from pytest_llmbench.ingest.parse.ranks import rank_of
-from pytest_llmbench.ingest.parse.records import line_stop
+from pytest_llmbench.ingest.parse.ranks import read_rank
+from pytest_llmbench.ingest.parse.records import find_line_stop
 from pytest_llmbench.ingest.parse.scan import Hit
 
 KEPT = 10_000
@@ -32,7 +32,7 @@ class Meaning(Enum):
 
 
 class Form(NamedTuple):
-    """One line: `before` stands right before the needle, `rest` begins with it. Its time is in seconds divided by
+    """One line: `before` stands right before the marker, `rest` begins with it. Its time is in seconds divided by
     `divisor`. A match without a time is a record that was cut off."""
 
     before: bytes
@@ -50,11 +50,11 @@ _RANK = rb"[^\n]{0,9}?Rank ?: (?P<rank>\d{1,9})"
 _END = rb"[ \t\r]*\Z"
 
 
-def _nemo(verb: bytes, label: bytes) -> re.Pattern[bytes]:
+def _compile_nemo(verb: bytes, label: bytes) -> re.Pattern[bytes]:
     return re.compile(rb"heckpoint %b\b(?:%b)?(?:.{0,200}?%b: %bs%b)?" % (verb, _RANK, label, _DIGITS, _END), re.DOTALL)
 
 
-def _timer() -> re.Pattern[bytes]:
+def _compile_timer() -> re.Pattern[bytes]:
     """A timer of Megatron in milliseconds: `....: (min, max)`, `....: max`, or `: max` among others of its line."""
     value = rb"(?:\(\d{1,12}(?:\.\d{1,9})?, %b\)|%b(?=%b| \|))" % (
         _DIGITS,
@@ -66,10 +66,10 @@ def _timer() -> re.Pattern[bytes]:
 
 FORMS: dict[bytes, tuple[Form, ...]] = {
     CHECKPOINT: (
-        Form(b"Global C", _nemo(b"Save", b"Save duration"), SAVE, Meaning.WHOLE_UNLESS_ASYNCHRONOUS),
-        Form(b"Global C", _nemo(b"Load", b"Time spent in load_checkpoint"), LOAD, Meaning.WHOLE),
-        Form(b"save-c", _timer(), SAVE, Meaning.WHOLE_UNLESS_ASYNCHRONOUS, 1000),
-        Form(b"load-c", _timer(), LOAD, Meaning.TIMER, 1000),
+        Form(b"Global C", _compile_nemo(b"Save", b"Save duration"), SAVE, Meaning.WHOLE_UNLESS_ASYNCHRONOUS),
+        Form(b"Global C", _compile_nemo(b"Load", b"Time spent in load_checkpoint"), LOAD, Meaning.WHOLE),
+        Form(b"save-c", _compile_timer(), SAVE, Meaning.WHOLE_UNLESS_ASYNCHRONOUS, 1000),
+        Form(b"load-c", _compile_timer(), LOAD, Meaning.TIMER, 1000),
         Form(b"uccessfully saved c", re.compile(rb"heckpoint (?:from|at) iteration"), SAVE, Meaning.HAPPENED),
         Form(b"uccessfully loaded c", re.compile(rb"heckpoint from "), LOAD, Meaning.HAPPENED),
         Form(
@@ -112,23 +112,23 @@ FORMS: dict[bytes, tuple[Form, ...]] = {
     FINALIZATION: (Form(b"", re.compile(re.escape(FINALIZATION)), SAVE, Meaning.ASYNCHRONOUS),),
 }
 ASYNCHRONOUS = b" async c"
-"""What stands before is asked for only where this was found: one needle does for three forms. (Another cut of these
+"""What stands before is asked for only where this was found: one marker does for three forms. (Another cut of these
 texts made the automaton twice as slow: measure before changing them.)"""
 
 
-def _needle_of(before: bytes) -> bytes:
+def _get_marker(before: bytes) -> bytes:
     return (ASYNCHRONOUS if before.endswith(ASYNCHRONOUS) else before) + CHECKPOINT
 
 
 _OF_CHECKPOINT = {
-    needle: tuple(form for form in FORMS[CHECKPOINT] if _needle_of(form.before) == needle)
-    for needle in (_needle_of(form.before) for form in FORMS[CHECKPOINT])
+    marker: tuple(form for form in FORMS[CHECKPOINT] if _get_marker(form.before) == marker)
+    for marker in (_get_marker(form.before) for form in FORMS[CHECKPOINT])
 }
-NEEDLES = (*_OF_CHECKPOINT, *(needle for needle in FORMS if needle != CHECKPOINT))
+MARKERS = (*_OF_CHECKPOINT, *(marker for marker in FORMS if marker != CHECKPOINT))
 """The word alone stands in too many lines that say nothing of this kind."""
 
 
-class Found:
+class CheckpointLines:
     """Collects the lines that speak of checkpoints, at most KEPT."""
 
     def __init__(self) -> None:
@@ -137,8 +137,8 @@ class Found:
         self._modes: set[Meaning] = set()
 
     def add(self, hit: Hit) -> None:
-        """Take the line of a needle, if it says something of a checkpoint."""
-        found = _read(hit)
+        """Take the line of a marker, if it says something of a checkpoint."""
+        found = _read_line(hit)
         if found is None:
             return
         meaning = found[0]
@@ -151,7 +151,7 @@ class Found:
 
     def result(self, parts: Sequence[Segment]) -> Checkpoints:
         """Return the records, each with the part of the log that it belongs to; `parts` are all parts with steps."""
-        placed = [(meaning, replace(one, part=_part(one, parts))) for meaning, one in self._records]
+        placed = [(meaning, replace(one, part=_find_part(one, parts))) for meaning, one in self._records]
         loaded = {one.part for meaning, one in placed if meaning is Meaning.HAPPENED and one.action == LOAD}
         records = (
             replace(one, dispatched=self._is_dispatch(meaning))
@@ -166,19 +166,19 @@ class Found:
         return meaning is Meaning.WHOLE_UNLESS_ASYNCHRONOUS and Meaning.ASYNCHRONOUS in self._modes
 
 
-def _read(hit: Hit) -> tuple[Meaning, CheckpointRecord] | None:
-    forms = _OF_CHECKPOINT.get(hit.needle)
-    begin = hit.start + (len(hit.needle) - len(CHECKPOINT) if forms else 0)
-    for form in forms or FORMS[hit.needle]:
+def _read_line(hit: Hit) -> tuple[Meaning, CheckpointRecord] | None:
+    forms = _OF_CHECKPOINT.get(hit.marker)
+    begin = hit.start + (len(hit.marker) - len(CHECKPOINT) if forms else 0)
+    for form in forms or FORMS[hit.marker]:
         if not hit.text.endswith(form.before, 0, begin):
             continue
-        match = form.rest.match(hit.text, begin, line_stop(hit.text, begin, hit.end))
+        match = form.rest.match(hit.text, begin, find_line_stop(hit.text, begin, hit.end))
         if match:
-            return form.meaning, _record(form, match, hit)
+            return form.meaning, _build_record(form, match, hit)
     return None
 
 
-def _record(form: Form, match: re.Match[bytes], hit: Hit) -> CheckpointRecord:
+def _build_record(form: Form, match: re.Match[bytes], hit: Hit) -> CheckpointRecord:
     groups = match.groupdict()
     digits = groups.get("seconds") or groups.get("single")
     timed = form.meaning.value <= Meaning.TIMER.value
@@ -187,11 +187,11 @@ def _record(form: Form, match: re.Match[bytes], hit: Hit) -> CheckpointRecord:
         line=hit.line,
         seconds=float(Decimal(digits.decode("ascii")) / form.divisor) if digits else None,
         torn=timed and not digits,
-        rank=rank_of(hit) or (groups.get("rank") or b"").decode("ascii"),
+        rank=read_rank(hit) or (groups.get("rank") or b"").decode("ascii"),
     )
 
 
-def _part(record: CheckpointRecord, parts: Sequence[Segment]) -> int:
+def _find_part(record: CheckpointRecord, parts: Sequence[Segment]) -> int:
     """Return the 1-based number of the part that a checkpoint was saved in or after, or loaded for; 0 for none."""
     if record.action == LOAD:
         return next((number for number, part in enumerate(parts, 1) if record.line <= part.last_line), 0)

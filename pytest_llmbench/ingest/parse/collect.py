@@ -7,54 +7,55 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from pytest_llmbench.core.dialects import DIALECTS, NO_TOTAL, SEPARATORS, Dialect
 from pytest_llmbench.core.models import ParsedLog, Unread
 from pytest_llmbench.ingest.parse import checkpoints, environment, facts, stated, uniform
-from pytest_llmbench.ingest.parse.dialect_table import DIALECTS, NO_TOTAL, SEPARATORS, Dialect, Grammar, grammar
-from pytest_llmbench.ingest.parse.dialects import regex
-from pytest_llmbench.ingest.parse.dropped import OTHER_DIALECT, REPEATED, TORN, Tally, printable
-from pytest_llmbench.ingest.parse.endings import NEEDLES as ENDING_NEEDLES
-from pytest_llmbench.ingest.parse.endings import Endings, decisive_lines
-from pytest_llmbench.ingest.parse.ranks import rank_of
+from pytest_llmbench.ingest.parse.dialect_reader import DialectReader, load_reader
+from pytest_llmbench.ingest.parse.dialects.regex import RegexReader
+from pytest_llmbench.ingest.parse.dropped import OTHER_DIALECT, REPEATED, TORN, Tally, make_printable
+from pytest_llmbench.ingest.parse.endings import MARKERS as ENDING_MARKERS
+from pytest_llmbench.ingest.parse.endings import Endings, find_decisive_lines
+from pytest_llmbench.ingest.parse.ranks import read_rank
 from pytest_llmbench.ingest.parse.records import StepRecord, Unmatched
-from pytest_llmbench.ingest.parse.scan import Hit, Needles, Window, hits, searcher
-from pytest_llmbench.ingest.parse.segments import Marks, segments, uniform_segments
+from pytest_llmbench.ingest.parse.scan import ByteChunk, Hit, MarkerSearch, build_search, locate_hits
+from pytest_llmbench.ingest.parse.segments import MarkPlaces, divide_segments, divide_uniform
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from pytest_llmbench.core.models import RegexDialect, Segment
 
-STEP_NEEDLES = {needle: name for name, dialect in DIALECTS.items() for needle in dialect.needles}
-MARKS = frozenset(needle for dialect in DIALECTS.values() for needle in dialect.starts + dialect.ends)
-KNOWN = (*STEP_NEEDLES, *ENDING_NEEDLES, *checkpoints.NEEDLES, *sorted(MARKS), stated.PROFILED)
+STEP_MARKERS = {marker: name for name, dialect in DIALECTS.items() for marker in dialect.markers}
+PROCESS_MARKERS = frozenset(marker for dialect in DIALECTS.values() for marker in dialect.starts + dialect.ends)
+ALL_MARKERS = (*STEP_MARKERS, *ENDING_MARKERS, *checkpoints.MARKERS, *sorted(PROCESS_MARKERS), stated.PROFILED)
 STATED = frozenset((*stated.MARKERS, stated.PROFILED))
 
 
-class Mark(NamedTuple):
+class ProcessMark(NamedTuple):
     """A place where a process starts or training ends; `total` is the number of steps that it says."""
 
-    needle: bytes
+    marker: bytes
     offset: int
     line: int
     total: int | None
 
 
-class Found:
+class DialectRecords:
     """One dialect's records of a log, in its order, with what was dropped of them."""
 
-    def __init__(self, name: str, rules: Grammar) -> None:
+    def __init__(self, name: str, reader: DialectReader) -> None:
         self.name = name
-        self.rules = rules
+        self.reader = reader
         self.tally = Tally()
         self.records: list[StepRecord] = []
         self.unmatched: list[Unmatched] = []
         self.lines = 0
-        self.parts: uniform.Parts = ()
+        self.parts: uniform.UniformParts = ()
         self.segments: tuple[Segment, ...] = ()
 
     def add(self, hit: Hit, rank: str) -> bool:
-        """Read what belongs to a needle; tell whether that is a record, if only a torn one."""
-        taken = self.rules.take(hit, rank)
+        """Read what belongs to a marker; tell whether that is a record, if only a torn one."""
+        taken = self.reader.read_records(hit, rank)
         self.lines += bool(taken)
         for record in taken:
             if isinstance(record, StepRecord):
@@ -62,7 +63,7 @@ class Found:
             elif isinstance(record, Unmatched):
                 self.unmatched = self.unmatched or [record]
             else:
-                self.tally.add(TORN, hit.line, printable(record.text))
+                self.tally.add(TORN, hit.line, make_printable(record.text))
         return any(not isinstance(record, Unmatched) for record in taken)
 
     def unread(self, find: str) -> Unread:
@@ -70,139 +71,132 @@ class Found:
         if not self.unmatched:
             return Unread(self.name, find, self.lines)
         first = self.unmatched[0]
-        return Unread(self.name, find, self.lines, first.origin.line, printable(first.text), first.group)
+        return Unread(self.name, find, self.lines, first.origin.line, make_printable(first.text), first.group)
 
-    def divide(self, marks: Sequence[Mark]) -> int:
+    def divide(self, marks: Sequence[ProcessMark]) -> int:
         """Divide the records into segments; return how many steps they hold."""
-        rules, dialect = self.rules, self.rules.dialect
-        starts = [mark for mark in marks if mark.needle in dialect.starts]
-        places = Marks(
+        dialect = self.reader.dialect
+        starts = [mark for mark in marks if mark.marker in dialect.starts]
+        places = MarkPlaces(
             starts=[mark.offset for mark in starts],
-            ends=[mark.offset for mark in marks if mark.needle in dialect.ends],
+            ends=[mark.offset for mark in marks if mark.marker in dialect.ends],
             totals=[(mark.offset, mark.total) for mark in starts if mark.total is not None],
             ends_divide=dialect.ends_divide,
         )
         if self.parts:
-            self.segments = uniform_segments(self.parts, places, rules.first_step)
+            self.segments = divide_uniform(self.parts, places, dialect.first_step)
             return sum(len(part.steps) for part in self.parts)
-        self.segments = segments(
-            rules.join(self.records, self.tally),
-            places,
-            rules.settle,
-            self.tally,
-            first_step=rules.first_step,
-            time_steps=rules.time_steps,
-        )
+        self.segments = divide_segments(self.records, places, self.reader, self.tally)
         return sum(len(segment.steps) for segment in self.segments)
 
 
-class Collector:
-    """Takes the windows of one log in order, then says what the log holds."""
+class LogCollector:
+    """Takes the chunks of one log in order, then says what the log holds."""
 
     def __init__(self, definitions: Iterable[RegexDialect] = ()) -> None:
         """Take the dialects that baseline files define; of those alike the first one is read, and stands for all."""
-        self._found: dict[str, Found] = {}
+        self._found: dict[str, DialectRecords] = {}
         self._alike: dict[RegexDialect, list[RegexDialect]] = defaultdict(list)
         for definition in definitions:
             self._alike[replace(definition, name="")].append(definition)
         self._defined = [alike[0] for alike in self._alike.values()]
         texts = (text.encode() for one in self._defined for text in (one.find, one.start, one.end))
-        self._needles = dict.fromkeys(filter(None, texts))
-        self._late = (*KNOWN, *self._needles)
-        # behind AT_ONCE needles those are searched for apart that cost least: none of them begins with what is frequent
-        self._others = searcher((*self._late, *environment.NEEDLES))
-        self._all = searcher((*self._late, *facts.NEEDLES, *environment.NEEDLES))
+        self._markers = dict.fromkeys(filter(None, texts))
+        self._late = (*ALL_MARKERS, *self._markers)
+        # behind AT_ONCE markers those are searched for apart that cost least: none of them begins with what is frequent
+        self._others = build_search((*self._late, *environment.MARKERS))
+        self._all = build_search((*self._late, *facts.MARKERS, *environment.MARKERS))
         # beyond AT_ONCE, and so as long again: for the beginning of a log only
-        self._first_others = searcher((*self._late, *environment.NEEDLES, *stated.MARKERS))
-        self._first = searcher((*self._late, *facts.NEEDLES, *environment.NEEDLES, *stated.MARKERS))
-        self._marks: list[Mark] = []
+        self._first_others = build_search((*self._late, *environment.MARKERS, *stated.MARKERS))
+        self._first = build_search((*self._late, *facts.MARKERS, *environment.MARKERS, *stated.MARKERS))
+        self._marks: list[ProcessMark] = []
         self._endings = Endings()
         self._first_lines: dict[bytes, int] = {}
-        self._checkpoints = checkpoints.Found()
-        self._environment = environment.Found()
+        self._checkpoints = checkpoints.CheckpointLines()
+        self._environment = environment.Versions()
         self._stated = stated.Statements()
         self._trace_line = 0
         self._steps_since_trace = False
-        self._start = facts.Start()
+        self._start = facts.StartTime()
         self._rank = (0, "")
         self._lines = 0
 
-    def needles(self, offset: int) -> Needles:
+    def markers(self, offset: int) -> MarkerSearch:
         """Return what to look for from this place of the log on.
 
-        A trace repeats its needle in every line, and one of them says enough. Versions stand near the beginning.
+        A trace repeats its marker in every line, and one of them says enough. Versions stand near the beginning.
         """
         traced = bool(self._first_lines) and not self._steps_since_trace
         if offset < stated.FARTHEST:
             return self._first_others if traced else self._first
         if offset < facts.FARTHEST:
             return self._others if traced else self._all
-        return searcher(self._late if traced else (*self._late, *facts.NEEDLES))
+        return build_search(self._late if traced else (*self._late, *facts.MARKERS))
 
     @property
     def follows(self) -> bool:
         """Whether every line matters: the log has not said when it started, or a traceback goes on."""
         return self._start.looks or self._endings.follows
 
-    def search(self, window: Window) -> None:
-        """Find the needles in the new part of a window, and take it."""
-        needles = self.needles(window.offset + window.start)
-        self.take(window, needles.places(window.text, window.start, window.stop))
+    def search(self, chunk: ByteChunk) -> None:
+        """Find the markers in the new part of a chunk, and take it."""
+        markers = self.markers(chunk.offset + chunk.start)
+        self.take(chunk, markers.find_places(chunk.text, chunk.start, chunk.stop))
 
-    def take(self, window: Window, places: Sequence[tuple[int, bytes]]) -> None:
-        """Take the new part of a window, with the places of needles that it holds."""
-        self._start.take(window)
-        if self._first_lines and any(needle in STEP_NEEDLES or needle in self._needles for _, needle in places):
-            needles = self._first if window.offset + window.start < stated.FARTHEST else self._all
-            places = needles.places(window.text, window.start, window.stop)
-        if window.whole:
-            places = self._take_uniform(window, places)
+    def take(self, chunk: ByteChunk, places: Sequence[tuple[int, bytes]]) -> None:
+        """Take the new part of a chunk, with the places of markers that it holds."""
+        self._start.take(chunk)
+        if self._first_lines and any(marker in STEP_MARKERS or marker in self._markers for _, marker in places):
+            markers = self._first if chunk.offset + chunk.start < stated.FARTHEST else self._all
+            places = markers.find_places(chunk.text, chunk.start, chunk.stop)
+        if chunk.whole:
+            places = self._take_uniform(chunk, places)
         marks, ends = [], []
-        for hit in hits(window, places):
-            if hit.needle in self._needles:
+        for hit in locate_hits(chunk, places):
+            if hit.marker in self._markers:
                 self._take_defined(hit)
             self._file(hit)
-            if hit.needle in MARKS:
+            if hit.marker in PROCESS_MARKERS:
                 marks.append(hit)
-            if hit.needle in ENDING_NEEDLES:
+            if hit.marker in ENDING_MARKERS:
                 ends.append(hit)
-        self._endings.take(window, ends)
+        self._endings.take(chunk, ends)
         if marks:
-            counting = self._mark_needles()
+            counting = self._list_counting_markers()
             self._marks += (
-                Mark(hit.needle, hit.offset, hit.line, total_of(hit, DIALECTS.values()))
+                ProcessMark(hit.marker, hit.offset, hit.line, read_total(hit, DIALECTS.values()))
                 for hit in marks
-                if hit.needle in counting
+                if hit.marker in counting
             )
-        if window.stop:
-            self.pass_over(window.next_line, window.text.endswith(b"\n", 0, window.stop))
+        if chunk.stop:
+            self.pass_over(chunk.next_line, chunk.text.endswith(b"\n", 0, chunk.stop))
 
-    def _take_uniform(self, window: Window, places: Sequence[tuple[int, bytes]]) -> Sequence[tuple[int, bytes]]:
+    def _take_uniform(self, chunk: ByteChunk, places: Sequence[tuple[int, bytes]]) -> Sequence[tuple[int, bytes]]:
         """Read the steps of a whole log at once, if they are alike; return the places that are left to be looked at."""
-        needles = {needle for _, needle in places}
-        names = {STEP_NEEDLES[needle] for needle in needles if needle in STEP_NEEDLES}
-        if len(names) != 1 or facts.NCCL_OPERATION in needles or not needles.isdisjoint(self._needles):
+        markers = {marker for _, marker in places}
+        names = {STEP_MARKERS[marker] for marker in markers if marker in STEP_MARKERS}
+        if len(names) != 1 or facts.NCCL_OPERATION in markers or not markers.isdisjoint(self._markers):
             return places
         name = names.pop()
-        rules = grammar(name)
-        if rules.read_columns is None:
+        reader = load_reader(name)
+        if reader.read_columns is None:
             return places
         starts, ends = (
-            [place for place, needle in places if needle in marks]
-            for marks in (rules.dialect.starts, rules.dialect.ends)
+            [place for place, marker in places if marker in marks]
+            for marks in (reader.dialect.starts, reader.dialect.ends)
         )
-        steps = [place for place, needle in places if needle in STEP_NEEDLES]
-        parts = uniform.read(rules.read_columns, window.text, steps, starts, ends)
+        steps = [place for place, marker in places if marker in STEP_MARKERS]
+        parts = uniform.read_parts(reader.read_columns, chunk.text, steps, starts, ends)
         if parts is None:
             return places
-        found = self._found[name] = Found(name, rules)
+        found = self._found[name] = DialectRecords(name, reader)
         found.parts = parts
         for again in (part.repeated for part in parts if part.repeated):
             found.tally.add(REPEATED, again.first, again.text, again.times)
-        return [each for each in places if each[1] not in STEP_NEEDLES]
+        return [each for each in places if each[1] not in STEP_MARKERS]
 
     def pass_over(self, next_line: int, ended: bool) -> None:
-        """Take a part without needles, which ends on a line of this number and perhaps with its line feed."""
+        """Take a part without markers, which ends on a line of this number and perhaps with its line feed."""
         self._lines = next_line - ended
 
     def result(self) -> ParsedLog:
@@ -246,83 +240,83 @@ class Collector:
     def _parsed(self, chosen: str | None) -> ParsedLog:
         parts: Sequence[Segment] = ()
         if chosen:
-            starts = self._found[chosen].rules.dialect.starts
-            lines = [mark.line for mark in self._marks if mark.needle in starts]
+            starts = self._found[chosen].reader.dialect.starts
+            lines = [mark.line for mark in self._marks if mark.marker in starts]
             parts = self._stated.of_segments(self._found[chosen].segments, lines)
-        ends = self._found[chosen].rules.dialect.ends if chosen else ()
-        end_lines = [mark.line for mark in self._marks if mark.needle in ends]
+        ends = self._found[chosen].reader.dialect.ends if chosen else ()
+        end_lines = [mark.line for mark in self._marks if mark.marker in ends]
         return ParsedLog(
             dialect=chosen,
             segments=tuple(parts),
             dropped=self._dropped(chosen).result(),
-            ending=self._endings.result(decisive_lines(parts, end_lines)),
+            ending=self._endings.result(find_decisive_lines(parts, end_lines)),
             started=self._start.time,
             nccl_line=self._first_lines.get(facts.NCCL_OPERATION, 0),
             nccl_last_line=self._trace_line,
             checkpoints=self._checkpoints.result(parts),
             environment=self._environment.result(),
             lines=self._lines,
-            prints_loss=self._found[chosen].rules.dialect.prints_loss if chosen else True,
-            begun_again_line=self._begun_again(self._found[chosen].rules.dialect, parts) if chosen else 0,
+            prints_loss=self._found[chosen].reader.dialect.prints_loss if chosen else True,
+            begun_again_line=self._begun_again(self._found[chosen].reader.dialect, parts) if chosen else 0,
         )
 
-    def _mark_needles(self) -> dict[bytes, None]:
+    def _list_counting_markers(self) -> dict[bytes, None]:
         """Return the marks that can count: what stands before all records of a dialect says its total at most."""
         found = {name for name, one in self._found.items() if one.records or one.parts}
         dialects = [each for name, each in DIALECTS.items() if name in found or each.total != NO_TOTAL]
-        return dict.fromkeys(needle for each in dialects for needle in each.starts + each.ends)
+        return dict.fromkeys(marker for each in dialects for marker in each.starts + each.ends)
 
     def _begun_again(self, dialect: Dialect, parts: Sequence[Segment]) -> int:
         """Return where a process starts of which there is no step, behind a finished part; 0 where none does."""
         if not parts[-1].finished:
             return 0
         starts = set(dialect.starts).difference(SEPARATORS)
-        lines = (mark.line for mark in self._marks if mark.needle in starts)
+        lines = (mark.line for mark in self._marks if mark.marker in starts)
         return next((line for line in lines if line > parts[-1].last_line), 0)
 
     def _file(self, hit: Hit) -> None:
-        """Put a needle where it belongs."""
-        if hit.needle in STATED:
+        """Put a marker where it belongs."""
+        if hit.marker in STATED:
             self._stated.add(hit)
-        elif hit.needle in STEP_NEEDLES:
+        elif hit.marker in STEP_MARKERS:
             self._take_step(hit)
-        elif hit.needle in checkpoints.NEEDLES:
+        elif hit.marker in checkpoints.MARKERS:
             self._checkpoints.add(hit)
-        elif hit.needle in environment.NEEDLES:
+        elif hit.marker in environment.MARKERS:
             self._environment.add(hit)
-        elif hit.needle in facts.NEEDLES and facts.confirms(hit):
+        elif hit.marker in facts.MARKERS and facts.is_confirmed(hit):
             self._take_fact(hit)
 
     def _take_fact(self, hit: Hit) -> None:
         """Keep the first line of a fact; of a trace also the first one after each step, to tell how far it goes."""
-        if hit.needle not in self._first_lines or self._steps_since_trace:
+        if hit.marker not in self._first_lines or self._steps_since_trace:
             self._trace_line, self._steps_since_trace = hit.line, False
-        self._first_lines.setdefault(hit.needle, hit.line)
+        self._first_lines.setdefault(hit.marker, hit.line)
 
     def _take_defined(self, hit: Hit) -> None:
         """Read what is at a text that a baseline file names."""
         for definition in self._defined:
-            if hit.needle == definition.find.encode():
+            if hit.marker == definition.find.encode():
                 if definition.name not in self._found:
-                    self._found[definition.name] = Found(definition.name, regex.grammar(definition))
+                    self._found[definition.name] = DialectRecords(definition.name, RegexReader(definition))
                 is_record = self._found[definition.name].add(hit, "")
                 self._steps_since_trace |= is_record and bool(self._trace_line)
-        if any(hit.needle in (one.start.encode(), one.end.encode()) for one in self._defined):
-            self._marks.append(Mark(hit.needle, hit.offset, hit.line, None))
+        if any(hit.marker in (one.start.encode(), one.end.encode()) for one in self._defined):
+            self._marks.append(ProcessMark(hit.marker, hit.offset, hit.line, None))
 
     def _take_step(self, hit: Hit) -> None:
         """Read a step; where a long line of bars hides its beginning, the rank is that of the bar before."""
         self._steps_since_trace = bool(self._trace_line)
         line, rank = self._rank
-        rank = rank_of(hit) or (rank if line == hit.line else "")
+        rank = read_rank(hit) or (rank if line == hit.line else "")
         self._rank = (hit.line, rank)
-        name = STEP_NEEDLES[hit.needle]
+        name = STEP_MARKERS[hit.marker]
         if name not in self._found:
-            self._found[name] = Found(name, grammar(name))
+            self._found[name] = DialectRecords(name, load_reader(name))
         self._found[name].add(hit, rank)
 
 
-def total_of(hit: Hit, dialects: Iterable[Dialect]) -> int | None:
+def read_total(hit: Hit, dialects: Iterable[Dialect]) -> int | None:
     """Return the number of steps that a start mark says, or None."""
-    matches = (re.match(each.total, hit.text[hit.start : hit.end]) for each in dialects if hit.needle in each.starts)
+    matches = (re.match(each.total, hit.text[hit.start : hit.end]) for each in dialects if hit.marker in each.starts)
     return next((int(match[1]) for match in matches if match), None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_llmbench.core.models import Dropped
+from pytest_llmbench.core.models import DroppedRecords
 
 TORN = "torn"
 """A record that was cut, or had foreign text in it."""
@@ -40,27 +40,27 @@ class Tally:
     """Counts what is dropped, by reason, with the first example of each."""
 
     def __init__(self) -> None:
-        self._by_reason: dict[str, Dropped | None] = dict.fromkeys(REASONS)
+        self._by_reason: dict[str, DroppedRecords | None] = dict.fromkeys(REASONS)
 
     def add(self, reason: str, line: int, example: str, count: int = 1) -> None:
         """Count `count` records more; the example with the lowest line is kept."""
         old = self._by_reason[reason]
         if old is None or line < old.first_line:
-            self._by_reason[reason] = Dropped(reason, count + (old.count if old else 0), line, example)
+            self._by_reason[reason] = DroppedRecords(reason, count + (old.count if old else 0), line, example)
         else:
-            self._by_reason[reason] = Dropped(reason, old.count + count, old.first_line, old.example)
+            self._by_reason[reason] = DroppedRecords(reason, old.count + count, old.first_line, old.example)
 
     def merge(self, other: Tally) -> None:
         """Count what another tally counted, too."""
         for each in other.result():
             self.add(each.reason, each.first_line, each.example, each.count)
 
-    def result(self) -> tuple[Dropped, ...]:
+    def result(self) -> tuple[DroppedRecords, ...]:
         """Return what was counted, in the order of REASONS."""
         return tuple(dropped for dropped in self._by_reason.values() if dropped)
 
 
-def printable(text: bytes, length: int = EXAMPLE_LENGTH) -> str:
+def make_printable(text: bytes, length: int = EXAMPLE_LENGTH) -> str:
     """Return the beginning of a line, without anything that a terminal or XML would choke on."""
     line = text.strip()[: 4 * length].decode("utf-8", "ignore")
     shown = "".join(sign for sign in line if sign.isprintable())

@@ -12,11 +12,11 @@ from typing import NamedTuple
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.models import Ending, Segment
-from pytest_llmbench.ingest.parse.cause import FAILURES, ORDERLY, PLACES, decided
-from pytest_llmbench.ingest.parse.dropped import printable
-from pytest_llmbench.ingest.parse.ranks import rank_of
-from pytest_llmbench.ingest.parse.records import line_stop
-from pytest_llmbench.ingest.parse.scan import REACH_BACK, Hit, Window
+from pytest_llmbench.ingest.parse.cause import FAILURES, ORDERLY, PLACES, choose_cause
+from pytest_llmbench.ingest.parse.dropped import make_printable
+from pytest_llmbench.ingest.parse.ranks import read_rank
+from pytest_llmbench.ingest.parse.records import find_line_stop
+from pytest_llmbench.ingest.parse.scan import REACH_BACK, ByteChunk, Hit
 from pytest_llmbench.ingest.parse.tracebacks import HEAD, Traceback, Tracebacks
 from pytest_llmbench.ingest.sources.local import File
 
@@ -51,8 +51,8 @@ PATTERNS = {
 }
 """What a line says, the stronger cause first. A step without a reason is cancelled after a crash as well as by hand."""
 
-NEEDLES = (
-    b"rror: ",  # Slurm's words and most exceptions: one short needle costs less than six long ones
+MARKERS = (
+    b"rror: ",  # Slurm's words and most exceptions: one short marker costs less than six long ones
     b"Killed",
     b"NVRM: Xid",
     b"Preemption detected",
@@ -120,15 +120,15 @@ class Endings:
         self._read_to = (0, 0)
         self._tracebacks = Tracebacks()
 
-    def take(self, window: Window, hits: Iterable[Hit]) -> None:
-        """Take the lines of needles in the new part of a window, and follow its tracebacks."""
+    def take(self, chunk: ByteChunk, hits: Iterable[Hit]) -> None:
+        """Take the lines of markers in the new part of a chunk, and follow its tracebacks."""
         heads = []
         for hit in hits:
-            if hit.needle == HEAD:
+            if hit.marker == HEAD:
                 heads.append(hit)
             else:
                 self._add(hit)
-        self._tracebacks.take(window, heads)
+        self._tracebacks.take(chunk, heads)
 
     @property
     def follows(self) -> bool:
@@ -143,14 +143,14 @@ class Endings:
         """
         found = [(ending.line, ending) for kind in self._found.values() for ending in kind]
         raised = [each for each in self._tracebacks.found if not each.warned]
-        found += [(each.head, _raised(each)) for each in raised]
+        found += [(each.head, _describe_traceback(each)) for each in raised]
         if decisive.finished:
             found = [(line, ending) for line, ending in found if ending.code not in ORDERLY]
-        near = decided([ending for line, ending in found if line >= decisive.near])
+        near = choose_cause([ending for line, ending in found if line >= decisive.near])
         if near is not None:
             return near
         of_warnings = {each.head for each in raised if each.below_warning}
-        early = decided([ending for line, ending in found if line >= decisive.first and line not in of_warnings])
+        early = choose_cause([ending for line, ending in found if line >= decisive.first and line not in of_warnings])
         return early and replace(early, went_on=True)
 
     def before_training(self) -> Ending | None:
@@ -159,28 +159,28 @@ class Endings:
         return found and replace(found, went_on=True, before_training=True)
 
     def _add(self, hit: Hit) -> None:
-        """Take the line of a needle, unless it was taken for the needle before."""
+        """Take the line of a marker, unless it was taken for the marker before."""
         number, offset = self._read_to
         if number == hit.line and hit.offset < offset:
             return
         begin = hit.text.rfind(b"\n", max(0, hit.start - REACH_BACK), hit.start) + 1 or max(0, hit.start - REACH_BACK)
-        stop = line_stop(hit.text, hit.start, hit.end)
+        stop = find_line_stop(hit.text, hit.start, hit.end)
         shown_whole = stop < hit.end or stop == len(hit.text)
         self._read_to = hit.line, hit.offset + stop - hit.start - (0 if shown_whole else LONGEST_PATTERN)
         line = hit.text[begin:stop]
-        code = _line_code(line)
+        code = _read_line_code(line)
         if code:
-            ending = Ending(code, printable(line, LINE_LENGTH), hit.line, rank=_rank_words(rank_of(hit)))
+            ending = Ending(code, make_printable(line, LINE_LENGTH), hit.line, rank=_format_rank(read_rank(hit)))
             self._found.setdefault(code, deque(maxlen=KEPT)).append(ending)
 
 
-def of_file(ending: Ending, name: str) -> Ending:
+def name_file(ending: Ending, name: str) -> Ending:
     """Return an ending, and what happened beside it, as told by a file of this name."""
-    beside = ending.beside and of_file(ending.beside, name)
+    beside = ending.beside and name_file(ending.beside, name)
     return replace(ending, file=name, beside=beside)
 
 
-def decisive_lines(segments: Sequence[Segment], end_lines: Iterable[int]) -> Decisive:
+def find_decisive_lines(segments: Sequence[Segment], end_lines: Iterable[int]) -> Decisive:
     """Return the lines from which on an ending counts: what came before the last attempt ended is no ending of it.
 
     That is the end mark or last step of a finished attempt, and the first step of an unfinished one.
@@ -195,17 +195,17 @@ def decisive_lines(segments: Sequence[Segment], end_lines: Iterable[int]) -> Dec
     return Decisive(last.first_line, int(last.steps.line[late]) if late > 0 else last.first_line)
 
 
-def _raised(traceback: Traceback) -> Ending:
+def _describe_traceback(traceback: Traceback) -> Ending:
     """Return what a traceback says of the end."""
-    text = printable(traceback.first, EXCEPTION_LENGTH) if traceback.first else printable(HEAD)
+    text = make_printable(traceback.first, EXCEPTION_LENGTH) if traceback.first else make_printable(HEAD)
     if traceback.code and b" " not in traceback.first:  # it says no more than its name
-        text += f" in `{printable(traceback.code, LINE_LENGTH)}`"
+        text += f" in `{make_printable(traceback.code, LINE_LENGTH)}`"
     if traceback.last != traceback.first:
-        text += f", which led to {printable(traceback.last, EXCEPTION_LENGTH)}"
-    return Ending(_code(traceback), text, traceback.line, rank=_rank_words(traceback.rank))
+        text += f", which led to {make_printable(traceback.last, EXCEPTION_LENGTH)}"
+    return Ending(_read_code(traceback), text, traceback.line, rank=_format_rank(traceback.rank))
 
 
-def _code(traceback: Traceback) -> str:
+def _read_code(traceback: Traceback) -> str:
     """Return what the exception of a traceback means."""
     if traceback.first.startswith(b"KeyboardInterrupt"):
         return "step-cancelled"
@@ -216,7 +216,7 @@ def _code(traceback: Traceback) -> str:
     return min(told, key=PLACES.__getitem__, default="traceback")
 
 
-def _line_code(line: bytes) -> str:
+def _read_line_code(line: bytes) -> str:
     """Return the strongest of what a line says, or an empty text."""
     if not any(word in line for word in WORDS):
         return ""
@@ -224,7 +224,7 @@ def _line_code(line: bytes) -> str:
     return _NAMES[min(places) - 1] if places else ""
 
 
-def _rank_words(rank: str) -> str:
+def _format_rank(rank: str) -> str:
     """Return `rank 52` for the labels `52 rank52`, `task 9` for `9 default3`, other labels as they are."""
     found = re.search(r"\brank(\d+)", rank)
     if found:
@@ -233,7 +233,7 @@ def _rank_words(rank: str) -> str:
     return f"task {task[1]}" if task else rank
 
 
-def last_line(log: Path) -> str:
+def read_last_line(log: Path) -> str:
     """Return the last line of a log that is not empty: what it says where its run died without a word about it.
 
     An empty text where there is none, or where the log cannot be read.
@@ -243,4 +243,4 @@ def last_line(log: Path) -> str:
             lines = file.read(max(0, file.size - LAST_BYTES), file.size).decode(errors="replace").splitlines()
     except LogError:
         return ""
-    return next((formatting.printable(text.strip())[:LINE_LENGTH] for text in reversed(lines) if text.strip()), "")
+    return next((formatting.escape(text.strip())[:LINE_LENGTH] for text in reversed(lines) if text.strip()), "")

@@ -26,18 +26,18 @@ class Fingerprint:
         """Take the sample of the next bytes."""
         self._checksum = zlib.crc32(sample, self._checksum)
 
-    def of(self, size: int) -> str:
+    def digest(self, size: int) -> str:
         """Return it as one word, now that the size of the text is known."""
         return f"{size:x}-{self._checksum:08x}"
 
 
-def sample(offset: int, data: bytes | memoryview) -> bytes:
+def take_sample(offset: int, data: bytes | memoryview) -> bytes:
     """Return what counts of the bytes at a place of a text."""
     begins = (offset, *range(offset - offset % SPAN + SPAN, offset + len(data), SPAN))
-    return b"".join(data[begin - offset : begin - offset + _length(begin)] for begin in begins)
+    return b"".join(data[begin - offset : begin - offset + _count_bytes(begin)] for begin in begins)
 
 
-def _length(offset: int) -> int:
+def _count_bytes(offset: int) -> int:
     """Return how many bytes from a place on, up to the end of its span, count."""
     inside = offset % SPAN
     return SPAN - inside if offset < WHOLE else max(0, SAMPLE - inside)

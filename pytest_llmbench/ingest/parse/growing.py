@@ -10,14 +10,14 @@ from typing import NamedTuple
 import numpy as np
 
 from pytest_llmbench.core.models import ParsedLog, RegexDialect
-from pytest_llmbench.ingest.parse.collect import Collector
-from pytest_llmbench.ingest.parse.scan import PIECE, Sliding
+from pytest_llmbench.ingest.parse.collect import LogCollector
+from pytest_llmbench.ingest.parse.scan import PIECE, ChunkCutter
 from pytest_llmbench.ingest.sources.local import File
 
 RECENT = 5
 
 
-class LastStep(NamedTuple):
+class ReachedStep(NamedTuple):
     """How far a run is: steps done, of how many (None: the log does not say), seconds that one takes."""
 
     done: int
@@ -47,14 +47,14 @@ class Growing:
             self._file = file.identity
             while self.read_bytes < file.size:
                 end = min(self.read_bytes + PIECE, file.size)
-                window = self._sliding.push(file.read(self.read_bytes, end))
+                chunk = self._cutter.push(file.read(self.read_bytes, end))
                 self.read_bytes = end
-                self._collector.search(window)
-        rest, collector = self._sliding.rest(), deepcopy(self._collector)
+                self._collector.search(chunk)
+        rest, collector = self._cutter.finish(), deepcopy(self._collector)
         collector.search(rest)
         return collector.result()
 
-    def last_step(self) -> LastStep | None:
+    def last_step(self) -> ReachedStep | None:
         """Return the last step, None where there is none; LogError if the log cannot be read.
 
         A step is counted from the first one of the run: NeMo's `global_step: 22` is the 23rd. Its time is the median of
@@ -70,15 +70,15 @@ class Growing:
             return None
         done = int(steps.index[-1]) + 1 - segments[-1].first_step
         total = segments[-1].total_steps
-        return LastStep(done, total if total is None or total >= done else None, float(np.median(possible)))
+        return ReachedStep(done, total if total is None or total >= done else None, float(np.median(possible)))
 
     def _begin(self) -> None:
         self.read_bytes = 0
-        self._sliding = Sliding()
-        self._collector = Collector(self._extra)
+        self._cutter = ChunkCutter()
+        self._collector = LogCollector(self._extra)
 
     def _goes_on(self, file: File) -> bool:
         """Whether a file is the one that was read before, and what was last read of it still stands there."""
         if file.identity != self._file or file.size < self.read_bytes:
             return False
-        return file.read(self._sliding.offset, self.read_bytes) == self._sliding.text
+        return file.read(self._cutter.offset, self.read_bytes) == self._cutter.text

@@ -15,21 +15,21 @@ CLOCK_SHARE = 0.05
 """How much of the time between two lines is not spent in steps, at most, where lines are to tell what a time is of."""
 
 
-def with_means(records: Sequence[StepRecord]) -> list[StepRecord]:
+def add_means(records: Sequence[StepRecord]) -> list[StepRecord]:
     """Return the steps of one attempt, in their order, with `mean_of`.
 
     An interval of n shows by prints at multiples of n only. A gap in a log of every step is lost lines, never a mean.
     """
-    every = interval([record.step for record in records])
+    every = find_interval([record.step for record in records])
     means = [every] * len(records)
     if means and records[0].step % every:
         means[0] = 1
     if len(records) > 1:
-        means[1] = _second(records[0], records[1], every)
+        means[1] = _count_steps_of_second(records[0], records[1], every)
     return [record._replace(mean_of=mean) for record, mean in zip(records, means, strict=True)]
 
 
-def interval(steps: Sequence[int]) -> int:
+def find_interval(steps: Sequence[int]) -> int:
     """Return every how many steps a log prints, from the ascending steps it prints; 1 where that cannot be told.
 
     The first print may be out of turn: versions of 2026 print the first step of a process, whatever the interval.
@@ -43,7 +43,7 @@ def interval(steps: Sequence[int]) -> int:
     return gap if equal >= LEAST_GAPS and 2 * equal > len(gaps) else 1
 
 
-def _second(first: StepRecord, second: StepRecord, every: int) -> int:
+def _count_steps_of_second(first: StepRecord, second: StepRecord, every: int) -> int:
     """Return how many steps the second print of a process is of.
 
     Versions of 2026 print the first step of a process and go on summing, so that the second print is the mean of that

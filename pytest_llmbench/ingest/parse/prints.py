@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from pytest_llmbench.core.models import RegexDialect
 from pytest_llmbench.core.patterns import RATE
-from pytest_llmbench.ingest.parse.dropped import RATE_OF_SAMPLES, RUNNING_AVERAGE, Tally, printable
+from pytest_llmbench.ingest.parse.dropped import RATE_OF_SAMPLES, RUNNING_AVERAGE, Tally, make_printable
 from pytest_llmbench.ingest.parse.records import StepRecord
-from pytest_llmbench.ingest.parse.units import unit_at
+from pytest_llmbench.ingest.parse.units import read_unit
 
 BEFORE, BEHIND = 48, 24
 """Bytes before and behind a time that say what it is."""
@@ -36,8 +36,8 @@ LIKE_AN_AVERAGE = 0.98
 """The share of the variance that 1/step explains in the second half of such means; of single times it is near zero."""
 
 
-class Line(NamedTuple):
-    """The line around a needle without its colours; `whole` if it ends, `cut` if a number was cut at its end."""
+class RecordLine(NamedTuple):
+    """The line around a marker without its colours; `whole` if it ends, `cut` if a number was cut at its end."""
 
     text: bytes
     whole: bool
@@ -65,22 +65,22 @@ class Prints:
             setattr(other, name, copy(getattr(self, name)))
         return other
 
-    def add(self, offset: int, line: Line, span: tuple[int, int], number: bytes) -> None:
+    def add(self, offset: int, line: RecordLine, span: tuple[int, int], number: bytes) -> None:
         """Take the time of the record at an offset, and what stands around it."""
         before = line.text[max(0, span[0] - BEFORE) : span[0]]
         behind = line.text[span[0] + len(number) :]
-        shape = _shape(number)
+        shape = _get_shape(number)
         self._shapes[shape] += 1
         self._padded |= b"." in number and number.endswith(b"0")
         if not behind.strip():
             self._last[offset] = shape
-        unit = unit_at(behind[:BEHIND])
+        unit = read_unit(behind[:BEHIND])
         self._units[unit] += 1
         if unit and unit != self._unit:
             self._other_unit[offset] = unit
         reason = self._reason(before, behind[:BEHIND]) if self._shapes.total() <= ALIKE else ""
         if reason:
-            self._words.setdefault(reason, (offset, printable(line.text)))
+            self._words.setdefault(reason, (offset, make_printable(line.text)))
 
     def doubt(self, offset: int) -> str:
         """Return in words why the time of a record may be another one, by what its siblings print; else nothing."""
@@ -140,7 +140,7 @@ def is_running_average(records: Sequence[StepRecord]) -> bool:
     return yy > 0 and xy * xy >= LIKE_AN_AVERAGE * xx * yy
 
 
-def _shape(number: bytes) -> int:
+def _get_shape(number: bytes) -> int:
     """Return how many decimals a number has, more where it has an exponent."""
     mantissa, exponent, _ = number.lower().partition(b"e")
     return len(mantissa.partition(b".")[2]) + (EXPONENT_SHAPE if exponent else 0)

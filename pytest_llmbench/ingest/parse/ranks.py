@@ -14,7 +14,7 @@ SIGN = re.compile(rb"[/\[]|: |pid=")
 """Part of every label: most lines that have none are told by it alone."""
 
 
-def rank_of(hit: Hit) -> str:
+def read_rank(hit: Hit) -> str:
     """Return the labels before a record, such as `9 default3` for `9: [default3]: `, or an empty string.
 
     `9: ` (srun -l) and `train/0 ` (NeMo-Run) count at the beginning of a line or bar only; `[default3]:`, `[rank4]:`
@@ -33,6 +33,6 @@ def rank_of(hit: Hit) -> str:
     return b" ".join(filter(None, labels)).decode("ascii")
 
 
-def rank_order(rank: str) -> tuple[int, ...]:
+def get_rank_order(rank: str) -> tuple[int, ...]:
     """Return a key that sorts ranks by their numbers; a line without a label sorts first."""
     return tuple(int(number) for number in re.findall(r"\d+", rank))

@@ -8,14 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_llmbench.core.models import Ending, ParsedLog, RegexDialect
-from pytest_llmbench.ingest.parse.collect import Collector
-from pytest_llmbench.ingest.parse.endings import NEEDLES, Endings, of_file
-from pytest_llmbench.ingest.parse.fingerprint import Fingerprint, sample
-from pytest_llmbench.ingest.parse.scan import find, windows
-from pytest_llmbench.ingest.parse.training import NEEDLES as TRAINING
+from pytest_llmbench.ingest.parse.collect import LogCollector
+from pytest_llmbench.ingest.parse.endings import MARKERS, Endings, name_file
+from pytest_llmbench.ingest.parse.fingerprint import Fingerprint, take_sample
+from pytest_llmbench.ingest.parse.scan import find_markers, iterate_chunks
+from pytest_llmbench.ingest.parse.training import MARKERS as TRAINING
 from pytest_llmbench.ingest.parse.training import Training
 from pytest_llmbench.ingest.sources import local
-from pytest_llmbench.ingest.sources.compressed import HEAD, Stream, method_of
+from pytest_llmbench.ingest.sources.compressed import HEAD, Stream, find_method
 
 CUT = "cut"
 """The code of the ending of a log whose compressed data end before their end."""
@@ -32,9 +32,9 @@ def parse_blocks(blocks: Iterable[bytes], extra: Iterable[RegexDialect] = ()) ->
 
     No content is an error: what cannot be read as a step is no step, and is in `dropped` if it looks like one.
     """
-    collector = Collector(extra)
-    for window in windows(blocks):
-        collector.search(window)
+    collector = LogCollector(extra)
+    for chunk in iterate_chunks(blocks):
+        collector.search(chunk)
     return collector.result()
 
 
@@ -49,13 +49,13 @@ def read_log(source: Path | Stream, extra: Iterable[RegexDialect] = (), *, threa
     if isinstance(source, Stream):
         return _read_stream(source, extra)
     with local.File(source) as file:
-        if file.size < LARGE or method_of(file.read(0, HEAD)):
+        if file.size < LARGE or find_method(file.read(0, HEAD)):
             return _read_stream(Stream(file.blocks(), source), extra)
         from pytest_llmbench.ingest.parse.ahead import take_file
 
-        collector = Collector(extra)
+        collector = LogCollector(extra)
         fingerprint = take_file(file, collector, threads or len(os.sched_getaffinity(0)))
-        return replace(collector.result(), fingerprint=fingerprint.of(file.size), size_bytes=file.size)
+        return replace(collector.result(), fingerprint=fingerprint.digest(file.size), size_bytes=file.size)
 
 
 def read_ending(source: Path | Stream) -> Ending | None:
@@ -63,14 +63,14 @@ def read_ending(source: Path | Stream) -> Ending | None:
 
     What stands there only before training began, by the lines that tell of that, ended no run with steps.
     """
-    stream = source if isinstance(source, Stream) else Stream(local.blocks(source), source)
+    stream = source if isinstance(source, Stream) else Stream(local.read_blocks(source), source)
     found, training = Endings(), Training()
-    for window in windows(stream):
-        hits = find(window, (*NEEDLES, *TRAINING))
-        found.take(window, [hit for hit in hits if hit.needle in NEEDLES])
-        training.take(hit for hit in hits if hit.needle in TRAINING)
+    for chunk in iterate_chunks(stream):
+        hits = find_markers(chunk, (*MARKERS, *TRAINING))
+        found.take(chunk, [hit for hit in hits if hit.marker in MARKERS])
+        training.take(hit for hit in hits if hit.marker in TRAINING)
     ending = found.result(training.decisive()) or found.before_training()
-    return ending and of_file(ending, stream.path.name)
+    return ending and name_file(ending, stream.path.name)
 
 
 def _read_stream(stream: Stream, extra: Iterable[RegexDialect]) -> ParsedLog:
@@ -80,15 +80,15 @@ def _read_stream(stream: Stream, extra: Iterable[RegexDialect]) -> ParsedLog:
     def taken() -> Iterator[bytes]:
         nonlocal size
         for block in stream:
-            fingerprint.take(sample(size, block))
+            fingerprint.take(take_sample(size, block))
             size += len(block)
             yield block
 
-    log = replace(parse_blocks(taken(), extra), fingerprint=fingerprint.of(size), size_bytes=size)
-    return _without_end(log, stream) if stream.cut else log
+    log = replace(parse_blocks(taken(), extra), fingerprint=fingerprint.digest(size), size_bytes=size)
+    return _add_cut_ending(log, stream) if stream.cut else log
 
 
-def _without_end(log: ParsedLog, stream: Stream) -> ParsedLog:
+def _add_cut_ending(log: ParsedLog, stream: Stream) -> ParsedLog:
     """Return a log with what became of its file as its ending, unless it says itself how it ended."""
     text = f"the {stream.method} data of {stream.path.name} end before their end: copy or compress the log again"
     cut = Ending(CUT, text, log.lines)

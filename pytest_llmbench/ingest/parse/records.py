@@ -23,7 +23,7 @@ CODE_IN_NUMBER = re.compile(rb"[\d.]%b(?:[\d.]|[eE][+-]?\d)" % CODES.pattern)
 """Nothing shows then that both parts are of one number."""
 
 
-class Origin(NamedTuple):
+class RecordOrigin(NamedTuple):
     """Where a record stands: its place in the log (bytes), 1-based line, and the rank that its prefix names."""
 
     offset: int
@@ -45,7 +45,7 @@ class StepRecord(NamedTuple):
     where the record cannot end in a number that was cut.
     """
 
-    origin: Origin
+    origin: RecordOrigin
     step: int
     seconds: float
     resolution: float
@@ -80,19 +80,19 @@ class StepRecord(NamedTuple):
 class Torn(NamedTuple):
     """A record that began and did not end as it should."""
 
-    origin: Origin
+    origin: RecordOrigin
     text: bytes
 
 
 class Unmatched(NamedTuple):
     """A line that should hold a record, and holds none that a pattern matches; `group` is the first that it lacks."""
 
-    origin: Origin
+    origin: RecordOrigin
     text: bytes
     group: str = ""
 
 
-def without_codes(text: bytes, start: int, stop: int, end: int) -> bytes | None:
+def strip_codes(text: bytes, start: int, stop: int, end: int) -> bytes | None:
     """Return a record, which ends at `stop`, and what can be seen behind it up to `end`, without the codes for colours.
 
     Codes in the record alone are taken out. None where one stands inside a number.
@@ -101,36 +101,36 @@ def without_codes(text: bytes, start: int, stop: int, end: int) -> bytes | None:
     return None if CODE_IN_NUMBER.search(record) else CODES.sub(b"", record) + text[stop:end]
 
 
-def significant_unit(value: float, digits: int) -> float:
+def get_significant_unit(value: float, digits: int) -> float:
     """Return one unit in the last of `digits` significant digits: 0.1 for 24.0 and 3; 0 where there is none."""
     if value == 0 or not math.isfinite(value):
         return 0.0
     return float(f"1e{math.floor(math.log10(abs(value))) - digits + 1}")
 
 
-def significant_units(values: Sequence[float], digits: int) -> list[float]:
+def get_significant_units(values: Sequence[float], digits: int) -> list[float]:
     """Return one unit in the last of `digits` significant digits of each of n > 0 finite values."""
     least, most = min(values), max(values)
-    unit = significant_unit(least, digits)
-    if least > 0 and unit == significant_unit(most, digits):
+    unit = get_significant_unit(least, digits)
+    if least > 0 and unit == get_significant_unit(most, digits):
         return [unit] * len(values)
-    return [significant_unit(value, digits) for value in values]
+    return [get_significant_unit(value, digits) for value in values]
 
 
-def printed_unit(text: bytes) -> float:
+def get_printed_unit(text: bytes) -> float:
     """Return one unit in the last printed place of a number: 0.01 for `12.39`, 1 for `1.249e+03`."""
     mantissa, _, exponent = text.partition(b"e")
     decimals = len(mantissa.partition(b".")[2])
     return float(f"1e{int(exponent or 0) - decimals}")
 
 
-def digits(printed: bytes) -> int:
+def count_digits(printed: bytes) -> int:
     """Return how many digits a number is printed with: 4 for `11.03` and `0.000`, 7 for `1.258695E+01`."""
     mantissa = printed.lower().partition(b"e")[0]
     return sum(map(mantissa.count, DIGITS))
 
 
-def line_stop(text: bytes, start: int, end: int) -> int:
+def find_line_stop(text: bytes, start: int, end: int) -> int:
     """Return where the line ends that `start` stands on: its line feed or carriage return, else `end`."""
     found = LINE_BREAK.search(text, start, end)
     return found.start() if found else end

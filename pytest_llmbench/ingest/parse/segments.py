@@ -8,21 +8,21 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from pytest_llmbench.core.models import Segment, Steps
-from pytest_llmbench.ingest.parse.columns import columns
-from pytest_llmbench.ingest.parse.dialect_table import Settler, Timer
-from pytest_llmbench.ingest.parse.dropped import OTHER_RANK, REPEAT_DISAGREES, REPEATED, TORN, Tally, printable
-from pytest_llmbench.ingest.parse.ranks import rank_order
-from pytest_llmbench.ingest.parse.records import NAN, Origin, StepRecord
-from pytest_llmbench.ingest.parse.repeats import agree, decided, diverged, with_divergence
-from pytest_llmbench.ingest.parse.uniform import Parts
-from pytest_llmbench.ingest.parse.writers import tell_writers
+from pytest_llmbench.ingest.parse.columns import build_steps
+from pytest_llmbench.ingest.parse.dialect_reader import DialectReader
+from pytest_llmbench.ingest.parse.dropped import OTHER_RANK, REPEAT_DISAGREES, REPEATED, TORN, Tally, make_printable
+from pytest_llmbench.ingest.parse.ranks import get_rank_order
+from pytest_llmbench.ingest.parse.records import NAN, RecordOrigin, StepRecord
+from pytest_llmbench.ingest.parse.repeats import add_divergence, choose_print, has_diverged, show_same_time
+from pytest_llmbench.ingest.parse.uniform import UniformParts
+from pytest_llmbench.ingest.parse.writers import tally_writers
 
 LATE_STEPS = 2
 """How far back a step may lie without being a restart: repeated by another process without a prefix, or printed late,
 where two lines were exchanged."""
 
 
-class Marks(NamedTuple):
+class MarkPlaces(NamedTuple):
     """Places in a log (bytes, ascending) where a process starts or training ends; totals are (place, steps).
 
     `ends_divide`: whether a new step after an end is of another attempt.
@@ -35,7 +35,7 @@ class Marks(NamedTuple):
 
 
 @dataclass(slots=True)
-class Attempt:
+class SegmentDraft:
     """One rank's part of one attempt, while it is read."""
 
     rank: str
@@ -64,45 +64,38 @@ class Attempt:
         return sum(record.possible for record in self.kept.values())
 
 
-def segments(
-    records: Iterable[StepRecord],
-    marks: Marks,
-    settle: Settler,
-    tally: Tally,
-    *,
-    first_step: int = 0,
-    time_steps: Timer = list,
+def divide_segments(
+    records: Sequence[StepRecord], marks: MarkPlaces, reader: DialectReader, tally: Tally
 ) -> tuple[Segment, ...]:
     """Return the attempts in a log, in its order; what is left out is counted in `tally`.
-
-    `first_step` is the number that the dialect gives to the first step of a run.
 
     `records` stand in the order of the log. Ranks are told apart first, so that their interleaved lines are no
     restarts; where several printed the same attempt, the one with most possible steps is kept, then the lowest.
     """
-    ranks = [settle(rank, tally) for rank in by_rank(records)]
-    parts = (attempt for rank in ranks for attempt in split(rank, marks, tally))
-    attempts = one_rank_each((_timed(attempt, time_steps) for attempt in parts), tally)
+    ranks = [reader.settle(rank, tally) for rank in group_by_rank(reader.join(records, tally))]
+    parts = (attempt for rank in ranks for attempt in split_attempts(rank, marks, tally))
+    attempts = keep_one_rank((_add_times(attempt, reader) for attempt in parts), tally)
     limits = [attempt.begin for attempt in attempts[1:]]
     pairs = zip(attempts, [*limits, None], strict=False)
     return tuple(
-        _segment(attempt, columns(attempt.kept.values()), marks, limit, first_step) for attempt, limit in pairs
+        _build_segment(attempt, build_steps(attempt.kept.values()), marks, limit, reader.dialect.first_step)
+        for attempt, limit in pairs
     )
 
 
-def uniform_segments(parts: Parts, marks: Marks, first_step: int) -> tuple[Segment, ...]:
+def divide_uniform(parts: UniformParts, marks: MarkPlaces, first_step: int) -> tuple[Segment, ...]:
     """Return the attempts in a log of one rank, which were read by columns."""
     limits = [part.begin[0] for part in parts[1:]]
     found = []
     for part, limit in zip(parts, [*limits, None], strict=True):
         top = int(part.steps.index[-1])
-        first, last = (StepRecord(Origin(*place, part.rank), top, NAN, NAN) for place in (part.begin, part.end))
-        attempt = Attempt(part.rank, first, last, top, part.total, loss_digits=part.loss_digits)
-        found.append(_segment(attempt, part.steps, marks, limit, first_step))
+        first, last = (StepRecord(RecordOrigin(*place, part.rank), top, NAN, NAN) for place in (part.begin, part.end))
+        attempt = SegmentDraft(part.rank, first, last, top, part.total, loss_digits=part.loss_digits)
+        found.append(_build_segment(attempt, part.steps, marks, limit, first_step))
     return tuple(found)
 
 
-def by_rank(records: Iterable[StepRecord]) -> list[list[StepRecord]]:
+def group_by_rank(records: Iterable[StepRecord]) -> list[list[StepRecord]]:
     """Return the records of each rank. Lines without a prefix go to the one rank that has one, if one has."""
     ranks: dict[str, list[StepRecord]] = {}
     every = list(records)
@@ -111,29 +104,29 @@ def by_rank(records: Iterable[StepRecord]) -> list[list[StepRecord]]:
     return [every] if len(ranks.keys() - {""}) <= 1 else list(ranks.values())
 
 
-def split(records: Sequence[StepRecord], marks: Marks, tally: Tally) -> list[Attempt]:
+def split_attempts(records: Sequence[StepRecord], marks: MarkPlaces, tally: Tally) -> list[SegmentDraft]:
     """Return the attempts of one rank."""
     rank = max((record.origin.rank for record in records), key=len, default="")
-    attempts: list[Attempt] = []
+    attempts: list[SegmentDraft] = []
     repeats = Tally()
     for place, record in enumerate(records):
         following = records[place + 1 : place + 2 + LATE_STEPS]
         if not attempts or _is_of_another(attempts[-1], record, following, marks):
-            attempts.append(Attempt(rank, record, record, record.step))
+            attempts.append(SegmentDraft(rank, record, record, record.step))
         _admit(attempts[-1], record, repeats)
-    tell_writers(records, repeats, tally)
+    tally_writers(records, repeats, tally)
     return attempts
 
 
-def one_rank_each(attempts: Iterable[Attempt], tally: Tally) -> list[Attempt]:
+def keep_one_rank(attempts: Iterable[SegmentDraft], tally: Tally) -> list[SegmentDraft]:
     """Return attempts that do not overlap in the log, in its order: of those that do, one rank's is kept.
 
     Where another rank diverged, so did the one that is kept.
     """
-    kept: list[Attempt] = []
-    others: list[Attempt] = []
-    for attempt in sorted(attempts, key=lambda each: (-each.possible_steps, rank_order(each.rank), each.begin)):
-        if _overlapping(attempt, kept):
+    kept: list[SegmentDraft] = []
+    others: list[SegmentDraft] = []
+    for attempt in sorted(attempts, key=lambda each: (-each.possible_steps, get_rank_order(each.rank), each.begin)):
+        if _find_overlapping(attempt, kept):
             text = f"rank {attempt.rank or 'unknown'}: steps {attempt.first.step} to {attempt.top}"
             tally.add(OTHER_RANK, attempt.first.origin.line, text, len(attempt.kept))
             others.append(attempt)
@@ -144,36 +137,38 @@ def one_rank_each(attempts: Iterable[Attempt], tally: Tally) -> list[Attempt]:
     return kept
 
 
-def _overlapping(attempt: Attempt, others: Sequence[Attempt]) -> list[Attempt]:
+def _find_overlapping(attempt: SegmentDraft, others: Sequence[SegmentDraft]) -> list[SegmentDraft]:
     """Return which of others, which do not overlap each other and are in the order of the log, an attempt overlaps."""
     first = bisect_left(others, attempt.begin, key=lambda each: each.end)
     return list(others[first : bisect_right(others, attempt.end, key=lambda each: each.begin)])
 
 
-def _hand_over_divergence(other: Attempt, kept: Sequence[Attempt]) -> None:
+def _hand_over_divergence(other: SegmentDraft, kept: Sequence[SegmentDraft]) -> None:
     """Give a loss or gradient norm that is no number to the kept attempt's print of the step that is nearest."""
-    found = [record for record in other.kept.values() if diverged(record)]
-    overlapping = _overlapping(other, kept) if found else []
+    found = [record for record in other.kept.values() if has_diverged(record)]
+    overlapping = _find_overlapping(other, kept) if found else []
     for record in found:
         near = [attempt.kept for attempt in overlapping if record.step in attempt.kept]
         if near:
             steps = min(near, key=lambda each: abs(each[record.step].origin.offset - record.origin.offset))
-            steps[record.step] = with_divergence(steps[record.step], record)
+            steps[record.step] = add_divergence(steps[record.step], record)
 
 
-def _is_of_another(attempt: Attempt, record: StepRecord, following: Sequence[StepRecord], marks: Marks) -> bool:
+def _is_of_another(
+    attempt: SegmentDraft, record: StepRecord, following: Sequence[StepRecord], marks: MarkPlaces
+) -> bool:
     """Tell whether a record belongs to another attempt than the one before it of the same rank.
 
     A start mark between them says so, and so do a changed total, a new step after an end mark, and a falling step,
     unless it is a late one: at most LATE_STEPS back, and either seen before and not the first step, or not seen before
     and followed by what goes on, as where two lines were exchanged. A gap says nothing.
     """
-    if _any_between(marks.starts, attempt.end, record.origin.offset):
+    if _has_between(marks.starts, attempt.end, record.origin.offset):
         return True
     if attempt.total and record.total and attempt.total != record.total:
         return True
     if record.step > attempt.top:
-        return marks.ends_divide and _any_between(marks.ends, attempt.end, record.origin.offset)
+        return marks.ends_divide and _has_between(marks.ends, attempt.end, record.origin.offset)
     if record.step == attempt.top:
         return False
     if attempt.top - record.step > LATE_STEPS or record.step == attempt.first.step:
@@ -181,7 +176,7 @@ def _is_of_another(attempt: Attempt, record: StepRecord, following: Sequence[Ste
     return record.step not in attempt.kept and _goes_back(attempt, following)
 
 
-def _goes_back(attempt: Attempt, following: Sequence[StepRecord]) -> bool:
+def _goes_back(attempt: SegmentDraft, following: Sequence[StepRecord]) -> bool:
     """Tell whether the next records repeat steps of an attempt before one goes on behind its last: a restart does."""
     for record in following:
         if record.step > attempt.top:
@@ -191,17 +186,17 @@ def _goes_back(attempt: Attempt, following: Sequence[StepRecord]) -> bool:
     return False
 
 
-def _timed(attempt: Attempt, time_steps: Timer) -> Attempt:
+def _add_times(attempt: SegmentDraft, reader: DialectReader) -> SegmentDraft:
     """Return an attempt with what its dialect can say of a step's time only now that all its steps are known."""
-    records = time_steps(sorted(attempt.kept.values(), key=lambda record: record.step))
+    records = reader.time_steps(sorted(attempt.kept.values(), key=lambda record: record.step))
     return replace(attempt, kept={record.step: record for record in records})
 
 
-def _any_between(places: Sequence[int], begin: int, end: int) -> bool:
+def _has_between(places: Sequence[int], begin: int, end: int) -> bool:
     return bisect_left(places, begin) < bisect_left(places, end)
 
 
-def _admit(attempt: Attempt, record: StepRecord, tally: Tally) -> None:
+def _admit(attempt: SegmentDraft, record: StepRecord, tally: Tally) -> None:
     """Take a record in; where its step was printed before, one print counts and the other is tallied.
 
     One that ends where the one before it goes on is cut, and so may be its last number.
@@ -210,7 +205,7 @@ def _admit(attempt: Attempt, record: StepRecord, tally: Tally) -> None:
     attempt.total = attempt.total or record.total
     attempt.top = max(attempt.top, record.step)
     if 0 < len(record.layout) < len(attempt.layout) and attempt.layout[: len(record.layout)] == record.layout:
-        rest = printable(attempt.layout[len(record.layout)])
+        rest = make_printable(attempt.layout[len(record.layout)])
         tally.add(TORN, record.origin.line, f"step {record.step} ends where others go on with {rest}")
         return
     attempt.layout = record.layout
@@ -218,14 +213,16 @@ def _admit(attempt: Attempt, record: StepRecord, tally: Tally) -> None:
     if old is None:
         attempt.kept[record.step] = record
         return
-    same = agree(old, record)
+    same = show_same_time(old, record)
     other = "" if same else f", but {old.seconds:g} s in line {old.origin.line}"
     text = f"step {record.step} again: {record.seconds:g} s{other}"
     tally.add(REPEATED if same else REPEAT_DISAGREES, record.origin.line, text)
-    attempt.kept[record.step] = decided(old, record)
+    attempt.kept[record.step] = choose_print(old, record)
 
 
-def _segment(attempt: Attempt, steps: Steps, marks: Marks, limit: int | None, first_step: int) -> Segment:
+def _build_segment(
+    attempt: SegmentDraft, steps: Steps, marks: MarkPlaces, limit: int | None, first_step: int
+) -> Segment:
     """Return an attempt as a segment; `limit` is where the next one begins."""
     said = [total for place, total in marks.totals if place < attempt.begin]
     total = attempt.total or (said[-1] if said else None)
@@ -242,9 +239,9 @@ def _segment(attempt: Attempt, steps: Steps, marks: Marks, limit: int | None, fi
     )
 
 
-def _has_end(attempt: Attempt, marks: Marks, limit: int | None) -> bool:
+def _has_end(attempt: SegmentDraft, marks: MarkPlaces, limit: int | None) -> bool:
     """Tell whether an end mark is this attempt's: before the next one, and before another process starts."""
     return any(
-        attempt.begin < end and (limit is None or end < limit) and not _any_between(marks.starts, attempt.end, end)
+        attempt.begin < end and (limit is None or end < limit) and not _has_between(marks.starts, attempt.end, end)
         for end in marks.ends
     )

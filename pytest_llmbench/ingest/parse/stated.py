@@ -48,7 +48,7 @@ NOT_FP8, NO_QUANTIZATION = "not fp8", "none"
 ELSEWHERE = re.compile(rb"(?i)load|restor|resum|checkpoint|ckpt|cache")
 """Words of a line that names another run than the one that prints it: the one that its weights or data come from."""
 
-Value = Callable[["re.Match[bytes]"], str]
+ValueReader = Callable[["re.Match[bytes]"], str]
 
 
 class Rule(NamedTuple):
@@ -57,34 +57,34 @@ class Rule(NamedTuple):
     marker: bytes
     field: str
     pattern: re.Pattern[bytes]
-    value: Value
+    value: ValueReader
 
 
-def _number(match: re.Match[bytes]) -> str:
+def _read_number(match: re.Match[bytes]) -> str:
     return str(int(match[1]))
 
 
-def _text(match: re.Match[bytes]) -> str:
+def _read_text(match: re.Match[bytes]) -> str:
     return match[1].decode("utf-8", "replace").strip()
 
 
-def _own_name(match: re.Match[bytes]) -> str:
+def _read_own_name(match: re.Match[bytes]) -> str:
     """Return the name of a run; empty on a line about a checkpoint or a cache, which may be another run's."""
-    return "" if ELSEWHERE.search(match.string) else _text(match)
+    return "" if ELSEWHERE.search(match.string) else _read_text(match)
 
 
-def _axes(match: re.Match[bytes]) -> str:
+def _multiply_axes(match: re.Match[bytes]) -> str:
     """Return the product of `pp=1, dp_replicate=1, dp_shard=8, cp=1, tp=1, ep=1` but for what lies inside of others."""
     pairs = (pair.split("=") for pair in match[1].decode().split(", "))
     return str(math.prod(int(size) for name, size in pairs if name not in AXES_INSIDE_OTHERS))
 
 
-def _sizes(match: re.Match[bytes]) -> str:
+def _multiply_sizes(match: re.Match[bytes]) -> str:
     """Return the product of the sizes in `['dp_shard', 'tp'], [4, 2]`."""
     return str(math.prod(map(int, match[1].split(b","))))
 
 
-def _quantization(match: re.Match[bytes]) -> str:
+def _read_quantization(match: re.Match[bytes]) -> str:
     """Return the numbers that MaxText's `quantization` means, empty for a word that is not known."""
     word = match[1].decode("utf-8", "replace").strip().casefold().rpartition(".")[2]
     if word in ("", "none"):
@@ -92,20 +92,20 @@ def _quantization(match: re.Match[bytes]) -> str:
     return next((known for known in ("fp8", "fp4", "int8", "int4") if known in word), "")
 
 
-def _argument(match: re.Match[bytes]) -> str:
+def _read_argument(match: re.Match[bytes]) -> str:
     """Return what Megatron's argument `fp8` means: None, or a format such as e4m3 and hybrid."""
     return NOT_FP8 if match[1] in (b"None", b"False") else "fp8"
 
 
-def _switch(match: re.Match[bytes]) -> str:
+def _read_switch(match: re.Match[bytes]) -> str:
     return NOT_FP8 if match[1].lower() == b"false" else "fp8"
 
 
-def _always(value: str) -> Value:
+def _return_always(value: str) -> ValueReader:
     return lambda _: value
 
 
-def _rule(marker: bytes, field: str, pattern: bytes, value: Value) -> Rule:
+def _compile_rule(marker: bytes, field: str, pattern: bytes, value: ValueReader) -> Rule:
     return Rule(marker, field, re.compile(pattern), value)
 
 
@@ -120,33 +120,46 @@ REWARDS = (
 """A trainer by its name, or the method that was asked for. MaxText prints the settings of each, used or not."""
 
 NAMED_RULES = (
-    _rule(b"MEMBER: ", GPUS, rb"GLOBAL_RANK: \d{1,9}, MEMBER: \d{1,9}/(\d{1,9})(?!\d)", _number),
-    _rule(b"using world size: ", GPUS, rb"using world size: (\d{1,9}),", _number),
-    _rule(b"Num_devices: ", GPUS, rb"Num_devices: (\d{1,9}), shape ", _number),
-    _rule(b"global_num_gpus .", GPUS, rb"global_num_gpus \.{1,60} (\d{1,9})(?=[.\s])", _number),
-    _rule(
-        b"device mesh with", GPUS, rb"device mesh with parallelism: ((?:%b, )*%b)[ \t]*[\r\n\x1b]" % (AXIS, AXIS), _axes
+    _compile_rule(b"MEMBER: ", GPUS, rb"GLOBAL_RANK: \d{1,9}, MEMBER: \d{1,9}/(\d{1,9})(?!\d)", _read_number),
+    _compile_rule(b"using world size: ", GPUS, rb"using world size: (\d{1,9}),", _read_number),
+    _compile_rule(b"Num_devices: ", GPUS, rb"Num_devices: (\d{1,9}), shape ", _read_number),
+    _compile_rule(b"global_num_gpus .", GPUS, rb"global_num_gpus \.{1,60} (\d{1,9})(?=[.\s])", _read_number),
+    _compile_rule(
+        b"device mesh with",
+        GPUS,
+        rb"device mesh with parallelism: ((?:%b, )*%b)[ \t]*[\r\n\x1b]" % (AXIS, AXIS),
+        _multiply_axes,
     ),
-    _rule(b"device mesh with", GPUS, rb"device mesh with \[[^\]\r\n]{1,99}\], \[(\d{1,9}(?:, ?\d{1,9})*)\]", _sizes),
-    _rule(
-        b"Config param quantization:", QUANTIZATION, rb"Config param quantization:([^\r\n]{0,60})[\r\n]", _quantization
+    _compile_rule(
+        b"device mesh with",
+        GPUS,
+        rb"device mesh with \[[^\]\r\n]{1,99}\], \[(\d{1,9}(?:, ?\d{1,9})*)\]",
+        _multiply_sizes,
     ),
-    _rule(b"fp8 ....", QUANTIZATION, rb"(?<![\w-])fp8 \.{4,60} (\w{1,20})\s", _argument),
-    _rule(b"fp8: ", QUANTIZATION, rb"(?<![\w-])fp8: ['\"]?((?i:true|false|hybrid|e4m3))\b", _switch),
+    _compile_rule(
+        b"Config param quantization:",
+        QUANTIZATION,
+        rb"Config param quantization:([^\r\n]{0,60})[\r\n]",
+        _read_quantization,
+    ),
+    _compile_rule(b"fp8 ....", QUANTIZATION, rb"(?<![\w-])fp8 \.{4,60} (\w{1,20})\s", _read_argument),
+    _compile_rule(b"fp8: ", QUANTIZATION, rb"(?<![\w-])fp8: ['\"]?((?i:true|false|hybrid|e4m3))\b", _read_switch),
     # NeMo 1 prints it of FP8 runs, too: both names are right
-    _rule(b"precision: ", QUANTIZATION, rb"(?<=[ \t|])precision: (?:bf16|fp16|16|32)\b", _always(NO_QUANTIZATION)),
-    _rule(b"Float8", QUANTIZATION, rb"Float8 training active|Float8Linear layers", _always("fp8")),
-    _rule(b"to MXFP8Linear", QUANTIZATION, rb"to MXFP8Linear", _always("fp8")),
-    _rule(b"to NVFP4Linear", QUANTIZATION, rb"to NVFP4Linear", _always("fp4")),
-    _rule(b"deepspeed ....", ENGINE, rb"(?<![\w-])deepspeed \.{4,60} True\s", _always("deepspeed")),
-    _rule(b"DeepSpeed info: ", ENGINE, rb"DeepSpeed info: version=", _always("deepspeed")),
-    _rule(b"Experiments will be ", MODEL, rb"Experiments will be logged at ([^\s]{1,500})", _text),
-    _rule(b"Config param model_name: ", MODEL, rb"Config param model_name: ([\w.-]{1,99})", _text),
-    _rule(b"name: ", MODEL, rb"(?<=[ \t|])name: ([\w.-]{1,99})[ \t]*[\r\n]", _text),
-    _rule(b"pretrain", NAMED, rb"(?<![A-Za-z0-9])(pretrain(?:ing)?_[\w.-]{3,200})", _own_name),
-    _rule(b"Config param use_dpo: T", OBJECTIVE, rb"Config param use_dpo: True\b", _always("rewards")),
+    _compile_rule(
+        b"precision: ", QUANTIZATION, rb"(?<=[ \t|])precision: (?:bf16|fp16|16|32)\b", _return_always(NO_QUANTIZATION)
+    ),
+    _compile_rule(b"Float8", QUANTIZATION, rb"Float8 training active|Float8Linear layers", _return_always("fp8")),
+    _compile_rule(b"to MXFP8Linear", QUANTIZATION, rb"to MXFP8Linear", _return_always("fp8")),
+    _compile_rule(b"to NVFP4Linear", QUANTIZATION, rb"to NVFP4Linear", _return_always("fp4")),
+    _compile_rule(b"deepspeed ....", ENGINE, rb"(?<![\w-])deepspeed \.{4,60} True\s", _return_always("deepspeed")),
+    _compile_rule(b"DeepSpeed info: ", ENGINE, rb"DeepSpeed info: version=", _return_always("deepspeed")),
+    _compile_rule(b"Experiments will be ", MODEL, rb"Experiments will be logged at ([^\s]{1,500})", _read_text),
+    _compile_rule(b"Config param model_name: ", MODEL, rb"Config param model_name: ([\w.-]{1,99})", _read_text),
+    _compile_rule(b"name: ", MODEL, rb"(?<=[ \t|])name: ([\w.-]{1,99})[ \t]*[\r\n]", _read_text),
+    _compile_rule(b"pretrain", NAMED, rb"(?<![A-Za-z0-9])(pretrain(?:ing)?_[\w.-]{3,200})", _read_own_name),
+    _compile_rule(b"Config param use_dpo: T", OBJECTIVE, rb"Config param use_dpo: True\b", _return_always("rewards")),
     *(
-        _rule(letters, OBJECTIVE, REWARDS, _always("rewards"))
+        _compile_rule(letters, OBJECTIVE, REWARDS, _return_always("rewards"))
         for letters in (b"DPO", b"RPO", b"CPO", b"PPO", b"KTO", b"RLOO", b"dpo", b"rpo", b"ppo", b"kto")
     ),
 )
@@ -160,17 +173,17 @@ SETTINGS = (
 """Sizes that NeMo 1 and Megatron print by one name each, with a colon or dots, and MaxText as parameters."""
 
 
-def _sized() -> Iterator[Rule]:
+def _compile_size_rules() -> Iterator[Rule]:
     """Yield the rules by which a log states the sizes of its model and batch."""
     for field, name, parameters in SETTINGS:
-        yield _rule(b"%b: " % name, field, rb"(?<=[ \t|])%b: (\d{1,9})[ \t]*[\r\n]" % name, _number)
-        yield _rule(b"%b ...." % name, field, rb"(?<![\w-])%b \.{4,60} (\d{1,9})\s" % name, _number)
+        yield _compile_rule(b"%b: " % name, field, rb"(?<=[ \t|])%b: (\d{1,9})[ \t]*[\r\n]" % name, _read_number)
+        yield _compile_rule(b"%b ...." % name, field, rb"(?<![\w-])%b \.{4,60} (\d{1,9})\s" % name, _read_number)
         for parameter in parameters:
             text = b"Config param %b: " % parameter
-            yield _rule(text, field, rb"%b(\d{1,9})[ \t]*[\r\n]" % text, _number)
+            yield _compile_rule(text, field, rb"%b(\d{1,9})[ \t]*[\r\n]" % text, _read_number)
 
 
-RULES = (*NAMED_RULES, *_sized())
+RULES = (*NAMED_RULES, *_compile_size_rules())
 
 MARKERS = tuple(dict.fromkeys(rule.marker for rule in RULES))
 """What is looked for in the first FARTHEST bytes. None begins with a blank: such a marker slows the search."""
@@ -186,13 +199,13 @@ class Statements:
 
     def add(self, hit: Hit) -> None:
         """Take what is stated around a marker."""
-        if hit.needle == PROFILED:
+        if hit.marker == PROFILED:
             self._statements.append(Statement(PROFILER, "switched", hit.line))
             return
         if hit.offset >= FARTHEST:
             return
-        line, place = _line(hit)
-        for rule in _BY_MARKER[hit.needle]:
+        line, place = _find_line(hit)
+        for rule in _BY_MARKER[hit.marker]:
             matches = (match for match in rule.pattern.finditer(line) if match.start() <= place < match.end())
             match = next(matches, None)
             value = rule.value(match) if match else ""
@@ -207,7 +220,7 @@ class Statements:
         """
         if not self._statements:
             return tuple(segments)
-        bounds = [0, *(_start(starts, before, after) for before, after in pairwise(segments)), math.inf]
+        bounds = [0, *(_find_start(starts, before, after) for before, after in pairwise(segments)), math.inf]
         ends = [0, *(segment.last_line for segment in segments)]
         places = zip(segments, ends, pairwise(bounds), strict=False)
         return tuple(replace(segment, stated=self._of(segment, end, process)) for segment, end, process in places)
@@ -217,21 +230,21 @@ class Statements:
         profiler = [one for one in self._statements if one.field == PROFILER and begin <= one.line < stop]
         before = [one for one in self._statements if one.field != PROFILER and one.line <= segment.first_line]
         anew = {one.field for one in before if one.line > end}
-        return _last([*(one for one in before if one.line > end or one.field not in anew), *profiler])
+        return _keep_last([*(one for one in before if one.line > end or one.field not in anew), *profiler])
 
 
-def _start(starts: Sequence[int], before: Segment, after: Segment) -> int:
+def _find_start(starts: Sequence[int], before: Segment, after: Segment) -> int:
     """Return the line on which the process of a segment starts, that of its first step where no line says so."""
     return next((line for line in starts if before.last_line < line <= after.first_line), after.first_line)
 
 
-def _last(statements: Sequence[Statement]) -> tuple[Statement, ...]:
+def _keep_last(statements: Sequence[Statement]) -> tuple[Statement, ...]:
     """Return statements in the order of the log, each value of a field once: where it was stated last."""
     by_value = {(one.field, one.value): one for one in statements}
     return tuple(sorted(by_value.values(), key=lambda one: one.line))
 
 
-def _line(hit: Hit) -> tuple[bytes, int]:
+def _find_line(hit: Hit) -> tuple[bytes, int]:
     """Return what stands around a marker on its line, and where in it the marker begins."""
     text = hit.text[max(0, hit.start - BEFORE) : min(hit.end, hit.start + BEHIND)]
     place = min(hit.start, BEFORE)

@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from pytest_llmbench.ingest.parse.ranks import rank_of
-from pytest_llmbench.ingest.parse.records import line_stop
-from pytest_llmbench.ingest.parse.scan import REACH, REACH_BACK, Hit, Window
+from pytest_llmbench.ingest.parse.ranks import read_rank
+from pytest_llmbench.ingest.parse.records import find_line_stop
+from pytest_llmbench.ingest.parse.scan import REACH, REACH_BACK, ByteChunk, Hit
 
 HEAD = b"Traceback (most recent call last)"
 
@@ -80,7 +80,7 @@ class Traceback:
 
 
 class Tracebacks:
-    """Collects tracebacks from windows of one log in order; the lines of each process are told apart by its labels."""
+    """Collects tracebacks from chunks of one log in order; the lines of each process are told apart by its labels."""
 
     def __init__(self) -> None:
         self.found: deque[Traceback] = deque(maxlen=KEPT)
@@ -92,28 +92,28 @@ class Tracebacks:
         """Whether the exception of a traceback is still to come."""
         return bool(self._open)
 
-    def take(self, window: Window, heads: Iterable[Hit]) -> None:
-        """Read on in the new part of a window, in which these heads stand."""
-        place, line = window.start, window.line
+    def take(self, chunk: ByteChunk, heads: Iterable[Hit]) -> None:
+        """Read on in the new part of a chunk, in which these heads stand."""
+        place, line = chunk.start, chunk.line
         for hit in heads:
-            self._follow(window, place, hit.start, line)
+            self._follow(chunk, place, hit.start, line)
             self._begin(hit)
             place, line = hit.start, hit.line
-        self._follow(window, place, window.stop, line)
-        self._open = {label: one for label, one in self._open.items() if window.next_line - one.head <= FARTHEST}
+        self._follow(chunk, place, chunk.stop, line)
+        self._open = {label: one for label, one in self._open.items() if chunk.next_line - one.head <= FARTHEST}
 
     def _begin(self, hit: Hit) -> None:
-        label, before = divided(line_before(hit))
+        label, before = split_label(get_line_before(hit))
         if label in self._open:  # two processes without labels: the next exception is told as that of the first
             return
         indented = len(before) - len(before.lstrip(b" "))
         one = self._said.get(label)
         if one is None or not _goes_on(hit, label):
-            one = Traceback(hit.line, hit.line, rank_of(hit))
+            one = Traceback(hit.line, hit.line, read_rank(hit))
             one.warned, one.below_warning = bool(WARNED.search(before)), _is_below_warning(hit)
             self.found.append(one)
         one.indented, one.lines = indented, 0
-        rest = hit.text[hit.start + len(HEAD) : line_stop(hit.text, hit.start, hit.end)]
+        rest = hit.text[hit.start + len(HEAD) : find_line_stop(hit.text, hit.start, hit.end)]
         one.listed = bool(LISTED.match(rest))
         if one.listed and _take_list(one, NEXT_LINE.split(rest)[1:], hit.line):
             self._keep(label, one)
@@ -122,12 +122,12 @@ class Tracebacks:
         if len(self._open) > KEPT:
             del self._open[next(iter(self._open))]
 
-    def _follow(self, window: Window, begin: int, end: int, line: int) -> None:
-        """Read the lines that begin in a part of a window; `line` is the one that `begin` stands on."""
+    def _follow(self, chunk: ByteChunk, begin: int, end: int, line: int) -> None:
+        """Read the lines that begin in a part of a chunk; `line` is the one that `begin` stands on."""
         if not self._open:
             return
-        for number, text in _lines(window, begin, end, line):
-            label, said = divided(text)
+        for number, text in _iterate_lines(chunk, begin, end, line):
+            label, said = split_label(text)
             one = self._open.get(label)
             if one is not None and self._ends(one, said, number):
                 del self._open[label]
@@ -170,15 +170,15 @@ def _take_list(one: Traceback, texts: Sequence[bytes], line: int) -> bool:
     return bool(one.last)
 
 
-def divided(line: bytes) -> tuple[bytes, bytes]:
+def split_label(line: bytes) -> tuple[bytes, bytes]:
     """Return the labels of a line, without the blanks that end them, and what the process wrote after them."""
     found = LABEL.match(line)
     label = found[0].rstrip(b" \t") if found else b""
     return label, line[len(label) :]
 
 
-def line_before(hit: Hit) -> bytes:
-    """Return what stands before a needle on its line, or after the last carriage return there."""
+def get_line_before(hit: Hit) -> bytes:
+    """Return what stands before a marker on its line, or after the last carriage return there."""
     earliest = max(0, hit.start - REACH_BACK)
     before = hit.text[earliest : hit.start]
     return before[max(before.rfind(b"\n"), before.rfind(b"\r")) + 1 :]
@@ -189,15 +189,15 @@ def _goes_on(hit: Hit, label: bytes) -> bool:
     before = hit.text[max(0, hit.start - REACH_BACK) : hit.start]
     if CHAIN.search(before) is None:
         return False
-    lines = (divided(line) for line in before.split(b"\n"))
+    lines = (split_label(line) for line in before.split(b"\n"))
     return any(own == label and CHAIN.search(said) for own, said in lines)
 
 
-def _lines(window: Window, begin: int, end: int, line: int) -> Iterator[tuple[int, bytes]]:
-    """Yield number and text of the lines that begin in a part of a window, each as far as it can be seen."""
-    text = window.text
+def _iterate_lines(chunk: ByteChunk, begin: int, end: int, line: int) -> Iterator[tuple[int, bytes]]:
+    """Yield number and text of the lines that begin in a part of a chunk, each as far as it can be seen."""
+    text = chunk.text
     place = begin
-    if begin + window.offset and text[begin - 1 : begin] != b"\n":
+    if begin + chunk.offset and text[begin - 1 : begin] != b"\n":
         place, line = text.find(b"\n", begin) + 1 or end, line + 1
     while place < end:
         stop = text.find(b"\n", place)

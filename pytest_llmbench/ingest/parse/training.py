@@ -6,17 +6,18 @@ import re
 from collections import deque
 from collections.abc import Iterable
 
-from pytest_llmbench.ingest.parse.dialect_table import DIALECTS, grammar
+from pytest_llmbench.core.dialects import DIALECTS
+from pytest_llmbench.ingest.parse.dialect_reader import load_reader
 from pytest_llmbench.ingest.parse.endings import LATE_STEPS, Decisive
 from pytest_llmbench.ingest.parse.records import StepRecord
 from pytest_llmbench.ingest.parse.scan import Hit
-from pytest_llmbench.ingest.parse.tracebacks import line_before
+from pytest_llmbench.ingest.parse.tracebacks import get_line_before
 
-STEPS = {needle: name for name, dialect in DIALECTS.items() for needle in dialect.needles}
+STEPS = {marker: name for name, dialect in DIALECTS.items() for marker in dialect.markers}
 STARTS = frozenset(start for dialect in DIALECTS.values() for start in dialect.starts)
 
 BARS = frozenset((b"it/s", b"s/it"))
-NEEDLES = frozenset((*STEPS, *STARTS, *BARS))
+MARKERS = frozenset((*STEPS, *STARTS, *BARS))
 
 EPOCH = re.compile(rb"Epoch \d{1,9}:[: ]*\d{1,3}%")
 """A progress bar of Lightning, also one without values."""
@@ -32,7 +33,7 @@ class Training:
         self._last: deque[int] = deque(maxlen=LATE_STEPS + 1)
 
     def take(self, hits: Iterable[Hit]) -> None:
-        """Take the lines of needles."""
+        """Take the lines of markers."""
         for hit in hits:
             if self._tells(hit):
                 self._first = self._first or hit.line
@@ -44,11 +45,11 @@ class Training:
         return Decisive(self._first, self._last[0] if full else self._first)
 
     def _tells(self, hit: Hit) -> bool:
-        if hit.needle in STARTS:
+        if hit.marker in STARTS:
             return True
-        if hit.needle in BARS:
-            return bool(BAR.match(line_before(hit)))
-        if hit.needle not in STEPS:
+        if hit.marker in BARS:
+            return bool(BAR.match(get_line_before(hit)))
+        if hit.marker not in STEPS:
             return False
-        records = grammar(STEPS[hit.needle]).take(hit, "")
+        records = load_reader(STEPS[hit.marker]).read_records(hit, "")
         return any(isinstance(record, StepRecord) for record in records) or bool(EPOCH.match(hit.text, hit.start))

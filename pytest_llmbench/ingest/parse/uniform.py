@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 
 from pytest_llmbench.core.models import Steps
-from pytest_llmbench.ingest.parse.ranks import rank_of
-from pytest_llmbench.ingest.parse.records import digits
+from pytest_llmbench.ingest.parse.ranks import read_rank
+from pytest_llmbench.ingest.parse.records import count_digits
 from pytest_llmbench.ingest.parse.scan import REACH, REACH_BACK, Hit
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Flags, Floats, Integers
 
-Values = Sequence[float]
+Numbers = Sequence[float]
 Column = TypeVar("Column", bound="np.ndarray[Any, Any]")
 
 
@@ -37,31 +37,31 @@ class Repeated(NamedTuple):
     times: int
 
 
-class Columns(NamedTuple):
+class StepColumns(NamedTuple):
     """What the records of a log say, in their order; None what none of them prints. Fields as in `StepRecord`, of
     `asynchronous` the first place and the one behind the last. `kept`: of which records these are the steps, None where
     they are of all; `repeated`: the others that repeat a step. The last record is a step."""
 
     step: Sequence[int]
-    seconds: Values
-    resolution: Values
+    seconds: Numbers
+    resolution: Numbers
     total: int | None = None
-    loss: Values | None = None
-    grad_norm: Values | None = None
-    tflops: Values | None = None
-    tokens: Values | None = None
-    batch: Values | None = None
-    memory: Values | None = None
-    rate: Values | None = None
-    consumed: Values | None = None
-    targets: Values | None = None
+    loss: Numbers | None = None
+    grad_norm: Numbers | None = None
+    tflops: Numbers | None = None
+    tokens: Numbers | None = None
+    batch: Numbers | None = None
+    memory: Numbers | None = None
+    rate: Numbers | None = None
+    consumed: Numbers | None = None
+    targets: Numbers | None = None
     loss_digits: int = 0
     asynchronous: tuple[int, int] = (0, 0)
     kept: Sequence[int] | None = None
     repeated: Repeated | None = None
 
 
-class Part(NamedTuple):
+class UniformPart(NamedTuple):
     """One attempt: where its first and its last record stand (bytes, line), and the lines that repeat a step."""
 
     steps: Steps
@@ -73,16 +73,16 @@ class Part(NamedTuple):
     loss_digits: int = 0
 
 
-Parts = tuple[Part, ...]
+UniformParts = tuple[UniformPart, ...]
 
-Reader = Callable[[bytes, Sequence[int], Sequence[int]], Columns | None]
+ColumnReader = Callable[[bytes, Sequence[int], Sequence[int]], StepColumns | None]
 """Reads the records at these places of a text, each on a line of its own that ends there; None where one is not as the
 others."""
 
 
-def read(
-    reader: Reader, text: bytes, places: Sequence[int], starts: Sequence[int], ends: Sequence[int]
-) -> Parts | None:
+def read_parts(
+    reader: ColumnReader, text: bytes, places: Sequence[int], starts: Sequence[int], ends: Sequence[int]
+) -> UniformParts | None:
     """Return what the records at these places of a whole log say; None where they have to be read one by one.
 
     Every start between them begins another part. New steps behind an end are of another part, too, and are not read.
@@ -90,33 +90,33 @@ def read(
     if b"\r" in text:
         return None
     bounds = sorted({0, len(places), *(bisect_left(places, start) for start in starts)})
-    parts = [_part(reader, text, places[begin:end], ends) for begin, end in pairwise(bounds)]
+    parts = [_read_part(reader, text, places[begin:end], ends) for begin, end in pairwise(bounds)]
     sure = tuple(part for part in parts if part is not None)
     return sure if len(sure) == len(parts) and len({part.rank for part in sure}) == 1 else None
 
 
-def _part(reader: Reader, text: bytes, places: Sequence[int], ends: Sequence[int]) -> Part | None:
+def _read_part(reader: ColumnReader, text: bytes, places: Sequence[int], ends: Sequence[int]) -> UniformPart | None:
     stops = [text.find(b"\n", place) for place in places]
     if stops[-1] < 0 or any(map(gt, stops, places[1:])):
         return None  # the last line has no end, or two records share one
-    rank = _rank(text, places)
+    rank = _read_rank(text, places)
     if rank is None or max(map(sub, stops, places)) >= REACH:
         return None
     columns = reader(text, places, stops)
     if columns is None or any(map(ge, columns.step, columns.step[1:])):
         return None
-    lines = _lines(text, places, stops)
+    lines = _number_lines(text, places, stops)
     kept = columns.kept if columns.kept is not None else range(len(places))
     first, new, last = kept[0], kept[-1], len(places) - 1
     if any(places[first] < end < places[new] for end in ends):
         return None
     again = columns.repeated and columns.repeated._replace(first=lines[columns.repeated.first])
-    steps = _steps(columns, lines if columns.kept is None else [lines[row] for row in kept])
+    steps = _build_steps(columns, lines if columns.kept is None else [lines[row] for row in kept])
     begin, end = ((places[row], lines[row]) for row in (first, last))
-    return Part(steps, rank, columns.total, begin, end, again, columns.loss_digits)
+    return UniformPart(steps, rank, columns.total, begin, end, again, columns.loss_digits)
 
 
-def _lines(text: bytes, places: Sequence[int], stops: Sequence[int]) -> list[int]:
+def _number_lines(text: bytes, places: Sequence[int], stops: Sequence[int]) -> list[int]:
     """Return the numbers of the lines of records that stand at places, each on one that ends at its stop."""
     lines = [text.count(b"\n", 0, places[0]) + 1]
     for stop, place in zip(stops, places[1:], strict=False):
@@ -125,19 +125,19 @@ def _lines(text: bytes, places: Sequence[int], stops: Sequence[int]) -> list[int
     return lines
 
 
-def numbers(printed: Sequence[bytes]) -> Values:
+def parse_numbers(printed: Sequence[bytes]) -> Numbers:
     """Return the values of a column; many print the same one in every record."""
     if printed.count(printed[0]) == len(printed):
         return [float(printed[0])] * len(printed)
     return list(map(float, printed))
 
 
-def most_digits(printed: Sequence[bytes] | None) -> int:
+def count_most_digits(printed: Sequence[bytes] | None) -> int:
     """Return the largest number of digits of printed numbers, 0 for none; the longest of them has it, or nearly."""
-    return max(map(digits, set(printed))) if printed else 0
+    return max(map(count_digits, set(printed))) if printed else 0
 
 
-def rows(
+def match_rows(
     layout: re.Pattern[bytes], text: bytes, places: Sequence[int], stops: Sequence[int]
 ) -> list[tuple[bytes, ...]] | None:
     """Return the groups of a layout at each place; None where one of them is of another layout.
@@ -148,7 +148,7 @@ def rows(
     return found if len(found) == len(places) else None
 
 
-def _rank(text: bytes, places: Sequence[int]) -> str | None:
+def _read_rank(text: bytes, places: Sequence[int]) -> str | None:
     """Return the rank that stands before all records, None where that is not the same before each."""
     prefixes = {text[text.rfind(b"\n", 0, place) + 1 : place] for place in places}
     prefix = prefixes.pop()
@@ -156,55 +156,55 @@ def _rank(text: bytes, places: Sequence[int]) -> str | None:
         return None
     if not prefix:
         return ""
-    return rank_of(Hit(b"", text, places[0], len(text), places[0], 0))
+    return read_rank(Hit(b"", text, places[0], len(text), places[0], 0))
 
 
-def _steps(columns: Columns, lines: Sequence[int]) -> Steps:
+def _build_steps(columns: StepColumns, lines: Sequence[int]) -> Steps:
     count = len(columns.step)
     return Steps(
         index=np.array(columns.step, dtype=np.int64),
         seconds=np.array(columns.seconds),
         resolution_seconds=np.array(columns.resolution),
         line=np.array(lines, dtype=np.int64),
-        mean_of=_ones(count),
-        asynchronous=_flags(count, *columns.asynchronous),
-        loss=_floats(columns.loss, count),
-        has_loss=_flags(count, 0, count if columns.loss is not None else 0),
-        grad_norm=_floats(columns.grad_norm, count),
-        has_grad_norm=_flags(count, 0, count if columns.grad_norm is not None else 0),
-        tflops_per_gpu=_floats(columns.tflops, count),
-        tokens_per_second_per_gpu=_floats(columns.tokens, count),
-        global_batch_size=_floats(columns.batch, count),
-        peak_memory_bytes=_floats(columns.memory, count),
-        learning_rate=_floats(columns.rate, count),
-        consumed_samples=_floats(columns.consumed, count),
-        target_tokens=_floats(columns.targets, count),
-        skipped_steps=_absent(count),
+        mean_of=_get_ones(count),
+        asynchronous=_get_flags(count, *columns.asynchronous),
+        loss=_to_floats(columns.loss, count),
+        has_loss=_get_flags(count, 0, count if columns.loss is not None else 0),
+        grad_norm=_to_floats(columns.grad_norm, count),
+        has_grad_norm=_get_flags(count, 0, count if columns.grad_norm is not None else 0),
+        tflops_per_gpu=_to_floats(columns.tflops, count),
+        tokens_per_second_per_gpu=_to_floats(columns.tokens, count),
+        global_batch_size=_to_floats(columns.batch, count),
+        peak_memory_bytes=_to_floats(columns.memory, count),
+        learning_rate=_to_floats(columns.rate, count),
+        consumed_samples=_to_floats(columns.consumed, count),
+        target_tokens=_to_floats(columns.targets, count),
+        skipped_steps=_get_absent(count),
     )
 
 
-def _floats(values: Values | None, count: int) -> Floats:
-    return _absent(count) if values is None else np.array(values)
+def _to_floats(values: Numbers | None, count: int) -> Floats:
+    return _get_absent(count) if values is None else np.array(values)
 
 
-def _fixed(column: Column) -> Column:
+def _make_read_only(column: Column) -> Column:
     """Return a column that logs can share, for nobody can write to it."""
     column.setflags(write=False)
     return column
 
 
 @cache
-def _absent(count: int) -> Floats:
-    return _fixed(np.full(count, np.nan))
+def _get_absent(count: int) -> Floats:
+    return _make_read_only(np.full(count, np.nan))
 
 
 @cache
-def _ones(count: int) -> Integers:
-    return _fixed(np.ones(count, dtype=np.int64))
+def _get_ones(count: int) -> Integers:
+    return _make_read_only(np.ones(count, dtype=np.int64))
 
 
 @cache
-def _flags(count: int, begin: int, end: int) -> Flags:
+def _get_flags(count: int, begin: int, end: int) -> Flags:
     """Return that many flags, those from `begin` and before `end` set."""
     places = np.arange(count)
-    return _fixed((begin <= places) & (places < end))
+    return _make_read_only((begin <= places) & (places < end))

@@ -30,13 +30,13 @@ WORD = re.compile(rb"(?:[A-Za-z]|\xc2\xb5|\xce\xbc)+(?:/[A-Za-z]+)?")
 SPACED_WORD = re.compile(rb" ?(%b)" % WORD.pattern)
 
 
-def letters_at(text: bytes) -> bytes:
+def read_letters(text: bytes) -> bytes:
     """Return the letters that a text begins with, with those behind a slash."""
     word = WORD.match(text)
     return word[0] if word else b""
 
 
-def scale_of(group: str, letters: bytes, unit: str, *, expected: bool) -> float | None:
+def get_scale(group: str, letters: bytes, unit: str, *, expected: bool) -> float | None:
     """Return what a number with these letters glued to it has to be multiplied with; None where that is not certain.
 
     `unit` is that of the group `seconds`. `expected`: the pattern names the letter, so that somebody meant it.
@@ -55,7 +55,7 @@ def scale_of(group: str, letters: bytes, unit: str, *, expected: bool) -> float 
 
 
 @lru_cache(maxsize=256)
-def unit_at(text: bytes) -> str:
+def read_unit(text: bytes) -> str:
     """Return the unit of time that a text begins with, after a blank perhaps; an empty text where there is none."""
     word = SPACED_WORD.match(text)
     return next((unit for unit, words in UNITS.items() if word and words.fullmatch(word[1])), "")

@@ -17,12 +17,12 @@ FEWEST_REPEATS = 10
 """So many steps, and half of all, have to be printed again with other times: less is a late print or two."""
 
 
-def tell_writers(records: Sequence[StepRecord], repeats: Tally, tally: Tally) -> None:
+def tally_writers(records: Sequence[StepRecord], repeats: Tally, tally: Tally) -> None:
     """Count what is known of repeated steps of one rank; as one reason where two processes wrote them.
 
     They are at different steps, so that the numbers go back and forth, or at the same one with different times.
     """
-    returned = returns(records)
+    returned = find_returns(records)
     if returned:
         first, before = returned[0]
         text = f"step {first.step} after step {before.step}, and back to step {before.step + 1}"
@@ -35,7 +35,7 @@ def tell_writers(records: Sequence[StepRecord], repeats: Tally, tally: Tally) ->
             tally.add(TWO_WRITERS if twice else dropped.reason, dropped.first_line, dropped.example, dropped.count)
 
 
-def returns(records: Sequence[StepRecord]) -> list[tuple[StepRecord, StepRecord]]:
+def find_returns(records: Sequence[StepRecord]) -> list[tuple[StepRecord, StepRecord]]:
     """Return where steps fall, and later go on behind the step that they fell from: the record that falls, and the one
     before it. Nothing where that is too rare."""
     found = []

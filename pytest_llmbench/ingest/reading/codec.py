@@ -18,11 +18,11 @@ from operator import is_
 from typing import Any
 
 from pytest_llmbench.core.errors import LogError
-from pytest_llmbench.core.garbage_collection import without_collector
+from pytest_llmbench.core.garbage_collection import pause_garbage_collection
 from pytest_llmbench.core.models import (
     CheckpointRecord,
     Checkpoints,
-    Dropped,
+    DroppedRecords,
     Ending,
     ParsedLog,
     RegexDialect,
@@ -31,12 +31,12 @@ from pytest_llmbench.core.models import (
     Steps,
     Unread,
 )
-from pytest_llmbench.ingest.reading.step_codec import packed_steps, unpacked_steps
+from pytest_llmbench.ingest.reading.step_codec import pack_steps, unpack_steps
 
 _HEADER = struct.Struct("=Q")
 """Bytes of the JSON text."""
 
-_RECORDS = (ParsedLog, Segment, Ending, Dropped, CheckpointRecord, Checkpoints, Statement, Unread, RegexDialect)
+_RECORDS = (ParsedLog, Segment, Ending, DroppedRecords, CheckpointRecord, Checkpoints, Statement, Unread, RegexDialect)
 _FIELDS: dict[type[Any], tuple[Any, ...]] = {
     record: tuple(getattr(record, one.name) for one in fields(record)) for record in _RECORDS
 }
@@ -66,8 +66,8 @@ def pack(value: object) -> bytes:
     TypeError for anything else.
     """
     steps: list[Steps] = []
-    told = _column([value], steps)
-    layout, arrays = packed_steps(steps)
+    told = _to_json([value], steps)
+    layout, arrays = pack_steps(steps)
     text = json.dumps([told, layout], separators=(",", ":"), check_circular=False).encode()
     text += b" " * (-len(text) % 8)
     return b"".join((_HEADER.pack(len(text)), text, *arrays))
@@ -79,88 +79,88 @@ def unpack(data: bytes) -> Any:
     LookupError, TypeError, ValueError or struct.error for bytes that `pack` did not make.
     """
     (size,) = _HEADER.unpack_from(data)
-    with without_collector():
+    with pause_garbage_collection():
         told, layout = json.loads(data[_HEADER.size : _HEADER.size + size])
-        (value,) = _values(told, unpacked_steps(data, _HEADER.size + size, layout))
+        (value,) = _from_json(told, unpack_steps(data, _HEADER.size + size, layout))
     return value
 
 
-def _column(values: Sequence[Any], steps: list[Steps]) -> Any:
+def _to_json(values: Sequence[Any], steps: list[Steps]) -> Any:
     """Return values as JSON knows them: a list of scalars, or under the name of its kind what is below it.
 
     Steps are set aside, added to `steps`.
     """
     if len(values) > 1 and all(map(is_, values, repeat(values[0]))):
-        return {_SAME: [len(values), _column(values[:1], steps)]}
+        return {_SAME: [len(values), _to_json(values[:1], steps)]}
     kinds = set(map(type, values))
     if kinds <= _SCALARS:
         return values
     if len(kinds) > 1:
-        return {_MIXED: _mixed(values, steps)}
-    return _of_kind(kinds.pop(), values, steps)
+        return {_MIXED: _mixed_to_json(values, steps)}
+    return _kind_to_json(kinds.pop(), values, steps)
 
 
-def _of_kind(kind: type[Any], values: Sequence[Any], steps: list[Steps]) -> dict[str, Any]:
+def _kind_to_json(kind: type[Any], values: Sequence[Any], steps: list[Steps]) -> dict[str, Any]:
     """Return values of one type, which is no scalar, as JSON knows them."""
     if kind in _FIELDS:
-        return _records(kind, values, steps)
+        return _records_to_json(kind, values, steps)
     if kind in _TEXTS:
         return {kind.__name__: list(map(_TEXTS[kind], values))}
     if issubclass(kind, Steps):
         steps += values
         return {_STEPS: [len(steps) - len(values), len(steps)]}
     if issubclass(kind, tuple | list):
-        return _tuples(values, steps)
+        return _tuples_to_json(values, steps)
     raise TypeError(f"found {kind.__name__}, expected tuples of parsed logs, texts and numbers")
 
 
-def _records(kind: type[Any], values: Sequence[Any], steps: list[Steps]) -> dict[str, Any]:
-    columns = [_column(list(map(field.__get__, values)), steps) for field in _FIELDS[kind]]
+def _records_to_json(kind: type[Any], values: Sequence[Any], steps: list[Steps]) -> dict[str, Any]:
+    columns = [_to_json(list(map(field.__get__, values)), steps) for field in _FIELDS[kind]]
     if len(values) > 1 and all(type(one) is dict and _SAME in one for one in columns):
         return {_SAME: [len(values), {kind.__name__: [one[_SAME][1] for one in columns]}]}
     return {kind.__name__: columns}
 
 
-def _mixed(values: Sequence[Any], steps: list[Steps]) -> list[Any]:
+def _mixed_to_json(values: Sequence[Any], steps: list[Steps]) -> list[Any]:
     """Return what stands for values of several types; scalars are one of them."""
     columns: dict[Any, list[Any]] = {}
     kinds = [None if type(one) in _SCALARS else type(one) for one in values]
     for kind, one in zip(kinds, values, strict=True):
         columns.setdefault(kind, []).append(one)
     numbers = {kind: number for number, kind in enumerate(columns)}
-    return [[numbers[kind] for kind in kinds], [_column(one, steps) for one in columns.values()]]
+    return [[numbers[kind] for kind in kinds], [_to_json(one, steps) for one in columns.values()]]
 
 
-def _tuples(values: Sequence[Sequence[Any]], steps: list[Steps]) -> dict[str, Any]:
+def _tuples_to_json(values: Sequence[Sequence[Any]], steps: list[Steps]) -> dict[str, Any]:
     lengths = list(map(len, values))
     if 0 < lengths[0] <= len(values) and lengths.count(lengths[0]) == len(values):
-        return {_ROWS: [_column(one, steps) for one in zip(*values, strict=True)]}
-    return {_TUPLES: [lengths, _column(list(chain.from_iterable(values)), steps)]}
+        return {_ROWS: [_to_json(one, steps) for one in zip(*values, strict=True)]}
+    return {_TUPLES: [lengths, _to_json(list(chain.from_iterable(values)), steps)]}
 
 
-def _values(told: Any, steps: Sequence[Steps]) -> list[Any]:
+def _from_json(told: Any, steps: Sequence[Steps]) -> list[Any]:
     """Return the values that `_column` was given; `steps` are all that it set aside."""
     if isinstance(told, list):
         return told
     ((kind, what),) = dict(told).items()
     if kind == _SAME:
-        return _values(what[1], steps) * int(what[0])
+        return _from_json(what[1], steps) * int(what[0])
     if kind == _STEPS:
         return list(steps[what[0] : what[1]])
     if kind == _MIXED:
-        parts = [deque(_values(one, steps)) for one in what[1]]
+        parts = [deque(_from_json(one, steps)) for one in what[1]]
         return [parts[number].popleft() for number in what[0]]
     if kind == _TUPLES:
-        items = iter(_values(what[1], steps))
+        items = iter(_from_json(what[1], steps))
         return [tuple(islice(items, length)) for length in what[0]]
-    return _made(kind, what, steps)
+    return _make_values(kind, what, steps)
 
 
-def _made(kind: str, what: list[Any], steps: Sequence[Steps]) -> list[Any]:
+def _make_values(kind: str, what: list[Any], steps: Sequence[Steps]) -> list[Any]:
     """Return records or tuples that are made from columns, or what is made from texts."""
     if kind in _MAKERS:
         return list(map(_MAKERS[kind], what))
-    columns = [_values(one, steps) for one in what]
+    columns = [_from_json(one, steps) for one in what]
     if kind == _ROWS:
         return list(zip(*columns, strict=True))
     record = _NAMES[kind]

@@ -10,9 +10,9 @@ from typing import NamedTuple, TypeAlias
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.models import Ending, ParsedLog, RegexDialect
-from pytest_llmbench.ingest.sources.local import State, file_numbers, state_of
+from pytest_llmbench.ingest.sources.local import FileState, read_state, select_numbers
 
-Said: TypeAlias = ParsedLog | Ending | LogError | None
+ReadResult: TypeAlias = ParsedLog | Ending | LogError | None
 """What a file says: a log; a standard error that tells of an ending, or of none; or why it cannot be read."""
 
 SETTLED_NS = 2_000_000_000
@@ -20,25 +20,31 @@ SETTLED_NS = 2_000_000_000
 times in steps of two seconds."""
 
 
-class Wanted(NamedTuple):
+class FileToRead(NamedTuple):
     """A file to be read: as a log, or as a standard error, of which only the ending counts. The path is a text."""
 
     path: str
     is_log: bool
 
 
-def read_file(wanted: Wanted, definitions: Sequence[RegexDialect], *, keep: bool) -> tuple[Said, State | None]:
+def read_file(
+    wanted: FileToRead, definitions: Sequence[RegexDialect], *, keep: bool
+) -> tuple[ReadResult, FileState | None]:
     """Return what a file says, and where that may be kept its state: it is the same before and after, and settled."""
     began = time.time_ns()
-    before = _status(wanted.path) if keep else None
-    said = _said(wanted, definitions)
-    if before is None or isinstance(said, LogError) or began - max(before.st_mtime_ns, before.st_ctime_ns) < SETTLED_NS:
-        return said, None
-    state = state_of(wanted.path)
-    return said, state if state is not None and state[:-1] == file_numbers(before) else None
+    before = _stat(wanted.path) if keep else None
+    result = _parse(wanted, definitions)
+    if (
+        before is None
+        or isinstance(result, LogError)
+        or began - max(before.st_mtime_ns, before.st_ctime_ns) < SETTLED_NS
+    ):
+        return result, None
+    state = read_state(wanted.path)
+    return result, state if state is not None and state[:-1] == select_numbers(before) else None
 
 
-def _said(wanted: Wanted, definitions: Sequence[RegexDialect]) -> Said:
+def _parse(wanted: FileToRead, definitions: Sequence[RegexDialect]) -> ReadResult:
     from pytest_llmbench.ingest.parse.read import read_ending, read_log
 
     path = Path(wanted.path)
@@ -48,7 +54,7 @@ def _said(wanted: Wanted, definitions: Sequence[RegexDialect]) -> Said:
         return error
 
 
-def _status(path: str) -> os.stat_result | None:
+def _stat(path: str) -> os.stat_result | None:
     try:
         return os.stat(path)
     except OSError:  # reading it says why

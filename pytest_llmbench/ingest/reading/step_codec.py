@@ -18,10 +18,10 @@ from pytest_llmbench.core.models import Steps
 Columns: TypeAlias = Mapping[str, NDArray[Any]]
 """By name the columns of all steps."""
 
-Place: TypeAlias = tuple[Columns, int, int]
+StepSpan: TypeAlias = tuple[Columns, int, int]
 """Columns, and the first and the last, not included, of their values that belong to one segment."""
 
-Layout: TypeAlias = tuple[list[int], list[int]]
+StepLayout: TypeAlias = tuple[list[int], list[int]]
 """How many steps each segment has, and of how many runs each column is, 0 where all its values are kept."""
 
 _TYPES = {"Floats": np.float64, "Integers": np.int64, "Flags": np.bool_}
@@ -32,14 +32,14 @@ _LENGTH = np.dtype(np.int64)
 _ALIGNED = 8
 
 
-class KeptSteps(Steps):
+class LazySteps(Steps):
     """A part of many steps that lie side by side: a column is cut out when it is first looked at.
 
     Most columns of most logs never are, and cutting them all takes longer than anything else of unpacking.
     """
 
     __slots__ = ("_place",)
-    _place: Place
+    _place: StepSpan
 
     def __getattr__(self, name: str) -> NDArray[Any]:
         """Return a column that was not looked at before, and keep it as the field that it is."""
@@ -51,19 +51,19 @@ class KeptSteps(Steps):
         return column
 
 
-def packed_steps(steps: Sequence[Steps]) -> tuple[Layout, list[bytes]]:
+def pack_steps(steps: Sequence[Steps]) -> tuple[StepLayout, list[bytes]]:
     """Return the layout and the bytes of steps.
 
     Those of a column with runs are their lengths, and then the value of each. Of integers the differences are kept.
     """
     runs: list[int] = []
     data: list[bytes] = []
-    pieces = _joined(steps)
+    pieces = _join(steps)
     for name, kind in _COLUMNS.items() if steps else ():
         values = np.concatenate([getattr(one, name) for one in pieces], dtype=kind)
         if kind == np.int64:
             values[1:] -= values[:-1]
-        bounds = _run_bounds(values)
+        bounds = _find_run_bounds(values)
         several = len(bounds) - 1
         if several * (_LENGTH.itemsize + kind.itemsize) < values.nbytes:
             runs.append(several)
@@ -75,7 +75,7 @@ def packed_steps(steps: Sequence[Steps]) -> tuple[Layout, list[bytes]]:
     return (list(map(len, steps)), runs), data
 
 
-def unpacked_steps(data: bytes, offset: int, layout: Layout) -> list[Steps]:
+def unpack_steps(data: bytes, offset: int, layout: StepLayout) -> list[Steps]:
     """Return the steps whose bytes begin at an offset; ValueError where there are not as many bytes.
 
     The columns are read-only.
@@ -83,11 +83,11 @@ def unpacked_steps(data: bytes, offset: int, layout: Layout) -> list[Steps]:
     lengths, runs = layout
     if not lengths:
         return []
-    columns = dict(zip(_COLUMNS, _columns(data, offset, sum(lengths), runs), strict=True))
-    return [_kept((columns, first, last)) for first, last in pairwise(accumulate(lengths, initial=0))]
+    columns = dict(zip(_COLUMNS, _read_columns(data, offset, sum(lengths), runs), strict=True))
+    return [_make_lazy((columns, first, last)) for first, last in pairwise(accumulate(lengths, initial=0))]
 
 
-def _columns(data: bytes, offset: int, count: int, runs: Sequence[int]) -> Iterator[NDArray[Any]]:
+def _read_columns(data: bytes, offset: int, count: int, runs: Sequence[int]) -> Iterator[NDArray[Any]]:
     """Yield the columns of so many steps."""
     for kind, several in zip(_COLUMNS.values(), runs, strict=True):
         if several:
@@ -103,7 +103,7 @@ def _columns(data: bytes, offset: int, count: int, runs: Sequence[int]) -> Itera
         yield values
 
 
-def _run_bounds(values: NDArray[Any]) -> NDArray[np.int64]:
+def _find_run_bounds(values: NDArray[Any]) -> NDArray[np.int64]:
     """Return where another value begins than the one before, and the end of all.
 
     Values are compared bit for bit: a NaN is equal to itself, 0.0 is not to -0.0.
@@ -114,22 +114,22 @@ def _run_bounds(values: NDArray[Any]) -> NDArray[np.int64]:
     return np.flatnonzero(changed)
 
 
-def _joined(steps: Sequence[Steps]) -> list[Steps]:
+def _join(steps: Sequence[Steps]) -> list[Steps]:
     """Return steps with those as one that were unpacked side by side."""
     joined: list[Steps] = []
-    before: Place | None = None
+    before: StepSpan | None = None
     for one in steps:
-        place: Place | None = getattr(one, "_place", None)  # copies have none
+        place: StepSpan | None = getattr(one, "_place", None)  # copies have none
         if before and place and place[0] is before[0] and place[1] == before[2]:
             place = before[0], before[1], place[2]
-            joined[-1] = _kept(place)
+            joined[-1] = _make_lazy(place)
         else:
             joined.append(one)
         before = place
     return joined
 
 
-def _kept(place: Place) -> KeptSteps:
-    made = KeptSteps.__new__(KeptSteps)
+def _make_lazy(place: StepSpan) -> LazySteps:
+    made = LazySteps.__new__(LazySteps)
     object.__setattr__(made, "_place", place)
     return made

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 
-from pytest_llmbench.core.formatting import listed, printable
+from pytest_llmbench.core.formatting import escape, join_first
 from pytest_llmbench.core.models.jobs import Job, JobEnd, Phase
 
 LastStep = Callable[[Job], tuple[int, int | None, float] | None]
@@ -45,7 +45,7 @@ class Progress:
     def started(self, job: Job, now: datetime) -> None:
         """Tell that a job runs, and where."""
         nodes = job.status.nodes if job.status else ()
-        where = f" on {listed(nodes, 4)}" if nodes else ""
+        where = f" on {join_first(nodes, 4)}" if nodes else ""
         self.say(f"job {job.job_id} runs{where}: {_named(job)}", now)
 
     def ended(self, job: Job, end: JobEnd, now: datetime) -> None:
@@ -107,7 +107,7 @@ def _counts(jobs: Sequence[Job], waiting: int) -> Iterator[str]:
     if number := phases[Phase.WAITING]:
         pending = [job.status for job in jobs if job.status and job.status.phase is Phase.WAITING]
         reasons = sorted({status.reason for status in pending if status.reason})
-        yield f"{number} pending" + (f" ({listed(reasons, 3)})" if reasons else "")
+        yield f"{number} pending" + (f" ({join_first(reasons, 3)})" if reasons else "")
     if number := phases[Phase.RUNNING]:
         yield f"{number} running"
     if number := phases[Phase.UNKNOWN]:
@@ -133,7 +133,7 @@ def duration(seconds: float) -> str:
 
 def fitted(line: str, first: str = "") -> str:
     """Return a line in as many of 80 columns as it takes, without anything that a terminal would act on."""
-    text = printable(line)
+    text = escape(line)
     return textwrap.fill(text, COLUMNS, initial_indent=first, subsequent_indent=INDENT, break_on_hyphens=False) or first
 
 

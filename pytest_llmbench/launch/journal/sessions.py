@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 from pytest_llmbench.core.errors import LaunchError, did_you_mean
-from pytest_llmbench.core.formatting import listed
+from pytest_llmbench.core.formatting import join_first
 from pytest_llmbench.launch.journal import lock
 
 
@@ -88,7 +88,7 @@ def _lock_file(folder: Path, session: str) -> Path:
 
 
 def _absent(database: sqlite3.Connection, folder: Path, session: str, there: list[str]) -> str:
-    rest = f"unfinished are {listed(there)}{did_you_mean(session, there)}" if there else "none is unfinished"
+    rest = f"unfinished are {join_first(there)}{did_you_mean(session, there)}" if there else "none is unfinished"
     if not session:
         return f"there is no session to resume in {folder}: {rest}"
     row = database.execute("SELECT finished FROM session WHERE id = ?", (session,)).fetchone()

@@ -10,7 +10,7 @@ from itertools import pairwise, takewhile
 from typing import Protocol
 
 from pytest_llmbench.core.errors import LaunchError, did_you_mean
-from pytest_llmbench.core.formatting import listed
+from pytest_llmbench.core.formatting import join_first
 from pytest_llmbench.core.models.jobs import Cluster
 from pytest_llmbench.core.yamlfile.document import read_start
 from pytest_llmbench.launch.preflight.check_files import script_of
@@ -69,7 +69,7 @@ def check_account(planned: Planned, cluster: Cluster, accounts: Sequence[str] | 
     account = account or (cluster.account if planned.spec.via != "sbatch" else "")
     if account and accounts is not None and account.lower() not in {name.lower() for name in accounts}:
         hint = did_you_mean(account, accounts)
-        has = f"`account` in the cluster file; Slurm has {listed(sorted(accounts)) or 'none'}"
+        has = f"`account` in the cluster file; Slurm has {join_first(sorted(accounts)) or 'none'}"
         yield Finding(f"Slurm has no account {account!r}{hint}", f"correct {has}")
 
 
@@ -81,7 +81,7 @@ def check_partition(planned: Planned, cluster: Cluster, partitions: Sequence[Par
     known = {partition.name: partition for partition in partitions}
     for name in names:
         if name not in known:
-            has = f"`partition` in the cluster file; there are {listed(sorted(known)) or 'none'}"
+            has = f"`partition` in the cluster file; there are {join_first(sorted(known)) or 'none'}"
             yield Finding(f"Slurm has no partition {name!r}{did_you_mean(name, known)}", f"correct {has}")
     candidates = [known[name] for name in names if name in known] if names else list(partitions)
     against = [list(_against(planned, partition)) for partition in candidates]

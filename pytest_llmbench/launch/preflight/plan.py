@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from textwrap import fill
 
-from pytest_llmbench.core.formatting import counted
+from pytest_llmbench.core.formatting import count_noun
 from pytest_llmbench.core.models.jobs import JobSpec, Purpose
 from pytest_llmbench.launch.preflight.problems import Planned, Problem, told
 from pytest_llmbench.launch.recipe.fit import allow
@@ -70,17 +70,17 @@ def _is_measured(job: Planned) -> bool:
 
 
 def _hours(specs: Sequence[JobSpec]) -> str:
-    unknown, jobs = sum(not spec.gpu_hours for spec in specs), counted(len(specs), "job")
+    unknown, jobs = sum(not spec.gpu_hours for spec in specs), count_noun(len(specs), "job")
     if unknown and unknown == len(specs):
         return f"{jobs} whose duration nothing says yet"
-    rest = f" and {counted(unknown, 'job')} whose duration nothing says yet" if unknown else ""
+    rest = f" and {count_noun(unknown, 'job')} whose duration nothing says yet" if unknown else ""
     return f"{jobs}, {sum(spec.gpu_hours for spec in specs):,.1f} GPU-hours of steps{rest}"
 
 
 def _job(spec: JobSpec, environment: dict[str, str], before: dict[str, str] | None) -> str:
     purpose = "" if spec.purpose is Purpose.MEASURE else f", {spec.purpose}: not judged for speed"
     hours = f"{spec.gpu_hours:,.2f} GPU-hours" if spec.gpu_hours else "GPU-hours unknown"
-    size = f"{counted(spec.nodes, 'node')}, {counted(spec.gpus, 'GPU')}, {hours}{purpose}"
+    size = f"{count_noun(spec.nodes, 'node')}, {count_noun(spec.gpus, 'GPU')}, {hours}{purpose}"
     lines = [
         f"{spec.case_id}  ({spec.via})",
         f"  {size}",

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from pytest_llmbench.core.formatting import counted, listed, printable
+from pytest_llmbench.core.formatting import count_noun, escape, join_first
 from pytest_llmbench.core.models.jobs import JobSpec, LaunchFacts
 
 WIDTH = 79
@@ -53,20 +53,20 @@ def told(problems: Sequence[Problem], width: int = WIDTH) -> str:
     """Return all problems as one text of lines no longer than `width`, but for words that are; empty without any."""
     if not problems:
         return ""
-    head = f"{counted(len(problems), 'problem')} to solve first:"
+    head = f"{count_noun(len(problems), 'problem')} to solve first:"
     entries = (_entry(number, problem, width) for number, problem in enumerate(problems, 1))
     return "\n".join((head, *entries))
 
 
 def _entry(number: int, problem: Problem, width: int) -> str:
-    concerns = f"{counted(len(problem.cases), 'configuration')}: {listed(problem.cases, SHOWN)}"
+    concerns = f"{count_noun(len(problem.cases), 'configuration')}: {join_first(problem.cases, SHOWN)}"
     lines = [_filled(problem.what, f"{number:>2}. ", width), _filled(concerns, " " * 6, width)]
     return "\n".join([*lines, _filled(f"do: {problem.remedy}", " " * 6, width)])
 
 
 def _filled(text: str, head: str, width: int) -> str:
     return textwrap.fill(
-        printable(text),
+        escape(text),
         width,
         initial_indent=head,
         subsequent_indent=" " * len(head),

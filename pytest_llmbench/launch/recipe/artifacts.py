@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from pytest_llmbench.core.formatting import counted
+from pytest_llmbench.core.formatting import count_noun
 from pytest_llmbench.core.models.jobs import LaunchFacts, Purpose
 
 DEPTH = 12
@@ -39,7 +39,7 @@ def _nearby(folder: Path) -> str:
     found = [path.parent for path in _weights(folder)]
     if not found:
         return f"{missing}: not a checkpoint, or one that was not saved to its end"
-    others = f" ({counted(len(found), 'checkpoint')} below it)" if len(found) > 1 else ""
+    others = f" ({count_noun(len(found), 'checkpoint')} below it)" if len(found) > 1 else ""
     return f"{missing} in it; did you mean {found[-1]}?{others}"
 
 

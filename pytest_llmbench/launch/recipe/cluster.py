@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models.jobs import Cluster, Installed, Pairs
+from pytest_llmbench.core.models.jobs import Cluster, InstalledRecipe, Pairs
 from pytest_llmbench.core.yamlfile.document import read_document
 from pytest_llmbench.core.yamlfile.schema import (
     ConvertedScalar,
@@ -104,10 +104,10 @@ def read_cluster(path: Path) -> Cluster:
     )
 
 
-def _installed(name: str, entry: YamlMapping, beside: Path) -> Installed:
+def _installed(name: str, entry: YamlMapping, beside: Path) -> InstalledRecipe:
     recipe, release = _recipe(name)
     folder, virtual = entry.get("folder"), entry.get("virtual_environment")
-    return Installed(
+    return InstalledRecipe(
         recipe=recipe,
         release=release,
         folder=_path(folder, beside),
@@ -235,16 +235,16 @@ def _check_llmb_run(entry: YamlMapping, report: Report) -> None:
             report(block.lines[name], str(error))
 
 
-def _workloads(entry: YamlMapping | None) -> tuple[Installed, ...]:
+def _workloads(entry: YamlMapping | None) -> tuple[InstalledRecipe, ...]:
     configured = _mapping(entry, "config")
     names = (entry.get("installed") if entry else None) or ()
     return tuple(_workload(name, configured.get(name)) for name in names)
 
 
-def _workload(name: str, entry: YamlMapping | None) -> Installed:
+def _workload(name: str, entry: YamlMapping | None) -> InstalledRecipe:
     found = _WORKLOAD.fullmatch(name)
     virtual = entry.get("venv_path") if entry else None
-    return Installed(
+    return InstalledRecipe(
         recipe=found[1] if found else name,
         release="",
         environment=_pairs(entry) if entry else (),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models import Key
-from pytest_llmbench.core.models.jobs import Cluster, Command, Installed, LaunchFacts, Purpose
+from pytest_llmbench.core.models.jobs import Cluster, Command, InstalledRecipe, LaunchFacts, Purpose
 from pytest_llmbench.launch.recipe import fit
 from pytest_llmbench.launch.recipe.cluster import filled
 
@@ -30,7 +30,7 @@ class Draft:
     facts: LaunchFacts
     cluster: Cluster
     command: Command
-    installed: Installed
+    installed: InstalledRecipe
     caller: Mapping[str, str]
 
     @property

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models import Baseline
-from pytest_llmbench.core.models.jobs import Cluster, Installed, JobSpec, LaunchFacts, Pairs, Purpose
+from pytest_llmbench.core.models.jobs import Cluster, InstalledRecipe, JobSpec, LaunchFacts, Pairs, Purpose
 from pytest_llmbench.launch.recipe import fit
 from pytest_llmbench.launch.recipe.cluster import filled
 from pytest_llmbench.launch.recipe.command import (
@@ -69,7 +69,7 @@ def job_spec(
     """
     key = baseline.key
     command = fit.command_of(key, facts, cluster, launcher)
-    installed = fit.installed_for(key, cluster) or Installed(key.recipe, key.release)
+    installed = fit.installed_for(key, cluster) or InstalledRecipe(key.recipe, key.release)
     job = Draft(key, facts, cluster, command, installed, caller)
     nodes = fit.nodes_of(key, facts, cluster)
     environment = _environment(job, nodes, variables)

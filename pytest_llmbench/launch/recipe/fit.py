@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from textwrap import fill
 
 from pytest_llmbench.core.errors import LaunchError, did_you_mean
-from pytest_llmbench.core.formatting import counted, listed
+from pytest_llmbench.core.formatting import count_noun, join_first
 from pytest_llmbench.core.models import Baseline, Configuration, Key
-from pytest_llmbench.core.models.jobs import Cluster, Command, Installed, LaunchFacts
+from pytest_llmbench.core.models.jobs import Cluster, Command, InstalledRecipe, LaunchFacts
 
 DEFAULT_HOURS = 50.0
 SHOWN = 5
@@ -40,7 +40,7 @@ def _wrong_type(key: Key, cluster: Cluster) -> str:
 def _too_large(key: Key, cluster: Cluster) -> str:
     if not cluster.largest or key.gpus <= cluster.largest:
         return ""
-    return f"larger than {counted(cluster.largest, 'GPU')}, the largest job of this cluster"
+    return f"larger than {count_noun(cluster.largest, 'GPU')}, the largest job of this cluster"
 
 
 def _not_installed(key: Key, cluster: Cluster) -> str:
@@ -48,22 +48,22 @@ def _not_installed(key: Key, cluster: Cluster) -> str:
         return ""
     names = sorted({_name(one) for one in cluster.installed})
     name, like = f"{key.recipe}-{key.release}", [_name(one) for one in cluster.installed if _alike(one, key)]
-    return f"{name} is not installed here: there is {listed(names)}{did_you_mean(name, like)}"
+    return f"{name} is not installed here: there is {join_first(names)}{did_you_mean(name, like)}"
 
 
-def _alike(installed: Installed, key: Key) -> bool:
+def _alike(installed: InstalledRecipe, key: Key) -> bool:
     """Whether the recipe may be meant by its name: an equal release alone makes no two names similar."""
     return bool(did_you_mean(key.recipe, [installed.recipe]))
 
 
-def installed_for(key: Key, cluster: Cluster) -> Installed | None:
+def installed_for(key: Key, cluster: Cluster) -> InstalledRecipe | None:
     """Return how a recipe is installed here: the first entry of its release, or of all its releases; None: not, or the
     cluster file lists nothing."""
     wanted = (f"{key.recipe}-{key.release}", key.recipe)
     return next((one for one in cluster.installed if _name(one) in wanted), None)
 
 
-def _name(installed: Installed) -> str:
+def _name(installed: InstalledRecipe) -> str:
     return f"{installed.recipe}-{installed.release}" if installed.release else installed.recipe
 
 
@@ -72,7 +72,9 @@ def _no_command(key: Key, facts: LaunchFacts, cluster: Cluster, launcher: str) -
     names = [command.name for command in facts.commands]
     if name in names:
         return ""
-    return f"{key.recipe} {key.release} is not launched by {name!r}, but by {listed(names)}{did_you_mean(name, names)}"
+    return (
+        f"{key.recipe} {key.release} is not launched by {name!r}, but by {join_first(names)}{did_you_mean(name, names)}"
+    )
 
 
 def launcher_of(key: Key, facts: LaunchFacts, cluster: Cluster, option: str = "") -> str:
@@ -136,7 +138,7 @@ def refuse_hours(by_case: Mapping[str, float], limit: float | None, default: flo
     lines = [f"  {hours:>9,.1f}  {case_id}" for case_id, hours in largest[:SHOWN]]
     more = len(largest) - SHOWN
     rest = [f"  {sum(hours for _, hours in largest[SHOWN:]):>9,.1f}  {more} more"] if more > 0 else []
-    what = counted(len(by_case), "configuration")
+    what = count_noun(len(by_case), "configuration")
     said = "without being told a session uses at most" if limit is None else "allowed are"
     raise LaunchError(
         "\n".join(

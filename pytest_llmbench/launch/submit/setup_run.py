@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.formatting import printable
+from pytest_llmbench.core.formatting import escape
 from pytest_llmbench.core.models.jobs import Blame, JobStatus, Phase
 from pytest_llmbench.launch.preflight.plan import command_line
 from pytest_llmbench.launch.recipe.redaction import redacted
@@ -135,7 +135,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def _take(line: str, step: SetupStep, world: World, lines: list[str]) -> None:
-    lines.append(printable(redacted(line.rstrip("\r\n"), step.planned.spec).replace("\t", "    ")))
+    lines.append(escape(redacted(line.rstrip("\r\n"), step.planned.spec).replace("\t", "    ")))
     world.tell(lines[-1])
 
 

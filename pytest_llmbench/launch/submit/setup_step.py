@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models import Key
-from pytest_llmbench.core.models.jobs import Cluster, Installed, JobSpec, LaunchFacts, Pairs, Purpose
+from pytest_llmbench.core.models.jobs import Cluster, InstalledRecipe, JobSpec, LaunchFacts, Pairs, Purpose
 from pytest_llmbench.launch.preflight import check_files
 from pytest_llmbench.launch.preflight.check_files import STAGES, Machine
 from pytest_llmbench.launch.preflight.problems import Finding, Planned, grouped, told
@@ -113,17 +113,17 @@ def _stages_of(step: SetupStep) -> Pairs:
     return tuple((name, meaning) for name, meaning in step.facts.required if name in STAGES)
 
 
-def _installed(facts: LaunchFacts, cluster: Cluster) -> Installed:
+def _installed(facts: LaunchFacts, cluster: Cluster) -> InstalledRecipe:
     own = [one for one in cluster.installed if one.recipe == facts.recipe and one.release in (facts.release, "")]
     own.sort(key=lambda one: one.release != facts.release)
-    return own[0] if own else Installed(facts.recipe, facts.release)
+    return own[0] if own else InstalledRecipe(facts.recipe, facts.release)
 
 
 # --- its environment and command --------------------------------------------------------------------------
 
 
 def _environment(
-    facts: LaunchFacts, cluster: Cluster, installed: Installed, caller: Mapping[str, str]
+    facts: LaunchFacts, cluster: Cluster, installed: InstalledRecipe, caller: Mapping[str, str]
 ) -> dict[str, str]:
     environment = dict(caller)
     for name, value in (("ACCOUNT", cluster.account), ("PARTITION", cluster.partition)):
@@ -171,7 +171,7 @@ def _filled(word: str, values: Mapping[str, str]) -> str:
     return re.sub(r"\{(?:account|partition|stage)\}", lambda found: values[found[0]], word)
 
 
-def _own_folder(installed: Installed, caller: Mapping[str, str]) -> Path | None:
+def _own_folder(installed: InstalledRecipe, caller: Mapping[str, str]) -> Path | None:
     return Path(filled(str(installed.folder), caller, "`folder` in the cluster file")) if installed.folder else None
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.formatting import counted, listed, printable
+from pytest_llmbench.core.formatting import count_noun, escape, join_first
 from pytest_llmbench.core.models.jobs import Job
 from pytest_llmbench.launch.recipe.redaction import MASK
 
@@ -127,14 +127,14 @@ def the_one(found: Sequence[Submission], job: Job, output: Path) -> Submission |
     ids = [each.job_id for each in found]
     if len(found) > 1:
         raise SubmitError(
-            f"{job.spec.case_id}: the submission printed {counted(len(ids), 'job id')} ({listed(ids)}), expected one: "
-            f"none of them is followed, and all of them may run (`scancel {' '.join(ids)}` ends them). What it printed "
-            f"is in {output}; `job_id` of the command, in the baseline file, can say which one counts",
+            f"{job.spec.case_id}: the submission printed {count_noun(len(ids), 'job id')} ({join_first(ids)}), expected"
+            f" one: none of them is followed, and all of them may run (`scancel {' '.join(ids)}` ends them). What it"
+            f" printed is in {output}; `job_id` of the command, in the baseline file, can say which one counts",
             uncertain=True,
         )
     if found and not re.fullmatch(r"[0-9]+", ids[0]):
         raise SubmitError(
-            f"{job.spec.case_id}: the submission printed the job id {printable(ids[0])!r}, which is none of Slurm's (a "
+            f"{job.spec.case_id}: the submission printed the job id {escape(ids[0])!r}, which is none of Slurm's (a "
             f"number): nothing can follow that job, and it may run. What it printed is in {output}; see which executor "
             "the recipe uses",
             uncertain=True,
@@ -152,7 +152,7 @@ def refusal(job: Job, code: int | None, text: str, output: Path) -> str:
 
 
 def _last_words(job: Job, text: str) -> str:
-    lines = [printable(line.strip()) for line in plain(text).splitlines() if line.strip()]
+    lines = [escape(line.strip()) for line in plain(text).splitlines() if line.strip()]
     if unknown_secrets(job):
         return "(not shown: it may hold secrets that this session does not know)"
     return " | ".join(lines[-WORDS:]) or "(nothing)"

@@ -17,12 +17,12 @@ from pytest_llmbench.core.models import (
     Evidence,
     Judgement,
     Key,
-    Marks,
     Measurement,
-    PastRun,
     Reason,
     RegexDialect,
     Run,
+    RunKeys,
+    StoredRun,
     Verdict,
 )
 from pytest_llmbench.core.models.jobs import Blame, Job, LaunchFacts, Purpose
@@ -57,7 +57,7 @@ class LaunchedRuns:
         level: float,
         now: Callable[[], datetime],
         *,
-        past: Mapping[Key, Sequence[PastRun]] | None = None,
+        past: Mapping[Key, Sequence[StoredRun]] | None = None,
     ) -> None:
         """Take the settings, the baselines, the level of each look, and the runs that the history knows."""
         self.settings = settings
@@ -68,7 +68,7 @@ class LaunchedRuns:
         self.past = past or {}
         self._evidence: dict[Key, tuple[Evidence, ...]] = {}
         self._logs: dict[tuple[int, int], Growing] = {}
-        self._own: Marks = frozenset()
+        self._own: RunKeys = frozenset()
 
     def judges(self, facts: Mapping[str, LaunchFacts]) -> Judges:
         """Return what decides the course of a launch; `facts` by configuration id."""
@@ -90,7 +90,7 @@ class LaunchedRuns:
         run = ingest_job(_places(job), job.job_id, job.spec.key, self.catalog, self.now(), since=since)
         if run is None:
             return None
-        self._own |= run.marks
+        self._own |= run.same_run_keys
         launch = f"{self.session} {job.spec.case_id}"
         ran_on = {**named_image(job.spec), **dict(run.found.environment)}
         found = dataclasses.replace(
@@ -168,7 +168,7 @@ class LaunchedRuns:
         return tuple(
             (
                 *(measure(run, baseline, now) for run in runs),
-                *(one for one in older if one.run.marks.isdisjoint(self._own)),
+                *(one for one in older if one.run.same_run_keys.isdisjoint(self._own)),
             )
             for baseline, older in zip(self.catalog.baselines[key], self._history[key], strict=True)
         )
@@ -242,13 +242,13 @@ def _ending(job: Job, run: Run) -> tuple[Blame, str]:
 
 
 def _told_by_log(run: Run) -> tuple[Blame, str]:
-    from pytest_llmbench.ingest.parse.endings import last_line
+    from pytest_llmbench.ingest.parse.endings import read_last_line
     from pytest_llmbench.launch.slurm.states import blame_of
 
     attempt = run.attempts[-1]
     log, ending = attempt.files.log, attempt.log.ending
     if ending is None:
-        last = last_line(log)
+        last = read_last_line(log)
         return Blame.NONE, f"the last line of {log.name}: {last}" if last else f"{log.name} is empty"
     blame = Blame.RUN if ending.went_on else blame_of(ending.code)
-    return blame, formatting.ended(ending, log.name)
+    return blame, formatting.describe_ending(ending, log.name)

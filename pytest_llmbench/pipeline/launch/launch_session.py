@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models import Case, Key, PastRun, Reason, Verdict
+from pytest_llmbench.core.models import Case, Key, Reason, StoredRun, Verdict
 from pytest_llmbench.core.models.jobs import Purpose
 from pytest_llmbench.pipeline.catalog import Catalog
 from pytest_llmbench.pipeline.launch.job_results import LaunchedRuns, unjudged
@@ -69,7 +69,7 @@ class Launching:
         launch: LaunchSettings,
         catalog: Catalog,
         host: Host,
-        past: Mapping[Key, Sequence[PastRun]] | None = None,
+        past: Mapping[Key, Sequence[StoredRun]] | None = None,
     ) -> None:
         """Take what was asked for, the baselines, the world, and the runs that the history knows."""
         self.settings = settings
@@ -146,7 +146,7 @@ class Launching:
     def _tell_skipped(self, plan: Plan) -> None:
         reasons = Counter(plan.skipped.values())
         for why, count in reasons.items():
-            self.host.tell(f"not launched: {formatting.counted(count, 'configuration')}: {why}")
+            self.host.tell(f"not launched: {formatting.count_noun(count, 'configuration')}: {why}")
 
     @contextmanager
     def _begun(self, plan: Plan) -> Iterator[Journal]:
@@ -171,7 +171,7 @@ class Launching:
     def _warn_of(self, journal: Journal) -> None:
         for past in journal.unfinished():
             if past.waiting and not past.alive:
-                jobs = formatting.counted(past.waiting, "job")
+                jobs = formatting.count_noun(past.waiting, "job")
                 self.host.tell(f"llmbench: session {past.session} left {jobs}: --llmb-resume goes on with it")
 
     def _follow(self, plan: Plan, journal: Journal) -> None:
@@ -276,4 +276,4 @@ class Launching:
 
 
 def _named(cases: Collection[str]) -> str:
-    return formatting.listed(sorted(cases)) or "no job"
+    return formatting.join_first(sorted(cases)) or "no job"

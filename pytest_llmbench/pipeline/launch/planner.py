@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models import Key
-from pytest_llmbench.core.models.jobs import Cluster, Installed, JobSpec, LaunchFacts, Purpose
+from pytest_llmbench.core.models.jobs import Cluster, InstalledRecipe, JobSpec, LaunchFacts, Purpose
 from pytest_llmbench.pipeline.catalog import Catalog
 from pytest_llmbench.pipeline.launch.settings import LaunchSettings
 
@@ -183,9 +183,9 @@ def _hours(spec: JobSpec, runs: int) -> tuple[str, float]:
     return f"{spec.case_id}, {runs} runs" if runs > 1 else spec.case_id, spec.gpu_hours * runs
 
 
-def _installed(name: str, folder: Path) -> Installed:
+def _installed(name: str, folder: Path) -> InstalledRecipe:
     recipe, dash, release = name.partition("-")
-    return Installed(recipe, release if dash else "", folder)
+    return InstalledRecipe(recipe, release if dash else "", folder)
 
 
 def _nothing_fits(skipped: Mapping[Key, str], cluster: Cluster) -> str:
@@ -197,7 +197,7 @@ def _nothing_fits(skipped: Mapping[Key, str], cluster: Cluster) -> str:
     if len(skipped) > 1:
         none = f"none of the {len(skipped)} selected configurations fits"
     lines = [f"nothing was launched: {none} {where}:"]
-    lines += [f"  {formatting.counted(len(ids), 'configuration')}: {why}" for why, ids in by_reason.items()]
+    lines += [f"  {formatting.count_noun(len(ids), 'configuration')}: {why}" for why, ids in by_reason.items()]
     hint = (
         "describe the cluster in cluster.yaml (docs/cluster.md), or with --llmb-gpu, --llmb-max-gpus and "
         "--llmb-recipe, or give llmb-run's folder with --llmb-cluster=DIR"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models import JUDGED, Case, Judgement, Key, Reason, Run, Verdict
-from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobSpec, Launched, Phase, Purpose
+from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobSpec, LaunchedJob, Phase, Purpose
 from pytest_llmbench.pipeline.results import ConfigurationResult
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ class Sequences:
             return (Reason.NEVER_STARTED if never else reason), end.text
         if run is None:
             reason = Reason.JOB_LOST if _purged(job) else Reason.LOG_MISSING
-            places = formatting.listed([str(place) for place in (job.log_folder, *job.spec.log_folders) if place])
+            places = formatting.join_first([str(place) for place in (job.log_folder, *job.spec.log_folders) if place])
             return reason, f"job {job.job_id} left no log of its own under {places or job.spec.directory}"
         key = run.identity.key
         if key != job.spec.key:
@@ -254,7 +254,7 @@ def _proof(purpose: Purpose, files: Sequence[Path], run: Run) -> str:
         line = max(log.nccl_line for log in logs)
         return f"the trace begins in line {line} of the log" if line else ""
     noun = "checkpoint" if purpose is Purpose.SAVE_CHECKPOINT else "file"
-    return f"left {formatting.counted(len(files), noun)}" if files else ""
+    return f"left {formatting.count_noun(len(files), noun)}" if files else ""
 
 
 def _over_budget(result: ConfigurationResult) -> bool:
@@ -297,9 +297,9 @@ def _with_failures(result: ConfigurationResult, failures: Mapping[int, Judgement
     return dataclasses.replace(result, judgement=judgement)
 
 
-def _launched(course: Course, job: Job, end: JobEnd, result: ConfigurationResult) -> Launched:
+def _launched(course: Course, job: Job, end: JobEnd, result: ConfigurationResult) -> LaunchedJob:
     seconds = {one.run.found.job_id: one.statistic_seconds for one in result.judgement.runs}
-    return Launched(
+    return LaunchedJob(
         job_id=job.job_id,
         purpose=job.spec.purpose,
         attempt=job.attempt,

@@ -71,8 +71,8 @@ class LaunchSettings:
 
     def told(self, directory: Path) -> Iterator[str]:
         """Yield what a session says of its launch before it starts."""
-        cluster = formatting.place(self.cluster, directory) if self.cluster else "this machine"
-        limits = f"up to {formatting.counted(self.repeats, 'run')} of each"
+        cluster = formatting.format_place(self.cluster, directory) if self.cluster else "this machine"
+        limits = f"up to {formatting.count_noun(self.repeats, 'run')} of each"
         yield f"launch on: {cluster}; {limits}" if self.purpose is Purpose.MEASURE else f"launch on: {cluster}"
         if self.purpose is not Purpose.MEASURE:
             yield f"for {self.purpose}: nothing is judged for speed"

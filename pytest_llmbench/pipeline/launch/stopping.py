@@ -52,7 +52,7 @@ def stopped(engine: Engine, journal: Journal, host: Host, *, keep: bool) -> str:
     """Cancel the jobs of this session, or leave them, and say so."""
     if keep:
         ids = [job.job_id for job in journal.live() if job.job_id]
-        return f"{formatting.counted(len(ids), 'job')} left running: --llmb-resume goes on with {journal.session}"
+        return f"{formatting.count_noun(len(ids), 'job')} left running: --llmb-resume goes on with {journal.session}"
     before = sum(bool(job.job_id) for job in journal.live())
     try:
         host.tell("llmbench: stopped; cancelling the jobs of this session ...")
@@ -64,8 +64,8 @@ def stopped(engine: Engine, journal: Journal, host: Host, *, keep: bool) -> str:
     except LaunchError as error:
         return f"{error}\n{still_there(journal)}"
     if left:
-        return f"could not be cancelled: {formatting.listed(left)}; {still_there(journal)}"
-    return f"{formatting.counted(before, 'job')} cancelled"
+        return f"could not be cancelled: {formatting.join_first(left)}; {still_there(journal)}"
+    return f"{formatting.count_noun(before, 'job')} cancelled"
 
 
 def tell_left(journal: Journal, host: Host) -> None:
@@ -82,5 +82,5 @@ def still_there(journal: Journal) -> str:
     here = [f"{job.spec.case_id} on this machine" for job in live if job.job_id and job.spec.via == "local"]
     unknown = [f"{job.spec.case_id} was perhaps being submitted" for job in live if not job.job_id]
     ends = f"`scancel {' '.join(slurm)}` ends them, " if slurm else ""
-    named = formatting.listed([*(f"job {job_id}" for job_id in slurm), *here, *unknown], 20) or "no job"
+    named = formatting.join_first([*(f"job {job_id}" for job_id in slurm), *here, *unknown], 20) or "no job"
     return f"may still run: {named}; {ends}--llmb-resume goes on with them"

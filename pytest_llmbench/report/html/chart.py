@@ -45,12 +45,12 @@ def lines(one: dict[str, Any]) -> list[float]:
 def expected(one: dict[str, Any]) -> Iterator[str]:
     """Yield these lines in words."""
     for _, text, value in named_lines(one):
-        yield f"{text} {formatting.seconds(value)}"
+        yield f"{text} {formatting.format_seconds(value)}"
 
 
 def span(values: Sequence[float]) -> str:
     """Return the smallest and the largest of some seconds."""
-    return f"{formatting.seconds(min(values))} to {formatting.seconds(max(values))}"
+    return f"{formatting.format_seconds(min(values))} to {formatting.format_seconds(max(values))}"
 
 
 def sentence(parts: Sequence[str]) -> str:

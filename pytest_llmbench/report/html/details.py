@@ -144,7 +144,7 @@ def _tries(tries: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
 
 def _job(one: dict[str, Any], job: dict[str, Any]) -> tuple[str, ...]:
     told = jobs.line(one, job)
-    return job["job_id"] or "not submitted", job["purpose"], formatting.folded(job["nodes"]) or "-", told
+    return job["job_id"] or "not submitted", job["purpose"], formatting.fold_nodes(job["nodes"]) or "-", told
 
 
 def _environment(values: dict[str, Any]) -> list[tuple[str, str]]:

@@ -110,16 +110,18 @@ def _in_words(
     untimed = times[:-1].count(None)
     now = " and tonight" if times[-1] is not None else ", not tonight"
     levels = [f"{change_in_words(change.get('difference'))} from {_date(change)} on" for change in changes]
-    nights = f"{formatting.counted(len(earlier), 'night')} from {_date(earlier[0])} to {_date(earlier[-1])}"
+    nights = f"{formatting.count_noun(len(earlier), 'night')} from {_date(earlier[0])} to {_date(earlier[-1])}"
     return sentence(
         [
             f"{nights}{now}, {span(known)}",
             f"{untimed} without a step time" if untimed else "",
-            f"{formatting.counted(len(levels), 'change')} of level: {formatting.listed(levels)}" if levels else "",
+            f"{formatting.count_noun(len(levels), 'change')} of level: {formatting.join_first(levels)}"
+            if levels
+            else "",
         ]
     )
 
 
 def change_in_words(difference: float | None) -> str:
     """Return a fraction, slower is positive, as a signed percentage."""
-    return formatting.difference(None if difference is None else 1 + difference)
+    return formatting.format_difference(None if difference is None else 1 + difference)

@@ -56,14 +56,14 @@ def _core(one: dict[str, Any], points: Points) -> list[float]:
 def _of_steps(one: dict[str, Any], points: Points, slow: Points, y: Even) -> str:
     values = [value for _, value in points]
     above, below = sum(value > y.high for value in values), sum(value < y.low for value in values)
-    listed = formatting.listed([step for step, _ in slow])
+    listed = formatting.join_first([step for step, _ in slow])
     return sentence(
         [
-            f"{formatting.counted(len(values), 'step')}, {span(values)}",
+            f"{formatting.count_noun(len(values), 'step')}, {span(values)}",
             f"window {one['window']['first']} to {one['window']['last']}",
-            f"{formatting.counted(len(slow), 'slow step')} ({listed})" if slow else "",
-            f"{above} above the scale, which ends at {formatting.seconds(y.high)}" if above else "",
-            f"{below} below the scale, which begins at {formatting.seconds(y.low)}" if below else "",
+            f"{formatting.count_noun(len(slow), 'slow step')} ({listed})" if slow else "",
+            f"{above} above the scale, which ends at {formatting.format_seconds(y.high)}" if above else "",
+            f"{below} below the scale, which begins at {formatting.format_seconds(y.low)}" if below else "",
             *expected(one),
         ]
     )
@@ -94,7 +94,9 @@ def _width(whole: float, spread: float) -> float:
 
 def _of_distribution(one: dict[str, Any], found: Sequence[float]) -> str:
     count = len(found)
-    median, low, high = (formatting.seconds(found[int(count * part)]) for part in (0.5, 0.25, 0.75))
-    values = formatting.counted(count, "mean" if one.get("window_mean_of") else "step")
+    median, low, high = (formatting.format_seconds(found[int(count * part)]) for part in (0.5, 0.25, 0.75))
+    values = formatting.count_noun(count, "mean" if one.get("window_mean_of") else "step")
     middle = f"median {median}, half of them from {low} to {high}"
-    return sentence([f"{values} of the window: {middle}, slowest {formatting.seconds(found[-1])}", *expected(one)])
+    return sentence(
+        [f"{values} of the window: {middle}, slowest {formatting.format_seconds(found[-1])}", *expected(one)]
+    )

@@ -55,7 +55,7 @@ def _cells(one: dict[str, Any]) -> list[Cell]:
     return [
         _number(timing(one)[1], difference),
         _number(timing(one)[0], measured),
-        _number(formatting.seconds(one["expected_seconds"]), one["expected_seconds"]),
+        _number(formatting.format_seconds(one["expected_seconds"]), one["expected_seconds"]),
         _number(str(one["configuration"]["gpus"]), one["configuration"]["gpus"]),
         Cell(run["age"] if run else "-", _newest_first(run)),
         Cell(one["reason"], one["reason"]),

@@ -108,4 +108,4 @@ def title(described: Sequence[dict[str, Any]]) -> str:
     counts = [f"{number} {name}" for name, number in counted(described)]
     reported = [finding.text for finding in findings(described)]
     red = sum(text.endswith(" red") for text in counts)
-    return ", ".join([*counts[:red], *reported, *counts[red:]]) or formatting.counted(len(described), "outcome")
+    return ", ".join([*counts[:red], *reported, *counts[red:]]) or formatting.count_noun(len(described), "outcome")

@@ -13,7 +13,7 @@ import pytest
 from shared_data import shared
 from written_trees import Tree
 
-from pytest_llmbench.core.models import Discovery, FoundRun, Reason, Remains
+from pytest_llmbench.core.models import Discovery, Reason, Remains, RunFiles
 from pytest_llmbench.ingest.discover.find import find_runs
 
 NAME = "pretrain_grok1_314b_bf16_256"
@@ -26,7 +26,7 @@ def found(root: Path) -> dict[str, list[str]]:
     return {run.id: [attempt.log.name for attempt in run.attempts] for run in find_runs([root]).runs}
 
 
-def only(discovery: Discovery) -> FoundRun:
+def only(discovery: Discovery) -> RunFiles:
     (run,) = discovery.runs
     return run
 

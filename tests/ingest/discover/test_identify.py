@@ -13,10 +13,10 @@ from builders import BASELINE, log, segment, steps
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.core.models import Baseline, FoundRun, Hint, Identity, Key, ParsedLog, Recipe
+from pytest_llmbench.core.models import Baseline, Hint, Identity, Key, ParsedLog, Recipe, RunFiles
 from pytest_llmbench.ingest.discover.folders import read_path_hints
 from pytest_llmbench.ingest.discover.identify import identify
-from pytest_llmbench.ingest.discover.match import remembered
+from pytest_llmbench.ingest.discover.match import cache_matches
 
 GROK_OLD = Key("grok1", "314b", "24.11", "h100", "bf16", 512)
 GROK_H100 = Key("grok1", "314b", "25.05", "h100", "bf16", 512)
@@ -57,9 +57,9 @@ RECIPES = (
 )
 
 
-def run(said: dict[str, Any], *more: Hint, layout: str = "") -> FoundRun:
+def run(said: dict[str, Any], *more: Hint, layout: str = "") -> RunFiles:
     hints = tuple(Hint(field, str(value), "name") for field, value in said.items())
-    return FoundRun("x", Path("/x"), (), (*hints, *more), layout=layout)
+    return RunFiles("x", Path("/x"), (), (*hints, *more), layout=layout)
 
 
 def said(key: Key, *fields: str) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def logged(
     return replace(log(segment(columns, total=total)), dialect=dialect)
 
 
-def decided(found: FoundRun, *logs: ParsedLog, **options: Any) -> Identity:
+def decided(found: RunFiles, *logs: ParsedLog, **options: Any) -> Identity:
     return identify(found, logs, options.pop("recipes", RECIPES), **options)
 
 
@@ -125,7 +125,7 @@ def decided(found: FoundRun, *logs: ParsedLog, **options: Any) -> Identity:
     ],
 )
 def test_a_run_is_what_everything_about_it_says(
-    found: FoundRun, logs: list[ParsedLog], options: dict[str, str], expected: Key, assumed: tuple[str, ...]
+    found: RunFiles, logs: list[ParsedLog], options: dict[str, str], expected: Key, assumed: tuple[str, ...]
 ) -> None:
     identity = decided(found, *logs, **options)
     assert identity.key == expected, identity.because
@@ -236,7 +236,7 @@ def test_a_contradicted_task_keeps_the_baselines_of_that_task() -> None:
     ],
 )
 def test_one_thing_that_does_not_fit_matches_nothing_and_is_named(
-    found: FoundRun, logs: list[ParsedLog], options: dict[str, str], differs: str
+    found: RunFiles, logs: list[ParsedLog], options: dict[str, str], differs: str
 ) -> None:
     identity = decided(found, *logs, **options)
     assert identity.key is None
@@ -286,7 +286,7 @@ def test_a_run_may_be_of_what_it_differs_from_least(said: dict[str, Any], expect
     ],
 )
 def test_what_cannot_be_read_may_be_what_its_names_leave_open(path: str, expected: set[Key]) -> None:
-    identity = decided(FoundRun("x", Path(path), (), read_path_hints(Path(path).parts)))
+    identity = decided(RunFiles("x", Path(path), (), read_path_hints(Path(path).parts)))
     assert {identity.key} - {None} | set(identity.may_be) == expected
 
 
@@ -317,7 +317,7 @@ def test_without_baselines_nothing_is_matched() -> None:
         (run(said(LLAMA, "size", "dtype", "gpus", "release")), (LLAMA,), "nothing says its recipe"),
     ],
 )
-def test_what_is_left_open_is_not_guessed(found: FoundRun, candidates: tuple[Key, ...], words: str) -> None:
+def test_what_is_left_open_is_not_guessed(found: RunFiles, candidates: tuple[Key, ...], words: str) -> None:
     identity = decided(found)
     assert (identity.key, identity.candidates) == (None, tuple(sorted(candidates)))
     assert words in identity.because
@@ -359,7 +359,7 @@ EVERYTHING = {"expected_tflops": expected_tflops}
     ],
 )
 def test_content_alone_matches_only_where_every_fact_confirms_one(
-    found: FoundRun, logs: list[ParsedLog], options: dict[str, Any], expected: Key | None
+    found: RunFiles, logs: list[ParsedLog], options: dict[str, Any], expected: Key | None
 ) -> None:
     identity = decided(found, *logs, **options)
     assert identity.key == expected, identity.because
@@ -431,7 +431,7 @@ def test_the_order_of_clues_changes_nothing(hints: list[Hint]) -> None:
     assert decided(run({}, *hints)).key == GROK_GB200
 
 
-REMEMBERED = remembered()
+REMEMBERED = cache_matches()
 """Shared by every example below, as by all runs of a session."""
 
 

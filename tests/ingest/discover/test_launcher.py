@@ -9,14 +9,14 @@ import pytest
 from shared_data import shared
 from written_trees import Tree
 
-from pytest_llmbench.core.models import FoundRun
+from pytest_llmbench.core.models import RunFiles
 from pytest_llmbench.ingest.discover.find import find_runs
 
 NAME = "pretrain_grok1_314b_bf16_256"
 TASK = f"experiments/{NAME}/{NAME}_1744407969/{NAME}"
 
 
-def only(root: Path) -> FoundRun:
+def only(root: Path) -> RunFiles:
     (run,) = find_runs([root]).runs
     return run
 

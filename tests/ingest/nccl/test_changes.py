@@ -9,27 +9,27 @@ from nccl_traces import record, run
 
 from pytest_llmbench.cli.nccl_text import HINTS, changes, page
 from pytest_llmbench.core.errors import LogError
-from pytest_llmbench.ingest.nccl.changes import Change, Comparison, binary, compare
-from pytest_llmbench.ingest.nccl.records import Counts, count
-from pytest_llmbench.ingest.nccl.trace import Trace, summed
+from pytest_llmbench.ingest.nccl.changes import TraceChange, TraceComparison, compare, format_bytes
+from pytest_llmbench.ingest.nccl.records import Counts, count_records
+from pytest_llmbench.ingest.nccl.trace import Trace, sum_counts
 
 
 def traced(lines: Iterable[str]) -> Trace:
     counts = Counts()
     counts.files = 1
-    count(["".join(lines).encode()], counts)
-    return summed(counts)
+    count_records(["".join(lines).encode()], counts)
+    return sum_counts(counts)
 
 
 OTHER = traced(run())
 
 
-def compared(lines: Iterable[str]) -> list[Change]:
+def compared(lines: Iterable[str]) -> list[TraceChange]:
     return list(compare(traced(lines), OTHER).changes)
 
 
 def test_a_trace_has_not_changed_against_itself() -> None:
-    assert compare(OTHER, OTHER) == Comparison((), 1.0, 0.01)
+    assert compare(OTHER, OTHER) == TraceComparison((), 1.0, 0.01)
 
 
 @pytest.mark.parametrize("steps", [5, 30, 11])
@@ -48,52 +48,52 @@ def changed(old: str, new: str) -> Iterable[str]:
     [
         (
             [*run(), record("Send", gpu=0, comm="0x1")],
-            [Change("operation", "Send", "new, 1 records")],
+            [TraceChange("operation", "Send", "new, 1 records")],
         ),
         (
             (line for line in run() if "AllGather" not in line),
-            [Change("operation", "AllGather", "gone, had 20 records")],
+            [TraceChange("operation", "AllGather", "gone, had 20 records")],
         ),
         (
             [*run(), *(line for line in run() if "AllGather" in line)],
-            [Change("count", "AllGather", "+100.0 % for each rank (20 -> 40)")],
+            [TraceChange("count", "AllGather", "+100.0 % for each rank (20 -> 40)")],
         ),
         (
             (line.replace("[nranks=2]", "[nranks=4]") if "AllReduce" in line else line for line in run()),
             [
-                Change("communicator", "AllReduce", "communicators of 2: gone, had 100.0 % of its records"),
-                Change("communicator", "AllReduce", "communicators of 4: new, 100.0 % of its records"),
+                TraceChange("communicator", "AllReduce", "communicators of 2: gone, had 100.0 % of its records"),
+                TraceChange("communicator", "AllReduce", "communicators of 4: new, 100.0 % of its records"),
             ],
         ),
         (
             changed("count 1024 datatype 7", "count 2048 datatype 9"),
             [
-                Change("datatype", "AllReduce", "float32: gone, had 100.0 % of its records"),
-                Change("datatype", "AllReduce", "bfloat16: new, 100.0 % of its records"),
+                TraceChange("datatype", "AllReduce", "float32: gone, had 100.0 % of its records"),
+                TraceChange("datatype", "AllReduce", "bfloat16: new, 100.0 % of its records"),
             ],
         ),
         (
             changed("count 1024 ", "count 1536 "),
-            [Change("size", "AllReduce", "6 KiB on average, was 4 KiB (+50.0 %)")],
+            [TraceChange("size", "AllReduce", "6 KiB on average, was 4 KiB (+50.0 %)")],
         ),
         (
             changed("count 1024 ", "count 512 "),
             [
-                Change("size", "AllReduce", "4 KiB to 8 KiB: gone, had 100.0 % of its records"),
-                Change("size", "AllReduce", "2 KiB to 4 KiB: new, 100.0 % of its records"),
-                Change("size", "AllReduce", "2 KiB on average, was 4 KiB (-50.0 %)"),
+                TraceChange("size", "AllReduce", "4 KiB to 8 KiB: gone, had 100.0 % of its records"),
+                TraceChange("size", "AllReduce", "2 KiB to 4 KiB: new, 100.0 % of its records"),
+                TraceChange("size", "AllReduce", "2 KiB on average, was 4 KiB (-50.0 %)"),
             ],
         ),
     ],
     ids=["operation-new", "operation-gone", "count", "communicator", "datatype", "size-within", "size"],
 )
-def test_each_change_is_told_and_nothing_else(lines: Iterable[str], expected: list[Change]) -> None:
+def test_each_change_is_told_and_nothing_else(lines: Iterable[str], expected: list[TraceChange]) -> None:
     assert compared(lines) == expected
 
 
 def test_another_number_of_ranks_is_compared_rank_by_rank() -> None:
     found = compare(traced(line.replace("nranks=4", "nranks=2") for line in run(ranks=4)), OTHER)
-    assert found.changes == (Change("ranks", "", "4 ranks, was 2"),)
+    assert found.changes == (TraceChange("ranks", "", "4 ranks, was 2"),)
     assert found.scale == 1.0
 
 
@@ -102,7 +102,7 @@ def test_a_count_that_changed_in_a_trace_of_another_length_is_told_at_its_scale(
     base = traced([*run(10), *(line.replace("AllGather", "Send") for line in run(10) if "AllGather" in line)])
     found = compare(traced([*run(20), others, others]), base)
     assert found.scale == 2.0
-    assert found.changes == (Change("count", "Send", "+100.0 % for each rank at this scale (20 -> 80)"),)
+    assert found.changes == (TraceChange("count", "Send", "+100.0 % for each rank at this scale (20 -> 80)"),)
 
 
 def test_damaged_records_are_no_change() -> None:
@@ -142,5 +142,5 @@ def test_every_change_has_a_hint() -> None:
 
 
 def test_sizes_read_well() -> None:
-    told = [binary(size) for size in (0, 512, 1023, 1024, 1536, 96 << 20, 1 << 50, 5 << 60, 5000 << 60)]
+    told = [format_bytes(size) for size in (0, 512, 1023, 1024, 1536, 96 << 20, 1 << 50, 5 << 60, 5000 << 60)]
     assert told == ["0 B", "512 B", "1023 B", "1 KiB", "1.5 KiB", "96 MiB", "1 PiB", "5 EiB", "5000 EiB"]

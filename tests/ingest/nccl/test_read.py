@@ -19,7 +19,7 @@ from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.ingest.nccl import read, records
 from pytest_llmbench.ingest.nccl.read import count_share, read_trace
 from pytest_llmbench.ingest.nccl.records import Counts
-from pytest_llmbench.ingest.nccl.trace import summed
+from pytest_llmbench.ingest.nccl.trace import sum_counts
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_the_shares_of_several_processes_are_the_whole(
     assert len({(one.files, one.size) for one in counts}) == 1
     for one in counts[1:]:
         counts[0].merge(one)
-    assert summed(counts[0]) == summed(count_share([folder], 0, 1))
+    assert sum_counts(counts[0]) == sum_counts(count_share([folder], 0, 1))
 
 
 class Watched(ProcessPoolExecutor):
@@ -128,7 +128,7 @@ def test_processes_that_are_really_started_tell_the_same(folder: Path, monkeypat
     Path(folder, "n1.9").write_text("".join(run(steps=3000, ranks=3)))
     SHARES.clear()
     monkeypatch.setattr("concurrent.futures.ProcessPoolExecutor", Watched)
-    assert read_trace([folder]) == summed(count_share([folder], 0, 1))
+    assert read_trace([folder]) == sum_counts(count_share([folder], 0, 1))
     assert SHARES == [(1, 2)]
 
 
@@ -143,7 +143,7 @@ class Killed(AtOnce):
 
 @pytest.mark.usefixtures("two_cores")
 def test_what_a_killed_process_had_to_read_is_read_here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = summed(count_share([folder], 0, 1))
+    whole = sum_counts(count_share([folder], 0, 1))
     monkeypatch.setattr("concurrent.futures.ProcessPoolExecutor", Killed)
     assert read_trace([folder]) == whole
 

@@ -17,8 +17,8 @@ from shared_data import shared
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.ingest.nccl import records
 from pytest_llmbench.ingest.nccl.kinds import Kind
-from pytest_llmbench.ingest.nccl.records import Counts, count, pieces
-from pytest_llmbench.ingest.nccl.trace import Trace, summed
+from pytest_llmbench.ingest.nccl.records import Counts, count_records, cut_pieces
+from pytest_llmbench.ingest.nccl.trace import Trace, sum_counts
 
 NUMBER = r"(0x[0-9a-f]+|\(nil\))"
 WHOLE = (
@@ -29,8 +29,8 @@ WHOLE = (
 
 def counted(text: str | bytes) -> Trace:
     counts = Counts()
-    count(pieces([text if isinstance(text, bytes) else text.encode()]), counts)
-    return summed(counts)
+    count_records(cut_pieces([text if isinstance(text, bytes) else text.encode()]), counts)
+    return sum_counts(counts)
 
 
 def rows(text: str) -> dict[Kind, tuple[int, int]]:
@@ -180,7 +180,7 @@ def test_the_way_a_trace_is_cut_into_blocks_changes_nothing(text: list[str], cut
         start += len(blocks[-1])
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(records, "PIECE", size)
-        told = [list(pieces(blocks)), list(pieces([whole]))]
+        told = [list(cut_pieces(blocks)), list(cut_pieces([whole]))]
     assert told[0] == told[1]
     assert b"".join(told[0]) == whole
     assert all(piece.endswith(b"\n") or len(piece) == size for piece in told[0][:-1])

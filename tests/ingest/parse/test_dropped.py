@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_llmbench.core.models import Dropped
-from pytest_llmbench.ingest.parse.dropped import REASONS, Tally, printable
+from pytest_llmbench.core.models import DroppedRecords
+from pytest_llmbench.ingest.parse.dropped import REASONS, Tally, make_printable
 
 
 def test_a_tally_keeps_the_example_that_stands_first_in_the_log() -> None:
@@ -15,7 +15,7 @@ def test_a_tally_keeps_the_example_that_stands_first_in_the_log() -> None:
     other.add("torn", 3, "first")
     other.add("torn", 5, "in between")
     tally.merge(other)
-    assert tally.result() == (Dropped("torn", 4, 3, "first"), Dropped("repeated", 1, 9, "a"))
+    assert tally.result() == (DroppedRecords("torn", 4, 3, "first"), DroppedRecords("repeated", 1, 9, "a"))
 
 
 def test_the_reasons_are_a_fixed_set() -> None:
@@ -38,4 +38,4 @@ def test_the_reasons_are_a_fixed_set() -> None:
     ],
 )
 def test_examples_are_short_and_printable(text: bytes, shown: str) -> None:
-    assert printable(text) == shown
+    assert make_printable(text) == shown

@@ -23,8 +23,8 @@ from written_logs import maxtext_run, nemo2_run, parse
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import Ending
-from pytest_llmbench.ingest.parse.cause import CODES, DECISIONS, FAILURES, combined, with_error
-from pytest_llmbench.ingest.parse.dropped import printable
+from pytest_llmbench.ingest.parse.cause import CODES, DECISIONS, FAILURES, add_error_ending, combine_endings
+from pytest_llmbench.ingest.parse.dropped import make_printable
 from pytest_llmbench.ingest.parse.endings import PATTERNS
 from pytest_llmbench.ingest.parse.read import read_ending, read_log
 
@@ -35,7 +35,7 @@ def test_every_line_has_its_code(line: str, code: str | None) -> None:
     assert (ending.code if ending else None) == code
     if ending:
         assert ending.line == 2
-        assert ending.text == (line.rstrip(":") if code == "traceback" else printable(line.encode(), 160))
+        assert ending.text == (line.rstrip(":") if code == "traceback" else make_printable(line.encode(), 160))
 
 
 def test_every_code_has_a_line_or_a_traceback_here_and_words() -> None:
@@ -59,7 +59,7 @@ def test_the_words_name_the_cause_its_text_its_place_and_its_process() -> None:
     text = "[rank5]: " + RAISED.replace("\n", "\n[rank5]: ") + "\n" + WATCHDOG
     ending = parse(text).ending
     assert ending is not None
-    assert formatting.ended(ending, "log.out") == (
+    assert formatting.describe_ending(ending, "log.out") == (
         "a process died of an exception: ValueError: x (log.out:3, rank 5); after that NCCL gave up waiting for a "
         "collective operation: [rank3]:[E] [PG 0 Rank 3] Watchdog caught collective operation timeout: "
         "WorkNCCL(SeqNum=7) (log.out:5, rank 3)"
@@ -84,17 +84,17 @@ def test_a_log_and_its_standard_error_tell_one_ending(
 ) -> None:
     path = tmp_path / "x.err"
     path.write_text(err)
-    ending = combined(parse(out).ending, read_ending(path))
+    ending = combine_endings(parse(out).ending, read_ending(path))
     assert ending is not None
     assert (ending.code, ending.file, ending.beside and ending.beside.code) == expected
 
 
 def test_a_log_whose_end_is_cut_off_ended_as_its_standard_error_says() -> None:
     cut, limit = Ending("cut", "the gzip data of x.out.gz end before their end", 7), parse(TIME_LIMIT).ending
-    assert combined(cut, limit) is limit
-    assert combined(cut, None) is cut
-    assert combined(None, None) is None
-    assert formatting.ended(cut, "x.out.gz") == cut.text
+    assert combine_endings(cut, limit) is limit
+    assert combine_endings(cut, None) is cut
+    assert combine_endings(None, None) is None
+    assert formatting.describe_ending(cut, "x.out.gz") == cut.text
 
 
 def test_the_first_traceback_is_told() -> None:
@@ -119,7 +119,7 @@ def test_an_exception_with_steps_after_it_is_doubtful(late: int, line: int, went
     ending = parse(nemo2_run(0, 30) + TRACEBACK + (nemo2_run(31, 30 + late) if late else "")).ending
     assert ending is not None
     assert (ending.line, ending.went_on) == (line, went_on)
-    assert ("steps follow it, so it may not be the cause" in formatting.ended(ending, "x.out")) is went_on
+    assert ("steps follow it, so it may not be the cause" in formatting.describe_ending(ending, "x.out")) is went_on
 
 
 def test_a_warning_with_a_traceback_does_not_hide_the_crash() -> None:
@@ -204,10 +204,10 @@ def test_real_endings() -> None:
 def test_the_ending_of_a_job_with_two_files() -> None:
     """The .out only stops; grep -n 'TIME LIMIT' 3108456.err: line 558."""
     out = read_log(shared("logs/megatron/3108456.out")).ending
-    ending = combined(out, read_ending(shared("logs/megatron/3108456.err")))
+    ending = combine_endings(out, read_ending(shared("logs/megatron/3108456.err")))
     assert out is None
     assert ending is not None
-    assert formatting.ended(ending, "3108456.out") == (
+    assert formatting.describe_ending(ending, "3108456.out") == (
         "it reached its time limit: 0: [2026-08-18T04:17:57.018] error: *** STEP 3108456.2 ON nid007590 CANCELLED AT "
         "2026-08-18T04:17:57 DUE TO TIME LIMIT *** (3108456.err:558, task 0)"
     )
@@ -217,7 +217,7 @@ def test_a_real_exception_is_told_with_what_raised_it() -> None:
     """sed -n 1385,1401p FILE"""
     ending = read_log(shared("logs/megatron/2624217.out")).ending
     assert ending is not None
-    assert formatting.ended(ending, "2624217.out") == (
+    assert formatting.describe_ending(ending, "2624217.out") == (
         "a process died of an exception: AssertionError in `assert self.lr_warmup_steps < self.lr_decay_steps` "
         "(2624217.out:1401, rank 52)"
     )
@@ -239,10 +239,12 @@ def test_what_a_standard_error_tells_before_training_ended_no_run_with_steps(tmp
     error = read_ending(path)
     assert error is not None
     assert (error.code, error.before_training) == ("traceback", True)
-    assert with_error(parse(nemo2_run(0, 30)), error).ending is None
-    told = with_error(parse("no step\n"), error).ending
+    assert add_error_ending(parse(nemo2_run(0, 30)), error).ending is None
+    told = add_error_ending(parse("no step\n"), error).ending
     assert told is not None
-    assert formatting.ended(told, "x.out").endswith("(x.err:3); training began after it, so it may not be the cause")
+    assert formatting.describe_ending(told, "x.out").endswith(
+        "(x.err:3); training began after it, so it may not be the cause"
+    )
 
 
 @pytest.mark.parametrize("sign", [*BEGUN, "data"])
@@ -250,7 +252,7 @@ def test_what_it_tells_after_training_began_did(tmp_path: Path, sign: str) -> No
     path = tmp_path / "x.err"
     begun = BEGUN.get(sign, "Map:  10%|#  | 12/1921 [00:16<42:10,  1.33s/it]\n")
     path.write_text(f"{IMPORT}{begun}{RAISED}")
-    ending = with_error(parse(nemo2_run(0, 30)), read_ending(path)).ending
+    ending = add_error_ending(parse(nemo2_run(0, 30)), read_ending(path)).ending
     assert ending is not None
     assert ending.text == ("ImportError: no apex" if sign == "data" else "ValueError: x")
     assert (ending.code, ending.before_training, ending.went_on) == ("traceback", False, False)
@@ -301,7 +303,7 @@ def megatron_run(last: int, total: int) -> str:
 def test_a_program_that_ended_itself_says_why() -> None:
     ending = parse(megatron_run(30, 50) + DATA_USED).ending
     assert ending is not None
-    assert formatting.ended(ending, "x.out") == (
+    assert formatting.describe_ending(ending, "x.out") == (
         "it ended itself before its last step: [exiting program after consuming all available data at iteration 30] "
         "datetime: 2026-06-26 14:33:14 (x.out:31)"
     )

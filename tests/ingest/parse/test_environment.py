@@ -14,7 +14,7 @@ from written_logs import nemo2_run, parse
 from pytest_llmbench.core.models import RegexDialect
 from pytest_llmbench.ingest.parse import environment, facts
 from pytest_llmbench.ingest.parse.ahead import BLOCK
-from pytest_llmbench.ingest.parse.collect import KNOWN
+from pytest_llmbench.ingest.parse.collect import ALL_MARKERS
 from pytest_llmbench.ingest.parse.growing import Growing
 from pytest_llmbench.ingest.parse.read import LARGE, parse_blocks, read_log
 from pytest_llmbench.ingest.parse.scan import AT_ONCE
@@ -148,10 +148,10 @@ def test_every_reading_of_a_log_says_it() -> None:
     assert [one.environment for one in log.readings] == [log.environment] == [(("nccl", "2.26.6+cuda12.8"),)]
 
 
-def test_all_needles_are_found_in_one_pass() -> None:
+def test_all_markers_are_found_in_one_pass() -> None:
     """One more than AT_ONCE makes the search of every log twice as long."""
-    assert len({*KNOWN, *facts.NEEDLES, *environment.NEEDLES}) <= AT_ONCE
-    assert not any(needle.startswith(b" ") for needle in environment.NEEDLES)
+    assert len({*ALL_MARKERS, *facts.MARKERS, *environment.MARKERS}) <= AT_ONCE
+    assert not any(marker.startswith(b" ") for marker in environment.MARKERS)
 
 
 # grep -aoE 'NCCL version [^ ]+|[Tt]orch version [^ ]+.*|Jax Version: .*|Driver Version: .*' FILE | sort | uniq -c

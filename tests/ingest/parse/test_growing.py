@@ -13,7 +13,7 @@ from written_logs import LONG, bar, maxtext_run, nemo2, nemo2_run
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.models import ParsedLog, RegexDialect
-from pytest_llmbench.ingest.parse.growing import Growing, LastStep
+from pytest_llmbench.ingest.parse.growing import Growing, ReachedStep
 from pytest_llmbench.ingest.parse.read import parse_blocks
 from pytest_llmbench.ingest.parse.scan import REACH, REACH_BACK
 from pytest_llmbench.ingest.sources.local import File
@@ -25,24 +25,24 @@ def written(folder: Path, text: str | bytes) -> Path:
     return path
 
 
-def last_step(path: Path) -> LastStep | None:
+def last_step(path: Path) -> ReachedStep | None:
     return Growing(path).last_step()
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (nemo2_run(0, 22), LastStep(23, 50, 6.061)),
-        (nemo2_run(0, 49), LastStep(50, 50, 6.061)),
-        (bar(11, "10.00", "24.00") + "\r" + bar(12, "11.00", "24.00"), LastStep(12, 50, 24.0)),
-        (maxtext_run(0, 6), LastStep(7, None, 7.908)),
-        ("Config param steps: 30\n" + maxtext_run(0, 6), LastStep(7, 30, 7.908)),
+        (nemo2_run(0, 22), ReachedStep(23, 50, 6.061)),
+        (nemo2_run(0, 49), ReachedStep(50, 50, 6.061)),
+        (bar(11, "10.00", "24.00") + "\r" + bar(12, "11.00", "24.00"), ReachedStep(12, 50, 24.0)),
+        (maxtext_run(0, 6), ReachedStep(7, None, 7.908)),
+        ("Config param steps: 30\n" + maxtext_run(0, 6), ReachedStep(7, 30, 7.908)),
         ("starting up\n", None),
         ("", None),
         (b"\x00\xff" * 5000, None),
     ],
 )
-def test_the_last_step_of_every_dialect(tmp_path: Path, text: str | bytes, expected: LastStep | None) -> None:
+def test_the_last_step_of_every_dialect(tmp_path: Path, text: str | bytes, expected: ReachedStep | None) -> None:
     assert last_step(written(tmp_path, text)) == expected
 
 
@@ -51,7 +51,7 @@ def test_a_line_that_is_being_written_does_not_count_with_half_a_number(tmp_path
     for cut in range(len(whole) - len(nemo2(9)), len(whole)):
         found = last_step(written(tmp_path, whole[:cut]))
         assert found is not None
-        assert found in (LastStep(9, 50, 6.061), LastStep(10, 50, 6.061)), whole[cut - 20 : cut]
+        assert found in (ReachedStep(9, 50, 6.061), ReachedStep(10, 50, 6.061)), whole[cut - 20 : cut]
 
 
 OWN = RegexDialect(
@@ -103,7 +103,7 @@ def replace(path: Path) -> None:
 def test_what_became_another_log_is_read_from_its_beginning(tmp_path: Path, change: Callable[[Path], None]) -> None:
     path = written(tmp_path, nemo2_run(0, 20))
     growing = Growing(path)
-    assert growing.last_step() == LastStep(21, 50, 6.061)
+    assert growing.last_step() == ReachedStep(21, 50, 6.061)
     change(path)
     assert described(growing.read()) == described(parse_blocks([path.read_bytes()]))
 
@@ -117,7 +117,7 @@ def test_a_requeued_run_begins_again(tmp_path: Path) -> None:
 
 def test_times_that_no_step_can_take_estimate_nothing(tmp_path: Path) -> None:
     assert last_step(written(tmp_path, nemo2(0, "0.0"))) is None
-    assert last_step(written(tmp_path, nemo2(0, "0.0") + nemo2(1, "6.061"))) == LastStep(2, 50, 6.061)
+    assert last_step(written(tmp_path, nemo2(0, "0.0") + nemo2(1, "6.061"))) == ReachedStep(2, 50, 6.061)
 
 
 def test_what_cannot_be_read_is_an_error(tmp_path: Path) -> None:

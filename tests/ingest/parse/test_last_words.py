@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pytest_llmbench.ingest.parse.endings import last_line
+from pytest_llmbench.ingest.parse.endings import read_last_line
 
 
 def test_the_last_line_of_a_log(tmp_path: Path) -> None:
     log = tmp_path / "log.out"
     log.write_bytes(b"x" * 9000 + b"\n\xff no such image\n\n  \n")
-    assert last_line(log) == "\ufffd no such image"
-    assert last_line(tmp_path / "none.out") == ""
+    assert read_last_line(log) == "\ufffd no such image"
+    assert read_last_line(tmp_path / "none.out") == ""

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from written_logs import dropped, parse, steps
 
 from pytest_llmbench.core.models import ParsedLog, Reason, Steps
-from pytest_llmbench.ingest.parse.intervals import interval
+from pytest_llmbench.ingest.parse.intervals import find_interval
 from pytest_llmbench.measure.measurement import measure
 
 START = "> building train, validation, and test datasets ...\n"
@@ -373,7 +373,7 @@ def test_a_line_of_another_rank_after_the_end_line_is_no_restart() -> None:
     ],
 )
 def test_an_interval_shows_by_regular_prints_of_its_multiples(printed: list[int], every: int) -> None:
-    assert interval(printed) == every
+    assert find_interval(printed) == every
 
 
 @pytest.mark.parametrize(
@@ -476,7 +476,7 @@ DIVERGED = {"more": "loss scale: 1.0 | grad norm: nan"}
 
 
 @pytest.mark.parametrize(
-    ("unusual", "expected"),  # the window is 11 to 44
+    ("unusual", "expected"),  # the chunk is 11 to 44
     [
         ({}, []),
         ({1: OVERFLOWED, 2: OVERFLOWED, 10: OVERFLOWED}, []),

@@ -1,4 +1,4 @@
-"""Logs as they should not be: whatever was done to one, the mean over its window is right, or it says that it is not.
+"""Logs as they should not be: whatever was done to one, the mean over its chunk is right, or it says that it is not.
 
 What nobody can tell is left out: digits that are gone from the middle of a number (docs/parsing.md).
 """
@@ -188,9 +188,9 @@ def times(log: ParsedLog) -> dict[int, float]:
 
 
 def mean_of(seconds: dict[int, float]) -> float:
-    """The mean over the window; NaN where a step of it has no time that one can take."""
-    window = [seconds.get(step, math.nan) for step in WINDOW]
-    return sum(window) / len(window) if all(0 < value < math.inf for value in window) else math.nan
+    """The mean over the chunk; NaN where a step of it has no time that one can take."""
+    chunk = [seconds.get(step, math.nan) for step in WINDOW]
+    return sum(chunk) / len(chunk) if all(0 < value < math.inf for value in chunk) else math.nan
 
 
 def told(log: ParsedLog) -> dict[str, int]:

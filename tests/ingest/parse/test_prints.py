@@ -11,7 +11,7 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import ParsedLog, RegexDialect
 from pytest_llmbench.ingest.parse.prints import FEWEST, is_running_average
 from pytest_llmbench.ingest.parse.read import parse_blocks
-from pytest_llmbench.ingest.parse.records import Origin, StepRecord
+from pytest_llmbench.ingest.parse.records import RecordOrigin, StepRecord
 
 OPEN = r"step (?P<step>[\d.]+) took (?P<seconds>[\d.]+)"
 
@@ -116,7 +116,7 @@ def test_the_group_that_failed_is_named() -> None:
 def test_a_line_that_does_not_match_says_which_group_it_lacks(pattern: str, text: str, group: str) -> None:
     (unread,) = parse(f"{text}\n", pattern).unread
     assert unread.group == group
-    assert (f"it stops at the group {group}" in formatting.unread(unread)) == bool(group)
+    assert (f"it stops at the group {group}" in formatting.describe_unread(unread)) == bool(group)
 
 
 def run(times: list[str], behind: str = "") -> str:
@@ -212,7 +212,7 @@ def test_what_a_line_calls_its_time_is_told(line: str, fields: dict[str, str], r
 @pytest.mark.parametrize("count", [FEWEST, 50, 500])
 def test_single_times_do_not_look_like_means(count: int, noise: float) -> None:
     def of(values: list[float]) -> list[StepRecord]:
-        return [StepRecord(Origin(step, step + 1, ""), step, value, 0.01) for step, value in enumerate(values)]
+        return [StepRecord(RecordOrigin(step, step + 1, ""), step, value, 0.01) for step, value in enumerate(values)]
 
     assert not is_running_average(of([30.0] + [6 + noise * ((step * 7919) % 13) for step in range(count)]))
     assert not is_running_average(of([6.0] * count))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from written_logs import dropped, nemo2_run, steps
 
 from pytest_llmbench.core.models import ParsedLog, RegexDialect, Unread
-from pytest_llmbench.ingest.parse.growing import Growing, LastStep
+from pytest_llmbench.ingest.parse.growing import Growing, ReachedStep
 from pytest_llmbench.ingest.parse.read import parse_blocks, read_log
 from pytest_llmbench.ingest.parse.scan import REACH, REACH_BACK
 
@@ -348,7 +348,7 @@ def test_a_file_and_the_end_of_a_growing_one_are_read_with_it(tmp_path: Path) ->
     mine = replace(OWN, first_step=1)
     assert steps(read_log(path, [mine])) == [[*range(1, 9)]]
     found = Growing(path, [mine]).last_step()
-    assert found == LastStep(8, None, found.seconds if found else 0)
+    assert found == ReachedStep(8, None, found.seconds if found else 0)
     assert found.seconds == pytest.approx(0.51225)
     assert Growing(path).last_step() is None
 

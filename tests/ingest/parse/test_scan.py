@@ -19,10 +19,18 @@ from written_logs import LOGS, LONG, bar, nemo2, nemo2_run, parse, steps
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.models import ParsedLog
-from pytest_llmbench.ingest.parse.collect import Collector
-from pytest_llmbench.ingest.parse.fingerprint import Fingerprint, sample
+from pytest_llmbench.ingest.parse.collect import LogCollector
+from pytest_llmbench.ingest.parse.fingerprint import Fingerprint, take_sample
 from pytest_llmbench.ingest.parse.read import LARGE, parse_blocks, read_log
-from pytest_llmbench.ingest.parse.scan import AT_ONCE, PIECE, REACH, REACH_BACK, Needles, find, windows
+from pytest_llmbench.ingest.parse.scan import (
+    AT_ONCE,
+    PIECE,
+    REACH,
+    REACH_BACK,
+    MarkerSearch,
+    find_markers,
+    iterate_chunks,
+)
 
 
 def cut(data: bytes, *places: int) -> list[bytes]:
@@ -57,32 +65,36 @@ WHOLE = described(parse_blocks([LONG]))
 def test_every_byte_is_new_in_one_window_and_seen_with_its_surroundings() -> None:
     data = bytes(range(256)) * 200
     offset = 0
-    for window in windows(data[begin : begin + 5000] for begin in range(0, len(data), 5000)):
-        assert window.offset + window.start == offset
-        assert window.text == data[window.offset : window.offset + len(window.text)]
-        assert window.start >= min(REACH_BACK, offset)
+    for chunk in iterate_chunks(data[begin : begin + 5000] for begin in range(0, len(data), 5000)):
+        assert chunk.offset + chunk.start == offset
+        assert chunk.text == data[chunk.offset : chunk.offset + len(chunk.text)]
+        assert chunk.start >= min(REACH_BACK, offset)
         assert (
-            len(window.text) - window.stop >= min(REACH, len(data) - window.offset - window.stop)
-            or window.start == window.stop
+            len(chunk.text) - chunk.stop >= min(REACH, len(data) - chunk.offset - chunk.stop)
+            or chunk.start == chunk.stop
         )
-        offset = window.offset + window.stop
+        offset = chunk.offset + chunk.stop
     assert offset == len(data)
 
 
-def test_needles_across_a_cut_are_found_once_with_their_line() -> None:
-    data = b"a\nneedle b\n" * 4000
-    hits = [hit for window in windows(cut(data, 9000, 9003, 20001)) for hit in find(window, [b"needle", b"b\n"])]
-    assert [hit.line for hit in hits if hit.needle == b"needle"] == list(range(2, 8001, 2))
+def test_markers_across_a_cut_are_found_once_with_their_line() -> None:
+    data = b"a\nmarker b\n" * 4000
+    hits = [
+        hit
+        for chunk in iterate_chunks(cut(data, 9000, 9003, 20001))
+        for hit in find_markers(chunk, [b"marker", b"b\n"])
+    ]
+    assert [hit.line for hit in hits if hit.marker == b"marker"] == list(range(2, 8001, 2))
     assert [hit.offset for hit in hits] == sorted(hit.offset for hit in hits)
 
 
 texts = st.text("ab", max_size=60) | st.text("abc", max_size=60)
-needles = st.lists(st.text("ab", min_size=1, max_size=6) | st.text("abc", min_size=1, max_size=6), unique=True)
+markers = st.lists(st.text("ab", min_size=1, max_size=6) | st.text("abc", min_size=1, max_size=6), unique=True)
 
 
 @settings(max_examples=500)
-@given(text=texts, wanted=needles, more=st.sampled_from([0, AT_ONCE]), start=st.integers(0, 60), new=st.integers(0, 60))
-def test_every_needle_is_found_however_they_overlap(
+@given(text=texts, wanted=markers, more=st.sampled_from([0, AT_ONCE]), start=st.integers(0, 60), new=st.integers(0, 60))
+def test_every_marker_is_found_however_they_overlap(
     text: str, wanted: list[str], more: int, start: int, new: int
 ) -> None:
     data = text.encode()
@@ -92,11 +104,11 @@ def test_every_needle_is_found_however_they_overlap(
     expected = sorted(
         (place, one.encode()) for one in sought for place in range(start, stop) if data.startswith(one.encode(), place)
     )
-    assert Needles([one.encode() for one in sought]).places(data, start, stop) == expected
+    assert MarkerSearch([one.encode() for one in sought]).find_places(data, start, stop) == expected
 
 
 def test_a_large_file_is_read_ahead_as_the_same_bytes_in_blocks(tmp_path: Path) -> None:
-    """With everything that several threads could lose: needles across their blocks, a traceback over several of them, a
+    """With everything that several threads could lose: markers across their blocks, a traceback over several of them, a
     start far behind the beginning, a trace that goes on after steps."""
     quiet = b"a line that says nothing of the run\n" * 20_000
     rank = b"gb-1:7:8 [0] NCCL INFO AllReduce: opCount 2 sendbuff 0x7 recvbuff 0x7 count 1 datatype 1 op 0 root 0\n"
@@ -121,13 +133,13 @@ def test_a_large_file_that_shrinks_is_an_error_whichever_thread_sees_it(
 ) -> None:
     path = tmp_path / "log.out"
     path.write_bytes(LONG * (2 * LARGE // len(LONG)))
-    take = Collector.take
+    take = LogCollector.take
 
-    def shorten(collector: Collector, *window: Any) -> None:
+    def shorten(collector: LogCollector, *chunk: Any) -> None:
         os.truncate(path, LARGE)
-        take(collector, *window)
+        take(collector, *chunk)
 
-    monkeypatch.setattr(Collector, "take", shorten)
+    monkeypatch.setattr(LogCollector, "take", shorten)
     with pytest.raises(LogError, match=r"shorter than at its opening|it was shortened"):
         read_log(path)
 
@@ -140,8 +152,8 @@ def test_a_copy_has_the_fingerprint_of_the_text_however_it_is_read(tmp_path: Pat
     assert read_log(path).fingerprint == read_log(packed).fingerprint
     pieces = Fingerprint()
     for begin in range(0, len(data), 70_001):
-        pieces.take(sample(begin, data[begin : begin + 70_001]))
-    assert pieces.of(len(data)) == read_log(path).fingerprint
+        pieces.take(take_sample(begin, data[begin : begin + 70_001]))
+    assert pieces.digest(len(data)) == read_log(path).fingerprint
 
 
 def traced(blocks: Iterable[bytes]) -> tuple[ParsedLog, int]:

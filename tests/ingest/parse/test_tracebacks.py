@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_llmbench.ingest.parse import tracebacks
-from pytest_llmbench.ingest.parse.scan import find, windows
+from pytest_llmbench.ingest.parse.scan import find_markers, iterate_chunks
 from pytest_llmbench.ingest.parse.tracebacks import HEAD, Tracebacks
 
 PLAIN = """step 1
@@ -76,8 +76,8 @@ def found(text: str, block: int = 1 << 20) -> list[tuple[int, int, str, str, str
     """What is found in a text that comes in blocks of a size."""
     read = Tracebacks()
     data = text.encode()
-    for window in windows(data[place : place + block] for place in range(0, len(data), block)):
-        read.take(window, find(window, (HEAD,)))
+    for chunk in iterate_chunks(data[place : place + block] for place in range(0, len(data), block)):
+        read.take(chunk, find_markers(chunk, (HEAD,)))
     return [(each.head, each.line, each.rank, each.first.decode(), each.last.decode()) for each in read.found]
 
 
@@ -158,8 +158,8 @@ def test_it_does_not_matter_where_the_blocks_end() -> None:
 
 def test_the_line_that_raised_is_kept() -> None:
     read = Tracebacks()
-    for window in windows([TORN.encode()]):
-        read.take(window, find(window, (HEAD,)))
+    for chunk in iterate_chunks([TORN.encode()]):
+        read.take(chunk, find_markers(chunk, (HEAD,)))
     assert [each.code for each in read.found] == [b"assert self.warmup < self.decay"] * 2
 
 
@@ -174,6 +174,6 @@ def test_many_tracebacks_fill_no_memory(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(tracebacks, "KEPT", 5)
     read = Tracebacks()
     heads = "".join(f"[rank{rank}]: Traceback (most recent call last):\n" for rank in range(30))
-    for window in windows([heads.encode()]):
-        read.take(window, find(window, (HEAD,)))
+    for chunk in iterate_chunks([heads.encode()]):
+        read.take(chunk, find_markers(chunk, (HEAD,)))
     assert len(read._open) == 5

@@ -10,7 +10,7 @@ import pytest
 from generator import lines
 from written_logs import dropped, parse
 
-from pytest_llmbench.ingest.parse.records import digits
+from pytest_llmbench.ingest.parse.records import count_digits
 
 MOMENT = datetime.fromisoformat("2026-07-01T02:00:00.000001")
 
@@ -20,7 +20,7 @@ MOMENT = datetime.fromisoformat("2026-07-01T02:00:00.000001")
     [(b"11.03", 4), (b"0.000", 4), (b"1.258695E+01", 7), (b"-5.97670", 6), (b"12", 2), (b"nan", 0), (b"", 0)],
 )
 def test_digits_are_those_of_the_mantissa(printed: bytes, count: int) -> None:
-    assert digits(printed) == count
+    assert count_digits(printed) == count
 
 
 def megatron(step: int) -> str:

@@ -60,9 +60,9 @@ def one_by_one(data: bytes) -> object:
 def by_columns(data: bytes) -> tuple[object, bool]:
     """What a log says, and whether it was read by columns."""
     taken = []
-    read = uniform.read
+    read = uniform.read_parts
 
-    def watched(*given: object) -> uniform.Parts | None:
+    def watched(*given: object) -> uniform.UniformParts | None:
         parts = read(*given)  # type: ignore[arg-type]
         taken.append(parts is not None)
         return parts

@@ -61,13 +61,13 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Places:
     monkeypatch.setattr(file_reading, "SETTLED_NS", -(10**9))
     monkeypatch.setattr(log_cache, "WORTH_FILES", 1)
     made = Places(tmp_path)
-    said = file_reading._said
+    said = file_reading._parse
 
-    def counted(wanted: file_reading.Wanted, definitions: Any) -> file_reading.Said:
+    def counted(wanted: file_reading.FileToRead, definitions: Any) -> file_reading.ReadResult:
         made.read.append(Path(wanted.path))
         return said(wanted, definitions)
 
-    monkeypatch.setattr(file_reading, "_said", counted)
+    monkeypatch.setattr(file_reading, "_parse", counted)
     return made
 
 
@@ -97,13 +97,13 @@ def preserved(path: Path, change: Callable[[Path], object]) -> None:
 def in_place(path: Path) -> None:
     """Make one time in the middle of a log longer: the same size, and none of its samples is another."""
     data = bytearray(path.read_bytes())
-    sampled = local.state_of(str(path))
+    sampled = local.read_state(str(path))
     for place in range(len(data) // 2, len(data)):
         if chr(data[place]).isdigit():
             changed = bytes(data[:place]) + (b"9" if data[place] != ord("9") else b"8") + bytes(data[place + 1 :])
             with path.open("r+b") as file:
                 file.write(changed)
-            now = local.state_of(str(path))
+            now = local.read_state(str(path))
             if sampled is not None and now is not None and now[5] == sampled[5]:
                 return
             with path.open("r+b") as file:
@@ -166,9 +166,12 @@ def test_where_the_system_keeps_no_time_of_changes_the_samples_tell(
     """As a file system in user space, a clock that was set back, or one of two seconds: every time is the same."""
 
     def coarse(file: Any) -> Any:
-        return SimpleNamespace(st_size=os.stat(file).st_size, st_ino=7, st_dev=7, st_mtime_ns=7, st_ctime_ns=7)
+        status = os.stat(file)
+        same = dict.fromkeys(("st_ino", "st_dev", "st_mtime_ns", "st_ctime_ns"), 7)
+        return SimpleNamespace(st_size=status.st_size, st_mode=status.st_mode, **same)
 
-    monkeypatch.setattr(file_reading, "os", SimpleNamespace(**{**vars(os), "stat": coarse, "fstat": coarse}))
+    for module in (file_reading, local):
+        monkeypatch.setattr(module, "os", SimpleNamespace(**{**vars(os), "stat": coarse, "fstat": coarse}))
     places.again()
     preserved(places.logs[1], overwritten)
     assert places.again() == [places.logs[1]]
@@ -191,15 +194,15 @@ def test_a_log_that_was_just_written_is_read_again(places: Places, monkeypatch: 
 
 
 def test_a_log_that_changes_while_it_is_read_is_not_kept(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = file_reading._said
+    said = file_reading._parse
 
-    def growing(wanted: file_reading.Wanted, definitions: Any) -> file_reading.Said:
+    def growing(wanted: file_reading.FileToRead, definitions: Any) -> file_reading.ReadResult:
         found = said(wanted, definitions)
         with open(wanted.path, "ab") as file:
             file.write(b"one more line\n")
         return found
 
-    monkeypatch.setattr(file_reading, "_said", growing)
+    monkeypatch.setattr(file_reading, "_parse", growing)
     reading_of(places.runs, cache=places.cache())
     assert not places.folder.exists()
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.core.errors import LogError, SettingsError
-from pytest_llmbench.core.urls import is_remote, is_url, path_of, url_of
+from pytest_llmbench.core.urls import is_remote, is_url, to_path, to_url
 from pytest_llmbench.ingest.discover.find import find_runs
-from pytest_llmbench.ingest.sources.listing import Known
-from pytest_llmbench.ingest.sources.remote import Remote, checked_url
+from pytest_llmbench.ingest.sources.listing import ListedStatus
+from pytest_llmbench.ingest.sources.remote import Remote, check_url
 from pytest_llmbench.ingest.sources.stores import Stores
 
 fsspec = pytest.importorskip("fsspec")
@@ -47,10 +47,10 @@ def memory() -> Iterator[Any]:
 )
 def test_a_url_is_a_path_and_back(url: str) -> None:
     assert is_url(url)
-    path = path_of(url)
+    path = to_path(url)
     assert is_remote(path)
-    assert url_of(path) == url
-    assert url_of(path / "x.log") == f"{url}/x.log"
+    assert to_url(path) == url
+    assert to_url(path / "x.log") == f"{url}/x.log"
 
 
 @pytest.mark.parametrize("text", ["runs", "/runs/a:b", "a:/b", "-", "", "C:\\x", "1://x"])
@@ -75,14 +75,14 @@ def test_a_url_that_cannot_be_opened_is_told_before_anything_is_read(url: str, m
     if url.startswith("s3") and importlib.util.find_spec("s3fs"):
         pytest.skip("s3fs is installed here")
     with pytest.raises(SettingsError, match=message) as told:
-        checked_url("--llmb-logs", url)
+        check_url("--llmb-logs", url)
     assert "secret" not in str(told.value)
 
 
 def test_without_fsspec_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(SettingsError, match=r"needs fsspec: pip install 'pytest-llmbench\[remote\]'"):
-        checked_url("--llmb-logs", "memory://x")
+        check_url("--llmb-logs", "memory://x")
 
 
 def test_runs_are_found_as_in_a_folder(memory: Any, tmp_path: Path) -> None:
@@ -92,22 +92,22 @@ def test_runs_are_found_as_in_a_folder(memory: Any, tmp_path: Path) -> None:
     (here,) = find_runs([tmp_path], Stores()).runs
     for url in ("memory://runs", f"file://{tmp_path}"):
         stores = Stores()
-        (there,) = find_runs([path_of(url)], stores).runs
+        (there,) = find_runs([to_path(url)], stores).runs
         assert (there.id, there.hints, there.job_id, there.started) == (here.id, here.hints, "388660", here.started)
-        assert there.attempts[0].log == path_of(url) / LOG
+        assert there.attempts[0].log == to_path(url) / LOG
         assert b"".join(stores.stream(there.attempts[0].log)) == b"x"
         assert there.modified is not None
 
 
 def test_a_file_that_is_given_is_a_log_of_any_name(memory: Any) -> None:
     memory.pipe({"/runs/a.txt": b"x", "/runs/b.out": b"y"})
-    (run,) = find_runs([path_of("memory://runs/a.txt")], Stores()).runs
-    assert run.attempts[0].log == path_of("memory://runs/a.txt")
+    (run,) = find_runs([to_path("memory://runs/a.txt")], Stores()).runs
+    assert run.attempts[0].log == to_path("memory://runs/a.txt")
 
 
 def test_what_is_absent_or_forbidden_is_unreadable(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = find_runs([path_of("memory://absent")], Stores())
-    assert found.unreadable == ((path_of("memory://absent"), "cannot be read: No such file or directory"),)
+    found = find_runs([to_path("memory://absent")], Stores())
+    assert found.unreadable == ((to_path("memory://absent"), "cannot be read: No such file or directory"),)
     memory.pipe("/runs/a/x.out", b"x")
     listing = type(memory).ls
 
@@ -117,8 +117,8 @@ def test_what_is_absent_or_forbidden_is_unreadable(memory: Any, monkeypatch: pyt
         return listing(self, path, *arguments, **named)
 
     monkeypatch.setattr(type(memory), "ls", ls)
-    found = find_runs([path_of("memory://runs")], Stores())
-    assert found.unreadable == ((path_of("memory://runs/a"), "cannot be read: Access Denied"),)
+    found = find_runs([to_path("memory://runs")], Stores())
+    assert found.unreadable == ((to_path("memory://runs/a"), "cannot be read: Access Denied"),)
 
 
 def test_an_error_of_the_protocols_package_is_an_error_of_the_file(
@@ -131,16 +131,16 @@ def test_an_error_of_the_protocols_package_is_an_error_of_the_file(
 
     monkeypatch.setattr(type(memory), "open", fail)
     with pytest.raises(LogError, match=r"cannot read memory://runs/x\.out: RuntimeError: no credentials"):
-        b"".join(Stores().stream(path_of("memory://runs/x.out")))
+        b"".join(Stores().stream(to_path("memory://runs/x.out")))
     monkeypatch.setattr(type(memory), "info", fail)
-    found = find_runs([path_of("memory://runs")], Stores())
+    found = find_runs([to_path("memory://runs")], Stores())
     assert [why for _, why in found.unreadable] == ["cannot be read: RuntimeError: no credentials"]
 
 
 @pytest.mark.parametrize("text", [b"shorter", b"y" * (3 << 20), b""])
 def test_a_file_that_changes_while_it_is_read_is_no_log(memory: Any, text: bytes) -> None:
     memory.pipe("/runs/x.out", b"x" * (3 << 20))
-    reading = Remote(-1).blocks(path_of("memory://runs/x.out"))
+    reading = Remote(-1).blocks(to_path("memory://runs/x.out"))
     next(reading)
     memory.pipe("/runs/x.out", text)
     with pytest.raises(LogError, match=r"memory://runs/x\.out: changed while it was read"):
@@ -150,7 +150,7 @@ def test_a_file_that_changes_while_it_is_read_is_no_log(memory: Any, text: bytes
 def test_links_of_a_remote_place_are_told_and_not_followed(tmp_path: Path) -> None:
     (tmp_path / "x.out").write_text("x")
     (tmp_path / "again").symlink_to(tmp_path)
-    found = find_runs([path_of(f"file://{tmp_path}")], Stores())
+    found = find_runs([to_path(f"file://{tmp_path}")], Stores())
     assert len(found.runs) == 1
     assert [why for _, why in found.ignored] == ["cannot be read: a link, which is not followed in a remote place"]
 
@@ -167,5 +167,5 @@ def test_links_of_a_remote_place_are_told_and_not_followed(tmp_path: Path) -> No
     ],
 )
 def test_the_time_of_a_file_is_what_its_protocol_says(memory: Any, told: Any, modified: float) -> None:
-    known = Remote(-1)._known(path_of("memory://x"), {"type": "file", **told})
-    assert known == Known(known.st_mode, -1, 0, modified)
+    known = Remote(-1)._read_status(to_path("memory://x"), {"type": "file", **told})
+    assert known == ListedStatus(known.st_mode, -1, 0, modified)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models.jobs import Cluster, Installed
+from pytest_llmbench.core.models.jobs import Cluster, InstalledRecipe
 from pytest_llmbench.launch.recipe.cluster import CLUSTER, filled, read_cluster, read_llmb_run, this_machine
 from pytest_llmbench.launch.slurm.runner import Done
 
@@ -77,7 +77,7 @@ def test_every_key_becomes_a_field(file: Path) -> None:
         ),
         secrets=("NOTE",),
         installed=(
-            Installed(
+            InstalledRecipe(
                 "grok1",
                 "25.05",
                 Path("${RECIPES}/grok1"),
@@ -85,8 +85,8 @@ def test_every_key_becomes_a_field(file: Path) -> None:
                 (("LLMB_INSTALL", "/lustre/llmb"),),
                 Path("/lustre/venvs/grok1"),
             ),
-            Installed("llama3.1", "25.04"),
-            Installed("grok1", "", file.parent / "grok1"),
+            InstalledRecipe("llama3.1", "25.04"),
+            InstalledRecipe("grok1", "", file.parent / "grok1"),
         ),
         source=file,
     )
@@ -221,8 +221,10 @@ def test_an_older_file_of_llmb_run(tmp_path: Path) -> None:
         gres="gpu:8",
         environment=(*FOLDERS, ("HF_TOKEN", "hf_secret")),
         installed=(
-            Installed("grok1", "", environment=(("LEVEL", "3"),), virtual_environment=Path("/lustre/llmb/venvs/grok1")),
-            Installed("llama3.1", ""),
+            InstalledRecipe(
+                "grok1", "", environment=(("LEVEL", "3"),), virtual_environment=Path("/lustre/llmb/venvs/grok1")
+            ),
+            InstalledRecipe("llama3.1", ""),
         ),
         source=path,
     )

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from shipped_specs import CALLER, CLUSTER, baseline, facts, spec
 
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models.jobs import Cluster, Command, Installed, JobSpec, LaunchFacts, Purpose
+from pytest_llmbench.core.models.jobs import Cluster, Command, InstalledRecipe, JobSpec, LaunchFacts, Purpose
 from pytest_llmbench.launch.recipe.environment import IMAGE, job_spec, missing, named_image
 
 STAGE = Path("/lustre/stage")
@@ -151,7 +151,7 @@ def test_a_folder_of_another_release_is_removed_even_from_the_cluster_file() -> 
 
 def test_what_is_set_later_wins() -> None:
     """The cluster file over the caller, the installed recipe over the cluster, the configuration over all of them."""
-    installed = Installed("grok1", "24.11", environment=(("B", "recipe"), ("DTYPE", "bf16")))
+    installed = InstalledRecipe("grok1", "24.11", environment=(("B", "recipe"), ("DTYPE", "bf16")))
     cluster = replace(
         CLUSTER,
         environment=(("STAGE_PATH", "/cluster"), ("B", "cluster"), ("C", "cluster"), ("DTYPE", "fp32")),
@@ -225,7 +225,7 @@ def test_a_launcher_that_the_recipe_does_not_have_is_refused() -> None:
 
 
 def test_the_installed_recipe_says_folder_launcher_and_virtual_environment(tmp_path: Path) -> None:
-    own = Installed("grok1", "25.05", Path("${RECIPES}/grok1"), "script", (), tmp_path)
+    own = InstalledRecipe("grok1", "25.05", Path("${RECIPES}/grok1"), "script", (), tmp_path)
     job = spec(
         "grok1/25.05", "h100-fp8-512", replace(CLUSTER, installed=(own,)), caller={**CALLER, "RECIPES": "/my recipes"}
     )
@@ -238,7 +238,7 @@ def test_the_installed_recipe_says_folder_launcher_and_virtual_environment(tmp_p
 
 
 def test_llmb_run_works_in_its_own_folder_whatever_is_installed_where() -> None:
-    own = Installed("grok1", "25.05", Path("/lustre/recipes/grok1"))
+    own = InstalledRecipe("grok1", "25.05", Path("/lustre/recipes/grok1"))
     assert spec("grok1/25.05", "h100-fp8-512", replace(CLUSTER, installed=(own,))).directory == Path("/lustre/llmb")
 
 

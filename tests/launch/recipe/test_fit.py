@@ -9,7 +9,7 @@ import pytest
 from shipped_specs import baseline, facts, recipe
 
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models.jobs import Cluster, Installed
+from pytest_llmbench.core.models.jobs import Cluster, InstalledRecipe
 from pytest_llmbench.launch.recipe.fit import gpu_hours, nodes_of, refuse_hours, unfit
 
 H100 = Cluster(gpu="h100")
@@ -28,12 +28,12 @@ def reason(name: str, ending: str, cluster: Cluster, launcher: str = "") -> str:
         ("grok1/24.11", "bf16-8", Cluster(), "nothing says which GPUs this cluster has"),
         ("grok1/24.11", "bf16-2048", replace(H100, largest=1024), "larger than 1024 GPUs, the largest job"),
         ("grok1/24.11", "bf16-1024", replace(H100, largest=1024), ""),
-        ("grok1/24.11", "bf16-8", replace(H100, installed=(Installed("grok1", "24.11"),)), ""),
-        ("grok1/24.11", "bf16-8", replace(H100, installed=(Installed("grok1", ""),)), ""),
+        ("grok1/24.11", "bf16-8", replace(H100, installed=(InstalledRecipe("grok1", "24.11"),)), ""),
+        ("grok1/24.11", "bf16-8", replace(H100, installed=(InstalledRecipe("grok1", ""),)), ""),
         (
             "grok1/24.11",
             "bf16-8",
-            replace(H100, installed=(Installed("grok1", "25.05"), Installed("llama3.1", ""))),
+            replace(H100, installed=(InstalledRecipe("grok1", "25.05"), InstalledRecipe("llama3.1", ""))),
             "grok1-24.11 is not installed here: there is grok1-25.05, llama3.1 (did you mean 'grok1-25.05'?)",
         ),
         (
@@ -45,7 +45,7 @@ def reason(name: str, ending: str, cluster: Cluster, launcher: str = "") -> str:
         (
             "grok1/24.11",
             "bf16-8",
-            replace(H100, installed=(Installed("llama3.1", "24.11"),)),
+            replace(H100, installed=(InstalledRecipe("llama3.1", "24.11"),)),
             "grok1-24.11 is not installed here: there is llama3.1-24.11",
         ),
         ("grok1/25.05", "h100-bf16-512", replace(H100, launcher="llmb-run"), ""),
@@ -60,7 +60,7 @@ def test_what_a_cluster_cannot_run_is_told_with_the_reason(name: str, ending: st
 
 
 def test_a_launcher_that_is_asked_for_counts_more_than_the_clusters() -> None:
-    cluster = replace(H100, launcher="sbatch", installed=(Installed("grok1", "25.05", launcher="script"),))
+    cluster = replace(H100, launcher="sbatch", installed=(InstalledRecipe("grok1", "25.05", launcher="script"),))
     assert reason("grok1/25.05", "h100-bf16-512", cluster) == ""
     assert reason("grok1/25.05", "h100-bf16-512", cluster, "llmb-run") == ""
     assert "(did you mean 'script'?)" in reason("grok1/25.05", "h100-bf16-512", cluster, "scrpt")

@@ -18,7 +18,7 @@ from job_specs import START, job_spec
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models.jobs import Job, JobStatus, Phase, Purpose
 from pytest_llmbench.ingest.discover.metadata import read_metadata
-from pytest_llmbench.ingest.discover.names import log_name
+from pytest_llmbench.ingest.discover.names import read_log_name
 from pytest_llmbench.launch.journal.journal import Journal
 from pytest_llmbench.launch.slurm.client import SlurmAway
 from pytest_llmbench.launch.submit import process
@@ -319,7 +319,7 @@ def test_its_log_and_record_are_found_and_identified_later(journal: Journal, tmp
     followed(launcher, one)
     log = one.folder / f"log-pretrain_grok1_314b_bf16_128_{one.number}_0.out"
     assert log.read_text() == "hello\n"
-    assert log_name(log.stem).job == one.job_id == str(one.number)
+    assert read_log_name(log.stem).job == one.job_id == str(one.number)
     record = read_metadata(one.folder / f"llmb-config_{one.number}.yaml")
     assert record.odd == ()
     assert record.job == one.job_id

@@ -17,7 +17,7 @@ from planned import FACTS, machine, program
 from pytest_llmbench.baseline.read import find_shipped_baselines, read_recipes
 from pytest_llmbench.cli.run_setup import Asked, chosen, set_up
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models.jobs import Cluster, Installed, JobStatus, LaunchFacts, Phase
+from pytest_llmbench.core.models.jobs import Cluster, InstalledRecipe, JobStatus, LaunchFacts, Phase
 from pytest_llmbench.launch.submit.setup_run import World, run_setup
 from pytest_llmbench.launch.submit.setup_step import SetupStep, problems_of, setup_step
 
@@ -72,7 +72,7 @@ def test_the_command_is_the_documented_one(
 
 
 def test_the_environment_is_the_callers_with_the_clusters_and_without_what_is_forbidden(tmp_path: Path) -> None:
-    installed = Installed("llama3.1", "25.04", None, "", (("B", "own"),), tmp_path / "venv")
+    installed = InstalledRecipe("llama3.1", "25.04", None, "", (("B", "own"),), tmp_path / "venv")
     cluster = replace(CLUSTER, environment=(("A", "${TOKEN}/x"), ("B", "all")), installed=(installed,))
     built = step(tmp_path, cluster=cluster, TOKEN="t", LLMB_INSTALL="/x", https_proxy="proxy")  # noqa: S106
     environment = dict(built.environment)
@@ -96,7 +96,7 @@ def test_the_folder_is_told_or_installed_never_the_current_one(tmp_path: Path, m
     with pytest.raises(LaunchError, match=f"there is none in {tmp_path}"):
         setup_step(PLAIN, CLUSTER, caller(tmp_path), tmp_path)
     installed = replace(
-        CLUSTER, installed=(Installed("llama3.1", "", tmp_path), Installed("llama3.1", "25.04", folder))
+        CLUSTER, installed=(InstalledRecipe("llama3.1", "", tmp_path), InstalledRecipe("llama3.1", "25.04", folder))
     )
     assert setup_step(PLAIN, installed, caller(tmp_path)).directory == folder
 
@@ -337,7 +337,7 @@ def test_the_recipe_has_to_be_known(name: str, release: str, message: str) -> No
 
 def test_the_release_is_the_only_one_or_the_installed_one() -> None:
     assert chosen("nemotron4", "", RECIPES, Cluster()).release == "25.01"
-    installed = Cluster(installed=(Installed("grok1", "25.05"),))
+    installed = Cluster(installed=(InstalledRecipe("grok1", "25.05"),))
     assert chosen("grok1", "", RECIPES, installed).release == "25.05"
     assert chosen("grok1", "24.11", RECIPES, installed).release == "24.11"
 

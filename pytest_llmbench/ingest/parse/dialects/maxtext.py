@@ -14,17 +14,17 @@ from pytest_llmbench.ingest.parse.records import (
     HOLE,
     NAN,
     NOT_FINITE,
-    Origin,
+    RecordOrigin,
     StepRecord,
     Torn,
-    digits,
-    line_stop,
-    printed_unit,
-    without_codes,
+    count_digits,
+    find_line_stop,
+    get_printed_unit,
+    strip_codes,
 )
-from pytest_llmbench.ingest.parse.uniform import Columns, most_digits, numbers, rows
+from pytest_llmbench.ingest.parse.uniform import StepColumns, count_most_digits, match_rows, parse_numbers
 
-NEEDLE = b"completed step: "
+MARKER = b"completed step: "
 
 HEAD = re.compile(rb"completed step: (\d{1,15}), seconds: (-?(?:\d{1,15}\.\d{3,9}|%b))," % NOT_FINITE)
 CUT_HEAD = re.compile(rb"completed step: (?:\d|$)")
@@ -50,42 +50,42 @@ NUMBERS = {
 }
 
 
-def read_step(text: bytes, start: int, end: int, origin: Origin) -> StepRecord | Torn | None:
+def read_step(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRecord | Torn | None:
     """Return the step at `text[start]`, what is left of it, or None where a sentence only begins the same way.
 
     `total_weights` are the target tokens in a step of the whole run (524288 is 128 samples of 4096 tokens): without the
     sequence length it gives no batch size, and padding lowers it. A step of the phase in which the batch grows has
     mean_of 0: `settle` leaves it out.
     """
-    stop = line_stop(text, start, end)
+    stop = find_line_stop(text, start, end)
     if text.find(b"\x1b", start, stop) >= 0:
-        plain = without_codes(text, start, stop, end)
+        plain = strip_codes(text, start, stop, end)
         return Torn(origin, text[start:stop]) if plain is None else _read_plain(plain, 0, len(plain), origin)
     return _read_plain(text, start, end, origin)
 
 
-def _read_plain(text: bytes, start: int, end: int, origin: Origin) -> StepRecord | Torn | None:
-    stop = line_stop(text, start, end)
+def _read_plain(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRecord | Torn | None:
+    stop = find_line_stop(text, start, end)
     whole = stop < end
-    glued = text.find(NEEDLE, start + len(NEEDLE), stop)
+    glued = text.find(MARKER, start + len(MARKER), stop)
     stop = stop if glued < 0 else glued
     head = HEAD.match(text, start, stop)
     if head is None:
         return Torn(origin, text[start:stop]) if CUT_HEAD.match(text, start, stop) else None
-    number = _numbers(text[head.end() : stop])
+    number = _read_numbers(text[head.end() : stop])
     if number is None or not (whole or LOSS in number):
         return Torn(origin, text[start:stop])
     return StepRecord(
         origin,
         int(head[1]),
         float(head[2]),
-        printed_unit(head[2]) if head[2][-1:].isdigit() else 0.0,
+        get_printed_unit(head[2]) if head[2][-1:].isdigit() else 0.0,
         loss=number.get(LOSS),
         grad_norm=number.get(b"grad_norm"),
         tflops=number.get(b"TFLOP/s/device", NAN),
         tokens=number.get(b"Tokens/s/device", NAN),
-        targets=_targets(text[head.end() : stop]),
-        loss_digits=_loss_digits(text[head.end() : stop]),
+        targets=_read_targets(text[head.end() : stop]),
+        loss_digits=_count_loss_digits(text[head.end() : stop]),
         mean_of=0 if text.endswith(RAMP_UP, 0, start) else 1,
     )
 
@@ -98,36 +98,36 @@ def settle(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
     return [record for record in records if record.mean_of]
 
 
-def read_columns(text: bytes, places: Sequence[int], stops: Sequence[int]) -> Columns | None:
+def read_columns(text: bytes, places: Sequence[int], stops: Sequence[int]) -> StepColumns | None:
     """Return the steps at these places, each on a line of its own; None where one is not as the first, or not whole."""
     fields = text[places[0] : stops[0]].split(b", ")[2:]
     names = tuple(field.partition(b": ")[0] for field in fields if b": " in field)
     if not names or len(set(names)) < len(fields) or text.endswith(RAMP_UP, 0, places[0]):
         return None
-    found = rows(_layout(names), text, places, stops)
+    found = match_rows(_compile_layout(names), text, places, stops)
     if found is None:
         return None
     steps, printed, *columns = zip(*found, strict=True)
     read = (name for name in names if name in NUMBERS or name == TARGETS)
     value = dict(zip(read, columns, strict=True))
-    number = {name: numbers(column) for name, column in value.items()}
+    number = {name: parse_numbers(column) for name, column in value.items()}
     seconds = list(map(float, printed))
-    return Columns(
+    return StepColumns(
         list(map(int, steps)),
         seconds,
-        [printed_unit(text) for text in printed],
+        [get_printed_unit(text) for text in printed],
         loss=number.get(LOSS),
         grad_norm=number.get(b"grad_norm"),
         tflops=number.get(b"TFLOP/s/device"),
         tokens=number.get(b"Tokens/s/device"),
         targets=number.get(TARGETS),
-        loss_digits=most_digits(value.get(LOSS)),
-        asynchronous=_dispatched(seconds),
+        loss_digits=count_most_digits(value.get(LOSS)),
+        asynchronous=_find_dispatched(seconds),
     )
 
 
 @cache
-def _layout(names: tuple[bytes, ...]) -> re.Pattern[bytes]:
+def _compile_layout(names: tuple[bytes, ...]) -> re.Pattern[bytes]:
     """Return what a record with these fields looks like."""
     values = dict.fromkeys(NUMBERS, rb"(-?\d{1,18}+\.\d{3})") | {
         b"grad_norm": rb"(-?\d\.\d{3}e[+-]\d\d)",
@@ -139,11 +139,11 @@ def _layout(names: tuple[bytes, ...]) -> re.Pattern[bytes]:
 
 def time_steps(records: Sequence[StepRecord]) -> list[StepRecord]:
     """Return the steps of one attempt, those marked asynchronous whose time is that of dispatching them only."""
-    begin, end = _dispatched([record.seconds for record in records])
+    begin, end = _find_dispatched([record.seconds for record in records])
     return [record._replace(asynchronous=begin <= place < end) for place, record in enumerate(records)]
 
 
-def _dispatched(seconds: Sequence[float]) -> tuple[int, int]:
+def _find_dispatched(seconds: Sequence[float]) -> tuple[int, int]:
     """Return the first place, and the one behind the last, of the times that are those of dispatching a step only.
 
     They follow the steps that compile, are at most FIRST_STEPS with those, and take less than FAST of the next step and
@@ -160,19 +160,19 @@ def _dispatched(seconds: Sequence[float]) -> tuple[int, int]:
     return (first, after) if sure else (0, 0)
 
 
-def _targets(text: bytes) -> float:
+def _read_targets(text: bytes) -> float:
     """Return the target tokens that a record goes on with, NaN without them."""
     found = TARGETS_PRINTED.search(text)
     return float(found[1]) if found else NAN
 
 
-def _loss_digits(text: bytes) -> int:
+def _count_loss_digits(text: bytes) -> int:
     """Return with how many digits a record prints its loss."""
     found = LOSS_PRINTED.search(text)
-    return digits(found[1]) if found else 0
+    return count_digits(found[1]) if found else 0
 
 
-def _numbers(text: bytes) -> dict[bytes, float] | None:
+def _read_numbers(text: bytes) -> dict[bytes, float] | None:
     """Return the numbers that a record goes on with; None if one of them is not whole, or stands there twice."""
     number: dict[bytes, float] = {}
     if HOLE in text:

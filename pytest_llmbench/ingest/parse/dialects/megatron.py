@@ -12,23 +12,23 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 
-from pytest_llmbench.ingest.parse.dialects.step_times import UNNUMBERED, number, pair, renumbered
+from pytest_llmbench.ingest.parse.dialects.step_times import UNNUMBERED, number, pair, renumber
 from pytest_llmbench.ingest.parse.dropped import Tally
-from pytest_llmbench.ingest.parse.intervals import with_means
+from pytest_llmbench.ingest.parse.intervals import add_means
 from pytest_llmbench.ingest.parse.records import (
     COLOUR_RESET,
     HOLE,
     LINE_BREAK,
     NAN,
     NOT_FINITE,
-    Origin,
+    RecordOrigin,
     StepRecord,
     Torn,
-    digits,
-    line_stop,
-    printed_unit,
+    count_digits,
+    find_line_stop,
+    get_printed_unit,
 )
-from pytest_llmbench.ingest.parse.units import scale_of
+from pytest_llmbench.ingest.parse.units import get_scale
 
 HEAD = re.compile(rb"iteration {2,9}(\d{1,15})/ *(\d{1,15}) ?\|")
 """A number has eight places; a record with one that fills them all is torn."""
@@ -73,13 +73,13 @@ STEP_TIME = re.compile(
 CUT_STEP_TIME = re.compile(rb"Step Time : (?:-?\d|\Z)")
 
 
-def read_step(text: bytes, start: int, end: int, origin: Origin) -> StepRecord | Torn | None:
+def read_step(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRecord | Torn | None:
     """Return the step at `text[start]`, what is left of it, or None where a sentence only begins the same way.
 
     A `Step Time` says no step number; its record has UNNUMBERED, and NaN seconds where it is cut. A record whose head
     is lost is torn; one that was cut in two behind its head is counted once, at the head.
     """
-    stop = line_stop(text, start, end)
+    stop = find_line_stop(text, start, end)
     if text.startswith(b"Step Time", start):
         return _read_step_time(text[start:stop], origin)
     head = HEAD.match(text, start, stop)
@@ -91,10 +91,10 @@ def read_step(text: bytes, start: int, end: int, origin: Origin) -> StepRecord |
     body = COLOUR_RESET.sub(b"", text[head.end() : stop])
     if not _is_record(body):
         return None
-    values = _values(body)
+    values = _read_values(body)
     if values is None or HOLE in body or int(head[1]) == UNNUMBERED:
         return Torn(origin, text[start:stop])
-    return _record(origin, int(head[1]), int(head[2]), values, _stamp(text, start))
+    return _build_record(origin, int(head[1]), int(head[2]), values, _read_stamp(text, start))
 
 
 def join(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
@@ -108,14 +108,14 @@ def time_steps(records: Sequence[StepRecord]) -> list[StepRecord]:
     Of step times alone nothing shows whether every step printed one.
     """
     counted = bool(records and records[0].rounded)
-    return renumbered(records) if counted else with_means(records)
+    return renumber(records) if counted else add_means(records)
 
 
-def _read_step_time(line: bytes, origin: Origin) -> StepRecord | None:
+def _read_step_time(line: bytes, origin: RecordOrigin) -> StepRecord | None:
     match = STEP_TIME.match(line)
     if match is None:
         return StepRecord(origin, UNNUMBERED, NAN, 0.0) if CUT_STEP_TIME.match(line) else None
-    unit = printed_unit(match[1]) if match[1][-1:].isdigit() else 0.0
+    unit = get_printed_unit(match[1]) if match[1][-1:].isdigit() else 0.0
     return StepRecord(origin, UNNUMBERED, float(match[1]), unit, tflops=float(match[2]))
 
 
@@ -136,7 +136,7 @@ def _is_record(body: bytes) -> bool:
     return ELAPSED in body or lead.startswith(SAMPLES) or SAMPLES.startswith(lead)
 
 
-def _values(body: bytes) -> dict[bytes, bytes] | None:
+def _read_values(body: bytes) -> dict[bytes, bytes] | None:
     """Return the fields of a record that is there up to NOT_NUMBERS, with every number whole; None if it is torn.
 
     Every field ends with a bar, so that a number before one is whole. What other ranks glued behind is left out.
@@ -160,10 +160,12 @@ def _values(body: bytes) -> dict[bytes, bytes] | None:
     return values if NOT_NUMBERS in values and (MILLISECONDS in values) != (SECONDS in values) else None
 
 
-def _record(origin: Origin, step: int, total: int, values: dict[bytes, bytes], stamp: float) -> StepRecord:
-    seconds, unit = _seconds(values)
-    loss, norm = _loss_and_norm(values)
-    tflops = _number(values, TFLOPS) if APPROXIMATE not in values else _approximate_tflops(values[APPROXIMATE])
+def _build_record(origin: RecordOrigin, step: int, total: int, values: dict[bytes, bytes], stamp: float) -> StepRecord:
+    seconds, unit = _read_seconds(values)
+    loss, norm = _read_loss_and_norm(values)
+    tflops = (
+        _parse_number(values, TFLOPS) if APPROXIMATE not in values else _read_approximate_tflops(values[APPROXIMATE])
+    )
     return StepRecord(
         origin,
         step,
@@ -173,17 +175,17 @@ def _record(origin: Origin, step: int, total: int, values: dict[bytes, bytes], s
         loss=loss,
         grad_norm=norm,
         tflops=tflops,
-        tokens=_number(values, TOKENS),
-        batch=_number(values, (BATCH,)),
-        rate=_number(values, (RATE,)),
-        consumed=_number(values, (CONSUMED,)),
-        skipped=_number(values, (SKIPPED,)),
-        loss_digits=max((digits(values[name]) for name in LOSSES if name in values), default=0),
+        tokens=_parse_number(values, TOKENS),
+        batch=_parse_number(values, (BATCH,)),
+        rate=_parse_number(values, (RATE,)),
+        consumed=_parse_number(values, (CONSUMED,)),
+        skipped=_parse_number(values, (SKIPPED,)),
+        loss_digits=max((count_digits(values[name]) for name in LOSSES if name in values), default=0),
         stamp=stamp,
     )
 
 
-def _seconds(values: dict[bytes, bytes]) -> tuple[float, float]:
+def _read_seconds(values: dict[bytes, bytes]) -> tuple[float, float]:
     """Return the time and one unit in its last printed place."""
     printed, power = (values[SECONDS], 0) if SECONDS in values else (values[MILLISECONDS], -3)
     seconds = Decimal(printed.decode("ascii")).scaleb(power)
@@ -191,7 +193,7 @@ def _seconds(values: dict[bytes, bytes]) -> tuple[float, float]:
     return float(seconds), float(f"1e{place}") if isinstance(place, int) else 0.0
 
 
-def _loss_and_norm(values: dict[bytes, bytes]) -> tuple[float | None, float | None]:
+def _read_loss_and_norm(values: dict[bytes, bytes]) -> tuple[float | None, float | None]:
     """Return loss and gradient norm, None where the step has none.
 
     Megatron leaves the loss out of the mean if it is NaN, so that a missing one beside a gradient norm that is no
@@ -221,19 +223,19 @@ def _first(values: dict[bytes, bytes], names: Sequence[bytes]) -> float | None:
     return next((float(values[name]) for name in names if name in values), None)
 
 
-def _number(values: dict[bytes, bytes], names: Sequence[bytes]) -> float:
+def _parse_number(values: dict[bytes, bytes], names: Sequence[bytes]) -> float:
     found = _first(values, names)
     return NAN if found is None else found
 
 
-def _approximate_tflops(printed: bytes) -> float:
+def _read_approximate_tflops(printed: bytes) -> float:
     """Return a number with its unit as TFLOP/s; NaN where the unit is none of the usual ones."""
     found = WITH_LETTERS.fullmatch(printed)
-    scale = scale_of("tflops", found[2], "s", expected=False) if found else None
+    scale = get_scale("tflops", found[2], "s", expected=False) if found else None
     return float(found[1]) * scale if found and scale else NAN
 
 
-def _stamp(text: bytes, start: int) -> float:
+def _read_stamp(text: bytes, start: int) -> float:
     """Return the time of the log line in seconds, NaN without one."""
     match = STAMP.search(text[max(0, start - STAMP_REACH) : start])
     try:

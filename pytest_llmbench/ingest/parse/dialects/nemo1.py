@@ -17,18 +17,18 @@ from pytest_llmbench.ingest.parse.records import (
     HOLE,
     NAN,
     NOT_FINITE,
-    Origin,
+    RecordOrigin,
     StepRecord,
     Torn,
-    digits,
-    line_stop,
-    significant_unit,
-    significant_units,
-    without_codes,
+    count_digits,
+    find_line_stop,
+    get_significant_unit,
+    get_significant_units,
+    strip_codes,
 )
-from pytest_llmbench.ingest.parse.uniform import Columns, Repeated, most_digits, numbers, rows
+from pytest_llmbench.ingest.parse.uniform import Repeated, StepColumns, count_most_digits, match_rows, parse_numbers
 
-NEEDLES = (b"Epoch ", b"DLL ")
+MARKERS = (b"Epoch ", b"DLL ")
 DIGITS = 3
 
 BAR_BEGIN = rb"Epoch (\d{1,9}+):[: ]*+\d{1,3}+%\|[^|\r\n]*+\| *+(\d{1,15}+)/(\d{1,15}+) \["
@@ -51,20 +51,20 @@ NUMBERS = (TIME, LOSS, SAMPLES, NORM)
 READ = frozenset((*NUMBERS, STEP))
 
 
-def read_step(text: bytes, start: int, end: int, origin: Origin) -> StepRecord | Torn | None:
+def read_step(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRecord | Torn | None:
     """Return the step of the bar or DLLogger record at `text[start]`, what is left of it, or None where there is none.
 
     The batch size is consumed_samples / (global_step + 1), where both are printed in full. A bar rounds `global_step`
     from 1000 on (`2e+3`); such a record is marked `rounded`, and `settle` finds its step.
     """
-    stop = line_stop(text, start, end)
+    stop = find_line_stop(text, start, end)
     if text.find(b"\x1b", start, stop) >= 0:
-        plain = without_codes(text, start, stop, end)
+        plain = strip_codes(text, start, stop, end)
         return _torn(text[start:stop], origin) if plain is None else _read_plain(plain, 0, len(plain), origin)
     return _read_plain(text, start, end, origin)
 
 
-def read_columns(text: bytes, places: Sequence[int], stops: Sequence[int]) -> Columns | None:
+def read_columns(text: bytes, places: Sequence[int], stops: Sequence[int]) -> StepColumns | None:
     """Return the steps of the bars at these places, each on a line of its own; None where one is not as the others.
 
     A bar that repeats a step with all its values is left out; one without values is none.
@@ -74,7 +74,7 @@ def read_columns(text: bytes, places: Sequence[int], stops: Sequence[int]) -> Co
     names = tuple(name for name, _, _ in fields)
     if len(set(names)) < len(names) or not {TIME, STEP} <= set(names):
         return None
-    found = rows(_layout(names), text, places, stops)
+    found = match_rows(_compile_layout(names), text, places, stops)
     if found is None:
         return None
     heads, said = [row[:3] for row in found], [row[3:] for row in found]
@@ -91,18 +91,18 @@ def read_columns(text: bytes, places: Sequence[int], stops: Sequence[int]) -> Co
     seconds = list(map(float, value[TIME]))
     where = read.index(STEP)
     sure = any(_counts_step(heads[place], int(float(said[place][where]))) for place in valued)
-    return Columns(
+    return StepColumns(
         steps,
         seconds,
-        significant_units(seconds, DIGITS),
+        get_significant_units(seconds, DIGITS),
         int(totals.pop()) if sure else None,
-        loss=numbers(value[LOSS]) if LOSS in value else None,
-        grad_norm=numbers(value[NORM]) if NORM in value else None,
-        batch=list(map(_batch, value[SAMPLES], value[STEP], steps)) if SAMPLES in value else None,
-        consumed=list(map(_consumed, value[SAMPLES])) if SAMPLES in value else None,
-        loss_digits=most_digits(value.get(LOSS)),
+        loss=parse_numbers(value[LOSS]) if LOSS in value else None,
+        grad_norm=parse_numbers(value[NORM]) if NORM in value else None,
+        batch=list(map(_get_batch, value[SAMPLES], value[STEP], steps)) if SAMPLES in value else None,
+        consumed=list(map(_parse_consumed, value[SAMPLES])) if SAMPLES in value else None,
+        loss_digits=count_most_digits(value.get(LOSS)),
         kept=kept,
-        repeated=_repeated(again, dict(zip(read, said[again[0]], strict=True))) if again else None,
+        repeated=_describe_repeated(again, dict(zip(read, said[again[0]], strict=True))) if again else None,
     )
 
 
@@ -111,12 +111,12 @@ def _counts_step(head: Sequence[bytes], step: int) -> bool:
     return int(head[0]) == 0 and int(head[1]) - step in (1, 2)
 
 
-def _repeated(places: Sequence[int], first: dict[bytes, bytes]) -> Repeated:
+def _describe_repeated(places: Sequence[int], first: dict[bytes, bytes]) -> Repeated:
     return Repeated(places[0], f"step {int(float(first[STEP]))} again: {float(first[TIME]):g} s", len(places))
 
 
 @cache
-def _layout(names: tuple[bytes, ...]) -> re.Pattern[bytes]:
+def _compile_layout(names: tuple[bytes, ...]) -> re.Pattern[bytes]:
     """Return what a bar looks like, without values or with these."""
     values = dict.fromkeys(NUMBERS, b"(%b)" % FINITE) | {STEP: rb"(\d{1,15}+(?:\.0{1,9}+)?)"}
     fields = b", ".join(b"%b=%b" % (re.escape(name), values.get(name, rb"[^,\]\r\n\x00]*+")) for name in names)
@@ -145,7 +145,7 @@ def settle(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
             settled.append(record)
         elif stale:
             tally.add(REPEATED, record.origin.line, f"stale bar near step {record.step}")
-        elif (step := _counted_step(offsets, record)) is None:
+        elif (step := _count_step(offsets, record)) is None:
             tally.add(UNKNOWN_STEP, record.origin.line, f"step near {record.step}")
         else:
             settled.append(record._replace(step=step))
@@ -161,7 +161,7 @@ def _learn_offset(offsets: dict[int, int], record: StepRecord) -> None:
             offsets[epoch] = ahead
 
 
-def _counted_step(offsets: dict[int, int], record: StepRecord) -> int | None:
+def _count_step(offsets: dict[int, int], record: StepRecord) -> int | None:
     """Return the step that a rounded bar counts, if its rounded step number agrees."""
     if record.bar is None:
         return None
@@ -170,21 +170,21 @@ def _counted_step(offsets: dict[int, int], record: StepRecord) -> int | None:
     return step if float(f"{step:.3g}") == record.step else None
 
 
-def _read_plain(text: bytes, start: int, end: int, origin: Origin) -> StepRecord | Torn | None:
+def _read_plain(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRecord | Torn | None:
     read = _read_bar if text.startswith(b"Epoch ", start) else _read_dllogger
     return read(text, start, end, origin)
 
 
-def _read_bar(text: bytes, start: int, end: int, origin: Origin) -> StepRecord | Torn | None:
+def _read_bar(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRecord | Torn | None:
     if not BAR_HEAD.match(text, start, end):
         return None
     bar = BAR.match(text, start, end)
     if bar is None:
-        return _torn(text[start : line_stop(text, start, end)], origin)
+        return _torn(text[start : find_line_stop(text, start, end)], origin)
     parts = [part for part in bar[4].split(b", ") if b"=" in part]
     if not parts:
         return None
-    values = _values(parts, b"=")
+    values = _read_values(parts, b"=")
     if values is None:
         return Torn(origin, bar[0])
     epoch, count, total = int(bar[1]), int(bar[2]), int(bar[3])
@@ -195,35 +195,35 @@ def _read_bar(text: bytes, start: int, end: int, origin: Origin) -> StepRecord |
         origin,
         step,
         seconds,
-        significant_unit(seconds, DIGITS),
+        get_significant_unit(seconds, DIGITS),
         total if sure else None,
-        loss=_number(values, LOSS),
-        grad_norm=_number(values, NORM),
-        batch=_batch(values.get(SAMPLES, b"e"), values[STEP], step),
-        consumed=_consumed(values.get(SAMPLES, b"e")),
-        loss_digits=digits(values.get(LOSS, b"")),
+        loss=_parse_number(values, LOSS),
+        grad_norm=_parse_number(values, NORM),
+        batch=_get_batch(values.get(SAMPLES, b"e"), values[STEP], step),
+        consumed=_parse_consumed(values.get(SAMPLES, b"e")),
+        loss_digits=count_digits(values.get(LOSS, b"")),
         bar=(epoch, count),
         rounded=rounded,
     )
 
 
-def _torn(rest: bytes, origin: Origin) -> Torn | None:
+def _torn(rest: bytes, origin: RecordOrigin) -> Torn | None:
     """Return what is left of a record; None where it is a bar without values."""
     return Torn(origin, rest) if any(name in rest for name in (STEP, LOSS, TIME)) else None
 
 
-def _read_dllogger(text: bytes, start: int, end: int, origin: Origin) -> StepRecord | Torn | None:
+def _read_dllogger(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRecord | Torn | None:
     head = DLL.match(text, start, end)
     if head is None:
         return None
-    stop = line_stop(text, start, end)
-    stop = min((place for needle in NEEDLES if (place := text.find(needle, head.end(), stop)) >= 0), default=stop)
+    stop = find_line_stop(text, start, end)
+    stop = min((place for marker in MARKERS if (place := text.find(marker, head.end(), stop)) >= 0), default=stop)
     parts = text[head.end() : stop].split(b"  ")
     if not parts[-1].endswith(b" "):  # every value is followed by a space, the last one too
         parts.pop()
     elif not any(part.startswith((TIME, LOSS)) for part in parts):
         return None  # a record of something else, such as a validation
-    values = _values(parts, b" : ")
+    values = _read_values(parts, b" : ")
     if values is None or float(values[STEP]) != int(head[1]):
         return Torn(origin, text[start:stop])
     seconds, step = float(values[TIME]), int(head[1])
@@ -232,17 +232,17 @@ def _read_dllogger(text: bytes, start: int, end: int, origin: Origin) -> StepRec
         step,
         seconds,
         0.0,
-        loss=_number(values, LOSS),
-        grad_norm=_number(values, NORM),
-        batch=_batch(values.get(SAMPLES, b"e"), values[STEP], step),
+        loss=_parse_number(values, LOSS),
+        grad_norm=_parse_number(values, NORM),
+        batch=_get_batch(values.get(SAMPLES, b"e"), values[STEP], step),
         rate=float(values[RATE]) if NUMBER.fullmatch(values.get(RATE, b"")) else NAN,
-        consumed=_consumed(values.get(SAMPLES, b"e")),
-        loss_digits=digits(values.get(LOSS, b"")),
+        consumed=_parse_consumed(values.get(SAMPLES, b"e")),
+        loss_digits=count_digits(values.get(LOSS, b"")),
         precise=True,
     )
 
 
-def _values(parts: Sequence[bytes], separator: bytes) -> dict[bytes, bytes] | None:
+def _read_values(parts: Sequence[bytes], separator: bytes) -> dict[bytes, bytes] | None:
     """Return the fields of a record that has a step and a time, with every number whole; None if it is torn."""
     values: dict[bytes, bytes] = {}
     for part in parts:
@@ -256,16 +256,16 @@ def _values(parts: Sequence[bytes], separator: bytes) -> dict[bytes, bytes] | No
     return values if whole and TIME in values and WHOLE.fullmatch(values.get(STEP, b"")) else None
 
 
-def _number(values: dict[bytes, bytes], name: bytes) -> float | None:
+def _parse_number(values: dict[bytes, bytes], name: bytes) -> float | None:
     return float(values[name]) if name in values else None
 
 
-def _consumed(samples: bytes) -> float:
+def _parse_consumed(samples: bytes) -> float:
     """Return a number of samples that is printed in full, NaN for any other."""
     return NAN if b"e" in samples else float(samples)
 
 
-def _batch(samples: bytes, printed: bytes, step: int) -> float:
+def _get_batch(samples: bytes, printed: bytes, step: int) -> float:
     """Return the samples in a step, as a whole number from printed numbers that were not rounded; else NaN."""
     if b"e" in samples or b"e" in printed:
         return NAN

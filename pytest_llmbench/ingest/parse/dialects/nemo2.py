@@ -11,19 +11,19 @@ from pytest_llmbench.ingest.parse.records import (
     HOLE,
     NAN,
     NOT_FINITE,
-    Origin,
+    RecordOrigin,
     StepRecord,
     Torn,
-    digits,
-    line_stop,
-    printed_unit,
-    significant_unit,
-    without_codes,
+    count_digits,
+    find_line_stop,
+    get_printed_unit,
+    get_significant_unit,
+    strip_codes,
 )
 from pytest_llmbench.ingest.parse.scan import REACH
-from pytest_llmbench.ingest.parse.uniform import Columns, most_digits, numbers, rows
+from pytest_llmbench.ingest.parse.uniform import StepColumns, count_most_digits, match_rows, parse_numbers
 
-NEEDLE = b"Training epoch "
+MARKER = b"Training epoch "
 DIGITS = 4
 
 HEAD = re.compile(rb"Training epoch (\d{1,9}+), iteration (\d{1,15}+)/(\d{1,15}+) \| ")
@@ -58,33 +58,33 @@ WHOLE = b""
 """Stands behind the names of a record in which no number that is read may have been cut at its end."""
 
 
-def read_step(text: bytes, start: int, end: int, origin: Origin) -> StepRecord | Torn | None:
+def read_step(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRecord | Torn | None:
     """Return the step at `text[start]`, what is left of it, or None where a sentence only begins the same way.
 
     Peak memory is `peak_memory_usage` (until 25.04) or `max_memory_allocated`: what tensors took, not what the
     allocator had reserved. The total is known in epoch 0 only, where `iteration` and `global_step` are the same.
     """
-    stop = line_stop(text, start, end)
+    stop = find_line_stop(text, start, end)
     if text.find(b"\x1b", start, stop) >= 0:
-        plain = without_codes(text, start, stop, end)
+        plain = strip_codes(text, start, stop, end)
         return Torn(origin, text[start:stop]) if plain is None else _read_plain(plain, 0, len(plain), origin)
     return _read_plain(text, start, end, origin)
 
 
-def _read_plain(text: bytes, start: int, end: int, origin: Origin) -> StepRecord | Torn | None:
-    stop = line_stop(text, start, end)
+def _read_plain(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRecord | Torn | None:
+    stop = find_line_stop(text, start, end)
     head = HEAD.match(text, start, stop)
     if head is None:
         return Torn(origin, text[start:stop]) if CUT_HEAD.match(text, start, stop) else None
-    values = _values(text, head.end(), stop, end)
+    values = _read_values(text, head.end(), stop, end)
     if values is None:
         return Torn(origin, text[start:stop])
     epoch, iteration, last = (int(number) for number in head.groups())
     step = int(values[STEP_NAME])
-    return _record(origin, step, last + 1 if epoch == 0 and iteration == step else None, values)
+    return _build_record(origin, step, last + 1 if epoch == 0 and iteration == step else None, values)
 
 
-def read_columns(text: bytes, places: Sequence[int], stops: Sequence[int]) -> Columns | None:
+def read_columns(text: bytes, places: Sequence[int], stops: Sequence[int]) -> StepColumns | None:
     """Return the steps at these places, each on a line of its own; None where one is not as the others, or not whole.
 
     The first step does not print `consumed_samples`, with which the others end.
@@ -94,7 +94,7 @@ def read_columns(text: bytes, places: Sequence[int], stops: Sequence[int]) -> Co
     names = tuple(field.partition(b": ")[0] for field in fields if b": " in field)
     if len(set(names)) < len(fields) or not {TIME, STEP_NAME} <= set(names):
         return None
-    found = rows(_layout(names), text, places, stops)
+    found = match_rows(_compile_layout(names), text, places, stops)
     if found is None or (not READ.isdisjoint(names[-2:]) and _is_cut(text, places, stops)):
         return None
     if names[-1] not in READ and text.count(b" | %b: " % names[-1], places[usual], stops[-1]) < len(places) - usual:
@@ -109,25 +109,25 @@ def read_columns(text: bytes, places: Sequence[int], stops: Sequence[int]) -> Co
         totals = {last for epoch, iteration, last, step in counted if iteration == step and int(epoch) == 0}
     if len(totals) > 1:
         return None
-    number = {name: numbers(value[name]) for name in NUMBERS if name in value}
-    return Columns(
+    number = {name: parse_numbers(value[name]) for name in NUMBERS if name in value}
+    return StepColumns(
         steps,
         number[TIME],
-        _resolutions(value[TIME], number[TIME]),
+        _get_resolutions(value[TIME], number[TIME]),
         int(totals.pop()) + 1 if totals else None,
         loss=number.get(b"reduced_train_loss"),
         grad_norm=number.get(b"grad_norm"),
         tflops=number.get(b"TFLOPS_per_GPU"),
         batch=number.get(b"global_batch_size"),
         memory=number.get(b"peak_memory_usage", number.get(b"max_memory_allocated")),
-        rate=numbers(value[RATE]) if RATE in value else None,
+        rate=parse_numbers(value[RATE]) if RATE in value else None,
         consumed=[_samples(text) for text in value[SAMPLES]] if SAMPLES in value else None,
-        loss_digits=most_digits(value.get(LOSS)),
+        loss_digits=count_most_digits(value.get(LOSS)),
     )
 
 
 @cache
-def _layout(names: tuple[bytes, ...]) -> re.Pattern[bytes]:
+def _compile_layout(names: tuple[bytes, ...]) -> re.Pattern[bytes]:
     """Return what a record with these fields looks like; it may lack the last one unless that is read."""
     values = dict.fromkeys((*NUMBERS, *EXTRA), b"(%b)" % FINITE) | {STEP_NAME: b"(%b)" % STEP.pattern}
     *fields, last = (b"%b: %b" % (re.escape(name), values.get(name, OTHER)) for name in names)
@@ -141,14 +141,14 @@ def _shared(names: tuple[bytes, ...]) -> tuple[bytes, ...]:
     return names
 
 
-def _record(origin: Origin, step: int, total: int | None, values: dict[bytes, bytes]) -> StepRecord:
+def _build_record(origin: RecordOrigin, step: int, total: int | None, values: dict[bytes, bytes]) -> StepRecord:
     number = {name: float(values[name]) for name in NUMBERS if name in values}
     seconds = number[TIME]
     return StepRecord(
         origin,
         step,
         seconds,
-        _resolution(values[TIME], seconds),
+        _get_resolution(values[TIME], seconds),
         total,
         loss=number.get(b"reduced_train_loss"),
         grad_norm=number.get(b"grad_norm"),
@@ -157,7 +157,7 @@ def _record(origin: Origin, step: int, total: int | None, values: dict[bytes, by
         memory=number.get(b"peak_memory_usage", number.get(b"max_memory_allocated", NAN)),
         rate=float(values[RATE]) if NUMBER.fullmatch(values.get(RATE, b"")) else NAN,
         consumed=_samples(values.get(SAMPLES, b"")),
-        loss_digits=digits(values.get(LOSS, b"")),
+        loss_digits=count_digits(values.get(LOSS, b"")),
         layout=_shared(tuple(values)),
     )
 
@@ -167,12 +167,12 @@ def _samples(printed: bytes) -> float:
     return float(printed) if SAMPLES_PRINTED.fullmatch(printed) else NAN
 
 
-def _values(text: bytes, begin: int, stop: int, end: int) -> dict[bytes, bytes] | None:
+def _read_values(text: bytes, begin: int, stop: int, end: int) -> dict[bytes, bytes] | None:
     """Return the fields of a record that has a step and a time, with every number whole; None if it is torn.
 
     An empty name behind them says that the last number is whole whatever others go on with, or is not read.
     """
-    glued = text.find(NEEDLE, begin, stop)
+    glued = text.find(MARKER, begin, stop)
     line_ends = stop < end and glued < 0
     parts = text[begin : stop if glued < 0 else glued].split(b" | ")
     followed = not line_ends or b": " not in parts[-1]
@@ -195,18 +195,18 @@ def _values(text: bytes, begin: int, stop: int, end: int) -> dict[bytes, bytes] 
     return values | {WHOLE: b""}
 
 
-def _resolutions(printed: Sequence[bytes], seconds: Sequence[float]) -> list[float]:
+def _get_resolutions(printed: Sequence[bytes], seconds: Sequence[float]) -> list[float]:
     """Return the resolution of each time. Short numbers of one shape, such as 12.39 and 98.70, have the same."""
     pairs = zip(printed, seconds, strict=True)
     if min(printed) < b"1" or max(map(len, printed)) > SHORT or b"e" in b"".join(printed):
-        return [_resolution(*pair) for pair in pairs]
+        return [_get_resolution(*pair) for pair in pairs]
     shapes = list(zip(map(len, printed), map(POINT, printed), strict=True))
-    of_shape = {shape: _resolution(*pair) for shape, pair in dict(zip(shapes, pairs, strict=True)).items()}
+    of_shape = {shape: _get_resolution(*pair) for shape, pair in dict(zip(shapes, pairs, strict=True)).items()}
     return [of_shape[shape] for shape in shapes]
 
 
-def _resolution(printed: bytes, seconds: float) -> float:
-    return min(significant_unit(seconds, DIGITS), printed_unit(printed)) if seconds > 0 else 0.0
+def _get_resolution(printed: bytes, seconds: float) -> float:
+    return min(get_significant_unit(seconds, DIGITS), get_printed_unit(printed)) if seconds > 0 else 0.0
 
 
 def _is_cut(text: bytes, places: Sequence[int], stops: Sequence[int]) -> bool:
@@ -225,6 +225,6 @@ def _goes_on_below(text: bytes, stop: int, end: int) -> bool:
         line = text[begin : end if stop < 0 else stop]
         if REST.match(line):
             return True
-        if stop < 0 or NEEDLE in line:
+        if stop < 0 or MARKER in line:
             return False
     return False

@@ -9,12 +9,12 @@ from pytest_llmbench.ingest.parse.dropped import TORN, UNKNOWN_STEP, Tally
 from pytest_llmbench.ingest.parse.records import (
     NAN,
     NOT_FINITE,
-    Origin,
+    RecordOrigin,
     StepRecord,
     Torn,
-    line_stop,
-    printed_unit,
-    without_codes,
+    find_line_stop,
+    get_printed_unit,
+    strip_codes,
 )
 
 MARKER = b"[PAX STATUS]: "
@@ -35,7 +35,7 @@ A step that is not negative is that of a line that FIRST reads.
 """
 
 
-def read_step(text: bytes, start: int, end: int, origin: Origin) -> StepRecord | Torn | None:
+def read_step(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRecord | Torn | None:
     """Return what the line at `text[start]` says, for `settle` to count; None for what only begins the same way."""
     if text.startswith(TOOK, start):
         return _read_seconds(text, start, end, origin)
@@ -59,10 +59,10 @@ def settle(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
     A finite loss is not kept: it is printed every hundred steps or so, which would make the other steps look as if
     theirs was missing. One that is NaN or infinite goes to the step before it.
     """
-    return [step for starts, rest in _runs(records) for step in _counted(starts, rest, tally)]
+    return [step for starts, rest in _divide_runs(records) for step in _count_steps(starts, rest, tally)]
 
 
-def _runs(records: Sequence[StepRecord]) -> list[tuple[list[StepRecord], list[StepRecord]]]:
+def _divide_runs(records: Sequence[StepRecord]) -> list[tuple[list[StepRecord], list[StepRecord]]]:
     """Return the lines that begin each run, and those that follow them up to the next run.
 
     A process says that it ended after its last step: a step behind that is of another one whose beginning was lost.
@@ -79,7 +79,7 @@ def _runs(records: Sequence[StepRecord]) -> list[tuple[list[StepRecord], list[St
     return runs
 
 
-def _counted(starts: Sequence[StepRecord], rest: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
+def _count_steps(starts: Sequence[StepRecord], rest: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
     loops = sum(record.step == LOOP_BEGINS for record in starts)
     initial = [record.step for record in starts if record.step >= 0]
     if max(loops, len(initial)) > 1:
@@ -104,12 +104,12 @@ def _counted(starts: Sequence[StepRecord], rest: Sequence[StepRecord], tally: Ta
     return steps
 
 
-def _read_seconds(text: bytes, start: int, end: int, origin: Origin) -> StepRecord | None:
+def _read_seconds(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRecord | None:
     """Return a step that is not counted yet; one whose time or beginning is cut has a number all the same."""
-    stop = line_stop(text, start, end)
-    found = SECONDS.match(without_codes(text, start, stop, stop) or b"")
+    stop = find_line_stop(text, start, end)
+    found = SECONDS.match(strip_codes(text, start, stop, stop) or b"")
     marked = text.endswith(MARKER, 0, start)
     if found and marked:
         digits = found[1][-1:].isdigit()
-        return StepRecord(origin, UNNUMBERED, float(found[1]), printed_unit(found[1]) if digits else 0.0)
+        return StepRecord(origin, UNNUMBERED, float(found[1]), get_printed_unit(found[1]) if digits else 0.0)
     return StepRecord(origin, CUT, NAN, 0.0) if marked else None

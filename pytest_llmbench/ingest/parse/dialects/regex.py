@@ -10,23 +10,24 @@ from copy import copy
 from itertools import pairwise
 from typing import Any
 
+from pytest_llmbench.core.dialects import Dialect
 from pytest_llmbench.core.models import RegexDialect
 from pytest_llmbench.core.patterns import RATE, REQUIRED, UNITS, compile_pattern, find_named_groups
 from pytest_llmbench.ingest.parse import units
-from pytest_llmbench.ingest.parse.dialect_table import Dialect, Grammar, Timer
+from pytest_llmbench.ingest.parse.dialect_reader import DialectReader
 from pytest_llmbench.ingest.parse.dropped import TORN, Tally
-from pytest_llmbench.ingest.parse.prints import Line, Prints
-from pytest_llmbench.ingest.parse.ranks import rank_of
+from pytest_llmbench.ingest.parse.prints import Prints, RecordLine
+from pytest_llmbench.ingest.parse.ranks import read_rank
 from pytest_llmbench.ingest.parse.records import (
     HOLE,
     NAN,
-    Origin,
+    RecordOrigin,
     StepRecord,
     Torn,
     Unmatched,
-    digits,
-    line_stop,
-    printed_unit,
+    count_digits,
+    find_line_stop,
+    get_printed_unit,
 )
 from pytest_llmbench.ingest.parse.scan import REACH_BACK, Hit
 
@@ -56,25 +57,20 @@ REST_BELOW = re.compile(rb"\r?\n[\d.]{1,18}(?:[eE][+-]?\d{1,3})?[ \t\r]*(?:\n|\Z
 """A line that is nothing but the rest of a number."""
 
 
-def grammar(definition: RegexDialect) -> Grammar:
-    """Return what reads a log as a baseline file says; its state is that of one log."""
-    dialect = Dialect(
-        needles=(definition.find.encode(),),
-        reader="",
-        starts=(definition.start.encode(),) if definition.start else (),
-        ends=(definition.end.encode(),) if definition.end else (),
-        prints_loss=any(group.name == "loss" for group in find_named_groups(definition.pattern)),
-    )
-    timer: Timer = averaged(definition.first_step) if definition.averages == "interval" else list
-    lines = StepLines(definition)
-    return Grammar(dialect, lines.take, lines.without_doubtful, _unchanged, timer, definition.first_step)
-
-
-class StepLines:
-    """Reads the lines of one log, each once, however often the needle stands in it."""
+class RegexReader(DialectReader):
+    """Reads one log as a baseline file says: each line once, however often the marker stands in it."""
 
     def __init__(self, definition: RegexDialect) -> None:
         """Compile the pattern, which was checked with its file."""
+        dialect = Dialect(
+            definition.first_step,
+            markers=(definition.find.encode(),),
+            starts=(definition.start.encode(),) if definition.start else (),
+            ends=(definition.end.encode(),) if definition.end else (),
+            prints_loss=any(group.name == "loss" for group in find_named_groups(definition.pattern)),
+        )
+        super().__init__(dialect)
+        self._means_of_intervals = definition.averages == "interval"
         self._pattern = compile_pattern(definition.pattern)
         self._groups = {group.name: group for group in find_named_groups(definition.pattern)}
         self._numbers: dict[str, int] = self._pattern.groupindex
@@ -85,39 +81,39 @@ class StepLines:
         self._doubtful: dict[int, int] = {}
         self._prints = Prints(definition)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> StepLines:
+    def __deepcopy__(self, memo: dict[int, Any]) -> RegexReader:
         """Return one that goes on from here by itself; what was compiled is shared."""
         other = copy(self)
         other._counts, other._doubtful = Counter(self._counts), dict(self._doubtful)
         other._prints = self._prints.copy()
         return other
 
-    def take(self, hit: Hit, _rank: str) -> Sequence[StepRecord | Torn | Unmatched]:
-        """Return the steps of the line around a needle; nothing where it was read before."""
+    def read_records(self, hit: Hit, _rank: str) -> Sequence[StepRecord | Torn | Unmatched]:
+        """Return the steps of the line around a marker; nothing where it was read before."""
         if hit.offset < self._read_to:
             return ()
-        stop = line_stop(hit.text, hit.start, hit.end)
+        stop = find_line_stop(hit.text, hit.start, hit.end)
         self._read_to = hit.offset + stop - hit.start
-        origin = Origin(hit.offset, hit.line, "")
-        begin = line_begin(hit)
+        origin = RecordOrigin(hit.offset, hit.line, "")
+        begin = find_line_begin(hit)
         if begin is None:
             return (Torn(origin, hit.text[hit.start : stop]),)
         raw = hit.text[begin:stop]
         if COLOURED_NUMBER.search(raw):
             return (Torn(origin, raw),)
-        text = _readable(COLOUR.sub(b"", raw))
-        matches = self._matches(text)
+        text = _make_readable(COLOUR.sub(b"", raw))
+        matches = self._find_matches(text)
         if matches is None:
-            return (Torn(origin, _named(self._absent(text), {}, text)),)
+            return (Torn(origin, _name_group(self._list_absent(text), {}, text)),)
         if not matches:
             if self._lacking is None:  # of the first such line: it is the one that is told
-                self._lacking = self._first_lacking(text)
+                self._lacking = self._find_first_lacking(text)
             return (Unmatched(origin, text, self._lacking),)
-        line = Line(text, stop < hit.end, bool(REST_BELOW.match(hit.text, stop, hit.end)))
+        line = RecordLine(text, stop < hit.end, bool(REST_BELOW.match(hit.text, stop, hit.end)))
         self._note(hit, text, matches)
-        return tuple(self._record(hit, place, line, match) for place, match in enumerate(matches))
+        return tuple(self._build_record(hit, place, line, match) for place, match in enumerate(matches))
 
-    def without_doubtful(self, records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
+    def join(self, records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
         """Return the records without those of which only the others show that their time may be another one.
 
         A line may hold the time of another line: there is a second time in it that the pattern takes as well, and the
@@ -135,12 +131,26 @@ class StepLines:
         self._prints.tell(kept, tally)
         return kept
 
-    def _absent(self, text: bytes) -> list[str]:
+    def time_steps(self, records: Sequence[StepRecord]) -> list[StepRecord]:
+        """Return the steps of an attempt with how many each time is the mean of: those since the line before.
+
+        A gap that is larger than the usual one lost a line: its time is the mean of the usual number. Of a single line
+        nothing says how many steps it stands for, so it stands for itself.
+        """
+        gaps = [after.step - before.step for before, after in pairwise(records)]
+        if not (gaps and self._means_of_intervals):
+            return list(records)
+        counts = Counter(gaps)
+        usual = min(counts, key=lambda gap: (-counts[gap], gap))
+        every = [records[0].step - self.dialect.first_step + 1, *gaps]
+        return [record._replace(mean_of=max(1, min(gap, usual))) for record, gap in zip(records, every, strict=True)]
+
+    def _list_absent(self, text: bytes) -> list[str]:
         """Return which of the groups that a step needs are not in the first match of a line."""
         match = self._pattern.search(text)
         return [name for name in REQUIRED if match.start(self._numbers[name]) < 0]
 
-    def _first_lacking(self, text: bytes) -> str:
+    def _find_first_lacking(self, text: bytes) -> str:
         """Return the group of the pattern that a line is the first to lack: those before it match."""
         lacking = ""
         for group in reversed(self._groups.values()):
@@ -153,8 +163,8 @@ class StepLines:
         return lacking
 
     def _note(self, hit: Hit, text: bytes, matches: Sequence[Any]) -> None:
-        """Keep how often the needle stands in a line with steps, and where a match could have taken another time."""
-        count = text.count(hit.needle)
+        """Keep how often the marker stands in a line with steps, and where a match could have taken another time."""
+        count = text.count(hit.marker)
         self._counts[count] += bool(matches)
         for place, match in enumerate(matches):
             begin, end = match.span(self._numbers["seconds"])
@@ -162,7 +172,7 @@ class StepLines:
             if self._pattern.search(others, match.start()) is not None and len(matches) == 1:
                 self._doubtful[hit.offset + place] = count
 
-    def _matches(self, text: bytes) -> list[Any] | None:
+    def _find_matches(self, text: bytes) -> list[Any] | None:
         """Return the places that match, None where one of them may hold parts of two records.
 
         A record that begins inside of another one, after its first number, says that two lines were glued.
@@ -178,17 +188,17 @@ class StepLines:
             match = inner
         return found
 
-    def _record(self, hit: Hit, place: int, line: Line, match: Any) -> StepRecord | Torn:
+    def _build_record(self, hit: Hit, place: int, line: RecordLine, match: Any) -> StepRecord | Torn:
         """Return the step of one match; torn where a number is not whole, or is none."""
         every = {name: match.span(number) for name, number in self._numbers.items()}
         spans = {name: span for name, span in every.items() if span[0] >= 0}
         prefix = line.text[: min(begin for begin, _ in spans.values())][:REACH_BACK]
-        rank = rank_of(Hit(hit.needle, prefix, len(prefix), len(prefix), len(prefix), hit.line))
-        origin = Origin(hit.offset + place, hit.line, rank)
+        rank = read_rank(Hit(hit.marker, prefix, len(prefix), len(prefix), len(prefix), hit.line))
+        origin = RecordOrigin(hit.offset + place, hit.line, rank)
         values = {name: line.text[begin:end].rstrip(b",; \t") for name, (begin, end) in spans.items()}
         values = {name: value for name, value in values.items() if value.lower() not in ABSENT}
-        scales = {name: self._scale(line, name, spans[name][0], value) for name, value in values.items()}
-        numbers = {name: _without_letters(value) for name, value in values.items()}
+        scales = {name: self._get_scale(line, name, spans[name][0], value) for name, value in values.items()}
+        numbers = {name: _strip_letters(value) for name, value in values.items()}
         wrong = [
             name
             for name, value in values.items()
@@ -198,20 +208,20 @@ class StepLines:
         ]
         wrong += [name for name in REQUIRED if name not in values]
         if wrong or HOLE in match[0]:
-            return Torn(origin, _named(wrong, values, line.text))
+            return Torn(origin, _name_group(wrong, values, line.text))
         self._prints.add(origin.offset, line, spans["seconds"], numbers["seconds"])
-        return _step(origin, numbers, {name: scale or 1.0 for name, scale in scales.items()}, self._unit)
+        return _build_step(origin, numbers, {name: scale or 1.0 for name, scale in scales.items()}, self._unit)
 
-    def _scale(self, line: Line, name: str, begin: int, value: bytes) -> float | None:
+    def _get_scale(self, line: RecordLine, name: str, begin: int, value: bytes) -> float | None:
         """Return what the letters behind a number multiply it with; None where they leave it uncertain."""
-        number = _without_letters(value)
-        letters = value[len(number) :] or units.letters_at(line.text[begin + len(value) :])
+        number = _strip_letters(value)
+        letters = value[len(number) :] or units.read_letters(line.text[begin + len(value) :])
         if not number[-1:].isdigit() and number[-1:] != b".":
             return 1.0  # a word, such as nan
         expected = letters[:1].decode("latin-1") == self._groups[name].after
-        return units.scale_of(name, letters, self._unit, expected=expected)
+        return units.get_scale(name, letters, self._unit, expected=expected)
 
-    def _is_whole(self, line: Line, name: str, begin: int, value: bytes) -> bool:
+    def _is_whole(self, line: RecordLine, name: str, begin: int, value: bytes) -> bool:
         """Tell whether a number is no part of a longer one, as far as what stands beside it can show."""
         group, before, after = self._groups[name], line.text[:begin], line.text[begin + len(value) :]
         if name in COUNTS and (zeros := POINT_ZERO.match(after)):
@@ -227,48 +237,25 @@ class StepLines:
         return not (line.cut and not after.strip())
 
 
-def line_begin(hit: Hit) -> int | None:
-    """Return where the line or bar begins that a needle stands in, None where that is too far back to be seen."""
+def find_line_begin(hit: Hit) -> int | None:
+    """Return where the line or bar begins that a marker stands in, None where that is too far back to be seen."""
     earliest = max(0, hit.start - REACH_BACK)
     begin = max(hit.text.rfind(b"\n", earliest, hit.start), hit.text.rfind(b"\r", earliest, hit.start)) + 1
     return begin or (earliest if hit.offset - hit.start + earliest == 0 else None)
 
 
-def averaged(first_step: int) -> Timer:
-    """Return what says of the steps of an attempt how many each time is the mean of: those since the line before.
-
-    A gap that is larger than the usual one lost a line: its time is the mean of the usual number. Of a single line
-    nothing says how many steps it stands for, so it stands for itself.
-    """
-
-    def time_steps(records: Sequence[StepRecord]) -> list[StepRecord]:
-        gaps = [after.step - before.step for before, after in pairwise(records)]
-        if not gaps:
-            return list(records)
-        counts = Counter(gaps)
-        usual = min(counts, key=lambda gap: (-counts[gap], gap))
-        every = [records[0].step - first_step + 1, *gaps]
-        return [record._replace(mean_of=max(1, min(gap, usual))) for record, gap in zip(records, every, strict=True)]
-
-    return time_steps
-
-
-def _unchanged(records: Sequence[StepRecord], _tally: Tally) -> list[StepRecord]:
-    return list(records)
-
-
-def _readable(text: bytes) -> bytes:
+def _make_readable(text: bytes) -> bytes:
     """Return text that a pattern can read on in after bytes that are no character."""
     return text if text.isascii() else text.decode("utf-8", "replace").encode()
 
 
-def _without_letters(value: bytes) -> bytes:
+def _strip_letters(value: bytes) -> bytes:
     """Return the number that a value begins with; a value that begins with none as it is."""
     number = BARE.match(value)
     return number[0] if number else value
 
 
-def _named(groups: Sequence[str], values: Mapping[str, bytes], text: bytes) -> bytes:
+def _name_group(groups: Sequence[str], values: Mapping[str, bytes], text: bytes) -> bytes:
     """Return a line that is torn, with the group to which it gives no number."""
     if not groups:
         return text
@@ -277,10 +264,14 @@ def _named(groups: Sequence[str], values: Mapping[str, bytes], text: bytes) -> b
     return b"group %b %b: %b" % (groups[0].encode(), what, text)
 
 
-def _step(origin: Origin, values: Mapping[str, bytes], scales: Mapping[str, float], unit: str) -> StepRecord:
+def _build_step(
+    origin: RecordOrigin, values: Mapping[str, bytes], scales: Mapping[str, float], unit: str
+) -> StepRecord:
     plain = {name: value.replace(b",", b"").lower() for name, value in values.items()}
     number = {name: float(value) * scales[name] for name, value in plain.items()}
-    seconds, resolution = _seconds(number["seconds"], printed_unit(plain["seconds"]) * scales["seconds"], unit)
+    seconds, resolution = _convert_seconds(
+        number["seconds"], get_printed_unit(plain["seconds"]) * scales["seconds"], unit
+    )
     return StepRecord(
         origin,
         int(float(plain["step"])),
@@ -288,7 +279,7 @@ def _step(origin: Origin, values: Mapping[str, bytes], scales: Mapping[str, floa
         resolution,
         int(float(plain["total"])) if "total" in plain else None,
         loss=number.get("loss"),
-        loss_digits=digits(plain.get("loss", b"")),
+        loss_digits=count_digits(plain.get("loss", b"")),
         grad_norm=number.get("grad_norm"),
         tflops=number.get("tflops", NAN),
         tokens=number.get("tokens", NAN),
@@ -297,7 +288,7 @@ def _step(origin: Origin, values: Mapping[str, bytes], scales: Mapping[str, floa
     )
 
 
-def _seconds(value: float, place: float, unit: str) -> tuple[float, float]:
+def _convert_seconds(value: float, place: float, unit: str) -> tuple[float, float]:
     """Return a printed time or rate as seconds, with one unit in its last place; a rate of zero never ends a step."""
     if not math.isfinite(value):
         return (value if unit != RATE else NAN), 0.0

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from pytest_llmbench.ingest.parse.dropped import REPEAT_DISAGREES, TORN, UNKNOWN_STEP, Tally
 from pytest_llmbench.ingest.parse.records import StepRecord
-from pytest_llmbench.ingest.parse.repeats import agree
+from pytest_llmbench.ingest.parse.repeats import show_same_time
 
 UNNUMBERED = 0
 """The step of a record that says none."""
@@ -29,21 +29,21 @@ def pair(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
     unknown step.
     """
     found = list(records)
-    partners = _partners(records)
+    partners = _find_partners(records)
     for place, near in partners.items():
-        found[near] = _joined(records[near], records[place], tally)
+        found[near] = _join_pair(records[near], records[place], tally)
     left = [record for place, record in enumerate(records) if record.step == UNNUMBERED and place not in partners]
     last = max(record.origin.offset for record in records if record.step != UNNUMBERED)
     behind = [record for record in left if record.origin.offset > last]
     numbered = number(behind, tally) if len(behind) > STRAY else []
     for record in left[: len(left) - len(behind)] if numbered else left:
         torn = math.isnan(record.seconds)
-        tally.add(TORN if torn else UNKNOWN_STEP, record.origin.line, _text(record))
+        tally.add(TORN if torn else UNKNOWN_STEP, record.origin.line, _describe(record))
     return [record for record in found if record.step != UNNUMBERED] + numbered
 
 
 def number(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
-    """Return step times numbered from 1 for each rank, as uncertain: `renumbered` does it anew for each attempt.
+    """Return step times numbered from 1 for each rank, as uncertain: `renumber` does it anew for each attempt.
 
     One that is cut keeps its number, with NaN seconds, so that the others keep theirs.
     """
@@ -53,11 +53,11 @@ def number(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
         counts[record.origin.rank] += 1
         numbered.append(record._replace(step=counts[record.origin.rank], rounded=True))
         if math.isnan(record.seconds):
-            tally.add(TORN, record.origin.line, _text(record))
+            tally.add(TORN, record.origin.line, _describe(record))
     return numbered
 
 
-def renumbered(records: Sequence[StepRecord]) -> list[StepRecord]:
+def renumber(records: Sequence[StepRecord]) -> list[StepRecord]:
     """Return the steps of one attempt, those that were counted now counted from its first one on."""
     if not (records and records[0].rounded):
         return list(records)
@@ -65,7 +65,7 @@ def renumbered(records: Sequence[StepRecord]) -> list[StepRecord]:
     return [record._replace(step=record.step - before, rounded=False) for record in records]
 
 
-def _partners(records: Sequence[StepRecord]) -> dict[int, int]:
+def _find_partners(records: Sequence[StepRecord]) -> dict[int, int]:
     """Return the places of step times, each with that of its iteration record.
 
     Of a whole log the first with the first, and so on, for one rank's lines may come in a block. Else the nearest that
@@ -74,7 +74,7 @@ def _partners(records: Sequence[StepRecord]) -> dict[int, int]:
     numbered = [place for place, record in enumerate(records) if record.step != UNNUMBERED]
     bare = [place for place, record in enumerate(records) if record.step == UNNUMBERED and record.possible]
     pairs = zip(bare, numbered, strict=False)
-    if len(bare) == len(numbered) and all(_same_number(records[near], records[place]) for place, near in pairs):
+    if len(bare) == len(numbered) and all(_is_same_number(records[near], records[place]) for place, near in pairs):
         return dict(zip(bare, numbered, strict=True))
     partners: dict[int, int] = {}
     free = set(numbered)
@@ -83,7 +83,7 @@ def _partners(records: Sequence[StepRecord]) -> dict[int, int]:
             near = [
                 each
                 for each in (place - reach, place + reach)
-                if each in free and (contradicting or _same_number(records[each], records[place]))
+                if each in free and (contradicting or _is_same_number(records[each], records[place]))
             ]
             if near and place not in partners:
                 partners[place] = near[0]
@@ -91,16 +91,16 @@ def _partners(records: Sequence[StepRecord]) -> dict[int, int]:
     return partners
 
 
-def _same_number(one: StepRecord, other: StepRecord) -> bool:
+def _is_same_number(one: StepRecord, other: StepRecord) -> bool:
     """Tell whether two times are one number, rounded to different places."""
     return abs(one.seconds - other.seconds) <= 0.51 * (one.resolution + other.resolution)
 
 
-def _joined(iteration: StepRecord, step_time: StepRecord, tally: Tally) -> StepRecord:
+def _join_pair(iteration: StepRecord, step_time: StepRecord, tally: Tally) -> StepRecord:
     tflops = step_time.tflops if math.isnan(iteration.tflops) else iteration.tflops
-    if not iteration.possible or _same_number(iteration, step_time) or agree(iteration, step_time):
+    if not iteration.possible or _is_same_number(iteration, step_time) or show_same_time(iteration, step_time):
         return iteration._replace(tflops=tflops)
-    text = f"step {iteration.step}: {iteration.seconds:g} s in line {iteration.origin.line}, but {_text(step_time)}"
+    text = f"step {iteration.step}: {iteration.seconds:g} s in line {iteration.origin.line}, but {_describe(step_time)}"
     tally.add(REPEAT_DISAGREES, step_time.origin.line, text)
     slower = max(iteration, step_time, key=lambda record: record.seconds)
     return slower._replace(
@@ -115,5 +115,5 @@ def _joined(iteration: StepRecord, step_time: StepRecord, tally: Tally) -> StepR
     )
 
 
-def _text(record: StepRecord) -> str:
+def _describe(record: StepRecord) -> str:
     return "a step time that is cut" if math.isnan(record.seconds) else f"Step Time {record.seconds:g} s"

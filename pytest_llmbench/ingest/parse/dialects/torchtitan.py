@@ -14,11 +14,11 @@ from pytest_llmbench.ingest.parse.records import (
     HOLE,
     NAN,
     NOT_FINITE,
-    Origin,
+    RecordOrigin,
     StepRecord,
     Torn,
-    digits,
-    line_stop,
+    count_digits,
+    find_line_stop,
 )
 from pytest_llmbench.ingest.parse.scan import REACH_BACK
 
@@ -44,15 +44,15 @@ STAMP_UNIT = 0.001
 GIB = 2**30
 
 
-def read_step(text: bytes, start: int, end: int, origin: Origin) -> StepRecord | Torn | None:
+def read_step(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRecord | Torn | None:
     """Return the training step whose `tps: ` stands at `text[start]`, what is left of it, or None for another line.
 
     It has no seconds yet: `time_steps` finds them. A validation is returned as a record without tokens. `tps` is tokens
     per second and GPU: torchtitan divides what a rank reads by the number of ranks that share it. `memory` is the peak
     of what the allocator had reserved.
     """
-    rates = COLOUR_RESET.sub(b"", text[start : line_stop(text, start, min(end, start + RATES_LENGTH))])
-    before = COLOUR_RESET.sub(b"", text[_line_begin(text, start) : start])
+    rates = COLOUR_RESET.sub(b"", text[start : find_line_stop(text, start, min(end, start + RATES_LENGTH))])
+    before = COLOUR_RESET.sub(b"", text[_find_line_begin(text, start) : start])
     place = before.rfind(STEP)
     if not (CUT_RATES.match(rates) or MEMORY.search(before)):
         return None
@@ -60,8 +60,8 @@ def read_step(text: bytes, start: int, end: int, origin: Origin) -> StepRecord |
         return Torn(origin, rates)
     head, found = HEAD.match(before, place), RATES.match(rates)
     if LOOK_ALIKE.search(before, 0, place):
-        return _validation(origin, head, before[:place])
-    values = _values(before, head.end()) if head else None
+        return _read_validation(origin, head, before[:place])
+    values = _read_values(before, head.end()) if head else None
     if head is None or found is None or values is None or HOLE in before:
         return Torn(origin, before[place:] + rates)
     memory = MEMORY.fullmatch(values[b"memory"])
@@ -71,12 +71,12 @@ def read_step(text: bytes, start: int, end: int, origin: Origin) -> StepRecord |
         NAN,
         0.0,
         loss=float(values[b"loss"]),
-        loss_digits=digits(values[b"loss"]),
+        loss_digits=count_digits(values[b"loss"]),
         grad_norm=float(values[b"grad_norm"]) if b"grad_norm" in values else None,
-        tflops=_number(found[2]) if found[2] else NAN,
-        tokens=_number(found[1]),
+        tflops=_parse_number(found[2]) if found[2] else NAN,
+        tokens=_parse_number(found[1]),
         memory=float(memory[1]) * GIB if memory else NAN,
-        stamp=_stamp(before[:place]),
+        stamp=_read_stamp(before[:place]),
     )
 
 
@@ -104,10 +104,10 @@ def time_steps(records: Sequence[StepRecord]) -> list[StepRecord]:
     if not gaps:
         return list(records)
     first = records[0]._replace(mean_of=min(records[0].step, gaps[len(gaps) // 2]) or 1)
-    return [first, *(_timed(record, before) for before, record in pairwise(records))]
+    return [first, *(_time_step(record, before) for before, record in pairwise(records))]
 
 
-def _timed(record: StepRecord, before: StepRecord) -> StepRecord:
+def _time_step(record: StepRecord, before: StepRecord) -> StepRecord:
     step, stamp = before.step, before.stamp
     if record.since and step <= record.since[0] < record.step:
         step, stamp = record.since
@@ -118,19 +118,19 @@ def _timed(record: StepRecord, before: StepRecord) -> StepRecord:
     return record._replace(seconds=seconds, resolution=STAMP_UNIT / steps, mean_of=steps)
 
 
-def _validation(origin: Origin, head: re.Match[bytes] | None, before: bytes) -> StepRecord | None:
+def _read_validation(origin: RecordOrigin, head: re.Match[bytes] | None, before: bytes) -> StepRecord | None:
     """Return where a validation stands and when it ended; None for any other look-alike."""
     if head is None or not before.endswith(VALIDATION):
         return None
-    return StepRecord(origin, int(head[1]), NAN, 0.0, stamp=_stamp(before.removesuffix(VALIDATION)))
+    return StepRecord(origin, int(head[1]), NAN, 0.0, stamp=_read_stamp(before.removesuffix(VALIDATION)))
 
 
-def _line_begin(text: bytes, start: int) -> int:
+def _find_line_begin(text: bytes, start: int) -> int:
     earliest = max(0, start - REACH_BACK)
     return max(text.rfind(b"\n", earliest, start) + 1, text.rfind(b"\r", earliest, start) + 1, earliest)
 
 
-def _values(before: bytes, begin: int) -> dict[bytes, bytes] | None:
+def _read_values(before: bytes, begin: int) -> dict[bytes, bytes] | None:
     """Return the fields between step and rates, with every number whole; None if they are torn."""
     values: dict[bytes, bytes] = {}
     while begin < len(before):
@@ -144,11 +144,11 @@ def _values(before: bytes, begin: int) -> dict[bytes, bytes] | None:
     return values if whole and MEMORY.fullmatch(values.get(b"memory", b"")) else None
 
 
-def _number(text: bytes) -> float:
+def _parse_number(text: bytes) -> float:
     return float(text.replace(b",", b""))
 
 
-def _stamp(before: bytes) -> float:
+def _read_stamp(before: bytes) -> float:
     """Return the time of the log record that begins with a step, in seconds; NaN where none stands right before it."""
     found = STAMP.search(before)
     try:
