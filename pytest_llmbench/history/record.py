@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from pytest_llmbench.core import ci_environment, formatting
-from pytest_llmbench.core.models import JUDGED
+from pytest_llmbench.core.models import JUDGED, NoteCode
 from pytest_llmbench.history.place import without_password
 
 SCHEMA = 1
@@ -65,7 +65,7 @@ def _verdict(one: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def _is_of_another_release(one: dict[str, Any]) -> bool:
     """Whether it was judged as a release that it is not, as was asked for: such a run is no night of that release."""
-    return any(note["code"] == "other-release" for note in one["notes"])
+    return any(note["code"] == NoteCode.OTHER_RELEASE for note in one["notes"])
 
 
 def _run(one: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.metric_definitions import METRICS
-from pytest_llmbench.core.models import Acknowledgement, Baseline, Evidence, Key, Measurement, Metric, Note
+from pytest_llmbench.core.models import Acknowledgement, Baseline, Evidence, Key, Measurement, Metric, Note, NoteCode
 from pytest_llmbench.core.robust import median
 from pytest_llmbench.judge.nights import PreviousRun, start_seconds
 
@@ -59,16 +59,16 @@ def apply_acknowledgements(
     active = [entry for entry, note in zip(began, notes, strict=True) if note is None]
     accepted = _compute_shift(evidence, active)
     shift = min(accepted, math.log1p(LARGEST))
-    remarks = [Note("acknowledged", describe_acknowledgement(entry)) for entry in active]
+    remarks = [Note(NoteCode.ACKNOWLEDGED, describe_acknowledgement(entry)) for entry in active]
     if accepted > shift:
         remarks.append(
-            Note("acknowledged", f"of {formatting.format_difference(math.exp(accepted))} in all +10.0 % count")
+            Note(NoteCode.ACKNOWLEDGED, f"of {formatting.format_difference(math.exp(accepted))} in all +10.0 % count")
         )
     if shift > 0 and _needs_none(newest, evidence, shift):
         shift = 0.0
         text = "faster than the acknowledged level by more than the tolerance: it can go"
         remarks = [
-            Note("acknowledgement-idle", f"{describe_acknowledgement(entry)}: {text} ({entry.place})")
+            Note(NoteCode.ACKNOWLEDGEMENT_IDLE, f"{describe_acknowledgement(entry)}: {text} ({entry.place})")
             for entry in active
         ]
     return dataclasses.replace(
@@ -79,21 +79,21 @@ def apply_acknowledgements(
 def takes_no_improvement(evidence: Evidence) -> bool:
     """Whether a run that is faster than the level by more than the tolerance is at best a PASS: the level was accepted,
     and is no baseline to be refreshed."""
-    return any(note.code == "acknowledged" for note in evidence.remarks)
+    return any(note.code is NoteCode.ACKNOWLEDGED for note in evidence.remarks)
 
 
 def _find_idle_reason(entry: Acknowledgement, evidence: Evidence, *, certify: bool) -> Note | None:
     """Return why an acknowledgement that has begun moves nothing; None where it does."""
     what = f"{describe_acknowledgement(entry)} ({entry.place})"
     if certify:
-        return Note("acknowledgement-idle", f"without effect under --llmb-certify: {what}")
+        return Note(NoteCode.ACKNOWLEDGEMENT_IDLE, f"without effect under --llmb-certify: {what}")
     if evidence.now.date() > entry.expires:
-        return Note("acknowledgement-expired", f"expired on {entry.expires}, without effect: {what}")
+        return Note(NoteCode.ACKNOWLEDGEMENT_EXPIRED, f"expired on {entry.expires}, without effect: {what}")
     recording = evidence.baseline.recording
     last = (recording.newest_run or recording.date[:10]) if recording else ""
     if last >= entry.since.isoformat():
         why = f"the baseline was recorded from runs up to {last} and may hold it already"
-        return Note("acknowledgement-idle", f"without effect, {why}: {what}")
+        return Note(NoteCode.ACKNOWLEDGEMENT_IDLE, f"without effect, {why}: {what}")
     return None
 
 

@@ -16,6 +16,7 @@ from pytest_llmbench.core.models import (
     Judgement,
     Measurement,
     Note,
+    NoteCode,
     Reason,
     Verdict,
 )
@@ -59,9 +60,7 @@ def with_budget_verdict(judgement: Judgement, runs: Iterable[Measurement]) -> Ju
     ]
     decisive = () if judgement.verdict in RED else _select_decisive(findings)
     notes = (
-        Note(_choose_code(finding.answer), finding.text, finding.line)
-        for finding in findings
-        if finding not in decisive
+        Note(NOTE_CODES[finding.answer], finding.text, finding.line) for finding in findings if finding not in decisive
     )
     judgement = replace(judgement, notes=(*judgement.notes, *notes))
     if not decisive:
@@ -84,9 +83,11 @@ def _select_decisive(findings: Sequence[BudgetFinding]) -> Sequence[BudgetFindin
     return next(filter(None, kinds), ())
 
 
-def _choose_code(answer: BudgetAnswer) -> str:
-    codes = {BudgetAnswer.OVER: str(Reason.OVER_BUDGET), BudgetAnswer.UNKNOWN: str(Reason.BUDGET_UNKNOWN)}
-    return codes.get(answer, "budget-unused")
+NOTE_CODES = {
+    BudgetAnswer.OVER: NoteCode.OVER_BUDGET,
+    BudgetAnswer.UNKNOWN: NoteCode.BUDGET_UNKNOWN,
+    BudgetAnswer.UNSTATED: NoteCode.BUDGET_UNUSED,
+}
 
 
 def select_budgeted_runs(evidence: Evidence, judgement: Judgement) -> Iterator[Measurement]:

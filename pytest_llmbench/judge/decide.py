@@ -15,6 +15,7 @@ from pytest_llmbench.core.models import (
     Measurement,
     Noise,
     Note,
+    NoteCode,
     Problem,
     Reason,
     TimedBy,
@@ -60,7 +61,7 @@ def _with_order_note(judgement: Judgement, evidence: Evidence) -> Judgement:
     words = WEAK_ORDER.get(measurement.run.order_source) if measurement is not None and others else None
     if words is None or measurement is None:
         return judgement
-    note = Note(f"order-{measurement.run.order_source}", words)
+    note = Note(NoteCode(f"order-{measurement.run.order_source}"), words)
     return replace(judgement, text=f"{judgement.text}; {words}", notes=(*judgement.notes, note))
 
 
@@ -330,12 +331,12 @@ def _list_notes(evidence: Evidence, measurement: Measurement | None) -> tuple[No
     newer = evidence.measurements[: evidence.measurements.index(measurement)] if measurement else ()
     if newer and newer[0].excluded:
         text = f"{formatting.count_noun(len(newer), 'newer run')} cannot be compared: {newer[0].excluded.text}"
-        notes = (*notes, Note("not-comparable", text))
+        notes = (*notes, Note(NoteCode.NOT_COMPARABLE, text))
     same = (*newer, *(nights.select_launch(measurement, evidence) if measurement else ()))
     older = sum(not any(run is other for other in same) for run in evidence.measurements)
     if measurement and older:
         notes = (
             *notes,
-            Note("older-runs", f"{formatting.count_noun(older, 'older run')} of this configuration"),
+            Note(NoteCode.OLDER_RUNS, f"{formatting.count_noun(older, 'older run')} of this configuration"),
         )
     return notes

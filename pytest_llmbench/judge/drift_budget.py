@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.accepted_values import EQUAL, describe_move, find_reference
-from pytest_llmbench.core.models import AcceptedValue, Evidence, Judgement, Note, Reason, Recording, Verdict
+from pytest_llmbench.core.models import AcceptedValue, Evidence, Judgement, Note, NoteCode, Reason, Recording, Verdict
 from pytest_llmbench.judge.margin import Answer, answer
 
 GREEN = (Verdict.PASS, Verdict.IMPROVEMENT, Verdict.INCONCLUSIVE)
@@ -91,4 +91,4 @@ def _note_distance(recording: Recording, first: AcceptedValue, difference: float
     is_notable = furthest > NOTABLE * math.log1p(evidence.drift_budget)
     since = f"recorded since: {formatting.format_difference(recorded)} ({_describe_budget(evidence)})"
     text = f"{_describe_distance(first, difference)}; {since}"
-    return Note("recorded-drift" if is_notable else "recorded-drift-little", text)
+    return Note(NoteCode.RECORDED_DRIFT if is_notable else NoteCode.RECORDED_DRIFT_LITTLE, text)

@@ -16,7 +16,7 @@ from datetime import timedelta
 import numpy as np
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import Evidence, Measurement, Note, Reason, StoredRun
+from pytest_llmbench.core.models import Evidence, Measurement, Note, NoteCode, Reason, StoredRun
 from pytest_llmbench.core.robust import HICCUP, mean, median
 from pytest_llmbench.judge.nights import EarlierNights, PreviousRun
 
@@ -53,7 +53,7 @@ def forgive_hiccups(runs: Sequence[Measurement], older: EarlierNights, evidence:
     number = before + len(notes)
     if number >= OFTEN:
         text = f"{number} runs in seven nights had such steps: a hiccup is forgiven no more; {notes[0].text}"
-        return ForgivenRuns(tuple(runs), (replace(notes[0], code="hiccups-often", text=text),))
+        return ForgivenRuns(tuple(runs), (replace(notes[0], code=NoteCode.HICCUPS_OFTEN, text=text),))
     return ForgivenRuns(
         tuple(map(_replace_steps, runs, slow)), tuple(replace(note, text=f"a hiccup: {note.text}") for note in notes)
     )
@@ -120,4 +120,4 @@ def _note_hiccup(run: Measurement, slow: Sequence[int]) -> Note:
     usual = formatting.format_seconds(_replace_steps(run, slow).statistic_seconds)
     mean_of_all = f"the mean is {formatting.format_seconds(run.statistic_seconds)}"
     text = f"{formatting.join_first(steps)}; {mean_of_all}, {usual} with the next slowest in their place"
-    return Note("hiccup", text, run.window_lines[slow[0]] if run.window_lines else 0)
+    return Note(NoteCode.HICCUP, text, run.window_lines[slow[0]] if run.window_lines else 0)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import Measurement, Note
+from pytest_llmbench.core.models import Measurement, Note, NoteCode
 from pytest_llmbench.core.robust import mean, trimmed_mean
 from pytest_llmbench.judge.pattern import (
     Pattern,
@@ -102,7 +102,7 @@ def _note_stragglers(window: WindowColumns, pattern: Pattern) -> Note | None:
     slow_ones = formatting.count_noun(number, "slow mean" if window.mean_of else "straggler")
     text = f"{slow_ones}, {format_percent(share)} of the time, +{format_percent(added)} on the mean"
     text = f"{text}: {which}{worst}{several}"
-    return Note("stragglers", text, window.lines[int(np.argmax(seconds))])
+    return Note(NoteCode.STRAGGLERS, text, window.lines[int(np.argmax(seconds))])
 
 
 def _note_levels(window: WindowColumns, pattern: Pattern) -> Note | None:
@@ -110,14 +110,14 @@ def _note_levels(window: WindowColumns, pattern: Pattern) -> Note | None:
     if pattern.kind not in ("slow-stretch", "two-levels") and not (pattern.levels and pattern.kind == "periodic"):
         return None
     slow = pattern.levels.slow if pattern.levels else pattern.stragglers
-    return Note("two-levels", pattern.words, window.lines[int(np.argmax(slow))])
+    return Note(NoteCode.TWO_LEVELS, pattern.words, window.lines[int(np.argmax(slow))])
 
 
 def _note_drift(window: WindowColumns, drifting: Slope | None) -> Note | None:
     if drifting is None:
         return None
     text = f"{formatting.format_difference(1 + drifting.change)} from step {window.begin(0)} to step {window.steps[-1]}"
-    return Note("drift", f"drift: {text} (p {drifting.p:.1g})", window.lines[0])
+    return Note(NoteCode.DRIFT, f"drift: {text} (p {drifting.p:.1g})", window.lines[0])
 
 
 def _note_warm_up(window: WindowColumns, warm_up: WarmUp | None) -> Note | None:
@@ -125,7 +125,7 @@ def _note_warm_up(window: WindowColumns, warm_up: WarmUp | None) -> Note | None:
         return None
     first, last = window.begin(0), window.steps[warm_up.steps - 1]
     text = f"warm-up not over: steps {first} to {last} are {format_percent(warm_up.excess)} slower than the rest"
-    return Note("warm-up", f"{text} (z {min(warm_up.z, 99):.3g})", window.lines[0])
+    return Note(NoteCode.WARM_UP, f"{text} (z {min(warm_up.z, 99):.3g})", window.lines[0])
 
 
 def _note_means(window: WindowColumns) -> Note | None:
@@ -135,7 +135,7 @@ def _note_means(window: WindowColumns) -> Note | None:
         return None
     driver = "slow steps" if middle > trimmed else "fast steps"
     text = f"mean {formatting.format_seconds(middle)}, 20 % trimmed mean {formatting.format_seconds(trimmed)}"
-    return Note("mean-and-trimmed", f"{text}: {driver} drive the mean")
+    return Note(NoteCode.MEAN_AND_TRIMMED, f"{text}: {driver} drive the mean")
 
 
 def _note_moving_mean(window: WindowColumns) -> Note | None:
@@ -144,4 +144,4 @@ def _note_moving_mean(window: WindowColumns) -> Note | None:
     count = len(window.steps)
     independent = max(count // window.moving_mean, 1)
     text = f"the log prints means of {window.moving_mean} steps: {formatting.count_noun(count, 'value')}"
-    return Note("moving-mean", f"{text}, about {independent} of them independent")
+    return Note(NoteCode.MOVING_MEAN, f"{text}, about {independent} of them independent")

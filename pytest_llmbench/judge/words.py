@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import Baseline, Estimate, Evidence, Measurement, Note, TimedBy, Verdict
+from pytest_llmbench.core.models import Baseline, Estimate, Evidence, Measurement, Note, NoteCode, TimedBy, Verdict
 from pytest_llmbench.judge.estimate import count_recorded_groups
 from pytest_llmbench.judge.recordable import ENOUGH_GROUPS, FEWEST_GROUPS
 from pytest_llmbench.judge.shape import FEWEST, Shape
 
-UNVERIFIED = frozenset(("unverified-batch", "unverified-loss", "loss-stands-still", "assumed", "padded"))
+UNVERIFIED = frozenset(
+    (NoteCode.UNVERIFIED_BATCH, NoteCode.UNVERIFIED_LOSS, NoteCode.LOSS_STANDS_STILL, NoteCode.ASSUMED, NoteCode.PADDED)
+)
 """Notes on what nothing in a run confirms: there another configuration would not show."""
 
 COARSE = 0.1
@@ -93,10 +95,10 @@ def list_doubts(estimate: Estimate) -> list[Note]:
     """Return what makes the estimate worse than it could be."""
     notes = []
     if estimate.threshold_only:
-        notes.append(Note("threshold-only", "too few steps and no history: compared with the bound as it is"))
+        notes.append(Note(NoteCode.THRESHOLD_ONLY, "too few steps and no history: compared with the bound as it is"))
     if estimate.rounding > COARSE * estimate.margin:
         text = f"the baseline's rounding ({estimate.rounding:.1%}) is more than a tenth of the margin"
-        notes.append(Note("coarse-baseline", text))
+        notes.append(Note(NoteCode.COARSE_BASELINE, text))
     return notes
 
 
@@ -113,4 +115,4 @@ def list_baseline_doubts(baseline: Baseline) -> list[Note]:
         text = f"the {runs} of the baseline count {counted}: they share nights and nodes"
     else:
         text = f"the baseline is of {runs}"
-    return [Note("few-recorded", f"{text}; {ENOUGH_GROUPS} on as many nights or sets of nodes are recommended")]
+    return [Note(NoteCode.FEW_RECORDED, f"{text}; {ENOUGH_GROUPS} on as many nights or sets of nodes are recommended")]

@@ -8,7 +8,18 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import Baseline, Checkpoints, CopyOf, Measurement, Metric, Note, Problem, Reason, Run
+from pytest_llmbench.core.models import (
+    Baseline,
+    Checkpoints,
+    CopyOf,
+    Measurement,
+    Metric,
+    Note,
+    NoteCode,
+    Problem,
+    Reason,
+    Run,
+)
 from pytest_llmbench.core.robust import median
 from pytest_llmbench.measure import checks, metrics, notes, tries
 from pytest_llmbench.measure.gaps import find_gaps
@@ -171,13 +182,13 @@ def _note_coincidence(run: Run) -> Iterator[Note]:
     """Yield that a run prints the same as another one, and that chance may have made that."""
     if run.copy_of is not None and not run.copy_of.certain:
         pairs = f"one of {10**-run.copy_of.log10_chance:,.0f} pairs" if run.copy_of.log10_chance < 0 else "every pair"
-        yield Note("same-steps", f"the same as {_describe_copy(run.copy_of)}, which chance may make in {pairs}")
+        yield Note(NoteCode.SAME_STEPS, f"the same as {_describe_copy(run.copy_of)}, which chance may make in {pairs}")
 
 
 def _note_newer_jobs(run: Run) -> Iterator[Note]:
     """Yield the newer jobs that had no time to write a log: tonight's run may be one of them."""
     if run.starting:
-        yield Note("newer-job", f"launched minutes ago, and no log yet: {formatting.join_first(run.starting)}")
+        yield Note(NoteCode.NEWER_JOB, f"launched minutes ago, and no log yet: {formatting.join_first(run.starting)}")
 
 
 def _describe_copy(copy_of: CopyOf) -> str:
@@ -210,7 +221,7 @@ def _note_reports(run: Run) -> Iterator[Note]:
     reports = run.found.loose_reports
     if reports:
         shown = formatting.join_first(reports)
-        yield Note("profiler-report", f"a profiler's report may be of this run, as it bears no job id: {shown}")
+        yield Note(NoteCode.PROFILER_REPORT, f"a profiler's report may be of this run, as it bears no job id: {shown}")
 
 
 def _note_checkpoint(run: Run, checkpoints: Checkpoints) -> Iterator[Note]:
@@ -220,6 +231,8 @@ def _note_checkpoint(run: Run, checkpoints: Checkpoints) -> Iterator[Note]:
         return
     if shards.count:
         count = f"{'at least ' if shards.partial else ''}{formatting.count_noun(shards.count, '*.distcp file')}"
-        yield Note("checkpoint-saved", f"checkpoint saved: {count} in {shards.folder}", line)
+        yield Note(NoteCode.CHECKPOINT_SAVED, f"checkpoint saved: {count} in {shards.folder}", line)
     elif not shards.partial:
-        yield Note("checkpoint-missing", f"saved by the log, but there is no *.distcp file in {shards.folder}", line)
+        yield Note(
+            NoteCode.CHECKPOINT_MISSING, f"saved by the log, but there is no *.distcp file in {shards.folder}", line
+        )

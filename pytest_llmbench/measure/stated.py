@@ -19,6 +19,7 @@ from pytest_llmbench.core.models import (
     SEQUENCE,
     Baseline,
     Note,
+    NoteCode,
     Problem,
     Reason,
     Segment,
@@ -80,7 +81,7 @@ def list_notes(timed: Timing, baseline: Baseline) -> Iterator[Note]:
     share = _compute_target_share(timed.window, baseline)
     if share < FULL and not any(_check_target_tokens(timed, baseline)):
         text = f"{share * 100:.0f} % of the tokens of a step are targets: the rest is padding, and takes as long"
-        yield Note("padded", text, int(timed.window.line[0]))
+        yield Note(NoteCode.PADDED, text, int(timed.window.line[0]))
 
 
 def find_profiler(choice: Choice) -> Statement | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import Attempt, Note, Run, Segment, Try
+from pytest_llmbench.core.models import Attempt, Note, NoteCode, Run, Segment, Try
 from pytest_llmbench.measure.window import Choice, begins, is_finished
 
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
@@ -44,7 +44,9 @@ def note_tries(tries: Sequence[Try]) -> Iterator[Note]:
     several = "the log" if len(files) == 1 else f"{len(files)} files"
     runs = all(attempt.starts_over for attempt in tries[1:])
     head = f"{len(tries)} runs in {several}" if runs else f"restarted: {len(tries)} attempts in {several}"
-    yield Note("segments" if runs else "attempts", f"{head}; the {which}, from {where}, is judged{failures}")
+    yield Note(
+        NoteCode.SEGMENTS if runs else NoteCode.ATTEMPTS, f"{head}; the {which}, from {where}, is judged{failures}"
+    )
 
 
 def note_slowest(seconds: Sequence[float], statistic: str) -> Iterator[Note]:
@@ -52,7 +54,7 @@ def note_slowest(seconds: Sequence[float], statistic: str) -> Iterator[Note]:
     if seconds:
         shown = formatting.join_first([formatting.format_seconds(value) for value in seconds])
         text = f"{len(seconds)} finished attempts cover the window ({statistic.replace('_', ' ')} {shown}): the slowest"
-        yield Note("slowest-attempt", f"{text} is judged, for a fast one does not make good a slow one")
+        yield Note(NoteCode.SLOWEST_ATTEMPT, f"{text} is judged, for a fast one does not make good a slow one")
 
 
 def _make_try(number: int, attempt: Attempt, segment: Segment, steps: int, *, starts_over: bool, judged: bool) -> Try:

@@ -23,6 +23,7 @@ from pytest_llmbench.core.models import (
     Caution,
     CautionCode,
     Judgement,
+    NoteCode,
     Reason,
     Tolerance,
     Verdict,
@@ -154,7 +155,7 @@ def _of_acknowledgements(judged: Judged, session: JudgedSession) -> Iterator[Cau
 def _in_force(judgement: Judgement, catalog: Catalog, session: JudgedSession) -> list[Acknowledgement]:
     from pytest_llmbench.judge.acknowledged import select_covering
 
-    if not any(note.code == "acknowledged" for note in judgement.notes):
+    if not any(note.code is NoteCode.ACKNOWLEDGED for note in judgement.notes):
         return []
     of_key = select_covering(judgement.baseline.key, catalog.acknowledged)
     return [one for one in of_key if one.since <= session.today <= one.expires]

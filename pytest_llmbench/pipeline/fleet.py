@@ -18,6 +18,7 @@ from pytest_llmbench.core.models import (
     Measurement,
     Metric,
     Note,
+    NoteCode,
     Status,
     Verdict,
 )
@@ -146,7 +147,9 @@ def with_warnings(judged: JudgedConfigurations) -> JudgedConfigurations:
         if probability >= LEVEL or judgement.verdict is not Verdict.PASS or judgement.measurement is None:
             return judgement
         chance = f"(p = {probability:.2g}, adjusted for {len(adjusted)})"
-        note = Note("slower-than-baseline", f"slower than its baseline beyond chance, within the tolerance {chance}")
+        note = Note(
+            NoteCode.SLOWER_THAN_BASELINE, f"slower than its baseline beyond chance, within the tolerance {chance}"
+        )
         return replace(judgement, notes=(*judgement.notes, note))
 
     return judged.map_newest(warn)

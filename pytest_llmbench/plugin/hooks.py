@@ -117,7 +117,8 @@ def _failed_checks(failed: Collection[str]) -> str:
     names = [node.rpartition("::")[2] for node in own]
     if not names:
         return ""
-    return f"; {formatting.join_first(names)} failed, and follows from what was launched: leave out --lf to launch it again"
+    failed_names = formatting.join_first(names)
+    return f"; {failed_names} failed, and follows from what was launched: leave out --lf to launch it again"
 
 
 @pytest.hookimpl(wrapper=True)

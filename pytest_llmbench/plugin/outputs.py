@@ -36,7 +36,7 @@ def _complete(session: Session) -> list[dict[str, Any]]:
     Nothing shows the secrets of launched jobs. There are no lines where a log cannot be read, or where the secrets are
     not known, as in a session that only collects.
     """
-    from pytest_llmbench.launch.recipe.redaction import MASK, redacted
+    from pytest_llmbench.launch.recipe.redaction import MASK, redact
     from pytest_llmbench.pipeline.log_excerpt import read_excerpts
 
     history = session.history
@@ -48,7 +48,7 @@ def _complete(session: Session) -> list[dict[str, Any]]:
         excerpt = excerpts.get(_locate_excerpt(session, outcome["excerpt"])) if "excerpt" in outcome else None
         if excerpt is None:
             return {name: value for name, value in outcome.items() if name != "excerpt"}
-        lines = [redacted(line, session.secrets) for line in excerpt["lines"]]
+        lines = [redact(line, session.secrets) for line in excerpt["lines"]]
         return {**outcome, "excerpt": {**outcome["excerpt"], **excerpt, "lines": lines}}
 
     return [add_lines(outcome) for outcome in outcomes]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.core.models import Case, Caution, Check, Outcome, UnmatchedRun
     from pytest_llmbench.ingest.reading.reader import ReadCounts
     from pytest_llmbench.pipeline.catalog import Catalog
-    from pytest_llmbench.pipeline.launch.launch_session import Launching
+    from pytest_llmbench.pipeline.launch.launch_session import LaunchSession
     from pytest_llmbench.pipeline.left_out import Selection
     from pytest_llmbench.pipeline.results import SessionResults
     from pytest_llmbench.pipeline.session_history import SessionHistory
@@ -133,9 +133,9 @@ class Session:
 
     def _gather(self) -> SessionResults:
         if self.settings.launch is not None:
-            from pytest_llmbench.pipeline.launch.launch_session import unlaunched
+            from pytest_llmbench.pipeline.launch.launch_session import start_unlaunched
 
-            return unlaunched(self.settings, self.catalog)
+            return start_unlaunched(self.settings, self.catalog)
         from pytest_llmbench.pipeline.evaluate import gather
 
         past = self.history.past if self.history else {}
@@ -154,13 +154,13 @@ class Session:
         self._results = launching.batch
         return self.ended_early
 
-    def _launching(self, tell: Callable[[str], None]) -> Launching:
+    def _launching(self, tell: Callable[[str], None]) -> LaunchSession:
         import os
         import sys
         import time
 
         from pytest_llmbench.launch.slurm.runner import run
-        from pytest_llmbench.pipeline.launch.launch_session import Launching
+        from pytest_llmbench.pipeline.launch.launch_session import LaunchSession
         from pytest_llmbench.pipeline.launch.planner import Host
 
         if self.settings.launch is None:
@@ -168,7 +168,7 @@ class Session:
         environment = {"PYTHON": sys.executable, **os.environ}  # for recipes that ask for an interpreter
         host = Host(self._clock, time.sleep, run, environment, tell, self.directory / ".llmbench")
         past = self.history.past if self.history else None
-        return Launching(self.settings, self.settings.launch, self.catalog, host, past)
+        return LaunchSession(self.settings, self.settings.launch, self.catalog, host, past)
 
     def decide_outcomes(self, selected: Collection[str]) -> None:
         """Decide what becomes of the selected items (ids), or record baselines from them."""

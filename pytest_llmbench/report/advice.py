@@ -5,6 +5,8 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
+from pytest_llmbench.core.models import NoteCode
+
 SLOWER_THAN_RECORDED = (
     "compare with an older run of this configuration; a change that is known and meant goes into the file of "
     "--llmb-acknowledged"
@@ -112,7 +114,7 @@ def _advice(described: dict[str, Any]) -> str:
     if described.get("timed") == "document" and reason in ("slower-than-bound", "faster-than-baseline", "cannot-tell"):
         return ONE_STEP
     if reason == "slower-than-bound":
-        if any(note["code"] == "acknowledgement-expired" for note in described.get("notes", ())):
+        if any(note["code"] == NoteCode.ACKNOWLEDGEMENT_EXPIRED for note in described.get("notes", ())):
             return EXPIRED
         recorded = (described.get("baseline") or {}).get("kind") == "recorded"
         return SLOWER_THAN_RECORDED if recorded else ADVICE[reason]

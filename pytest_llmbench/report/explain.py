@@ -7,6 +7,7 @@ from itertools import chain
 from typing import Any
 
 from pytest_llmbench.core import formatting
+from pytest_llmbench.core.models import NoteCode
 from pytest_llmbench.report import environment, jobs, tries
 from pytest_llmbench.report.advice import advice
 from pytest_llmbench.report.columns import WIDTH, harmless, width, wrapped
@@ -203,7 +204,9 @@ def _other_statistic(described: dict[str, Any]) -> str:
 
 
 def _notes(described: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    listed = ("attempts", "segments") if tries.lines(described) else ()  # each of them has a line of its own
+    listed = (
+        (NoteCode.ATTEMPTS, NoteCode.SEGMENTS) if tries.lines(described) else ()
+    )  # each of them has a line of its own
     told = described["text"]  # may say it already
     notes = [one for one in described.get("notes", []) if one["code"] not in listed and one["text"] not in told]
     for note in notes[:5]:

@@ -163,4 +163,4 @@ def _run(measurement: Measurement, now: datetime) -> dict[str, Any]:
 
 
 def _note(note: Note | Problem) -> dict[str, Any]:
-    return {"code": note.code if isinstance(note, Note) else str(note.reason), "text": note.text, "line": note.line}
+    return {"code": str(note.code if isinstance(note, Note) else note.reason), "text": note.text, "line": note.line}

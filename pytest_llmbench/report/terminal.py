@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import Caution
+from pytest_llmbench.core.models import Caution, NoteCode
 from pytest_llmbench.report import jobs
 from pytest_llmbench.report.cautions import all_texts
 from pytest_llmbench.report.columns import WIDTH, Line, width, wrapped
@@ -49,34 +49,39 @@ ABSENT = {"not-on-cluster": "not on this cluster", "not-launched": "not launched
 INDENT = " " * 17
 
 NOTEWORTHY = (
-    "not-comparable",
-    "repeats",
-    "repeats-disagree",
-    "repeat-lost",
-    "hiccup",
-    "hiccups-often",
-    "build-unknown",
-    "attempts",
-    "segments",
-    "slowest-attempt",
-    "newer-job",
-    "order-file-time",
-    "order-mixed",
-    "steps",
-    "other-release",
-    "repeat-disagrees",
-    "fewer-runs",
-    "torn",
-    "over-budget",
-    "drift",
-    "recorded-drift",
-    "acknowledged",
-    "acknowledgement-idle",
-    "acknowledgement-expired",
+    NoteCode.NOT_COMPARABLE,
+    NoteCode.REPEATS,
+    NoteCode.REPEATS_DISAGREE,
+    NoteCode.REPEAT_LOST,
+    NoteCode.HICCUP,
+    NoteCode.HICCUPS_OFTEN,
+    NoteCode.BUILD_UNKNOWN,
+    NoteCode.ATTEMPTS,
+    NoteCode.SEGMENTS,
+    NoteCode.SLOWEST_ATTEMPT,
+    NoteCode.NEWER_JOB,
+    NoteCode.ORDER_FILE_TIME,
+    NoteCode.ORDER_MIXED,
+    NoteCode.STEPS,
+    NoteCode.OTHER_RELEASE,
+    NoteCode.REPEAT_DISAGREES,
+    NoteCode.FEWER_RUNS,
+    NoteCode.TORN,
+    NoteCode.OVER_BUDGET,
+    NoteCode.DRIFT,
+    NoteCode.RECORDED_DRIFT,
+    NoteCode.ACKNOWLEDGED,
+    NoteCode.ACKNOWLEDGEMENT_IDLE,
+    NoteCode.ACKNOWLEDGEMENT_EXPIRED,
 )
 """Notes that stand under a green line too: what was judged is not all that there was."""
 
-OF_RECORDED = ("recorded-replaced", "recorded-against-published", "recorded-levels", "recorded-few-groups")
+OF_RECORDED = (
+    NoteCode.RECORDED_REPLACED,
+    NoteCode.RECORDED_AGAINST_PUBLISHED,
+    NoteCode.RECORDED_LEVELS,
+    NoteCode.RECORDED_FEW_GROUPS,
+)
 """Notes that stand under the line of what was recorded."""
 BY_DOCUMENT = "timed as the documents do, to compare with their tables: no verdict of the gate"
 """What stands behind the count of a session with --llmb-timed=document."""

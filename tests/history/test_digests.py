@@ -28,6 +28,8 @@ from pytest_llmbench.history.store import connected
 from pytest_llmbench.history.tables import DIGEST, RUN, VERDICT
 from pytest_llmbench.history.write import write
 
+pytestmark = pytest.mark.slow
+
 OTHER = replace(builders.KEY, dtype="fp8")
 
 Past = dict[str, tuple[StoredRun, ...]]

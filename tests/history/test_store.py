@@ -24,6 +24,8 @@ from pytest_llmbench.history.store import connected
 from pytest_llmbench.history.tables import METADATA, RUN, SESSION, VERDICT
 from pytest_llmbench.history.write import prepare, write
 
+pytestmark = pytest.mark.slow
+
 OTHER = replace(builders.KEY, dtype="fp8")
 
 

@@ -31,6 +31,8 @@ from pytest_llmbench.plugin import terminal as telling
 from pytest_llmbench.plugin.session import Session
 from pytest_llmbench.report.advice import advice
 
+pytestmark = pytest.mark.slow
+
 STALLED = tuple(14.6 if step % 6 == 0 else 7.3 for step in range(50))
 """A sixth of the steps takes twice as long."""
 

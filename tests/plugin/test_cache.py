@@ -12,6 +12,8 @@ from sessions import Write
 from pytest_llmbench.ingest.reading import cache as log_cache
 from pytest_llmbench.ingest.reading import file_reading
 
+pytestmark = pytest.mark.slow
+
 OPENED = """
 import os, sys
 

@@ -30,6 +30,8 @@ from pytest_llmbench.history import look, store
 from pytest_llmbench.history.place import Place
 from pytest_llmbench.pipeline import session_history as remembering
 
+pytestmark = pytest.mark.slow
+
 GROK = "grok1_314b-25.05-gb200-bf16-128"
 LLAMA = "llama3.1_8b-25.04-h100-bf16-8"
 FIRST = datetime(2025, 7, 1, 2, tzinfo=UTC)

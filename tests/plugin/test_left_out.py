@@ -18,6 +18,8 @@ from sessions import Judge
 from pytest_llmbench.core.models import Baseline
 from pytest_llmbench.report.chat import message
 
+pytestmark = pytest.mark.slow
+
 SUITE = "pytest_llmbench/suite"
 PERFORMANCE = f"{SUITE}/test_performance.py::test_performance"
 GROK = tuple(f"grok1_314b-25.05-gb200-{dtype}-{gpus}" for dtype in ("bf16", "fp8") for gpus in (256, 512))

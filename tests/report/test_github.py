@@ -19,6 +19,8 @@ from pytest_llmbench.report.explain import explain
 from pytest_llmbench.report.github import MOST_BYTES, append, job_summary, workflow_commands
 from pytest_llmbench.report.terminal import summary
 
+pytestmark = pytest.mark.slow
+
 RED = Ending(1)
 HOSTILE = "a|b `c` <script>*d*_e_ [f](http://g) ![h](i) ~~j~~ $k$ &amp; \\| #l\n\n| m | n |\n```\r\n# o @p"
 

@@ -11,7 +11,19 @@ import numpy as np
 import pytest
 from builders import BASELINE, KEY, NOW, evidence, log, means_of, measurement, run, segment, steps
 
-from pytest_llmbench.core.models import Case, Ending, Note, Outcome, Reason, Run, Status, UnmatchedRun, Verdict, Window
+from pytest_llmbench.core.models import (
+    Case,
+    Ending,
+    Note,
+    NoteCode,
+    Outcome,
+    Reason,
+    Run,
+    Status,
+    UnmatchedRun,
+    Verdict,
+    Window,
+)
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.measure.measurement import measure
 from pytest_llmbench.report.advice import ADVICE, advice
@@ -123,7 +135,7 @@ def test_nothing_judged_is_said_in_each_message() -> None:
 
 @pytest.mark.parametrize("short", [True, False])
 def test_every_message_fits_eighty_columns(short: bool) -> None:
-    notes = tuple(Note("dropped", "word " * 40, number) for number in range(9))
+    notes = tuple(Note(NoteCode.TORN, "word " * 40, number) for number in range(9))
     judgement = replace(judge(evidence(measurement(9.0))), notes=notes)
     told = describe(Outcome(Case(KEY.id, KEY), Status.FAILED, judgement, (judgement,)), NOW, FOLDER)
     lines = explain(told, short=short).splitlines()

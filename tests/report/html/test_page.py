@@ -25,6 +25,8 @@ from pytest_llmbench.report.html.page import render
 from pytest_llmbench.report.next_steps import next_steps
 from pytest_llmbench.report.outcome import describe, describe_check, describe_stray
 
+pytestmark = pytest.mark.slow
+
 LARGEST = 3_000_000
 VOID = {"meta", "input", "br", "img", "path", "line"}
 
