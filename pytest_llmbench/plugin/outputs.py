@@ -82,7 +82,7 @@ def _page(session: Session, outcomes: list[dict[str, Any]]) -> bytes:
 
 def _document(session: Session, outcomes: list[dict[str, Any]], exit_code: int) -> bytes:
     from pytest_llmbench.plugin.terminal import header, tolerances
-    from pytest_llmbench.report.document import Ending, document, render
+    from pytest_llmbench.report.document import SessionEnding, make_document, render
 
     asked = {
         "version": __version__,
@@ -91,20 +91,20 @@ def _document(session: Session, outcomes: list[dict[str, Any]], exit_code: int) 
         "header": list(header(session)),
         "timed": str(session.settings.timed),
     }
-    ending = Ending(exit_code, session.failures, session.cautions)
-    return render(document(outcomes, asked, ending, session.now))
+    ending = SessionEnding(exit_code, session.failures, session.cautions)
+    return render(make_document(outcomes, asked, ending, session.now))
 
 
 def _tell_github(session: Session, exit_code: int) -> None:
     """Add to the job summary; what is wrong with that is told, and changes nothing."""
-    from pytest_llmbench.report.document import Ending
-    from pytest_llmbench.report.github import append
+    from pytest_llmbench.report.document import SessionEnding
+    from pytest_llmbench.report.github import append_job_summary
 
     path = session.settings.step_summary
     if path is None:
         return
     try:
-        append(path, session.described, Ending(exit_code, session.failures, session.cautions))
+        append_job_summary(path, session.described, SessionEnding(exit_code, session.failures, session.cautions))
     except OSError as error:
         session.written.append(f"GITHUB_STEP_SUMMARY={path}: the job summary was not written: {error.strerror}")
 
@@ -113,7 +113,7 @@ def workflow_commands(session: Session) -> list[str]:
     """Return the workflow commands with which GitHub annotates what is red; none elsewhere."""
     from pytest_llmbench.report import github
 
-    return github.workflow_commands(session.described, session.failures) if session.settings.github else []
+    return github.list_workflow_commands(session.described, session.failures) if session.settings.github else []
 
 
 def store_outcomes(session: Session) -> None:
@@ -121,9 +121,9 @@ def store_outcomes(session: Session) -> None:
     if session.history is None:
         return
     from pytest_llmbench.pipeline.session_history import with_hashes
-    from pytest_llmbench.report.terminal import worst
+    from pytest_llmbench.report.terminal import select_worst
 
-    told = worst(session.described)
+    told = select_worst(session.described)
     try:
         told = with_hashes(told, session.directory)
     except KeyboardInterrupt:  # all is decided by now, and gigabytes take their time

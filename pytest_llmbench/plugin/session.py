@@ -175,7 +175,7 @@ class Session:
         from pytest_llmbench.pipeline.outcomes import decide_outcomes
         from pytest_llmbench.pipeline.record_baselines import record
         from pytest_llmbench.report.explain import explain
-        from pytest_llmbench.report.jobs import files
+        from pytest_llmbench.report.jobs import list_files
 
         if self.settings.record is None:
             outcomes = decide_outcomes(self.results, selected, self.settings)
@@ -189,7 +189,7 @@ class Session:
         self.context = next((outcome.context for outcome in outcomes if outcome.context), "")
         for outcome in outcomes:
             described = self._describe(outcome)
-            named = ": ".join(filter(None, (described["text"], formatting.join_first(files(described)))))
+            named = ": ".join(filter(None, (described["text"], formatting.join_first(list_files(described)))))
             one_line = f"{described['verdict']} ({described['reason']}): {named}"
             message = one_line if outcome.skipped else explain(described, short=self._short)
             self._outcomes[outcome.case.id] = replace(outcome, message=message), described
