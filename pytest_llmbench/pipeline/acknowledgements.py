@@ -93,28 +93,28 @@ def _check(one: YamlMapping, keys: Sequence[Key], today: date, report: Report) -
         report(one.lines["expires"], f"found {one['expires']}, expected at most a year from now, {latest}")
 
 
-def _check_once(one: YamlMapping, others: Sequence[YamlMapping], keys: Sequence[Key], report: Report) -> None:
+def _check_once(later: YamlMapping, others: Sequence[YamlMapping], keys: Sequence[Key], report: Report) -> None:
     """Report a change that is accepted twice: the level would move twice."""
     for other in others:
-        both = [key.id for key in keys if all(fnmatchcase(key.id, entry["configuration"]) for entry in (one, other))]
-        if both and abs(one["since"] - other["since"]) <= SAME:
+        both = [key.id for key in keys if all(fnmatchcase(key.id, entry["configuration"]) for entry in (later, other))]
+        if both and abs(later["since"] - other["since"]) <= SAME:
             again = f"found {both[0]} again (first in line {other.line}), expected each change once"
-            report(one.line, f"{again}: change the first, or its day in `expires`")
+            report(later.line, f"{again}: change the first, or its day in `expires`")
             return
 
 
-def _fraction(one: YamlMapping) -> float:
-    slower = one.get("slower")
-    return float(-one["faster"] if slower is None else slower)
+def _fraction(entry: YamlMapping) -> float:
+    slower = entry.get("slower")
+    return float(-entry["faster"] if slower is None else slower)
 
 
-def _acknowledgement(one: YamlMapping, path: Path) -> Acknowledgement:
+def _acknowledgement(entry: YamlMapping, path: Path) -> Acknowledgement:
     return Acknowledgement(
-        configuration=one["configuration"],
-        fraction=_fraction(one),
-        since=one["since"],
-        expires=one["expires"],
-        reason=one["reason"],
-        by=one["by"],
-        place=f"{path.name}:{one.line}",
+        configuration=entry["configuration"],
+        fraction=_fraction(entry),
+        since=entry["since"],
+        expires=entry["expires"],
+        reason=entry["reason"],
+        by=entry["by"],
+        place=f"{path.name}:{entry.line}",
     )

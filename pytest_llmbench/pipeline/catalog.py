@@ -117,7 +117,7 @@ def is_any_improvement(key: Key, settings: Settings, catalog: Catalog) -> bool:
 def find_relatives(key: Key, catalog: Catalog) -> tuple[tuple[str, float], ...]:
     """Return the ids and step times of the other configurations of a model, in any release, size and precision."""
     others = (of_key[0] for other, of_key in catalog.baselines.items() if other.recipe == key.recipe and other != key)
-    return tuple((one.key.id, one.step_seconds) for one in others if one.step_seconds > 0)
+    return tuple((baseline.key.id, baseline.step_seconds) for baseline in others if baseline.step_seconds > 0)
 
 
 def _chosen(recipes: Sequence[Recipe], against: str) -> dict[Key, tuple[Baseline, ...]]:
@@ -133,19 +133,24 @@ def _chosen(recipes: Sequence[Recipe], against: str) -> dict[Key, tuple[Baseline
 
 def _with_published(baselines: Sequence[Baseline]) -> Sequence[Baseline]:
     """Return the baselines of one configuration, the recorded one with what its document says."""
-    published = next((one.step_seconds for one in baselines if one.kind == "published"), None)
-    return [replace(one, published_seconds=published) if one.kind == "recorded" else one for one in baselines]
+    published = next((baseline.step_seconds for baseline in baselines if baseline.kind == "published"), None)
+    return [
+        replace(baseline, published_seconds=published) if baseline.kind == "recorded" else baseline
+        for baseline in baselines
+    ]
 
 
 def _with_a_value(baselines: Sequence[Baseline]) -> Sequence[Baseline]:
     """Return the baselines that a run can be compared with; where there is none, the one that has no value yet."""
-    return [one for one in baselines if one.kind != "recipe"] or baselines
+    return [baseline for baseline in baselines if baseline.kind != "recipe"] or baselines
 
 
 def _of_kind(baselines: Sequence[Baseline], kind: str) -> tuple[Baseline, ...]:
     """Return the baselines of a kind (or "both"), or those that there are: a configuration always has one."""
     return (
-        tuple(baselines) if kind == "both" else tuple(one for one in baselines if one.kind == kind) or tuple(baselines)
+        tuple(baselines)
+        if kind == "both"
+        else tuple(baseline for baseline in baselines if baseline.kind == kind) or tuple(baselines)
     )
 
 

@@ -79,9 +79,9 @@ class JudgedVerdicts:
     @property
     def recorded(self) -> list[Baseline]:
         """The recorded baselines that decided, as they stand in their files."""
-        kept = (one.baseline for one in self.judgements if one.baseline.kind == "recorded")
-        of_key = [(self.catalog.baselines.get(one.key, ()), one) for one in kept]
-        return [next((one for one in there if one.kind == "recorded"), moved) for there, moved in of_key]
+        deciding = (judgement.baseline for judgement in self.judgements if judgement.baseline.kind == "recorded")
+        of_key = [(self.catalog.baselines.get(baseline.key, ()), baseline) for baseline in deciding]
+        return [next((baseline for baseline in there if baseline.kind == "recorded"), moved) for there, moved in of_key]
 
 
 def find_cautions(session: JudgedSession) -> Iterator[Caution]:
@@ -93,7 +93,11 @@ def find_cautions(session: JudgedSession) -> Iterator[Caution]:
     if session.settings.record is not None:  # nothing is judged
         return
     results = session.results.configurations
-    selected = [results[one["id"]] for one in outcomes if one["kind"] == "configuration" and one["id"] in results]
+    selected = [
+        results[outcome["id"]]
+        for outcome in outcomes
+        if outcome["kind"] == "configuration" and outcome["id"] in results
+    ]
     judged = JudgedVerdicts(
         session.settings, session.catalog, list(_judgements(selected)), len(session.results.unmatched)
     )
@@ -108,7 +112,7 @@ def find_cautions(session: JudgedSession) -> Iterator[Caution]:
 def _judgements(results: Sequence[ConfigurationResult]) -> Iterator[Judgement]:
     """Yield the judgements that rest on a run, those against further baselines too."""
     for result in results:
-        yield from (one for one in (result.judgement, *result.others) if one.verdict in JUDGED)
+        yield from (judgement for judgement in (result.judgement, *result.others) if judgement.verdict in JUDGED)
 
 
 # --- how it was judged ------------------------------------------------------------------------------------
@@ -144,11 +148,11 @@ def _of_acknowledgements(judged: JudgedVerdicts, session: JudgedSession) -> Iter
     """Yield how many accepted changes moved the level of a run, and the largest level."""
     from pytest_llmbench.judge.acknowledged import LARGEST
 
-    levels = {one.baseline.key: _in_force(one, judged.catalog, session) for one in judged.judgements}
-    entries = {one.place for entries in levels.values() for one in entries}
+    levels = {judgement.baseline.key: _in_force(judgement, judged.catalog, session) for judgement in judged.judgements}
+    entries = {entry.place for entries in levels.values() for entry in entries}
     if not entries:
         return
-    largest = max(math.prod(1 + one.fraction for one in those) for those in levels.values() if those)
+    largest = max(math.prod(1 + entry.fraction for entry in those) for those in levels.values() if those)
     changes = formatting.count_noun(len(entries), "acknowledged change")
     text = f"{changes} in force, up to {formatting.format_difference(min(largest, 1 + LARGEST))}"
     yield Caution(CautionCode.ACKNOWLEDGED, text)
@@ -160,12 +164,16 @@ def _in_force(judgement: Judgement, catalog: Catalog, session: JudgedSession) ->
     if not any(note.code is NoteCode.ACKNOWLEDGED for note in judgement.notes):
         return []
     of_key = select_covering(judgement.baseline.key, catalog.acknowledged)
-    return [one for one in of_key if one.since <= session.today <= one.expires]
+    return [entry for entry in of_key if entry.since <= session.today <= entry.expires]
 
 
 def _of_baselines(judged: JudgedVerdicts) -> Iterator[Caution]:
     """Yield how far recorded baselines are above the published ones, and how far they may drift."""
-    ratios = {one.key.id: one.step_seconds / one.published_seconds for one in judged.recorded if one.published_seconds}
+    ratios = {
+        baseline.key.id: baseline.step_seconds / baseline.published_seconds
+        for baseline in judged.recorded
+        if baseline.published_seconds
+    }
     far = {name: ratio for name, ratio in ratios.items() if ratio > 1 + FAR}
     if far:
         slowest = max(far, key=lambda name: far[name])
@@ -173,10 +181,10 @@ def _of_baselines(judged: JudgedVerdicts) -> Iterator[Caution]:
         slower = f"{(far[slowest] - 1) * 100:.0f} % slower than published"
         text = f"recorded baselines are up to {slower}: {slowest}{more}" if more else f"recorded {slower}: {slowest}"
         yield Caution(CautionCode.RECORDED_SLOWER, text)
-    budgets = {select_drift_budget(judged.settings, one) for one in judged.recorded}
+    budgets = {select_drift_budget(judged.settings, baseline) for baseline in judged.recorded}
     if budgets and max(budgets) > DRIFT_BUDGET:
-        given = judged.settings.drift_budget is not None
-        origin = judged.origin("--llmb-drift-budget") if given else "baseline file"
+        has_option = judged.settings.drift_budget is not None
+        origin = judged.origin("--llmb-drift-budget") if has_option else "baseline file"
         usual = f"not {_percent(DRIFT_BUDGET)}"
         yield Caution(CautionCode.DRIFT_BUDGET, f"drift budget {_percent(max(budgets))}, {usual} ({origin})")
 
@@ -239,24 +247,24 @@ def _percent(fraction: float) -> str:
 
 def _of_outcomes(outcomes: Sequence[dict[str, Any]], session: JudgedSession) -> Iterator[Caution]:
     """Yield what was selected and has no verdict."""
-    configurations = [one for one in outcomes if one["kind"] == "configuration"]
-    stale = sum(one["reason"] == Reason.TOO_OLD for one in configurations)
+    configurations = [outcome for outcome in outcomes if outcome["kind"] == "configuration"]
+    stale = sum(outcome["reason"] == Reason.TOO_OLD for outcome in configurations)
     origin, limit = origin_of(session.settings.origins, "--llmb-max-age"), session.settings.max_age
     if stale and limit and origin and not origin.typed:
         yield Caution(CautionCode.MAX_AGE, f"{stale} stale, older than {formatting.format_age(limit)} ({origin})")
-    if session.unjudged and not any(one.code is CautionCode.SKIPPED_ITEMS for one in session.noticed):
+    if session.unjudged and not any(caution.code is CautionCode.SKIPPED_ITEMS for caution in session.noticed):
         names = sorted(nodeid.partition("[")[2].removesuffix("]") or nodeid for nodeid in session.unjudged)
         items = formatting.count_noun(len(names), "item")
         yield Caution(CautionCode.SKIPPED_ITEMS, f"{items} skipped before a verdict: {formatting.join_first(names, 1)}")
     without = Counter(filter(None, map(_absence, configurations)))
     if without:
-        told = ", ".join(f"{number} {name}" for name, number in sorted(without.items()))
-        text = f"{without.total()} of {len(configurations)} selected have no verdict: {told}"
+        counts = ", ".join(f"{number} {name}" for name, number in sorted(without.items()))
+        text = f"{without.total()} of {len(configurations)} selected have no verdict: {counts}"
         yield Caution(CautionCode.WITHOUT_VERDICT, text)
 
 
-def _absence(one: dict[str, Any]) -> str:
+def _absence(outcome: dict[str, Any]) -> str:
     """Return what a configuration has in the place of a verdict; empty where it is judged, red, or not to be judged."""
-    unknown = one["status"] == "passed" and one.get("overruled") in NO_VERDICT  # a test that did not ask
-    skipped = one["status"] == "skipped" and one["reason"] != Reason.PURPOSE_DONE
-    return str(one.get("overruled") or one["verdict"]) if unknown or skipped else ""
+    unknown = outcome["status"] == "passed" and outcome.get("overruled") in NO_VERDICT  # a test that did not ask
+    skipped = outcome["status"] == "skipped" and outcome["reason"] != Reason.PURPOSE_DONE
+    return str(outcome.get("overruled") or outcome["verdict"]) if unknown or skipped else ""

@@ -148,10 +148,10 @@ def _known_as(run: Run, key: Key) -> Run:
 
 def _read_as_known(run: Run, catalog: Catalog) -> Run:
     """Return a run with its logs as the dialect of its configuration reads them."""
-    if run.identity.key is None or not any(one.log.readings for one in run.attempts):
+    if run.identity.key is None or not any(attempt.log.readings for attempt in run.attempts):
         return run
     dialects = [baseline.dialect for baseline in catalog.baselines[run.identity.key]]
-    attempts = (dataclasses.replace(one, log=one.log.read_as(*dialects)) for one in run.attempts)
+    attempts = (dataclasses.replace(attempt, log=attempt.log.read_as(*dialects)) for attempt in run.attempts)
     return dataclasses.replace(run, attempts=tuple(attempts))
 
 
@@ -160,10 +160,10 @@ def _parsed(files: AttemptFiles, reading: Reading) -> ParsedLog:
 
     try:
         log = reading.log(files.log)
-        said = reading.ending(files.err) if files.err else None
+        error_ending = reading.ending(files.err) if files.err else None
     except LogError as error:
         return ParsedLog(dialect=None, segments=(), ending=Ending(UNREADABLE, str(error), 0))
-    return add_error_ending(log, said)
+    return add_error_ending(log, error_ending)
 
 
 def _is_run(found: RunFiles, attempts: Sequence[Attempt]) -> bool:
@@ -189,15 +189,22 @@ def _is_died(found: RunFiles) -> bool:
 def _is_unread(found: RunFiles, attempts: Sequence[Attempt], catalog: Catalog) -> bool:
     """Whether files are called as a workload whose baseline file says how to read them, and hold lines to be read."""
     named = {hint.value.casefold() for hint in found.hints if hint.field == "recipe"}
-    called = [one for one in catalog.recipes if named & {name.casefold() for name in (one.name, *one.names)}]
+    called = [
+        recipe for recipe in catalog.recipes if named & {name.casefold() for name in (recipe.name, *recipe.names)}
+    ]
     dialects = {recipe.dialect for recipe in called}
-    return any(one.count and one.dialect in dialects for attempt in attempts for one in attempt.log.unread)
+    return any(reading.count and reading.dialect in dialects for attempt in attempts for reading in attempt.log.unread)
 
 
 def _unread(attempts: Sequence[Attempt], catalog: Catalog) -> str:
     """Return why the only dialect that files define, or those whose text stands in a log, find no step in it."""
-    told = [one for attempt in attempts for one in attempt.log.unread if one.count or len(catalog.definitions) == 1]
-    return "".join(f"; {formatting.describe_unread(one)}" for one in told[:1])
+    unread = [
+        dialect
+        for attempt in attempts
+        for dialect in attempt.log.unread
+        if dialect.count or len(catalog.definitions) == 1
+    ]
+    return "".join(f"; {formatting.describe_unread(dialect)}" for dialect in unread[:1])
 
 
 def _identified(
@@ -235,10 +242,10 @@ def _datings(found: RunFiles, logs: Sequence[ParsedLog]) -> Iterator[Dating]:
     """Yield all times at which a run may have started: metadata or its own name, the log, a folder above, the file."""
     logged = next((log.started for log in logs if log.started is not None), None)
     own = (Clock.METADATA, Clock.FOLDER_NAME)
-    yield from (one for one in found.datings if one.clock in own)
+    yield from (dating for dating in found.datings if dating.clock in own)
     if logged is not None:
         zoned = logged.tzinfo is not None
         yield Dating(Clock.LOG, logged.astimezone(UTC), "the log's first time stamp", zoned)
-    yield from (one for one in found.datings if one.clock not in own)
+    yield from (dating for dating in found.datings if dating.clock not in own)
     if found.modified is not None:
         yield Dating(Clock.FILE_TIME, found.modified, FILE_TIME, zoned=True)

@@ -47,11 +47,11 @@ def compare_configurations(
     if shift is not None:
         yield _shift_check(shift, settings.scaling)
     judgements = {key: (result.judgement, *result.others) for key, (result, _) in judged.newest.items()}
-    found = [
+    compared = [
         *compare_weak_scaling(group_families(configurations), judgements),
         *compare_speed_ups(find_pairs(configurations), judgements),
     ]
-    for comparison in found:
+    for comparison in compared:
         if comparison.verdict is not Verdict.MISSING:
             yield _comparison_check(comparison, settings.scaling)
 
@@ -102,8 +102,8 @@ def find_fleet_shift(judged: JudgedConfigurations, older: PreviousRuns) -> Share
     """Return the shift that most configurations share since their last runs, or against their baselines."""
     from pytest_llmbench.judge.shift import find_shared_shift, measure_shift
 
-    told = [measure_shift(result.judgement, older[key]) for key, (result, _) in judged.newest.items()]
-    return find_shared_shift([one for one in told if one is not None])
+    shifts = [measure_shift(result.judgement, older[key]) for key, (result, _) in judged.newest.items()]
+    return find_shared_shift([shift for shift in shifts if shift is not None])
 
 
 def with_shift(judged: JudgedConfigurations, shift: SharedShift | None) -> JudgedConfigurations:
@@ -140,7 +140,7 @@ def with_warnings(judged: JudgedConfigurations) -> JudgedConfigurations:
     from pytest_llmbench.judge.shift import LEVEL, adjust_p_values
 
     estimates = {key: result.judgement.estimate for key, (result, _) in judged.newest.items()}
-    adjusted = adjust_p_values({key: one.p_slower for key, one in estimates.items() if one is not None})
+    adjusted = adjust_p_values({key: estimate.p_slower for key, estimate in estimates.items() if estimate is not None})
 
     def warn(judgement: Judgement, _: Evidence) -> Judgement:
         probability = adjusted.get(judgement.baseline.key, 1.0)
@@ -165,7 +165,9 @@ def compute_efficiencies(
     from pytest_llmbench.measure.metrics import make_metric
     from pytest_llmbench.measure.scaling import compute_efficiency, group_families
 
-    seconds = {key: one.statistic_seconds for key, one in newest.items() if one.statistic_seconds}
+    seconds = {
+        key: measurement.statistic_seconds for key, measurement in newest.items() if measurement.statistic_seconds
+    }
     for family in group_families(configurations):
         for key, efficiency in compute_efficiency([member.key for member in family], seconds).items():
             yield key, make_metric("weak_scaling_efficiency", efficiency)

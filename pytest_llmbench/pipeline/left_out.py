@@ -36,7 +36,9 @@ class Selection:
     def without(self, nodes: Collection[str]) -> tuple[Subject, ...]:
         """Return what was selected and is about none of these items (node ids)."""
         done = set(chain.from_iterable(subjects for node, subjects in self.kept.items() if node in nodes))
-        return tuple(one for one in dict.fromkeys(chain.from_iterable(self.kept.values())) if one not in done)
+        return tuple(
+            subject for subject in dict.fromkeys(chain.from_iterable(self.kept.values())) if subject not in done
+        )
 
 
 def selection_from(plain: Mapping[str, Any]) -> Selection:
@@ -47,14 +49,14 @@ def selection_from(plain: Mapping[str, Any]) -> Selection:
 def subjects_seen(results: SessionResults, settings: Settings, failing: Collection[UnmatchedRun]) -> dict[Subject, str]:
     """Return everything of which something was found, whether it was selected or not: what is red with its verdict and
     id, all else with an empty text. A recording has nothing red."""
-    found = (result for result in results.configurations.values() if result.judgement.measurement is not None)
-    seen = {(TEST, result.case.id): "" for result in found}
-    seen |= {_subject(check): f"{check.kind} {check.id}" if check.failed else "" for check in results.checks}
+    with_run = (result for result in results.configurations.values() if result.judgement.measurement is not None)
+    labels = {(TEST, result.case.id): "" for result in with_run}
+    labels |= {_subject(check): f"{check.kind} {check.id}" if check.failed else "" for check in results.checks}
     if settings.record is not None:
-        return seen
+        return labels
     red = {result.case.id: str(result.judgement.verdict) for result in find_red_results(results, settings)}
-    seen |= {(TEST, identifier): f"{verdict} {identifier}" for identifier, verdict in red.items()}
-    return seen | {("test_unmatched_run", stray.id): f"{stray.reason.upper()} {stray.id}" for stray in failing}
+    labels |= {(TEST, identifier): f"{verdict} {identifier}" for identifier, verdict in red.items()}
+    return labels | {("test_unmatched_run", stray.id): f"{stray.reason.upper()} {stray.id}" for stray in failing}
 
 
 def _subject(check: Check) -> Subject:

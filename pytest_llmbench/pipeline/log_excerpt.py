@@ -37,17 +37,17 @@ def read_excerpts(places: Iterable[Place]) -> dict[Place, Excerpt]:
 
     A place is left out where there is nothing to be read: a log of another machine, or gone since it was judged.
     """
-    found: dict[Place, Excerpt | None] = {}
+    by_place: dict[Place, Excerpt | None] = {}
     packed: dict[Path, dict[Path, int]] = defaultdict(dict)
     for log, line in places:
         archive = find_archive(log)
         if archive is None:
-            found[log, line] = _excerpt(Stream(local.read_blocks(log), log), line)
+            by_place[log, line] = _excerpt(Stream(local.read_blocks(log), log), line)
         else:
             packed[archive][log] = line
     for archive, lines in packed.items():
-        found |= {(log, lines[log]): told for log, told in _packed(archive, lines).items()}
-    return {place: told for place, told in found.items() if told}
+        by_place |= {(log, lines[log]): excerpt for log, excerpt in _packed(archive, lines).items()}
+    return {place: excerpt for place, excerpt in by_place.items() if excerpt}
 
 
 def _packed(archive: Path, lines: Mapping[Path, int]) -> dict[Path, Excerpt | None]:
@@ -62,13 +62,13 @@ def _packed(archive: Path, lines: Mapping[Path, int]) -> dict[Path, Excerpt | No
                 return
             yield block
 
-    found: dict[Path, Excerpt | None] = {}
+    by_log: dict[Path, Excerpt | None] = {}
     try:
         for log, data in read_unlisted(archive, within(Stream(local.read_blocks(archive), archive)), lines):
-            found[log] = _excerpt(within(Stream(data, log)), lines[log])
+            by_log[log] = _excerpt(within(Stream(data, log)), lines[log])
     except LogError:
         pass  # what was whole before that was judged, too
-    return found if passed <= MOST else {}
+    return by_log if passed <= MOST else {}
 
 
 def _excerpt(blocks: Iterable[bytes], line: int) -> Excerpt | None:
@@ -78,8 +78,8 @@ def _excerpt(blocks: Iterable[bytes], line: int) -> Excerpt | None:
         data, skipped = _around(blocks, first, line + AFTER)
     except LogError:
         return None  # it was read when it was judged, and reports say nothing new of it
-    found = data.split(b"\n")[first - 1 - skipped :][: line + AFTER - first + 1]
-    lines = [_shown(one) for one in found]
+    texts = data.split(b"\n")[first - 1 - skipped :][: line + AFTER - first + 1]
+    lines = [_shown(text) for text in texts]
     if lines and not lines[-1]:
         lines.pop()  # what stands behind the last line break
     return {"first_line": first, "lines": lines} if lines else None
@@ -87,17 +87,17 @@ def _excerpt(blocks: Iterable[bytes], line: int) -> Excerpt | None:
 
 def _around(blocks: Iterable[bytes], first: int, last: int) -> tuple[bytes, int]:
     """Return the text of the blocks that hold these lines, and how many line breaks stand before it."""
-    kept, size, passed, skipped = list[bytes](), 0, 0, 0
+    pieces, size, passed, skipped = list[bytes](), 0, 0, 0
     for block in _pieces(blocks):
         breaks = block.count(b"\n")
         if passed + breaks >= first - 1:
-            skipped = skipped if kept else passed
-            kept.append(block)
+            skipped = skipped if pieces else passed
+            pieces.append(block)
             size += len(block)
         passed += breaks
         if passed >= last or size > LARGEST:
             break
-    return b"".join(kept), skipped
+    return b"".join(pieces), skipped
 
 
 def _pieces(blocks: Iterable[bytes]) -> Iterator[bytes]:

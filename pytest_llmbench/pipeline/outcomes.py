@@ -31,10 +31,10 @@ from pytest_llmbench.pipeline.settings import Settings
 
 def decide_outcomes(results: SessionResults, selected: Collection[str], settings: Settings) -> tuple[Outcome, ...]:
     """Return what becomes of each selected item id; if none of them has a valid run, none of them is green."""
-    found = [results.configurations[identifier] for identifier in selected]
-    judged = _list_judged_keys(found)
-    chosen = [invalidate_if_newer_unmatched(result, results.unmatched, settings) for result in found]
-    done = judged or any(result.done for result in found)
+    chosen_results = [results.configurations[identifier] for identifier in selected]
+    judged = _list_judged_keys(chosen_results)
+    chosen = [invalidate_if_newer_unmatched(result, results.unmatched, settings) for result in chosen_results]
+    done = judged or any(result.done for result in chosen_results)
     nothing = "" if done else _explain_nothing_judged(results, len(chosen), settings)
     outcomes = []
     for result in chosen:
@@ -114,15 +114,15 @@ def item_status(judgement: Judgement, *, required: bool, settings: Settings) -> 
 
 def _explain_nothing_judged(results: SessionResults, selected: int, settings: Settings) -> str:
     """Say why nothing is green: which runs were found, and what would match them."""
-    told = f"nothing was judged: no valid run of the {formatting.count_noun(selected, 'selected configuration')}."
+    begin = f"nothing was judged: no valid run of the {formatting.count_noun(selected, 'selected configuration')}."
     if settings.launch is not None:
-        return told
+        return begin
     if results.runs_found and results.runs_found == results.runs_before_since:
-        return f"{told} All of the {formatting.count_noun(results.runs_found, 'run')} started before --llmb-since."
+        return f"{begin} All of the {formatting.count_noun(results.runs_found, 'run')} started before --llmb-since."
     if not results.runs_found:
         others = f", only {formatting.count_noun(len(results.ignored), 'other file')}" if results.ignored else ""
-        return f"{told} There is no log (.out or .log) with a training step under the given paths{others}."
-    return f"{told} {formatting.count_noun(results.runs_found, 'run')} found: {_describe_runs(results)}."
+        return f"{begin} There is no log (.out or .log) with a training step under the given paths{others}."
+    return f"{begin} {formatting.count_noun(results.runs_found, 'run')} found: {_describe_runs(results)}."
 
 
 def _describe_runs(results: SessionResults) -> str:
@@ -130,9 +130,9 @@ def _describe_runs(results: SessionResults) -> str:
     ids: dict[str, list[str]] = {}
     for stray in results.unmatched:
         ids.setdefault(f"{'; '.join(shorten_reason(stray.text))}{_describe_nearest(stray)}", []).append(stray.id)
-    for one in (result.judgement for result in results.configurations.values()):
-        if one.measurement:
-            ids.setdefault(f"{one.baseline.key.id}: {one.verdict}", []).append(one.measurement.run.id)
+    for judgement in (result.judgement for result in results.configurations.values()):
+        if judgement.measurement:
+            ids.setdefault(f"{judgement.baseline.key.id}: {judgement.verdict}", []).append(judgement.measurement.run.id)
     shown = [f"{formatting.join_first(named)} ({why})" for why, named in list(ids.items())[:5]]
     rest = sum(len(named) for named in list(ids.values())[5:])
     return ", ".join(shown) + (f" and {rest} more" if rest else "")

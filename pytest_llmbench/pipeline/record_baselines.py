@@ -147,8 +147,8 @@ def _written(
     if not measured:
         return {}, {}, ()
     with lock_folder(directory):
-        known = [baseline for recipe in recipes for baseline in recipe.baselines]
-        before = find_recorded(directory, measured, known)
+        baselines = [baseline for recipe in recipes for baseline in recipe.baselines]
+        before = find_recorded(directory, measured, baselines)
         recorded, refused = _accepted(measured, before, settings)
         return recorded, refused, write_recorded(directory, list(recorded.values()), recipes)
 
@@ -219,12 +219,12 @@ def _levels(runs: Sequence[Measurement], changes: Sequence[LevelChange], setting
     begun = [(run.started, seconds) for run, seconds in zip(runs, trimmed, strict=True) if run.started is not None]
     in_time = [seconds for _, seconds in sorted(begun)]
     ordered = len(begun) == len(runs)
-    found = find_run_levels(in_time if ordered else trimmed, noise, ordered=ordered)
-    if found is None:
+    levels = find_run_levels(in_time if ordered else trimmed, noise, ordered=ordered)
+    if levels is None:
         return ""
-    fast, slow = formatting.format_seconds(found.fast_seconds), formatting.format_seconds(found.slow_seconds)
-    change = formatting.format_difference(found.slow_seconds / found.fast_seconds)
-    return TWO_LEVELS.format(found.fast_runs, fast, found.slow_runs, slow, change, _range(trimmed), ACCEPT)
+    fast, slow = formatting.format_seconds(levels.fast_seconds), formatting.format_seconds(levels.slow_seconds)
+    change = formatting.format_difference(levels.slow_seconds / levels.fast_seconds)
+    return TWO_LEVELS.format(levels.fast_runs, fast, levels.slow_runs, slow, change, _range(trimmed), ACCEPT)
 
 
 def _trimmed(runs: Sequence[Measurement]) -> list[float]:
@@ -232,7 +232,7 @@ def _trimmed(runs: Sequence[Measurement]) -> list[float]:
 
 
 def _largest_spread(runs: Sequence[Measurement]) -> float:
-    tolerated = (one.fraction for one in runs[0].baseline.tolerances if get_slot(one) == TIME)
+    tolerated = (tolerance.fraction for tolerance in runs[0].baseline.tolerances if get_slot(tolerance) == TIME)
     return max((LARGEST_SPREAD, *tolerated))
 
 
@@ -242,7 +242,7 @@ def _range(seconds: Sequence[float]) -> str:
 
 def _parts(change: LevelChange, runs: Sequence[Measurement]) -> bool:
     """Whether runs lie on both sides of a change: their mean is the level of none of them."""
-    return len({one.started >= change.started for one in runs if one.started is not None}) > 1
+    return len({run.started >= change.started for run in runs if run.started is not None}) > 1
 
 
 def _recordable(
@@ -250,14 +250,14 @@ def _recordable(
 ) -> list[Measurement]:
     """Return the valid runs of a configuration that were selected and are not too old; of a launch what it launched."""
     selected = {result.case.run_id for result in chosen if result.case.key == key}
-    found = results.measurements.get(key, ())
+    runs = results.measurements.get(key, ())
     youngest = settings.max_age
     return [
-        one
-        for one in [one for one in found if one.run.found.launch] or found
-        if one.valid
-        and ("" in selected or one.run.id in selected)
-        and (youngest is None or (one.run.started is not None and now - one.run.started <= youngest))
+        run
+        for run in [run for run in runs if run.run.found.launch] or runs
+        if run.valid
+        and ("" in selected or run.run.id in selected)
+        and (youngest is None or (run.run.started is not None and now - run.run.started <= youngest))
     ]
 
 
@@ -303,7 +303,9 @@ def _newest(runs: Sequence[Measurement]) -> str:
 def _environment(runs: Sequence[Measurement]) -> tuple[tuple[str, str], ...]:
     """Return names and values of what all the runs ran in; what they differ in, or do not all say, is left out."""
     first, *others = ({name: formatting.escape(value) for name, value in run.environment.items()} for run in runs)
-    return tuple((name, value) for name, value in first.items() if all(one.get(name) == value for one in others))
+    return tuple(
+        (name, value) for name, value in first.items() if all(environment.get(name) == value for environment in others)
+    )
 
 
 def _hash(log: Path) -> str:
@@ -326,14 +328,14 @@ def _told(recording: Recording, remarks: Sequence[Note]) -> str:
         formatting.format_seconds(recording.trimmed_mean_seconds),
         formatting.format_seconds(recording.mean_seconds),
     )
-    told = f"recorded {measured} (trimmed mean; the mean is {mean}) from {runs}, not judged"
-    return "; ".join((told, *(note.text for note in remarks)))
+    line = f"recorded {measured} (trimmed mean; the mean is {mean}) from {runs}, not judged"
+    return "; ".join((line, *(note.text for note in remarks)))
 
 
 def _remarks(baseline: Baseline, recording: Recording, changes: Sequence[str]) -> Iterator[Note]:
     """Yield what the recorded value replaced, how far it is from its document, and what is doubtful about it."""
     whose = f"{baseline.key.id}: "
-    for change in (one for one in changes if one.startswith(whose)):
+    for change in (change_line for change_line in changes if change_line.startswith(whose)):
         yield Note(NoteCode.RECORDED_REPLACED, f"replaced {change.removeprefix(whose)}{_since_first(recording)}")
     published = baseline.step_seconds if baseline.kind == "published" else baseline.published_seconds
     if published:
@@ -356,12 +358,14 @@ def _independence(recording: Recording) -> Iterator[Note]:
     from pytest_llmbench.judge.recordable import ENOUGH_GROUPS, FEWEST_GROUPS
 
     groups = recording.groups or 1
-    told = f"k0 = {groups}: " + (f"{groups} nights or sets of nodes" if groups > 1 else "one night on one set of nodes")
+    summary = f"k0 = {groups}: " + (
+        f"{groups} nights or sets of nodes" if groups > 1 else "one night on one set of nodes"
+    )
     if groups >= FEWEST_GROUPS:
-        yield Note(NoteCode.RECORDED_GROUPS, told)
+        yield Note(NoteCode.RECORDED_GROUPS, summary)
         return
     recommended = f"record {ENOUGH_GROUPS} runs on {ENOUGH_GROUPS} nights or sets of nodes, {FEWEST_GROUPS} at least"
-    yield Note(NoteCode.RECORDED_FEW_GROUPS, f"{told}; {recommended}")
+    yield Note(NoteCode.RECORDED_FEW_GROUPS, f"{summary}; {recommended}")
 
 
 def _since_first(recording: Recording) -> str:

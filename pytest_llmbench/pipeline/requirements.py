@@ -66,25 +66,25 @@ def read_suite(path: Path, recipes: Sequence[Recipe], settings: Settings) -> dic
     return asked
 
 
-def _gpu(workloads: YamlMapping, given: str, report: Report) -> str:
+def _gpu(workloads: YamlMapping, gpu: str, report: Report) -> str:
     names = list(workloads.values)
-    if given in names or (not given and len(names) == 1):
-        return given or names[0]
+    if gpu in names or (not gpu and len(names) == 1):
+        return gpu or names[0]
     listed = ", ".join(names)
-    said = f"no workloads of --llmb-gpu={given}" if given else f"workloads of {len(names)} GPU types"
-    report(workloads.line, f"found {said}, expected --llmb-gpu to be one of {listed}{did_you_mean(given, names)}")
+    problem = f"no workloads of --llmb-gpu={gpu}" if gpu else f"workloads of {len(names)} GPU types"
+    report(workloads.line, f"found {problem}, expected --llmb-gpu to be one of {listed}{did_you_mean(gpu, names)}")
     return ""
 
 
 def _wanted(workloads: Sequence[YamlMapping], report: Report) -> Iterator[tuple[str, int, str]]:
     """Yield each workload with its line and each of its precisions."""
-    seen: set[str] = set()
+    names: set[str] = set()
     for one in workloads:
-        if len(one.values) != 1 or seen & one.values.keys():
+        if len(one.values) != 1 or names & one.values.keys():
             report(one.line, "found several workloads in one entry, or one again, expected each in an entry of its own")
             continue
         ((name, of_workload),) = one.values.items()
-        seen.add(name)
+        names.add(name)
         for dtype in of_workload["dtypes"]:
             yield name, one.lines[name], dtype
 
@@ -100,14 +100,14 @@ def _keys(
         wrong(f"found {name}, of which there is no baseline, expected a workload that has one{near}")
         return
     gpu, dtype, scale = cell
-    found = [key for key in of_workload if (key.gpu, key.dtype, key.gpus) == cell]
-    if not found:
+    matching = [key for key in of_workload if (key.gpu, key.dtype, key.gpus) == cell]
+    if not matching:
         near = ", ".join(sorted({f"{key.dtype} on {key.gpus} {key.gpu}" for key in of_workload if key.gpu == gpu}))
         wrong(f"found {name} in {dtype} on {scale} {gpu}, expected one that has a baseline: {near or 'none on these'}")
         return
-    newest = max((key.release for key in found), key=_release)
-    plain = [key for key in found if key.release == newest and not (key.task or key.scaling or key.variant)]
-    yield from plain or [key for key in found if key.release == newest]
+    newest = max((key.release for key in matching), key=_release)
+    plain = [key for key in matching if key.release == newest and not (key.task or key.scaling or key.variant)]
+    yield from plain or [key for key in matching if key.release == newest]
 
 
 def _known(recipes: Sequence[Recipe], release: str) -> Iterator[tuple[Key, frozenset[str]]]:
@@ -144,14 +144,16 @@ def _check_run_count(
     judgement = result.judgement
     if asked is None or judgement.verdict not in (Verdict.PASS, Verdict.IMPROVEMENT, Verdict.INCONCLUSIVE):
         return result
-    valid = sum(one.valid and not _is_old(one.run.started, evidence) for one in evidence.measurements)
+    valid = sum(
+        measurement.valid and not _is_old(measurement.run.started, evidence) for measurement in evidence.measurements
+    )
     if valid >= asked.runs:
         return result
-    told = f"{formatting.count_noun(valid, 'valid run')}, {asked.place} asks for {asked.runs}"
+    count = f"{formatting.count_noun(valid, 'valid run')}, {asked.place} asks for {asked.runs}"
     if fewer is not None and valid >= fewer:
-        note = Note(NoteCode.FEWER_RUNS, f"{told} (--llmb-repeats={fewer})")
+        note = Note(NoteCode.FEWER_RUNS, f"{count} (--llmb-repeats={fewer})")
         return replace(result, judgement=replace(judgement, notes=(*judgement.notes, note)))
-    text = f"{told}; the newest: {judgement.text}"
+    text = f"{count}; the newest: {judgement.text}"
     short = replace(judgement, verdict=Verdict.MISSING, reason=Reason.TOO_FEW_RUNS, text=text)
     return replace(result, judgement=short)
 

@@ -130,12 +130,12 @@ def _judged(
 ) -> Mutant:
     from pytest_llmbench.measure.measurement import measure
 
-    damaged = {id(one): _damaged(one, change) for one in runs}
+    damaged = {id(measurement): _damaged(measurement, change) for measurement in runs}
     if None in damaged.values():
         return Mutant(name, None, "the log cannot express it")
     again = tuple(
-        measure(run, one.baseline, evidence.now) if (run := damaged.get(id(one))) else one
-        for one in evidence.measurements
+        measure(run, measurement.baseline, evidence.now) if (run := damaged.get(id(measurement))) else measurement
+        for measurement in evidence.measurements
     )
     after, status = decide(replace(evidence, measurements=again))
     return Mutant(name, status is Status.FAILED, f"{after.verdict} ({after.reason})")
@@ -179,8 +179,8 @@ def nan_loss(segment: Segment, measurement: Measurement) -> Segment | None:
 
 def truncated(segment: Segment, measurement: Measurement) -> Segment:
     """The log ends in the middle of the window."""
-    kept = _only(segment.steps, segment.steps.index < _middle(measurement))
-    return replace(segment, steps=kept, finished=False)
+    steps = _only(segment.steps, segment.steps.index < _middle(measurement))
+    return replace(segment, steps=steps, finished=False)
 
 
 def read_as_milliseconds(segment: Segment, measurement: Measurement) -> Segment | None:
@@ -213,7 +213,7 @@ def doubled_batch(segment: Segment, _: Measurement) -> Segment | None:
 
 def nothing_learned(segment: Segment, _: Measurement) -> Segment | None:
     """No step moved the weights, by what the log prints of it: the learning rate, the gradient, or else the loss."""
-    steps, fields = segment.steps, {one.field for one in segment.stated}
+    steps, fields = segment.steps, {claim.field for claim in segment.stated}
     if np.isfinite(steps.learning_rate).any():
         return _with(segment, learning_rate=steps.learning_rate * 0)
     if steps.has_grad_norm.any() and ENGINE not in fields:
@@ -225,9 +225,11 @@ def nothing_learned(segment: Segment, _: Measurement) -> Segment | None:
 
 def other_world_size(segment: Segment, _: Measurement) -> Segment | None:
     """The run had twice the GPUs, where the log states how many."""
-    if not any(one.field == GPUS for one in segment.stated):
+    if not any(claim.field == GPUS for claim in segment.stated):
         return None
-    stated = (replace(one, value=str(2 * int(one.value))) if one.field == GPUS else one for one in segment.stated)
+    stated = (
+        replace(claim, value=str(2 * int(claim.value))) if claim.field == GPUS else claim for claim in segment.stated
+    )
     return replace(segment, stated=tuple(stated))
 
 
@@ -251,6 +253,6 @@ def _with(segment: Segment, **columns: object) -> Segment:
     return replace(segment, steps=dataclasses.replace(segment.steps, **columns))  # type: ignore[arg-type]
 
 
-def _only(steps: Steps, kept: object) -> Steps:
+def _only(steps: Steps, mask: object) -> Steps:
     names = (field.name for field in dataclasses.fields(steps))
-    return Steps(**{name: getattr(steps, name)[kept] for name in names})
+    return Steps(**{name: getattr(steps, name)[mask] for name in names})

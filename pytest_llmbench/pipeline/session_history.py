@@ -44,38 +44,38 @@ class SessionHistory:
         self.place = place
         prepare(place)
         by_id = {key.id: key for key in keys}
-        found = read_stored_runs(place, by_id.keys())
-        self.past: Mapping[Key, Sequence[StoredRun]] = {by_id[name]: runs for name, runs in found.items()}
-        self._by_id = found
+        stored = read_stored_runs(place, by_id.keys())
+        self.past: Mapping[Key, Sequence[StoredRun]] = {by_id[name]: runs for name, runs in stored.items()}
+        self._by_id = stored
 
     def describe(self) -> str:
         """Return where the store is and how much of it is in use: `history.db: 738 runs of 82 configurations`."""
         runs = sum(map(len, self._by_id.values()))
-        told = f"{formatting.count_noun(runs, 'run')} of {formatting.count_noun(len(self._by_id), 'configuration')}"
-        return f"{formatting.escape(self.place.shown)}: {told if runs else 'nothing yet'}"
+        size = f"{formatting.count_noun(runs, 'run')} of {formatting.count_noun(len(self._by_id), 'configuration')}"
+        return f"{formatting.escape(self.place.shown)}: {size if runs else 'nothing yet'}"
 
-    def with_nights(self, told: dict[str, Any]) -> dict[str, Any]:
+    def with_nights(self, outcome: dict[str, Any]) -> dict[str, Any]:
         """Return the outcome of a configuration with the nights before its run, oldest first; others as they are.
 
         Of a night that lies in the folder, too, the history knows the verdict.
         """
         from pytest_llmbench.report.nights import describe_stored_run, join_daily_runs
 
-        if told["kind"] != "configuration":
-            return told
-        past = self._by_id.get(told["configuration"]["id"], ())
-        window, run = told["window"], told["run"] or {}
+        if outcome["kind"] != "configuration":
+            return outcome
+        past = self._by_id.get(outcome["configuration"]["id"], ())
+        window, run = outcome["window"], outcome["run"] or {}
         wanted = Window(window["first"], window["last"], window["statistic"])
         started = datetime.fromisoformat(run["started"]) if run.get("started") else None
         own = make_run_keys(run["job_id"], join_fingerprints(run["log_fingerprint"]), started) if run else frozenset()
         nights: dict[str, StoredRun] = {}
-        for one in exclude_same_runs(past, own):
-            if one.window == wanted and (started is None or one.started <= started):
-                day = str(one.started.date())
-                nights[day] = max(one, nights.get(day, one), key=attrgetter("valid"))
-        found = {night["started"][:10]: night for night in told.get("history", ())}
-        known = {day: describe_stored_run(one) for day, one in nights.items()}
-        return {**told, **join_daily_runs(list((found | known).values()), told.get("changes", ()))}
+        for stored in exclude_same_runs(past, own):
+            if stored.window == wanted and (started is None or stored.started <= started):
+                day = str(stored.started.date())
+                nights[day] = max(stored, nights.get(day, stored), key=attrgetter("valid"))
+        found = {night["started"][:10]: night for night in outcome.get("history", ())}
+        known = {day: describe_stored_run(stored) for day, stored in nights.items()}
+        return {**outcome, **join_daily_runs(list((found | known).values()), outcome.get("changes", ()))}
 
     def store(
         self,
@@ -127,8 +127,8 @@ def _kept(document: dict[str, Any], folders: Sequence[Path], shown: str) -> str:
         path = write_unsaved(document, folders)
     except OSError as error:
         return f"they could not be kept in a file either ({error.strerror}), and are lost to it"
-    told = formatting.format_place(path, folders[0])
-    return f"they are kept: llmbench history add {told} --history {shown}"
+    place = formatting.format_place(path, folders[0])
+    return f"they are kept: llmbench history add {place} --history {shown}"
 
 
 # --- the sha256 of the logs behind verdicts -------------------------------------------------------------------------
@@ -146,18 +146,18 @@ def with_hashes(outcomes: Sequence[dict[str, Any]], directory: Path) -> list[dic
 
     Paths in the outcomes are relative to `directory`. What cannot be read is no error; an interrupt is one.
     """
-    logs = [_logs(one, directory) for one in outcomes]
+    logs = [_logs(outcome, directory) for outcome in outcomes]
     known = _hashes({log for of_one in logs for log in of_one})
     return [
-        {**one, "log_sha256": [known.get(log) for log in of_one]} if of_one else one
-        for one, of_one in zip(outcomes, logs, strict=True)
+        {**outcome, "log_sha256": [known.get(log) for log in of_one]} if of_one else outcome
+        for outcome, of_one in zip(outcomes, logs, strict=True)
     ]
 
 
-def _logs(one: dict[str, Any], directory: Path) -> list[JudgedLog]:
+def _logs(outcome: dict[str, Any], directory: Path) -> list[JudgedLog]:
     """Return the logs of the run that was judged; none where the outcome does not tell which is which."""
-    marks = one["run"]["log_fingerprint"] if one["kind"] == "configuration" and one["run"] else []
-    places = dict.fromkeys(told["log"] for told in one.get("tries", ()))
+    marks = outcome["run"]["log_fingerprint"] if outcome["kind"] == "configuration" and outcome["run"] else []
+    places = dict.fromkeys(attempt["log"] for attempt in outcome.get("tries", ()))
     both = zip(places, marks, strict=True) if len(places) == len(marks) else ()
     return [(directory / place, mark) for place, mark in both]
 
@@ -169,10 +169,10 @@ def _hashes(logs: Collection[JudgedLog]) -> dict[JudgedLog, str]:
     for log in set(logs).difference(here):
         if archive := find_archive(log[0]):
             of_archive[archive].add(log)
-    found = _of_files(here)
+    hashes = _of_files(here)
     for archive, wanted in of_archive.items():
-        found |= _of_members(archive, wanted)
-    return {log: digest for log, digest in found.items() if digest}
+        hashes |= _of_members(archive, wanted)
+    return {log: digest for log, digest in hashes.items() if digest}
 
 
 def _of_files(logs: Sequence[JudgedLog]) -> dict[JudgedLog, str]:
@@ -195,13 +195,13 @@ def _of_files(logs: Sequence[JudgedLog]) -> dict[JudgedLog, str]:
 def _of_members(archive: Path, wanted: Collection[JudgedLog]) -> dict[JudgedLog, str]:
     """Return the hashes of members, of several that have one name the last; what was whole before a cut counts."""
     fingerprints = dict(wanted)
-    found: dict[JudgedLog, str] = {}
+    hashes: dict[JudgedLog, str] = {}
     try:
         for path, data in read_unlisted(archive, Stream(local.read_blocks(archive), archive), fingerprints):
-            found[path, fingerprints[path]] = _hash(data, path, fingerprints[path])
+            hashes[path, fingerprints[path]] = _hash(data, path, fingerprints[path])
     except LogError:
         pass  # it was told when it was read
-    return found
+    return hashes
 
 
 def _hash(blocks: Iterable[bytes], path: Path, fingerprint: str) -> str:

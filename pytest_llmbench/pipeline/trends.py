@@ -43,7 +43,7 @@ def with_changes(
     def add_changes(judgement: Judgement, evidence: Evidence) -> Judgement:
         key = judgement.baseline.key
         before, _ = daily[key]
-        judgement = replace(judgement, daily_runs=tuple([one for one in before if isinstance(one, DailyRun)]))
+        judgement = replace(judgement, daily_runs=tuple([run for run in before if isinstance(run, DailyRun)]))
         changes = _find_changes(
             judgement,
             evidence,
@@ -66,7 +66,7 @@ def _on_bound(
 
     if judgement.verdict not in JUDGED:
         return None
-    since = max((one.first_run for one in changes), default=0)
+    since = max((change.first_run for change in changes), default=0)
     return find_flips((*nights[0], *nights[1]), judgement.bound_seconds, since)
 
 
@@ -84,7 +84,7 @@ def _correlate(nights: Iterable[tuple[DailyRuns, DailyRuns]]) -> float:
     from pytest_llmbench.judge.correlation import NIGHTS, estimate_fleet_correlation
 
     long = [(*before, *tonight) for before, tonight in nights if len(before) + len(tonight) >= NIGHTS]
-    return estimate_fleet_correlation(np.log(np.array([one.statistic_seconds for one in series])) for series in long)
+    return estimate_fleet_correlation(np.log(np.array([run.statistic_seconds for run in series])) for series in long)
 
 
 def _find_changes(
@@ -118,14 +118,15 @@ def find_unneeded(judged: JudgedConfigurations, acknowledged: Sequence[Acknowled
     back: until it goes, the next one has its room."""
     from pytest_llmbench.judge.acknowledged import describe_acknowledgement, select_covering
 
-    said = [(result.case.key, note.text) for result, _ in judged.by_id.values() for note in result.judgement.notes]
+    remarks = [(result.case.key, note.text) for result, _ in judged.by_id.values() for note in result.judgement.notes]
     changes = [change for result, _ in judged.by_id.values() for change in result.judgement.changes]
-    for one in acknowledged:
-        stand = [change.stands for change in changes if change.acknowledged == one]
-        if not any(select_covering(key, [one]) and describe_acknowledgement(one) in text for key, text in said):
-            yield f"{one.place}: no run needs it ({one.configuration}): {describe_acknowledgement(one)}"
+    for entry in acknowledged:
+        stand = [change.stands for change in changes if change.acknowledged == entry]
+        if not any(select_covering(key, [entry]) and describe_acknowledgement(entry) in text for key, text in remarks):
+            yield f"{entry.place}: no run needs it ({entry.configuration}): {describe_acknowledgement(entry)}"
         elif stand and not any(stand):
-            yield f"{one.place}: taken back since, it can go ({one.configuration}): {describe_acknowledgement(one)}"
+            text = describe_acknowledgement(entry)
+            yield f"{entry.place}: taken back since, it can go ({entry.configuration}): {text}"
 
 
 def make_trend_checks(
@@ -137,7 +138,7 @@ def make_trend_checks(
     together, that nobody acknowledged, or whose acknowledgement expired.
     """
     for result, _ in judged.newest.values():
-        standing = [one for one in result.judgement.changes if one.stands]
+        standing = [change for change in result.judgement.changes if change.stands]
         if standing:
             yield _check(result, standing, settings, acknowledged)
         elif result.judgement.on_bound:
@@ -161,10 +162,10 @@ def _check(
     acknowledged: Sequence[Acknowledgement],
 ) -> Check:
     bad = _unaccepted(standing)
-    good = [one for one in standing if one.acknowledged is not None]
+    good = [change for change in standing if change.acknowledged is not None]
     way = "SLOWER" if standing[-1].difference > 0 else "FASTER"
     asked, changes = settings.trend == "fail", result.judgement.changes
-    several = [f"  {one.text}" for one in changes] if len(changes) > 1 else []
+    several = [f"  {change.text}" for change in changes] if len(changes) > 1 else []
     entry = _entry(result.case.key, changes, acknowledged) if bad and asked else ()
     return Check(
         kind="trend",
@@ -193,14 +194,14 @@ def _entry(key: Key, changes: Sequence[LevelChange], acknowledged: Sequence[Ackn
     since = slower[0].started.date()
     for one in select_covering(key, acknowledged):
         if abs(one.since - since) <= SAME:
-            told = "it begins within a week of this, and a second one is refused"
-            return f"to accept it, change the entry of {one.place}:", told
+            reason = "it begins within a week of this, and a second one is refused"
+            return f"to accept it, change the entry of {one.place}:", reason
     # The gate knows what was taken back before this day from the runs before it; of a later entry it cannot.
     gone = {one.acknowledged for one in changes if one.partly_taken_back}
     later = [one.place for one in select_covering(key, acknowledged) if one in gone and one.since > since]
     if later:
-        told = "what it accepts was taken back since, in part or as a whole: it has to go, or to be smaller, first"
-        return f"to accept it, change the entry of {formatting.join_first(later)}:", told
+        reason = "what it accepts was taken back since, in part or as a whole: it has to go, or to be smaller, first"
+        return f"to accept it, change the entry of {formatting.join_first(later)}:", reason
     percent = math.ceil(slower[0].lasting * 1000) / 10
     if percent > LARGEST * 100:
         return (f"it is more than the {LARGEST * 100:g} % that an entry may accept; {INSTEAD}",)
@@ -217,16 +218,16 @@ def _entry(key: Key, changes: Sequence[LevelChange], acknowledged: Sequence[Ackn
 
 def _slower(standing: Sequence[LevelChange]) -> list[LevelChange]:
     """Return the changes to slower that nobody accepted."""
-    return [one for one in standing if one.difference > 0 and one.acknowledged is None]
+    return [change for change in standing if change.difference > 0 and change.acknowledged is None]
 
 
 def _unaccepted(standing: Sequence[LevelChange]) -> str:
     """Return what is said of standing changes to slower that nobody accepted; empty where they are too small."""
     slower = _slower(standing)
-    large = [one.text for one in slower if one.difference >= FAILS]
+    large = [change.text for change in slower if change.difference >= FAILS]
     if large:
         return large[-1]
-    together = math.prod(1 + one.difference for one in slower)
+    together = math.prod(1 + change.difference for change in slower)
     if together < 1 + FAILS:
         return ""
     return f"{formatting.format_difference(together)} in {len(slower)} changes, the last: {slower[-1].text}"

@@ -41,9 +41,11 @@ class SuiteModule(pytest.Module):
     @classmethod
     def of(cls, parent: Suite, path: Path) -> SuiteModule:
         """Return the collector of one file."""
-        made: SuiteModule = cls.from_parent(parent, path=parent.path, name=path.name, nodeid=f"{SUITE_ID}/{path.name}")
-        made.obj = importlib.import_module(f"pytest_llmbench.suite.{path.stem}")
-        return made
+        module: SuiteModule = cls.from_parent(
+            parent, path=parent.path, name=path.name, nodeid=f"{SUITE_ID}/{path.name}"
+        )
+        module.obj = importlib.import_module(f"pytest_llmbench.suite.{path.stem}")
+        return module
 
     def funcnamefilter(self, name: str) -> bool:
         """Return whether a function is a test."""
@@ -127,15 +129,15 @@ def keep_wanted(config: pytest.Config, items: list[pytest.Item]) -> None:
     wanted = list_wanted_ids(config)
     if not wanted:
         return
-    kept = [item for item in items if any(_is_under(item.nodeid, node) for node in wanted)]
-    left = set(items).difference(kept)
+    wanted_items = [item for item in items if any(_is_under(item.nodeid, node) for node in wanted)]
+    left = set(items).difference(wanted_items)
     if left:
         config.hook.pytest_deselected(items=[item for item in items if item in left])
-    items[:] = kept
+    items[:] = wanted_items
 
 
-def _is_under(nodeid: str, given: str) -> bool:
-    return nodeid == given or nodeid.startswith((f"{given}::", f"{given}[", f"{given}/"))
+def _is_under(nodeid: str, wanted: str) -> bool:
+    return nodeid == wanted or nodeid.startswith((f"{wanted}::", f"{wanted}[", f"{wanted}/"))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

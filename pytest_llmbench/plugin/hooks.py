@@ -109,8 +109,8 @@ def _refuse_all_failed(session: pytest.Session) -> None:
     failed = cache.get("cache/lastfailed", {})
     if any(item.nodeid in failed for item in session.items):
         return
-    told = "--lf: none of the selected items is known to have failed, so nothing is launched"
-    raise pytest.UsageError(f"{told}{_failed_checks(failed)}")
+    reason = "--lf: none of the selected items is known to have failed, so nothing is launched"
+    raise pytest.UsageError(f"{reason}{_failed_checks(failed)}")
 
 
 def _failed_checks(failed: Collection[str]) -> str:
@@ -146,8 +146,8 @@ def _overruled(described: dict[str, Any], report: pytest.TestReport) -> dict[str
     if report.failed:
         verdict, text = "TEST_FAILED", f"{own}, but the test failed: {error}"
     reason = verdict.lower().replace("_", "-")
-    told = {"status": report.outcome, "verdict": verdict, "reason": reason, "text": text, "overruled": own}
-    return {**described, **told}
+    change = {"status": report.outcome, "verdict": verdict, "reason": reason, "text": text, "overruled": own}
+    return {**described, **change}
 
 
 # --- end of a session -------------------------------------------------------------------------------------
@@ -223,8 +223,8 @@ def _shorten(report: Any) -> None:
         return
     from pytest_llmbench.report.explain import make_headline
 
-    error, _, told = crash.message.partition("\n")[0].partition(": ")
-    if told and make_headline(report.llmb).startswith(
-        told
+    error, _, message = crash.message.partition("\n")[0].partition(": ")
+    if message and make_headline(report.llmb).startswith(
+        message
     ):  # a long one goes on in the next line; a user's own text stays
         crash.message = f"{error}: {make_headline(report.llmb)}"

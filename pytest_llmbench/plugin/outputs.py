@@ -123,12 +123,12 @@ def store_outcomes(session: Session) -> None:
     from pytest_llmbench.pipeline.session_history import with_hashes
     from pytest_llmbench.report.terminal import select_worst
 
-    told = select_worst(session.described)
+    outcomes = select_worst(session.described)
     try:
-        told = with_hashes(told, session.directory)
+        outcomes = with_hashes(outcomes, session.directory)
     except KeyboardInterrupt:  # all is decided by now, and gigabytes take their time
         session.written.append("history: interrupted, so it holds no sha256 of the logs of this session")
     folders = (session.directory, Path(tempfile.gettempdir()))
-    stored, problem = session.history.store(told, session.now, session.command, os.environ, folders)
+    stored, problem = session.history.store(outcomes, session.now, session.command, os.environ, folders)
     session.written += filter(None, [stored])
     session.failures += filter(None, [problem])

@@ -75,13 +75,13 @@ def _cases(item: pytest.Item) -> Iterator[tuple[Subject, Any]]:
 
 
 def _following(
-    collected: Sequence[pytest.Item], by_name: set[pytest.Item], kept: Sequence[pytest.Item]
+    collected: Sequence[pytest.Item], by_name: set[pytest.Item], remaining: Sequence[pytest.Item]
 ) -> list[pytest.Item]:
     """Return the items that a selection did not name, and that are about a configuration that is selected.
 
     Where only a check about it is selected, or where a user's own tests run, nothing follows but what is red.
     """
-    pairs = [pair for item in kept for pair in _cases(item)]
+    pairs = [pair for item in remaining for pair in _cases(item)]
     subjects = {subject for subject, _ in pairs}
     cases = [case for _, case in pairs if isinstance(case, Case)]
     ids, keys = {case.id for case in cases}, {case.key for case in cases}
@@ -92,7 +92,7 @@ def _following(
             return node.startswith(f"{SUITE_ID}/") or (_is_red(case) and subject not in subjects)
         return not by_check.isdisjoint(case.about) and _is_red(case) and subject not in subjects
 
-    left = by_name.difference(kept)
+    left = by_name.difference(remaining)
     gone = (item for item in collected if item in left and not is_deselected(item))
     of_item = ((item, list(_cases(item))) for item in gone)
     return [
@@ -137,8 +137,8 @@ def _never_collected(config: pytest.Config, collected: Collection[Subject]) -> I
 
 def selection_of(session: pytest.Session) -> Selection:
     """Return what the items of a session are about, and what those that are gone were about."""
-    kept = {item.nodeid: tuple(subject for subject, _ in _cases(item)) for item in session.items}
-    there = {subject for subjects in kept.values() for subject in subjects}
+    selected = {item.nodeid: tuple(subject for subject, _ in _cases(item)) for item in session.items}
+    there = {subject for subjects in selected.values() for subject in subjects}
     by_name: dict[Subject, bool] = {}
     for item in session.config.stash[COLLECTED]:
         unnamed = item in session.config.stash[BY_NAME] and not is_deselected(item)
@@ -148,4 +148,4 @@ def selection_of(session: pytest.Session) -> Selection:
         by_name[subject] = not is_suite_wanted(session.config)
     gone = [subject for subject in by_name if subject not in there]
     left_out, deselected = ([one for one in gone if by_name[one] is unnamed] for unnamed in (True, False))
-    return Selection(kept, tuple(left_out), tuple(deselected))
+    return Selection(selected, tuple(left_out), tuple(deselected))

@@ -275,10 +275,10 @@ class Session:
 
         if self.selection is None:
             return
-        seen = subjects_seen(self.results, self.settings, self.failing_unmatched)
+        labels = subjects_seen(self.results, self.settings, self.failing_unmatched)
         chosen = self.settings.launch or self.settings.record  # what to launch or to record is chosen by selecting it
         by = "" if chosen else options or "the selection"
-        self.noticed += tell_left_out(self.selection, self.ran, self.unjudged, seen, by)
+        self.noticed += tell_left_out(self.selection, self.ran, self.unjudged, labels, by)
         if self.settings.record is None:
             reported = {item["id"] for item in self.described if item["kind"] == "stray"}
             left_out = {name for _, name in (*self.selection.left_out, *self.selection.deselected)}

@@ -77,14 +77,14 @@ def is_deselected(item: pytest.Item) -> bool:
 
 def list_selecting_options(config: pytest.Config) -> str:
     """Return the options that select by name, as they were given: `-k and -m`."""
-    given = {
+    options = {
         "-k": config.getoption("keyword", ""),
         "-m": config.getoption("markexpr", ""),
         "node ids": any("::" in path for path in _paths(config)),
         "--lf": config.getoption("lf", False),
         "--sw": config.getoption("stepwise", False),
     }
-    return " and ".join(name for name, value in given.items() if value)
+    return " and ".join(name for name, value in options.items() if value)
 
 
 def is_worker(config: pytest.Config) -> bool:
@@ -125,6 +125,6 @@ def _kept_from_running(item: pytest.Item) -> bool:
     conditions = [
         all(mark.args) if mark.name == "skipif" else mark.kwargs.get("run") is False and all(mark.args)
         for mark in item.iter_markers()
-        if mark.name in ("skipif", "xfail") and not any(isinstance(one, str) for one in mark.args)
+        if mark.name in ("skipif", "xfail") and not any(isinstance(condition, str) for condition in mark.args)
     ]
     return item.get_closest_marker("skip") is not None or any(conditions)

@@ -68,8 +68,8 @@ def summary(session: Session, verbosity: int = 0) -> list[TerminalLine]:
     if not session.described:
         return [TerminalLine(line, "red") for failure in session.failures for line in wrap(failure, "  ")]
     remarks = [*_remarks(session), *_skipped(session, verbosity > 0), *session.written]
-    told = [*(remarks if verbosity >= 0 else _nothing_judged(session)), *session.failures]
-    return [*render_summary(session.described, list(map(formatting.escape, told)), verbosity, session.cautions)]
+    lines = [*(remarks if verbosity >= 0 else _nothing_judged(session)), *session.failures]
+    return [*render_summary(session.described, list(map(formatting.escape, lines)), verbosity, session.cautions)]
 
 
 def _remarks(session: Session) -> list[str]:
@@ -82,8 +82,8 @@ def _remarks(session: Session) -> list[str]:
         left_out = formatting.count_noun(results.runs_before_since, "run")
         remarks.append(f"{left_out} left out: started before {since:%Y-%m-%d %H:%M} UTC (--llmb-since)")
     remarks += [*_nothing_judged(session), *results.remarks]
-    told = {one["id"] for one in session.described if one["kind"] == "stray"}
-    untold = [stray for stray in results.unmatched if stray.id not in told]
+    reported = {outcome["id"] for outcome in session.described if outcome["kind"] == "stray"}
+    untold = [stray for stray in results.unmatched if stray.id not in reported]
     remarks += [
         f"{stray.reason.upper()}, not judged: {stray.id}: {'; '.join(shorten_reason(stray.text))}"
         for stray in untold[:5]
@@ -106,7 +106,7 @@ def _nothing_judged(session: Session) -> Iterator[str]:
 def _skipped(session: Session, verbose: bool) -> Iterator[str]:
     ignored = session.results.ignored
     if verbose or len(ignored) == 1:
-        yield from (f"skipped {one}" for one in ignored)
+        yield from (f"skipped {file}" for file in ignored)
     elif ignored:
         yield f"{len(ignored)} files skipped (-v tells all of them), first {ignored[0]}"
 
