@@ -76,13 +76,13 @@ def _run(arguments: argparse.Namespace) -> Output:
 
 
 def _moment(text: str) -> datetime:
-    from pytest_llmbench.pipeline.option_values import parse_moment
+    from pytest_llmbench.pipeline.option_converters import parse_moment
 
     return _argument(parse_moment, text)
 
 
 def _age(text: str) -> timedelta:
-    from pytest_llmbench.pipeline.option_values import parse_days
+    from pytest_llmbench.pipeline.option_converters import parse_days
 
     return _argument(parse_days, text)
 
