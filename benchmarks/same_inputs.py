@@ -21,8 +21,8 @@ from log_damages import DAMAGES, ENCODINGS, HARMLESS, Damage
 from log_strategies import NAMES, NOISE, written
 from written_logs import nemo2_run
 
+from pytest_llmbench.core.dialects import DIALECTS
 from pytest_llmbench.ingest.parse import checkpoints, endings, facts
-from pytest_llmbench.ingest.parse.dialect_table import DIALECTS
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "gz": gzip.compress,

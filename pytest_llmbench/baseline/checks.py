@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_llmbench.baseline.records import make_key
 from pytest_llmbench.baseline.schema import FORMULA_NEEDS, LAUNCHERS
-from pytest_llmbench.core.dialects import FIRST_STEP, REGEX
+from pytest_llmbench.core.dialects import DIALECTS, REGEX
 from pytest_llmbench.core.errors import did_you_mean
 from pytest_llmbench.core.patterns import GROUPS, REQUIRED, compile_pattern, find_named_groups
 from pytest_llmbench.core.yamlfile.schema import Report, YamlMapping
@@ -46,7 +46,9 @@ def check_file(entry: YamlMapping, report: Report) -> None:
 
 def _get_first_step(entry: YamlMapping) -> int:
     log = entry.get("log")
-    return FIRST_STEP[entry["dialect"]] if entry["dialect"] != REGEX else log.get("first_step", 0) if log else 0
+    return (
+        DIALECTS[entry["dialect"]].first_step if entry["dialect"] != REGEX else log.get("first_step", 0) if log else 0
+    )
 
 
 def _check_log(entry: YamlMapping, report: Report) -> None:
@@ -54,8 +56,8 @@ def _check_log(entry: YamlMapping, report: Report) -> None:
     log, line = entry.get("log"), entry.lines["dialect"]
     if entry["dialect"] != REGEX:
         if log is not None:
-            found = f"found the definition of a dialect beside dialect: {entry['dialect']}"
-            report(entry.lines["log"], f"{found}, expected it with dialect: {REGEX} only")
+            finding = f"found the definition of a dialect beside dialect: {entry['dialect']}"
+            report(entry.lines["log"], f"{finding}, expected it with dialect: {REGEX} only")
     elif log is None:
         report(line, f"found dialect: {REGEX} and no 'log', expected that key with what its lines look like")
     else:
@@ -128,11 +130,11 @@ def _check_runs(recorded: YamlMapping, report: Report) -> None:
     """Report numbers of what there is for each run, or for some of them, that do not fit the number of runs."""
     runs, seconds = recorded["runs"], recorded["run_seconds"]
     if runs != len(seconds):
-        found = f"{runs} runs and {len(seconds)} run_seconds"
-        report(recorded.line, f"found {found}, expected one number for each run")
+        numbers = f"{runs} runs and {len(seconds)} run_seconds"
+        report(recorded.line, f"found {numbers}, expected one number for each run")
     if len(recorded["log_sha256"]) > runs:
-        found = f"{runs} runs and {len(recorded['log_sha256'])} log_sha256"
-        report(recorded.lines["log_sha256"], f"found {found}, expected at most one for each run")
+        numbers = f"{runs} runs and {len(recorded['log_sha256'])} log_sha256"
+        report(recorded.lines["log_sha256"], f"found {numbers}, expected at most one for each run")
     if recorded.get("groups", 1) > runs:
         report(recorded.lines["groups"], f"found {recorded['groups']} groups of {runs} runs, expected at most {runs}")
 
@@ -144,19 +146,19 @@ def _check_values(recorded: YamlMapping, statistic: str, report: Report) -> None
     # Where the mean decides the runs may be given by their means.
     values = (trimmed, whole) if statistic == "mean" else (trimmed,)
     if not any(abs(value - of_runs) <= ROUNDED * of_runs for value in values):
-        found = f"trimmed_mean_seconds {trimmed:.10g} beside run_seconds whose mean is {of_runs:.10g}"
-        report(recorded.lines["trimmed_mean_seconds"], f"found {found}, expected that mean: record the runs again")
+        means = f"trimmed_mean_seconds {trimmed:.10g} beside run_seconds whose mean is {of_runs:.10g}"
+        report(recorded.lines["trimmed_mean_seconds"], f"found {means}, expected that mean: record the runs again")
     deviation = recorded["standard_deviation_seconds"]
     if abs(whole - trimmed) > FURTHEST * deviation + 2 * ROUNDED * trimmed:
-        found = f"mean_seconds {whole:.10g} beside trimmed_mean_seconds {trimmed:.10g}"
+        means = f"mean_seconds {whole:.10g} beside trimmed_mean_seconds {trimmed:.10g}"
         expected = f"a distance that a standard deviation of {deviation:.6g} s allows"
-        report(recorded.lines["mean_seconds"], f"found {found}, expected {expected}: record the runs again")
+        report(recorded.lines["mean_seconds"], f"found {means}, expected {expected}: record the runs again")
 
 
 def _check_dates(recorded: YamlMapping, report: Report) -> None:
     """Report what was replaced after it was recorded, and runs that started later; clocks may differ by a day."""
     earlier = recorded.get("earlier", ())
-    order = [(one["date"], one.lines["date"]) for one in earlier] + [(recorded["date"], recorded.lines["date"])]
+    order = [(value["date"], value.lines["date"]) for value in earlier] + [(recorded["date"], recorded.lines["date"])]
     for (before, line), (after, _) in pairwise(order):
         if _parse_day(before) > _parse_day(after) + CLOCKS:
             report(line, f"found {before} before {after}, expected the values that were replaced oldest first")
@@ -169,12 +171,12 @@ def _parse_day(text: str) -> date:
     return datetime.fromisoformat(text).date()
 
 
-def _describe_unknown(name: str, value: str, known: Any, where: str) -> str:
-    return f"found {name} {value!r}, expected one that {where} states: {', '.join(known)}{did_you_mean(value, known)}"
+def _describe_unknown(name: str, value: str, names: Any, where: str) -> str:
+    return f"found {name} {value!r}, expected one that {where} states: {', '.join(names)}{did_you_mean(value, names)}"
 
 
 def _check_errata(entry: YamlMapping, ids: Sequence[str], report: Report) -> None:
-    seen = set()
+    listed = set()
     for erratum in entry.get("errata", ()):
         shapes = {"cell", "cells", "printed", "corrected"} & set(erratum.lines)
         if shapes not in ({"cell", "cells"}, {"printed", "corrected"}):
@@ -184,9 +186,9 @@ def _check_errata(entry: YamlMapping, ids: Sequence[str], report: Report) -> Non
         for name, line in erratum.get("cells", YamlMapping(0, {}, {})).lines.items():
             if name not in ids:
                 report(line, f"found configuration {name!r}, expected one of this file{did_you_mean(name, ids)}")
-            if (name, erratum.get("cell")) in seen:
+            if (name, erratum.get("cell")) in listed:
                 report(line, f"found {erratum.get('cell')} of {name} again, expected one erratum for a cell")
-            seen.add((name, erratum.get("cell")))
+            listed.add((name, erratum.get("cell")))
 
 
 def _join_names(names: set[str]) -> str:

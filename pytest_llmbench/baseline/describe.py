@@ -81,13 +81,13 @@ def _format_counts(reports: Sequence[LintReport]) -> str:
 def _describe_expectation(baseline: Baseline) -> Iterator[tuple[str, str]]:
     printed = f", printed to {baseline.resolution_seconds:g} s" if baseline.resolution_seconds else ""
     yield "kind", baseline.kind
-    known = not math.isnan(baseline.step_seconds)
-    yield "expected", f"{baseline.step_seconds:.10g} s a step{printed}" if known else "nothing yet: record a baseline"
+    timed = not math.isnan(baseline.step_seconds)
+    yield "expected", f"{baseline.step_seconds:.10g} s a step{printed}" if timed else "nothing yet: record a baseline"
     yield "judged by", f"{baseline.window}, of {baseline.steps} steps"
     yield "timed", {"last_step": "the last step of a run"}.get(baseline.timed, baseline.timed.replace("_", " "))
     yield "tolerance", ", ".join(map(str, baseline.tolerances)) or "that of the session"
     if baseline.budgets:
-        yield "budgets", ", ".join(f"{one.metric} {one.largest:g} s" for one in baseline.budgets)
+        yield "budgets", ", ".join(f"{budget.metric} {budget.largest:g} s" for budget in baseline.budgets)
     recording = baseline.recording
     if recording:
         spread = f"mean {recording.mean_seconds:.6g} s, standard deviation {recording.standard_deviation_seconds:.3g} s"
@@ -103,9 +103,9 @@ def _describe_recording(recording: Recording) -> Iterator[tuple[str, str]]:
         yield "by", recording.by
     if recording.environment:
         yield "ran in", ", ".join(f"{name} {value}" for name, value in recording.environment)
-    for one in recording.earlier:
-        why = f": {one.reason}" if one.reason else ""
-        yield "earlier", f"{one.seconds:.6g} s, {one.date}{f', {one.by}' if one.by else ''}{why}"
+    for value in recording.earlier:
+        why = f": {value.reason}" if value.reason else ""
+        yield "earlier", f"{value.seconds:.6g} s, {value.date}{f', {value.by}' if value.by else ''}{why}"
     if recording.reason:
         yield "accepted", recording.reason
     if recording.levels:

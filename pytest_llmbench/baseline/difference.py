@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from pytest_llmbench.baseline.schema import LOG
 from pytest_llmbench.core import formatting, throughput
 from pytest_llmbench.core.accepted_values import find_reference
 from pytest_llmbench.core.errors import BaselineError
@@ -17,9 +18,6 @@ from pytest_llmbench.core.models import Baseline, Key, Recording
 
 PARTS = ("step time", "FLOPs formula", "batch", "peak", "the documents' own sums")
 """What MFU = GBS x model FLOPs / step time / GPUs / peak can move by; the last is what none of the others explains."""
-
-LOG = ("find", "pattern", "unit", "first_step", "averages", "start", "end")
-"""What a file says of how its log is read."""
 
 ConfigurationName = tuple[str | int, ...]
 
@@ -61,7 +59,9 @@ class BaselineDifference:
         """Whether it is not the same in both."""
         if self.before is None or self.after is None:
             return True
-        times = {one.step_seconds for one in (self.before, self.after) if math.isfinite(one.step_seconds)}
+        times = {
+            baseline.step_seconds for baseline in (self.before, self.after) if math.isfinite(baseline.step_seconds)
+        }
         untimed = math.isfinite(self.before.step_seconds) is not math.isfinite(self.after.step_seconds)
         moved = self.utilization is not None and abs(math.log(self.utilization.after / self.utilization.before)) > 1e-9
         return bool(self.facts) or len(times) > 1 or untimed or moved
@@ -74,16 +74,16 @@ def compare_baselines(before: Sequence[Baseline], after: Sequence[Baseline]) -> 
     their kind, too. Raises BaselineError where not even that tells two apart.
     """
     name = _choose_naming(before, after)
-    old, new = ({name(one): one for one in side} for side in (before, after))
+    old, new = ({name(baseline): baseline for baseline in side} for side in (before, after))
     return tuple(_compare_pair(_join_name(key), old.get(key), new.get(key)) for key in sorted({*old, *new}))
 
 
 def _choose_naming(before: Sequence[Baseline], after: Sequence[Baseline]) -> Callable[[Baseline], ConfigurationName]:
     """Return the shortest name that stands for one baseline of each set."""
     namings: tuple[Callable[[Baseline], ConfigurationName], ...] = (
-        lambda one: _make_name(one.key, ""),
-        lambda one: _make_name(one.key, one.key.release),
-        lambda one: (*_make_name(one.key, one.key.release), one.kind),
+        lambda baseline: _make_name(baseline.key, ""),
+        lambda baseline: _make_name(baseline.key, baseline.key.release),
+        lambda baseline: (*_make_name(baseline.key, baseline.key.release), baseline.kind),
     )
     for naming in namings:
         counts = [Counter(map(naming, side)) for side in (before, after)]
@@ -115,7 +115,7 @@ def _compare_pair(identifier: str, old: Baseline | None, new: Baseline | None) -
 def _collect_facts(baseline: Baseline) -> dict[str, str]:
     """Return everything besides the step time that decides what a run of this configuration has to do, as text."""
     configuration = baseline.configuration
-    budgets = ", ".join(f"{one.metric} {one.largest:g} s" for one in baseline.budgets)
+    budgets = ", ".join(f"{budget.metric} {budget.largest:g} s" for budget in baseline.budgets)
     facts = {
         **{name.upper(): size for name, size in asdict(configuration.parallelism).items()},
         "GBS": configuration.global_batch_size,
@@ -131,7 +131,7 @@ def _collect_facts(baseline: Baseline) -> dict[str, str]:
         "drift budget": baseline.drift_budget and f"{baseline.drift_budget * 100:.10g} %",
         "peak": "NA" if math.isnan(baseline.peak_tflops) else f"{baseline.peak_tflops:.10g}",
         "dialect": "regex" if baseline.log else baseline.dialect,
-        **{f"log {name}": getattr(baseline.log, name, None) for name in LOG},
+        **{f"log {name}": getattr(baseline.log, name, None) for name in (*LOG.required, *LOG.optional)},
         "logged TFLOP/s": baseline.logged_tflops_factor and f"x {baseline.logged_tflops_factor:.6g}",
         "kind": baseline.kind,
     }
@@ -157,12 +157,13 @@ def _collect_recorded_facts(recording: Recording | None) -> dict[str, str | None
 
 def _compare_utilization(old: Baseline, new: Baseline) -> UtilizationChange | None:
     """Return how MFU moved; None where a peak or a step time is not known, or the numbers of GPUs differ."""
-    known = (old.step_seconds, new.step_seconds, old.peak_tflops, new.peak_tflops)
-    if not all(math.isfinite(value) and value > 0 for value in known):
+    numbers = (old.step_seconds, new.step_seconds, old.peak_tflops, new.peak_tflops)
+    if not all(math.isfinite(value) and value > 0 for value in numbers):
         return None
-    printed = [_parse_printed_mfu(one) for one in (old, new)]
+    printed = [_parse_printed_mfu(baseline) for baseline in (old, new)]
     computed = [
-        throughput.model_flops_utilization(one.configuration, one.step_seconds, one.peak_tflops) for one in (old, new)
+        throughput.model_flops_utilization(baseline.configuration, baseline.step_seconds, baseline.peak_tflops)
+        for baseline in (old, new)
     ]
     both = all(value is not None for value in printed)
     before, after = [value for value in printed if value is not None] if both else computed
@@ -197,16 +198,16 @@ ROUNDING = 0.005
 def format_differences(differences: Sequence[BaselineDifference], before: str, after: str) -> str:
     """Return a line for each configuration that changed, with what moved its MFU and what else is another; what is on
     one side only; and a count. `before` and `after` are the names of the sides."""
-    changed = [one for one in differences if one.before and one.after and one.is_change]
-    lines = [line for one in changed for line in _format_lines(one)]
+    changed = [pair for pair in differences if pair.before and pair.after and pair.is_change]
+    lines = [line for pair in changed for line in _format_lines(pair)]
     if lines:
         lines.insert(0, f"{'configuration':<{WIDE}} {'before':>10} {'after':>10} {'step time':>9} {'MFU':>8}")
-    removed = [one.id for one in differences if one.after is None]
-    added = [one.id for one in differences if one.before is None]
+    removed = [pair.id for pair in differences if pair.after is None]
+    added = [pair.id for pair in differences if pair.before is None]
     for side, alone in ((before, removed), (after, added)):
         if alone:
-            told = f"only in {side}: {len(alone)}: {formatting.join_first(alone)}"
-            lines += textwrap.wrap(told, 79, subsequent_indent="  ", break_on_hyphens=False)
+            sentence = f"only in {side}: {len(alone)}: {formatting.join_first(alone)}"
+            lines += textwrap.wrap(sentence, 79, subsequent_indent="  ", break_on_hyphens=False)
     shared = sum(map(_is_shared, differences))
     lines.append(f"{formatting.count_noun(shared, 'configuration')} in both, {len(changed)} of them changed")
     return "\n".join(lines)
@@ -214,24 +215,24 @@ def format_differences(differences: Sequence[BaselineDifference], before: str, a
 
 def make_records(differences: Sequence[BaselineDifference]) -> list[dict[str, Any]]:
     """Return every configuration of either side; times in seconds, MFU as a fraction, parts as log ratios."""
-    return [_make_record(one) for one in differences]
+    return [_make_record(pair) for pair in differences]
 
 
-def _is_shared(one: BaselineDifference) -> bool:
-    return one.before is not None and one.after is not None
+def _is_shared(pair: BaselineDifference) -> bool:
+    return pair.before is not None and pair.after is not None
 
 
-def _format_lines(one: BaselineDifference) -> Iterator[str]:
-    moved = one.utilization
-    seconds = [formatting.format_seconds(side.step_seconds if side else None) for side in (one.before, one.after)]
-    change = formatting.format_difference(one.step_time_ratio)
+def _format_lines(pair: BaselineDifference) -> Iterator[str]:
+    moved = pair.utilization
+    seconds = [formatting.format_seconds(side.step_seconds if side else None) for side in (pair.before, pair.after)]
+    change = formatting.format_difference(pair.step_time_ratio)
     mfu = formatting.format_difference(moved.after / moved.before) if moved else "-"
     row = f"{seconds[0]:>10} {seconds[1]:>10} {change:>9} {mfu:>8}"
-    yield from [one.id, f"{'':<{WIDE}} {row}"] if len(one.id) > WIDE else [f"{one.id:<{WIDE}} {row}"]
-    told = [_format_utilization(moved)] if moved and (_format_parts(moved) or mfu != "0.0 %") else []
-    for name, before, after in one.facts:
-        told.append(f"{name}: {before} -> {after}")
-    for line in told:
+    yield from [pair.id, f"{'':<{WIDE}} {row}"] if len(pair.id) > WIDE else [f"{pair.id:<{WIDE}} {row}"]
+    changes = [_format_utilization(moved)] if moved and (_format_parts(moved) or mfu != "0.0 %") else []
+    for name, before, after in pair.facts:
+        changes.append(f"{name}: {before} -> {after}")
+    for line in changes:
         yield from textwrap.wrap(line, 79, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
 
 
@@ -250,19 +251,19 @@ def _format_parts(moved: UtilizationChange) -> list[str]:
     ]
 
 
-def _make_record(one: BaselineDifference) -> dict[str, Any]:
-    sides = {"before": one.before, "after": one.after}
-    moved = one.utilization
+def _make_record(pair: BaselineDifference) -> dict[str, Any]:
+    sides = {"before": pair.before, "after": pair.after}
+    moved = pair.utilization
     return {
-        "id": one.id,
-        "changed": one.is_change,
+        "id": pair.id,
+        "changed": pair.is_change,
         **{name: None if side is None else side.key.id for name, side in sides.items()},
         "step_seconds": [
             None if side is None else formatting.finite_or_none(side.step_seconds) for side in sides.values()
         ],
-        "step_time_change": None if one.step_time_ratio is None else one.step_time_ratio - 1,
+        "step_time_change": None if pair.step_time_ratio is None else pair.step_time_ratio - 1,
         "mfu": None if moved is None else [moved.before, moved.after],
         "mfu_printed": None if moved is None else moved.printed,
         "mfu_log_parts": None if moved is None else dict(moved.parts),
-        "facts": {name: [before, after] for name, before, after in one.facts},
+        "facts": {name: [before, after] for name, before, after in pair.facts},
     }

@@ -105,8 +105,8 @@ def _find_wrong_cells(file: RecipeFile) -> Iterator[_Mismatch]:
 
 def _find_wrong_columns(file: RecipeFile) -> Iterator[_Mismatch]:
     for baseline in file.recipe.baselines:
-        for found in find_contradictions(baseline.configuration, dp_excludes_ep=file.recipe.dp_excludes_ep):
-            yield _Mismatch(baseline.key.id, found.column, found.printed, found.expected, baseline.source.line)
+        for column in find_contradictions(baseline.configuration, dp_excludes_ep=file.recipe.dp_excludes_ep):
+            yield _Mismatch(baseline.key.id, column.column, column.printed, column.expected, baseline.source.line)
 
 
 def _find_unexplained(file: RecipeFile, differences: tuple[_Mismatch, ...]) -> Iterator[str]:
@@ -165,12 +165,12 @@ def _find_hidden_drift(file: RecipeFile) -> Iterator[str]:
     for baseline in file.recipe.baselines:
         recording = baseline.recording
         if recording and recording.reason and not recording.earlier:
-            found = f"found the reason {recording.reason!r} and no earlier value"
-            yield f":{baseline.source.line}: {baseline.key.id}: {found}, expected what it replaced: it was taken out"
+            reason = f"found the reason {recording.reason!r} and no earlier value"
+            yield f":{baseline.source.line}: {baseline.key.id}: {reason}, expected what it replaced: it was taken out"
         if recording and is_beyond(recording.trimmed_mean_seconds, find_reference(recording), budget):
-            told = describe_move(recording.trimmed_mean_seconds, find_reference(recording))
+            drift = describe_move(recording.trimmed_mean_seconds, find_reference(recording))
             expected = f"expected at most {budget * 100:.10g} %, or a reason"
-            yield f":{baseline.source.line}: {baseline.key.id}: found that {told}, {expected}"
+            yield f":{baseline.source.line}: {baseline.key.id}: found that {drift}, {expected}"
 
 
 def _is_same_flops(flops: float, printed: str) -> bool:

@@ -28,9 +28,9 @@ def read_recipes(directories: Sequence[Path]) -> tuple[Recipe, ...]:
     dialect that two files define in different ways.
     """
     recipes = tuple(read_recipe(path) for path in find_baseline_files(directories))
-    seen: dict[tuple[str, str], Baseline] = {}
+    first_of: dict[tuple[str, str], Baseline] = {}
     for baseline in (baseline for recipe in recipes for baseline in recipe.baselines):
-        first = seen.setdefault((baseline.kind, baseline.key.id), baseline)
+        first = first_of.setdefault((baseline.kind, baseline.key.id), baseline)
         if first is not baseline:
             raise BaselineError(
                 f"{_format_place(baseline)}: found a second {baseline.kind} baseline of {baseline.key.id} "
@@ -55,10 +55,10 @@ def find_baseline_files(places: Sequence[Path]) -> tuple[Path, ...]:
     """Return the files below the places (a file stands for itself), each once; BaselineError where there is none."""
     files: dict[Path, Path] = {}
     for place in places:
-        found = sorted(_find_yaml_files(place)) if os.path.isdir(place) else [place]
-        if not found:
+        paths = sorted(_find_yaml_files(place)) if os.path.isdir(place) else [place]
+        if not paths:
             raise BaselineError(f"{place}: found no *.yaml or *.yml below it, expected baseline files")
-        for path in found:
+        for path in paths:
             files.setdefault(path.resolve(), path)
     return tuple(files.values())
 
@@ -89,9 +89,11 @@ def _read_kind(path: Path, root: Any) -> str:
     stated = {key.value: value for key, value in root.value if key.id == "scalar"}
     version = stated.get("schema")
     if version is None or version.value != SCHEMA:
-        found = "no 'schema'" if version is None else f"schema {version.value!r}"
+        version_text = "no 'schema'" if version is None else f"schema {version.value!r}"
         line = (version or root).start_mark.line + 1
-        raise BaselineError(f"{path}:{line}: found {found}, expected schema: {SCHEMA}, which is all this release reads")
+        raise BaselineError(
+            f"{path}:{line}: found {version_text}, expected schema: {SCHEMA}, which is all this release reads"
+        )
     kind = stated.get("kind")
     return kind.value if kind is not None and kind.value in KINDS else KINDS[0]
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from pytest_llmbench.baseline.read import read_file, read_recipe
 from pytest_llmbench.baseline.records import merge_budgets
 from pytest_llmbench.baseline.render import SharedKeys, format_peak, render_baselines
+from pytest_llmbench.baseline.schema import FILE
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import BaselineError, RecordError
 from pytest_llmbench.core.models import Baseline, Key, Recipe, Recording, Source
@@ -23,7 +24,7 @@ from pytest_llmbench.core.tolerance import merge_tolerances
 PATIENCE_SECONDS = 60.0
 """So long a session waits for another one that records into the same folder, which takes much less than a second."""
 
-_OWNED = "title|framework|names|layout|launch|errata|dp_excludes_ep"
+_OWNED = "|".join(key.name for key in FILE if key.is_owned)
 
 _OWN = re.compile(rf"^(?:{_OWNED}):[^\n]*\n(?:(?:[ \t#\-][^\n]*)?\n)*", re.MULTILINE | re.ASCII)
 """The keys of a recorded file that no recording changes, with their lines: they stay as they are."""
@@ -60,7 +61,7 @@ def write_recorded(
             **existing,
             **{key: _keep_limits(baseline, existing, shared) for key, baseline in baselines.items()},
         }
-        together = {key: replace(one, drift_budget=shared.drift_budget) for key, one in together.items()}
+        together = {key: replace(baseline, drift_budget=shared.drift_budget) for key, baseline in together.items()}
         files.append((path, render_baselines(path, together, shared), together))
         changes.append((path, replaced))
     for path, text, together in files:
@@ -68,15 +69,17 @@ def write_recorded(
     return tuple(changes)
 
 
-def find_recorded(directory: Path, wanted: Collection[Key], known: Iterable[Baseline]) -> dict[Key, Baseline]:
+def find_recorded(directory: Path, wanted: Collection[Key], baselines: Iterable[Baseline]) -> dict[Key, Baseline]:
     """Return what is recorded of these configurations, in the files that `write_recorded` would write or, where they
     have none, among the baselines that are `known` to the session, whichever of them it judges against. Raises
     RecordError for a file that cannot be added to."""
-    found = {one.key: one for one in known if one.recording is not None and one.key in wanted}
+    recorded = {
+        baseline.key: baseline for baseline in baselines if baseline.recording is not None and baseline.key in wanted
+    }
     for path in sorted({_recorded_path(directory, key) for key in wanted}):
         existing, _ = _read_existing(path)
-        found |= {key: baseline for key, baseline in existing.items() if key in wanted}
-    return found
+        recorded |= {key: baseline for key, baseline in existing.items() if key in wanted}
+    return recorded
 
 
 def make_recorded_baseline(published: Baseline, recording: Recording) -> Baseline:
@@ -105,7 +108,7 @@ def _format_change(before: float, after: float) -> str:
 
 def _add_drift_budget(shared: SharedKeys, baselines: Iterable[Baseline]) -> SharedKeys:
     """Return the limits of a file with the smallest drift budget of what is added, where it has none itself."""
-    stated = [one.drift_budget for one in baselines if one.drift_budget is not None]
+    stated = [baseline.drift_budget for baseline in baselines if baseline.drift_budget is not None]
     return shared._replace(drift_budget=min(stated)) if shared.drift_budget is None and stated else shared
 
 
@@ -115,12 +118,12 @@ def _add_names(shared: SharedKeys, key: Key, recipes: Iterable[Recipe]) -> Share
     import yaml
 
     same = [recipe for recipe in recipes if (recipe.name, recipe.release) == (key.recipe, key.release)]
-    names = list(dict.fromkeys(name for one in same for name in one.names))
+    names = list(dict.fromkeys(name for recipe in same for name in recipe.names))
     facts: dict[str, object] = {
-        "title": next((one.title for one in same if one.title), ""),
-        "framework": next((one.framework for one in same if one.framework), ""),
+        "title": next((recipe.title for recipe in same if recipe.title), ""),
+        "framework": next((recipe.framework for recipe in same if recipe.framework), ""),
         "names": [name for name in names if names != [key.recipe]],
-        "dp_excludes_ep": any(one.dp_excludes_ep for one in same),
+        "dp_excludes_ep": any(recipe.dp_excludes_ep for recipe in same),
     }
     own = set(_KEY.findall(shared.own))
     # A list stands in one line, which YAML would also make of a mapping that holds none.
@@ -158,9 +161,9 @@ def _read_existing(path: Path) -> tuple[dict[Key, Baseline], SharedKeys]:
         raise RecordError(f"{path}: found a {recipe.kind} baseline file, expected to record elsewhere")
     statistic = recipe.baselines[0].window.statistic
     if statistic != STATISTIC:
-        found, expected = statistic.replace("_", " "), STATISTIC.replace("_", " ")
+        judge, expected = statistic.replace("_", " "), STATISTIC.replace("_", " ")
         raise RecordError(
-            f"{path}: found baselines judged by the {found}, expected the {expected}, by which they are recorded now; "
+            f"{path}: found baselines judged by the {judge}, expected the {expected}, by which they are recorded now; "
             "move the file away or record elsewhere"
         )
     shared = SharedKeys(file.tolerances, file.budgets, file.drift_budget, _read_own_keys(path))
@@ -241,14 +244,14 @@ def _replace_file(path: Path, text: str, baselines: dict[Key, Baseline]) -> None
 
 
 def _verify(path: Path, written: Recipe, baselines: dict[Key, Baseline]) -> None:
-    for found in written.baselines:
-        meant = baselines[found.key]
-        if _make_comparable(found) != _make_comparable(meant):
-            raise RecordError(f"{path}: was not written, {found.key.id} would not read back to the same numbers")
+    for baseline in written.baselines:
+        meant = baselines[baseline.key]
+        if _make_comparable(baseline) != _make_comparable(meant):
+            raise RecordError(f"{path}: was not written, {baseline.key.id} would not read back to the same numbers")
 
 
 def _make_comparable(baseline: Baseline) -> tuple[Baseline, str]:
     """No NaN equals another, so a peak that nothing states is compared as written. What a document says beside a
     recorded value stands in another file."""
-    told = replace(baseline, source=Source(""), peak_tflops=0.0, published_seconds=None)
-    return told, format_peak(baseline.peak_tflops)
+    comparable = replace(baseline, source=Source(""), peak_tflops=0.0, published_seconds=None)
+    return comparable, format_peak(baseline.peak_tflops)

@@ -43,7 +43,7 @@ def add(commands: Subparsers) -> None:
     listing.set_defaults(command=_list)
     showing.set_defaults(command=_show)
     linting.set_defaults(command=_lint)
-    diffing.set_defaults(command=_diff)
+    diffing.set_defaults(command=_compare)
 
 
 def _add_import(actions: Subparsers) -> None:
@@ -64,7 +64,7 @@ def _add_import(actions: Subparsers) -> None:
     parser.set_defaults(command=_import)
 
 
-def recipes_in(directories: Sequence[Path]) -> tuple[Recipe, ...]:
+def read_recipes_in(directories: Sequence[Path]) -> tuple[Recipe, ...]:
     """Return the shipped recipes and those of a user's directories."""
     from pytest_llmbench.baseline.read import find_shipped_baselines, read_recipes
 
@@ -73,23 +73,29 @@ def recipes_in(directories: Sequence[Path]) -> tuple[Recipe, ...]:
 
 def _import(arguments: argparse.Namespace) -> Output:
     from pytest_llmbench.baseline.documents.document_configurations import ImportDefaults
-    from pytest_llmbench.baseline.documents.importer import format_report, import_document, read_document, write_drafts
+    from pytest_llmbench.baseline.documents.importer import (
+        DraftFate,
+        format_report,
+        import_document,
+        read_document,
+        write_drafts,
+    )
 
     defaults = ImportDefaults(arguments.recipe, arguments.size, arguments.gpu, arguments.dtype)
     path = arguments.document
     imported = import_document(read_document(path), path.name, arguments.release, defaults)
     if arguments.output is None:
-        code, told = 0 if imported.is_whole else 1, "\n".join(format_report(imported, ()))
-        return Output("\n".join(one.text for one in imported.drafts).rstrip("\n"), code, told)
+        code, unread = 0 if imported.is_whole else 1, "\n".join(format_report(imported, ()))
+        return Output("\n".join(draft.text for draft in imported.drafts).rstrip("\n"), code, unread)
     written = write_drafts(imported, arguments.output, force=arguments.force)
-    is_done = imported.is_whole and all(one.what != "kept" for one in written)
+    is_done = imported.is_whole and all(file.fate != DraftFate.KEPT for file in written)
     return Output("\n".join(format_report(imported, written)), 0 if is_done else 1)
 
 
 def _list(arguments: argparse.Namespace) -> Output:
     from pytest_llmbench.baseline.describe import format_table
 
-    recipes = recipes_in(arguments.baselines)
+    recipes = read_recipes_in(arguments.baselines)
     names = sorted({recipe.name for recipe in recipes})
     wanted = arguments.recipe
     if wanted and wanted not in names:
@@ -101,7 +107,7 @@ def _list(arguments: argparse.Namespace) -> Output:
 def _show(arguments: argparse.Namespace) -> Output:
     from pytest_llmbench.baseline.describe import format_page
 
-    recipes = recipes_in(arguments.baselines)
+    recipes = read_recipes_in(arguments.baselines)
     pairs = [(recipe, baseline) for recipe in recipes for baseline in recipe.baselines]
     chosen = [(recipe, baseline) for recipe, baseline in pairs if baseline.key.id == arguments.id]
     if not chosen:
@@ -121,29 +127,29 @@ def _lint(arguments: argparse.Namespace) -> Output:
     return Output(format_lint_page(reports, WIDTH), code=1 if any(report.findings for report in reports) else 0)
 
 
-def _diff(arguments: argparse.Namespace) -> Output:
+def _compare(arguments: argparse.Namespace) -> Output:
     import json
 
     from pytest_llmbench.baseline.difference import compare_baselines, format_differences, make_records
 
-    before, after = (_side(given, arguments.baselines) for given in (arguments.before, arguments.after))
-    found = compare_baselines(before, after)
-    code = 1 if any(one.is_change for one in found) else 0
+    before, after = (_read_side(side, arguments.baselines) for side in (arguments.before, arguments.after))
+    differences = compare_baselines(before, after)
+    code = 1 if any(pair.is_change for pair in differences) else 0
     if arguments.format == "json":
-        return Output(json.dumps(make_records(found), indent=1), code)
-    return Output(format_differences(found, arguments.before, arguments.after), code)
+        return Output(json.dumps(make_records(differences), indent=1), code)
+    return Output(format_differences(differences, arguments.before, arguments.after), code)
 
 
-def _side(given: str, directories: Sequence[Path]) -> list[Baseline]:
+def _read_side(place: str, directories: Sequence[Path]) -> list[Baseline]:
     """Return the baselines of a file, of a folder, or of a release among the shipped and the user's."""
     from pytest_llmbench.baseline.read import read_recipes
 
-    path = Path(given).expanduser()
+    path = Path(place).expanduser()
     if path.exists():
         return [baseline for recipe in read_recipes([path]) for baseline in recipe.baselines]
-    recipes = recipes_in(directories)
+    recipes = read_recipes_in(directories)
     releases = sorted({recipe.release for recipe in recipes})
-    if given not in releases:
+    if place not in releases:
         expected = f"expected a file, a folder or a release among {', '.join(releases)}"
-        raise BaselineError(f"{given}: no such file, {expected}{did_you_mean(given, releases)}")
-    return [baseline for recipe in recipes if recipe.release == given for baseline in recipe.baselines]
+        raise BaselineError(f"{place}: no such file, {expected}{did_you_mean(place, releases)}")
+    return [baseline for recipe in recipes if recipe.release == place for baseline in recipe.baselines]

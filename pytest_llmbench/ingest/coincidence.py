@@ -46,25 +46,25 @@ MOVING_MEANS = {"nemo1": 5}
 _FACTORS = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9)
 
 
-class Part(NamedTuple):
+class PrintedSteps(NamedTuple):
     """The steps of one part of a log; each of its times is that of so many steps, up to its own (`averaged`)."""
 
     steps: Steps
     averaged: int = 1
 
 
-def parts_of(run: Run) -> list[Part]:
+def list_parts(run: Run) -> list[PrintedSteps]:
     """Return the parts of a run's logs that hold steps, in their order."""
     logs = [attempt.log for attempt in run.attempts]
     return [
-        Part(segment.steps, MOVING_MEANS.get(log.dialect or "", 1))
+        PrintedSteps(segment.steps, MOVING_MEANS.get(log.dialect or "", 1))
         for log in logs
         for segment in log.segments
         if len(segment.steps)
     ]
 
 
-def marks_of(steps: Steps) -> tuple[int, list[int]]:
+def hash_steps(steps: Steps) -> tuple[int, list[int]]:
     """Return a hash of a part of a log, and those of a few places of it.
 
     A copy has the first one; it shares some of the others, though lines were lost or added.
@@ -73,7 +73,7 @@ def marks_of(steps: Steps) -> tuple[int, list[int]]:
 
     factors = [np.uint64(factor) for factor in _FACTORS]
     rows = steps.index.astype(np.uint64) * factors[0]
-    for values, factor in zip((timed(steps), steps.loss), factors[1:], strict=True):
+    for values, factor in zip((read_times(steps), steps.loss), factors[1:], strict=True):
         bits = np.where(np.isnan(values), -1.0, values).view(np.uint64) * factor
         rows ^= bits ^ (bits >> np.uint64(29))
     reach = min(SHINGLE, len(rows))
@@ -84,7 +84,7 @@ def marks_of(steps: Steps) -> tuple[int, list[int]]:
     return int((hashes * factors[1]).sum()), [int(mark) for mark in np.sort(hashes)[:MARKS]]
 
 
-def timed(steps: Steps) -> Floats:
+def read_times(steps: Steps) -> Floats:
     """Return the printed time of each step, shape (n,): negative tokens/s where only they are printed."""
     import numpy as np
 
@@ -92,31 +92,31 @@ def timed(steps: Steps) -> Floats:
     return seconds
 
 
-def shared_steps(run: Run, other: Run) -> list[tuple[Part, Flags]]:
+def find_shared_steps(run: Run, other: Run) -> list[tuple[PrintedSteps, Flags]]:
     """Return the parts of a run, each with a mask of its steps that stand in the other one, too, where none of those
     that both have differs in time or loss; empty where a part of it has no such counterpart.
 
     A copy may have lost lines or got some: what counts is how many are left, and that no step contradicts it.
     """
-    found = []
-    counterparts = parts_of(other)
-    for part in parts_of(run):
-        masks = (_agreeing(part.steps, one.steps) for one in counterparts)
+    shared = []
+    counterparts = list_parts(other)
+    for part in list_parts(run):
+        masks = (_mask_agreeing(part.steps, counterpart.steps) for counterpart in counterparts)
         mask = max((mask for mask in masks if mask is not None), key=lambda mask: int(mask.sum()), default=None)
         if mask is None:
             return []
-        found.append((part, mask))
-    return found
+        shared.append((part, mask))
+    return shared
 
 
-def _agreeing(steps: Steps, other: Steps) -> Flags | None:
+def _mask_agreeing(steps: Steps, other: Steps) -> Flags | None:
     """Return a mask of the steps that both have; None where they differ in one, or share too few."""
     import numpy as np
 
     _, mine, theirs = np.intersect1d(steps.index, other.index, return_indices=True)
     if 2 * len(mine) < min(len(steps), len(other)) or not len(mine):
         return None
-    for own, of_other in ((timed(steps), timed(other)), (steps.loss, other.loss)):
+    for own, of_other in ((read_times(steps), read_times(other)), (steps.loss, other.loss)):
         if not np.array_equal(own[mine], of_other[theirs], equal_nan=True):
             return None
     mask: Flags = np.zeros(len(steps), dtype=np.bool_)
@@ -124,7 +124,7 @@ def _agreeing(steps: Steps, other: Steps) -> Flags | None:
     return mask
 
 
-def log10_chance(shared: Sequence[tuple[Part, Flags]], witnesses: Sequence[Run] = ()) -> float:
+def estimate_chance(shared: Sequence[tuple[PrintedSteps, Flags]], witnesses: Sequence[Run] = ()) -> float:
     """Return the decimal logarithm of a bound of the probability that two runs print such steps by chance.
 
     Two steps print the same time as often as two of the log's own do: that follows from the printed digits and the
@@ -132,23 +132,23 @@ def log10_chance(shared: Sequence[tuple[Part, Flags]], witnesses: Sequence[Run] 
     they do where a step's time depends on its number. Neighbours that are means over the same steps, or go together,
     count as fewer steps. Losses count nothing: honest runs with one seed may print the same.
     """
-    return sum(_of_part(part, mask, witnesses) for part, mask in shared)
+    return sum(_estimate_part(part, mask, witnesses) for part, mask in shared)
 
 
-def _of_part(part: Part, mask: Flags, witnesses: Sequence[Run]) -> float:
+def _estimate_part(part: PrintedSteps, mask: Flags, witnesses: Sequence[Run]) -> float:
     import numpy as np
 
-    values = np.abs(timed(part.steps))
+    values = np.abs(read_times(part.steps))
     mask = mask & np.isfinite(values) & (values > 0)
     if mask.sum() < FEWEST:
         return 0.0
-    correlation = _correlation(values[mask])
+    correlation = _correlate_neighbours(values[mask])
     independent = float(mask.sum()) / max((1 + correlation) / (1 - correlation), part.averaged)
-    agreement = max((_agreement(values[mask]), *_witnessed(part.steps, witnesses)))
+    agreement = max((_measure_agreement(values[mask]), *_ask_witnesses(part.steps, witnesses)))
     return independent * math.log10(min(agreement, 1.0))
 
 
-def _correlation(values: Floats) -> float:
+def _correlate_neighbours(values: Floats) -> float:
     """Return the correlation of neighbours, at least 0: that of a mean of five steps is 0.8, and so it counts a ninth
     of its steps where a fifth would do."""
     import numpy as np
@@ -159,7 +159,7 @@ def _correlation(values: Floats) -> float:
     return min(max(float(centred[1:] @ centred[:-1]) / total, 0.0), STEADIEST) if total > 0 else 0.0
 
 
-def _agreement(values: Floats) -> float:
+def _measure_agreement(values: Floats) -> float:
     """Return how often two of these values are equal, at most: of those in the middle, as if a few more pairs were."""
     import numpy as np
 
@@ -170,13 +170,13 @@ def _agreement(values: Floats) -> float:
     return (float((counts * (counts - 1)).sum()) / 2 + UNSEEN) / pairs if pairs else 1.0
 
 
-def _witnessed(steps: Steps, witnesses: Sequence[Run]) -> Iterator[float]:
+def _ask_witnesses(steps: Steps, witnesses: Sequence[Run]) -> Iterator[float]:
     """Yield how often a step of another run prints the same time as the step of that number here."""
     import numpy as np
 
     for run in witnesses:
-        for part in parts_of(run)[-1:]:
+        for part in list_parts(run)[-1:]:
             _, mine, theirs = np.intersect1d(steps.index, part.steps.index, return_indices=True)
             if len(mine) >= FEWEST:
-                equal = int((timed(steps)[mine] == timed(part.steps)[theirs]).sum())
+                equal = int((read_times(steps)[mine] == read_times(part.steps)[theirs]).sum())
                 yield (equal + 1) / (len(mine) + 1)

@@ -12,7 +12,15 @@ from itertools import islice
 from pathlib import Path
 
 from pytest_llmbench.core.models import Clock, CopyOf, Dating, Key, Run, StoredRun, join_fingerprints
-from pytest_llmbench.ingest.coincidence import CERTAIN, WITNESSES, log10_chance, marks_of, parts_of, shared_steps, timed
+from pytest_llmbench.ingest.coincidence import (
+    CERTAIN,
+    WITNESSES,
+    estimate_chance,
+    find_shared_steps,
+    hash_steps,
+    list_parts,
+    read_times,
+)
 
 FILE_TIME = "the time of the file"
 
@@ -32,7 +40,7 @@ LAUNCHED = re.compile(r"log-|slurm-|(combined|stdout)\.log$")
 """Names of logs that a launcher writes: a job of this name was there even if it left no step."""
 
 
-def without_attached(runs: Sequence[Run]) -> tuple[list[Run], list[tuple[Run, Run]]]:
+def drop_attached(runs: Sequence[Run]) -> tuple[list[Run], list[tuple[Run, Run]]]:
     """Return runs without those that a launcher wrote along, and these with the ones that they repeat.
 
     That is a log of any other name beside the log of a launcher, with the same steps and times from the first on, and
@@ -42,16 +50,16 @@ def without_attached(runs: Sequence[Run]) -> tuple[list[Run], list[tuple[Run, Ru
     for run in runs:
         if _is_launched(run):
             logs[run.found.folder].append(run)
-    kept: list[Run] = []
+    originals: list[Run] = []
     copies: list[tuple[Run, Run]] = []
     for run in runs:
         beside = () if _is_launched(run) else logs[run.found.folder]
         original = next((other for other in beside if _is_written_along(run, other)), None)
         if original is None:
-            kept.append(run)
+            originals.append(run)
         else:
             copies.append((run, original))
-    return kept, copies
+    return originals, copies
 
 
 def _is_launched(run: Run) -> bool:
@@ -59,11 +67,11 @@ def _is_launched(run: Run) -> bool:
 
 
 def _is_written_along(run: Run, other: Run) -> bool:
-    part, whole = _timings(run), _timings(other)
+    part, whole = _list_timings(run), _list_timings(other)
     return bool(part) and run.found.job_id in ("", other.found.job_id) and part == whole[: len(part)]
 
 
-def without_copies(runs: Sequence[Run]) -> tuple[list[Run], list[tuple[Run, Run]]]:
+def drop_copies(runs: Sequence[Run]) -> tuple[list[Run], list[tuple[Run, Run]]]:
     """Return runs with one of each group of copies, and the copies with the one that was kept.
 
     Copies are runs of one configuration and job with equal logs, compressed or not; and with an equal start and the
@@ -71,11 +79,11 @@ def without_copies(runs: Sequence[Run]) -> tuple[list[Run], list[tuple[Run, Run]
     """
     groups: dict[object, list[Run]] = defaultdict(list)
     for run in runs:
-        groups[_identical(run)].append(run)
-    kept = [_dated_by_all(group) for group in groups.values()]
+        groups[_make_copy_key(run)].append(run)
+    originals = [_merge_dates(group) for group in groups.values()]
     copies = [(copy, group[-1]) for group in groups.values() for copy in group[:-1]]
     of_job: dict[object, list[Run]] = defaultdict(list)
-    for run in sorted(kept, key=_extent, reverse=True):
+    for run in sorted(originals, key=_measure_extent, reverse=True):
         others = of_job[run.identity.key, run.found.job_id or run.id]  # without a job id it is no part of another
         original = next((other for other in others if _is_part(run, other)), None)
         if original is None:
@@ -85,37 +93,39 @@ def without_copies(runs: Sequence[Run]) -> tuple[list[Run], list[tuple[Run, Run]
     return [run for runs in of_job.values() for run in runs], copies
 
 
-def _identical(run: Run) -> object:
-    if not steps_in(run):
+def _make_copy_key(run: Run) -> object:
+    if not count_steps(run):
         return run.id
     logs = [attempt.log for attempt in run.attempts]
     times = (segment.steps.seconds.tobytes() for log in logs for segment in log.segments)
     return run.identity.key, run.found.job_id, tuple(log.fingerprint for log in logs), *times
 
 
-def _dated_by_all(copies: Sequence[Run]) -> Run:
+def _merge_dates(copies: Sequence[Run]) -> Run:
     """Return one of several copies, with the start that they agree on: the earliest of the best source.
 
     A copy is never written before its original, so the earliest file time is right; but a folder above may be dated for
     another reason. Where it contradicts the file times, the start is not known.
     """
-    kept = copies[-1]
+    last = copies[-1]
     if len(copies) == 1:
-        return kept
+        return last
     weak = (Clock.FILE_TIME, Clock.FOLDER_ABOVE)
     sure = [run for run in copies if run.started and run.order_source not in weak]
     if sure:
         first = min(sure, key=lambda run: (run.started, run.started_from))
-        return dataclasses.replace(kept, **{name: getattr(first, name) for name in STARTED})
+        return dataclasses.replace(last, **{name: getattr(first, name) for name in STARTED})
     written = [run.found.modified for run in copies if run.found.modified is not None]
     stated = [run.started for run in copies if run.started is not None]
-    if not written or (_apart(written) and any(run.found.dated for run in copies) and _apart([*written, *stated])):
-        return dataclasses.replace(kept, started=None, started_from="its copies contradict each other", datings=())
+    if not written or (
+        _lie_apart(written) and any(run.found.dated for run in copies) and _lie_apart([*written, *stated])
+    ):
+        return dataclasses.replace(last, started=None, started_from="its copies contradict each other", datings=())
     first_written = Dating(Clock.FILE_TIME, min(written), FILE_TIME, zoned=True)
-    return dataclasses.replace(kept, started=min(written), started_from=FILE_TIME, datings=(first_written,))
+    return dataclasses.replace(last, started=min(written), started_from=FILE_TIME, datings=(first_written,))
 
 
-def _apart(moments: Sequence[datetime]) -> bool:
+def _lie_apart(moments: Sequence[datetime]) -> bool:
     return max(moments) - min(moments) > CLOCK_SKEW
 
 
@@ -124,145 +134,160 @@ def _is_part(run: Run, other: Run) -> bool:
     if not run.found.job_id or run.found.folder == other.found.folder:
         return False
     near = run.started and other.started and abs(run.started - other.started) <= LONGEST_QUEUE
-    if not steps_in(run):  # without an attempt only its metadata stands here, and its log elsewhere
-        return bool(not run.attempts and near and steps_in(other))
-    part, whole = _timings(run), _timings(other)
+    if not count_steps(run):  # without an attempt only its metadata stands here, and its log elsewhere
+        return bool(not run.attempts and near and count_steps(other))
+    part, whole = _list_timings(run), _list_timings(other)
     return run.started == other.started and part == whole[: len(part)]
 
 
-def _timings(run: Run) -> list[tuple[int, float | None]]:
+def _list_timings(run: Run) -> list[tuple[int, float | None]]:
     """Return steps and times, None where a log prints none: a NaN would make every copy a run of its own."""
     segments = [segment for attempt in run.attempts for segment in attempt.log.segments]
-    rows = (row for one in segments for row in zip(one.steps.index.tolist(), timed(one.steps).tolist(), strict=True))
+    rows = (
+        row for part in segments for row in zip(part.steps.index.tolist(), read_times(part.steps).tolist(), strict=True)
+    )
     return [(index, None if math.isnan(seconds) else seconds) for index, seconds in rows]
 
 
-def _extent(run: Run) -> tuple[int, int, int]:
+def _measure_extent(run: Run) -> tuple[int, int, int]:
     """Return how much of a job a run tells: of two with the same steps one may know of an attempt that died later."""
-    return steps_in(run), len(run.attempts), sum(attempt.log.lines for attempt in run.attempts)
+    return count_steps(run), len(run.attempts), sum(attempt.log.lines for attempt in run.attempts)
 
 
-def steps_in(run: Run) -> int:
+def count_steps(run: Run) -> int:
     """Return how many steps all attempts of a run printed."""
     return sum(len(segment.steps) for attempt in run.attempts for segment in attempt.log.segments)
 
 
-def with_copies_marked(runs: Sequence[Run]) -> tuple[list[Run], list[tuple[Run, Run]]]:
+def mark_copies(runs: Sequence[Run]) -> tuple[list[Run], list[tuple[Run, Run]]]:
     """Return runs, newest first, with those marked that have the steps of another job; and copies that are none.
 
     The newer of two such runs of one configuration is the copy, of different configurations the one that was written
     later, or both where nothing says which. The second kind, with what each repeats, is left out: a second log of one
     job and configuration elsewhere, and a log that names no job and has no start of its own.
     """
-    earlier = _Earlier()
+    earlier = _EarlierRuns()
     copies: dict[str, CopyOf] = {}
     left_out: dict[str, tuple[Run, Run]] = {}
     for run in reversed(runs):
-        if run.identity.key is None or not steps_in(run):
+        if run.identity.key is None or not count_steps(run):
             continue
-        for other in earlier.alike(run):
+        for other in earlier.find_alike(run):
             if run.id not in copies and run.id not in left_out and other.id not in left_out:
                 _compare(run, other, runs, copies, left_out)
-    kept = [dataclasses.replace(run, copy_of=copies.get(run.id)) for run in runs if run.id not in left_out]
-    return kept, list(left_out.values())
+    marked = [dataclasses.replace(run, copy_of=copies.get(run.id)) for run in runs if run.id not in left_out]
+    return marked, list(left_out.values())
 
 
-class _Earlier:
+class _EarlierRuns:
     """The runs that were seen, by what a copy of them shares: all their steps, their text, or a few places of a log."""
 
     def __init__(self) -> None:
         self._whole: dict[object, Run] = {}
         self._places: dict[int, list[Run]] = defaultdict(list)
 
-    def alike(self, run: Run) -> list[Run]:
+    def find_alike(self, run: Run) -> list[Run]:
         """Return the runs seen before that this one may be a copy of, the oldest first; it is seen itself then.
 
         A part of a log is looked for only where the digits of the log leave no room for chance: coarse logs agree with
         each other in many places, and no part of one could be called a copy.
         """
-        parts = parts_of(run)
-        marks = [marks_of(part.steps) for part in parts]
+        parts = list_parts(run)
+        marks = [hash_steps(part.steps) for part in parts]
         steps = tuple(whole for whole, _ in marks)
-        keys = (steps, (steps, run.identity.key), (steps, _logs(run)))
-        near = {one.id: one for one in (self._whole.setdefault(key, run) for key in keys) if one is not run}
+        keys = (steps, (steps, run.identity.key), (steps, _hash_logs(run)))
+        near = {
+            earlier.id: earlier for earlier in (self._whole.setdefault(key, run) for key in keys) if earlier is not run
+        }
         places = {mark for _, of_part in marks for mark in of_part}
         shared = {other.id: other for mark in places for other in self._places.get(mark, ())}
-        if not shared or log10_chance([(part, timed(part.steps) > -math.inf) for part in parts]) < CERTAIN:
+        if not shared or estimate_chance([(part, read_times(part.steps) > -math.inf) for part in parts]) < CERTAIN:
             near |= shared
             for mark in places:
                 self._places[mark].append(run)
         return list(near.values())
 
 
-def with_past_copies(runs: Sequence[Run], past: Mapping[Key, Sequence[StoredRun]]) -> Sequence[Run]:
+def mark_past_copies(runs: Sequence[Run], past: Mapping[Key, Sequence[StoredRun]]) -> Sequence[Run]:
     """Return runs with those marked whose logs were, to the letter, those of another job's valid run in the history."""
-    known = {one.logs: (one, key) for key, of_key in past.items() for one in of_key if one.logs and one.valid}
-    return [_as_past_copy(run, *known.get(_logs(run), (None, None))) for run in runs] if known else runs
+    originals = {
+        past_run.logs: (past_run, key)
+        for key, of_key in past.items()
+        for past_run in of_key
+        if past_run.logs and past_run.valid
+    }
+    return [_mark_past_copy(run, *originals.get(_hash_logs(run), (None, None))) for run in runs] if originals else runs
 
 
-def _as_past_copy(run: Run, original: StoredRun | None, key: Key | None) -> Run:
+def _mark_past_copy(run: Run, original: StoredRun | None, key: Key | None) -> Run:
     job = run.found.job_id
     if original is None or run.copy_of or run.identity.key is None or not job or original.job_id in ("", job):
         return run
     if run.started is not None and original.started > run.started:
         return run  # what the history knows is the copy, and was judged before it was known as one
-    chance = log10_chance([(part, timed(part.steps) > -math.inf) for part in parts_of(run)])
+    chance = estimate_chance([(part, read_times(part.steps) > -math.inf) for part in list_parts(run)])
     certain = chance < CERTAIN or all(attempt.log.started is not None for attempt in run.attempts)
     if not certain and key != run.identity.key:
         return run
     name = f"of {original.started:%Y-%m-%d} in the history"
-    return dataclasses.replace(run, copy_of=CopyOf(original.job_id, name, steps_in(run), chance, certain))
+    return dataclasses.replace(run, copy_of=CopyOf(original.job_id, name, count_steps(run), chance, certain))
 
 
-def _logs(run: Run) -> str:
-    return join_fingerprints([attempt.log.fingerprint for attempt in run.attempts]) if steps_in(run) else ""
+def _hash_logs(run: Run) -> str:
+    return join_fingerprints([attempt.log.fingerprint for attempt in run.attempts]) if count_steps(run) else ""
 
 
 def _compare(
     run: Run, other: Run, runs: Sequence[Run], copies: dict[str, CopyOf], left_out: dict[str, tuple[Run, Run]]
 ) -> None:
     """Add what a run is in the light of an older one to the copies, or to what is left out."""
-    shared = shared_steps(run, other)
+    shared = find_shared_steps(run, other)
     if not shared:
         return
     alike = run.identity.key == other.identity.key
-    chance = log10_chance(shared)
+    chance = estimate_chance(shared)
     if alike and chance < CERTAIN:
-        others = (one for one in runs if one.identity.key == run.identity.key and not shared_steps(run, one))
-        chance = log10_chance(shared, tuple(islice(others, WITNESSES)))
+        others = (
+            candidate
+            for candidate in runs
+            if candidate.identity.key == run.identity.key and not find_shared_steps(run, candidate)
+        )
+        chance = estimate_chance(shared, tuple(islice(others, WITNESSES)))
     certain = chance < CERTAIN or _is_same_text(run, other)
     if not certain and not alike:
         return
-    if certain and (nameless := next((one for one in (run, other) if _is_nameless(one, run, other)), None)):
+    if certain and (
+        nameless := next((candidate for candidate in (run, other) if _is_nameless(candidate, run, other)), None)
+    ):
         left_out[nameless.id] = (nameless, other if nameless is run else run)
     elif alike and run.found.job_id and run.found.job_id == other.found.job_id:
         if certain and run.found.folder != other.found.folder:
             left_out[run.id] = (run, other)
     else:
         steps = sum(int(mask.sum()) for _, mask in shared)
-        for copy, original in _in_order(run, other):
+        for copy, original in _order_copies(run, other):
             copies.setdefault(copy.id, CopyOf(original.found.job_id, original.id, steps, chance, certain))
 
 
 def _is_nameless(run: Run, *pair: Run) -> bool:
     """Whether a run of a pair says neither a job nor a start of its own: it claims to be no other run."""
-    starts = {one.found.started for one in pair}
+    starts = {side.found.started for side in pair}
     return not run.found.job_id and (run.found.started is None or len(starts) == 1)
 
 
 def _is_same_text(run: Run, other: Run) -> bool:
     """Whether two runs have the same logs to the letter, which say when they were written: no second job does that."""
-    logs, others = ([attempt.log for attempt in one.attempts] for one in (run, other))
+    logs, others = ([attempt.log for attempt in side.attempts] for side in (run, other))
     stamped = all(log.started is not None and log.fingerprint for log in logs)
     return stamped and [log.fingerprint for log in logs] == [log.fingerprint for log in others]
 
 
-def _in_order(run: Run, other: Run) -> list[tuple[Run, Run]]:
+def _order_copies(run: Run, other: Run) -> list[tuple[Run, Run]]:
     """Return which of two runs is the copy of which, the newer one first."""
     if run.identity.key == other.identity.key:
         return [(run, other)]
-    begun = [one.found.started for one in (run, other)]
-    written = [one.found.modified for one in (run, other)]
+    begun = [side.found.started for side in (run, other)]
+    written = [side.found.modified for side in (run, other)]
     for first, second in (begun, written):
         if first is not None and second is not None and abs(first - second) > WRITTEN_TOGETHER:
             return [(run, other)] if first > second else [(other, run)]

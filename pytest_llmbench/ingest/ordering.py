@@ -15,7 +15,7 @@ import numpy as np
 
 from pytest_llmbench.core.models import Clock, Dating, Key, Remains, Run
 from pytest_llmbench.core.robust import median
-from pytest_llmbench.ingest.duplicates import CLOCK_SKEW, LONGEST_QUEUE, WRITTEN_TOGETHER, steps_in
+from pytest_llmbench.ingest.duplicates import CLOCK_SKEW, LONGEST_QUEUE, WRITTEN_TOGETHER, count_steps
 
 EXACT_SKEW = timedelta(minutes=10)
 """A moment of a stated zone that lies further ahead than this is not believed: clocks differ by seconds."""
@@ -34,12 +34,12 @@ CLOCKS = (Clock.METADATA, Clock.FOLDER_NAME, Clock.LOG, Clock.FOLDER_ABOVE, Cloc
 """From the most certain to the least."""
 
 
-def believed(datings: Iterable[Dating], now: datetime) -> list[Dating]:
+def drop_future_datings(datings: Iterable[Dating], now: datetime) -> list[Dating]:
     """Return the times that do not lie in the future; local time of another zone may, by hours."""
-    return [one for one in datings if one.moment - now <= (EXACT_SKEW if one.zoned else CLOCK_SKEW)]
+    return [dating for dating in datings if dating.moment - now <= (EXACT_SKEW if dating.zoned else CLOCK_SKEW)]
 
 
-def ordered(runs: Sequence[Run], now: datetime) -> list[Run]:
+def order_runs(runs: Sequence[Run], now: datetime) -> list[Run]:
     """Return runs, newest first, those of one configuration by one clock; a run whose start nothing says is the newest.
 
     It has to be judged: an older good one must not stand for it.
@@ -47,22 +47,29 @@ def ordered(runs: Sequence[Run], now: datetime) -> list[Run]:
     of_key: dict[Key | None, list[Run]] = defaultdict(list)
     for run in runs:
         of_key[run.identity.key].append(run)
-    found = of_key.pop(None, [])
+    dated = of_key.pop(None, [])
     for group in of_key.values():
-        found += _by_one_clock(group, now) if len(group) > 1 else group
-    return sorted(found, key=lambda run: _recency(run, now), reverse=True)
+        dated += _date_by_one_clock(group, now) if len(group) > 1 else group
+    return sorted(dated, key=lambda run: _make_sort_key(run, now), reverse=True)
 
 
-def _recency(run: Run, now: datetime) -> tuple[datetime, bool, tuple[int, str], float, datetime, str]:
+def _make_sort_key(run: Run, now: datetime) -> tuple[datetime, bool, tuple[int, str], float, datetime, str]:
     """Return a key by which later runs sort last: start, whether it left no step, job id as a number, file time.
 
     Of two logs of one job that tell different times the slower counts as the later one: it has to be judged.
     """
     started = run.started or now + 2 * CLOCK_SKEW
-    return started, not steps_in(run), _job(run), _slowness(run), run.found.modified or now, run.id
+    return (
+        started,
+        not count_steps(run),
+        _read_job_number(run),
+        _measure_slowness(run),
+        run.found.modified or now,
+        run.id,
+    )
 
 
-def _slowness(run: Run) -> float:
+def _measure_slowness(run: Run) -> float:
     """Return the median of the times in the last part of a log, 0 without any."""
     parts = [part for attempt in run.attempts for part in attempt.log.segments]
     if not parts or not len(parts[-1].steps) or np.isnan(parts[-1].steps.seconds).any():
@@ -70,41 +77,43 @@ def _slowness(run: Run) -> float:
     return median(parts[-1].steps.seconds)
 
 
-def _job(run: Run) -> tuple[int, str]:
+def _read_job_number(run: Run) -> tuple[int, str]:
     job = run.found.job_id
     return (int(job), job) if job.isdecimal() else (0, job)
 
 
-def _by_one_clock(runs: Sequence[Run], now: datetime) -> list[Run]:
+def _date_by_one_clock(runs: Sequence[Run], now: datetime) -> list[Run]:
     """Return the runs of one configuration, each with its start by the first clock that all of those with steps have.
 
     What left no step may lack that clock: it is put behind the last of the others that it is later than by a clock that
     both have.
     """
-    told = {run.id: {one.clock: one for one in reversed(believed(run.datings, now))} for run in runs}
-    core = [run for run in runs if steps_in(run)]
-    clock = common_clock([told[run.id] for run in core])
+    datings = {
+        run.id: {dating.clock: dating for dating in reversed(drop_future_datings(run.datings, now))} for run in runs
+    }
+    core = [run for run in runs if count_steps(run)]
+    clock = find_common_clock([datings[run.id] for run in core])
     if not core:
         return list(runs)
     if clock is None:
         mixed = Clock.MIXED if len(core) > 1 else core[0].order_source
         return [dataclasses.replace(run, order_source=mixed) for run in runs]
-    dated = _with_newest([_dated(run, told[run.id][clock]) for run in core], told, clock)
-    return [*dated, *(_placed(run, dated, told, clock) for run in runs if not steps_in(run))]
+    dated = _move_newest([_date_run(run, datings[run.id][clock]) for run in core], datings, clock)
+    return [*dated, *(_place_run(run, dated, datings, clock) for run in runs if not count_steps(run))]
 
 
-def _with_newest(dated: Sequence[Run], told: Mapping[str, Mapping[Clock, Dating]], clock: Clock) -> list[Run]:
+def _move_newest(dated: Sequence[Run], datings: Mapping[str, Mapping[Clock, Dating]], clock: Clock) -> list[Run]:
     """Return runs, with the newest put behind the others where a better clock, which not all have, tells another one.
 
     One old log without a stamp would make the times of files decide, which a copy has changed.
     """
     newest = max(dated, key=lambda run: run.started or datetime.min.replace(tzinfo=UTC))
     for better in CLOCKS[: CLOCKS.index(clock)]:
-        if better not in told[newest.id]:
+        if better not in datings[newest.id]:
             continue
-        own = told[newest.id][better]
-        rivals = [run for run in dated if better in told[run.id] and told[run.id][better].zoned == own.zoned]
-        latest = max(rivals, key=lambda run: told[run.id][better].moment)
+        own = datings[newest.id][better]
+        rivals = [run for run in dated if better in datings[run.id] and datings[run.id][better].zoned == own.zoned]
+        latest = max(rivals, key=lambda run: datings[run.id][better].moment)
         if latest is newest or newest.started is None:
             return list(dated)
         reason = f"later than {newest.id}, by what both say"
@@ -113,48 +122,48 @@ def _with_newest(dated: Sequence[Run], told: Mapping[str, Mapping[Clock, Dating]
     return list(dated)
 
 
-def common_clock(told: Sequence[Mapping[Clock, Dating]]) -> Clock | None:
+def find_common_clock(datings: Sequence[Mapping[Clock, Dating]]) -> Clock | None:
     """Return the first clock by which all of these are dated, all in a stated zone or all without one; else None."""
     for clock in CLOCKS:
-        zones = {of_run[clock].zoned for of_run in told if clock in of_run}
-        if len(zones) == 1 and all(clock in of_run for of_run in told):
+        zones = {of_run[clock].zoned for of_run in datings if clock in of_run}
+        if len(zones) == 1 and all(clock in of_run for of_run in datings):
             return clock
     return None
 
 
-def _dated(run: Run, dating: Dating) -> Run:
+def _date_run(run: Run, dating: Dating) -> Run:
     return dataclasses.replace(run, started=dating.moment, started_from=dating.source, order_source=dating.clock)
 
 
-def _placed(run: Run, dated: Sequence[Run], told: Mapping[str, Mapping[Clock, Dating]], clock: Clock) -> Run:
+def _place_run(run: Run, dated: Sequence[Run], datings: Mapping[str, Mapping[Clock, Dating]], clock: Clock) -> Run:
     """Return a run without steps with its start, or one behind the last run that it is later than."""
-    own = told[run.id].get(clock)
-    if own is not None and own.zoned == told[dated[0].id][clock].zoned:
-        return _dated(run, own)
-    earlier = [one for one in dated if _is_later(run, one, told)]
-    starts = [one.started for one in (earlier or dated) if one.started is not None]
+    own = datings[run.id].get(clock)
+    if own is not None and own.zoned == datings[dated[0].id][clock].zoned:
+        return _date_run(run, own)
+    earlier = [other for other in dated if _is_later(run, other, datings)]
+    starts = [other.started for other in (earlier or dated) if other.started is not None]
     started, name = (max(starts), "later") if earlier else (min(starts) - FRESH, "earlier")
-    near = next(one for one in dated if one.started in (started, started + FRESH))
+    near = next(other for other in dated if other.started in (started, started + FRESH))
     return dataclasses.replace(
         run, started=started, started_from=f"{name} than {near.id}, by what both say", order_source=clock
     )
 
 
-def _is_later(run: Run, other: Run, told: Mapping[str, Mapping[Clock, Dating]]) -> bool:
+def _is_later(run: Run, other: Run, datings: Mapping[str, Mapping[Clock, Dating]]) -> bool:
     """Whether a run is later than another one by the first clock that both have, or else by file time or job id: what
     died must not be taken for older than it is."""
-    mine, others = told[run.id], told[other.id]
+    mine, others = datings[run.id], datings[other.id]
     for clock in CLOCKS[:-1]:
         if clock in mine and clock in others and mine[clock].zoned == others[clock].zoned:
             return mine[clock].moment >= others[clock].moment
     written, before = mine.get(Clock.FILE_TIME), others.get(Clock.FILE_TIME)
     if written is not None and before is not None and written.moment >= before.moment:
         together = written.moment - before.moment <= WRITTEN_TOGETHER  # by a copy of the tree: that tells no order
-        return not (together and 0 < _job(run)[0] < _job(other)[0])
-    return _job(run)[0] > _job(other)[0] > 0
+        return not (together and 0 < _read_job_number(run)[0] < _read_job_number(other)[0])
+    return _read_job_number(run)[0] > _read_job_number(other)[0] > 0
 
 
-def without_superseded(runs: Sequence[Run], now: datetime) -> tuple[list[Run], list[str]]:
+def drop_superseded(runs: Sequence[Run], now: datetime) -> tuple[list[Run], list[str]]:
     """Return runs, newest first, without the jobs that left no log and say nothing; and what is said of those.
 
     Such a job counts as long as it may wait in the queue, and longer where an older run would be judged in its place. A
@@ -165,22 +174,24 @@ def without_superseded(runs: Sequence[Run], now: datetime) -> tuple[list[Run], l
     for run in runs:
         if run.attempts:
             newest.setdefault(run.identity.key, run)
-    kept: list[Run] = []
+    remaining: list[Run] = []
     notes: list[str] = []
     starting: dict[str, tuple[str, ...]] = {}
     for place, run in enumerate(runs):
         if run.attempts:
-            kept.append(run)
+            remaining.append(run)
             continue
         begun = run.started or run.found.modified
         keys = {run.identity.key} if run.identity.key else set(run.identity.candidates)
         hidden = [newest[key] for key in keys if key in newest and places[newest[key].id] > place]
         nobodys = run.found.remains is Remains.FOLDER and not keys
         if begun is not None and now - begun < FRESH and run.found.remains is not Remains.METADATA:
-            starting |= {one.id: (*starting.get(one.id, ()), run.id) for one in hidden}
+            starting |= {rival.id: (*starting.get(rival.id, ()), run.id) for rival in hidden}
             notes.append(f"{run.id}: launched minutes ago, and no log yet")
         elif not nobodys and (hidden or (begun is not None and now - begun <= LONGEST_QUEUE)):
-            kept.append(run)
+            remaining.append(run)
         else:
             notes.append(f"{run.id}: {LEFT[run.found.remains]}")
-    return [dataclasses.replace(run, starting=starting[run.id]) if run.id in starting else run for run in kept], notes
+    return [
+        dataclasses.replace(run, starting=starting[run.id]) if run.id in starting else run for run in remaining
+    ], notes

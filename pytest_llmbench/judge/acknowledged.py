@@ -1,4 +1,4 @@
-"""Accepted changes of step time: the level that a run is compared with, moved by what was acknowledged."""
+"""AcceptedValue changes of step time: the level that a run is compared with, moved by what was acknowledged."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.metric_definitions import METRICS
-from pytest_llmbench.core.models import Acknowledgement, Baseline, Evidence, Key, Measurement, Metric, Note
+from pytest_llmbench.core.models import Acknowledgement, Baseline, Evidence, Key, Measurement, Metric, Note, NoteCode
 from pytest_llmbench.core.robust import median
 from pytest_llmbench.judge.nights import PreviousRun, start_seconds
 
@@ -27,14 +27,13 @@ FEWEST = 3
 
 def select_covering(key: Key, entries: Sequence[Acknowledgement]) -> tuple[Acknowledgement, ...]:
     """Return the acknowledgements of a configuration, by their id or pattern."""
-    return tuple(one for one in entries if fnmatchcase(key.id, one.configuration))
+    return tuple(entry for entry in entries if fnmatchcase(key.id, entry.configuration))
 
 
-def describe_acknowledgement(one: Acknowledgement) -> str:
+def describe_acknowledgement(entry: Acknowledgement) -> str:
     """Return `acknowledged: +6.0 % by NAME until 2026-01-31: REASON`."""
-    return (
-        f"acknowledged: {formatting.format_difference(1 + one.fraction)} by {one.by} until {one.expires}: {one.reason}"
-    )
+    size = formatting.format_difference(1 + entry.fraction)
+    return f"acknowledged: {size} by {entry.by} until {entry.expires}: {entry.reason}"
 
 
 def apply_acknowledgements(
@@ -50,26 +49,27 @@ def apply_acknowledgements(
     that is faster than that level by more than the tolerance and meets the baseline's own bound does not need it, and
     is compared with the baseline as it is.
     """
-    known = select_covering(evidence.baseline.key, entries)
-    newest = next((one for one in evidence.measurements if one.excluded is None), None)
-    if not known or newest is None or newest.run.started is None:
+    covering = select_covering(evidence.baseline.key, entries)
+    newest = next((run for run in evidence.measurements if run.excluded is None), None)
+    if not covering or newest is None or newest.run.started is None:
         return evidence
-    began = [one for one in known if one.since <= newest.run.started.date()]
-    notes = [_find_idle_reason(one, evidence, certify=certify) for one in began]
+    began = [entry for entry in covering if entry.since <= newest.run.started.date()]
+    notes = [_find_idle_reason(entry, evidence, certify=certify) for entry in began]
     idle = [note for note in notes if note is not None]
-    active = [one for one, note in zip(began, notes, strict=True) if note is None]
+    active = [entry for entry, note in zip(began, notes, strict=True) if note is None]
     accepted = _compute_shift(evidence, active)
     shift = min(accepted, math.log1p(LARGEST))
-    remarks = [Note("acknowledged", describe_acknowledgement(one)) for one in active]
+    remarks = [Note(NoteCode.ACKNOWLEDGED, describe_acknowledgement(entry)) for entry in active]
     if accepted > shift:
         remarks.append(
-            Note("acknowledged", f"of {formatting.format_difference(math.exp(accepted))} in all +10.0 % count")
+            Note(NoteCode.ACKNOWLEDGED, f"of {formatting.format_difference(math.exp(accepted))} in all +10.0 % count")
         )
     if shift > 0 and _needs_none(newest, evidence, shift):
         shift = 0.0
         text = "faster than the acknowledged level by more than the tolerance: it can go"
         remarks = [
-            Note("acknowledgement-idle", f"{describe_acknowledgement(one)}: {text} ({one.place})") for one in active
+            Note(NoteCode.ACKNOWLEDGEMENT_IDLE, f"{describe_acknowledgement(entry)}: {text} ({entry.place})")
+            for entry in active
         ]
     return dataclasses.replace(
         _move_baseline(evidence, math.exp(shift)) if shift else evidence, remarks=(*remarks, *idle)
@@ -79,21 +79,21 @@ def apply_acknowledgements(
 def takes_no_improvement(evidence: Evidence) -> bool:
     """Whether a run that is faster than the level by more than the tolerance is at best a PASS: the level was accepted,
     and is no baseline to be refreshed."""
-    return any(note.code == "acknowledged" for note in evidence.remarks)
+    return any(note.code is NoteCode.ACKNOWLEDGED for note in evidence.remarks)
 
 
-def _find_idle_reason(one: Acknowledgement, evidence: Evidence, *, certify: bool) -> Note | None:
+def _find_idle_reason(entry: Acknowledgement, evidence: Evidence, *, certify: bool) -> Note | None:
     """Return why an acknowledgement that has begun moves nothing; None where it does."""
-    what = f"{describe_acknowledgement(one)} ({one.place})"
+    what = f"{describe_acknowledgement(entry)} ({entry.place})"
     if certify:
-        return Note("acknowledgement-idle", f"without effect under --llmb-certify: {what}")
-    if evidence.now.date() > one.expires:
-        return Note("acknowledgement-expired", f"expired on {one.expires}, without effect: {what}")
+        return Note(NoteCode.ACKNOWLEDGEMENT_IDLE, f"without effect under --llmb-certify: {what}")
+    if evidence.now.date() > entry.expires:
+        return Note(NoteCode.ACKNOWLEDGEMENT_EXPIRED, f"expired on {entry.expires}, without effect: {what}")
     recording = evidence.baseline.recording
     last = (recording.newest_run or recording.date[:10]) if recording else ""
-    if last >= one.since.isoformat():
+    if last >= entry.since.isoformat():
         why = f"the baseline was recorded from runs up to {last} and may hold it already"
-        return Note("acknowledgement-idle", f"without effect, {why}: {what}")
+        return Note(NoteCode.ACKNOWLEDGEMENT_IDLE, f"without effect, {why}: {what}")
     return None
 
 
@@ -105,11 +105,11 @@ def _compute_shift(evidence: Evidence, active: Sequence[Acknowledgement]) -> flo
     """
     if not math.isfinite(evidence.baseline.step_seconds):
         return 0.0
-    known: tuple[PreviousRun, ...] = (*evidence.measurements, *evidence.excluded_by_since, *evidence.stored_runs)
-    runs = sorted((one for one in known if one.valid and one.started is not None), key=start_seconds)
+    all_runs: tuple[PreviousRun, ...] = (*evidence.measurements, *evidence.excluded_by_since, *evidence.stored_runs)
+    runs = sorted((run for run in all_runs if run.valid and run.started is not None), key=start_seconds)
     level, began = 0.0, date.min
-    for entry in sorted(active, key=lambda one: one.since):
-        before = [one for one in runs if one.started is not None and began <= one.started.date() < entry.since]
+    for entry in sorted(active, key=lambda acknowledgement: acknowledgement.since):
+        before = [run for run in runs if run.started is not None and began <= run.started.date() < entry.since]
         start = min(_compute_level(before[-NIGHTS:], evidence.baseline), level) if len(before) >= FEWEST else level
         accepted = math.log1p(entry.fraction)
         level = max(start + accepted, min(level, 0.0)) if accepted > 0 else start + accepted
@@ -119,7 +119,7 @@ def _compute_shift(evidence: Evidence, active: Sequence[Acknowledgement]) -> flo
 
 def _compute_level(runs: Sequence[PreviousRun], baseline: Baseline) -> float:
     """Return the median of runs over the baseline, as a logarithm."""
-    return _median([math.log((one.statistic_seconds or math.nan) / baseline.step_seconds) for one in runs])
+    return _median([math.log((run.statistic_seconds or math.nan) / baseline.step_seconds) for run in runs])
 
 
 def _median(values: Sequence[float]) -> float:
@@ -140,9 +140,9 @@ def _move_baseline(evidence: Evidence, factor: float) -> Evidence:
     """Return the evidence with every time of its baseline multiplied, and what its measurements are shown beside."""
     baseline = _scale_baseline(evidence.baseline, factor)
 
-    def against(one: Measurement) -> Measurement:
-        expected = tuple(_scale_metric(metric, factor) for metric in one.expected)
-        return dataclasses.replace(one, baseline=baseline, expected=expected)
+    def against(measurement: Measurement) -> Measurement:
+        expected = tuple(_scale_metric(metric, factor) for metric in measurement.expected)
+        return dataclasses.replace(measurement, baseline=baseline, expected=expected)
 
     return dataclasses.replace(
         evidence,
@@ -159,8 +159,10 @@ def _scale_baseline(baseline: Baseline, factor: float) -> Baseline:
             recording,
             mean_seconds=recording.mean_seconds * factor,
             trimmed_mean_seconds=recording.trimmed_mean_seconds * factor,
-            run_seconds=tuple(one * factor for one in recording.run_seconds),
-            earlier=tuple(dataclasses.replace(one, seconds=one.seconds * factor) for one in recording.earlier),
+            run_seconds=tuple(seconds * factor for seconds in recording.run_seconds),
+            earlier=tuple(
+                dataclasses.replace(accepted, seconds=accepted.seconds * factor) for accepted in recording.earlier
+            ),
         )
     return dataclasses.replace(
         baseline,

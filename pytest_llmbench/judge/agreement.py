@@ -22,40 +22,40 @@ STALLS = 1.25
 """What slow steps may add to a mean: more in a baseline excuses nothing, and more in a run is no hiccup."""
 
 
-def find_doubt(told: Answer, tonight: Sequence[Measurement], evidence: Evidence) -> str:
+def find_doubt(own_answer: Answer, current: Sequence[Measurement], evidence: Evidence) -> str:
     """Return why an answer is not shared by the other statistic; empty where it is."""
     trimmed = evidence.baseline.window.statistic == "trimmed_mean"
     name, statistic = ("mean", mean) if trimmed else ("20 % trimmed mean", trimmed_mean)
     expected = _expect_seconds(evidence.baseline, trimmed=not trimmed)
-    difference = _average_difference(tonight, statistic, expected)
+    difference = _average_difference(current, statistic, expected)
     beyond = difference > math.log(evidence.tolerance.factor) + EQUAL
-    if beyond is (told is Answer.BEYOND):
+    if beyond is (own_answer is Answer.BEYOND):
         return ""
     side = "beyond" if beyond else "within"
     slower = formatting.format_difference(math.exp(difference))
     return f"the {name} is {side} the bound ({slower} against {formatting.format_seconds(expected)}): few steps decide"
 
 
-def meets_point(tonight: Sequence[Measurement], evidence: Evidence, found: Estimate) -> bool:
+def meets_point(current: Sequence[Measurement], evidence: Evidence, estimate: Estimate) -> bool:
     """Return the literal rule: measured <= bound.
 
     A trimmed mean alone would pass a run in which every sixth step stalls: there the mean has to meet it too, with the
     slowest steps (5 %, a hiccup) set to the next slowest, and without that by no more than a quarter.
     """
-    meets = found.difference <= found.margin + EQUAL and not explain_coarseness(tonight, evidence)
+    meets = estimate.difference <= estimate.margin + EQUAL and not explain_coarseness(current, evidence)
     if not meets or evidence.baseline.window.statistic == "mean":
         return meets
     expected = _expect_seconds(evidence.baseline, trimmed=False)
-    averaged = max(run.moving_mean for run in tonight)
-    usual = _average_difference(tonight, lambda window, steps: _mean_without_hiccup(window, steps, averaged), expected)
-    return usual <= found.margin + EQUAL and _average_difference(tonight, mean, expected) <= found.margin + math.log(
-        STALLS
-    )
+    averaged = max(run.moving_mean for run in current)
+    usual = _average_difference(current, lambda window, steps: _mean_without_hiccup(window, steps, averaged), expected)
+    return usual <= estimate.margin + EQUAL and _average_difference(
+        current, mean, expected
+    ) <= estimate.margin + math.log(STALLS)
 
 
-def explain_coarseness(tonight: Sequence[Measurement], evidence: Evidence) -> str:
+def explain_coarseness(current: Sequence[Measurement], evidence: Evidence) -> str:
     """Return that a run may be beyond the bound and print the same times, as a rate of one or two digits does."""
-    for run in tonight:
+    for run in current:
         seconds, slowest = run.statistic_seconds or math.nan, _find_slowest(run, evidence)
         if slowest > evidence.baseline.step_seconds * evidence.tolerance.factor * (1 + EQUAL):
             shown = formatting.format_seconds(seconds), formatting.format_seconds(slowest)
@@ -74,8 +74,8 @@ def _find_slowest(run: Measurement, evidence: Evidence) -> float:
     return math.nan if fine else seconds + half
 
 
-def _average_difference(tonight: Sequence[Measurement], statistic: Statistic, expected: float) -> float:
-    windows = [(np.array(run.window_seconds), run.mean_of) for run in tonight]
+def _average_difference(current: Sequence[Measurement], statistic: Statistic, expected: float) -> float:
+    windows = [(np.array(run.window_seconds), run.mean_of) for run in current]
     return sum(math.log(statistic(window, steps) / expected) for window, steps in windows) / len(windows)
 
 

@@ -16,6 +16,7 @@ from pytest_llmbench.core.models import (
     Judgement,
     Measurement,
     Note,
+    NoteCode,
     Reason,
     Verdict,
 )
@@ -53,12 +54,14 @@ def with_budget_verdict(judgement: Judgement, runs: Iterable[Measurement]) -> Ju
     """
     findings = [
         finding
-        for one in runs
+        for run in runs
         for budget in judgement.baseline.budgets
-        if (finding := _check_budget(one, budget, newest=one is judgement.measurement)) is not None
+        if (finding := _check_budget(run, budget, newest=run is judgement.measurement)) is not None
     ]
     decisive = () if judgement.verdict in RED else _select_decisive(findings)
-    notes = (Note(_choose_code(one.answer), one.text, one.line) for one in findings if one not in decisive)
+    notes = (
+        Note(NOTE_CODES[finding.answer], finding.text, finding.line) for finding in findings if finding not in decisive
+    )
     judgement = replace(judgement, notes=(*judgement.notes, *notes))
     if not decisive:
         return judgement
@@ -67,19 +70,24 @@ def with_budget_verdict(judgement: Judgement, runs: Iterable[Measurement]) -> Ju
         judgement,
         verdict=Verdict.REGRESSION if over else Verdict.INVALID,
         reason=Reason.OVER_BUDGET if over else Reason.BUDGET_UNKNOWN,
-        text="; ".join([*(one.text for one in decisive), judgement.text]),
+        text="; ".join([*(finding.text for finding in decisive), judgement.text]),
     )
 
 
 def _select_decisive(findings: Sequence[BudgetFinding]) -> Sequence[BudgetFinding]:
     """Return what decides: all that is over a budget, else all that nobody can tell."""
-    kinds = ([one for one in findings if one.answer is answer] for answer in (BudgetAnswer.OVER, BudgetAnswer.UNKNOWN))
+    kinds = (
+        [finding for finding in findings if finding.answer is answer]
+        for answer in (BudgetAnswer.OVER, BudgetAnswer.UNKNOWN)
+    )
     return next(filter(None, kinds), ())
 
 
-def _choose_code(answer: BudgetAnswer) -> str:
-    codes = {BudgetAnswer.OVER: str(Reason.OVER_BUDGET), BudgetAnswer.UNKNOWN: str(Reason.BUDGET_UNKNOWN)}
-    return codes.get(answer, "budget-unused")
+NOTE_CODES = {
+    BudgetAnswer.OVER: NoteCode.OVER_BUDGET,
+    BudgetAnswer.UNKNOWN: NoteCode.BUDGET_UNKNOWN,
+    BudgetAnswer.UNSTATED: NoteCode.BUDGET_UNUSED,
+}
 
 
 def select_budgeted_runs(evidence: Evidence, judgement: Judgement) -> Iterator[Measurement]:
@@ -90,36 +98,36 @@ def select_budgeted_runs(evidence: Evidence, judgement: Judgement) -> Iterator[M
     if newest.excluded is None or _only_loads(newest, evidence):
         yield newest
     yield from judgement.repeats
-    place = next((place for place, one in enumerate(evidence.measurements) if one is newest), 0)
-    yield from (one for one in evidence.measurements[:place] if _only_loads(one, evidence))
+    place = next((place for place, run in enumerate(evidence.measurements) if run is newest), 0)
+    yield from (run for run in evidence.measurements[:place] if _only_loads(run, evidence))
 
 
-def _only_loads(one: Measurement, evidence: Evidence) -> bool:
+def _only_loads(run: Measurement, evidence: Evidence) -> bool:
     """Whether a run, recent enough to count, only loads a checkpoint."""
-    started, limit = one.run.started, evidence.max_age
+    started, limit = run.run.started, evidence.max_age
     recent = limit is None or started is None or evidence.now - started <= limit
-    return recent and one.excluded is not None and one.excluded.reason is Reason.CHECKPOINT_LOAD
+    return recent and run.excluded is not None and run.excluded.reason is Reason.CHECKPOINT_LOAD
 
 
-def _check_budget(one: Measurement, budget: Budget, *, newest: bool) -> BudgetFinding | None:
+def _check_budget(run: Measurement, budget: Budget, *, newest: bool) -> BudgetFinding | None:
     """Return what a run says of a budget; None where it keeps it."""
-    action, records = ACTIONS[budget.metric], [*one.checkpoints.records]
+    action, records = ACTIONS[budget.metric], [*run.checkpoints.records]
     records = [record for record in records if record.action == action]
     timed = [record for record in records if record.seconds is not None and _counts(record, budget)]
     slowest = max(timed, key=_seconds, default=None)
     limit = f"the budget is {budget.largest:g} s{f' ({budget.place})' if budget.place else ''}"
     if slowest is not None and _seconds(slowest) > budget.largest:
         alone = " until it was handed over" if slowest.dispatched else ""
-        text = f"checkpoint {action} took {_seconds(slowest):.10g} s{alone} ({_name_place(one, slowest.line, newest)})"
+        text = f"checkpoint {action} took {_seconds(slowest):.10g} s{alone} ({_name_place(run, slowest.line, newest)})"
         return BudgetFinding(BudgetAnswer.OVER, f"{text}, {limit}", slowest.line)
-    if not records and not one.checkpoints.unread:
-        return _explain_unstated(one, action, limit)
-    doubt = _find_doubt(records, timed, budget, one.checkpoints.unread)
+    if not records and not run.checkpoints.unread:
+        return _explain_unstated(run, action, limit)
+    doubt = _find_doubt(records, timed, budget, run.checkpoints.unread)
     if doubt is None:
         return None
     why, line = doubt
-    told = f"checkpoint {action} cannot be judged: {why} ({_name_place(one, line, newest)}); {limit}"
-    return BudgetFinding(BudgetAnswer.UNKNOWN, told, line)
+    text = f"checkpoint {action} cannot be judged: {why} ({_name_place(run, line, newest)}); {limit}"
+    return BudgetFinding(BudgetAnswer.UNKNOWN, text, line)
 
 
 def _counts(record: CheckpointRecord, budget: Budget) -> bool:
@@ -130,15 +138,15 @@ def _seconds(record: CheckpointRecord) -> float:
     return record.seconds or 0.0
 
 
-def _name_place(one: Measurement, line: int, newest: bool) -> str:
-    return f"line {line}" if newest or one.log is None else f"{one.log.name}:{line}"
+def _name_place(run: Measurement, line: int, newest: bool) -> str:
+    return f"line {line}" if newest or run.log is None else f"{run.log.name}:{line}"
 
 
-def _explain_unstated(one: Measurement, action: str, limit: str) -> BudgetFinding:
+def _explain_unstated(run: Measurement, action: str, limit: str) -> BudgetFinding:
     """Return what follows where a log says nothing: most runs save and load nothing, but some are made to."""
-    meant = one.run.found.saves if action == SAVE else ""
-    if action == LOAD and one.excluded is not None and one.excluded.reason is Reason.CHECKPOINT_LOAD:
-        meant = one.excluded.text
+    meant = run.run.found.saves if action == SAVE else ""
+    if action == LOAD and run.excluded is not None and run.excluded.reason is Reason.CHECKPOINT_LOAD:
+        meant = run.excluded.text
     if meant:
         return BudgetFinding(BudgetAnswer.UNKNOWN, f"the log states no checkpoint {action}, though {meant}; {limit}")
     return BudgetFinding(BudgetAnswer.UNSTATED, f"the log states no checkpoint {action}; {limit}")

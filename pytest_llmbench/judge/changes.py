@@ -104,9 +104,9 @@ def find_level_shifts(
     return ()
 
 
-def choose_level(nights: int) -> float:
+def choose_level(days: int) -> float:
     """Return the probability, on one side, with which chance may make the t statistic of a change in so many nights."""
-    return LEVEL * min(1.0, (MANY / nights) ** 3)
+    return LEVEL * min(1.0, (MANY / days) ** 3)
 
 
 def draw_in(series: Floats, sigma: float) -> Floats:
@@ -135,10 +135,10 @@ def _find_cuts(series: Floats, offset: int, least: float, correlation: float) ->
     if not statistic[start, end] > least:
         return []
     places = [0, *(int(place) for place in (starts[start], ends[end]) if 0 < place < count), count]
-    found = [place + offset for place in places[1:-1]]
+    cuts = [place + offset for place in places[1:-1]]
     for begin, stop in pairwise(places):
-        found += _find_cuts(series[begin:stop], offset + begin, least, correlation)
-    return found
+        cuts += _find_cuts(series[begin:stop], offset + begin, least, correlation)
+    return cuts
 
 
 def _list_ends(count: int) -> tuple[Integers, Integers]:
@@ -174,8 +174,8 @@ def _remove_trend(piece: Floats) -> tuple[Floats, int]:
     centred = piece - np.mean(piece)
     if len(piece) < LONG:
         return centred, 1
-    nights = np.arange(len(piece)) - (len(piece) - 1) / 2
-    return np.asarray(centred - nights * float(nights @ centred) / float(nights @ nights)), 2
+    days = np.arange(len(piece)) - (len(piece) - 1) / 2
+    return np.asarray(centred - days * float(days @ centred) / float(days @ days)), 2
 
 
 def _estimate_errors(series: Floats, cuts: Sequence[int], error: float, correlation: float) -> list[float]:

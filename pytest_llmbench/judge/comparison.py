@@ -94,7 +94,7 @@ def compare(
     reason = _choose_reason(verdict, [member for group in groups for member in group])
     text = _describe(kind, configurations, groups, rows) if rows else _explain_too_few(kind, configurations)
     return ConfigurationComparison(
-        kind, identifier, tuple(one.key for one in configurations), verdict, reason, text, rows
+        kind, identifier, tuple(configuration.key for configuration in configurations), verdict, reason, text, rows
     )
 
 
@@ -142,9 +142,9 @@ def _compare_pair(member: _JudgedMember, reference: _JudgedMember) -> Comparison
     )
 
 
-def _is_at_baseline(one: Estimate) -> bool:
+def _is_at_baseline(estimate: Estimate) -> bool:
     """Whether a member is not shown to be slower than its own baseline."""
-    return one.difference <= EQUAL or (one.p_slower is not None and one.p_slower > one.level)
+    return estimate.difference <= EQUAL or (estimate.p_slower is not None and estimate.p_slower > estimate.level)
 
 
 def _combine_widths(ours: Estimate, theirs: Estimate) -> float:
@@ -153,14 +153,14 @@ def _combine_widths(ours: Estimate, theirs: Estimate) -> float:
     Variances add; degrees of freedom as Welch (Biometrika 34, 1947) and Satterthwaite (Biometrics Bulletin 2, 1946).
     Two errors that rest on one estimate of the noise know no more of it than either does.
     """
-    known = [one for one in (ours, theirs) if not one.threshold_only]
-    if not known:
+    estimates = [estimate for estimate in (ours, theirs) if not estimate.threshold_only]
+    if not estimates:
         return 0.0
-    variances = [one.standard_error**2 for one in known]
-    freedom = min(one.degrees_of_freedom for one in known)
+    variances = [estimate.standard_error**2 for estimate in estimates]
+    freedom = min(estimate.degrees_of_freedom for estimate in estimates)
     if ours.noise != theirs.noise and sum(variances) > 0:
-        parts = zip(variances, known, strict=True)
-        freedom = sum(variances) ** 2 / sum(variance**2 / one.degrees_of_freedom for variance, one in parts)
+        parts = zip(variances, estimates, strict=True)
+        freedom = sum(variances) ** 2 / sum(variance**2 / estimate.degrees_of_freedom for variance, estimate in parts)
     return compute_quantile(1 - min(ours.level, theirs.level), freedom) * math.sqrt(sum(variances))
 
 
@@ -183,7 +183,7 @@ def _describe(
 ) -> str:
     worst = min(rows, key=lambda row: (SEVERITY.index(row.verdict), row.difference))
     compared = {member.configuration.key for group in groups for member in group}
-    missing = [_label(kind, one.key) for one in configurations if one.key not in compared]
+    missing = [_label(kind, configuration.key) for configuration in configurations if configuration.key not in compared]
     slow = [group[0].configuration.key for group in groups if group[0].judgement.verdict is Verdict.REGRESSION]
     parts = [_describe_row(kind, worst), _describe_work(kind, configurations, len(compared))]
     if worst.verdict is Verdict.PASS and worst.measured < worst.bound:
@@ -198,30 +198,30 @@ def _describe(
 
 
 def _explain_too_few(kind: str, configurations: Sequence[Configuration]) -> str:
-    members = formatting.join_first([_label(kind, one.key) for one in configurations])
+    members = formatting.join_first([_label(kind, configuration.key) for configuration in configurations])
     return f"fewer than two of {members} were judged against baselines of one kind"
 
 
 def _describe_row(kind: str, row: ComparisonRow) -> str:
     ratios = (row.measured, row.documented, row.bound)
     if kind == SPEED_UP:
-        measured, documented, bound = (f"{one:.3f}" for one in ratios)
+        measured, documented, bound = (f"{ratio:.3f}" for ratio in ratios)
         what = f"FP8 is {measured} times as fast as BF16"
     else:
-        measured, documented, bound = (f"{one * 100:.1f} %" for one in ratios)
+        measured, documented, bound = (f"{ratio * 100:.1f} %" for ratio in ratios)
         what = f"{row.key.gpus} GPUs have {measured} of the throughput per GPU of {row.reference.gpus}"
     low, high, apart = (formatting.format_difference(1 + part) for part in (row.low, row.high, row.difference))
     return f"{what}, {row.baseline} {documented}: {apart} ({low} to {high}); at least {bound} passes"
 
 
 def _describe_work(kind: str, configurations: Sequence[Configuration], compared: int) -> str:
-    one, other = configurations[0], configurations[-1]
-    model = f"sequence length {one.architecture.sequence_length}, {one.architecture.layers} layers"
+    first, other = configurations[0], configurations[-1]
+    model = f"sequence length {first.architecture.sequence_length}, {first.architecture.layers} layers"
     if kind == WEAK_SCALING:
-        per_gpu = one.global_batch_size / one.key.gpus
+        per_gpu = first.global_batch_size / first.key.gpus
         return f"the lowest of {compared} sizes, GBS {per_gpu:.6g} per GPU, {model}"
-    same = (one.parallelism, one.micro_batch_size) == (other.parallelism, other.micro_batch_size)
-    return f"step times at GBS {one.global_batch_size}, {model}{'' if same else ', another parallelism'}"
+    same = (first.parallelism, first.micro_batch_size) == (other.parallelism, other.micro_batch_size)
+    return f"step times at GBS {first.global_batch_size}, {model}{'' if same else ', another parallelism'}"
 
 
 def _label(kind: str, key: Key) -> str:

@@ -52,5 +52,7 @@ def pick_worst(
 ) -> tuple[Judgement, tuple[Judgement, ...]]:
     """Return the worst of several verdicts on one configuration, by what follows from each, and the others."""
     statuses = (Status.FAILED, Status.SKIPPED, Status.PASSED)
-    ordered = sorted(judgements, key=lambda one: (statuses.index(status(one)), SEVERITY.index(one.verdict)))
+    ordered = sorted(
+        judgements, key=lambda judgement: (statuses.index(status(judgement)), SEVERITY.index(judgement.verdict))
+    )
     return ordered[0], tuple(ordered[1:])

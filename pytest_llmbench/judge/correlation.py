@@ -38,23 +38,25 @@ def estimate_fleet_correlation(series: Iterable[Floats]) -> float:
     have 20 nights or more counts. Between fewer than five of them the spread is not known, and is taken as that of
     independent nights.
     """
-    told = [(_estimate_correlation(nights), len(nights)) for nights in series if len(nights) >= NIGHTS]
-    if not told:
+    correlations = [
+        (_estimate_correlation(daily_runs), len(daily_runs)) for daily_runs in series if len(daily_runs) >= NIGHTS
+    ]
+    if not correlations:
         return 0.0
-    values = np.array([value for value, _ in told])
-    few = len(told) < CONFIGURATIONS
-    spread = 1 / math.sqrt(min(count for _, count in told)) if few else float(np.std(values, ddof=1))
+    values = np.array([value for value, _ in correlations])
+    few = len(correlations) < CONFIGURATIONS
+    spread = 1 / math.sqrt(min(count for _, count in correlations)) if few else float(np.std(values, ddof=1))
     middle = median(values)
-    return min(middle, LARGEST) if middle > CHANCE * spread / math.sqrt(len(told)) else 0.0
+    return min(middle, LARGEST) if middle > CHANCE * spread / math.sqrt(len(correlations)) else 0.0
 
 
-def _estimate_correlation(nights: Floats) -> float:
+def _estimate_correlation(daily_runs: Floats) -> float:
     """Return the lag-1 correlation of nights about their running median; what that and the mean hide is added."""
-    count = len(nights)
-    own = estimate_from_history(nights)
-    if own is None or not np.isfinite(nights).all():
+    count = len(daily_runs)
+    own = estimate_from_history(daily_runs)
+    if own is None or not np.isfinite(daily_runs).all():
         return 0.0
-    rest = nights - _running_median(nights)
+    rest = daily_runs - _running_median(daily_runs)
     usual = np.abs(rest) <= FAR * own.sigma
     pairs = usual[1:] & usual[:-1]
     if not pairs.any() or not rest[usual].any():
@@ -63,11 +65,11 @@ def _estimate_correlation(nights: Floats) -> float:
     return plain + (1 + 4 * plain) / count
 
 
-def _running_median(nights: Floats) -> Floats:
+def _running_median(daily_runs: Floats) -> Floats:
     """Return the median of the nights around each, shape (n,); at the ends that of the outer ones."""
-    if len(nights) <= RUNNING:
-        return np.full(len(nights), median(nights))
-    around = np.lib.stride_tricks.sliding_window_view(nights, RUNNING)
+    if len(daily_runs) <= RUNNING:
+        return np.full(len(daily_runs), median(daily_runs))
+    around = np.lib.stride_tricks.sliding_window_view(daily_runs, RUNNING)
     inner = np.partition(around, RUNNING // 2, axis=1)[:, RUNNING // 2]
     return np.pad(inner, RUNNING // 2, mode="edge")
 
@@ -77,12 +79,13 @@ def compute_hidden_spread(correlation: float) -> float:
     return 1 / math.sqrt(1 - correlation)
 
 
-def compute_inflation(nights: Floats, correlation: float) -> Floats:
+def compute_inflation(daily_runs: Floats, correlation: float) -> Floats:
     """Return how much larger the variance of a mean of so many nights is than that of independent ones; the numbers of
     nights, and the result, are of any shape."""
     if correlation == 0:
-        return np.ones_like(nights)
+        return np.ones_like(daily_runs)
     rest = 1 - correlation
     return np.asarray(
-        1 + 2 * correlation / rest - 2 * correlation * (1 - correlation**nights) / (nights * rest**2), dtype=float
+        1 + 2 * correlation / rest - 2 * correlation * (1 - correlation**daily_runs) / (daily_runs * rest**2),
+        dtype=float,
     )

@@ -18,7 +18,7 @@ UNCERTAIN = 0.5
 """A drift of which hardly anything is known is still no other one than twice as much as was accepted."""
 
 
-def compute_lasting(found: Sequence[LevelShift]) -> list[float]:
+def compute_lasting(shifts: Sequence[LevelShift]) -> list[float]:
     """Return what is left of each change, oldest first, as a logarithm of its own sign; 0 where it was taken back.
 
     That is the least by which the level stood away from the one before it at any time since. So what goes the other way
@@ -26,17 +26,17 @@ def compute_lasting(found: Sequence[LevelShift]) -> list[float]:
     change stand again that had been taken back.
     """
     left = []
-    for place, step in enumerate(found):
-        way = math.copysign(1.0, step.difference)
-        least = min(accumulate(way * later.difference for later in found[place:]))
+    for place, shift in enumerate(shifts):
+        way = math.copysign(1.0, shift.difference)
+        least = min(accumulate(way * later.difference for later in shifts[place:]))
         left.append(way * least if least >= SMALLEST else 0.0)
     return left
 
 
 def assign_acknowledgements(
     kind: str,
-    found: Sequence[LevelShift],
-    nights: DailyRuns,
+    shifts: Sequence[LevelShift],
+    daily_runs: DailyRuns,
     acknowledged: Sequence[Acknowledgement],
     today: date,
 ) -> list[Acknowledgement | None]:
@@ -49,32 +49,32 @@ def assign_acknowledgements(
     """
     spent: list[list[LevelShift]] = [[] for _ in acknowledged]
     chosen: list[Acknowledgement | None] = []
-    for step, left in zip(found, compute_lasting(found), strict=True):
-        near = [place for place, entry in enumerate(acknowledged) if _is_near(entry, kind, step, nights)]
-        rest = _with_difference(step, left or step.difference)
+    for shift, left in zip(shifts, compute_lasting(shifts), strict=True):
+        near = [place for place, entry in enumerate(acknowledged) if _is_near(entry, kind, shift, daily_runs)]
+        rest = _with_difference(shift, left or shift.difference)
         fits = [place for place in near if _is_enough(acknowledged[place], [*spent[place], rest])]
 
-        def order(place: int, began: datetime = nights[step.position].started) -> tuple[bool, timedelta]:
+        def order(place: int, began: datetime = daily_runs[shift.position].started) -> tuple[bool, timedelta]:
             entry = acknowledged[place]
             return today > entry.expires, abs(entry.since - began.date())
 
         best = min(fits, key=order, default=None)
         chosen.append(None if best is None else acknowledged[best])
         for place in near:
-            if place == best or (spent[place] and step.difference * acknowledged[place].fraction < 0):
-                spent[place].append(step)
+            if place == best or (spent[place] and shift.difference * acknowledged[place].fraction < 0):
+                spent[place].append(shift)
     return chosen
 
 
-def _with_difference(step: LevelShift, difference: float) -> LevelShift:
+def _with_difference(shift: LevelShift, difference: float) -> LevelShift:
     """Return a change of another size that is known as well."""
-    moved = difference - step.difference
-    return replace(step, difference=difference, low=step.low + moved, high=step.high + moved)
+    moved = difference - shift.difference
+    return replace(shift, difference=difference, low=shift.low + moved, high=shift.high + moved)
 
 
-def _is_near(entry: Acknowledgement, kind: str, one: LevelShift, nights: DailyRuns) -> bool:
-    last = nights[-1] if kind == "drift" else nights[one.position]
-    first = nights[max(one.position - 1, 0)]
+def _is_near(entry: Acknowledgement, kind: str, shift: LevelShift, daily_runs: DailyRuns) -> bool:
+    last = daily_runs[-1] if kind == "drift" else daily_runs[shift.position]
+    first = daily_runs[max(shift.position - 1, 0)]
     return first.started.date() - PLACED <= entry.since <= last.started.date() + PLACED
 
 
@@ -82,6 +82,6 @@ def _is_enough(entry: Acknowledgement, changes: Sequence[LevelShift]) -> bool:
     """Whether the last of these changes is of the direction of an acknowledgement, and their sum not beyond it: not
     shown to be larger, and, however uncertain it is, not larger by more than UNCERTAIN of it."""
     way = math.copysign(1.0, entry.fraction)
-    accepted, total = abs(math.log1p(entry.fraction)), way * sum(one.difference for one in changes)
-    half = math.hypot(*(one.difference - one.low for one in changes))
+    accepted, total = abs(math.log1p(entry.fraction)), way * sum(shift.difference for shift in changes)
+    half = math.hypot(*(shift.difference - shift.low for shift in changes))
     return way * changes[-1].difference > 0 and total - min(half, UNCERTAIN * accepted) <= accepted

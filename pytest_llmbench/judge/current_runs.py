@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import Evidence, Measurement, Note
+from pytest_llmbench.core.models import Evidence, Measurement, Note, NoteCode
 from pytest_llmbench.judge import hiccup, nights
 from pytest_llmbench.judge.estimate import disagree, estimate_noise
 from pytest_llmbench.judge.shape import Shape, find_shape
@@ -30,20 +30,25 @@ def select_current_runs(newest: Measurement, evidence: Evidence) -> CurrentRuns:
     runs, lost = nights.find_repeats(newest, evidence)
     older = nights.previous_daily_runs(runs, evidence)
     usual = hiccup.forgive_hiccups(runs, older, evidence)
-    notes = (*usual.notes, *(Note("repeat-lost", f"a repeat cannot be judged: {one.problems[0].text}") for one in lost))
+    notes = (
+        *usual.notes,
+        *(Note(NoteCode.REPEAT_LOST, f"a repeat cannot be judged: {run.problems[0].text}") for run in lost),
+    )
     if len(runs) == 1:
         return CurrentRuns(runs, usual.runs, (*notes, *_note_unknown_build(newest, evidence)))
     shown = formatting.join_first([formatting.format_seconds(run.statistic_seconds) for run in runs])
     apart = disagree(usual.runs, estimate_noise(evidence, older))
     if apart and not newest.run.found.launch:
         text = f"{len(runs)} repeats differ too much, the newest decides: {shown}"
-        return CurrentRuns((newest,), usual.runs[:1], (Note("repeats-disagree", text), *notes))
-    return CurrentRuns(runs, usual.runs, (Note("repeats", f"the mean of {len(runs)} repeats: {shown}"), *notes), apart)
+        return CurrentRuns((newest,), usual.runs[:1], (Note(NoteCode.REPEATS_DISAGREE, text), *notes))
+    return CurrentRuns(
+        runs, usual.runs, (Note(NoteCode.REPEATS, f"the mean of {len(runs)} repeats: {shown}"), *notes), apart
+    )
 
 
 def _note_unknown_build(newest: Measurement, evidence: Evidence) -> tuple[Note, ...]:
     if evidence.repeat_window and not newest.run.found.launch and not nights.identify_build(newest):
-        return (Note("build-unknown", "nothing says which build it is of, so it has no repeats"),)
+        return (Note(NoteCode.BUILD_UNKNOWN, "nothing says which build it is of, so it has no repeats"),)
     return ()
 
 
@@ -54,6 +59,6 @@ def find_current_shape(together: CurrentRuns) -> Shape:
     if newest.warming_up is None and len(together.runs) == 1:
         return newest
     launched = bool(together.runs[0].run.found.launch)
-    shapes = [find_shape(one) for one in (together.counted if launched else together.counted[:1])]
+    shapes = [find_shape(run) for run in (together.counted if launched else together.counted[:1])]
     warming = [shape.warming_up for shape in shapes if shape.warming_up]
     return replace(newest, warming_up=warming[0] if warming and 2 * len(warming) >= len(shapes) else None)

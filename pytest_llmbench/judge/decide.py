@@ -15,6 +15,7 @@ from pytest_llmbench.core.models import (
     Measurement,
     Noise,
     Note,
+    NoteCode,
     Problem,
     Reason,
     TimedBy,
@@ -25,7 +26,7 @@ from pytest_llmbench.judge.acknowledged import takes_no_improvement
 from pytest_llmbench.judge.budgets import select_budgeted_runs, with_budget_verdict
 from pytest_llmbench.judge.current_runs import find_current_shape, select_current_runs
 from pytest_llmbench.judge.drift_budget import apply_drift_budget
-from pytest_llmbench.judge.estimate import disagree, estimate, estimate_noise
+from pytest_llmbench.judge.estimate import disagree, estimate_difference, estimate_noise
 from pytest_llmbench.judge.margin import EQUAL, Answer, answer
 from pytest_llmbench.judge.seen import describe_last_valid, is_stale
 from pytest_llmbench.judge.shape import Shape
@@ -56,16 +57,16 @@ def judge(evidence: Evidence) -> Judgement:
 def _with_order_note(judgement: Judgement, evidence: Evidence) -> Judgement:
     """Return a judgement with what the order of the runs rests on, where that is no time which they tell themselves."""
     measurement = judgement.measurement
-    others = sum(not one.run.found.launch for one in evidence.measurements) > 1
+    others = sum(not run.run.found.launch for run in evidence.measurements) > 1
     words = WEAK_ORDER.get(measurement.run.order_source) if measurement is not None and others else None
     if words is None or measurement is None:
         return judgement
-    note = Note(f"order-{measurement.run.order_source}", words)
+    note = Note(NoteCode(f"order-{measurement.run.order_source}"), words)
     return replace(judgement, text=f"{judgement.text}; {words}", notes=(*judgement.notes, note))
 
 
 def _judge_newest(evidence: Evidence) -> Judgement:
-    launched = next((one for one in evidence.measurements if one.run.found.launch), None)
+    launched = next((run for run in evidence.measurements if run.run.found.launch), None)
     if launched is not None:
         return _judge_run(evidence, launched)
     comparable = [measurement for measurement in evidence.measurements if measurement.excluded is None]
@@ -127,35 +128,35 @@ def _judge_run(evidence: Evidence, newest: Measurement) -> Judgement:
         return _judge_undated(evidence, newest)
     if started is not None and evidence.max_age is not None and evidence.now - started > evidence.max_age:
         age, limit = formatting.format_age(evidence.now - started), formatting.format_age(evidence.max_age)
-        seen = describe_last_valid(evidence) or "no valid run is known"
-        text = f"stale: the newest run is {age} old, at most {limit} is allowed; {seen}"
+        last_run = describe_last_valid(evidence) or "no valid run is known"
+        text = f"stale: the newest run is {age} old, at most {limit} is allowed; {last_run}"
         return _make_judgement(evidence, Verdict.MISSING, Reason.TOO_OLD, text, newest)
     together = nights.select_launch(newest, evidence)
-    for one in together:
-        problem = find_unusable(one)
+    for run in together:
+        problem = find_unusable(run)
         if problem is not None:
             # Left out, a run that ended badly could turn a launch green; what it would have measured nobody knows.
-            whose = f"{one.run.id}, one of {len(together)} runs that count: " if len(together) > 1 else ""
+            whose = f"{run.run.id}, one of {len(together)} runs that count: " if len(together) > 1 else ""
             text = _add_last_valid(whose + problem.text, evidence)
-            return _make_judgement(evidence, Verdict.INVALID, problem.reason, text, one)
+            return _make_judgement(evidence, Verdict.INVALID, problem.reason, text, run)
     if not math.isfinite(evidence.baseline.step_seconds):
         return _judge_without_baseline(evidence, together)
     return _compare(evidence, newest)
 
 
-def find_unusable(one: Measurement) -> Problem | None:
+def find_unusable(run: Measurement) -> Problem | None:
     """Return why a run has no step time that counts; None for one that may be compared with a baseline."""
-    problem = next(iter(one.problems), one.excluded)
+    problem = next(iter(run.problems), run.excluded)
     if problem is not None:
         return problem
-    measured = one.statistic_seconds
+    measured = run.statistic_seconds
     if measured is None or not (math.isfinite(measured) and measured > 0):
         return Problem(Reason.WINDOW_INCOMPLETE, "no step time was measured")
     return None
 
 
 def _judge_without_baseline(evidence: Evidence, runs: Sequence[Measurement]) -> Judgement:
-    measured = formatting.join_first([formatting.format_seconds(one.statistic_seconds) for one in runs])
+    measured = formatting.join_first([formatting.format_seconds(run.statistic_seconds) for run in runs])
     text = f"nothing to compare with yet: {measured} measured; record it with --llmb-record=DIR"
     return _make_judgement(evidence, Verdict.INVALID, Reason.NO_BASELINE, text, runs[0])
 
@@ -171,8 +172,8 @@ def _add_last_valid(text: str, evidence: Evidence) -> str:
 
 def _judge_missing(evidence: Evidence) -> Judgement:
     if not evidence.measurements:
-        told = f"{'stale: ' if is_stale(evidence) else ''}no run of this configuration"
-        return _make_judgement(evidence, Verdict.MISSING, Reason.NO_RUN, _add_last_valid(told, evidence))
+        text = f"{'stale: ' if is_stale(evidence) else ''}no run of this configuration"
+        return _make_judgement(evidence, Verdict.MISSING, Reason.NO_RUN, _add_last_valid(text, evidence))
     excluded = evidence.measurements[0].excluded
     kinds = f"{excluded.reason} runs: {excluded.text}" if excluded else "runs that cannot be compared"
     text = _add_last_valid(f"only {kinds}", evidence)
@@ -193,34 +194,34 @@ class _Decision:
 
 def _compare(evidence: Evidence, newest: Measurement) -> Judgement:
     together = select_current_runs(newest, evidence)
-    tonight, counted = together.runs, together.counted
-    older = nights.previous_daily_runs(tonight, evidence)
+    current, counted = together.runs, together.counted
+    older = nights.previous_daily_runs(current, evidence)
     noise = estimate_noise(evidence, older, counted)
-    found = estimate(counted, evidence, noise)
+    estimate = estimate_difference(counted, evidence, noise)
     shape = find_current_shape(together)
-    finding = _decide(found, counted, evidence, shape)
-    meets = agreement.meets_point(counted, evidence, found)
+    finding = _decide(estimate, counted, evidence, shape)
+    meets = agreement.meets_point(counted, evidence, estimate)
     if together.apart:
         finding = _decide_apart(finding)
-        meets = all(_meets_alone(one, evidence, noise) for one in counted)
-    if finding.reason is Reason.CANNOT_TELL and len(tonight) == 1:
+        meets = all(_meets_alone(run, evidence, noise) for run in counted)
+    if finding.reason is Reason.CANNOT_TELL and len(current) == 1:
         finding = _decide_over_days(evidence, counted[0], older, meets) or finding
-    told = words.describe_verdict(finding.verdict, finding.because, found, counted[0])
-    judgement = _make_judgement(evidence, finding.verdict, finding.reason, told, newest)
+    text = words.describe_verdict(finding.verdict, finding.because, estimate, counted[0])
+    judgement = _make_judgement(evidence, finding.verdict, finding.reason, text, newest)
     return replace(
         judgement,
-        log_difference=found.difference,
+        log_difference=estimate.difference,
         meets_point=meets,
         notes=(
             *together.notes,
-            *words.list_doubts(found),
+            *words.list_doubts(estimate),
             *words.list_baseline_doubts(evidence.baseline),
             *filter(None, [shape.warming_up]),
             *shape.notes,
             *judgement.notes,
         ),
-        estimate=found,
-        repeats=tonight[1:],
+        estimate=estimate,
+        repeats=current[1:],
     )
 
 
@@ -234,35 +235,35 @@ def _decide_apart(finding: _Decision) -> _Decision:
     return _Decision(Verdict.INCONCLUSIVE, Reason.REPEATS_DISAGREE, "the runs differ too much to be of one state")
 
 
-def _meets_alone(one: Measurement, evidence: Evidence, noise: Noise) -> bool:
-    return agreement.meets_point([one], evidence, estimate([one], evidence, noise))
+def _meets_alone(run: Measurement, evidence: Evidence, noise: Noise) -> bool:
+    return agreement.meets_point([run], evidence, estimate_difference([run], evidence, noise))
 
 
-def _decide(found: Estimate, tonight: Sequence[Measurement], evidence: Evidence, shape: Shape) -> _Decision:
-    told = _answer(found)
-    few = found.threshold_only and told is Answer.WITHIN
-    coarse = agreement.explain_coarseness(tonight, evidence) if few or told is Answer.CANNOT_TELL else ""
-    few_means = few and tonight[0].mean_of
-    if told is Answer.CANNOT_TELL or few_means or coarse:
-        because = coarse or (words.explain_few_means(tonight[0]) if few_means else words.advise_repeats(found))
-        seen = "" if shape.kind == "even" else f"; {shape.words}"
-        return _Decision(Verdict.INCONCLUSIVE, Reason.CANNOT_TELL, because + seen)
-    doubt = agreement.find_doubt(told, tonight, evidence)
+def _decide(estimate: Estimate, current: Sequence[Measurement], evidence: Evidence, shape: Shape) -> _Decision:
+    answered = _answer(estimate)
+    few = estimate.threshold_only and answered is Answer.WITHIN
+    coarse = agreement.explain_coarseness(current, evidence) if few or answered is Answer.CANNOT_TELL else ""
+    few_means = few and current[0].mean_of
+    if answered is Answer.CANNOT_TELL or few_means or coarse:
+        because = coarse or (words.explain_few_means(current[0]) if few_means else words.advise_repeats(estimate))
+        pattern = "" if shape.kind == "even" else f"; {shape.words}"
+        return _Decision(Verdict.INCONCLUSIVE, Reason.CANNOT_TELL, because + pattern)
+    doubt = agreement.find_doubt(answered, current, evidence)
     if doubt:
         return _Decision(Verdict.INCONCLUSIVE, Reason.FEW_STEPS_DECIDE, f"{doubt}; {shape.words}")
-    if told is Answer.BEYOND:
-        return _Decision(Verdict.REGRESSION, Reason.SLOWER_THAN_BOUND, words.describe_slowdown(shape, tonight[0]))
+    if answered is Answer.BEYOND:
+        return _Decision(Verdict.REGRESSION, Reason.SLOWER_THAN_BOUND, words.describe_slowdown(shape, current[0]))
     if shape.warming_up:
         return _Decision(Verdict.INCONCLUSIVE, Reason.WARMING_UP, shape.warming_up.text)
-    return _decide_improvement(found, tonight, evidence) or _Decision(Verdict.PASS, Reason.WITHIN_TOLERANCE)
+    return _decide_improvement(estimate, current, evidence) or _Decision(Verdict.PASS, Reason.WITHIN_TOLERANCE)
 
 
-def _decide_improvement(found: Estimate, tonight: Sequence[Measurement], evidence: Evidence) -> _Decision | None:
+def _decide_improvement(estimate: Estimate, current: Sequence[Measurement], evidence: Evidence) -> _Decision | None:
     """Return that runs are shown to be faster than the tolerance, or than is plausible; None where they are not."""
-    if evidence.plausible is not None and found.high < math.log1p(-evidence.plausible):
-        because = words.explain_implausible(found, tonight[0], evidence)
+    if evidence.plausible is not None and estimate.high < math.log1p(-evidence.plausible):
+        because = words.explain_implausible(estimate, current[0], evidence)
         return _Decision(Verdict.IMPROVEMENT, Reason.IMPLAUSIBLY_FAST, because)
-    if answer(found.low, found.high, -found.margin) is Answer.WITHIN:
+    if answer(estimate.low, estimate.high, -estimate.margin) is Answer.WITHIN:
         return _decide_faster(evidence)
     return None
 
@@ -281,24 +282,24 @@ def _decide_over_days(
 
     Only a REGRESSION: two good nights must not average away that something changed tonight.
     """
-    found = [one for one in older if isinstance(one, Measurement) and one in evidence.measurements]
-    row = nights.select_consecutive(found, newest, POOLED_NIGHTS)
+    measured = [run for run in older if isinstance(run, Measurement) and run in evidence.measurements]
+    row = nights.select_consecutive(measured, newest, POOLED_NIGHTS)
     noise = estimate_noise(evidence, older)
     if meets or not row or disagree(row, noise):
         return None
-    alone = [estimate([night], evidence, noise) for night in row]
-    if any(_answer(one) is not Answer.CANNOT_TELL for one in alone):
+    alone = [estimate_difference([run], evidence, noise) for run in row]
+    if any(_answer(single) is not Answer.CANNOT_TELL for single in alone):
         return None
-    together = estimate(row, evidence, noise)
-    told = _answer(together)
-    if told is not Answer.BEYOND or any(agreement.find_doubt(told, runs, evidence) for runs in ([newest], row)):
+    together = estimate_difference(row, evidence, noise)
+    answered = _answer(together)
+    if answered is not Answer.BEYOND or any(agreement.find_doubt(answered, runs, evidence) for runs in ([newest], row)):
         return None
     because = f"{POOLED_NIGHTS} nights running could not tell; together they do: {words.format_interval(together)}"
     return _Decision(Verdict.REGRESSION, Reason.SLOWER_THAN_BOUND, because)
 
 
-def _answer(found: Estimate) -> Answer:
-    return answer(found.low, found.high, found.margin)
+def _answer(estimate: Estimate) -> Answer:
+    return answer(estimate.low, estimate.high, estimate.margin)
 
 
 # --- records -------------------------------------------------------------------------------------------------
@@ -329,13 +330,13 @@ def _list_notes(evidence: Evidence, measurement: Measurement | None) -> tuple[No
     notes = tuple(measurement.notes) if measurement else ()
     newer = evidence.measurements[: evidence.measurements.index(measurement)] if measurement else ()
     if newer and newer[0].excluded:
-        told = f"{formatting.count_noun(len(newer), 'newer run')} cannot be compared: {newer[0].excluded.text}"
-        notes = (*notes, Note("not-comparable", told))
+        text = f"{formatting.count_noun(len(newer), 'newer run')} cannot be compared: {newer[0].excluded.text}"
+        notes = (*notes, Note(NoteCode.NOT_COMPARABLE, text))
     same = (*newer, *(nights.select_launch(measurement, evidence) if measurement else ()))
-    older = sum(not any(one is other for other in same) for one in evidence.measurements)
+    older = sum(not any(run is other for other in same) for run in evidence.measurements)
     if measurement and older:
         notes = (
             *notes,
-            Note("older-runs", f"{formatting.count_noun(older, 'older run')} of this configuration"),
+            Note(NoteCode.OLDER_RUNS, f"{formatting.count_noun(older, 'older run')} of this configuration"),
         )
     return notes

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.accepted_values import EQUAL, describe_move, find_reference
-from pytest_llmbench.core.models import AcceptedValue, Evidence, Judgement, Note, Reason, Recording, Verdict
+from pytest_llmbench.core.models import AcceptedValue, Evidence, Judgement, Note, NoteCode, Reason, Recording, Verdict
 from pytest_llmbench.judge.margin import Answer, answer
 
 GREEN = (Verdict.PASS, Verdict.IMPROVEMENT, Verdict.INCONCLUSIVE)
@@ -28,22 +28,24 @@ def apply_drift_budget(judgement: Judgement, evidence: Evidence) -> Judgement:
     again moves the rule as written no further than the first value lets it. Any other verdict stays, with a note of
     the distance.
     """
-    recording, found = judgement.baseline.recording, judgement.estimate
-    if recording is None or not recording.earlier or found is None:
+    recording, estimate = judgement.baseline.recording, judgement.estimate
+    if recording is None or not recording.earlier or estimate is None:
         return judgement
     first = find_reference(recording)
     since = math.log(recording.trimmed_mean_seconds / first.seconds)
     limit = math.log(max(1 + evidence.drift_budget, evidence.tolerance.factor))
-    told = answer(found.low + since, found.high + since, limit)
-    edited = since > math.log1p(evidence.drift_budget) + EQUAL and told is not Answer.WITHIN
-    difference = found.difference + since
+    answered = answer(estimate.low + since, estimate.high + since, limit)
+    edited = since > math.log1p(evidence.drift_budget) + EQUAL and answered is not Answer.WITHIN
+    difference = estimate.difference + since
     noted = replace(judgement, notes=(*judgement.notes, _note_distance(recording, first, difference, evidence)))
-    meets = _find_furthest(judgement, difference, first) <= limit + EQUAL and told is not Answer.BEYOND and not edited
+    meets = (
+        _find_furthest(judgement, difference, first) <= limit + EQUAL and answered is not Answer.BEYOND and not edited
+    )
     if judgement.verdict not in GREEN or meets:
         return noted
     if judgement.reason in UNSETTLED:
         return replace(noted, meets_point=False)
-    verdict = Verdict.REGRESSION if told is Answer.BEYOND or edited else Verdict.INCONCLUSIVE
+    verdict = Verdict.REGRESSION if answered is Answer.BEYOND or edited else Verdict.INCONCLUSIVE
     text = (
         _describe_recorded(recording, first, evidence) if edited else _describe_run(first, difference, limit, evidence)
     )
@@ -61,7 +63,7 @@ def _find_furthest(judgement: Judgement, difference: float, first: AcceptedValue
     if judgement.reason is not Reason.REPEATS_DISAGREE:
         return difference
     seconds = (run.statistic_seconds or math.nan for run in judgement.runs)
-    return max(math.log(one / first.seconds) for one in seconds)
+    return max(math.log(run_seconds / first.seconds) for run_seconds in seconds)
 
 
 def _describe_run(first: AcceptedValue, difference: float, limit: float, evidence: Evidence) -> str:
@@ -89,4 +91,4 @@ def _note_distance(recording: Recording, first: AcceptedValue, difference: float
     is_notable = furthest > NOTABLE * math.log1p(evidence.drift_budget)
     since = f"recorded since: {formatting.format_difference(recorded)} ({_describe_budget(evidence)})"
     text = f"{_describe_distance(first, difference)}; {since}"
-    return Note("recorded-drift" if is_notable else "recorded-drift-little", text)
+    return Note(NoteCode.RECORDED_DRIFT if is_notable else NoteCode.RECORDED_DRIFT_LITTLE, text)

@@ -21,7 +21,7 @@ APART = 3 * math.sqrt(2)
 """Two runs of one state lie no further apart than so many of their standard deviations."""
 
 
-def estimate(runs: Sequence[Measurement], evidence: Evidence, run_noise: Noise) -> Estimate:
+def estimate_difference(runs: Sequence[Measurement], evidence: Evidence, run_noise: Noise) -> Estimate:
     """Return the estimate from valid runs that are repeats of each other.
 
     theta is the mean of log(statistic / baseline); the errors of the runs and of the baseline add.
@@ -47,8 +47,8 @@ def estimate(runs: Sequence[Measurement], evidence: Evidence, run_noise: Noise) 
         level=evidence.level,
         runs=len(runs),
         noise=run_noise,
-        within_run_error=_root_mean_square([one.error for one in inside]),
-        effective_sample_size=sum(one.effective_sample_size for one in inside),
+        within_run_error=_root_mean_square([within.error for within in inside]),
+        effective_sample_size=sum(within.effective_sample_size for within in inside),
         rounding=rounding,
         detectable=formatting.bounded_exp(margin.compute_detectable(error, bound)) - 1,
         repeats_needed=margin.count_repeats_needed(per_run, difference - bound),
@@ -59,14 +59,14 @@ def estimate(runs: Sequence[Measurement], evidence: Evidence, run_noise: Noise) 
 def average_difference(runs: Sequence[Measurement], baseline: Baseline) -> float:
     """Return the mean log difference of valid runs to the baseline; slower is positive."""
     seconds = [run.statistic_seconds or math.nan for run in runs]
-    return sum(math.log(one / baseline.step_seconds) for one in seconds) / len(seconds)
+    return sum(math.log(value / baseline.step_seconds) for value in seconds) / len(seconds)
 
 
-def estimate_noise(evidence: Evidence, older: EarlierNights, tonight: Sequence[Measurement] = ()) -> Noise:
+def estimate_noise(evidence: Evidence, older: EarlierNights, current: Sequence[Measurement] = ()) -> Noise:
     """Return the run-to-run noise of a configuration, pooled from all that was measured; else what is assumed."""
     own = [
         *list_own_noise(evidence.baseline, older),
-        noise.estimate_from_repeats([_seconds(run) for run in tonight], "repeats"),
+        noise.estimate_from_repeats([_seconds(run) for run in current], "repeats"),
     ]
     together = noise.with_prior(noise.pool(own), evidence.prior, evidence.assumed_cv)
     alike = _estimate_recorded_noise(
@@ -114,7 +114,7 @@ def estimate_sigma(runs: Sequence[Measurement], run_noise: Noise) -> float:
 
 def combine_sigma(run_noise: Noise, inside: Sequence[WithinRun]) -> float:
     """Return the standard deviation of one run's logarithm: an assumption does not hold what happens within a run."""
-    floor = _root_mean_square([one.error for one in inside])
+    floor = _root_mean_square([within.error for within in inside])
     return max(run_noise.sigma, floor) if run_noise.measured else math.hypot(run_noise.sigma, floor)
 
 

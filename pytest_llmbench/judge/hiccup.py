@@ -15,8 +15,8 @@ from datetime import timedelta
 
 import numpy as np
 
-from pytest_llmbench.core.formatting import format_seconds, join_first
-from pytest_llmbench.core.models import Evidence, Measurement, Note, Reason, StoredRun
+from pytest_llmbench.core import formatting
+from pytest_llmbench.core.models import Evidence, Measurement, Note, NoteCode, Reason, StoredRun
 from pytest_llmbench.core.robust import HICCUP, mean, median
 from pytest_llmbench.judge.nights import EarlierNights, PreviousRun
 
@@ -49,13 +49,13 @@ def forgive_hiccups(runs: Sequence[Measurement], older: EarlierNights, evidence:
     if not any(slow):
         return ForgivenRuns(tuple(runs))
     before = _count_recent(older, runs[0], evidence)
-    said = [_note_hiccup(run, steps) for run, steps in zip(runs, slow, strict=True) if steps]
-    number = before + len(said)
+    notes = [_note_hiccup(run, steps) for run, steps in zip(runs, slow, strict=True) if steps]
+    number = before + len(notes)
     if number >= OFTEN:
-        text = f"{number} runs in seven nights had such steps: a hiccup is forgiven no more; {said[0].text}"
-        return ForgivenRuns(tuple(runs), (replace(said[0], code="hiccups-often", text=text),))
+        text = f"{number} runs in seven nights had such steps: a hiccup is forgiven no more; {notes[0].text}"
+        return ForgivenRuns(tuple(runs), (replace(notes[0], code=NoteCode.HICCUPS_OFTEN, text=text),))
     return ForgivenRuns(
-        tuple(map(_replace_steps, runs, slow)), tuple(replace(one, text=f"a hiccup: {one.text}") for one in said)
+        tuple(map(_replace_steps, runs, slow)), tuple(replace(note, text=f"a hiccup: {note.text}") for note in notes)
     )
 
 
@@ -65,7 +65,9 @@ def _find_hiccup(run: Measurement, evidence: Evidence) -> tuple[int, ...]:
     window, baseline = np.array(run.window_seconds), evidence.baseline
     if baseline.recording is not None or baseline.window.statistic != "mean" or not len(window):
         return ()
-    if sum(one.finished for one in run.tries) > 1:  # it is judged as the slowest: forgiven, it would hide the others
+    if (
+        sum(attempt.finished for attempt in run.tries) > 1
+    ):  # it is judged as the slowest: forgiven, it would hide the others
         return ()
     steps = np.array(run.mean_of or [1] * len(window))
     large = window >= LARGE * median(window)
@@ -86,25 +88,25 @@ def _replace_steps(run: Measurement, slow: Sequence[int]) -> Measurement:
     return replace(run, window_seconds=tuple(window.tolist()), statistic_seconds=mean(window, run.mean_of))
 
 
-def _count_recent(older: EarlierNights, tonight: Measurement, evidence: Evidence) -> int:
+def _count_recent(older: EarlierNights, current: Measurement, evidence: Evidence) -> int:
     """Return how many of the six nights before tonight had a hiccup."""
-    started = tonight.started
+    started = current.started
     if started is None:
         return 0
     first = started.date() - WEEK
-    return sum(_had_hiccup(one, evidence) for one in older if one.started is not None and one.started.date() >= first)
+    return sum(_had_hiccup(run, evidence) for run in older if run.started is not None and run.started.date() >= first)
 
 
-def _had_hiccup(night: PreviousRun, evidence: Evidence) -> bool:
+def _had_hiccup(run: PreviousRun, evidence: Evidence) -> bool:
     """Whether a night had a hiccup. Of one that only the history knows: its step time is more than what it was judged
     by, or a few steps decided."""
-    if not isinstance(night, StoredRun):
-        return bool(_find_hiccup(night, evidence))
-    if night.reason == Reason.FEW_STEPS_DECIDE:
+    if not isinstance(run, StoredRun):
+        return bool(_find_hiccup(run, evidence))
+    if run.reason == Reason.FEW_STEPS_DECIDE:
         return True
-    if not night.step_time_seconds or not night.expected_seconds or night.log_difference is None:
+    if not run.step_time_seconds or not run.expected_seconds or run.log_difference is None:
         return False
-    return math.log(night.step_time_seconds / night.expected_seconds) > night.log_difference + EQUAL
+    return math.log(run.step_time_seconds / run.expected_seconds) > run.log_difference + EQUAL
 
 
 def _note_hiccup(run: Measurement, slow: Sequence[int]) -> Note:
@@ -115,7 +117,7 @@ def _note_hiccup(run: Measurement, slow: Sequence[int]) -> Note:
         number = run.window_steps[place] if run.window_steps else first + place
         line = f" (line {run.window_lines[place]})" if run.window_lines else ""
         steps.append(f"step {number}{line} took {run.window_seconds[place] / middle:.3g} x the median")
-    usual = _replace_steps(run, slow).statistic_seconds
-    mean_of_all = f"the mean is {format_seconds(run.statistic_seconds)}"
-    text = f"{join_first(steps)}; {mean_of_all}, {format_seconds(usual)} with the next slowest in their place"
-    return Note("hiccup", text, run.window_lines[slow[0]] if run.window_lines else 0)
+    usual = formatting.format_seconds(_replace_steps(run, slow).statistic_seconds)
+    mean_of_all = f"the mean is {formatting.format_seconds(run.statistic_seconds)}"
+    text = f"{formatting.join_first(steps)}; {mean_of_all}, {usual} with the next slowest in their place"
+    return Note(NoteCode.HICCUP, text, run.window_lines[slow[0]] if run.window_lines else 0)

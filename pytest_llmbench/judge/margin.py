@@ -55,7 +55,7 @@ def compute_error(noise: Noise, runs: Sequence[WithinRun], baseline_variance: fl
     both = within
     if not noise.measured:
         both = _make_error(between.standard_error**2 + inside, noise.degrees_of_freedom, level)
-    widest = max(between, within, both, key=lambda one: one.half_width)
+    widest = max(between, within, both, key=lambda error: error.half_width)
     reach = math.hypot(between.half_width, sum(run.reach for run in runs) / count)
     return replace(widest, low_width=min(widest.half_width, reach))
 
@@ -92,9 +92,9 @@ def answer(low: float, high: float, margin: float) -> Answer:
     return Answer.CANNOT_TELL
 
 
-def compute_detectable(one: DifferenceError, margin: float) -> float:
+def compute_detectable(error: DifferenceError, margin: float) -> float:
     """Return the slowdown, as a log difference to the baseline, that such a run shows to be beyond with 80 %."""
-    return margin + one.low_width + compute_quantile(POWER, one.degrees_of_freedom) * one.standard_error
+    return margin + error.low_width + compute_quantile(POWER, error.degrees_of_freedom) * error.standard_error
 
 
 def count_repeats_needed(sigma: float, distance: float) -> int | None:

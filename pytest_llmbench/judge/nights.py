@@ -30,11 +30,11 @@ class EarlierNights(tuple[PreviousRun, ...]):
     @cached_property
     def noise(self) -> Noise | None:
         """What they say of the noise from run to run; None where they are too few."""
-        recalled = sum(isinstance(one, StoredRun) for one in self)
-        told = "nights" if not recalled else "nights of history"
+        recalled = sum(isinstance(run, StoredRun) for run in self)
+        source = "nights" if not recalled else "nights of history"
         if 0 < recalled < len(self):
-            told = f"nights, {recalled} of them of the history"
-        return estimate_from_history(np.log(np.array([one.statistic_seconds for one in self], dtype=float)), told)
+            source = f"nights, {recalled} of them of the history"
+        return estimate_from_history(np.log(np.array([run.statistic_seconds for run in self], dtype=float)), source)
 
 
 class Recalled(tuple[StoredRun, ...]):
@@ -54,28 +54,28 @@ def find_repeats(newest: Measurement, evidence: Evidence) -> tuple[tuple[Measure
     """
     if newest.run.found.launch:
         others = select_launch(newest, evidence)[1:]
-        return (newest, *(one for one in others if one.valid)), tuple(one for one in others if not one.valid)
+        return (newest, *(run for run in others if run.valid)), tuple(run for run in others if not run.valid)
     window, started = evidence.repeat_window, newest.run.started
     if not window or started is None:
         return (newest,), ()
     older = evidence.measurements[evidence.measurements.index(newest) + 1 :]
     near = [
-        one
-        for one in older
-        if one.run.started is not None
-        and not one.run.found.launch
-        and started - one.run.started <= window
-        and identify_build(one) == identify_build(newest) != ""
-        and one.window_seconds != newest.window_seconds  # a copy is no second run
+        run
+        for run in older
+        if run.run.started is not None
+        and not run.run.found.launch
+        and started - run.run.started <= window
+        and identify_build(run) == identify_build(newest) != ""
+        and run.window_seconds != newest.window_seconds  # a copy is no second run
     ]
-    return (newest, *(one for one in near if one.valid)), tuple(one for one in near if one.problems)
+    return (newest, *(run for run in near if run.valid)), tuple(run for run in near if run.problems)
 
 
-def select_launch(one: Measurement, evidence: Evidence) -> tuple[Measurement, ...]:
+def select_launch(run: Measurement, evidence: Evidence) -> tuple[Measurement, ...]:
     """Return a run and all others of its launch, valid or not; one that was found on disk is alone."""
-    launch = one.run.found.launch
-    same = (other for other in evidence.measurements if other.run.found.launch == launch and other is not one)
-    return (one, *same) if launch else (one,)
+    launch = run.run.found.launch
+    same = (other for other in evidence.measurements if other.run.found.launch == launch and other is not run)
+    return (run, *same) if launch else (run,)
 
 
 def identify_build(measurement: Measurement) -> str:
@@ -84,27 +84,27 @@ def identify_build(measurement: Measurement) -> str:
     return "; ".join(parts) if any(not part.startswith("release=") for part in parts) else ""
 
 
-def previous_daily_runs(tonight: Sequence[Measurement], evidence: Evidence) -> EarlierNights:
+def previous_daily_runs(current: Sequence[Measurement], evidence: Evidence) -> EarlierNights:
     """Return one valid run for each earlier night (day, UTC), oldest first: the newest of that day.
 
     Runs of one day share what changes from night to night, so that they would make the noise look small; those of
     tonight's own day are none. Where nothing ran tonight, all nights are earlier ones, and so they are for a run whose
     start nothing says: it counts as the newest.
     """
-    started = max((one.started for one in tonight if one.started), default=evidence.now)
-    day = started.toordinal() if tonight else None
+    started = max((run.started for run in current if run.started), default=evidence.now)
+    day = started.toordinal() if current else None
     measured, recalled = (*evidence.measurements, *evidence.excluded_by_since), evidence.stored_runs
-    found = [one for one in measured if one.valid and one.started is not None and one not in tonight]
-    alone = not found and all(one.started <= started for one in recalled[-1:])
-    kept = recalled.before if alone and isinstance(recalled, Recalled) else {}
-    if day not in kept:
-        known: list[PreviousRun] = sorted((*found, *recalled), key=_BEGUN)
-        before = known[: bisect_right(known, started, key=_BEGUN)]
-        nights = dict(zip(map(datetime.toordinal, map(_BEGUN, before)), before, strict=True))
+    measured_runs = [run for run in measured if run.valid and run.started is not None and run not in current]
+    alone = not measured_runs and all(run.started <= started for run in recalled[-1:])
+    memo = recalled.before if alone and isinstance(recalled, Recalled) else {}
+    if day not in memo:
+        ordered: list[PreviousRun] = sorted((*measured_runs, *recalled), key=_BEGUN)
+        before = ordered[: bisect_right(ordered, started, key=_BEGUN)]
+        by_day = dict(zip(map(datetime.toordinal, map(_BEGUN, before)), before, strict=True))
         if day is not None:  # an earlier run of its day is no earlier night
-            nights.pop(day, None)
-        kept[day] = EarlierNights(nights.values())
-    return kept[day]
+            by_day.pop(day, None)
+        memo[day] = EarlierNights(by_day.values())
+    return memo[day]
 
 
 def select_consecutive(older: Sequence[Measurement], newest: Measurement, count: int) -> list[Measurement]:
@@ -114,6 +114,6 @@ def select_consecutive(older: Sequence[Measurement], newest: Measurement, count:
     return row if len(row) == count and all(seconds <= ADJACENT.total_seconds() for seconds in apart) else []
 
 
-def start_seconds(night: PreviousRun) -> float:
+def start_seconds(run: PreviousRun) -> float:
     """Return the start of a run in seconds, NaN where nothing says it."""
-    return night.started.timestamp() if night.started else math.nan
+    return run.started.timestamp() if run.started else math.nan

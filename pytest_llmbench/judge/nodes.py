@@ -37,8 +37,8 @@ def judge_nodes(judgement: Judgement, evidence: Evidence, nodes: Mapping[str, Se
     runs = judgement.runs
     # The runs themselves tell no noise here: slow nodes among them would hide behind the spread that they make.
     sigma = estimate_sigma(runs, estimate_noise(evidence, nights.previous_daily_runs(runs, evidence)))
-    told = [(one.run.id, one.statistic_seconds or math.nan, tuple(nodes.get(one.run.id, ()))) for one in runs]
-    return find_slow_nodes(told, sigma, judgement.bound_seconds)
+    node_runs = [(run.run.id, run.statistic_seconds or math.nan, tuple(nodes.get(run.run.id, ()))) for run in runs]
+    return find_slow_nodes(node_runs, sigma, judgement.bound_seconds)
 
 
 def find_slow_nodes(runs: Sequence[RunOnNodes], sigma: float, bound_seconds: float) -> NodeFinding:
@@ -49,16 +49,16 @@ def find_slow_nodes(runs: Sequence[RunOnNodes], sigma: float, bound_seconds: flo
     those that no fast run had. Where all are slow and no node was in all of them, it is not the nodes. With a run on
     unknown nodes, or without a step time, nothing is said.
     """
-    known = all(nodes and math.isfinite(seconds) and seconds > 0 for _, seconds, nodes in runs)
-    if len(runs) < 2 or not known or not (math.isfinite(sigma) and sigma > 0):
+    is_known = all(nodes and math.isfinite(seconds) and seconds > 0 for _, seconds, nodes in runs)
+    if len(runs) < 2 or not is_known or not (math.isfinite(sigma) and sigma > 0):
         return NodeFinding()
     limit = APART * sigma
     fastest = min(seconds for _, seconds, _ in runs)
-    slow = [one for one in runs if math.log(one[1] / fastest) > limit]
+    slow = [run for run in runs if math.log(run[1] / fastest) > limit]
     if not slow:
         return _explain_alike(runs, bound_seconds)
-    fast = [one for one in runs if one not in slow]
-    if min(math.log(one[1] / other[1]) for one in slow for other in fast) <= limit:
+    fast = [run for run in runs if run not in slow]
+    if min(math.log(run[1] / other[1]) for run in slow for other in fast) <= limit:
         return NodeFinding()  # one in between: where the border lies is a guess
     return _explain_apart(slow, fast, bound_seconds)
 

@@ -34,7 +34,7 @@ def assume_noise(cv: float) -> Noise:
     return Noise(cv, ASSUMED_FREEDOM, "assumed, nothing was measured", measured=False)
 
 
-def estimate_from_history(logarithms: Sequence[float] | Floats, told: str = "nights") -> Noise | None:
+def estimate_from_history(logarithms: Sequence[float] | Floats, unit: str = "nights") -> Noise | None:
     """Return the noise of a night series (log seconds, one run a night, in order); None for less than 8 nights.
 
     `told` is what the nights are called.
@@ -45,7 +45,7 @@ def estimate_from_history(logarithms: Sequence[float] | Floats, told: str = "nig
     if len(logarithms) < NIGHTS:
         return None
     sigma = median_deviation(np.diff(logarithms)) / math.sqrt(2)
-    return _make_noise(sigma, 0.4 * (len(logarithms) - 1), f"{len(logarithms)} {told}")
+    return _make_noise(sigma, 0.4 * (len(logarithms) - 1), f"{len(logarithms)} {unit}")
 
 
 def estimate_from_repeats(seconds: Sequence[float], what: str) -> Noise | None:
@@ -58,12 +58,12 @@ def estimate_from_repeats(seconds: Sequence[float], what: str) -> Noise | None:
 
 def pool(parts: Sequence[Noise | None]) -> Noise | None:
     """Return several estimates as one, weighted by their degrees of freedom; None without any."""
-    found = [part for part in parts if part is not None]
-    if not found:
+    measured = [part for part in parts if part is not None]
+    if not measured:
         return None
-    freedom = sum(part.degrees_of_freedom for part in found)
-    variance = sum(part.degrees_of_freedom * part.sigma**2 for part in found) / freedom
-    return _make_noise(math.sqrt(variance), freedom, " and ".join(part.source for part in found))
+    freedom = sum(part.degrees_of_freedom for part in measured)
+    variance = sum(part.degrees_of_freedom * part.sigma**2 for part in measured) / freedom
+    return _make_noise(math.sqrt(variance), freedom, " and ".join(part.source for part in measured))
 
 
 def with_prior(own: Noise | None, prior: Noise, assumed_cv: float) -> Noise:
@@ -94,8 +94,8 @@ def estimate_from_others(estimates: Sequence[Noise]) -> Noise | None:
 
     if len(estimates) < CONFIGURATIONS:
         return None
-    half = np.array([one.degrees_of_freedom for one in estimates]) / 2
-    logs = np.log(np.array([one.sigma for one in estimates]) ** 2) - digamma(half) + np.log(half)
+    half = np.array([estimate.degrees_of_freedom for estimate in estimates]) / 2
+    logs = np.log(np.array([estimate.sigma for estimate in estimates]) ** 2) - digamma(half) + np.log(half)
     mean = float(np.mean(logs))
     excess = float(np.var(logs, ddof=1) - np.mean(polygamma(1, half)))
     most = 2 * float(np.sum(half))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_llmbench.core.formatting import format_ordinal, format_seconds
+from pytest_llmbench.core import formatting
 from pytest_llmbench.core.robust import find_stragglers, median
 from pytest_llmbench.judge.slow import StepLevels, find_period, find_step_levels, find_stretches
 
@@ -52,9 +52,9 @@ class Pattern:
 
 def find_pattern(window: WindowColumns, resolution: float) -> Pattern:
     """Return the pattern of the slow steps: the upper one of two levels where there are two, else the stragglers."""
-    found, two = find_stragglers(window.seconds, resolution), find_step_levels(window.seconds, resolution)
-    kind, words = _name_pattern(window, two.slow if two else found, two)
-    return Pattern(kind, words, found, two)
+    slow_steps, two = find_stragglers(window.seconds, resolution), find_step_levels(window.seconds, resolution)
+    kind, words = _name_pattern(window, two.slow if two else slow_steps, two)
+    return Pattern(kind, words, slow_steps, two)
 
 
 def _name_pattern(window: WindowColumns, slow: Flags, two: StepLevels | None) -> tuple[str, str]:
@@ -73,10 +73,10 @@ def _name_pattern(window: WindowColumns, slow: Flags, two: StepLevels | None) ->
     if two and (not single or window.mean_of):
         return "two-levels", _describe_levels(window, two)
     line = window.lines[int(np.argmax(window.seconds))]
-    told = describe_slowest(window, slow) + (f" (line {line})" if line else "")
+    text = describe_slowest(window, slow) + (f" (line {line})" if line else "")
     if len(parts) == 1 and single:
-        return "one-spike", f"one spike: {told}"
-    return "spikes", f"spikes: {list_steps(window, slow)}; {told}"
+        return "one-spike", f"one spike: {text}"
+    return "spikes", f"spikes: {list_steps(window, slow)}; {text}"
 
 
 def describe_slowest(window: WindowColumns, slow: Flags) -> str:
@@ -119,13 +119,14 @@ def _count_steps(window: WindowColumns, position: int) -> int:
 def _describe_periodic(window: WindowColumns, slow: Flags, regular: range) -> str:
     excess = median(window.seconds[regular.start :: regular.step]) / median(window.seconds[~slow]) - 1
     which = _list_parts(window, [range(position, position + 1) for position in regular])
-    return f"every {format_ordinal(regular.step)} step slow, {format_percent(excess)} above the others ({which})"
+    each = formatting.format_ordinal(regular.step)
+    return f"every {each} step slow, {format_percent(excess)} above the others ({which})"
 
 
 def _describe_stretch(window: WindowColumns, stretch: range) -> str:
     inside = np.zeros(len(window.steps), dtype=bool)
     inside[stretch.start : stretch.stop] = True
-    upper, lower = (format_seconds(median(window.seconds[part])) for part in (inside, ~inside))
+    upper, lower = (formatting.format_seconds(median(window.seconds[part])) for part in (inside, ~inside))
     return f"slow stretch: {_list_parts(window, [stretch])} at {upper}, the others at {lower}"
 
 
@@ -134,6 +135,6 @@ def _describe_levels(window: WindowColumns, two: StepLevels) -> str:
     few, level, other = two.slow, two.upper, two.lower
     if 2 * np.count_nonzero(few) > len(few):
         few, level, other = ~two.slow, two.lower, two.upper
-    told = f"{format_seconds(level)}, the others at {format_seconds(other)}"
+    text = f"{formatting.format_seconds(level)}, the others at {formatting.format_seconds(other)}"
     values = "means" if window.mean_of else "steps"
-    return f"two levels: {np.count_nonzero(few)} of {len(few)} {values} at {told} ({list_steps(window, few)})"
+    return f"two levels: {np.count_nonzero(few)} of {len(few)} {values} at {text} ({list_steps(window, few)})"

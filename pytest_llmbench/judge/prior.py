@@ -15,13 +15,17 @@ def estimate_prior(configurations: Iterable[Evidence], assumed_cv: float) -> Noi
     `assumed_cv` is the coefficient of variation from run to run. The runs that are judged tell nothing here, so that a
     regression does not widen its own interval.
     """
-    measured = [own for one in configurations if (own := noise.pool(list_own_noise(one.baseline, _list_previous(one))))]
+    measured = [
+        own
+        for evidence in configurations
+        if (own := noise.pool(list_own_noise(evidence.baseline, _list_previous(evidence))))
+    ]
     return noise.estimate_from_others(measured) or noise.assume_noise(assumed_cv)
 
 
 def _list_previous(evidence: Evidence) -> nights.EarlierNights:
     """Return the nights before the newest valid run; where there is none but a history, all nights."""
-    newest = next((one for one in evidence.measurements if one.valid), None)
+    newest = next((run for run in evidence.measurements if run.valid), None)
     if newest is None and not evidence.stored_runs:
         return nights.EarlierNights()
     return nights.previous_daily_runs([newest] if newest else [], evidence)

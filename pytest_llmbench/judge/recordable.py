@@ -51,16 +51,16 @@ def _make_order_key(occasion: Occasion) -> tuple[bool, float]:
     return started is None, started.timestamp() if started else 0.0
 
 
-def _is_same_night(one: Occasion, other: Occasion) -> bool:
-    if one.started is None or other.started is None:
+def _is_same_night(occasion: Occasion, other: Occasion) -> bool:
+    if occasion.started is None or other.started is None:
         return True
-    return one.started.date() == other.started.date() or abs(one.started - other.started) < NIGHT
+    return occasion.started.date() == other.started.date() or abs(occasion.started - other.started) < NIGHT
 
 
-def _share_nodes(one: Occasion, other: Occasion) -> bool:
+def _share_nodes(occasion: Occasion, other: Occasion) -> bool:
     """Whether two sets of nodes are one: more than half of the smaller is in the other, or one is not known."""
-    smaller = min(len(one.nodes), len(other.nodes))
-    return 2 * len(one.nodes & other.nodes) > smaller or not smaller
+    smaller = min(len(occasion.nodes), len(other.nodes))
+    return 2 * len(occasion.nodes & other.nodes) > smaller or not smaller
 
 
 # --- levels -----------------------------------------------------------------------------------------------
@@ -98,8 +98,8 @@ def find_run_levels(seconds: Sequence[float], expected_noise: float, *, ordered:
     logarithms = np.log(np.array(seconds, dtype=float))
     if len(logarithms) < 2:
         return None
-    found = _split(logarithms, expected_noise, IN_TIME) if ordered else None
-    return found or _split(np.sort(logarithms), expected_noise, AT_ALL)
+    in_time = _split(logarithms, expected_noise, IN_TIME) if ordered else None
+    return in_time or _split(np.sort(logarithms), expected_noise, AT_ALL)
 
 
 def _split(logarithms: Floats, expected_noise: float, limits: Sequence[float]) -> RunLevels | None:

@@ -18,7 +18,9 @@ def compare_weak_scaling(
     """
     ordered = [sorted(family, key=lambda member: member.key.gpus) for family in families]
     ids = _make_family_ids([family[0] for family in ordered])
-    return tuple(compare(WEAK_SCALING, one, family, judgements) for one, family in zip(ids, ordered, strict=True))
+    return tuple(
+        compare(WEAK_SCALING, identifier, family, judgements) for identifier, family in zip(ids, ordered, strict=True)
+    )
 
 
 def compare_speed_ups(
@@ -35,18 +37,25 @@ def _make_id(key: Key, *parts: str) -> str:
 
 def _make_family_ids(smallest: Sequence[Configuration]) -> list[str]:
     """Return an id for each family, given by its smallest size; where keys differ in size only, with what differs."""
-    stems = [_make_id(one.key, one.key.dtype) for one in smallest]
+    stems = [_make_id(configuration.key, configuration.key.dtype) for configuration in smallest]
     alike = defaultdict(list)
-    for stem, one in zip(stems, smallest, strict=True):
-        alike[stem].append(one)
-    return ["-".join([stem, *_tell_apart(one, alike[stem])]) for stem, one in zip(stems, smallest, strict=True)]
+    for stem, configuration in zip(stems, smallest, strict=True):
+        alike[stem].append(configuration)
+    return [
+        "-".join([stem, *_tell_apart(configuration, alike[stem])])
+        for stem, configuration in zip(stems, smallest, strict=True)
+    ]
 
 
-def _tell_apart(one: Configuration, alike: Sequence[Configuration]) -> list[str]:
+def _tell_apart(configuration: Configuration, alike: Sequence[Configuration]) -> list[str]:
     """Return the facts that tell a family from those alike; where they do not, its smallest size, which always does."""
     facts = [_list_facts(other) for other in alike]
-    told = [fact for position, fact in enumerate(_list_facts(one)) if len({other[position] for other in facts}) > 1]
-    return told if len(set(facts)) == len(facts) else [*told, f"from{one.key.gpus}"]
+    facts_apart = [
+        fact
+        for position, fact in enumerate(_list_facts(configuration))
+        if len({other[position] for other in facts}) > 1
+    ]
+    return facts_apart if len(set(facts)) == len(facts) else [*facts_apart, f"from{configuration.key.gpus}"]
 
 
 def _list_facts(configuration: Configuration) -> tuple[str, ...]:

@@ -39,38 +39,38 @@ def is_stale(evidence: Evidence) -> bool:
 
 
 def _find_newest_valid(evidence: Evidence) -> PreviousRun | None:
-    found: tuple[PreviousRun, ...] = (*evidence.measurements, *evidence.excluded_by_since, *evidence.stored_runs)
-    return max((one for one in found if one.valid and one.started is not None), key=start_seconds, default=None)
+    all_runs: tuple[PreviousRun, ...] = (*evidence.measurements, *evidence.excluded_by_since, *evidence.stored_runs)
+    return max((run for run in all_runs if run.valid and run.started is not None), key=start_seconds, default=None)
 
 
 def list_daily_runs(older: Sequence[PreviousRun]) -> DailyRuns:
     """Return measured nights, oldest first, as what happened on them."""
-    measured = [one for one in older if 0 < (one.statistic_seconds or 0) < math.inf]
+    measured = [run for run in older if 0 < (run.statistic_seconds or 0) < math.inf]
     return [
-        one if isinstance(one, StoredRun) else _make_daily_run(one, one.statistic_seconds or math.nan)
-        for one in measured
+        run if isinstance(run, StoredRun) else _make_daily_run(run, run.statistic_seconds or math.nan)
+        for run in measured
     ]
 
 
-def average_current_runs(tonight: Sequence[Measurement]) -> list[DailyRun]:
+def average_current_runs(current: Sequence[Measurement]) -> list[DailyRun]:
     """Return tonight's repeats as one night, their mean; empty where there is no run, or nothing says when it began."""
-    if not tonight or tonight[0].run.started is None:
+    if not current or current[0].run.started is None:
         return []
-    logarithms = [math.log(one.statistic_seconds or math.nan) for one in tonight]
+    logarithms = [math.log(run.statistic_seconds or math.nan) for run in current]
     mean = math.exp(sum(logarithms) / len(logarithms))
-    return [_make_daily_run(tonight[0], mean)] if math.isfinite(mean) else []
+    return [_make_daily_run(current[0], mean)] if math.isfinite(mean) else []
 
 
-def find_flips(nights: DailyRuns, bound_seconds: float, since: int = 0) -> OnBound | None:
+def find_flips(daily_runs: DailyRuns, bound_seconds: float, since: int = 0) -> OnBound | None:
     """Return how many of the last ten nights passed by the literal rule, where they flip from one side of the bound to
     the other: at least three times, with three on each side. None where they do not, or where fewer than eight are of
     the present level, which begins with the night at `since`: a configuration within its bound has a bad night now and
     then, and one that became slower is beyond it for good.
     """
     passed = [
-        night.statistic_seconds <= bound_seconds * (1 + EQUAL)
-        for night in nights[since:][-LAST:]
-        if night.statistic_seconds is not None
+        run.statistic_seconds <= bound_seconds * (1 + EQUAL)
+        for run in daily_runs[since:][-LAST:]
+        if run.statistic_seconds is not None
     ]
     flips = sum(before != after for before, after in pairwise(passed))
     few = min(sum(passed), len(passed) - sum(passed))
@@ -81,16 +81,16 @@ def find_coarse_unit(runs: Sequence[PreviousRun]) -> float:
     """Return one printed unit of the step times of runs, as a fraction, where their steps do not differ by as much: a
     level that crosses a rounding bound then moves by a unit, however small the change was. Else 0."""
     units = []
-    for one in runs:
-        if isinstance(one, StoredRun):
+    for run in runs:
+        if isinstance(run, StoredRun):
             continue
-        spread = max(one.window_seconds, default=0.0) - min(one.window_seconds, default=0.0)
-        seconds = one.statistic_seconds
-        units.append(1.01 * one.resolution_seconds / seconds if seconds and spread < one.resolution_seconds else 0.0)
+        spread = max(run.window_seconds, default=0.0) - min(run.window_seconds, default=0.0)
+        seconds = run.statistic_seconds
+        units.append(1.01 * run.resolution_seconds / seconds if seconds and spread < run.resolution_seconds else 0.0)
     return max(units, default=0.0)
 
 
-def _make_daily_run(one: Measurement, seconds: float) -> DailyRun:
-    if one.started is None:
-        raise ValueError(f"nothing says when {one} started")
-    return DailyRun(one.started, seconds, one.environment)
+def _make_daily_run(run: Measurement, seconds: float) -> DailyRun:
+    if run.started is None:
+        raise ValueError(f"nothing says when {run} started")
+    return DailyRun(run.started, seconds, run.environment)

@@ -12,9 +12,8 @@ import numpy as np
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import Acknowledgement, DailyRuns, LevelChange, Noise
-from pytest_llmbench.judge import changes
 from pytest_llmbench.judge.acknowledged import describe_acknowledgement
-from pytest_llmbench.judge.changes import SMALLEST, LevelShift
+from pytest_llmbench.judge.changes import SMALLEST, LevelShift, find_level_shifts
 from pytest_llmbench.judge.coverage import assign_acknowledgements, compute_lasting
 from pytest_llmbench.judge.slow_change import find_slow_change
 
@@ -23,7 +22,7 @@ NEAR = 3
 
 
 def find_changes(
-    nights: DailyRuns,
+    daily_runs: DailyRuns,
     noise: Noise,
     acknowledged: Sequence[Acknowledgement],
     today: date,
@@ -37,17 +36,17 @@ def find_changes(
     where their noise is smaller: a change has to be larger. `correlation` is that of a night with the next, of all
     configurations. Empty: nothing can be shown.
     """
-    values = np.log(np.array([night.statistic_seconds for night in nights], dtype=float))
-    found = changes.find_level_shifts(values, noise, max(SMALLEST, coarse), correlation)
-    series = _Series(nights, acknowledged, today)
-    told = _make_changes("step", found, series)
-    anchored = max((one.first_run for one in told if one.acknowledged or one.difference < 0), default=0)
+    values = np.log(np.array([run.statistic_seconds for run in daily_runs], dtype=float))
+    shifts = find_level_shifts(values, noise, max(SMALLEST, coarse), correlation)
+    series = _Series(daily_runs, acknowledged, today)
+    changes = _make_changes("step", shifts, series)
+    anchored = max((change.first_run for change in changes if change.acknowledged or change.difference < 0), default=0)
     slow = find_slow_change(values[anchored:], noise, coarse, correlation)
-    if slow is None or any(one.stands and not one.acknowledged and one.difference > 0 for one in told):
-        return tuple(told)
+    if slow is None or any(change.stands and not change.acknowledged and change.difference > 0 for change in changes):
+        return tuple(changes)
     place = slow.position + anchored
-    moved = LevelShift(place, anchored, len(nights), slow.difference, slow.low, slow.high)
-    return (*told, *_make_changes("drift", (moved,), series))
+    moved = LevelShift(place, anchored, len(daily_runs), slow.difference, slow.low, slow.high)
+    return (*changes, *_make_changes("drift", (moved,), series))
 
 
 class _Series(NamedTuple):
@@ -56,24 +55,24 @@ class _Series(NamedTuple):
     today: date
 
 
-def _make_changes(kind: str, found: Sequence[LevelShift], series: _Series) -> list[LevelChange]:
-    entries = assign_acknowledgements(kind, found, *series)
-    return [_make_change(kind, *one, series) for one in zip(found, compute_lasting(found), entries, strict=True)]
+def _make_changes(kind: str, shifts: Sequence[LevelShift], series: _Series) -> list[LevelChange]:
+    entries = assign_acknowledgements(kind, shifts, *series)
+    return [_make_change(kind, *parts, series) for parts in zip(shifts, compute_lasting(shifts), entries, strict=True)]
 
 
 def _make_change(
-    kind: str, one: LevelShift, left: float, entry: Acknowledgement | None, series: _Series
+    kind: str, shift: LevelShift, left: float, entry: Acknowledgement | None, series: _Series
 ) -> LevelChange:
-    nights = series.nights
+    daily_runs = series.nights
     expired = entry is not None and series.today > entry.expires
     change = LevelChange(
         kind=kind,
-        first_run=one.position,
-        started=nights[one.position].started,
-        difference=math.expm1(one.difference),
-        low=math.expm1(one.low),
-        high=math.expm1(one.high),
-        environment=compare_environments(nights, one.position) if kind == "step" else (),
+        first_run=shift.position,
+        started=daily_runs[shift.position].started,
+        difference=math.expm1(shift.difference),
+        low=math.expm1(shift.low),
+        high=math.expm1(shift.high),
+        environment=compare_environments(daily_runs, shift.position) if kind == "step" else (),
         stands=left != 0,
         lasting=math.expm1(left),
         acknowledged=None if expired else entry,
@@ -82,21 +81,21 @@ def _make_change(
     return _with_text(change)
 
 
-def compare_environments(nights: DailyRuns, position: int) -> tuple[tuple[str, str, str], ...]:
+def compare_environments(daily_runs: DailyRuns, position: int) -> tuple[tuple[str, str, str], ...]:
     """Return what differs around a change whose first night is at `position`: name, value before, value after.
 
     A value counts that is the same on three nights before and on three after, so that what differs every night is not
-    blamed; noise may have put the change a night too early or too late. Nights that do not tell a name are passed over.
+    blamed; noise may have put the change a night too early or too late. Nights that do not tell it are passed over.
     """
-    told = [night.environment for night in nights]
-    names = dict.fromkeys(name for one in told for name in one)
-    return tuple((name, *pair) for name in names if (pair := _find_difference(told, name, position)))
+    environments = [run.environment for run in daily_runs]
+    names = dict.fromkeys(name for environment in environments for name in environment)
+    return tuple((name, *pair) for name in names if (pair := _find_difference(environments, name, position)))
 
 
-def _find_difference(told: Sequence[Mapping[str, str]], name: str, position: int) -> tuple[str, str] | None:
+def _find_difference(environments: Sequence[Mapping[str, str]], name: str, position: int) -> tuple[str, str] | None:
     for place in (position, position - 1, position + 1):
-        before = [one[name] for one in told[:place] if name in one][-NEAR:]
-        after = [one[name] for one in told[place:] if name in one][:NEAR]
+        before = [environment[name] for environment in environments[:place] if name in environment][-NEAR:]
+        after = [environment[name] for environment in environments[place:] if name in environment][:NEAR]
         if before and after and len(set(before)) == len(set(after)) == 1 and before[0] != after[0]:
             return before[0], after[0]
     return None

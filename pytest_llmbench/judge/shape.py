@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import Measurement, Note
+from pytest_llmbench.core.models import Measurement, Note, NoteCode
 from pytest_llmbench.core.robust import mean, trimmed_mean
 from pytest_llmbench.judge.pattern import (
     Pattern,
@@ -49,16 +49,16 @@ def find_shape(measurement: Measurement) -> Shape:
     if len(window.steps) < FEWEST:
         return Shape("too few steps to show a shape", "even", tuple(filter(None, [_note_moving_mean(window)])))
     resolution = measurement.resolution_seconds
-    found = find_pattern(window, resolution)
+    pattern = find_pattern(window, resolution)
     drifting = find_slope(window.seconds, window.moving_mean)
     warming = _note_warm_up(window, find_warm_up(window.seconds, window.moving_mean, resolution))
     notes = (
-        _note_stragglers(window, found),
-        _note_levels(window, found),
+        _note_stragglers(window, pattern),
+        _note_levels(window, pattern),
         _note_drift(window, drifting),
         _note_means(window),
     )
-    kind, words = _name_shape(found, drifting, warming)
+    kind, words = _name_shape(pattern, drifting, warming)
     return Shape(words, kind, tuple(filter(None, (*notes, _note_moving_mean(window)))), warming)
 
 
@@ -73,11 +73,11 @@ def _make_columns(measurement: Measurement) -> WindowColumns:
     )
 
 
-def _name_shape(found: Pattern, drifting: Slope | None, warming: Note | None) -> tuple[str, str]:
+def _name_shape(pattern: Pattern, drifting: Slope | None, warming: Note | None) -> tuple[str, str]:
     """Return kind and words. Levels explain a slope; a slope comes before the stragglers on it."""
-    if found.kind in ("periodic", "slow-stretch", "two-levels"):
-        return found.kind, found.words
-    rest = "" if found.kind == "even" else f"; {found.words}"
+    if pattern.kind in ("periodic", "slow-stretch", "two-levels"):
+        return pattern.kind, pattern.words
+    rest = "" if pattern.kind == "even" else f"; {pattern.words}"
     if drifting:
         return (
             "drift",
@@ -85,11 +85,11 @@ def _name_shape(found: Pattern, drifting: Slope | None, warming: Note | None) ->
         )
     if warming:
         return "drift", warming.text + rest
-    return found.kind, found.words
+    return pattern.kind, pattern.words
 
 
-def _note_stragglers(window: WindowColumns, found: Pattern) -> Note | None:
-    slow, seconds = found.stragglers, window.seconds
+def _note_stragglers(window: WindowColumns, pattern: Pattern) -> Note | None:
+    slow, seconds = pattern.stragglers, window.seconds
     number = int(np.count_nonzero(slow))
     if not number:
         return None
@@ -100,32 +100,32 @@ def _note_stragglers(window: WindowColumns, found: Pattern) -> Note | None:
     which = "" if worst.startswith(steps) else f"{steps}; "
     several = f"; one slow step shows in {window.moving_mean} values" if window.moving_mean > 1 else ""
     slow_ones = formatting.count_noun(number, "slow mean" if window.mean_of else "straggler")
-    told = f"{slow_ones}, {format_percent(share)} of the time, +{format_percent(added)} on the mean"
-    text = f"{told}: {which}{worst}{several}"
-    return Note("stragglers", text, window.lines[int(np.argmax(seconds))])
+    text = f"{slow_ones}, {format_percent(share)} of the time, +{format_percent(added)} on the mean"
+    text = f"{text}: {which}{worst}{several}"
+    return Note(NoteCode.STRAGGLERS, text, window.lines[int(np.argmax(seconds))])
 
 
-def _note_levels(window: WindowColumns, found: Pattern) -> Note | None:
+def _note_levels(window: WindowColumns, pattern: Pattern) -> Note | None:
     """Return the note on slow steps that are more than stragglers; a moving mean makes levels of a few of those."""
-    if found.kind not in ("slow-stretch", "two-levels") and not (found.levels and found.kind == "periodic"):
+    if pattern.kind not in ("slow-stretch", "two-levels") and not (pattern.levels and pattern.kind == "periodic"):
         return None
-    slow = found.levels.slow if found.levels else found.stragglers
-    return Note("two-levels", found.words, window.lines[int(np.argmax(slow))])
+    slow = pattern.levels.slow if pattern.levels else pattern.stragglers
+    return Note(NoteCode.TWO_LEVELS, pattern.words, window.lines[int(np.argmax(slow))])
 
 
 def _note_drift(window: WindowColumns, drifting: Slope | None) -> Note | None:
     if drifting is None:
         return None
-    told = f"{formatting.format_difference(1 + drifting.change)} from step {window.begin(0)} to step {window.steps[-1]}"
-    return Note("drift", f"drift: {told} (p {drifting.p:.1g})", window.lines[0])
+    text = f"{formatting.format_difference(1 + drifting.change)} from step {window.begin(0)} to step {window.steps[-1]}"
+    return Note(NoteCode.DRIFT, f"drift: {text} (p {drifting.p:.1g})", window.lines[0])
 
 
-def _note_warm_up(window: WindowColumns, found: WarmUp | None) -> Note | None:
-    if found is None:
+def _note_warm_up(window: WindowColumns, warm_up: WarmUp | None) -> Note | None:
+    if warm_up is None:
         return None
-    first, last = window.begin(0), window.steps[found.steps - 1]
-    text = f"warm-up not over: steps {first} to {last} are {format_percent(found.excess)} slower than the rest"
-    return Note("warm-up", f"{text} (z {min(found.z, 99):.3g})", window.lines[0])
+    first, last = window.begin(0), window.steps[warm_up.steps - 1]
+    text = f"warm-up not over: steps {first} to {last} are {format_percent(warm_up.excess)} slower than the rest"
+    return Note(NoteCode.WARM_UP, f"{text} (z {min(warm_up.z, 99):.3g})", window.lines[0])
 
 
 def _note_means(window: WindowColumns) -> Note | None:
@@ -134,8 +134,8 @@ def _note_means(window: WindowColumns) -> Note | None:
     if abs(middle / trimmed - 1) <= DISAGREE:
         return None
     driver = "slow steps" if middle > trimmed else "fast steps"
-    told = f"mean {formatting.format_seconds(middle)}, 20 % trimmed mean {formatting.format_seconds(trimmed)}"
-    return Note("mean-and-trimmed", f"{told}: {driver} drive the mean")
+    text = f"mean {formatting.format_seconds(middle)}, 20 % trimmed mean {formatting.format_seconds(trimmed)}"
+    return Note(NoteCode.MEAN_AND_TRIMMED, f"{text}: {driver} drive the mean")
 
 
 def _note_moving_mean(window: WindowColumns) -> Note | None:
@@ -143,5 +143,5 @@ def _note_moving_mean(window: WindowColumns) -> Note | None:
         return None
     count = len(window.steps)
     independent = max(count // window.moving_mean, 1)
-    told = f"the log prints means of {window.moving_mean} steps: {formatting.count_noun(count, 'value')}"
-    return Note("moving-mean", f"{told}, about {independent} of them independent")
+    text = f"the log prints means of {window.moving_mean} steps: {formatting.count_noun(count, 'value')}"
+    return Note(NoteCode.MOVING_MEAN, f"{text}, about {independent} of them independent")

@@ -71,23 +71,24 @@ def measure_shift(judgement: Judgement, older: Sequence[Measurement | StoredRun]
     estimate = judgement.estimate
     if judgement.verdict not in JUDGED or estimate is None or not _is_known(estimate):
         return None
-    logarithms = (_take_logarithm(one, judgement.baseline) for one in reversed(older) if one.valid)
-    last = islice((one for one in logarithms if math.isfinite(one)), NIGHTS)
+    logarithms = (_take_logarithm(run, judgement.baseline) for run in reversed(older) if run.valid)
+    last = islice((logarithm for logarithm in logarithms if math.isfinite(logarithm)), NIGHTS)
     return ConfigurationShift(judgement.baseline.key, estimate, tuple(last)[::-1])
 
 
-def find_shared_shift(nights: Sequence[ConfigurationShift]) -> SharedShift | None:
+def find_shared_shift(configurations: Sequence[ConfigurationShift]) -> SharedShift | None:
     """Return the shift that more than half of the configurations share, None where there is none of 1 % or more.
 
     Each is compared with its own last runs where at least half have any, and those without do not count; else all with
     their baselines. One has moved if it did so significantly; with few configurations at a level that makes chance
     move most of them in fewer than one of 10 000 nights. None also means that it cannot be told.
     """
-    ordered = sorted(nights, key=lambda one: one.key)
-    with_older = [one for one in ordered if one.older]
+    ordered = sorted(configurations, key=lambda configuration: configuration.key)
+    with_older = [configuration for configuration in ordered if configuration.older]
     if len(with_older) >= max(FEWEST, len(ordered) / 2):
-        return _summarise(with_older, [_subtract_last(one) for one in with_older], LAST_RUNS)
-    return _summarise(ordered, [(one.estimate.difference, one.estimate.standard_error) for one in ordered], BASELINES)
+        return _summarise(with_older, list(map(_subtract_last, with_older)), LAST_RUNS)
+    moves = [(each.estimate.difference, each.estimate.standard_error) for each in ordered]
+    return _summarise(ordered, moves, BASELINES)
 
 
 def adjust_p_values(p_values: Mapping[Name, float | None]) -> dict[Name, float]:
@@ -96,13 +97,13 @@ def adjust_p_values(p_values: Mapping[Name, float | None]) -> dict[Name, float]:
     Benjamini and Hochberg, Journal of the Royal Statistical Society B 57, 1995: of the warnings at an adjusted 5 %,
     5 % are expected to be false.
     """
-    known = {key: value for key, value in p_values.items() if value is not None and math.isfinite(value)}
-    values = np.array(list(known.values()))
+    p_values_known = {key: value for key, value in p_values.items() if value is not None and math.isfinite(value)}
+    values = np.array(list(p_values_known.values()))
     order = np.argsort(values)[::-1]
     scaled = values[order] * len(values) / np.arange(len(values), 0, -1)
     adjusted = np.empty(len(values))
     adjusted[order] = np.minimum.accumulate(scaled)
-    return dict(zip(known, adjusted.tolist(), strict=True))
+    return dict(zip(p_values_known, adjusted.tolist(), strict=True))
 
 
 # --- arithmetic -------------------------------------------------------------------------------------------
@@ -118,34 +119,34 @@ def _take_logarithm(measurement: Measurement | StoredRun, baseline: Baseline) ->
     return math.log(seconds / baseline.step_seconds) if seconds and seconds > 0 else math.nan
 
 
-def _subtract_last(one: ConfigurationShift) -> tuple[float, float]:
+def _subtract_last(configuration: ConfigurationShift) -> tuple[float, float]:
     """Return the shift since the last runs and its standard error; the baseline cancels.
 
     The variance of a median is pi / 2 times that of the mean; of one or two values the two are the same.
     """
-    count = len(one.older)
+    count = len(configuration.older)
     inefficiency = 1.0 if count < 3 else math.pi / 2
-    error = one.estimate.standard_error * math.sqrt(1 + one.estimate.runs * inefficiency / count)
-    return one.estimate.difference - float(np.median(one.older)), error
+    error = configuration.estimate.standard_error * math.sqrt(1 + configuration.estimate.runs * inefficiency / count)
+    return configuration.estimate.difference - float(np.median(configuration.older)), error
 
 
 def _summarise(
-    nights: Sequence[ConfigurationShift], moves: Sequence[tuple[float, float]], against: str
+    configurations: Sequence[ConfigurationShift], moves: Sequence[tuple[float, float]], against: str
 ) -> SharedShift | None:
-    if len(nights) < FEWEST:
+    if len(configurations) < FEWEST:
         return None
     shifts, errors = np.array(moves).T
-    freedom = np.array([one.estimate.degrees_of_freedom for one in nights])
+    freedom = np.array([configuration.estimate.degrees_of_freedom for configuration in configurations])
     common, half_width = _pool_shifts(shifts, errors)
     moved = _find_moved(math.copysign(1, common) * shifts / errors, freedom)
-    keys = tuple(one.key for one, has_moved in zip(nights, moved, strict=True) if has_moved)
-    if 2 * len(keys) <= len(nights) or not abs(math.expm1(common)) >= SMALLEST:
+    keys = tuple(configuration.key for configuration, has_moved in zip(configurations, moved, strict=True) if has_moved)
+    if 2 * len(keys) <= len(configurations) or not abs(math.expm1(common)) >= SMALLEST:
         return None
     shift, low, high = (math.expm1(common + part) for part in (0, -half_width, half_width))
-    text = _describe((shift, low, high), len(keys), len(nights), against)
-    if len({one.key.recipe for one in nights}) > 1:
+    text = _describe((shift, low, high), len(keys), len(configurations), against)
+    if len({configuration.key.recipe for configuration in configurations}) > 1:
         text += ", not a change of one workload"
-    return SharedShift(shift, low, high, keys, len(nights), against, text)
+    return SharedShift(shift, low, high, keys, len(configurations), against, text)
 
 
 def _find_moved(statistics: Floats, freedom: Floats) -> Flags:
@@ -181,8 +182,8 @@ def _describe(bounds: tuple[float, float, float], moved: int, of: int, against: 
     shift, low, high = (sign * bound * 100 for bound in bounds)
     together = "" if moved == of else f"; all {of} together"
     by = f"by {shift:.1f} % ({min(low, high):.1f} to {max(low, high):.1f} %)"
-    told = f"{moved} of {of} configurations are {way} than {against}{together} {by}"
+    text = f"{moved} of {of} configurations are {way} than {against}{together} {by}"
     causes = "driver, fabric, power, file system"
     if against == LAST_RUNS:
-        return f"{told}: a cluster-wide change ({causes})"
-    return f"{told}: the cluster differs from that of the baselines ({causes})"
+        return f"{text}: a cluster-wide change ({causes})"
+    return f"{text}: the cluster differs from that of the baselines ({causes})"

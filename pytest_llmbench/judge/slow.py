@@ -61,13 +61,13 @@ def find_step_levels(seconds: Floats, resolution: float) -> StepLevels | None:
 
 def find_stretches(slow: Flags) -> list[range]:
     """Return the positions of the slow steps as ranges of consecutive ones."""
-    found: list[range] = []
+    stretches: list[range] = []
     for position in np.flatnonzero(slow).tolist():
-        if found and found[-1].stop == position:
-            found[-1] = range(found[-1].start, position + 1)
+        if stretches and stretches[-1].stop == position:
+            stretches[-1] = range(stretches[-1].start, position + 1)
         else:
-            found.append(range(position, position + 1))
-    return found
+            stretches.append(range(position, position + 1))
+    return stretches
 
 
 def find_period(starts: list[int], count: int) -> range | None:
@@ -75,11 +75,11 @@ def find_period(starts: list[int], count: int) -> range | None:
 
     There are at least three of them, and at most a quarter of the starts stand apart.
     """
-    found = set(starts)
+    places = set(starts)
     for distance in sorted({later - earlier for earlier, later in itertools.pairwise(starts)}):
         for first in sorted({start % distance for start in starts}):
             expected = range(first, count, distance)
             enough = len(expected) >= max(FEWEST_TIMES, MOST_TIMES * len(starts))
-            if enough and all(position in found for position in expected):
+            if enough and all(position in places for position in expected):
                 return expected
     return None

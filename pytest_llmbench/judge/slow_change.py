@@ -65,9 +65,9 @@ def _find_beginning(units: Floats) -> int | None:
     It is kept below twice the limit, so that it comes down again when a long drift was put right.
     """
     total, began = 0.0, 0
-    for night, value in enumerate(units.tolist()):
+    for day, value in enumerate(units.tolist()):
         total = min(max(total + value - SLACK, 0.0), 2 * LIMIT)
-        began = night + 1 if total == 0 else began
+        began = day + 1 if total == 0 else began
     return began if total > LIMIT else None
 
 

@@ -4,35 +4,38 @@ from __future__ import annotations
 
 import math
 
-from pytest_llmbench.core.formatting import MANY, bounded_exp, count_noun, format_difference, format_seconds, join_first
-from pytest_llmbench.core.models import Baseline, Estimate, Evidence, Measurement, Note, TimedBy, Verdict
+from pytest_llmbench.core import formatting
+from pytest_llmbench.core.models import Baseline, Estimate, Evidence, Measurement, Note, NoteCode, TimedBy, Verdict
 from pytest_llmbench.judge.estimate import count_recorded_groups
 from pytest_llmbench.judge.recordable import ENOUGH_GROUPS, FEWEST_GROUPS
 from pytest_llmbench.judge.shape import FEWEST, Shape
 
-UNVERIFIED = frozenset(("unverified-batch", "unverified-loss", "loss-stands-still", "assumed", "padded"))
+UNVERIFIED = frozenset(
+    (NoteCode.UNVERIFIED_BATCH, NoteCode.UNVERIFIED_LOSS, NoteCode.LOSS_STANDS_STILL, NoteCode.ASSUMED, NoteCode.PADDED)
+)
 """Notes on what nothing in a run confirms: there another configuration would not show."""
 
 COARSE = 0.1
 """A baseline whose rounding is a larger part of the margin than this is worth a warning."""
 
 
-def describe_verdict(verdict: Verdict, because: str, found: Estimate, newest: Measurement) -> str:
+def describe_verdict(verdict: Verdict, because: str, estimate: Estimate, newest: Measurement) -> str:
     """Say what was compared and how well the difference is known, with the bound where it matters."""
     expected = newest.baseline.step_seconds
-    measured = newest.statistic_seconds if found.runs == 1 else expected * math.exp(found.difference)
-    slower = format_difference(math.exp(found.difference))
-    text = f"{format_seconds(measured)} is {slower} against {format_seconds(expected)} ({format_interval(found)})"
+    measured = newest.statistic_seconds if estimate.runs == 1 else expected * math.exp(estimate.difference)
+    slower = formatting.format_difference(math.exp(estimate.difference))
+    against = f"{formatting.format_seconds(expected)} ({format_interval(estimate)})"
+    text = f"{formatting.format_seconds(measured)} is {slower} against {against}"
     if verdict in (Verdict.REGRESSION, Verdict.INCONCLUSIVE):
-        text += f"; the bound is {format_seconds(expected * math.exp(found.margin))}"
+        text += f"; the bound is {formatting.format_seconds(expected * math.exp(estimate.margin))}"
     return f"{text}; {because}" if because else text
 
 
-def format_interval(found: Estimate) -> str:
+def format_interval(estimate: Estimate) -> str:
     """Return the bounds of the difference: `+5.7 to +10.3 %`."""
-    if found.threshold_only:
+    if estimate.threshold_only:
         return "threshold only: nothing is known of the error"
-    low, high = (format_difference(bounded_exp(bound)) for bound in (found.low, found.high))
+    low, high = (formatting.format_difference(formatting.bounded_exp(bound)) for bound in (estimate.low, estimate.high))
     return f"{low.removesuffix(' %')} to {high}" if low.endswith("%") and high.endswith("%") else f"{low} to {high}"
 
 
@@ -42,7 +45,7 @@ def describe_slowdown(shape: Shape, newest: Measurement) -> str:
     One or two steps look like nothing: the run may be slow, or only they.
     """
     if len(newest.window_seconds) < FEWEST:
-        return f"{count_noun(len(newest.window_seconds), 'time')} cannot tell a slow run from a slow step"
+        return f"{formatting.count_noun(len(newest.window_seconds), 'time')} cannot tell a slow run from a slow step"
     if shape.kind == "even":
         return f"uniform shift; {shape.words}"
     return f"uniform shift; besides, {shape.words}" if shape.kind in ("one-spike", "spikes") else shape.words
@@ -60,42 +63,42 @@ def describe_timing(baseline: Baseline) -> str:
     return f"timed as its document does ({baseline.window})"
 
 
-def advise_repeats(found: Estimate) -> str:
+def advise_repeats(estimate: Estimate) -> str:
     """Say how many runs would settle what these cannot tell."""
-    runs = count_noun(found.runs, "run")
-    if found.repeats_needed is None:
+    runs = formatting.count_noun(estimate.runs, "run")
+    if estimate.repeats_needed is None:
         return f"{runs} cannot tell, and no number would: it lies at the bound"
-    needed = max(found.repeats_needed, found.runs + 1)
-    enough = f"about {needed}" if needed <= MANY else f"more than {MANY}"
+    needed = max(estimate.repeats_needed, estimate.runs + 1)
+    enough = f"about {needed}" if needed <= formatting.MANY else f"more than {formatting.MANY}"
     return f"{runs} cannot tell; {enough} would"
 
 
-def explain_few_means(one: Measurement) -> str:
+def explain_few_means(run: Measurement) -> str:
     """Say why means of several steps show nothing where there are too few of them to differ from each other."""
-    means = count_noun(len(one.window_seconds), "printed mean")
-    return f"{means} of {sum(one.mean_of)} steps: within them a warm-up or a stall stays unseen, and how much they vary"
+    means = formatting.count_noun(len(run.window_seconds), "printed mean")
+    return f"{means} of {sum(run.mean_of)} steps: within them a warm-up or a stall stays unseen, and how much they vary"
 
 
-def explain_implausible(found: Estimate, newest: Measurement, evidence: Evidence) -> str:
+def explain_implausible(estimate: Estimate, newest: Measurement, evidence: Evidence) -> str:
     """Say what would explain a run that is faster than is plausible: what it is like, and what its log leaves open."""
     share = f"{(evidence.plausible or 0) * 100:.3g} %"
-    told = [f"more than {share} faster is more likely another configuration"]
-    seconds = evidence.baseline.step_seconds * math.exp(found.difference)
-    near = [name for name, expected in evidence.relatives if abs(math.log(seconds / expected)) <= found.margin]
+    reasons = [f"more than {share} faster is more likely another configuration"]
+    seconds = evidence.baseline.step_seconds * math.exp(estimate.difference)
+    near = [name for name, expected in evidence.relatives if abs(math.log(seconds / expected)) <= estimate.margin]
     if near:
-        told.append(f"it is as fast as {join_first(near)}")
-    told += [note.text for note in newest.notes if note.code in UNVERIFIED]
-    return "; ".join(told)
+        reasons.append(f"it is as fast as {formatting.join_first(near)}")
+    reasons += [note.text for note in newest.notes if note.code in UNVERIFIED]
+    return "; ".join(reasons)
 
 
-def list_doubts(found: Estimate) -> list[Note]:
+def list_doubts(estimate: Estimate) -> list[Note]:
     """Return what makes the estimate worse than it could be."""
     notes = []
-    if found.threshold_only:
-        notes.append(Note("threshold-only", "too few steps and no history: compared with the bound as it is"))
-    if found.rounding > COARSE * found.margin:
-        text = f"the baseline's rounding ({found.rounding:.1%}) is more than a tenth of the margin"
-        notes.append(Note("coarse-baseline", text))
+    if estimate.threshold_only:
+        notes.append(Note(NoteCode.THRESHOLD_ONLY, "too few steps and no history: compared with the bound as it is"))
+    if estimate.rounding > COARSE * estimate.margin:
+        text = f"the baseline's rounding ({estimate.rounding:.1%}) is more than a tenth of the margin"
+        notes.append(Note(NoteCode.COARSE_BASELINE, text))
     return notes
 
 
@@ -104,12 +107,12 @@ def list_baseline_doubts(baseline: Baseline) -> list[Note]:
     recording, groups = baseline.recording, count_recorded_groups(baseline)
     if recording is None or groups >= FEWEST_GROUPS:
         return []
-    runs = count_noun(recording.runs, "run")
+    runs = formatting.count_noun(recording.runs, "run")
     counted = "as one" if groups == 1 else f"as {groups:.0f}"
     if recording.groups is None and recording.runs > 1:
-        told = f"nothing says on how many nights or nodes the {runs} of the baseline were: they count as one"
+        text = f"nothing says on how many nights or nodes the {runs} of the baseline were: they count as one"
     elif recording.runs > groups:
-        told = f"the {runs} of the baseline count {counted}: they share nights and nodes"
+        text = f"the {runs} of the baseline count {counted}: they share nights and nodes"
     else:
-        told = f"the baseline is of {runs}"
-    return [Note("few-recorded", f"{told}; {ENOUGH_GROUPS} on as many nights or sets of nodes are recommended")]
+        text = f"the baseline is of {runs}"
+    return [Note(NoteCode.FEW_RECORDED, f"{text}; {ENOUGH_GROUPS} on as many nights or sets of nodes are recommended")]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_llmbench.core import formatting, throughput
-from pytest_llmbench.core.models import Baseline, Ending, Problem, Reason, Remains, Run, Steps, Window
+from pytest_llmbench.core.models import Baseline, Ending, NoteCode, Problem, Reason, Remains, Run, Steps, Window
 from pytest_llmbench.core.robust import median
 from pytest_llmbench.measure import stated, training
 from pytest_llmbench.measure.gaps import find_gaps
@@ -71,13 +71,20 @@ def explain_no_steps(run: Run, baseline: Baseline, now: datetime) -> Problem:
     if ending:
         text = f"no training step in the log: {formatting.describe_ending(ending, files.log.name)}"
         return Problem(_choose_reason(ending, Reason.NO_STEPS), text, 0 if ending.file else ending.line)
-    unread = next((one for one in run.attempts[-1].log.unread if one.dialect == baseline.dialect), None)
+    unread = next(
+        (
+            unread_records
+            for unread_records in run.attempts[-1].log.unread
+            if unread_records.dialect == baseline.dialect
+        ),
+        None,
+    )
     why = f"; {formatting.describe_unread(unread)}" if unread else ""
     line = unread.first_line if unread else 0
     if _is_recent(run, now):
         return Problem(Reason.STILL_RUNNING, f"no training step yet; probably still running{why}", line)
     text = f"no training step of dialect {baseline.dialect} in the log{why}"
-    torn = next((one for one in run.attempts[-1].log.dropped if one.reason == "torn"), None)
+    torn = next((dropped for dropped in run.attempts[-1].log.dropped if dropped.reason == NoteCode.TORN), None)
     if torn is None:
         return Problem(Reason.NO_STEPS, text, line)
     lines = formatting.count_noun(torn.count, "line")
@@ -100,7 +107,7 @@ def find_problems(run: Run, choice: Choice, timed: Timing, baseline: Baseline, n
 
     A run of no known configuration is of no other one than it claims.
     """
-    found = [
+    problems = [
         *(() if baseline.key == NO_CONFIGURATION else _find_wrong_configuration(run, choice, timed, baseline)),
         *_find_unread(run, choice),
         *find_not_finite(choice.segment.steps),
@@ -110,15 +117,15 @@ def find_problems(run: Run, choice: Choice, timed: Timing, baseline: Baseline, n
         *find_gaps(timed, baseline),
         *(_find_unprinted_losses(choice.segment.steps, baseline.window) if choice.attempt.log.prints_loss else ()),
     ]
-    if any(problem.reason in LACKING for problem in found):
-        found = [*_find_interleaved(choice), *found]
-    return tuple(found)
+    if any(problem.reason in LACKING for problem in problems):
+        problems = [*_find_interleaved(choice), *problems]
+    return tuple(problems)
 
 
 def _find_interleaved(choice: Choice) -> Iterator[Problem]:
     """Yield that two processes write into the log: no part of it holds the steps of one of them in a row."""
     for dropped in choice.attempt.log.dropped:
-        if dropped.reason == "interleaved":
+        if dropped.reason == NoteCode.INTERLEAVED:
             text = f"two processes write their steps into this file at once: {dropped.example}"
             yield Problem(Reason.WINDOW_INCOMPLETE, text, dropped.first_line)
 

@@ -101,5 +101,5 @@ def format_ranges(numbers: Iterable[int]) -> str:
     ordered = sorted(numbers)
     breaks = np.flatnonzero(np.diff(ordered) > 1) + 1
     parts = [(int(part[0]), int(part[-1])) for part in np.split(np.array(ordered), breaks)]
-    told = [f"{first}" if first == last else f"{first} to {last}" for first, last in parts]
-    return f"{formatting.join_first(told)} {'is' if len(ordered) == 1 else 'are'}"
+    texts = [f"{first}" if first == last else f"{first} to {last}" for first, last in parts]
+    return f"{formatting.join_first(texts)} {'is' if len(ordered) == 1 else 'are'}"

@@ -8,7 +8,18 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import Baseline, Checkpoints, CopyOf, Measurement, Metric, Note, Problem, Reason, Run
+from pytest_llmbench.core.models import (
+    Baseline,
+    Checkpoints,
+    CopyOf,
+    Measurement,
+    Metric,
+    Note,
+    NoteCode,
+    Problem,
+    Reason,
+    Run,
+)
 from pytest_llmbench.core.robust import median
 from pytest_llmbench.measure import checks, metrics, notes, tries
 from pytest_llmbench.measure.gaps import find_gaps
@@ -35,10 +46,10 @@ def measure(run: Run, baseline: Baseline, now: datetime) -> Measurement:
         problem = checks.explain_no_steps(run, baseline, now)
         return _make_unmeasured(run, baseline, (problem,) if excluded is None else (), excluded)
     timed = compute_timing(choice.segment.steps, required)
-    found = () if excluded else (*_find_copied(run), *checks.find_problems(run, choice, timed, required, now))
+    problems = () if excluded else (*_find_copied(run), *checks.find_problems(run, choice, timed, required, now))
     if required is not baseline:
         timed = compute_timing(choice.segment.steps, baseline)
-        found = found if found or excluded else tuple(find_gaps(timed, baseline))
+        problems = problems if problems or excluded else tuple(find_gaps(timed, baseline))
     steps, counted = timed.steps, timed.counted
     window, several = steps.seconds[counted], steps.mean_of[counted]
     mean_of = tuple(several.tolist()) if (several > 1).any() else ()
@@ -63,7 +74,7 @@ def measure(run: Run, baseline: Baseline, now: datetime) -> Measurement:
         moving_means=width,
         resolution_seconds=_take_median(steps.resolution_seconds[counted]),
         expected=Later(lambda: metrics.expect_metrics(baseline)),
-        problems=found,
+        problems=problems,
         notes=Later(
             lambda: (
                 *tries.note_tries(attempts),
@@ -96,7 +107,9 @@ def choose_judged(
     if last is None or not last.rivals:
         return last, ()
     measured, ranked = [], ranked or baseline
-    comparable = (one for one in last.rivals if checks.find_exclusion(run, one) is None)  # a profiled part is slower
+    comparable = (
+        rival for rival in last.rivals if checks.find_exclusion(run, rival) is None
+    )  # a profiled part is slower
     for choice in (*comparable, last):
         timed = compute_timing(choice.segment.steps, baseline)
         if checks.find_problems(run, choice, timed, baseline, now) or not timed.counted.any():
@@ -125,7 +138,9 @@ def _take_median(values: Floats) -> float:
     return median(values) if len(values) else 0.0
 
 
-def _make_unmeasured(run: Run, baseline: Baseline, found: tuple[Problem, ...], excluded: Problem | None) -> Measurement:
+def _make_unmeasured(
+    run: Run, baseline: Baseline, problems: tuple[Problem, ...], excluded: Problem | None
+) -> Measurement:
     return Measurement(
         run=run,
         baseline=baseline,
@@ -136,7 +151,7 @@ def _make_unmeasured(run: Run, baseline: Baseline, found: tuple[Problem, ...], e
         last_step_seconds=None,
         window_seconds=(),
         metrics=(),
-        problems=found,
+        problems=problems,
         excluded=excluded,
         tries=tries.list_tries(run, None, baseline.steps),
     )
@@ -146,11 +161,13 @@ def _metrics(baseline: Baseline, timed: Timing, seconds: float | None) -> tuple[
     return metrics.compute_window_metrics(baseline, timed, seconds) if seconds is not None else ()
 
 
-def _select_part(found: Checkpoints, number: int) -> Checkpoints:
+def _select_part(checkpoints: Checkpoints, number: int) -> Checkpoints:
     """Return what a log says of checkpoints in one of its parts (1-based)."""
-    if not found.records:
-        return found
-    return dataclasses.replace(found, records=tuple(record for record in found.records if record.part == number))
+    if not checkpoints.records:
+        return checkpoints
+    return dataclasses.replace(
+        checkpoints, records=tuple(record for record in checkpoints.records if record.part == number)
+    )
 
 
 def _find_copied(run: Run) -> Iterator[Problem]:
@@ -165,13 +182,13 @@ def _note_coincidence(run: Run) -> Iterator[Note]:
     """Yield that a run prints the same as another one, and that chance may have made that."""
     if run.copy_of is not None and not run.copy_of.certain:
         pairs = f"one of {10**-run.copy_of.log10_chance:,.0f} pairs" if run.copy_of.log10_chance < 0 else "every pair"
-        yield Note("same-steps", f"the same as {_describe_copy(run.copy_of)}, which chance may make in {pairs}")
+        yield Note(NoteCode.SAME_STEPS, f"the same as {_describe_copy(run.copy_of)}, which chance may make in {pairs}")
 
 
 def _note_newer_jobs(run: Run) -> Iterator[Note]:
     """Yield the newer jobs that had no time to write a log: tonight's run may be one of them."""
     if run.starting:
-        yield Note("newer-job", f"launched minutes ago, and no log yet: {formatting.join_first(run.starting)}")
+        yield Note(NoteCode.NEWER_JOB, f"launched minutes ago, and no log yet: {formatting.join_first(run.starting)}")
 
 
 def _describe_copy(copy_of: CopyOf) -> str:
@@ -204,7 +221,7 @@ def _note_reports(run: Run) -> Iterator[Note]:
     reports = run.found.loose_reports
     if reports:
         shown = formatting.join_first(reports)
-        yield Note("profiler-report", f"a profiler's report may be of this run, as it bears no job id: {shown}")
+        yield Note(NoteCode.PROFILER_REPORT, f"a profiler's report may be of this run, as it bears no job id: {shown}")
 
 
 def _note_checkpoint(run: Run, checkpoints: Checkpoints) -> Iterator[Note]:
@@ -214,6 +231,8 @@ def _note_checkpoint(run: Run, checkpoints: Checkpoints) -> Iterator[Note]:
         return
     if shards.count:
         count = f"{'at least ' if shards.partial else ''}{formatting.count_noun(shards.count, '*.distcp file')}"
-        yield Note("checkpoint-saved", f"checkpoint saved: {count} in {shards.folder}", line)
+        yield Note(NoteCode.CHECKPOINT_SAVED, f"checkpoint saved: {count} in {shards.folder}", line)
     elif not shards.partial:
-        yield Note("checkpoint-missing", f"saved by the log, but there is no *.distcp file in {shards.folder}", line)
+        yield Note(
+            NoteCode.CHECKPOINT_MISSING, f"saved by the log, but there is no *.distcp file in {shards.folder}", line
+        )

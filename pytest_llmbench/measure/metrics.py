@@ -70,11 +70,11 @@ def compute_window_metrics(baseline: Baseline, timed: Timing, seconds: float) ->
     )
 
 
-def compute_checkpoint_metrics(found: Checkpoints) -> tuple[Metric, ...]:
+def compute_checkpoint_metrics(checkpoints: Checkpoints) -> tuple[Metric, ...]:
     """Return the mean of the save and load times that a log states, and the number of saves. The time after which
     training went on, while the save did too, is a metric of its own."""
     stated: dict[str, list[float]] = defaultdict(list)
-    for record in found.records:
+    for record in checkpoints.records:
         if record.seconds is not None:
             stated[choose_budgeted(record)].append(record.seconds)
     means = (
@@ -82,7 +82,7 @@ def compute_checkpoint_metrics(found: Checkpoints) -> tuple[Metric, ...]:
         for name in BUDGETED
         if stated[name]
     )
-    saves = Counter((one.rank, one.seconds is None) for one in found.records if one.action == SAVE)
+    saves = Counter((record.rank, record.seconds is None) for record in checkpoints.records if record.action == SAVE)
     count = (make_metric("checkpoint_saves", max(saves.values())),) if saves else ()
     return (*means, *count)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import Baseline, Note, Run, Steps, Window
+from pytest_llmbench.core.models import Baseline, Note, NoteCode, Run, Steps, Window
 from pytest_llmbench.measure import stated, training
 from pytest_llmbench.measure.checks import is_begun_again
 from pytest_llmbench.measure.timing import Timing
@@ -18,17 +18,20 @@ if TYPE_CHECKING:
     from pytest_llmbench.core.models import Flags
 
 DROPPED = {
-    "torn": ("torn record", "dropped"),
-    "repeated": ("step", "printed again"),
-    "repeat-disagrees": ("step", "printed again with another time; the slower counts"),
-    "other-rank": ("step", "of other ranks"),
-    "other-dialect": ("record", "of another dialect"),
-    "unknown-step": ("record", "without a certain step number"),
-    "ramped-up": ("step", "in which the batch still grew, set aside"),
-    "two-writers": ("step", "printed again with another time by a second process in this file; the slower counts"),
-    "interleaved": ("record", "of two processes that write into this file at once"),
-    "running-average": ("time", "may be means since the start of the run, which hide slow steps"),
-    "rate-of-samples": ("rate", "of samples or tokens, read as rates of steps"),
+    NoteCode.TORN: ("torn record", "dropped"),
+    NoteCode.REPEATED: ("step", "printed again"),
+    NoteCode.REPEAT_DISAGREES: ("step", "printed again with another time; the slower counts"),
+    NoteCode.OTHER_RANK: ("step", "of other ranks"),
+    NoteCode.OTHER_DIALECT: ("record", "of another dialect"),
+    NoteCode.UNKNOWN_STEP: ("record", "without a certain step number"),
+    NoteCode.RAMPED_UP: ("step", "in which the batch still grew, set aside"),
+    NoteCode.TWO_WRITERS: (
+        "step",
+        "printed again with another time by a second process in this file; the slower counts",
+    ),
+    NoteCode.INTERLEAVED: ("record", "of two processes that write into this file at once"),
+    NoteCode.RUNNING_AVERAGE: ("time", "may be means since the start of the run, which hide slow steps"),
+    NoteCode.RATE_OF_SAMPLES: ("rate", "of samples or tokens, read as rates of steps"),
 }
 """What the reasons of the parse stage mean: of what there are so many, and what became of it."""
 
@@ -40,28 +43,30 @@ def list_notes(run: Run, choice: Choice, timed: Timing, baseline: Baseline) -> I
     yield from _note_filled(timed)
     if is_begun_again(run, choice):
         line = choice.attempt.log.begun_again_line
-        yield Note("begun-again", "a process started after the last step and made none", line)
+        yield Note(NoteCode.BEGUN_AGAIN, "a process started after the last step and made none", line)
     if choice.attempt.log.prints_loss:
         yield from _note_unprinted_losses(timed.steps, baseline.window)
     else:
-        yield Note("unverified-loss", "the log prints no loss: it would not show that the run diverged")
+        yield Note(NoteCode.UNVERIFIED_LOSS, "the log prints no loss: it would not show that the run diverged")
     yield from training.list_notes(run, choice, timed, baseline)
     yield from stated.list_notes(timed, baseline)
     total = choice.segment.total_steps
     if int(timed.steps.index[-1]) != int(choice.segment.steps.index[-1]):
         yield Note(
-            "steps", f"by its few digits the log has about {total} steps; taken as the {baseline.steps} of the recipe"
+            NoteCode.STEPS,
+            f"by its few digits the log has about {total} steps; taken as the {baseline.steps} of the recipe",
         )
     elif total is not None and total != baseline.steps:
-        yield Note("steps", f"the run has {total} steps, the recipe {baseline.steps}")
+        yield Note(NoteCode.STEPS, f"the run has {total} steps, the recipe {baseline.steps}")
     speeds = timed.steps.tokens_per_second_per_gpu[timed.usable & ~timed.filled]
     if not np.isfinite(timed.steps.global_batch_size).any() and not np.isfinite(speeds).any():
-        yield Note("unverified-batch", "the log tells no batch size; it is taken from the configuration")
+        yield Note(NoteCode.UNVERIFIED_BATCH, "the log tells no batch size; it is taken from the configuration")
     yield from _note_assumptions(run, baseline)
     for dropped in choice.attempt.log.dropped:
-        noun, fate = DROPPED.get(dropped.reason, ("record", f"dropped ({dropped.reason})"))
+        code = NoteCode(dropped.reason)
+        noun, fate = DROPPED[code]
         text = f"{formatting.count_noun(dropped.count, noun)} {fate}; the first: {dropped.example}"
-        yield Note(dropped.reason, text, dropped.first_line)
+        yield Note(code, text, dropped.first_line)
 
 
 def find_leaks(steps: Steps, window: Window, width: int) -> Iterator[Note]:
@@ -72,7 +77,7 @@ def find_leaks(steps: Steps, window: Window, width: int) -> Iterator[Note]:
         text = (
             f"the warm-up is in the window: up to step {steps.index[rows[-1]]} its values are means over step {first}"
         )
-        yield Note("moving-mean-warm-up", text, int(steps.line[rows[0]]))
+        yield Note(NoteCode.MOVING_MEAN_WARM_UP, text, int(steps.line[rows[0]]))
 
 
 def _note_set_aside(timed: Timing, window: Window) -> Iterator[Note]:
@@ -82,16 +87,16 @@ def _note_set_aside(timed: Timing, window: Window) -> Iterator[Note]:
     impossible = ~timed.usable & ~untimed & ~steps.asynchronous
     if impossible.any():
         text = f"{int(impossible.sum())} impossible steps (above 100 % MFU) set aside, first step"
-        yield _note_first(steps, impossible, "impossible-steps", text)
+        yield _note_first(steps, impossible, NoteCode.IMPOSSIBLE_STEPS, text)
     dispatched = steps.asynchronous & ~is_inside(steps, window)
     if dispatched.any():
         text = (
             f"{formatting.count_noun(int(dispatched.sum()), 'step')} only dispatched when timed, set aside; first step"
         )
-        yield _note_first(steps, dispatched, "asynchronous-dispatch", text)
+        yield _note_first(steps, dispatched, NoteCode.ASYNCHRONOUS_DISPATCH, text)
     if untimed.any():
         text = f"{formatting.count_noun(int(untimed.sum()), 'step')} without a time, set aside; first step"
-        yield _note_first(steps, untimed, "untimed-steps", text)
+        yield _note_first(steps, untimed, NoteCode.UNTIMED_STEPS, text)
 
 
 def _note_averaged(window: Steps) -> Iterator[Note]:
@@ -104,7 +109,7 @@ def _note_averaged(window: Steps) -> Iterator[Note]:
     values = formatting.count_noun(len(window), "time")
     which = "each time is the mean" if several.all() else f"{int(several.sum())} of {values} are the means"
     count = f": {values} for {int(window.mean_of.sum())} steps" if several.all() else ""
-    yield _note_first(window, several, "interval-mean", f"{which} of {many} steps{count}; the first is at step")
+    yield _note_first(window, several, NoteCode.INTERVAL_MEAN, f"{which} of {many} steps{count}; the first is at step")
 
 
 def _note_filled(timed: Timing) -> Iterator[Note]:
@@ -112,26 +117,26 @@ def _note_filled(timed: Timing) -> Iterator[Note]:
     if which.any():
         steps = formatting.count_noun(int(which.sum()), "step")
         text = f"{steps} without a printed time: it follows from tokens/s, first step"
-        yield _note_first(timed.steps, which, "time-from-tokens", text)
+        yield _note_first(timed.steps, which, NoteCode.TIME_FROM_TOKENS, text)
 
 
 def _note_unprinted_losses(steps: Steps, window: Window) -> Iterator[Note]:
     which = ~steps.has_loss & (steps.index < window.first)
     if which.any():
         text = f"{formatting.count_noun(int(which.sum()), 'step')} before the window without a loss, first step"
-        yield _note_first(steps, which, "loss-missing-before", text)
+        yield _note_first(steps, which, NoteCode.LOSS_MISSING_BEFORE, text)
 
 
 def _note_assumptions(run: Run, baseline: Baseline) -> Iterator[Note]:
     own = next((hint.value for hint in run.found.hints if hint.field == "release"), "")
     release = baseline.key.release
     if own and own.removeprefix("v") != release and not own.removeprefix("v").startswith(f"{release}."):
-        yield Note("other-release", f"a run of release {own}, judged against {release} as asked")
+        yield Note(NoteCode.OTHER_RELEASE, f"a run of release {own}, judged against {release} as asked")
     if run.identity.assumed:
         assumed = " and ".join(f"{name} {getattr(baseline.key, name)}" for name in run.identity.assumed)
-        yield Note("assumed", f"{assumed} assumed: nothing in the run says it")
+        yield Note(NoteCode.ASSUMED, f"{assumed} assumed: nothing in the run says it")
 
 
-def _note_first(steps: Steps, which: Flags, code: str, text: str) -> Note:
+def _note_first(steps: Steps, which: Flags, code: NoteCode, text: str) -> Note:
     row = int(np.argmax(which))
     return Note(code, f"{text} {steps.index[row]}", int(steps.line[row]))

@@ -25,9 +25,13 @@ def find_pairs(configurations: Sequence[Configuration]) -> tuple[tuple[Configura
     MBS, gradient accumulation and parallelism may differ: they are how the same work is done.
     """
     by_key = {configuration.key: configuration for configuration in configurations}
-    bf16 = [one for one in configurations if one.key.dtype == "bf16"]
-    both = ((one, by_key.get(replace(one.key, dtype="fp8"))) for one in bf16)
-    return tuple((one, other) for one, other in both if other is not None and _work(one) == _work(other))
+    bf16 = [configuration for configuration in configurations if configuration.key.dtype == "bf16"]
+    both = ((configuration, by_key.get(replace(configuration.key, dtype="fp8"))) for configuration in bf16)
+    return tuple(
+        (configuration, other)
+        for configuration, other in both
+        if other is not None and _work(configuration) == _work(other)
+    )
 
 
 def compute_efficiency(family: Sequence[Key], seconds: Mapping[Key, float]) -> dict[Key, float]:

@@ -19,6 +19,7 @@ from pytest_llmbench.core.models import (
     SEQUENCE,
     Baseline,
     Note,
+    NoteCode,
     Problem,
     Reason,
     Segment,
@@ -80,19 +81,19 @@ def list_notes(timed: Timing, baseline: Baseline) -> Iterator[Note]:
     share = _compute_target_share(timed.window, baseline)
     if share < FULL and not any(_check_target_tokens(timed, baseline)):
         text = f"{share * 100:.0f} % of the tokens of a step are targets: the rest is padding, and takes as long"
-        yield Note("padded", text, int(timed.window.line[0]))
+        yield Note(NoteCode.PADDED, text, int(timed.window.line[0]))
 
 
 def find_profiler(choice: Choice) -> Statement | None:
     """Return where a profiler was switched on or off in the judged part of a log, None where it was not."""
-    return next((one for one in choice.segment.stated if one.field == PROFILER), None)
+    return next((statement for statement in choice.segment.stated if statement.field == PROFILER), None)
 
 
 def _check_gpus(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, int]]:
-    stated = [one for one in segment.stated if one.field == GPUS][-1:]
-    for one in stated:
-        if int(one.value) != baseline.key.gpus:
-            yield f"the log states {one.value} GPUs, the baseline has {baseline.key.gpus}", one.line
+    stated = [statement for statement in segment.stated if statement.field == GPUS][-1:]
+    for statement in stated:
+        if int(statement.value) != baseline.key.gpus:
+            yield f"the log states {statement.value} GPUs, the baseline has {baseline.key.gpus}", statement.line
 
 
 def _check_sizes(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, int]]:
@@ -102,23 +103,23 @@ def _check_sizes(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, in
     model = configuration.architecture
     sizes = ((LAYERS, model.layers), (SEQUENCE, model.sequence_length), (BATCH, configuration.global_batch_size))
     for field, size in sizes:
-        stated = [one for one in segment.stated if one.field == field]
-        if stated and str(size) not in {one.value for one in stated}:
+        stated = [statement for statement in segment.stated if statement.field == field]
+        if stated and str(size) not in {statement.value for statement in stated}:
             yield f"{field} {stated[-1].value} in the log, {size} in the baseline", stated[-1].line
 
 
 def _check_precision(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, int]]:
     """Yield another precision, where neither what is stated of the numbers nor a name in the log is the baseline's."""
     expected = _name_family(baseline.key.dtype)
-    stated = [one for one in segment.stated if one.field == QUANTIZATION]
-    if stated and not any(_fits(one.value, expected) for one in stated):
+    stated = [statement for statement in segment.stated if statement.field == QUANTIZATION]
+    if stated and not any(_fits(statement.value, expected) for statement in stated):
         value = stated[-1].value
         what = f"is {value}" if value.startswith(NOT) else f"computes in {_name_precision(value)}"
         yield f"the run {what} by its log, the baseline is of {baseline.key.dtype}", stated[-1].line
-    named = [(_name_family(match["dtype"]), one) for one, match in _find_experiments(segment)]
+    named = [(_name_family(match["dtype"]), statement) for statement, match in _find_experiments(segment)]
     if named and expected not in {family for family, _ in named}:
-        one = named[-1][1]
-        yield f"the log calls the run {one.value}, the baseline is of {baseline.key.dtype}", one.line
+        statement = named[-1][1]
+        yield f"the log calls the run {statement.value}, the baseline is of {baseline.key.dtype}", statement.line
 
 
 def _fits(value: str, expected: str) -> bool:
@@ -143,10 +144,12 @@ def _check_model(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, in
     if not own.families or not own.size:
         return
     paths = [
-        (_parse_name(one.value.rstrip("/").rpartition("/")[2]), one) for one in segment.stated if one.field == MODEL
+        (_parse_name(statement.value.rstrip("/").rpartition("/")[2]), statement)
+        for statement in segment.stated
+        if statement.field == MODEL
     ]
     stated = [pair for pair in paths if pair[0].size and pair[0].families][-1:]
-    experiments = [(_parse_name(match["model"]), one) for one, match in _find_experiments(segment)]
+    experiments = [(_parse_name(match["model"]), statement) for statement, match in _find_experiments(segment)]
     called = [pair for pair in experiments if pair[0].families]
     for pairs in (stated, called):
         if pairs and not any(_is_same(named, own) for named, _ in pairs):
@@ -155,8 +158,8 @@ def _check_model(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, in
 
 
 def _find_experiments(segment: Segment) -> Iterator[tuple[Statement, re.Match[str]]]:
-    named = ((one, EXPERIMENT.match(one.value)) for one in segment.stated if one.field == NAMED)
-    return ((one, match) for one, match in named if match)
+    named = ((statement, EXPERIMENT.match(statement.value)) for statement in segment.stated if statement.field == NAMED)
+    return ((statement, match) for statement, match in named if match)
 
 
 def _parse_name(text: str) -> ModelName:
@@ -165,25 +168,25 @@ def _parse_name(text: str) -> ModelName:
     return ModelName(families, size[1].casefold() if size else "")
 
 
-def _is_same(one: ModelName, other: ModelName) -> bool:
-    return one.size == other.size and any(
+def _is_same(name: ModelName, other: ModelName) -> bool:
+    return name.size == other.size and any(
         word == other_word and (version.startswith(other_version) or other_version.startswith(version))
-        for word, version in one.families
+        for word, version in name.families
         for other_word, other_version in other.families
     )
 
 
 def _check_samples(steps: Steps, timed: Timing, baseline: Baseline) -> Iterator[tuple[str, int]]:
     """Yield another number of samples in a step than the batch size, by how the samples of the run grow."""
-    known = np.flatnonzero(np.isfinite(steps.consumed_samples))
-    if len(known) < 2 or not len(timed.window):
+    finite = np.flatnonzero(np.isfinite(steps.consumed_samples))
+    if len(finite) < 2 or not len(timed.window):
         return
-    index, samples = steps.index[known], steps.consumed_samples[known]
+    index, samples = steps.index[finite], steps.consumed_samples[finite]
     inside = (index[1:] >= begins(timed.window)[0]) & (index[1:] <= timed.window.index[-1])
     grown: Floats = (np.diff(samples) / np.diff(index))[inside]
     wanted = baseline.configuration.global_batch_size
     if len(grown) and median(grown) != wanted:
-        line = int(steps.line[known[1:][inside][0]])
+        line = int(steps.line[finite[1:][inside][0]])
         yield f"consumed samples grow by {median(grown):g} a step, the baseline's batch has {wanted}", line
 
 
@@ -213,8 +216,8 @@ def _compute_target_share(window: Steps, baseline: Baseline) -> float:
 
 def _shapes_agree(window: Steps, baseline: Baseline) -> bool:
     tokens = window.tokens_per_second_per_gpu * window.seconds * baseline.key.gpus
-    known = tokens[np.isfinite(tokens)]
-    return len(known) > 0 and abs(median(known) / _count_tokens(baseline) - 1) <= SHAPES_AGREE
+    finite = tokens[np.isfinite(tokens)]
+    return len(finite) > 0 and abs(median(finite) / _count_tokens(baseline) - 1) <= SHAPES_AGREE
 
 
 def _count_tokens(baseline: Baseline) -> int:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import ENGINE, OBJECTIVE, Baseline, Note, Problem, Reason, Run, Steps
+from pytest_llmbench.core.models import ENGINE, OBJECTIVE, Baseline, Note, NoteCode, Problem, Reason, Run, Steps
 from pytest_llmbench.core.robust import median
 from pytest_llmbench.measure.timing import Timing
 from pytest_llmbench.measure.window import Choice
@@ -63,8 +63,8 @@ def find_problems(run: Run, choice: Choice, timed: Timing, baseline: Baseline) -
     window = timed.window
     if not len(window):
         return
-    found = [*_find_no_update(choice, window), *_find_bad_loss(run, choice, window, baseline)]
-    yield from (Problem(Reason.DID_NOT_TRAIN, text, int(window.line[0])) for text in found)
+    texts = [*_find_no_update(choice, window), *_find_bad_loss(run, choice, window, baseline)]
+    yield from (Problem(Reason.DID_NOT_TRAIN, text, int(window.line[0])) for text in texts)
 
 
 def list_notes(run: Run, choice: Choice, timed: Timing, baseline: Baseline) -> Iterator[Note]:
@@ -76,17 +76,19 @@ def list_notes(run: Run, choice: Choice, timed: Timing, baseline: Baseline) -> I
     loss, norm = _select_losses(choice, window), _select_norms(window)
     if norm.are_all(0.0) and _states(choice, ENGINE):
         yield Note(
-            "norm-unknown", "the gradient norm is printed as 0 in every step: DeepSpeed does not hand it on", line
+            NoteCode.NORM_UNKNOWN,
+            "the gradient norm is printed as 0 in every step: DeepSpeed does not hand it on",
+            line,
         )
     if loss.whole and not is_rewarded(run, choice, baseline) and (loss.are_all(0.0) or loss.stand_still):
         text = f"the loss is {loss.values[0]:g} in every step of the window, in few digits: it does not show training"
-        yield Note("loss-stands-still", text, line)
+        yield Note(NoteCode.LOSS_STANDS_STILL, text, line)
     elif not loss.whole and _is_of_another_stage(choice, window):
-        yield Note("unverified-loss", "this rank prints no loss: it would not show that the run diverged", line)
+        yield Note(NoteCode.UNVERIFIED_LOSS, "this rank prints no loss: it would not show that the run diverged", line)
     skipped, every = _count_skipped(window)
     if skipped:
         text = f"{skipped} of {formatting.count_noun(every, 'step')} in the window were skipped: they moved no weight"
-        yield Note("skipped-steps", text, line)
+        yield Note(NoteCode.SKIPPED_STEPS, text, line)
 
 
 def is_rewarded(run: Run, choice: Choice, baseline: Baseline) -> bool:
@@ -173,9 +175,9 @@ def _make_values(values: Floats, whole: bool) -> WindowValues:
 
 def _count_skipped(window: Steps) -> tuple[int, int]:
     """Return how many steps of the window were skipped, and of how many that is known."""
-    known = np.isfinite(window.skipped_steps)
-    return int(window.skipped_steps[known].sum()), int(window.mean_of[known].sum())
+    counted = np.isfinite(window.skipped_steps)
+    return int(window.skipped_steps[counted].sum()), int(window.mean_of[counted].sum())
 
 
 def _states(choice: Choice, field: str) -> bool:
-    return any(one.field == field for one in choice.segment.stated)
+    return any(statement.field == field for statement in choice.segment.stated)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import Attempt, Note, Run, Segment, Try
+from pytest_llmbench.core.models import Attempt, Note, NoteCode, Run, Segment, Try
 from pytest_llmbench.measure.window import Choice, begins, is_finished
 
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
@@ -16,35 +16,37 @@ SHOWN = 3
 
 def list_tries(run: Run, choice: Choice | None, steps: int) -> tuple[Try, ...]:
     """Return the attempts in the order of the logs; `steps` are those of a complete run where the log says no total."""
-    found: list[Try] = []
+    tries: list[Try] = []
     before: Segment | None = None
     for attempt in run.attempts:
         parts = [segment for segment in attempt.log.segments if len(segment.steps)]
         if not parts:
-            found.append(_make_empty_try(len(found) + 1, attempt))
+            tries.append(_make_empty_try(len(tries) + 1, attempt))
             before = None
         for segment in parts:
             judged = choice is not None and segment is choice.segment
             over = before is not None and _starts_over(before, segment, steps)
-            found.append(_make_try(len(found) + 1, attempt, segment, steps, starts_over=over, judged=judged))
+            tries.append(_make_try(len(tries) + 1, attempt, segment, steps, starts_over=over, judged=judged))
             before = segment
-    return tuple(found)
+    return tuple(tries)
 
 
-def note_tries(found: Sequence[Try]) -> Iterator[Note]:
+def note_tries(tries: Sequence[Try]) -> Iterator[Note]:
     """Yield which of several attempts is judged, and which did not finish."""
-    judged = next((one for one in found if one.judged), None)
-    if len(found) < 2 or judged is None:
+    judged = next((attempt for attempt in tries if attempt.judged), None)
+    if len(tries) < 2 or judged is None:
         return
-    failed = [f"{one.number} {one.ended}" for one in found if not one.judged and not one.finished]
-    told = "".join(f"; {text}" for text in filter(None, [formatting.join_first(failed, SHOWN)]))
-    files = list(dict.fromkeys(one.log for one in found))
+    failed = [f"{attempt.number} {attempt.ended}" for attempt in tries if not attempt.judged and not attempt.finished]
+    failures = "".join(f"; {text}" for text in filter(None, [formatting.join_first(failed, SHOWN)]))
+    files = list(dict.fromkeys(attempt.log for attempt in tries))
     where = f"line {judged.line}" + (f" of file {files.index(judged.log) + 1}" if len(files) > 1 else "")
-    which = "last" if judged is found[-1] else name_ordinal(judged.number)
+    which = "last" if judged is tries[-1] else name_ordinal(judged.number)
     several = "the log" if len(files) == 1 else f"{len(files)} files"
-    runs = all(one.starts_over for one in found[1:])
-    head = f"{len(found)} runs in {several}" if runs else f"restarted: {len(found)} attempts in {several}"
-    yield Note("segments" if runs else "attempts", f"{head}; the {which}, from {where}, is judged{told}")
+    runs = all(attempt.starts_over for attempt in tries[1:])
+    head = f"{len(tries)} runs in {several}" if runs else f"restarted: {len(tries)} attempts in {several}"
+    yield Note(
+        NoteCode.SEGMENTS if runs else NoteCode.ATTEMPTS, f"{head}; the {which}, from {where}, is judged{failures}"
+    )
 
 
 def note_slowest(seconds: Sequence[float], statistic: str) -> Iterator[Note]:
@@ -52,7 +54,7 @@ def note_slowest(seconds: Sequence[float], statistic: str) -> Iterator[Note]:
     if seconds:
         shown = formatting.join_first([formatting.format_seconds(value) for value in seconds])
         text = f"{len(seconds)} finished attempts cover the window ({statistic.replace('_', ' ')} {shown}): the slowest"
-        yield Note("slowest-attempt", f"{text} is judged, for a fast one does not make good a slow one")
+        yield Note(NoteCode.SLOWEST_ATTEMPT, f"{text} is judged, for a fast one does not make good a slow one")
 
 
 def _make_try(number: int, attempt: Attempt, segment: Segment, steps: int, *, starts_over: bool, judged: bool) -> Try:

@@ -43,15 +43,15 @@ def choose_segment(attempts: Sequence[Attempt], window: Window, steps: int) -> C
     ]
     if len(choices) < 2:  # of one there is nothing to choose
         return Choice(*choices[0], others=0) if choices else None
-    unprofiled = [one for one in choices if not is_profiled(one[2])]
-    untraced = [one for one in unprofiled if not is_traced(one[0], one[1])]
-    whole = [one for one in untraced if is_finished(one[2], steps) and not find_missing_steps(one[2].steps, window)]
+    unprofiled = [part for part in choices if not is_profiled(part[2])]
+    untraced = [part for part in unprofiled if not is_traced(part[0], part[1])]
+    whole = [part for part in untraced if is_finished(part[2], steps) and not find_missing_steps(part[2].steps, window)]
     chosen = whole[-1] if whole else (unprofiled or choices)[-1]
     after = untraced[untraced.index(chosen) + 1 :] if whole else []
     if any(begins(segment.steps)[0] <= window.last for _, _, segment in after):
         chosen, whole = after[-1], []
     others = len(choices) - 1
-    rivals = tuple(Choice(*one, others=others) for one in whole if one is not chosen)
+    rivals = tuple(Choice(*part, others=others) for part in whole if part is not chosen)
     return Choice(*chosen, others=others, rivals=rivals)
 
 
@@ -65,7 +65,7 @@ def is_traced(attempt: Attempt, number: int) -> bool:
 
 def is_profiled(segment: Segment) -> bool:
     """Whether a profiler was switched on or off within a segment."""
-    return any(one.field == PROFILER for one in segment.stated)
+    return any(statement.field == PROFILER for statement in segment.stated)
 
 
 def is_finished(segment: Segment, steps: int) -> bool:

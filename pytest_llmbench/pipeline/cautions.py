@@ -23,6 +23,7 @@ from pytest_llmbench.core.models import (
     Caution,
     CautionCode,
     Judgement,
+    NoteCode,
     Reason,
     Tolerance,
     Verdict,
@@ -31,8 +32,8 @@ from pytest_llmbench.core.option_origins import Origin, Written, find_origin
 from pytest_llmbench.core.options import destination
 from pytest_llmbench.pipeline.catalog import Catalog, drift_budget_of
 from pytest_llmbench.pipeline.settings import ASSUMED_CV, CERTIFIED, DEFAULT_TOLERANCE, Settings
-from pytest_llmbench.report.cautions import findings
-from pytest_llmbench.report.terminal import worst
+from pytest_llmbench.report.cautions import list_findings
+from pytest_llmbench.report.terminal import select_worst
 
 if TYPE_CHECKING:
     from pytest_llmbench.pipeline.results import ConfigurationResult, SessionResults
@@ -86,8 +87,8 @@ class Judged:
 def find_cautions(session: JudgedSession) -> Iterator[Caution]:
     """Yield the cautions of a session: what it found and did not fail for, what hooks noticed, what weakens the gate,
     and what has no verdict."""
-    outcomes = worst(session.described)
-    yield from findings(outcomes)
+    outcomes = select_worst(session.described)
+    yield from list_findings(outcomes)
     yield from session.noticed
     if session.settings.record is not None:  # nothing is judged
         return
@@ -154,7 +155,7 @@ def _of_acknowledgements(judged: Judged, session: JudgedSession) -> Iterator[Cau
 def _in_force(judgement: Judgement, catalog: Catalog, session: JudgedSession) -> list[Acknowledgement]:
     from pytest_llmbench.judge.acknowledged import select_covering
 
-    if not any(note.code == "acknowledged" for note in judgement.notes):
+    if not any(note.code is NoteCode.ACKNOWLEDGED for note in judgement.notes):
         return []
     of_key = select_covering(judgement.baseline.key, catalog.acknowledged)
     return [one for one in of_key if one.since <= session.today <= one.expires]

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pytest_llmbench.core.dialects import FIRST_STEP
+from pytest_llmbench.core.dialects import DIALECTS
 from pytest_llmbench.core.errors import SettingsError
 from pytest_llmbench.core.models import Baseline, TimedBy, Window
 from pytest_llmbench.core.options import destination
@@ -63,4 +63,4 @@ def as_documented(baseline: Baseline) -> Baseline:
 
 
 def _first_step(baseline: Baseline) -> int:
-    return baseline.log.first_step if baseline.log else FIRST_STEP[baseline.dialect]
+    return baseline.log.first_step if baseline.log else DIALECTS[baseline.dialect].first_step

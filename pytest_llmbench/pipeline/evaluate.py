@@ -20,7 +20,7 @@ from pytest_llmbench.core.models import (
     StoredRun,
     exclude_same_runs,
 )
-from pytest_llmbench.ingest.duplicates import with_past_copies
+from pytest_llmbench.ingest.duplicates import mark_past_copies
 from pytest_llmbench.pipeline.catalog import (
     PLAUSIBLE,
     Catalog,
@@ -47,7 +47,7 @@ from pytest_llmbench.pipeline.trends import trend_checks, unneeded, with_changes
 from pytest_llmbench.pipeline.unmatched import find_unmatched
 
 if TYPE_CHECKING:
-    from pytest_llmbench.ingest.reading.reader import Done
+    from pytest_llmbench.ingest.reading.reader import ReadCounts
     from pytest_llmbench.judge.shift import SharedShift
 
 Measured = Mapping[Key, tuple[tuple[Measurement, ...], ...]]
@@ -64,7 +64,7 @@ def gather(
     settings: Settings,
     catalog: Catalog,
     now: datetime,
-    tell: Callable[[Done], None] | None = None,
+    tell: Callable[[ReadCounts], None] | None = None,
     past: Past = NO_PAST,
 ) -> SessionResults:
     """Discover, read and judge everything under the given paths; `tell` is called with how far reading is.
@@ -79,7 +79,7 @@ def judge_found(
     found: IngestedRuns, settings: Settings, catalog: Catalog, now: datetime, past: Past = NO_PAST
 ) -> SessionResults:
     """Measure and judge runs that were read; those before `settings.since` only tell the noise."""
-    runs = with_past_copies(found.runs, past)
+    runs = mark_past_copies(found.runs, past)
     current = [run for run in runs if not _is_before(run, settings)]
     measured = measure_runs(runs, catalog, now)
     judged = judge_measured(measured, settings, catalog, now, past)

@@ -14,7 +14,6 @@ from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.models import (
     Attempt,
     AttemptFiles,
-    Baseline,
     Clock,
     Dating,
     Ending,
@@ -29,18 +28,18 @@ from pytest_llmbench.core.models import (
 from pytest_llmbench.ingest.duplicates import (
     FILE_TIME,
     LAUNCHED,
-    steps_in,
-    with_copies_marked,
-    without_attached,
-    without_copies,
+    count_steps,
+    drop_attached,
+    drop_copies,
+    mark_copies,
 )
-from pytest_llmbench.ingest.ordering import believed, ordered, without_superseded
+from pytest_llmbench.ingest.ordering import drop_future_datings, drop_superseded, order_runs
 from pytest_llmbench.pipeline.catalog import Catalog
 from pytest_llmbench.pipeline.settings import Settings
 
 if TYPE_CHECKING:
     from pytest_llmbench.ingest.discover.match import Matching
-    from pytest_llmbench.ingest.reading.reader import Done, Reading
+    from pytest_llmbench.ingest.reading.reader import ReadCounts, Reading
 
 UNREADABLE = "unreadable"
 """The code of the ending of a log that could not be opened."""
@@ -56,14 +55,14 @@ class IngestedRuns:
 
 
 def ingest(
-    settings: Settings, catalog: Catalog, now: datetime, tell: Callable[[Done], None] | None = None
+    settings: Settings, catalog: Catalog, now: datetime, tell: Callable[[ReadCounts], None] | None = None
 ) -> IngestedRuns:
     """Find, read and identify everything under the given paths; copies of one run count once.
 
     `tell` is called with how far reading is, whenever something was read.
     """
     from pytest_llmbench.ingest.discover.find import find_runs
-    from pytest_llmbench.ingest.discover.match import remembered
+    from pytest_llmbench.ingest.discover.match import cache_matches
     from pytest_llmbench.ingest.reading.cache import LogCache
     from pytest_llmbench.ingest.reading.reader import Reading
     from pytest_llmbench.ingest.sources.stores import Stores
@@ -72,7 +71,7 @@ def ingest(
     discovery = find_runs(settings.logs, stores)
     cache = LogCache(settings.cache, settings.logs, catalog.definitions) if settings.cache else None
     reading = Reading(stores, discovery.runs, catalog.definitions, cache=cache, tell=tell)
-    find = remembered()
+    find = cache_matches()
     ignored = [f"{path.name}: {why}" for path, why in discovery.ignored if path.name != "nsys_profile"]
     runs, lone = [], []
     for found in discovery.runs:
@@ -88,10 +87,10 @@ def ingest(
         else:
             why = _unread(attempts, catalog)
             ignored.append(f"{found.id}: no training step in it, and not the name of a launched job{why}")
-    own, attached = without_attached(runs)
-    once, copies = without_copies(ordered(own, now))
-    kept, superseded = without_superseded(ordered(once, now), now)
-    kept, repeated = with_copies_marked(kept)
+    own, attached = drop_attached(runs)
+    once, copies = drop_copies(order_runs(own, now))
+    kept, superseded = drop_superseded(order_runs(once, now), now)
+    kept, repeated = mark_copies(kept)
     ignored += superseded
     ignored += [f"{copy.id}: a copy of {original.id}" for copy, original in (*attached, *copies, *repeated)]
     unreadable = (_unreadable(path, why, settings, catalog) for path, why in discovery.unreadable)
@@ -120,7 +119,7 @@ def ingest_job(
     not tell, its launch does: it is a run of `key` unless something in it says otherwise.
     """
     from pytest_llmbench.ingest.discover.find import find_runs
-    from pytest_llmbench.ingest.discover.match import matches
+    from pytest_llmbench.ingest.discover.match import match_baselines
     from pytest_llmbench.ingest.reading.reader import Reading
     from pytest_llmbench.ingest.sources.stores import Stores
 
@@ -133,9 +132,9 @@ def ingest_job(
             if found.job_id != job_id or not found.attempts or earlier:
                 continue
             attempts = tuple(Attempt(files, _parsed(files, reading)) for files in found.attempts)
-            run = _identified(found, attempts, settings, catalog, now, find=matches)
-            best = run if best is None or steps_in(run) > steps_in(best) else best
-        if best is not None and steps_in(best):
+            run = _identified(found, attempts, settings, catalog, now, find=match_baselines)
+            best = run if best is None or count_steps(run) > count_steps(best) else best
+        if best is not None and count_steps(best):
             break
     return _read_as_known(_known_as(best, key), catalog) if best is not None else None
 
@@ -210,16 +209,12 @@ def _identified(
     *,
     find: Matching,
 ) -> Run:
-    from pytest_llmbench.core.throughput import tflops_per_gpu
+    from pytest_llmbench.ingest.discover.evidence import count_shards
     from pytest_llmbench.ingest.discover.identify import identify
-    from pytest_llmbench.ingest.discover.shards import shards_of
-
-    def expected_tflops(baseline: Baseline, step_seconds: float) -> float:
-        return tflops_per_gpu(baseline.configuration, step_seconds) * (baseline.logged_tflops_factor or 1.0)
 
     logs = [attempt.log for attempt in attempts]
     if any(log.checkpoints.save_line for log in logs) and found.layout != "results":  # one folder for many jobs
-        found = dataclasses.replace(found, shards=shards_of(found.folder))
+        found = dataclasses.replace(found, shards=count_shards(found.folder))
     identity = identify(
         found,
         logs,
@@ -227,11 +222,10 @@ def _identified(
         release=settings.release,
         gpu=settings.gpu,
         baseline_release=settings.baseline_release,
-        expected_tflops=expected_tflops,
         find=find,
     )
     datings = tuple(_datings(found, logs))
-    start = next(iter(believed(datings, now)), None)
+    start = next(iter(drop_future_datings(datings, now)), None)
     if start is None:
         return Run(found, attempts, identity, None, "every time that it states lies in the future", datings=datings)
     return Run(found, attempts, identity, start.moment, start.source, datings=datings, order_source=start.clock)

@@ -18,6 +18,7 @@ from pytest_llmbench.core.models import (
     Measurement,
     Metric,
     Note,
+    NoteCode,
     Status,
     Verdict,
 )
@@ -165,7 +166,7 @@ def _warned(result: ConfigurationResult, probability: float, of: int) -> Configu
     if judgement.verdict is not Verdict.PASS or judgement.measurement is None:
         return result
     text = f"slower than its baseline beyond chance, within the tolerance (p = {probability:.2g}, adjusted for {of})"
-    notes = (*judgement.notes, Note("slower-than-baseline", text))
+    notes = (*judgement.notes, Note(NoteCode.SLOWER_THAN_BASELINE, text))
     return replace(result, judgement=replace(judgement, notes=notes))
 
 

@@ -11,7 +11,7 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.ingest.sources import local
 from pytest_llmbench.ingest.sources.compressed import Stream
-from pytest_llmbench.ingest.sources.packed import archive_of, members
+from pytest_llmbench.ingest.sources.packed import find_archive, read_unlisted
 
 BEFORE, AFTER = 27, 12
 """Lines before and after it: what led there says more than what followed."""
@@ -40,9 +40,9 @@ def excerpts(places: Iterable[Place]) -> dict[Place, Excerpt]:
     found: dict[Place, Excerpt | None] = {}
     packed: dict[Path, dict[Path, int]] = defaultdict(dict)
     for log, line in places:
-        archive = archive_of(log)
+        archive = find_archive(log)
         if archive is None:
-            found[log, line] = _excerpt(Stream(local.blocks(log), log), line)
+            found[log, line] = _excerpt(Stream(local.read_blocks(log), log), line)
         else:
             packed[archive][log] = line
     for archive, lines in packed.items():
@@ -64,7 +64,7 @@ def _packed(archive: Path, lines: Mapping[Path, int]) -> dict[Path, Excerpt | No
 
     found: dict[Path, Excerpt | None] = {}
     try:
-        for log, data in members(archive, within(Stream(local.blocks(archive), archive)), lines):
+        for log, data in read_unlisted(archive, within(Stream(local.read_blocks(archive), archive)), lines):
             found[log] = _excerpt(within(Stream(data, log)), lines[log])
     except LogError:
         pass  # what was whole before that was judged, too

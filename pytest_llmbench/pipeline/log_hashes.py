@@ -20,7 +20,7 @@ from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.ingest.parse.fingerprint import Fingerprint, take_sample
 from pytest_llmbench.ingest.sources import local
 from pytest_llmbench.ingest.sources.compressed import Stream
-from pytest_llmbench.ingest.sources.packed import archive_of, members
+from pytest_llmbench.ingest.sources.packed import find_archive, read_unlisted
 
 Log = tuple[Path, str]
 """A log as it was judged: where it lay, and its fingerprint."""
@@ -53,7 +53,7 @@ def _hashes(logs: Collection[Log]) -> dict[Log, str]:
     here = [log for log in logs if os.path.isfile(log[0])]
     of_archive: dict[Path, set[Log]] = defaultdict(set)
     for log in set(logs).difference(here):
-        if archive := archive_of(log[0]):
+        if archive := find_archive(log[0]):
             of_archive[archive].add(log)
     found = _of_files(here)
     for archive, wanted in of_archive.items():
@@ -67,7 +67,7 @@ def _of_files(logs: Sequence[Log]) -> dict[Log, str]:
 
     def of_file(log: Log) -> str:
         path, fingerprint = log
-        return _hash(takewhile(lambda _: not stopped.is_set(), local.blocks(path)), path, fingerprint)
+        return _hash(takewhile(lambda _: not stopped.is_set(), local.read_blocks(path)), path, fingerprint)
 
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         try:
@@ -83,7 +83,7 @@ def _of_members(archive: Path, wanted: Collection[Log]) -> dict[Log, str]:
     fingerprints = dict(wanted)
     found: dict[Log, str] = {}
     try:
-        for path, data in members(archive, Stream(local.blocks(archive), archive), fingerprints):
+        for path, data in read_unlisted(archive, Stream(local.read_blocks(archive), archive), fingerprints):
             found[path, fingerprints[path]] = _hash(data, path, fingerprints[path])
     except LogError:
         pass  # it was told when it was read

@@ -20,7 +20,7 @@ from pytest_llmbench.pipeline.option_values import get_text, parse_stated, split
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Tolerance
-    from pytest_llmbench.history.place import Place
+    from pytest_llmbench.history.place import StoreLocation
 
 DAYS = {
     **dict.fromkeys(("d", "day", "days"), 1),
@@ -151,14 +151,14 @@ def find_page(values: Mapping[str, Any], flag: str, directory: Path) -> Path | N
     return path
 
 
-def find_history(values: Mapping[str, Any], flag: str, directory: Path) -> Place | None:
+def find_history(values: Mapping[str, Any], flag: str, directory: Path) -> StoreLocation | None:
     """Return where the history is, None where none is asked for or nothing is judged; SettingsError where it cannot be
     used."""
-    from pytest_llmbench.history.place import place_of
+    from pytest_llmbench.history.place import locate_store
 
     text = None if values.get("llmb_record") else get_text(values, flag)
     try:
-        return place_of(text, directory) if text else None
+        return locate_store(text, directory) if text else None
     except HistoryError as error:
         raise SettingsError(state_value(values, flag, error)) from None
 
@@ -172,9 +172,9 @@ def find_readable(flag: str, path: object, directory: Path) -> Path:
     from pytest_llmbench.ingest.sources import remote, standard_input
 
     if str(path).strip() == "-":
-        return standard_input.checked(flag, sys.stdin)
+        return standard_input.check_input(flag, sys.stdin)
     url = is_url(str(path))
-    return remote.checked_url(flag, str(path)) if url else find_existing(f"{flag}={path}", path, directory)
+    return remote.check_url(flag, str(path)) if url else find_existing(f"{flag}={path}", path, directory)
 
 
 def find_existing(what: str, value: object, directory: Path) -> Path:

@@ -8,14 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import field, fields
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_llmbench.core.errors import SettingsError, did_you_mean
 from pytest_llmbench.core.option_origins import NO_ORIGINS, Origin, Origins, Written, format_value
 from pytest_llmbench.core.options import OPTIONS, Option, destination
-
-if TYPE_CHECKING:
-    pass
 
 
 class OptionValues(ChainMap[str, Any]):

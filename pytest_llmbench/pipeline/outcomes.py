@@ -12,6 +12,7 @@ from pytest_llmbench.core.models import (
     Evidence,
     Judgement,
     Key,
+    NoteCode,
     Outcome,
     Reason,
     Status,
@@ -94,7 +95,7 @@ def _uncertified(judgement: Judgement, settings: Settings) -> str:
         return f"there is no {settings.against} baseline, only one that was {judgement.baseline.kind} here"
     if judgement.estimate is not None and judgement.estimate.threshold_only:
         return "nothing is known of the error"
-    lost = [note.text for note in judgement.notes if note.code in ("repeats-disagree", "repeat-lost")]
+    lost = [note.text for note in judgement.notes if note.code in (NoteCode.REPEATS_DISAGREE, NoteCode.REPEAT_LOST)]
     return lost[0] if lost else ""
 
 

@@ -20,6 +20,7 @@ from pytest_llmbench.core.models import (
     LevelChange,
     Measurement,
     Note,
+    NoteCode,
     Outcome,
     Reason,
     Recipe,
@@ -302,7 +303,7 @@ def _hash(log: Path) -> str:
     """Return the hash of a log's text, empty where the log is no file of this machine any more, or in an archive."""
     digest = hashlib.sha256()
     try:
-        for block in Stream(local.blocks(log), log):
+        for block in Stream(local.read_blocks(log), log):
             digest.update(block)
     except LogError:
         return ""
@@ -326,13 +327,15 @@ def _remarks(baseline: Baseline, recording: Recording, changes: Sequence[str]) -
     """Yield what the recorded value replaced, how far it is from its document, and what is doubtful about it."""
     whose = f"{baseline.key.id}: "
     for change in (one for one in changes if one.startswith(whose)):
-        yield Note("recorded-replaced", f"replaced {change.removeprefix(whose)}{_since_first(recording)}")
+        yield Note(NoteCode.RECORDED_REPLACED, f"replaced {change.removeprefix(whose)}{_since_first(recording)}")
     published = baseline.step_seconds if baseline.kind == "published" else baseline.published_seconds
     if published:
         change = formatting.format_difference(recording.trimmed_mean_seconds / published)
-        yield Note("recorded-against-published", f"{change} against the published {_printed(baseline, published)} s")
+        yield Note(
+            NoteCode.RECORDED_AGAINST_PUBLISHED, f"{change} against the published {_printed(baseline, published)} s"
+        )
     if recording.levels:
-        yield Note("recorded-levels", f"of several levels ({_range(recording.run_seconds)}): {recording.levels}")
+        yield Note(NoteCode.RECORDED_LEVELS, f"of several levels ({_range(recording.run_seconds)}): {recording.levels}")
     yield from _independence(recording)
 
 
@@ -348,10 +351,10 @@ def _independence(recording: Recording) -> Iterator[Note]:
     groups = recording.groups or 1
     told = f"k0 = {groups}: " + (f"{groups} nights or sets of nodes" if groups > 1 else "one night on one set of nodes")
     if groups >= FEWEST_GROUPS:
-        yield Note("recorded-groups", told)
+        yield Note(NoteCode.RECORDED_GROUPS, told)
         return
     recommended = f"record {ENOUGH_GROUPS} runs on {ENOUGH_GROUPS} nights or sets of nodes, {FEWEST_GROUPS} at least"
-    yield Note("recorded-few-groups", f"{told}; {recommended}")
+    yield Note(NoteCode.RECORDED_FEW_GROUPS, f"{told}; {recommended}")
 
 
 def _since_first(recording: Recording) -> str:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import SettingsError, did_you_mean
-from pytest_llmbench.core.models import Evidence, Key, Note, Reason, Recipe, RequiredRuns, Verdict
+from pytest_llmbench.core.models import Evidence, Key, Note, NoteCode, Reason, Recipe, RequiredRuns, Verdict
 from pytest_llmbench.core.yamlfile.schema import Fields, Flag, Items, Names, Number, Report, Text, YamlMapping
 from pytest_llmbench.pipeline.results import ConfigurationResult, Judged
 from pytest_llmbench.pipeline.settings import Settings
@@ -148,7 +148,7 @@ def _short_of(
         return result
     told = f"{formatting.count_noun(valid, 'valid run')}, {asked.place} asks for {asked.runs}"
     if fewer is not None and valid >= fewer:
-        note = Note("fewer-runs", f"{told} (--llmb-repeats={fewer})")
+        note = Note(NoteCode.FEWER_RUNS, f"{told} (--llmb-repeats={fewer})")
         return replace(result, judgement=replace(judgement, notes=(*judgement.notes, note)))
     text = f"{told}; the newest: {judgement.text}"
     short = replace(judgement, verdict=Verdict.MISSING, reason=Reason.TOO_FEW_RUNS, text=text)

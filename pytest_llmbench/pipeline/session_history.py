@@ -17,7 +17,7 @@ from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.core.models import Key, StoredRun, Window, exclude_same_runs, join_fingerprints, make_run_keys
 
 if TYPE_CHECKING:
-    from pytest_llmbench.history.place import Place
+    from pytest_llmbench.history.place import StoreLocation
 
 PAUSES = (0.5, 2.0)
 """Seconds before a server is asked again; SQLite has waited already."""
@@ -26,15 +26,15 @@ PAUSES = (0.5, 2.0)
 class SessionHistory:
     """What a store knows of the configurations in use; HistoryError where it cannot be read or could not be written."""
 
-    def __init__(self, place: Place, keys: Iterable[Key]) -> None:
+    def __init__(self, place: StoreLocation, keys: Iterable[Key]) -> None:
         """Open the store, which is made or brought to the newest version, and read the past."""
-        from pytest_llmbench.history.nights import past_runs
+        from pytest_llmbench.history.nights import read_stored_runs
         from pytest_llmbench.history.write import prepare
 
         self.place = place
         prepare(place)
         by_id = {key.id: key for key in keys}
-        found = past_runs(place, by_id.keys())
+        found = read_stored_runs(place, by_id.keys())
         self.past: Mapping[Key, Sequence[StoredRun]] = {by_id[name]: runs for name, runs in found.items()}
         self._by_id = found
 
@@ -49,7 +49,7 @@ class SessionHistory:
 
         Of a night that lies in the folder, too, the history knows the verdict.
         """
-        from pytest_llmbench.report.nights import recalled, with_nights
+        from pytest_llmbench.report.nights import describe_stored_run, join_daily_runs
 
         if told["kind"] != "configuration":
             return told
@@ -64,8 +64,8 @@ class SessionHistory:
                 day = str(one.started.date())
                 nights[day] = max(one, nights.get(day, one), key=attrgetter("valid"))
         found = {night["started"][:10]: night for night in told.get("history", ())}
-        known = {day: recalled(one) for day, one in nights.items()}
-        return {**told, **with_nights(list((found | known).values()), told.get("changes", ()))}
+        known = {day: describe_stored_run(one) for day, one in nights.items()}
+        return {**told, **join_daily_runs(list((found | known).values()), told.get("changes", ()))}
 
     def store(
         self,
@@ -82,10 +82,10 @@ class SessionHistory:
         from pytest_llmbench.history import record
 
         name = f"{now:%Y%m%d-%H%M}-{uuid.uuid4().hex[:12]}"
-        session = record.session(
+        session = record.describe_session(
             name, now, host=socket.gethostname(), program=__version__, options=command, environment=environment
         )
-        document = record.document(session, described)
+        document = record.make_document(session, described)
         shown = formatting.escape(self.place.shown)
         if not document["verdicts"]:
             return "", ""
@@ -111,10 +111,10 @@ class SessionHistory:
 
 
 def _kept(document: dict[str, Any], folders: Sequence[Path], shown: str) -> str:
-    from pytest_llmbench.history.unsaved import keep
+    from pytest_llmbench.history.unsaved import write_unsaved
 
     try:
-        path = keep(document, folders)
+        path = write_unsaved(document, folders)
     except OSError as error:
         return f"they could not be kept in a file either ({error.strerror}), and are lost to it"
     told = formatting.format_place(path, folders[0])

@@ -28,7 +28,7 @@ from pytest_llmbench.pipeline.option_values import (
 )
 
 if TYPE_CHECKING:
-    from pytest_llmbench.history.place import Place
+    from pytest_llmbench.history.place import StoreLocation
 
 DEFAULT_TOLERANCE = Tolerance(0.05, source="default")
 CERTIFIED = Tolerance(0.05, "performance", larger_is_better=True, source="--llmb-certify")
@@ -86,7 +86,7 @@ class Settings:
     launch: LaunchSettings | None = None
     cache: Path | None = None
     commit: str = ""
-    history: Place | None = from_option("--llmb-history")
+    history: StoreLocation | None = from_option("--llmb-history")
     origins: Origins = field(default_factory=dict)
     overridden: tuple[str, ...] = ()
 

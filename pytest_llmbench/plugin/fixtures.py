@@ -21,11 +21,11 @@ def llmb_case(request: pytest.FixtureRequest) -> Case:
 def llmb_verdict(llmb_case: Case, request: pytest.FixtureRequest) -> Outcome:
     """The verdict on the configuration: `failed`, `skipped` and `message` are what the test has to act on."""
     from pytest_llmbench.plugin.stash import DESCRIBED, session_of
-    from pytest_llmbench.report.outcome import properties
+    from pytest_llmbench.report.outcome import list_properties
 
     outcome, described = session_of(request.config).outcome(llmb_case)
     request.node.stash[DESCRIBED] = described
-    request.node.user_properties.extend(properties(described))
+    request.node.user_properties.extend(list_properties(described))
     return outcome
 
 

@@ -170,8 +170,10 @@ def _shorten(report: Any) -> None:
     crash = getattr(getattr(report, "longrepr", None), "reprcrash", None)
     if crash is None or not hasattr(report, "llmb"):
         return
-    from pytest_llmbench.report.explain import headline
+    from pytest_llmbench.report.explain import make_headline
 
     error, _, told = crash.message.partition("\n")[0].partition(": ")
-    if told and headline(report.llmb).startswith(told):  # a long one goes on in the next line; a user's own text stays
-        crash.message = f"{error}: {headline(report.llmb)}"
+    if told and make_headline(report.llmb).startswith(
+        told
+    ):  # a long one goes on in the next line; a user's own text stays
+        crash.message = f"{error}: {make_headline(report.llmb)}"

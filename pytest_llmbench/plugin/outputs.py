@@ -36,7 +36,7 @@ def write_reports(session: Session, exit_code: int) -> bool:
 def _with_lines(session: Session) -> list[dict[str, Any]]:
     """Return the outcomes with the lines of their logs around a failure, without the secrets of launched jobs; without
     lines where they cannot be read, or where the secrets are not known, as in a session that only collects."""
-    from pytest_llmbench.launch.recipe.redaction import MASK, redacted
+    from pytest_llmbench.launch.recipe.redaction import MASK, redact
     from pytest_llmbench.pipeline.log_excerpt import excerpts
 
     wanted = [_place(session, one["excerpt"]) for one in session.described if "excerpt" in one]
@@ -46,7 +46,7 @@ def _with_lines(session: Session) -> list[dict[str, Any]]:
         lines = found.get(_place(session, told["excerpt"])) if "excerpt" in told else None
         if lines is None:
             return {name: value for name, value in told.items() if name != "excerpt"}
-        shown = [redacted(line, session.secrets) for line in lines["lines"]]
+        shown = [redact(line, session.secrets) for line in lines["lines"]]
         return {**told, "excerpt": {**told["excerpt"], **lines, "lines": shown}}
 
     return [completed(one) for one in session.described]
@@ -80,7 +80,7 @@ def _page(session: Session) -> bytes:
 
 def _document(session: Session, exit_code: int) -> bytes:
     from pytest_llmbench.plugin.terminal import header, tolerances
-    from pytest_llmbench.report.document import Ending, document, render
+    from pytest_llmbench.report.document import SessionEnding, make_document, render
 
     asked = {
         "version": __version__,
@@ -89,20 +89,20 @@ def _document(session: Session, exit_code: int) -> bytes:
         "header": list(header(session)),
         "timed": str(session.settings.timed),
     }
-    ending = Ending(exit_code, session.failures, session.cautions)
-    return render(document(session.described, asked, ending, session.now))
+    ending = SessionEnding(exit_code, session.failures, session.cautions)
+    return render(make_document(session.described, asked, ending, session.now))
 
 
 def _tell_github(session: Session, exit_code: int) -> None:
     """Add to the job summary; what is wrong with that is told, and changes nothing."""
-    from pytest_llmbench.report.document import Ending
-    from pytest_llmbench.report.github import append
+    from pytest_llmbench.report.document import SessionEnding
+    from pytest_llmbench.report.github import append_job_summary
 
     path = session.settings.step_summary
     if path is None:
         return
     try:
-        append(path, session.described, Ending(exit_code, session.failures, session.cautions))
+        append_job_summary(path, session.described, SessionEnding(exit_code, session.failures, session.cautions))
     except OSError as error:
         session.written.append(f"GITHUB_STEP_SUMMARY={path}: the job summary was not written: {error.strerror}")
 
@@ -111,7 +111,7 @@ def workflow_commands(session: Session) -> list[str]:
     """Return the workflow commands with which GitHub annotates what is red; none elsewhere."""
     from pytest_llmbench.report import github
 
-    return github.workflow_commands(session.described, session.failures) if session.settings.github else []
+    return github.list_workflow_commands(session.described, session.failures) if session.settings.github else []
 
 
 def remember(session: Session) -> None:
@@ -119,9 +119,9 @@ def remember(session: Session) -> None:
     if session.remembered is None:
         return
     from pytest_llmbench.pipeline.log_hashes import with_hashes
-    from pytest_llmbench.report.terminal import worst
+    from pytest_llmbench.report.terminal import select_worst
 
-    told = worst(session.described)
+    told = select_worst(session.described)
     try:
         told = with_hashes(told, session.directory)
     except KeyboardInterrupt:  # all is decided by now, and gigabytes take their time

@@ -14,9 +14,9 @@ from pytest_llmbench.core import formatting
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Case, Caution, Check, Outcome, UnmatchedRun
-    from pytest_llmbench.ingest.reading.reader import Done
+    from pytest_llmbench.ingest.reading.reader import ReadCounts
     from pytest_llmbench.pipeline.catalog import Catalog
-    from pytest_llmbench.pipeline.launch.launch_session import Launching
+    from pytest_llmbench.pipeline.launch.launch_session import LaunchSession
     from pytest_llmbench.pipeline.left_out import Selection
     from pytest_llmbench.pipeline.results import SessionResults
     from pytest_llmbench.pipeline.session_history import SessionHistory
@@ -52,7 +52,7 @@ class Session:
         self.ended_early = False
         self.problems = False
         self.command: tuple[str, ...] = ()
-        self.tell_reading: Callable[[Done], None] | None = None
+        self.tell_reading: Callable[[ReadCounts], None] | None = None
         self._clock = clock
         self._settled: dict[str, tuple[Outcome, dict[str, Any]]] = {}
         self.secrets: frozenset[str] = frozenset()
@@ -105,9 +105,9 @@ class Session:
     def results(self) -> SessionResults:
         """Everything found and judged; the first use reads the logs. Before a launch nothing is."""
         if self.settings.launch is not None:
-            from pytest_llmbench.pipeline.launch.launch_session import unlaunched
+            from pytest_llmbench.pipeline.launch.launch_session import start_unlaunched
 
-            return unlaunched(self.settings, self.catalog)
+            return start_unlaunched(self.settings, self.catalog)
         from pytest_llmbench.pipeline.evaluate import gather
 
         past = self.remembered.past if self.remembered else {}
@@ -127,13 +127,13 @@ class Session:
         self.__dict__.pop("cases", None)  # there are checks now
         return self.ended_early
 
-    def _launching(self, tell: Callable[[str], None]) -> Launching:
+    def _launching(self, tell: Callable[[str], None]) -> LaunchSession:
         import os
         import sys
         import time
 
         from pytest_llmbench.launch.slurm.runner import run
-        from pytest_llmbench.pipeline.launch.launch_session import Launching
+        from pytest_llmbench.pipeline.launch.launch_session import LaunchSession
         from pytest_llmbench.pipeline.launch.planner import Host
 
         if self.settings.launch is None:
@@ -141,14 +141,14 @@ class Session:
         environment = {"PYTHON": sys.executable, **os.environ}  # for recipes that ask for an interpreter
         host = Host(self._clock, time.sleep, run, environment, tell, self.directory / ".llmbench")
         past = self.remembered.past if self.remembered else None
-        return Launching(self.settings, self.settings.launch, self.catalog, host, past)
+        return LaunchSession(self.settings, self.settings.launch, self.catalog, host, past)
 
     def decide_outcomes(self, selected: Collection[str]) -> None:
         """Decide what becomes of the selected items (ids), or record baselines from them."""
         from pytest_llmbench.pipeline.outcomes import decide_outcomes
         from pytest_llmbench.pipeline.record_baselines import record
         from pytest_llmbench.report.explain import explain
-        from pytest_llmbench.report.jobs import files
+        from pytest_llmbench.report.jobs import list_files
 
         if self.settings.record is None:
             outcomes = decide_outcomes(self.results, selected, self.settings)
@@ -160,7 +160,7 @@ class Session:
         self.context = next((outcome.context for outcome in outcomes if outcome.context), "")
         for outcome in outcomes:
             told = self._told(outcome)
-            named = ": ".join(filter(None, (told["text"], formatting.join_first(files(told)))))
+            named = ": ".join(filter(None, (told["text"], formatting.join_first(list_files(told)))))
             one_line = f"{told['verdict']} ({told['reason']}): {named}"
             message = one_line if outcome.skipped else explain(told, short=self._short)
             self._settled[outcome.case.id] = replace(outcome, message=message), told

@@ -11,7 +11,7 @@ from pytest_llmbench.core.models import TimedBy
 if TYPE_CHECKING:
     from pytest_llmbench.pipeline.settings import Settings
     from pytest_llmbench.plugin.session import Session
-    from pytest_llmbench.report.columns import Line
+    from pytest_llmbench.report.columns import TerminalLine
 
 LOST = "give --llmb-logs the folder that holds the runs, or look at what is in it with: llmbench summary PATH"
 FOUND = (
@@ -60,16 +60,16 @@ def _rules(session: Session) -> Iterator[str]:
         yield f"recording to {formatting.format_place(settings.record, session.directory)}; nothing is judged"
 
 
-def summary(session: Session, verbosity: int = 0) -> list[Line]:
+def summary(session: Session, verbosity: int = 0) -> list[TerminalLine]:
     """Return the lines of the summary, more of them for a higher verbosity (pytest's -q is -1, -v is 1)."""
-    from pytest_llmbench.report.columns import Line, wrapped
-    from pytest_llmbench.report.terminal import summary
+    from pytest_llmbench.report.columns import TerminalLine, wrap
+    from pytest_llmbench.report.terminal import render_summary
 
     if not session.described:
-        return [Line(line, "red") for failure in session.failures for line in wrapped(failure, "  ")]
+        return [TerminalLine(line, "red") for failure in session.failures for line in wrap(failure, "  ")]
     remarks = [*_remarks(session), *_skipped(session, verbosity > 0), *session.written]
     told = [*(remarks if verbosity >= 0 else _nothing_judged(session)), *session.failures]
-    return [*summary(session.described, list(map(formatting.escape, told)), verbosity, session.cautions)]
+    return [*render_summary(session.described, list(map(formatting.escape, told)), verbosity, session.cautions)]
 
 
 def _remarks(session: Session) -> list[str]:

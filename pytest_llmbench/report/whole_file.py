@@ -7,12 +7,13 @@ import uuid
 from pathlib import Path
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file beside its place and move it there; missing parent folders are made.
+def write_whole(path: Path, content: bytes, *, make_folders: bool = True) -> None:
+    """Write a file beside its place and move it there.
 
     Raises OSError where that is impossible; what stood at `path` is then still there.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if make_folders:
+        path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists() and not path.is_file():
         path.write_bytes(content)  # /dev/stdout or a pipe: must not be replaced by a file
         return

@@ -57,9 +57,9 @@ def test_a_log_is_read_in_three_ways(logs: list[Path]) -> None:
 @pytest.mark.parametrize(
     ("change", "differs"),
     [
-        (("parse/nemo2.py", "", ""), False),
-        (("parse/nemo2.py", "Training epoch", "Training_epoch"), True),
-        (("parse/scan.py", "REACH = 8192", "REACH = 64"), True),
+        (("ingest/parse/dialects/nemo2.py", "", ""), False),
+        (("ingest/parse/dialects/nemo2.py", "Training epoch", "Training_epoch"), True),
+        (("ingest/parse/scan.py", "REACH = 8192", "REACH = 64"), True),
     ],
     ids=["none", "a marker", "reach"],
 )

@@ -20,8 +20,8 @@ from generator.runs import own_job
 from log_strategies import FRAMEWORKS, write
 
 from pytest_llmbench.baseline.read import find_baseline_files, find_shipped_baselines, read_recipe
+from pytest_llmbench.core.dialects import DIALECTS
 from pytest_llmbench.ingest.parse.collect import STEP_MARKERS
-from pytest_llmbench.ingest.parse.dialect_table import DIALECTS
 from pytest_llmbench.ingest.parse.endings import MARKERS as ENDING_MARKERS
 from pytest_llmbench.ingest.parse.facts import MARKERS as FACT_MARKERS
 

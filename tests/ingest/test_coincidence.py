@@ -10,7 +10,7 @@ import pytest
 from builders import log, run, segment, steps, without
 
 from pytest_llmbench.core.models import Run
-from pytest_llmbench.ingest.coincidence import CERTAIN, Part, log10_chance, marks_of, shared_steps
+from pytest_llmbench.ingest.coincidence import CERTAIN, PrintedSteps, estimate_chance, find_shared_steps, hash_steps
 
 EVERY = np.ones(50, dtype=bool)
 
@@ -23,7 +23,7 @@ def printed(seconds: float, spread: float, decimals: int, averaged: int, random:
 
 
 def chance(values: list[float], averaged: int = 1) -> float:
-    return log10_chance([(Part(steps(values), averaged), EVERY)])
+    return estimate_chance([(PrintedSteps(steps(values), averaged), EVERY)])
 
 
 @pytest.mark.parametrize(("seconds", "spread", "decimals"), [(7.325, 0.003, 3), (12.39, 0.002, 2), (7.908, 0.0003, 3)])
@@ -50,9 +50,9 @@ def test_no_honest_pair_is_certain_to_be_a_copy(seconds: float, spread: float, d
 def test_few_steps_or_equal_ones_prove_nothing() -> None:
     assert chance([7.325] * 50) == 0.0
     few = steps([7.325, 7.331])
-    assert log10_chance([(Part(few), EVERY[:2])]) == 0.0
+    assert estimate_chance([(PrintedSteps(few), EVERY[:2])]) == 0.0
     ten = steps(printed(7.325, 0.003, 3, 1, np.random.default_rng(3))[:10])
-    assert log10_chance([(Part(ten), EVERY[:10])]) > 2 * CERTAIN
+    assert estimate_chance([(PrintedSteps(ten), EVERY[:10])]) > 2 * CERTAIN
 
 
 def test_steps_that_depend_on_their_number_alone_prove_nothing() -> None:
@@ -60,9 +60,9 @@ def test_steps_that_depend_on_their_number_alone_prove_nothing() -> None:
     values = printed(7.325, 0.003, 3, 1, np.random.default_rng(4))
     witness = values.copy()
     witness[20] += 0.001
-    shared = [(Part(steps(values)), EVERY)]
-    assert log10_chance(shared) < CERTAIN
-    assert log10_chance(shared, [of(witness)]) > CERTAIN
+    shared = [(PrintedSteps(steps(values)), EVERY)]
+    assert estimate_chance(shared) < CERTAIN
+    assert estimate_chance(shared, [of(witness)]) > CERTAIN
 
 
 def of(*values: list[float]) -> Run:
@@ -72,9 +72,9 @@ def of(*values: list[float]) -> Run:
 def test_a_part_without_a_counterpart_makes_a_run_of_its_own() -> None:
     random = np.random.default_rng(5)
     first, second, third = (printed(7.325, 0.003, 3, 1, random) for _ in range(3))
-    assert len(shared_steps(of(first, second), of(second, first))) == 2
-    assert shared_steps(of(first, third), of(first, second)) == []
-    assert len(shared_steps(of(first), of(first, second))) == 1
+    assert len(find_shared_steps(of(first, second), of(second, first))) == 2
+    assert find_shared_steps(of(first, third), of(first, second)) == []
+    assert len(find_shared_steps(of(first), of(first, second))) == 1
 
 
 def test_other_losses_make_another_run() -> None:
@@ -82,13 +82,13 @@ def test_other_losses_make_another_run() -> None:
     losses = np.full(50, 12.0)
     losses[49] = 11.99
     other = run(log(segment(steps(values, loss=losses))))
-    assert shared_steps(of(values), other) == []
+    assert find_shared_steps(of(values), other) == []
 
 
 def test_a_copy_that_lost_lines_is_found_by_its_marks() -> None:
     whole = steps(printed(7.325, 0.003, 3, 1, np.random.default_rng(7)))
     whole = replace(whole, loss=np.linspace(12, 11, 50))
     for lost in (range(30, 50), range(20), (5, 17, 33)):
-        assert set(marks_of(whole)[1]) & set(marks_of(without(whole, *lost))[1])
-        assert marks_of(whole)[0] != marks_of(without(whole, *lost))[0]
-    assert marks_of(steps([7.3])) != marks_of(steps([7.4]))
+        assert set(hash_steps(whole)[1]) & set(hash_steps(without(whole, *lost))[1])
+        assert hash_steps(whole)[0] != hash_steps(without(whole, *lost))[0]
+    assert hash_steps(steps([7.3])) != hash_steps(steps([7.4]))

@@ -10,7 +10,7 @@ import pytest
 from builders import KEY, NOW, log, run, segment
 
 from pytest_llmbench.core.models import Clock, Dating, ParsedLog, Remains, Run
-from pytest_llmbench.ingest.ordering import believed, ordered, without_superseded
+from pytest_llmbench.ingest.ordering import drop_future_datings, drop_superseded, order_runs
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 ZONED = (Clock.FOLDER_NAME, Clock.FILE_TIME)
@@ -23,7 +23,7 @@ def made(job: str, content: ParsedLog = WHOLE, /, **clocks: timedelta) -> Run:
         Dating(clock, NOW - ago, clock, zoned=clock in ZONED)
         for clock, ago in ((Clock(name.replace("_", "-")), ago) for name, ago in clocks.items())
     )
-    first = next(iter(believed(datings, NOW)), None)
+    first = next(iter(drop_future_datings(datings, NOW)), None)
     clock = first.clock if first else Clock.UNKNOWN
     found = run(content, key=KEY, id=job, job_id=job, started=first.moment if first else None)
     return replace(found, datings=datings, order_source=clock)
@@ -31,13 +31,13 @@ def made(job: str, content: ParsedLog = WHOLE, /, **clocks: timedelta) -> Run:
 
 def jobs(*runs: Run) -> list[str]:
     """Return the job ids, newest first, whatever the order in which the runs were found."""
-    found = [one.found.job_id for one in ordered(runs, NOW)]
-    assert [one.found.job_id for one in ordered(runs[::-1], NOW)] == found
+    found = [one.found.job_id for one in order_runs(runs, NOW)]
+    assert [one.found.job_id for one in order_runs(runs[::-1], NOW)] == found
     return found
 
 
 def source(*runs: Run) -> Clock:
-    return ordered(runs, NOW)[0].order_source
+    return order_runs(runs, NOW)[0].order_source
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_a_time_ahead_by_minutes_is_believed_and_one_by_hours_only_without_a_zon
     later = replace(soon, moment=NOW + HOUR)
     elsewhere = replace(later, zoned=False)
     wrong = replace(elsewhere, moment=NOW + 2 * DAY)
-    assert believed((wrong, later, elsewhere, soon), NOW) == [elsewhere, soon]
+    assert drop_future_datings((wrong, later, elsewhere, soon), NOW) == [elsewhere, soon]
 
 
 @pytest.mark.parametrize(
@@ -127,14 +127,14 @@ def test_a_job_without_a_log_counts_in_the_queue_and_where_an_older_run_would_st
     runs = [left("9", remains, ago)]
     if logged is not None:
         runs.append(made("1", folder_name=logged))
-    found, notes = without_superseded(ordered(runs, NOW), NOW)
+    found, notes = drop_superseded(order_runs(runs, NOW), NOW)
     assert [one.found.job_id for one in found] == kept
     assert bool(notes) is ("9" not in kept)
 
 
 def test_a_launch_of_the_last_minutes_is_told_with_the_run_that_is_judged() -> None:
-    runs = ordered([left("9", Remains.FOLDER, timedelta(minutes=3)), made("1", folder_name=DAY)], NOW)
-    (judged,), notes = without_superseded(runs, NOW)
+    runs = order_runs([left("9", Remains.FOLDER, timedelta(minutes=3)), made("1", folder_name=DAY)], NOW)
+    (judged,), notes = drop_superseded(runs, NOW)
     assert judged.starting == ("9",)
     assert notes == ["9: launched minutes ago, and no log yet"]
 

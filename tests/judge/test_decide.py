@@ -12,7 +12,7 @@ from builders import ASSUMED, BASELINE, HISTORY, NOW, evidence, measurement, noi
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.core.models import Evidence, Note, Problem, Reason, Status, Tolerance, Verdict
+from pytest_llmbench.core.models import Evidence, Note, NoteCode, Problem, Reason, Status, Tolerance, Verdict
 from pytest_llmbench.judge.consequence import decide_status
 from pytest_llmbench.judge.decide import judge, judge_alone
 
@@ -227,7 +227,9 @@ def test_an_improvement_wholly_beyond_what_is_plausible_has_a_reason_of_its_own(
 def test_what_is_implausibly_fast_names_what_it_is_like_and_what_nothing_confirms() -> None:
     told = judge(
         evidence(
-            measurement(5.2, notes=(Note("unverified-batch", "no batch size"),)), plausible=0.15, relatives=RELATIVES
+            measurement(5.2, notes=(Note(NoteCode.UNVERIFIED_BATCH, "no batch size"),)),
+            plausible=0.15,
+            relatives=RELATIVES,
         )
     )
     assert told.verdict is Verdict.IMPROVEMENT

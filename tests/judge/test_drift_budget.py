@@ -28,7 +28,7 @@ from pytest_llmbench.judge.consequence import decide_status
 from pytest_llmbench.judge.decide import judge, judge_alone
 from pytest_llmbench.report.explain import explain
 from pytest_llmbench.report.outcome import describe
-from pytest_llmbench.report.terminal import summary
+from pytest_llmbench.report.terminal import render_summary
 
 FIRST = AcceptedValue("2025-01-20", 7.325, "alice on login1")
 
@@ -50,7 +50,7 @@ def recorded(seconds: float, *earlier: AcceptedValue, reason: str = "") -> Basel
 
 def judged(seconds: float, baseline: Baseline, **fields: Any) -> Judgement:
     """Return the verdict on one night, whose noise twelve others tell: 0.3 to 0.4 %."""
-    return judge(evidence(measurement(seconds), history=HISTORY, baseline=baseline, **fields))
+    return judge(evidence(measurement(seconds), excluded_by_since=HISTORY, baseline=baseline, **fields))
 
 
 def told(judgement: Judgement) -> list[str]:
@@ -81,7 +81,7 @@ def test_a_green_night_tells_its_distance(factor: float, code: str) -> None:
 @pytest.mark.parametrize("alone", [False, True])
 def test_a_value_beyond_the_budget_that_nobody_accepted_is_never_green(alone: bool) -> None:
     """Somebody edited the file: the run is at its recorded value, which is 9 % slower than the first."""
-    found = evidence(measurement(7.325 * 1.09), history=HISTORY, baseline=recorded(7.325 * 1.09, FIRST))
+    found = evidence(measurement(7.325 * 1.09), excluded_by_since=HISTORY, baseline=recorded(7.325 * 1.09, FIRST))
     judgement = judge_alone(found) if alone else judge(found)
     assert (judgement.verdict, judgement.reason) == (Verdict.REGRESSION, Reason.DRIFTED)
     assert "the recorded value moved too far: 7.984 s is +9.0 % from 7.325 s" in judgement.text
@@ -113,7 +113,9 @@ STEPS = [round(1 + 0.005 * step, 3) for step in range(25)]
 def test_no_night_is_green_that_the_first_value_would_not_let_pass(night: float, recorded_at: float, cv: float) -> None:
     """Recording again within the budget moves the rule as written no further than it was: 1.04 allows no 1.06."""
     history = nights(*(7.325 * (1 + cv * sign) for sign in (1, -1, 0.3, -0.6, 1.2, -1.1, 0.4, -0.2, 0.8, -0.9)))
-    found = evidence(measurement(7.325 * night), history=history, baseline=recorded(7.325 * recorded_at, FIRST))
+    found = evidence(
+        measurement(7.325 * night), excluded_by_since=history, baseline=recorded(7.325 * recorded_at, FIRST)
+    )
     judgement = judge(found)
     green = decide_status(judgement, required=False) is Status.PASSED
     assert not (green and night > 1.05)
@@ -127,9 +129,9 @@ def test_a_night_between_the_first_value_and_what_was_recorded_since_says_that_i
     assert (judgement.verdict, judgement.reason) == (Verdict.INCONCLUSIVE, Reason.DRIFTED)
     assert judgement.text.startswith("tonight 7.728 s is +5.5 % from 7.325 s, accepted on 2025-01-20")
     assert "at most 7.691 s is allowed (drift budget 5 %, tolerance 5 %)" in judgement.text
-    (_, remark, *_) = list(summary([describe(Outcome(Case(KEY.id, KEY), Status.FAILED, judgement), NOW, Path())], []))[
-        1:
-    ]
+    (_, remark, *_) = list(
+        render_summary([describe(Outcome(Case(KEY.id, KEY), Status.FAILED, judgement), NOW, Path())], [])
+    )[1:]
     assert remark.strip().startswith("tonight 7.728 s is +5.5 % from 7.325 s")
 
 
@@ -138,7 +140,7 @@ def test_a_run_that_cannot_say_how_slow_it_is_meets_no_rule_beyond_the_first_val
     window = (7.325 * 1.055,) * 32 + (7.325 * 2,) * 2
     crept = recorded(7.325 * 1.04, FIRST)
     slow = measurement(7.325 * 1.055, window_seconds=window, baseline=crept)
-    judgement = judge(evidence(slow, history=HISTORY, baseline=crept))
+    judgement = judge(evidence(slow, excluded_by_since=HISTORY, baseline=crept))
     assert judgement.reason is Reason.FEW_STEPS_DECIDE
     assert decide_status(judgement, required=False) is Status.FAILED
 
@@ -149,7 +151,7 @@ def test_launched_runs_of_two_states_each_meet_the_first_value_or_none_does() ->
         measurement(7.325 * factor, run=run(launch="a launch", started=NOW - timedelta(hours=hours)))
         for hours, factor in ((1, 1.0), (2, 1.07))
     ]
-    judgement = judge(evidence(*runs, history=HISTORY, baseline=recorded(7.325 * 1.04, FIRST)))
+    judgement = judge(evidence(*runs, excluded_by_since=HISTORY, baseline=recorded(7.325 * 1.04, FIRST)))
     assert judgement.reason is Reason.REPEATS_DISAGREE
     assert judgement.meets_point is False
 
@@ -170,7 +172,7 @@ def test_a_message_says_who_recorded_and_from_which_value_drift_is_counted() -> 
     assert "REGRESSION grok1_314b-25.05-gb200-bf16-128 (drifted)" in text
     assert "25.05.yaml:42, of 2025-11-01 by bob on login2" in text
     assert "next: find what made it slower since, night by night" in text
-    (line, remark, *_) = list(summary([told], []))[1:]
+    (line, remark, *_) = list(render_summary([told], []))[1:]
     assert line.startswith("REGRESSION")
     assert remark.strip().startswith("tonight 7.923 s is +8.2 % from 7.325 s")
 
@@ -181,6 +183,6 @@ def test_a_change_that_was_acknowledged_is_no_drift() -> None:
     entry = Acknowledgement(KEY.id, 0.06, yesterday, yesterday + timedelta(days=30), "a fix", "A. Person", "a.yaml:3")
     crept = recorded(7.325 * 1.02, FIRST)
     for factor, reason in ((1.02 * 1.06, Reason.WITHIN_TOLERANCE), (1.02 * 1.06 * 1.02, Reason.DRIFTED)):
-        found = evidence(measurement(7.325 * factor, baseline=crept), history=HISTORY, baseline=crept)
+        found = evidence(measurement(7.325 * factor, baseline=crept), excluded_by_since=HISTORY, baseline=crept)
         assert judge(found).verdict is Verdict.REGRESSION
         assert judge(acknowledged(found, [entry])).reason is reason

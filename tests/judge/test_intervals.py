@@ -27,7 +27,7 @@ from pytest_llmbench.core.robust import mean, trimmed_mean
 from pytest_llmbench.judge.agreement import meets_point
 from pytest_llmbench.judge.consequence import decide_status
 from pytest_llmbench.judge.decide import judge
-from pytest_llmbench.judge.estimate import estimate
+from pytest_llmbench.judge.estimate import estimate_difference
 from pytest_llmbench.judge.shape import find_shape
 from pytest_llmbench.measure.measurement import measure
 from pytest_llmbench.pipeline.selftest import selftest
@@ -95,7 +95,7 @@ def test_a_slow_interval_is_no_hiccup() -> None:
     for width, meets in ((10, False), (1, True)):
         one = printed(stalled, width, baseline=RECORDED)
         told = evidence(one, baseline=RECORDED)
-        assert meets_point([one], told, estimate([one], told, told.prior)) is meets
+        assert meets_point([one], told, estimate_difference([one], told, told.prior)) is meets
 
 
 def test_slow_means_are_named_by_the_steps_that_they_cover() -> None:

@@ -85,7 +85,7 @@ def test_many_runs_of_one_day_are_one_night() -> None:
 
 
 def test_runs_before_since_tell_the_noise() -> None:
-    judgement = judge(evidence(measurement(7.4), history=HISTORY))
+    judgement = judge(evidence(measurement(7.4), excluded_by_since=HISTORY))
     assert judgement.estimate is not None
     assert judgement.estimate.noise.source == "12 nights"
 

@@ -45,7 +45,7 @@ def test_the_last_valid_run_is_named_with_its_night_and_job() -> None:
     broken = measurement(7.3, problems=(DIVERGED,))
     day = (NOW - timedelta(days=12)).strftime("%Y-%m-%d %H:%M")
     assert describe_last_valid(evidence(broken, *older)) == f"last valid run 12 nights ago ({day}, job 1)"
-    assert describe_last_valid(evidence(broken, history=older)).startswith("last valid run 12 nights ago")
+    assert describe_last_valid(evidence(broken, excluded_by_since=older)).startswith("last valid run 12 nights ago")
     assert describe_last_valid(evidence(measurement(7.3))).startswith("last valid run 3h ago (")
     assert describe_last_valid(evidence(broken)) == ""
     assert describe_last_valid(evidence(measurement(7.3, run=run(started=None)))) == ""

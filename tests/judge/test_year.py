@@ -39,8 +39,8 @@ def test_planted_changes_are_found_within_days_and_nothing_else_is() -> None:
 
 @pytest.mark.usefixtures("small")
 def test_a_search_that_finds_nothing_breaks_the_promises(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(year, "steps", lambda values, noise, correlation: ())
-    monkeypatch.setattr(year, "drift", lambda values, noise, correlation: None)
+    monkeypatch.setattr(year, "find_level_shifts", lambda values, noise, correlation: ())
+    monkeypatch.setattr(year, "find_slow_change", lambda values, noise, correlation: None)
     kept = [kept for _, kept in promises([year.year(0, seed=1)])]
     assert kept == [True, False, False]
 
@@ -50,7 +50,7 @@ def test_a_search_that_cries_wolf_breaks_the_promise_of_false_alarms(monkeypatch
     def wolf(values: Sequence[float], noise: Noise, correlation: float) -> tuple[LevelShift, ...]:
         return (LevelShift(10, 0, len(values), 0.05, 0.04, 0.06),)
 
-    monkeypatch.setattr(year, "steps", wolf)
+    monkeypatch.setattr(year, "find_level_shifts", wolf)
     fleet = year.year(0, seed=1)
     assert monthly([fleet], 0) == failing([fleet]) == 1
     assert Year((), (12, 0), 12).alarms == fleet.alarms

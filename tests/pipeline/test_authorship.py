@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.launch.slurm.runner import Done, run
+from pytest_llmbench.launch.slurm.runner import CommandOutput, run
 from pytest_llmbench.pipeline.authorship import author
 
 
 def git(out: str, code: int = 0) -> object:
-    def answer(arguments: Sequence[str], *, timeout: float, environment: Mapping[str, str] | None = None) -> Done:
+    def answer(
+        arguments: Sequence[str], *, timeout: float, environment: Mapping[str, str] | None = None
+    ) -> CommandOutput:
         assert arguments == ["git", "-C", "/project", "config", "user.email"]
-        return Done(code, out, "")
+        return CommandOutput(code, out, "")
 
     return answer
 

@@ -210,7 +210,7 @@ def test_an_interrupt_ends_the_hashing_of_endless_logs(tmp_path: Path, monkeypat
     names = ["first.out", "last.out"]
     for name in names:
         (tmp_path / name).touch()
-    monkeypatch.setattr(local, "blocks", endless)
+    monkeypatch.setattr(local, "read_blocks", endless)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _process: {0, 1})
     with pytest.raises(KeyboardInterrupt):
         hashes(tmp_path, *((name, mark(TEXT)) for name in names))

@@ -29,7 +29,9 @@ from pytest_llmbench.pipeline.record_baselines import record, recording_of
 from pytest_llmbench.pipeline.settings import Settings
 from pytest_llmbench.plugin import terminal as telling
 from pytest_llmbench.plugin.session import Session
-from pytest_llmbench.report.advice import advice
+from pytest_llmbench.report.advice import advise
+
+pytestmark = pytest.mark.slow
 
 STALLED = tuple(14.6 if step % 6 == 0 else 7.3 for step in range(50))
 """A sixth of the steps takes twice as long."""
@@ -236,7 +238,7 @@ def test_two_levels_are_recorded_only_if_somebody_says_why(tmp_path: Path, level
     assert match
     assert float(match[1]) == pytest.approx((max(levels) - 1) * 100, abs=0.4)
     assert '--llmb-accept-levels="the reason"' in told["text"]
-    assert "--llmb-accept-levels" in advice(told)
+    assert "--llmb-accept-levels" in advise(told)
     assert not (tmp_path / "own").exists()
     outcome, told = recording_outcome(tmp_path, accept_levels="two pools of nodes")
     assert (outcome.skipped, told["verdict"]) == (True, "RECORDED")

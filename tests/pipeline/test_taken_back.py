@@ -24,6 +24,8 @@ from pytest_llmbench.pipeline.results import ConfigurationResult
 from pytest_llmbench.pipeline.settings import Settings
 from pytest_llmbench.pipeline.trends import trend_checks, unneeded
 
+pytestmark = pytest.mark.slow
+
 EACH = 14
 """Nights of one level: two changes are no two of one week."""
 

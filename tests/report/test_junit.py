@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from outcomes import check
 
-from pytest_llmbench.core.models import Case, Note, Outcome, Problem, Reason, Status, UnmatchedRun
+from pytest_llmbench.core.models import Case, Note, NoteCode, Outcome, Problem, Reason, Status, UnmatchedRun
 from pytest_llmbench.core.models.jobs import LaunchedJob, Purpose
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.measure.measurement import measure
@@ -121,13 +121,13 @@ def test_a_case_says_what_its_run_ran_on() -> None:
 
 
 def test_every_note_and_problem_is_told_with_its_line() -> None:
-    notes = tuple(Note("dropped", f"torn line {number}", number) for number in range(7))
+    notes = tuple(Note(NoteCode.TORN, f"torn line {number}", number) for number in range(7))
     problems = (Problem(Reason.DIVERGED, "loss is nan", 12), Problem(Reason.INCOMPLETE, "50 steps, 20 found"))
     judgement = judge(evidence(measurement(problems=problems, notes=notes)))
     lines = output(describe(Outcome(Case("a", KEY), Status.FAILED, judgement), NOW, DIRECTORY))
     assert [line for line in lines if line.startswith("note: ")] == [
-        "note: dropped: torn line 0",
-        *(f"note: dropped: torn line {number} (line {number})" for number in range(1, 7)),
+        "note: torn: torn line 0",
+        *(f"note: torn: torn line {number} (line {number})" for number in range(1, 7)),
     ]
     assert "problem: diverged: loss is nan (line 12)" in lines
     assert "problem: incomplete: 50 steps, 20 found" in lines
@@ -221,7 +221,7 @@ def replaced(value: Any, text: st.DataObject, key: str = "") -> Any:
 
 def rich() -> dict[str, Any]:
     """Return a dictionary in which every field is filled."""
-    notes, problems = (Note("dropped", "torn", 3),), (Problem(Reason.DIVERGED, "loss is nan", 12),) * 2
+    notes, problems = (Note(NoteCode.TORN, "torn", 3),), (Problem(Reason.DIVERGED, "loss is nan", 12),) * 2
     judgement = judge(evidence(measurement(problems=problems, notes=notes)))
     other = judge(evidence(measurement(7.1)))
     jobs = (

@@ -149,7 +149,7 @@ def test_logs_in_an_archive_are_quoted_in_one_pass(
         opened.append(path)
         yield path.read_bytes()
 
-    monkeypatch.setattr(local, "blocks", blocks)
+    monkeypatch.setattr(local, "read_blocks", blocks)
     places = [(path / names[1], 29_000), (path / names[2], 400), (path / names[0], 3)]
     found = excerpts([*places, (path / "runs" / "gone.out", 3), (path / "runs" / "d.out", 3)])
     assert opened == [path]

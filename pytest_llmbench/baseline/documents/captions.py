@@ -46,9 +46,9 @@ def read_caption(text: str) -> Caption:
     """Return the facts of a header or title; of a fact with two different values nothing is known."""
     facts: ConfigurationColumns = {}
     rest, starts = text, [len(text)]
-    for name, value, found in _find_facts(text):
+    for name, value, match in _find_facts(text):
         facts[name] = value if facts.get(name, value) == value else ""
-        start, end = found.span()
+        start, end = match.span()
         rest = rest[:start] + " " * (end - start) + rest[end:]
         starts.append(start)
     return Caption(facts, text[: min(starts)].strip(" (|,-"), " ".join(rest.split()))
@@ -74,29 +74,29 @@ def make_recipe_name(before: str) -> str:
 
 def parse_dtypes(text: str) -> tuple[str, ...]:
     """Return the precisions of `BF16/FP8`, in lower case."""
-    found = re.fullmatch(rf"{DTYPE}(?:\s*[/,&]\s*{DTYPE})*", text, re.IGNORECASE | re.ASCII)
-    return tuple(re.findall(DTYPE, text.lower(), re.IGNORECASE)) if found else ()
+    match = re.fullmatch(rf"{DTYPE}(?:\s*[/,&]\s*{DTYPE})*", text, re.IGNORECASE | re.ASCII)
+    return tuple(re.findall(DTYPE, text.lower(), re.IGNORECASE)) if match else ()
 
 
 def parse_size(text: str) -> tuple[str, bool] | None:
     """Return a model size in lower case, and whether it is marked as a proxy: `405b-Proxy`."""
-    found = re.fullmatch(rf"(?:.*[\s_-])?({_SIZE})([-_ ]?proxy)?", text, re.IGNORECASE | re.ASCII)
-    return (found[1].lower(), bool(found[2])) if found else None
+    match = re.fullmatch(rf"(?:.*[\s_-])?({_SIZE})([-_ ]?proxy)?", text, re.IGNORECASE | re.ASCII)
+    return (match[1].lower(), bool(match[2])) if match else None
 
 
 def _find_facts(text: str) -> list[tuple[str, int | str, re.Match[str]]]:
-    found: list[tuple[str, int | str, re.Match[str]]] = []
+    facts: list[tuple[str, int | str, re.Match[str]]] = []
     for match in _NAMED_NUMBER.finditer(text):
         name = printed.parse_column_label(match[1].strip())
         if name and name not in ("size", "dtype", "gpu"):
-            found.append((name, int(match[2]), match))
+            facts.append((name, int(match[2]), match))
     for match in _GPUS.finditer(text):
-        found.append(("gpus", int(match[1].replace(",", "")), match))
+        facts.append(("gpus", int(match[1].replace(",", "")), match))
         if gpu := match[2] or match[3]:
-            found.append(("gpu", gpu.lower(), match))
+            facts.append(("gpu", gpu.lower(), match))
     for name, pattern in _WORDS:
-        found += [(name, match[0].lower(), match) for match in pattern.finditer(text)]
-    return found
+        facts += [(name, match[0].lower(), match) for match in pattern.finditer(text)]
+    return facts
 
 
 KEY = ("size", "gpu", "dtype", "gpus")
@@ -140,10 +140,10 @@ def read_cell(value: LabelledCell) -> CellContent:
 
 
 def _read_size(text: str) -> CellContent:
-    found = parse_size(text)
-    if found is None:
+    size = parse_size(text)
+    if size is None:
         raise ValueError("it is no model size such as 70b")
-    return CellContent(facts={"size": found[0]}, is_proxy=found[1])
+    return CellContent(facts={"size": size[0]}, is_proxy=size[1])
 
 
 def _read_dtype(text: str) -> ConfigurationColumns:
@@ -156,9 +156,9 @@ def _read_number(field: str, text: str) -> ConfigurationColumns:
     """Return the number of a column, the GPU type, or both of `8x H100`."""
     caption = read_caption(text)
     if field == "gpu" or (field == "gpus" and "gpus" in caption.facts):
-        known = {name: value for name, value in caption.facts.items() if name in ("gpu", "gpus") and value}
-        if field not in known or known != caption.facts or caption.rest:
+        facts = {name: value for name, value in caption.facts.items() if name in ("gpu", "gpus") and value}
+        if field not in facts or facts != caption.facts or caption.rest:
             raise ValueError("it is no GPU type such as H100" if field == "gpu" else "it is no number of GPUs")
-        return known
+        return facts
     number = printed.parse_whole_number(text)
     return {} if number is None else {field: number}

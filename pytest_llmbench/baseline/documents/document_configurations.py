@@ -37,7 +37,7 @@ class ImportDefaults:
 class DocumentConfigurations:
     """The configurations in the order of the document, each with its full key, and every cell that is in none."""
 
-    things: tuple[DocumentConfiguration, ...]
+    configurations: tuple[DocumentConfiguration, ...]
     unread: tuple[UnreadCell, ...]
 
 
@@ -58,21 +58,22 @@ def collect_configurations(tables: MarkdownTables, defaults: ImportDefaults) -> 
         for cell in row.cells
         if cell
     ]
-    things: list[DocumentConfiguration] = []
+    entries: list[DocumentConfiguration] = []
     for table in tables.tables:
-        found, problems = read_table(table)
-        things += [one for thing in found for one in _split_by_dtype(thing)]
+        of_table, problems = read_table(table)
+        entries += [each for entry in of_table for each in _split_by_dtype(entry)]
         unread += problems
     timed = any(map(_has_metric, tables.tables))
-    chosen = [thing for thing in things if thing.cells] if timed else things
-    described = [thing for thing in things if not thing.cells] if timed else []
-    recipes = {thing.recipe for thing in chosen}
+    chosen = [entry for entry in entries if entry.cells] if timed else entries
+    described = [entry for entry in entries if not entry.cells] if timed else []
+    recipes = {entry.recipe for entry in chosen}
     used: set[tuple[LabelledCell, ...]] = set()
     whole = [
-        _add_described(one, [row for row in described if _may_be_of(row, one, recipes)], used, unread) for one in chosen
+        _add_described(entry, [row for row in described if _may_be_of(row, entry, recipes)], used, unread)
+        for entry in chosen
     ]
     if timed:
-        unread += [one for thing in described if thing.values not in used for one in _refuse(thing, UNMEASURED)]
+        unread += [cell for entry in described if entry.values not in used for cell in _refuse(entry, UNMEASURED)]
     return DocumentConfigurations(*_check_complete(whole, defaults, unread, timed=timed))
 
 
@@ -82,21 +83,21 @@ def _has_metric(table: MarkdownTable) -> bool:
     )
 
 
-def _split_by_dtype(thing: DocumentConfiguration) -> Iterator[DocumentConfiguration]:
-    stated = thing.facts.get("dtype")
+def _split_by_dtype(entry: DocumentConfiguration) -> Iterator[DocumentConfiguration]:
+    stated = entry.facts.get("dtype")
     for dtype in parse_dtypes(str(stated)) if stated else ():
-        yield replace(thing, facts={**thing.facts, "dtype": dtype})
+        yield replace(entry, facts={**entry.facts, "dtype": dtype})
     if not stated:
-        yield thing
+        yield entry
 
 
-def _may_be_of(row: DocumentConfiguration, thing: DocumentConfiguration, recipes: Collection[str]) -> bool:
+def _may_be_of(row: DocumentConfiguration, entry: DocumentConfiguration, recipes: Collection[str]) -> bool:
     """Whether a row of a configuration table may be about what was measured: its title names no other recipe of it."""
-    return row.recipe == thing.recipe or row.recipe not in recipes or not thing.recipe
+    return row.recipe == entry.recipe or row.recipe not in recipes or not entry.recipe
 
 
 def _add_described(
-    thing: DocumentConfiguration,
+    entry: DocumentConfiguration,
     described: Sequence[DocumentConfiguration],
     used: set[tuple[LabelledCell, ...]],
     unread: list[UnreadCell],
@@ -104,82 +105,84 @@ def _add_described(
     """Return a measured configuration with the columns of those rows that are about it."""
     for row in described:
         keys = {name: value for name, value in row.facts.items() if name in KEY}
-        if not keys.get("gpus") or any(thing.facts.get(name, value) != value for name, value in keys.items()):
+        if not keys.get("gpus") or any(entry.facts.get(name, value) != value for name, value in keys.items()):
             continue
         used.add(row.values)
-        odd = {name: value for name, value in row.facts.items() if thing.facts.get(name, value) != value}
+        odd = {name: value for name, value in row.facts.items() if entry.facts.get(name, value) != value}
         for name, value in odd.items():
-            why = f"line {thing.line} says {thing.facts[name] or 'several values'} of it"
+            why = f"line {entry.line} says {entry.facts[name] or 'several values'} of it"
             unread.append(UnreadCell(row.line, f"{name} {value}", why))
-        facts = {**row.facts, **thing.facts, **dict.fromkeys(odd, "")}
-        thing = replace(thing, facts=facts, values=(*thing.values, *row.values), proxy=thing.proxy or row.proxy)
-    return replace(thing, facts={name: value for name, value in thing.facts.items() if value != "" or name in KEY})
+        facts = {**row.facts, **entry.facts, **dict.fromkeys(odd, "")}
+        entry = replace(entry, facts=facts, values=(*entry.values, *row.values), proxy=entry.proxy or row.proxy)
+    return replace(entry, facts={name: value for name, value in entry.facts.items() if value != "" or name in KEY})
 
 
 def _check_complete(
-    things: Sequence[DocumentConfiguration], defaults: ImportDefaults, unread: list[UnreadCell], *, timed: bool
+    entries: Sequence[DocumentConfiguration], defaults: ImportDefaults, unread: list[UnreadCell], *, timed: bool
 ) -> tuple[tuple[DocumentConfiguration, ...], tuple[UnreadCell, ...]]:
     """Return the things that have a key of their own and a step time, and what is wrong with the others."""
-    names = {thing.recipe for thing in things if thing.recipe}
+    names = {entry.recipe for entry in entries if entry.recipe}
     alone = next(iter(names)) if len(names) == 1 else ""
     complete: dict[ConfigurationKey, DocumentConfiguration] = {}
     twice: dict[ConfigurationKey, list[DocumentConfiguration]] = {}
-    for thing in things:
+    for entry in entries:
         stated = {name: value for name in KEY[:3] if (value := getattr(defaults, name))}
-        one = replace(thing, recipe=defaults.recipe or thing.recipe or alone, facts={**stated, **thing.facts})
-        key = (one.recipe, *(str(one.facts.get(name, "")) for name in KEY))
-        why = _find_missing(one, timed=timed)
-        first = complete.setdefault(key, one) if not why else one
-        if first is not one and (first.cells, first.facts) != (one.cells, one.facts):
-            twice.setdefault(key, [first]).append(one)
+        whole = replace(entry, recipe=defaults.recipe or entry.recipe or alone, facts={**stated, **entry.facts})
+        key = (whole.recipe, *(str(whole.facts.get(name, "")) for name in KEY))
+        why = _find_missing(whole, timed=timed)
+        first = complete.setdefault(key, whole) if not why else whole
+        if first is not whole and (first.cells, first.facts) != (whole.cells, whole.facts):
+            twice.setdefault(key, [first]).append(whole)
         if why:
-            unread += _refuse(one, why)
+            unread += _refuse(whole, why)
     for key, several in twice.items():
-        lines = ", ".join(str(one.line) for one in several)
+        lines = ", ".join(str(whole.line) for whole in several)
         del complete[key]
-        unread += [cell for one in several for cell in _refuse(one, f"lines {lines} give several values of one")]
-    return tuple(_mark_proxies(list(complete.values()))), tuple(sorted(dict.fromkeys(unread), key=lambda one: one.line))
+        unread += [cell for whole in several for cell in _refuse(whole, f"lines {lines} give several values of one")]
+    return tuple(_mark_proxies(list(complete.values()))), tuple(
+        sorted(dict.fromkeys(unread), key=lambda cell: cell.line)
+    )
 
 
-def _find_missing(thing: DocumentConfiguration, *, timed: bool) -> str:
-    missing = [name for name in KEY if not thing.facts.get(name)]
+def _find_missing(entry: DocumentConfiguration, *, timed: bool) -> str:
+    missing = [name for name in KEY if not entry.facts.get(name)]
     words = {"size": "model size", "gpu": "GPU type", "dtype": "precision", "gpus": "number of GPUs"}
     if missing:
-        several = missing[0] in thing.facts
+        several = missing[0] in entry.facts
         return f"{'more than one' if several else 'no'} {words[missing[0]]} is stated for it"
-    if not thing.recipe:
+    if not entry.recipe:
         return "its title names no recipe; give --recipe"
-    if timed and "step_time" not in thing.cells:
+    if timed and "step_time" not in entry.cells:
         return "no step time stands beside it"
     apart = "its tokens/s and its days to 1T tokens contradict each other: a row may be shifted by a cell"
-    if _find_factor(thing.cells, "days_to_1t", 1e12 / 86_400) > MOST_APART:
+    if _find_factor(entry.cells, "days_to_1t", 1e12 / 86_400) > MOST_APART:
         return apart
-    tokens = math.prod(int(thing.facts.get(name, 0)) for name in ("sequence_length", "gbs"))
+    tokens = math.prod(int(entry.facts.get(name, 0)) for name in ("sequence_length", "gbs"))
     off = "its tokens/s are not those of its step time, sequence length and GBS: one may be in another unit"
-    return off if tokens and _find_factor(thing.cells, "step_time", tokens) > MOST_OFF else ""
+    return off if tokens and _find_factor(entry.cells, "step_time", tokens) > MOST_OFF else ""
 
 
 def _find_factor(cells: Mapping[str, str], name: str, product: float) -> float:
     """Return how far a metric times tokens/s is from what it should be, as a factor of 1 or more; 1 without one."""
-    found = [cells.get(each, "NA") for each in ("tokens_per_second", name)]
-    if any(text in ABSENT for text in found):
+    texts = [cells.get(each, "NA") for each in ("tokens_per_second", name)]
+    if any(text in ABSENT for text in texts):
         return 1.0
-    factor = math.prod(map(float, found)) / product
+    factor = math.prod(map(float, texts)) / product
     return max(factor, 1 / factor)
 
 
-def _refuse(thing: DocumentConfiguration, why: str) -> Iterator[UnreadCell]:
-    for value in thing.values:
+def _refuse(entry: DocumentConfiguration, why: str) -> Iterator[UnreadCell]:
+    for value in entry.values:
         if value.text not in ABSENT:
             yield UnreadCell(value.line, value.text, f"{value.label!r}: {why}")
 
 
-def _mark_proxies(things: Sequence[DocumentConfiguration]) -> Iterator[DocumentConfiguration]:
+def _mark_proxies(entries: Sequence[DocumentConfiguration]) -> Iterator[DocumentConfiguration]:
     """Yield configurations, marked as proxies where another one of their size has more layers."""
     most: dict[tuple[str, int | str], int] = {}
-    for thing in things:
-        model = thing.recipe, thing.facts["size"]
-        most[model] = max(most.get(model, 0), int(thing.facts.get("layers", 0)))
-    for thing in things:
-        fewer = 0 < int(thing.facts.get("layers", 0)) < most[thing.recipe, thing.facts["size"]]
-        yield replace(thing, proxy=thing.proxy or fewer)
+    for entry in entries:
+        model = entry.recipe, entry.facts["size"]
+        most[model] = max(most.get(model, 0), int(entry.facts.get("layers", 0)))
+    for entry in entries:
+        fewer = 0 < int(entry.facts.get("layers", 0)) < most[entry.recipe, entry.facts["size"]]
+        yield replace(entry, proxy=entry.proxy or fewer)

@@ -41,19 +41,19 @@ class BaselineDraft:
         return tuple((number, line.partition(FILL_IN)[2].strip()) for number, line in lines if FILL_IN in line)
 
 
-def make_draft(things: Sequence[DocumentConfiguration], prose: Prose, document: str, release: str) -> BaselineDraft:
+def make_draft(entries: Sequence[DocumentConfiguration], prose: Prose, document: str, release: str) -> BaselineDraft:
     """Return the file of the configurations of one recipe; `document` is the name of what they were read from."""
-    recipe, cells = things[0].recipe, sum(len(thing.cells) for thing in things)
-    lines = [*_render_head(recipe, release, document, prose, timed=cells > 0), *_render_peaks(things, prose)]
-    sizes = tuple(dict.fromkeys(str(thing.facts["size"]) for thing in things))
+    recipe, cells = entries[0].recipe, sum(len(entry.cells) for entry in entries)
+    lines = [*_render_head(recipe, release, document, prose, timed=cells > 0), *_render_peaks(entries, prose)]
+    sizes = tuple(dict.fromkeys(str(entry.facts["size"]) for entry in entries))
     models = {size: _select_model(prose, size, alone=len(sizes) == 1) for size in sizes}
     lines += ["", "models:", *(line for size in sizes for line in _render_model(size, models[size]))]
     lines += ["", "configurations:"]
-    for number, thing in enumerate(things):
-        if number == 0 or (thing.table, thing.line) != (things[number - 1].table, things[number - 1].line):
-            lines.append(f"  # {escape(thing.table)} (line {thing.line} of the document)")
-        lines += _render_row(thing, models[str(thing.facts["size"])])
-    return BaselineDraft(recipe, release, "\n".join(lines) + "\n", len(things), cells)
+    for number, entry in enumerate(entries):
+        if number == 0 or (entry.table, entry.line) != (entries[number - 1].table, entries[number - 1].line):
+            lines.append(f"  # {escape(entry.table)} (line {entry.line} of the document)")
+        lines += _render_row(entry, models[str(entry.facts["size"])])
+    return BaselineDraft(recipe, release, "\n".join(lines) + "\n", len(entries), cells)
 
 
 def _render_head(recipe: str, release: str, document: str, prose: Prose, *, timed: bool) -> Iterator[str]:
@@ -87,9 +87,9 @@ def _render_value(name: str, stated: ProseValue | None, indent: str = "", text: 
     return f"{indent}{name}: {text or stated.value}   # line {stated.line}"
 
 
-def _render_peaks(things: Sequence[DocumentConfiguration], prose: Prose) -> Iterator[str]:
+def _render_peaks(entries: Sequence[DocumentConfiguration], prose: Prose) -> Iterator[str]:
     yield "peak_tflops:"
-    pairs = dict.fromkeys((str(thing.facts["gpu"]), str(thing.facts["dtype"])) for thing in things)
+    pairs = dict.fromkeys((str(entry.facts["gpu"]), str(entry.facts["dtype"])) for entry in entries)
     for gpu in dict.fromkeys(gpu for gpu, _ in pairs):
         yield f"  {gpu}:"
         for dtype in (dtype for other, dtype in pairs if other == gpu):
@@ -132,28 +132,28 @@ def _render_worked_example(model: ProseValues) -> Iterator[str]:
         yield _render_value("flops", flops, "      ", json.dumps(flops.value))
 
 
-def _render_row(thing: DocumentConfiguration, model: ProseValues) -> Iterator[str]:
-    key = ", ".join(f"{name}: {_quote(str(thing.facts[name]))}" for name in ("size", "gpu", "dtype"))
-    title = f", table: {_quote(thing.table)}" if thing.table else ""
-    yield f"  - {{{key}, gpus: {thing.facts['gpus']}{title},"
-    known = {name: model[name].value for name in ("sequence_length", "layers") if name in model}
-    columns = {name: thing.facts.get(name, known.get(name)) for name in COLUMNS}
+def _render_row(entry: DocumentConfiguration, model: ProseValues) -> Iterator[str]:
+    key = ", ".join(f"{name}: {_quote(str(entry.facts[name]))}" for name in ("size", "gpu", "dtype"))
+    title = f", table: {_quote(entry.table)}" if entry.table else ""
+    yield f"  - {{{key}, gpus: {entry.facts['gpus']}{title},"
+    worked = {name: model[name].value for name in ("sequence_length", "layers") if name in model}
+    columns = {name: entry.facts.get(name, worked.get(name)) for name in COLUMNS}
     needed = [name for name in ("sequence_length", "layers", "gbs") if columns[name] is None]
-    told = [f"{name}: {value}" for name, value in columns.items() if value is not None]
-    told += [f"{name}: null" for name in needed] + ["proxy: true"] * thing.proxy
-    cells = ", ".join(f"{name}: {json.dumps(text)}" for name, text in _order_cells(thing))
-    worked = [f"{name}: line {model[name].line}" for name in known if name not in thing.facts]
-    notes = [*([f"# {', '.join(worked)}"] if worked else []), *([f"{FILL_IN} {', '.join(needed)}"] if needed else [])]
+    keys = [f"{name}: {value}" for name, value in columns.items() if value is not None]
+    keys += [f"{name}: null" for name in needed] + ["proxy: true"] * entry.proxy
+    cells = ", ".join(f"{name}: {json.dumps(text)}" for name, text in _order_cells(entry))
+    places = [f"{name}: line {model[name].line}" for name in worked if name not in entry.facts]
+    notes = [*([f"# {', '.join(places)}"] if places else []), *([f"{FILL_IN} {', '.join(needed)}"] if needed else [])]
     end = "".join(f"   {note}" for note in notes)
-    yield f"     {', '.join(told)}{',' if cells else '}'}{end}"
+    yield f"     {', '.join(keys)}{',' if cells else '}'}{end}"
     if cells:
         yield f"     cells: {{{cells}}}}}"
 
 
-def _order_cells(thing: DocumentConfiguration) -> Iterator[tuple[str, str]]:
+def _order_cells(entry: DocumentConfiguration) -> Iterator[tuple[str, str]]:
     for name in ("step_time", "tokens_per_second", "mfu", "days_to_1t"):
-        if name in thing.cells:
-            yield name, thing.cells[name]
+        if name in entry.cells:
+            yield name, entry.cells[name]
 
 
 def _quote(text: str) -> str:

@@ -9,6 +9,7 @@ import secrets
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 from pytest_llmbench.baseline.documents.document_configurations import ImportDefaults, collect_configurations
@@ -37,15 +38,25 @@ class ImportedDocument:
     @property
     def is_whole(self) -> bool:
         """Whether every cell of performance and configuration was read."""
-        return not any(one.decisive for one in self.unread)
+        return not any(cell.decisive for cell in self.unread)
+
+
+class DraftFate(StrEnum):
+    """What became of the file of a draft."""
+
+    CREATED = "created"
+    UNCHANGED = "unchanged"
+    REPLACED = "replaced"
+    KEPT = "kept"
+    """Another file is there, and nobody said `--force`."""
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenDraft:
-    """What became of a file: `created`, `unchanged`, `replaced` or `kept` (it is another one), and the difference."""
+    """A file, what became of it, and how the draft differs from what was there."""
 
     path: Path
-    what: str
+    fate: DraftFate
     difference: str = ""
 
 
@@ -56,15 +67,15 @@ def import_document(text: str, name: str, release: str, defaults: ImportDefaults
     """
     collected = collect_configurations(read_tables(text), defaults)
     prose = read_prose(text)
-    recipes = dict.fromkeys(thing.recipe for thing in collected.things)
+    recipes = dict.fromkeys(entry.recipe for entry in collected.configurations)
     drafts = tuple(
-        make_draft([thing for thing in collected.things if thing.recipe == recipe], prose, name, release)
+        make_draft([entry for entry in collected.configurations if entry.recipe == recipe], prose, name, release)
         for recipe in recipes
     )
     imported = ImportedDocument(name, drafts, (*collected.unread, *prose.unread))
     if not drafts:
-        found = "\n".join(format_report(imported, ())) if collected.unread else "there is no table in it"
-        raise BaselineError(f"{name}: found no configuration, expected a table with numbers of GPUs\n{found}")
+        cells = "\n".join(format_report(imported, ())) if collected.unread else "there is no table in it"
+        raise BaselineError(f"{name}: found no configuration, expected a table with numbers of GPUs\n{cells}")
     return imported
 
 
@@ -82,11 +93,11 @@ def write_drafts(imported: ImportedDocument, output: Path, *, force: bool) -> tu
     """
     is_file = output.suffix in (".yaml", ".yml") and not output.is_dir()
     if is_file and len(imported.drafts) > 1:
-        names = ", ".join(one.recipe for one in imported.drafts)
+        names = ", ".join(draft.recipe for draft in imported.drafts)
         raise BaselineError(f"{output}: found {len(imported.drafts)} recipes ({names}), expected one; give a folder")
     return tuple(
-        _write_draft(output if is_file else output / one.recipe / f"{one.release}.yaml", one.text, force=force)
-        for one in imported.drafts
+        _write_draft(output if is_file else output / draft.recipe / f"{draft.release}.yaml", draft.text, force=force)
+        for draft in imported.drafts
     )
 
 
@@ -94,13 +105,13 @@ def _write_draft(path: Path, text: str, *, force: bool) -> WrittenDraft:
     try:
         before = path.read_text(encoding="utf-8") if os.path.lexists(path) else None
         if before == text:
-            return WrittenDraft(path, "unchanged")
+            return WrittenDraft(path, DraftFate.UNCHANGED)
         if before is not None and _RECORDED.search(before):
             raise BaselineError(
                 f"{path}: found recorded baselines, which a document does not replace; move the file or write elsewhere"
             )
         if before is not None and not force:
-            return WrittenDraft(path, "kept", _diff(path, before, text))
+            return WrittenDraft(path, DraftFate.KEPT, _diff(path, before, text))
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
         try:
@@ -111,9 +122,9 @@ def _write_draft(path: Path, text: str, *, force: bool) -> WrittenDraft:
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
         raise BaselineError(f"{path}: {why or error}, expected a place that can be written") from error
-    return (
-        WrittenDraft(path, "created") if before is None else WrittenDraft(path, "replaced", _diff(path, before, text))
-    )
+    if before is None:
+        return WrittenDraft(path, DraftFate.CREATED)
+    return WrittenDraft(path, DraftFate.REPLACED, _diff(path, before, text))
 
 
 def _diff(path: Path, before: str, after: str) -> str:
@@ -123,25 +134,21 @@ def _diff(path: Path, before: str, after: str) -> str:
 
 def format_report(imported: ImportedDocument, written: Sequence[WrittenDraft]) -> Iterator[str]:
     """Yield what was read, what became of the files, what is to be filled in, and every cell that was not read."""
-    for one in imported.drafts:
-        configurations = formatting.count_noun(one.configurations, "configuration")
-        yield f"{one.recipe} {one.release}: {configurations}, {formatting.count_noun(one.cells, 'cell')}"
+    for draft in imported.drafts:
+        configurations = formatting.count_noun(draft.configurations, "configuration")
+        yield f"{draft.recipe} {draft.release}: {configurations}, {formatting.count_noun(draft.cells, 'cell')}"
     for file in written:
-        yield from filter(None, (file.difference, f"{file.path}: {_describe_change(file)}"))
-    for one in imported.drafts:
-        for line, what in one.fill_in:
-            yield from _wrap(f"to fill in, {one.recipe} line {line}: {what}")
+        outcome = "is another file and was kept; --force replaces it" if file.fate == DraftFate.KEPT else file.fate
+        yield from filter(None, (file.difference, f"{file.path}: {outcome}"))
+    for draft in imported.drafts:
+        for line, what in draft.fill_in:
+            yield from _wrap(f"to fill in, {draft.recipe} line {line}: {what}")
     grouped: dict[tuple[int, str], list[str]] = {}
     for cell in imported.unread:
         grouped.setdefault((cell.line, cell.reason), []).append(repr(cell.text))
     for (line, reason), texts in grouped.items():
         yield from _wrap(f"not read, line {line} of {imported.document}: {', '.join(texts)}: {reason}")
     yield f"{formatting.count_noun(len(imported.unread), 'cell')} not read"
-
-
-def _describe_change(file: WrittenDraft) -> str:
-    kept = "is another file and was kept; --force replaces it"
-    return kept if file.what == "kept" else file.what
 
 
 def _wrap(text: str) -> list[str]:

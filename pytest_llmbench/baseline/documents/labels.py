@@ -95,8 +95,8 @@ def is_unit(text: str) -> bool:
 
 def has_unit_of_another_metric(name: str, text: str) -> bool:
     """Whether a cell has the unit of another metric: it, and perhaps what is beside it, stands in the wrong place."""
-    found = re.fullmatch(r"[\d.,]+\s*([^\d\s.,].*)", _FOOTNOTE.sub("", text), re.ASCII)
-    unit = found[1].lower() if found else ""
+    match = re.fullmatch(r"[\d.,]+\s*([^\d\s.,].*)", _FOOTNOTE.sub("", text), re.ASCII)
+    unit = match[1].lower() if match else ""
     return unit not in _UNITS[name] and any(unit in units for units in _UNITS.values())
 
 
@@ -122,15 +122,15 @@ def _check_unit(name: str, bare: str, unit: str) -> tuple[str, int] | None:
 def _split_label(label: str) -> tuple[str, str]:
     """Return a label in lower case, and its unit: `Step time (ms)`, `Step time [ms]`, `Step time, ms`."""
     text = " ".join(label.lower().split()).rstrip(":")
-    found = re.fullmatch(r"(.*?)\s*(?:[(\[](.*?)[)\]]|, ?(\S+))", text)
-    return (found[1], (found[2] or found[3] or "").strip()) if found else (text, "")
+    match = re.fullmatch(r"(.*?)\s*(?:[(\[](.*?)[)\]]|, ?(\S+))", text)
+    return (match[1], (match[2] or match[3] or "").strip()) if match else (text, "")
 
 
 def _split_number(text: str) -> tuple[str, str]:
-    found = re.fullmatch(r"([\d.,]+)\s*([^\d\s.,].*)?", text, re.ASCII)
-    if found is None:
+    match = re.fullmatch(r"([\d.,]+)\s*([^\d\s.,].*)?", text, re.ASCII)
+    if match is None:
         raise ValueError("it is no number")
-    return found[1], (found[2] or "").lower()
+    return match[1], (match[2] or "").lower()
 
 
 def _read_digits(name: str, number: str, *, large: bool) -> str:

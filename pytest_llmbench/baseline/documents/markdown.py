@@ -74,7 +74,7 @@ def _normalize_lines(text: str) -> str:
 
 def list_shown_lines(text: str) -> list[str]:
     """Return the lines of a document, empty where they are in a comment or a table in HTML."""
-    return _HIDDEN.sub(lambda found: "\n" * found[0].count("\n"), _normalize_lines(text)).split("\n")
+    return _HIDDEN.sub(lambda match: "\n" * match[0].count("\n"), _normalize_lines(text)).split("\n")
 
 
 def read_tables(text: str) -> MarkdownTables:
@@ -92,8 +92,8 @@ def read_tables(text: str) -> MarkdownTables:
             tables.append(MarkdownTable(heading, _make_row(lines[place], place), rows, strip_markup(lead)))
             place, lead = end, ""
             continue
-        if found := _read_heading(lines, place):
-            heading, lead = found, ""
+        if title := _read_heading(lines, place):
+            heading, lead = title, ""
         else:
             lead = lines[place].strip() or lead
         stray += _find_stray_rows(lines[place], place)
@@ -111,9 +111,9 @@ def strip_markup(cell: str) -> str:
 def _read_heading(lines: Sequence[str], place: int) -> str:
     """Return the heading that a line is, empty for any other line."""
     line = lines[place].strip()
-    found = _HEADING.fullmatch(line)
-    if found:
-        return strip_markup(found["marked"] or found["bold"] or found["tagged"] or "")
+    match = _HEADING.fullmatch(line)
+    if match:
+        return strip_markup(match["marked"] or match["bold"] or match["tagged"] or "")
     underlined = place + 1 < len(lines) and _UNDERLINE.fullmatch(lines[place + 1]) is not None
     return strip_markup(line) if underlined and not _UNDERLINE.fullmatch(line) else ""
 
@@ -168,8 +168,8 @@ def _find_stray_rows(line: str, place: int) -> Iterator[MarkdownRow]:
 
 def _find_hidden_rows(text: str) -> Iterator[MarkdownRow]:
     """Yield what looks like a row, or like a cell with a number, in comments and in tables in HTML."""
-    for found in _HIDDEN.finditer(text):
-        for place, line in enumerate(found[0].split("\n"), text.count("\n", 0, found.start())):
+    for match in _HIDDEN.finditer(text):
+        for place, line in enumerate(match[0].split("\n"), text.count("\n", 0, match.start())):
             if _NUMBERS.fullmatch(line):
                 yield _make_row(line, place)
             yield from _find_stray_rows(line, place)

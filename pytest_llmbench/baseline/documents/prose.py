@@ -69,10 +69,10 @@ class Prose:
 
 def read_prose(text: str) -> Prose:
     """Return what the text of a document states; what stands in a comment it does not."""
-    told: dict[tuple[str, str, str], list[ProseValue]] = defaultdict(list)
+    values_of: dict[tuple[str, str, str], list[ProseValue]] = defaultdict(list)
     for name, stated in _find_values(text):
-        told[name].append(stated)
-    agreed = {name: values[0] for name, values in told.items() if len({one.value for one in values}) == 1}
+        values_of[name].append(stated)
+    agreed = {name: values[0] for name, values in values_of.items() if len({value.value for value in values}) == 1}
     models: dict[str, dict[str, ProseValue]] = defaultdict(dict)
     for (kind, size, what), stated in agreed.items():
         if kind == "model":
@@ -82,16 +82,16 @@ def read_prose(text: str) -> Prose:
         models=models,
         about={what: stated for (kind, _, what), stated in agreed.items() if kind == "about"},
         unread=[
-            one
-            for name, values in told.items()
+            value
+            for name, values in values_of.items()
             if name not in agreed
-            for one in _find_contradictory_values(name, values)
+            for value in _find_contradictory_values(name, values)
         ],
     )
 
 
 def _find_contradictory_values(name: tuple[str, str, str], values: Sequence[ProseValue]) -> Iterator[UnreadCell]:
-    both = formatting.join_first(list(dict.fromkeys(one.value for one in values)))
+    both = formatting.join_first(list(dict.fromkeys(value.value for value in values)))
     what = " ".join(filter(None, name)).removeprefix("about ")
     for value in dict.fromkeys(values):
         yield UnreadCell(value.line, value.value, f"the text gives several values of {what}: {both}")
@@ -115,36 +115,36 @@ def _find_values(text: str) -> Iterator[tuple[tuple[str, str, str], ProseValue]]
 
 def _find_peaks(line: str) -> Iterator[tuple[tuple[str, str], str]]:
     gpu = ""
-    for found in _PEAKS.finditer(line):
-        if found[1]:
-            gpu = found[1].lower()
+    for match in _PEAKS.finditer(line):
+        if match[1]:
+            gpu = match[1].lower()
         elif gpu:
-            tera = Decimal(found[3]) * (1000 if found[4] == "P" else 1)
-            yield (gpu, found[2].lower()), f"{tera.normalize():f}"
+            tera = Decimal(match[3]) * (1000 if match[4] == "P" else 1)
+            yield (gpu, match[2].lower()), f"{tera.normalize():f}"
 
 
 def _find_model_values(line: str) -> Iterator[tuple[str, str]]:
     for name, pattern in _SIZES.items():
-        if found := pattern.fullmatch(line):
-            yield name, found[1]
-    if found := _ATTENTION.fullmatch(line):
-        yield "formula", "grok" if found[6] else "llama"
+        if match := pattern.fullmatch(line):
+            yield name, match[1]
+    if match := _ATTENTION.fullmatch(line):
+        yield "formula", "grok" if match[6] else "llama"
         names = ("layers", "hidden_size", "query_groups", "attention_heads", "sequence_length")
-        yield from zip(names, found.groups()[:5], strict=True)
-        yield "worked attention", found[7]
-    elif found := _NEMOTRON.fullmatch(line):
+        yield from zip(names, match.groups()[:5], strict=True)
+        yield "worked attention", match[7]
+    elif match := _NEMOTRON.fullmatch(line):
         yield "formula", "nemotron"
-        yield from zip(("layers", "hidden_size", "sequence_length", "worked attention"), found.groups(), strict=True)
-    elif found := _MLP.fullmatch(line):
-        yield "ffn_size", found[1]
-        yield from (("top_k", found[2]),) if found[2] else ()
-        yield "worked mlp", found[3]
-    elif found := _NEMOTRON_MLP.fullmatch(line):
-        yield "worked mlp", found[1]
-    elif found := _EMBEDDING.fullmatch(line):
-        yield from zip(("vocabulary_size", "worked embedding"), found.groups(), strict=True)
-    elif found := _SUM.fullmatch(line):
-        yield "worked flops", found[1]
+        yield from zip(("layers", "hidden_size", "sequence_length", "worked attention"), match.groups(), strict=True)
+    elif match := _MLP.fullmatch(line):
+        yield "ffn_size", match[1]
+        yield from (("top_k", match[2]),) if match[2] else ()
+        yield "worked mlp", match[3]
+    elif match := _NEMOTRON_MLP.fullmatch(line):
+        yield "worked mlp", match[1]
+    elif match := _EMBEDDING.fullmatch(line):
+        yield from zip(("vocabulary_size", "worked embedding"), match.groups(), strict=True)
+    elif match := _SUM.fullmatch(line):
+        yield "worked flops", match[1]
 
 
 def _find_measurement_values(line: str) -> Iterator[tuple[str, str]]:

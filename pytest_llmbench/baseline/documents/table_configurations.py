@@ -69,9 +69,12 @@ def read_table(table: MarkdownTable) -> tuple[tuple[DocumentConfiguration, ...],
     whole = [row for row, why in _check_rows(table) if not why]
     in_header, in_column = (sum(map(is_known_label, labels)) for labels in (header, column))
     by_rows = in_header >= in_column and in_header > 0
-    things, unread = _read_rows(table, whole) if by_rows else _read_columns(table, whole)
+    entries, unread = _read_rows(table, whole) if by_rows else _read_columns(table, whole)
     about = _read_heading(table)
-    return tuple(replace(one, facts={**about, **one.facts}) for one in things), (*_refuse_torn_rows(table), *unread)
+    return tuple(replace(entry, facts={**about, **entry.facts}) for entry in entries), (
+        *_refuse_torn_rows(table),
+        *unread,
+    )
 
 
 def _is_unit(cell: str) -> bool:
@@ -122,7 +125,7 @@ def _refuse_table(table: MarkdownTable) -> Iterator[UnreadCell]:
 def _read_rows(
     table: MarkdownTable, rows: Sequence[MarkdownRow]
 ) -> tuple[tuple[DocumentConfiguration, ...], tuple[UnreadCell, ...]]:
-    things: list[DocumentConfiguration] = []
+    entries: list[DocumentConfiguration] = []
     unread: list[UnreadCell] = []
     labels = table.header.cells
     caption = read_caption(table.heading)
@@ -132,10 +135,10 @@ def _read_rows(
         if row.cells[-1] == "" and is_known_label(labels[-1]):
             unread += [UnreadCell(row.line, cell, SHIFTED) for cell in filter(None, row.cells)]
             continue
-        thing, problems = _make_configuration(row.line, table.heading, caption, (), values)
-        things.append(thing)
+        entry, problems = _make_configuration(row.line, table.heading, caption, (), values)
+        entries.append(entry)
         unread += problems
-    return tuple(things), (*unread, *_refuse_below(rows[inner:]))
+    return tuple(entries), (*unread, *_refuse_below(rows[inner:]))
 
 
 def _is_header(labels: Sequence[str], row: MarkdownRow) -> bool:
@@ -167,7 +170,7 @@ def _read_columns(
     header, title = table.header, read_caption(table.header.cells[0])
     inner = next((place for place, row in enumerate(rows) if _names_columns(row)), len(rows))
     rows, below = rows[:inner], rows[inner:]
-    things, unread = [], [*_refuse_title(header.line, table.header.cells[0], title), *_refuse_below(below)]
+    entries, unread = [], [*_refuse_title(header.line, table.header.cells[0], title), *_refuse_below(below)]
     odd_labels = (row for row in rows if not is_known_label(row.cells[0]) and any(map(str.isdigit, row.cells[0])))
     unread += [UnreadCell(row.line, row.cells[0], "it stands where a label is expected") for row in odd_labels]
     for number, text in enumerate(header.cells[1:], 1):
@@ -180,10 +183,10 @@ def _read_columns(
                 UnreadCell(value.line, value.text, reason) for value in values if value.text not in printed.ABSENT
             ]
             continue
-        thing, problems = _make_configuration(header.line, header.cells[0], title, (title.facts, column.facts), values)
-        things.append(thing)
+        entry, problems = _make_configuration(header.line, header.cells[0], title, (title.facts, column.facts), values)
+        entries.append(entry)
         unread += problems
-    return tuple(things), tuple(unread)
+    return tuple(entries), tuple(unread)
 
 
 def _refuse_title(line: int, text: str, title: Caption) -> Iterator[UnreadCell]:
@@ -203,22 +206,23 @@ def _make_configuration(
     Of what stands in several of them with different values nothing is known, and all of these cells are unread.
     """
     read, unread, lost = _read_cells(values)
-    known: dict[str, set[int | str]] = {name: {""} for name in lost}
+    values_of: dict[str, set[int | str]] = {name: {""} for name in lost}
     for facts in (*captions, *(_get_facts(statement) for _, statement in read)):
-        for name, one in facts.items():
-            known.setdefault(name, set()).add(_drop_proxy_mark(name, one))
-    odd = {name: several for name, several in known.items() if len(several) > 1 or "" in several}
-    single = {name: next(iter(several)) for name, several in known.items() if name not in odd}
-    thing = DocumentConfiguration(
+        for name, value in facts.items():
+            values_of.setdefault(name, set()).add(_drop_proxy_mark(name, value))
+    odd = {name: several for name, several in values_of.items() if len(several) > 1 or "" in several}
+    single = {name: next(iter(several)) for name, several in values_of.items() if name not in odd}
+    entry = DocumentConfiguration(
         line=line,
         recipe=make_recipe_name(caption.before) if caption.facts.get("size") else "",
         table=title,
-        facts={name: one for name, one in single.items() if name not in METRICS} | dict.fromkeys(odd.keys() & KEY, ""),
-        cells={name: str(one) for name, one in single.items() if name in METRICS},
+        facts={name: value for name, value in single.items() if name not in METRICS}
+        | dict.fromkeys(odd.keys() & KEY, ""),
+        cells={name: str(value) for name, value in single.items() if name in METRICS},
         values=tuple(value for value, statement in read if not odd.keys() & _get_facts(statement).keys()),
         proxy=any(statement.is_proxy for _, statement in read) or any(map(_is_proxy, captions)),
     )
-    return thing, (*unread, *_find_contradictory_cells(thing, captions, read, odd))
+    return entry, (*unread, *_find_contradictory_cells(entry, captions, read, odd))
 
 
 def _read_cells(
@@ -233,7 +237,7 @@ def _read_cells(
     lost: set[str] = set()
     if shifted := next(filter(_is_shifted, values), None):
         why = f"{shifted.text!r} has the unit of another metric than {shifted.label!r}: who knows where each belongs"
-        return read, [UnreadCell(one.line, one.text, why) for one in values if one.text not in printed.ABSENT], lost
+        return read, [UnreadCell(cell.line, cell.text, why) for cell in values if cell.text not in printed.ABSENT], lost
     for value in values:
         if value.text == "":  # merged with the cell above, perhaps
             lost |= {printed.parse_column_label(value.label)} & set(KEY[:3])
@@ -252,29 +256,29 @@ def _is_shifted(value: LabelledCell) -> bool:
 
 
 def _find_contradictory_cells(
-    thing: DocumentConfiguration,
+    entry: DocumentConfiguration,
     captions: Sequence[ConfigurationColumns],
     read: Sequence[tuple[LabelledCell, CellContent]],
     odd: Mapping[str, set[int | str]],
 ) -> Iterator[UnreadCell]:
     """Yield the cells of what has several values, and the title or header where it is one of them."""
     for name, several in odd.items():
-        told = f"several values stand for it: {', '.join(sorted(map(str, several - {''})))}"
+        reason = f"several values stand for it: {', '.join(sorted(map(str, several - {''})))}"
         if any(name in caption for caption in captions) and several != {""}:
-            yield UnreadCell(thing.line, thing.table, f"{name}: {told}")
+            yield UnreadCell(entry.line, entry.table, f"{name}: {reason}")
         for value, statement in read:
             if name in _get_facts(statement):
-                yield UnreadCell(value.line, value.text, f"{value.label!r}: {told}")
+                yield UnreadCell(value.line, value.text, f"{value.label!r}: {reason}")
 
 
 def _drop_proxy_mark(name: str, value: int | str) -> int | str:
-    found = parse_size(str(value)) if name == "size" else None
-    return found[0] if found else value
+    size = parse_size(str(value)) if name == "size" else None
+    return size[0] if size else value
 
 
 def _is_proxy(caption: ConfigurationColumns) -> bool:
-    found = parse_size(str(caption.get("size", "")))
-    return found is not None and found[1]
+    size = parse_size(str(caption.get("size", "")))
+    return size is not None and size[1]
 
 
 def _get_facts(statement: CellContent) -> ConfigurationColumns:

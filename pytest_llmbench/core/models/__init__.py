@@ -84,7 +84,7 @@ from pytest_llmbench.core.models.runs import (
     join_fingerprints,
     make_run_keys,
 )
-from pytest_llmbench.core.models.verdicts import JUDGED, Reason, Verdict
+from pytest_llmbench.core.models.verdicts import JUDGED, NoteCode, Reason, Verdict
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models.columns import Flags, Floats, Integers
@@ -141,6 +141,7 @@ __all__ = [
     "Metric",
     "Noise",
     "Note",
+    "NoteCode",
     "OnBound",
     "Outcome",
     "Parallelism",

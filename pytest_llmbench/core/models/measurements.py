@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from pytest_llmbench.core.models.baselines import Baseline, Window
     from pytest_llmbench.core.models.runs import Run, RunKeys
-    from pytest_llmbench.core.models.verdicts import Reason
+    from pytest_llmbench.core.models.verdicts import NoteCode, Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Metric:
 class Note:
     """Something a reader should know that changes no verdict, with the log line it stands on (0: none)."""
 
-    code: str
+    code: NoteCode
     text: str
     line: int = 0
 

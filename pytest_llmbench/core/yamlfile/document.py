@@ -87,8 +87,8 @@ def read_document(
     except yaml.YAMLError as error:
         raise raises(f"{path}: found {' '.join(str(error).split())}, expected YAML") from error
     if not isinstance(root, yaml.MappingNode):
-        found = "an empty file" if root is None else f"a {getattr(root, 'id', 'file')}"
-        raise raises(f"{path}:1: found {found}, expected a mapping of keys to values")
+        content = "an empty file" if root is None else f"a {getattr(root, 'id', 'file')}"
+        raise raises(f"{path}:1: found {content}, expected a mapping of keys to values")
     return root
 
 

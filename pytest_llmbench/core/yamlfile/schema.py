@@ -171,15 +171,15 @@ class Fields:
     """False for a file of somebody else's, whose further keys are none of ours: they are passed over."""
 
     def read(self, node: Node, report: Report) -> Any:
-        known = {**self.required, **self.optional}
+        specs = {**self.required, **self.optional}
 
         def spec(key: Node) -> Spec | None:
-            if key.id == "scalar" and key.value in known:
-                return known[key.value]
+            if key.id == "scalar" and key.value in specs:
+                return specs[key.value]
             if not self.closed:
                 return None
             _report_wrong(
-                key, ", ".join(sorted(known)), report, what="the unknown key {}", hint=_suggest_key(key, known)
+                key, ", ".join(sorted(specs)), report, what="the unknown key {}", hint=_suggest_key(key, specs)
             )
             return None
 
@@ -210,8 +210,8 @@ def _read_mapping(node: Node, report: Report, spec: Callable[[Node], Spec | None
     return YamlMapping(_line_of(node), values, lines)
 
 
-def _suggest_key(key: Node, known: Mapping[str, Spec]) -> str:
-    return did_you_mean(key.value, known) if key.id == "scalar" else ""
+def _suggest_key(key: Node, specs: Mapping[str, Spec]) -> str:
+    return did_you_mean(key.value, specs) if key.id == "scalar" else ""
 
 
 def _line_of(node: Node) -> int:

@@ -32,60 +32,60 @@ class Claims:
     contradictions: tuple[tuple[Claim, ...], ...] = ()
 
 
-def claims(hints: Iterable[Hint], recipes: Sequence[Recipe]) -> Claims:
+def collect_claims(hints: Iterable[Hint], recipes: Sequence[Recipe]) -> Claims:
     """Put hints together; two spellings of one recipe, a release and its patch release, `016` and `16` are one."""
-    found: dict[str, list[Claim]] = {}
+    of_field: dict[str, list[Claim]] = {}
     for hint in hints:
-        known = found.setdefault(hint.field, [])
-        claim = Claim(hint.field, _plain(hint.value), (hint.source,))
-        place = next((place for place, other in enumerate(known) if _agree(other, claim, recipes)), None)
+        same_field = of_field.setdefault(hint.field, [])
+        claim = Claim(hint.field, _normalise(hint.value), (hint.source,))
+        place = next((place for place, other in enumerate(same_field) if _agree(other, claim, recipes)), None)
         if place is None:
-            known.append(claim)
+            same_field.append(claim)
         else:
-            known[place] = _merged(known[place], claim, recipes)
-    single = {field: values[0] for field, values in found.items() if len(values) == 1}
-    return Claims(single, tuple(tuple(values) for values in found.values() if len(values) > 1))
+            same_field[place] = _merge(same_field[place], claim, recipes)
+    single = {field: values[0] for field, values in of_field.items() if len(values) == 1}
+    return Claims(single, tuple(tuple(values) for values in of_field.values() if len(values) > 1))
 
 
-def recipes_named(text: str, recipes: Sequence[Recipe]) -> frozenset[str]:
+def find_recipes(text: str, recipes: Sequence[Recipe]) -> frozenset[str]:
     """Return the recipes (`Recipe.name`) that a name means: as it stands, else without a leading framework (`nemo_`).
 
     A longer or shorter name is another recipe: `mini_grok1` is not `grok1`, `llama3` is not `llama3.1`.
     """
     for name in (text, _FRAMEWORK.sub("", text, count=1)):
         named = frozenset(
-            recipe.name for recipe in recipes if _plain(name) in map(_plain, (recipe.name, *recipe.names))
+            recipe.name for recipe in recipes if _normalise(name) in map(_normalise, (recipe.name, *recipe.names))
         )
         if named:
             return named
     return frozenset()
 
 
-def is_release(said: str, release: str) -> bool:
+def is_release(text: str, release: str) -> bool:
     """Whether what a run says is a release or one of its patch releases: `25.05.04` is of 25.05."""
-    said, release = said.removeprefix("v"), release.removeprefix("v")
-    return said == release or said.startswith(f"{release}.")
+    text, release = text.removeprefix("v"), release.removeprefix("v")
+    return text == release or text.startswith(f"{release}.")
 
 
-def _agree(one: Claim, other: Claim, recipes: Sequence[Recipe]) -> bool:
-    if one.value == other.value:
+def _agree(claim: Claim, other: Claim, recipes: Sequence[Recipe]) -> bool:
+    if claim.value == other.value:
         return True
-    if one.field == "recipe":
-        return bool(recipes_named(one.value, recipes) & recipes_named(other.value, recipes))
-    if one.field == "dtype":  # metadata say `fp8` of every recipe of it
-        return any({one.value, other.value} <= {"fp8", *names} for names in RECIPES.values())
-    either_way = is_release(one.value, other.value) or is_release(other.value, one.value)
-    return one.field == "release" and either_way
+    if claim.field == "recipe":
+        return bool(find_recipes(claim.value, recipes) & find_recipes(other.value, recipes))
+    if claim.field == "dtype":  # metadata say `fp8` of every recipe of it
+        return any({claim.value, other.value} <= {"fp8", *names} for names in RECIPES.values())
+    either_way = is_release(claim.value, other.value) or is_release(other.value, claim.value)
+    return claim.field == "release" and either_way
 
 
-def _merged(one: Claim, other: Claim, recipes: Sequence[Recipe]) -> Claim:
+def _merge(claim: Claim, other: Claim, recipes: Sequence[Recipe]) -> Claim:
     """Return the claim that says more, with the sources of both."""
-    value = max(one.value, other.value, key=len)
-    if one.field == "recipe":
-        value = min(one.value, other.value, key=lambda name: len(recipes_named(name, recipes)))
-    return Claim(one.field, value, (*one.sources, *other.sources))
+    value = max(claim.value, other.value, key=len)
+    if claim.field == "recipe":
+        value = min(claim.value, other.value, key=lambda name: len(find_recipes(name, recipes)))
+    return Claim(claim.field, value, (*claim.sources, *other.sources))
 
 
-def _plain(value: str) -> str:
+def _normalise(value: str) -> str:
     """Return a value as it is compared: without case, numbers without leading zeros."""
     return str(int(value)) if value.isdecimal() else value.casefold()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -9,10 +10,10 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from pytest_llmbench.core.models import Reason, RunFiles
+from pytest_llmbench.core.models import Reason, RunFiles, Shards
 from pytest_llmbench.ingest.discover import names
 from pytest_llmbench.ingest.discover.metadata import Metadata
-from pytest_llmbench.ingest.discover.stamps import stamp
+from pytest_llmbench.ingest.discover.stamps import read_stamp
 
 _REPORT_JOB = re.compile(r"_\d+g_(\d+)_\d+_\d+\.nsys-rep$", re.IGNORECASE)
 _NUMBER = re.compile(r"(?<!\d)\d+(?!\d)")
@@ -29,7 +30,7 @@ OwnedRun = tuple[RunFiles, Sequence[str]]
 """A run, and the names of the folders that are its own, outermost first."""
 
 
-def exclusion(record: Metadata | None, own_names: Sequence[str]) -> tuple[Reason | None, str]:
+def find_exclusion(record: Metadata | None, own_names: Sequence[str]) -> tuple[Reason | None, str]:
     """Return why a run is not comparable and what says so, or None and an empty string.
 
     `own_names` are the names of the run's folders and log.
@@ -44,7 +45,7 @@ def exclusion(record: Metadata | None, own_names: Sequence[str]) -> tuple[Reason
     return None, ""
 
 
-def twin(parts: Sequence[str], own: int, folders: Collection[str]) -> tuple[Reason | None, str]:
+def find_twin(parts: Sequence[str], own: int, folders: Collection[str]) -> tuple[Reason | None, str]:
     """Return why a run may be the short twin of one that is not comparable: NeMo-Run launches `E` beside `E_nsys`.
 
     `parts` are the names of its path, of which the last `own` are its own folders; `folders` are the paths of all that
@@ -52,7 +53,7 @@ def twin(parts: Sequence[str], own: int, folders: Collection[str]) -> tuple[Reas
     the folder of one launch, which bears its time.
     """
     for count in range(len(parts), len(parts) - own, -1):
-        if count < 2 or stamp(parts[count - 2]) is None:
+        if count < 2 or read_stamp(parts[count - 2]) is None:
             continue
         for ending, reason in (("_nsys", Reason.PROFILED), ("_nccltrace", Reason.TRACED)):
             if str(Path(*parts[:count])) + ending in folders:
@@ -60,7 +61,7 @@ def twin(parts: Sequence[str], own: int, folders: Collection[str]) -> tuple[Reas
     return None, ""
 
 
-def with_reports(
+def add_reports(
     runs: Sequence[OwnedRun], reports: Mapping[str, float], crowded: Collection[Path] = ()
 ) -> list[RunFiles]:
     """Return the runs with what the profiler's reports say: their paths, and when each was written (epoch seconds).
@@ -75,37 +76,39 @@ def with_reports(
         for folder in (run.folder, *run.folder.parents)[: max(len(inside), 1)]:
             owners[folder].append(place)
             of_job[folder, run.job_id].append(place)
-    found = [run for run, _ in runs]
+    results = [run for run, _ in runs]
     nameless: dict[Path, list[Path]] = defaultdict(list)
     for path in map(Path, reports):
         above = [folder for folder in path.parents if folder in owners]
-        marked = next((of_job[pair] for folder in above for pair in _jobs(path.name, folder) if pair in of_job), [])
+        marked = next(
+            (of_job[pair] for folder in above for pair in _list_jobs(path.name, folder) if pair in of_job), []
+        )
         for place in marked:
-            found[place] = _profiled(found[place], path)
+            results[place] = _mark_profiled(results[place], path)
         if above and not marked:
             nameless[above[0]].append(path)
     for folder, paths in nameless.items():  # behind all that bear a job id: those may explain them
-        of_folder = {place: found[place] for place in owners[folder]}
+        of_folder = {place: results[place] for place in owners[folder]}
         if not any(run.excluded is Reason.PROFILED for run in of_folder.values()):
             alone = len(of_folder) == 1 and folder not in crowded
             for place, run in of_folder.items():
-                found[place] = _remarked(run, paths, reports, alone=alone)
-    return found
+                results[place] = _add_remark(run, paths, reports, alone=alone)
+    return results
 
 
-def _jobs(name: str, folder: Path) -> list[tuple[Path, str]]:
+def _list_jobs(name: str, folder: Path) -> list[tuple[Path, str]]:
     """Return the job ids that may stand in the name of a report, each with a folder in which their runs may be."""
     documented = _REPORT_JOB.search(name)
     numbers = [documented[1]] if documented else _NUMBER.findall(name)
     return [(folder, number) for number in numbers if documented or len(number) >= CERTAIN_DIGITS]
 
 
-def _remarked(run: RunFiles, paths: Sequence[Path], reports: Mapping[str, float], *, alone: bool) -> RunFiles:
+def _add_remark(run: RunFiles, paths: Sequence[Path], reports: Mapping[str, float], *, alone: bool) -> RunFiles:
     """Return a run with what reports say of it that bear the id of no job of its folder."""
     own = [path for path in paths if not (run.job_id and _REPORT_JOB.search(path.name))]  # others are of another job
     certain = [path for path in own if alone and _is_of_its_time(reports[str(path)], run)]
     if certain:
-        return _profiled(run, certain[0])
+        return _mark_profiled(run, certain[0])
     return replace(run, loose_reports=tuple(path.name for path in own)) if own else run
 
 
@@ -115,10 +118,38 @@ def _is_of_its_time(written: float, run: RunFiles) -> bool:
     return run.modified - datetime.fromtimestamp(written, UTC) <= SAME_LAUNCH
 
 
-def _profiled(run: RunFiles, report: Path) -> RunFiles:
+def _mark_profiled(run: RunFiles, report: Path) -> RunFiles:
     """Return a run that a report marks; what is known of it already stays."""
     if run.excluded is not None:
         return run
     where = report.relative_to(run.folder) if report.is_relative_to(run.folder) else report.name
     beside = "stands beside it" if report.parent == run.folder else "is of it"
     return replace(run, excluded=Reason.PROFILED, excluded_because=f"the profiler's report {where} {beside}")
+
+
+FOLDERS = ("checkpoints", "code/nemo_experiments/default/checkpoints")
+"""Where the documented runs save, below the folder of their log."""
+
+SHARD = ".distcp"
+ENTRIES = 50_000
+"""How many entries of folders are looked at."""
+
+
+def count_shards(folder: Path) -> Shards | None:
+    """Return how many files of checkpoints a run left below the folder of its log; None where it has no such folder.
+
+    The first folder that holds any is told, else the first one that is there. What cannot be read counts as empty.
+    """
+    counts = [_count(folder, name) for name in FOLDERS if (folder / name).is_dir()]
+    return next((shards for shards in counts if shards.count), counts[0] if counts else None)
+
+
+def _count(folder: Path, name: str) -> Shards:
+    count = entries = 0
+    for _, folders, files in os.walk(folder / name):
+        folders.sort()
+        count += sum(file.endswith(SHARD) for file in files)
+        entries += len(folders) + len(files)
+        if entries > ENTRIES:
+            return Shards(name, count, partial=True)
+    return Shards(name, count)

@@ -13,6 +13,7 @@ from functools import lru_cache
 
 from pytest_llmbench.core.models import Hint
 from pytest_llmbench.ingest.discover import names
+from pytest_llmbench.ingest.discover.stamps import read_stamp
 
 _RELEASE = re.compile(r"(?<![\d.])(\d\d\.\d\d[-_.\w]*?)(?:[-_]nccl[-_]?trace)?$", re.IGNORECASE)
 _RELEASE_FOLDER = re.compile(r"(?:v|llmb[-_]|release[-_]|gsw[-_])?(\d\d\.\d\d(?:\.\d+)*)", re.IGNORECASE)
@@ -32,47 +33,47 @@ class Layout:
     @property
     def experiment(self) -> tuple[str, ...]:
         """The names of the experiment's folder and of those below it; none where no folder is an experiment's."""
-        places = (place for place, name in enumerate(self.inside) if names.experiment(name, typed=False))
+        places = (place for place, name in enumerate(self.inside) if names.read_experiment(name, typed=False))
         return self.inside[next(places, len(self.inside)) :]
 
 
-def layout(parts: Sequence[str]) -> Layout:
+def find_layout(parts: Sequence[str]) -> Layout:
     """Return the innermost layout that the folders of an absolute path form; its name is empty where they form none."""
     for place in range(len(parts) - 1, 0, -1):
         if _is_results(parts, place):
-            return _results(parts, place)
-        if parts[place - 1].lower() == "experiments" and names.experiment(parts[place], typed=False):
+            return _read_results(parts, place)
+        if parts[place - 1].lower() == "experiments" and names.read_experiment(parts[place], typed=False):
             name = "workloads" if _is_workload(parts, place - 2) else "experiments"
             return Layout(name, tuple(_read_experiments(parts[place:], typed=False)), tuple(parts[place:]))
         if _is_workload(parts, place):
-            hints = (Hint(field, value, f"folder {parts[place]}") for field, value in names.workload(parts[place]))
+            hints = (Hint(field, value, f"folder {parts[place]}") for field, value in names.read_workload(parts[place]))
             return Layout("workloads", tuple(hints), tuple(parts[place:]))
-    return _loose(parts)
+    return _read_loose(parts)
 
 
 def read_path_hints(parts: Sequence[str]) -> tuple[Hint, ...]:
     """Return what the names of an absolute path say of the run that stands there, which may be all that is known of it:
     folders, file, and of the surroundings what nothing else says."""
     name = parts[-1]
-    of_file = names.log_name(names.stem(names.uncompressed(name))).said
-    said = (*layout(parts).hints, *(Hint(field, value, f"file {name}") for field, value in of_file))
-    fields = {hint.field for hint in said}
-    return (*said, *(hint for hint in surroundings(tuple(parts[:-1])) if hint.field not in fields))
+    of_file = names.read_log_name(names.strip_suffix(names.strip_compression(name))).pairs
+    hints = (*find_layout(parts).hints, *(Hint(field, value, f"file {name}") for field, value in of_file))
+    fields = {hint.field for hint in hints}
+    return (*hints, *(hint for hint in find_surroundings(tuple(parts[:-1])) if hint.field not in fields))
 
 
 @lru_cache(1024)
-def surroundings(parts: tuple[str, ...]) -> tuple[Hint, ...]:
+def find_surroundings(parts: tuple[str, ...]) -> tuple[Hint, ...]:
     """Return the GPU type and the release that the nearest folder of a path names, for where nothing else does."""
     if not parts:
         return ()
-    own, above = _surrounding(parts[-1]), surroundings(parts[:-1])
-    said = [hint.field for hint in own]
-    return (*own, *(hint for hint in above if hint.field not in said)) if own else above
+    own, above = _read_surrounding(parts[-1]), find_surroundings(parts[:-1])
+    fields = [hint.field for hint in own]
+    return (*own, *(hint for hint in above if hint.field not in fields)) if own else above
 
 
 @lru_cache(1024)
-def _surrounding(part: str) -> tuple[Hint, ...]:
-    gpus = {found.lower() for found in _GPU_WORD.findall(part)}
+def _read_surrounding(part: str) -> tuple[Hint, ...]:
+    gpus = {word.lower() for word in _GPU_WORD.findall(part)}
     release = _RELEASE_FOLDER.fullmatch(part)
     return (
         *(Hint("gpu", gpu, f"folder {part}") for gpu in gpus if len(gpus) == 1),
@@ -87,7 +88,7 @@ def _is_results(parts: Sequence[str], place: int) -> bool:
     return bool(_PRECISION.fullmatch(parts[place - 2]) and _SIZE.fullmatch(parts[place - 1]))
 
 
-def _results(parts: Sequence[str], place: int) -> Layout:
+def _read_results(parts: Sequence[str], place: int) -> Layout:
     """Read `results/<release>[-nccl-trace]/<precision>/<size>/<GPUs>`, of which the first two may be missing."""
     start = place - 2
     above = [""] * (3 - start) + list(parts[max(start - 2, 0) : start])
@@ -96,35 +97,74 @@ def _results(parts: Sequence[str], place: int) -> Layout:
     versioned = release is not None or (rooted and above[-1].lower() != "results")
     inside = tuple(parts[start - versioned :])
     source = f"folder {'/'.join(inside[: 3 + versioned])}"
-    said = dict(zip(("dtype", "size", "gpus"), parts[start : place + 1], strict=True))
+    values = dict(zip(("dtype", "size", "gpus"), parts[start : place + 1], strict=True))
     if release:
-        said["release"] = release[1]
-    hints = tuple(Hint(field, value, source) for field, value in said.items())
+        values["release"] = release[1]
+    hints = tuple(Hint(field, value, source) for field, value in values.items())
     return Layout("results" if rooted or release else "", hints, inside)
 
 
 def _is_workload(parts: Sequence[str], place: int) -> bool:
     """Whether a workload's folder stands here, below `workloads` or an unpacked archive."""
     above = parts[place - 1].lower() if place > 0 else ""
-    return (above == "workloads" or above.startswith("llmb-archive-")) and bool(names.workload(parts[place]))
+    return (above == "workloads" or above.startswith("llmb-archive-")) and bool(names.read_workload(parts[place]))
 
 
 def _read_experiments(folders: Sequence[str], *, typed: bool) -> Iterator[Hint]:
     """Yield what the names of folders say; a folder that says the same as the one above it says nothing new."""
-    last: names.Said = ()
+    last: names.NamePairs = ()
     for name in folders:
-        found = names.experiment(name, typed=typed)
-        if found and found.said != last:
-            last = found.said
+        experiment = names.read_experiment(name, typed=typed)
+        if experiment and experiment.pairs != last:
+            last = experiment.pairs
             yield from _folder_hints(name, last)
 
 
 @lru_cache(1024)
-def _folder_hints(name: str, said: names.Said) -> tuple[Hint, ...]:
-    return tuple(Hint(field, value, f"folder {name}") for field, value in said)
+def _folder_hints(name: str, pairs: names.NamePairs) -> tuple[Hint, ...]:
+    return tuple(Hint(field, value, f"folder {name}") for field, value in pairs)
 
 
-def _loose(parts: Sequence[str]) -> Layout:
+def _read_loose(parts: Sequence[str]) -> Layout:
     """Read folders that form no layout: an experiment's own folder may have been copied to any place."""
-    start = next((place for place, name in enumerate(parts) if names.experiment(name)), len(parts) - 1)
+    start = next((place for place, name in enumerate(parts) if names.read_experiment(name)), len(parts) - 1)
     return Layout("", tuple(_read_experiments(parts, typed=True)), tuple(parts[start:]))
+
+
+SBATCH, NEMO_RUN, LOCAL = "sbatch", "nemo-run", "nemo-run-local"
+CONFIGURED = "configured-sbatch"
+
+STATED = {"nemo": NEMO_RUN, "configured_sbatch": CONFIGURED, "sbatch": SBATCH}
+"""What the metadata's `launcher_type` means; any other word stands for itself."""
+
+_STREAMS = ("combined.log", "stdout.log", "stderr.log")
+
+
+def find_launcher(stated: str, logs: Sequence[str], folder: str, where: Layout) -> str:
+    """Return what started a run: sbatch, nemo-run, nemo-run-local, configured-sbatch, another word that its metadata
+    states, or nothing where nothing tells.
+
+    `stated` is what the metadata says, `logs` are the names of the run's logs, `folder` the name of theirs.
+    """
+    if stated:
+        return STATED.get(stated.lower(), re.sub(r"[^\w.+-]+", "-", stated.lower()))
+    if logs and all(log in _STREAMS for log in logs) and "nemo_run" in where.inside:
+        return LOCAL
+    launched = any(names.is_launched(log) for log in logs)
+    if launched and where.name == "results":
+        return SBATCH
+    if launched and where.name in ("experiments", "workloads"):
+        return _tell_experiment(logs, folder, where)
+    return ""
+
+
+def _tell_experiment(logs: Sequence[str], folder: str, where: Layout) -> str:
+    """Tell `<name>/<name>_<time>/<task>/log-*`, which NeMo-Run makes, from `<name>/<time>/log-*`, and from Slurm's own
+    file in the folder of a workload."""
+    inside = where.experiment
+    if len(inside) > 2 and inside[1].startswith(f"{inside[0]}_"):
+        return NEMO_RUN
+    if len(inside) == 2 and folder.isdecimal() and read_stamp(folder) is not None:
+        return CONFIGURED
+    slurm_only = all(log.lower().startswith("slurm-") for log in logs)
+    return SBATCH if slurm_only and not inside else ""

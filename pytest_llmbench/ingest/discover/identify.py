@@ -6,95 +6,138 @@ number of GPUs have to be said by somebody, and what only one baseline allows is
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import fields, replace
+import math
+import statistics
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 
 from pytest_llmbench.core.errors import did_you_mean
 from pytest_llmbench.core.formatting import join_first
-from pytest_llmbench.core.models import Baseline, Identity, Key, ParsedLog, Recipe, RunFiles
-from pytest_llmbench.ingest.discover.claims import Claim, Claims, claims
-from pytest_llmbench.ingest.discover.content import FACTS, Content, ExpectedTflops, content, facts
-from pytest_llmbench.ingest.discover.match import Match, Matching, Subject, find_possible, matches, nearest
+from pytest_llmbench.core.models import Baseline, Identity, Key, ParsedLog, Recipe, RunFiles, Segment
+from pytest_llmbench.core.throughput import tflops_per_gpu
+from pytest_llmbench.ingest.discover.claims import Claim, Claims, collect_claims
+from pytest_llmbench.ingest.discover.match import Match, Matching, Subject, find_nearest, find_possible, match_baselines
 
 _NEEDED = ("recipe", "size", "dtype", "gpus")
 _OPTIONS = {"release": "--llmb-release", "gpu": "--llmb-gpu"}
 _KEY_FIELDS = tuple(field.name for field in fields(Key))
 
+FACTS = ("dialect", "global_batch_size", "total_steps", "tflops")
+TFLOPS_MARGIN = 0.05
+
 
 def identify(
-    found: RunFiles,
+    run: RunFiles,
     logs: Sequence[ParsedLog],
     recipes: Sequence[Recipe],
     *,
     release: str = "",
     gpu: str = "",
     baseline_release: str = "",
-    expected_tflops: ExpectedTflops | None = None,
-    find: Matching = matches,
+    find: Matching = match_baselines,
 ) -> Identity:
     """Return the one configuration that fits everything a run says, or why there is none.
 
     `release` and `gpu` fill in what nothing says and override nothing; `baseline_release` replaces the run's release on
-    purpose. `expected_tflops(baseline, seconds)` is what the framework should log per GPU at that step time; without it
-    logged TFLOP/s are not looked at. `find` is what `remembered` returned, where many runs are asked for. A batch size
+    purpose. `find` is what `cache_matches` returned, where there are many runs. A batch size
     in the log that contradicts the names changes nothing here: the run claims to be that configuration, and measuring
     it finds that it is not.
     """
-    hints = [hint for hint in found.hints if not (baseline_release and hint.field == "release")]
-    said = _with_options(claims(hints, recipes), {"release": release, "gpu": gpu}, baseline_release)
+    hints = [hint for hint in run.hints if not (baseline_release and hint.field == "release")]
+    claims = _add_options(collect_claims(hints, recipes), {"release": release, "gpu": gpu}, baseline_release)
     dialects = frozenset(log.dialect for log in logs if log.dialect)
     readable = tuple(log.dialects for log in logs if log.dialect)
-    subject = Subject(said, "" if baseline_release else found.layout, readable, recipes)
+    subject = Subject(claims, "" if baseline_release else run.layout, readable, recipes)
     every = find(subject)
     fitting = [match for match in every if not match.differences]
-    if said.contradictions:
-        identity = _contradicted(subject, find)
+    if claims.contradictions:
+        identity = _make_contradicted(subject, find)
     elif fitting:
-        identity = _chosen(said, fitting, logs, expected_tflops)
+        identity = _choose_key(claims, fitting, logs)
     else:
-        identity = _unmatched(said, every, _summary(said, found.layout, dialects), recipes)
-    own = next((hint for hint in found.hints if baseline_release and hint.field == "release"), None)
+        identity = _make_unmatched(claims, every, _summarise_claims(claims, run.layout, dialects), recipes)
+    own = next((hint for hint in run.hints if baseline_release and hint.field == "release"), None)
     if own is None:
         return identity
     return replace(identity, because=f"{identity.because}; its own release {own.value} ({own.source}) is set aside")
 
 
-def _with_options(said: Claims, options: Mapping[str, str], baseline_release: str) -> Claims:
+def _add_options(claims: Claims, options: Mapping[str, str], baseline_release: str) -> Claims:
     """Add to what a run says what the options say of fields that it leaves open."""
-    contradicted = {claim.field for several in said.contradictions for claim in several}
+    contradicted = {claim.field for several in claims.contradictions for claim in several}
     added = {
         field: Claim(field, value.casefold(), (_OPTIONS[field],))
         for field, value in options.items()
-        if value and field not in said.by_field and field not in contradicted
+        if value and field not in claims.by_field and field not in contradicted
     }
     if baseline_release:
         added["release"] = Claim("release", baseline_release.casefold(), ("--llmb-baseline-release",))
-    return replace(said, by_field={**said.by_field, **added})
+    return replace(claims, by_field={**claims.by_field, **added})
 
 
-def _chosen(
-    said: Claims, fitting: Sequence[Match], logs: Sequence[ParsedLog], expected: ExpectedTflops | None
-) -> Identity:
+def _choose_key(claims: Claims, fitting: Sequence[Match], logs: Sequence[ParsedLog]) -> Identity:
     """Return the only key that fits, or the only one that the logs leave; else the candidates."""
-    missing = [field for field in _NEEDED if not _is_said(field, said)]
-    keys = _keys(fitting)
+    missing = [field for field in _NEEDED if not _is_said(field, claims)]
+    keys = _list_keys(fitting)
     if len(keys) == 1 and not missing:
-        return _identity(keys[0], said, missing)
-    stated = [(match.key, facts(_content(logs, match.baseline), match.baseline, expected)) for match in fitting]
+        return _make_identity(keys[0], claims, missing)
+    stated = [(match.key, _check_facts(logs, match.baseline)) for match in fitting]
     left = [(key, stands) for key, stands in stated if all(stands.values())]
     remaining = tuple(sorted({key for key, _ in left}))
     if len(remaining) == 1 and all(_is_enough(stands, missing) for _, stands in left):
-        return _identity(remaining[0], said, missing)
-    return _ambiguous(remaining or keys, said, missing, contradicted=not remaining)
+        return _make_identity(remaining[0], claims, missing)
+    return _make_ambiguous(remaining or keys, claims, missing, contradicted=not remaining)
 
 
-def _content(logs: Sequence[ParsedLog], baseline: Baseline) -> Content:
-    """Return what the logs of a run say, in the words of a baseline's dialect."""
-    return content([log.read_as(baseline.dialect) for log in logs])
+@dataclass(frozen=True, slots=True)
+class LogSummary:
+    """What a run's logs say: dialects, batch sizes, totals of steps, work of a step per GPU in TFLOP (0: unsaid)."""
+
+    dialects: frozenset[str]
+    batch_sizes: frozenset[float]
+    totals: frozenset[int]
+    tflop_per_step: float
 
 
-def _is_said(field: str, said: Claims) -> bool:
-    return field in said.by_field or (field == "gpus" and "nodes" in said.by_field)
+def _summarise_logs(logs: Sequence[ParsedLog]) -> LogSummary:
+    """Collect what the logs of a run say. TFLOP/s times seconds is the same for a fast step and a slow one."""
+    segments = [segment for log in logs for segment in log.segments]
+    batches = {value for segment in segments for value in segment.steps.global_batch_size.tolist()}
+    work = [value for segment in segments for value in _compute_work(segment)]
+    return LogSummary(
+        dialects=frozenset(log.dialect for log in logs if log.dialect),
+        batch_sizes=frozenset(value for value in batches if not math.isnan(value)),
+        totals=frozenset(segment.total_steps for segment in segments if segment.total_steps is not None),
+        tflop_per_step=statistics.median(work) if work else 0.0,
+    )
+
+
+def _check_facts(logs: Sequence[ParsedLog], baseline: Baseline) -> dict[str, bool]:
+    """Return the facts that the logs state when read in the baseline's dialect, each with whether it fits."""
+    summary = _summarise_logs([log.read_as(baseline.dialect) for log in logs])
+    fits = {}
+    if summary.dialects:
+        fits["dialect"] = summary.dialects == {baseline.dialect}
+    if summary.batch_sizes:
+        fits["global_batch_size"] = summary.batch_sizes == {baseline.configuration.global_batch_size}
+    if summary.totals:
+        fits["total_steps"] = baseline.steps in summary.totals
+    if summary.tflop_per_step:
+        # the TFLOP/s of a step of one second are its work; some frameworks log a multiple of the documents' formula
+        work = tflops_per_gpu(baseline.configuration, 1.0) * (baseline.logged_tflops_factor or 1.0)
+        fits["tflops"] = abs(summary.tflop_per_step / work - 1) <= TFLOPS_MARGIN
+    return fits
+
+
+def _compute_work(segment: Segment) -> Iterator[float]:
+    steps = segment.steps
+    for seconds, tflops in zip(steps.seconds.tolist(), steps.tflops_per_gpu.tolist(), strict=True):
+        if 0 < seconds < math.inf and 0 < tflops < math.inf:
+            yield seconds * tflops
+
+
+def _is_said(field: str, claims: Claims) -> bool:
+    return field in claims.by_field or (field == "gpus" and "nodes" in claims.by_field)
 
 
 def _is_enough(stands: Collection[str], missing: Sequence[str]) -> bool:
@@ -108,91 +151,95 @@ def _is_enough(stands: Collection[str], missing: Sequence[str]) -> bool:
     return not missing or set(FACTS) <= set(stands)
 
 
-def _identity(key: Key, said: Claims, missing: Sequence[str]) -> Identity:
-    assumed = tuple(field for field in (*_OPTIONS, *missing) if field not in said.by_field)
-    sources = dict.fromkeys(source for claim in said.by_field.values() for source in claim.sources)
+def _make_identity(key: Key, claims: Claims, missing: Sequence[str]) -> Identity:
+    assumed = tuple(field for field in (*_OPTIONS, *missing) if field not in claims.by_field)
+    sources = dict.fromkeys(source for claim in claims.by_field.values() for source in claim.sources)
     because = f"so say {join_first(list(sources))}" if sources else "so says the log"
     if assumed:
         because += f"; assumed, as nothing says it and no other baseline fits: {', '.join(assumed)}"
     return Identity(key, because, assumed=assumed)
 
 
-def _ambiguous(candidates: Sequence[Key], said: Claims, missing: Sequence[str], *, contradicted: bool) -> Identity:
+def _make_ambiguous(
+    candidates: Sequence[Key], claims: Claims, missing: Sequence[str], *, contradicted: bool
+) -> Identity:
     ids = join_first([key.id for key in candidates])
     open_fields = [field for field in _KEY_FIELDS if len({getattr(key, field) for key in candidates}) > 1]
-    unsaid = [field for field in dict.fromkeys((*missing, *open_fields)) if not _is_said(field, said)]
+    unsaid = [field for field in dict.fromkeys((*missing, *open_fields)) if not _is_said(field, claims)]
     because = f"could be {ids}"
     if contradicted:
         because += "; but the batch size, steps or TFLOP/s in its log fit none of them"
     if unsaid:
         because += f"; nothing says its {', '.join(unsaid)}"
-    options = [f"{_OPTIONS[field]}={_values(candidates, field)}" for field in unsaid if field in _OPTIONS]
+    options = [f"{_OPTIONS[field]}={_list_values(candidates, field)}" for field in unsaid if field in _OPTIONS]
     if options:
         because += f"; give {' and '.join(options)}"
     return Identity(None, because, candidates=tuple(candidates), may_be=tuple(candidates))
 
 
-def _contradicted(subject: Subject, find: Matching) -> Identity:
+def _make_contradicted(subject: Subject, find: Matching) -> Identity:
     """Name as candidates the keys that fit one value of each contradicted field, and everything else."""
-    said = subject.claims
-    fields_in_doubt = {claim.field for several in said.contradictions for claim in several}
-    because = "; ".join(" but ".join(map(str, several)) for several in said.contradictions)
+    claims = subject.claims
+    fields_in_doubt = {claim.field for several in claims.contradictions for claim in several}
+    because = "; ".join(" but ".join(map(str, several)) for several in claims.contradictions)
     fitting = [
         {
             match.key
             for claim in several
-            for match in find(replace(subject, claims=replace(said, by_field={**said.by_field, claim.field: claim})))
+            for match in find(
+                replace(subject, claims=replace(claims, by_field={**claims.by_field, claim.field: claim}))
+            )
             if set(match.differences) <= fields_in_doubt - {claim.field}
         }
-        for several in said.contradictions
+        for several in claims.contradictions
     ]
     candidates = tuple(sorted(set.intersection(*fitting)))
-    told = f"its sources contradict each other: {because}"
-    possible = candidates or find_possible(find(subject), *_nearness(said))
+    reason = f"its sources contradict each other: {because}"
+    possible = candidates or find_possible(find(subject), *_find_nearness(claims))
     return Identity(
-        None, told, candidates=candidates, contradicted=tuple(sorted(fields_in_doubt)), may_be=tuple(possible)
+        None, reason, candidates=candidates, contradicted=tuple(sorted(fields_in_doubt)), may_be=tuple(possible)
     )
 
 
-def _unmatched(said: Claims, every: Sequence[Match], summary: str, recipes: Sequence[Recipe]) -> Identity:
-    near = nearest(every, *_nearness(said))
+def _make_unmatched(claims: Claims, every: Sequence[Match], summary: str, recipes: Sequence[Recipe]) -> Identity:
+    near = find_nearest(every, *_find_nearness(claims))
     differing = frozenset(near[0].differences) if near else frozenset()
-    because = _lacking(said, differing, recipes) or f"no baseline fits {summary}"
+    because = _name_lacking(claims, differing, recipes) or f"no baseline fits {summary}"
     if near:
         because += "; nearest: " + ", ".join(f"{match.key.id} ({', '.join(match.differences)})" for match in near)
     if near and differing <= {"release", "layout"}:
         because += f"; --llmb-baseline-release={near[0].key.release} judges it against that release"
-    possible = find_possible(every, *_nearness(said))
+    possible = find_possible(every, *_find_nearness(claims))
     return Identity(None, because, nearest=tuple(match.key for match in near), may_be=possible)
 
 
-def _nearness(said: Claims) -> tuple[str, str]:
+def _find_nearness(claims: Claims) -> tuple[str, str]:
     """Return the number of GPUs and the precision, by which one baseline is nearer to a run than another."""
-    gpus, dtype = (said.by_field[name].value if name in said.by_field else "" for name in ("gpus", "dtype"))
+    gpus, dtype = (claims.by_field[name].value if name in claims.by_field else "" for name in ("gpus", "dtype"))
     return gpus, dtype
 
 
-def _lacking(said: Claims, differing: Collection[str], recipes: Sequence[Recipe]) -> str:
+def _name_lacking(claims: Claims, differing: Collection[str], recipes: Sequence[Recipe]) -> str:
     """Return which one thing has no baseline, if it is one thing: the recipe, or the release and nothing else."""
     if "recipe" in differing:
-        value = said.by_field["recipe"].value
+        value = claims.by_field["recipe"].value
         return f"recipe {value} has no baseline{did_you_mean(value, {recipe.name for recipe in recipes})}"
     if "release" in differing and set(differing) <= {"release", "layout"}:
-        return f"release {said.by_field['release'].value} has no baseline"
+        return f"release {claims.by_field['release'].value} has no baseline"
     return ""
 
 
-def _summary(said: Claims, layout: str, dialects: Collection[str]) -> str:
+def _summarise_claims(claims: Claims, layout: str, dialects: Collection[str]) -> str:
     """Return what is known of a run, in the order of a key."""
-    values = [f"{field} {said.by_field[field].value}" for field in _KEY_FIELDS if field in said.by_field]
+    values = [f"{field} {claims.by_field[field].value}" for field in _KEY_FIELDS if field in claims.by_field]
     values += [f"folders of the {layout} layout"] if layout else []
     values += [f"a {dialect} log" for dialect in sorted(dialects)]
     return ", ".join(values) or "a run that says nothing of itself"
 
 
-def _keys(fitting: Sequence[Match]) -> tuple[Key, ...]:
+def _list_keys(fitting: Sequence[Match]) -> tuple[Key, ...]:
     return tuple(sorted({match.key for match in fitting}))
 
 
-def _values(candidates: Sequence[Key], field: str) -> str:
+def _list_values(candidates: Sequence[Key], field: str) -> str:
     return "|".join(sorted({str(getattr(key, field)) for key in candidates}))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_llmbench.core.models import Baseline, Key, Recipe
-from pytest_llmbench.ingest.discover.claims import Claim, Claims, is_release, recipes_named
+from pytest_llmbench.ingest.discover.claims import Claim, Claims, find_recipes, is_release
 from pytest_llmbench.ingest.discover.names import RECIPES
 
 _FIRST_WORKLOADS_RELEASE = (25, 5)
@@ -41,56 +41,56 @@ class Match:
 
 
 Matching = Callable[[Subject], tuple[Match, ...]]
-"""What `matches` does."""
+"""What `match_baselines` does."""
 
 
-def remembered() -> Matching:
-    """Return `matches` that finds what it once found: of thousands of runs, most say the same but for who says it.
+def cache_matches() -> Matching:
+    """Return `match_baselines` that keeps its answers: of thousands of runs, most say the same but for who says it.
 
     Every subject has to be of the same recipes.
     """
-    known: dict[object, tuple[Match, ...]] = {}
+    cache: dict[object, tuple[Match, ...]] = {}
 
     def find(subject: Subject) -> tuple[Match, ...]:
-        said = frozenset((field, claim.value) for field, claim in subject.claims.by_field.items())
-        same = said, subject.layout, frozenset(subject.dialects)
-        if same not in known:
-            known[same] = matches(subject)
-        return known[same]
+        values = frozenset((field, claim.value) for field, claim in subject.claims.by_field.items())
+        same = values, subject.layout, frozenset(subject.dialects)
+        if same not in cache:
+            cache[same] = match_baselines(subject)
+        return cache[same]
 
     return find
 
 
-def matches(subject: Subject) -> tuple[Match, ...]:
+def match_baselines(subject: Subject) -> tuple[Match, ...]:
     """Return every baseline of the recipe that a run names, or of all recipes, with the fields in which they differ."""
-    said = subject.claims.by_field.get("recipe")
-    named = recipes_named(said.value, subject.recipes) if said else frozenset()
+    claim = subject.claims.by_field.get("recipe")
+    named = find_recipes(claim.value, subject.recipes) if claim else frozenset()
     return tuple(
-        Match(baseline, ("recipe", *others) if said and not named else others)
+        Match(baseline, ("recipe", *others) if claim and not named else others)
         for recipe in subject.recipes
         if not named or recipe.name in named
         for baseline in recipe.baselines
-        for others in [differences(subject, recipe, baseline)]
+        for others in [find_differences(subject, recipe, baseline)]
     )
 
 
-def differences(subject: Subject, recipe: Recipe, baseline: Baseline) -> tuple[str, ...]:
+def find_differences(subject: Subject, recipe: Recipe, baseline: Baseline) -> tuple[str, ...]:
     """Return the fields besides the recipe in which a run and a baseline differ; what it leaves unsaid does not."""
-    said = subject.claims.by_field
-    accepted = _accepted(baseline, said)
-    found = [field for field, values in accepted.items() if field in said and said[field].value not in values]
-    if "release" in said and not is_release(said["release"].value, baseline.key.release):
-        found.append("release")
-    if "task" not in said and baseline.key.task.casefold() not in _PRETRAINING:
-        found.append("task")
+    claims = subject.claims.by_field
+    accepted = _list_accepted(baseline, claims)
+    fields = [field for field, values in accepted.items() if field in claims and claims[field].value not in values]
+    if "release" in claims and not is_release(claims["release"].value, baseline.key.release):
+        fields.append("release")
+    if "task" not in claims and baseline.key.task.casefold() not in _PRETRAINING:
+        fields.append("task")
     if any(baseline.dialect not in readable for readable in subject.dialects):
-        found.append("dialect")
+        fields.append("dialect")
     if not fits_layout(subject.layout, recipe):
-        found.append("layout")
-    return tuple(found)
+        fields.append("layout")
+    return tuple(fields)
 
 
-def nearest(found: Sequence[Match], gpus: str, dtype: str = "") -> tuple[Match, ...]:
+def find_nearest(matches: Sequence[Match], gpus: str, dtype: str = "") -> tuple[Match, ...]:
     """Return up to three baselines that differ least: in the size last, in few fields, by few GPUs; newest first.
 
     A recipe of FP8 is nearer to another one, or to one that is not named, than to BF16.
@@ -98,23 +98,23 @@ def nearest(found: Sequence[Match], gpus: str, dtype: str = "") -> tuple[Match, 
 
     def distance(match: Match) -> tuple[tuple[bool, float, float, bool], list[int], str]:
         older = [-int(number) for number in re.findall(r"\d+", match.key.release)]
-        return _distance(match, gpus, dtype), older, match.key.id
+        return _measure_distance(match, gpus, dtype), older, match.key.id
 
-    by_key = {match.key: match for match in sorted(found, key=distance, reverse=True)}
+    by_key = {match.key: match for match in sorted(matches, key=distance, reverse=True)}
     return tuple(sorted(by_key.values(), key=distance)[:3])
 
 
-def find_possible(found: Sequence[Match], gpus: str, dtype: str = "") -> tuple[Key, ...]:
+def find_possible(matches: Sequence[Match], gpus: str, dtype: str = "") -> tuple[Key, ...]:
     """Return the configurations that a run may be of although no baseline fits it: the nearest, and those as near.
 
     A run that names another recipe and another size is of none of them.
     """
-    least = min((_distance(match, gpus, dtype) for match in found), default=None)
-    alike = (match for match in found if _distance(match, gpus, dtype) == least)
+    least = min((_measure_distance(match, gpus, dtype) for match in matches), default=None)
+    alike = (match for match in matches if _measure_distance(match, gpus, dtype) == least)
     return tuple(sorted({match.key for match in alike if not {"recipe", "size"} <= set(match.differences)}))
 
 
-def _distance(match: Match, gpus: str, dtype: str) -> tuple[bool, float, float, bool]:
+def _measure_distance(match: Match, gpus: str, dtype: str) -> tuple[bool, float, float, bool]:
     fields = match.differences
     apart = abs(math.log2(match.key.gpus / int(gpus))) if gpus.isdecimal() and int(gpus) else 0.0
     other_precision = ("fp8" in dtype) != ("fp8" in match.key.dtype.casefold())
@@ -136,17 +136,17 @@ def fits_layout(layout: str, recipe: Recipe) -> bool:
     return layout == "" or recipe.layout != "results"
 
 
-def _accepted(baseline: Baseline, said: Mapping[str, Claim]) -> dict[str, Collection[str]]:
+def _list_accepted(baseline: Baseline, claims: Mapping[str, Claim]) -> dict[str, Collection[str]]:
     """Return for each field the values that a run of this baseline may say."""
     key, configuration = baseline.key, baseline.configuration
     accepted: dict[str, Collection[str]] = {
         "size": {key.size.casefold()},
         "gpus": {str(key.gpus)},
-        "nodes": {str(_nodes(key, said))},
+        "nodes": {str(_count_nodes(key, claims))},
         "gpu": {key.gpu.casefold()},
         "task": _PRETRAINING if key.task.casefold() in _PRETRAINING else {key.task.casefold()},
         "scaling": {key.scaling.casefold()} if key.scaling else {"weak"},
-        **_precision(key, said),
+        **_accept_precision(key, claims),
         "proxy": {str(configuration.proxy).lower()},
         "global_batch_size": {str(configuration.global_batch_size)},
         "model_overrides": (),
@@ -157,7 +157,7 @@ def _accepted(baseline: Baseline, said: Mapping[str, Claim]) -> dict[str, Collec
     return accepted | {name: {str(size)} for name, size in sizes if size is not None}
 
 
-def _precision(key: Key, said: Mapping[str, Claim]) -> dict[str, Collection[str]]:
+def _accept_precision(key: Key, claims: Mapping[str, Claim]) -> dict[str, Collection[str]]:
     """Return the precisions and variants that a run of this baseline may say: one recipe of FP8 has several names.
 
     `fp8_mx`, `mxfp8`, and `fp8` with the variant `mx` are one. Where the baseline names none, or another one, it is not
@@ -167,12 +167,12 @@ def _precision(key: Key, said: Mapping[str, Claim]) -> dict[str, Collection[str]
     recipe = next((name for name, names in RECIPES.items() if dtype in names), variant if dtype == "fp8" else "")
     if recipe not in RECIPES:
         return {"dtype": {dtype}, "variant": {variant}}
-    stated = "variant" in said and said["variant"].value == recipe
+    stated = "variant" in claims and claims["variant"].value == recipe
     dtypes = {dtype, *RECIPES[recipe], *(["fp8"] if stated else [])}
     return {"dtype": dtypes, "variant": {variant, recipe}}
 
 
-def _nodes(key: Key, said: Mapping[str, Claim]) -> int:
+def _count_nodes(key: Key, claims: Mapping[str, Claim]) -> int:
     """Return how many nodes a configuration fills; unless it is said, GB200 and GB300 nodes have 4 GPUs, others 8."""
-    each = int(said["gpus_per_node"].value) if "gpus_per_node" in said else 4 if key.gpu.startswith("gb") else 8
+    each = int(claims["gpus_per_node"].value) if "gpus_per_node" in claims else 4 if key.gpu.startswith("gb") else 8
     return math.ceil(key.gpus / max(each, 1))

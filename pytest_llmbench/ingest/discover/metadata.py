@@ -83,7 +83,7 @@ def read_metadata(path: Path, read: Callable[[Path, int], bytes] | None = None) 
 
     `read` returns the first bytes of a file, at most as many as it is told; by default it opens one of this machine.
     """
-    data = (read or Stores().small)(path, SIZE_LIMIT + 1)
+    data = (read or Stores().read_small)(path, SIZE_LIMIT + 1)
     if len(data) > SIZE_LIMIT:
         raise LogError(f"larger than {SIZE_LIMIT // 1024} KiB: this is no launcher's record of a job")
     named = FILE_NAME.fullmatch(path.name)
@@ -99,7 +99,7 @@ def parse(data: bytes) -> Tree:
         following = loader(data).get_event
         nodes = (event for event in iter(following, None) if isinstance(event, yaml.NodeEvent))
         first = next(nodes, None)
-        tree = _node(first, following, 0) if first else None
+        tree = _build_node(first, following, 0) if first else None
         more = next(nodes, None)
     except yaml.YAMLError as error:
         raise LogError(f"not valid YAML: {' '.join(str(error).split())}") from error
@@ -113,18 +113,18 @@ def parse(data: bytes) -> Tree:
 def interpret(tree: Tree, name: str, job: str) -> Metadata:
     """Turn the sections of a metadata file into hints, evidence and a start time. `job` is the id in its name."""
     odd = [f"{key} is not a section" for key in _SECTIONS if not _is_section(tree, key)]
-    inside = _text(tree, "job_info", "job_id", odd)
+    inside = _read_text(tree, "job_info", "job_id", odd)
     if job and inside not in ("", job):
         raise LogError(f"is named for job {job}, but says job_id {inside!r} inside")
-    hints = tuple(Hint(field, value, name) for field, value in (*_said(tree, odd), *_modes(tree, odd)))
-    launched = _text(tree, "job_info", "launch_time", odd)
-    started = _moment(launched)
+    hints = tuple(Hint(field, value, name) for field, value in (*_read_fields(tree, odd), *_read_modes(tree, odd)))
+    launched = _read_text(tree, "job_info", "launch_time", odd)
+    started = _read_moment(launched)
     if launched and started is None:
         odd.append(f"job_info.launch_time is {launched!r}, which is no date and time")
-    excluded, because = next(iter([*_exclusions(tree, odd)]), (None, ""))
-    build = (*_versions(tree, odd), *_leaves("container", _section(tree, "container_info")))
+    excluded, because = next(iter([*_find_exclusions(tree, odd)]), (None, ""))
+    build = (*_list_versions(tree, odd), *_flatten("container", _get_section(tree, "container_info")))
     excluded_because = because and f"{name}: {because}"
-    launcher = _text(tree, "job_info", "launcher_type", [])
+    launcher = _read_text(tree, "job_info", "launcher_type", [])
     saves = f"{name}: {_SAVES}=true" if _saves(tree) else ""
     return Metadata(
         job or inside,
@@ -137,40 +137,40 @@ def interpret(tree: Tree, name: str, job: str) -> Metadata:
         build,
         launcher,
         saves,
-        _environment(tree),
+        _read_environment(tree),
     )
 
 
-def _said(tree: Tree, odd: list[str]) -> Iterator[tuple[str, str]]:
+def _read_fields(tree: Tree, odd: list[str]) -> Iterator[tuple[str, str]]:
     for field, (section, key) in _TEXTS.items():
-        value = _text(tree, section, key, odd)
+        value = _read_text(tree, section, key, odd)
         if field in _NUMBERS and value and not value.isdecimal():
             odd.append(f"{section}.{key} is {value!r}, not a number")
         elif value:
             yield field, value
-    task = _text(tree, "workload_info", "workload_type", odd)
+    task = _read_text(tree, "workload_info", "workload_type", odd)
     if task and not task.lower().startswith("pretrain"):
         yield "task", task
 
 
-def _versions(tree: Tree, odd: list[str]) -> Iterator[str]:
+def _list_versions(tree: Tree, odd: list[str]) -> Iterator[str]:
     """Yield the versions and commits that are named, but for the release, which is a hint."""
-    for key in _section(tree, "workload_info"):
-        if _VERSION.fullmatch(key) and key != "gsw_version" and (value := _text(tree, "workload_info", key, odd)):
+    for key in _get_section(tree, "workload_info"):
+        if _VERSION.fullmatch(key) and key != "gsw_version" and (value := _read_text(tree, "workload_info", key, odd)):
             yield f"{key}={value}"
 
 
-def _environment(tree: Tree) -> Pairs:
+def _read_environment(tree: Tree) -> Pairs:
     """Return container, framework, recipe and further versions and commits, but for what no line could show."""
-    said = dict(one.split("=", 1) for one in _versions(tree, []))
-    framework = _text(tree, "workload_info", "framework", []), said.pop("fw_version", "")
-    images = _section(tree, "container_info").get("images", [])
-    texts = (one.strip() for one in (images if isinstance(images, list) else [images]) if isinstance(one, str))
+    versions = dict(entry.split("=", 1) for entry in _list_versions(tree, []))
+    framework = _read_text(tree, "workload_info", "framework", []), versions.pop("fw_version", "")
+    images = _get_section(tree, "container_info").get("images", [])
+    texts = (entry.strip() for entry in (images if isinstance(images, list) else [images]) if isinstance(entry, str))
     named = {
-        **{name if "_" in name else f"workload_{name}": text for name, text in said.items()},
+        **{name if "_" in name else f"workload_{name}": text for name, text in versions.items()},
         "container": ", ".join(text for text in texts if text.lower() not in _NOTHING),
         "framework": " ".join(filter(None, framework)) if framework[1] else "",
-        "recipe": _text(tree, "workload_info", "gsw_version", []),
+        "recipe": _read_text(tree, "workload_info", "gsw_version", []),
     }
     return tuple(sorted(pair for pair in named.items() if all(map(_is_shown, pair))))
 
@@ -179,51 +179,51 @@ def _is_shown(text: str) -> bool:
     return 0 < len(text) <= LONGEST and text.isprintable()
 
 
-def _leaves(name: str, value: object) -> Iterator[str]:
+def _flatten(name: str, value: object) -> Iterator[str]:
     """Yield every value of any nesting as one "key=value"; of a list, in which entries have no names, each entry."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
-            yield from _leaves(f"{name}.{key}", inner)
+            yield from _flatten(f"{name}.{key}", inner)
     elif isinstance(value, list):
         for entry in value:
-            yield from _leaves(name, entry if isinstance(entry, str) else json.dumps(entry, sort_keys=True))
+            yield from _flatten(name, entry if isinstance(entry, str) else json.dumps(entry, sort_keys=True))
     elif isinstance(value, str) and value.strip().lower() not in _NOTHING:
         yield f"{name}={value.strip()}"
 
 
-def _modes(tree: Tree, odd: list[str]) -> Iterator[tuple[str, str]]:
-    proxy, strong = _flag(tree, "proxy", odd), _flag(tree, "strong_scaling", odd)
+def _read_modes(tree: Tree, odd: list[str]) -> Iterator[tuple[str, str]]:
+    proxy, strong = _read_flag(tree, "proxy", odd), _read_flag(tree, "strong_scaling", odd)
     if proxy is not None:
         yield "proxy", str(proxy).lower()
     if strong is not None:
         yield "scaling", "strong" if strong else "weak"
-    overrides = _job_config(tree, "model_overrides", odd)
+    overrides = _read_job_config(tree, "model_overrides", odd)
     if overrides:
         yield "model_overrides", ", ".join(f"{key}={value}" for key, value in overrides.items())
 
 
-def _exclusions(tree: Tree, odd: list[str]) -> Iterator[tuple[Reason, str]]:
-    if _flag(tree, "profile_enabled", odd):
+def _find_exclusions(tree: Tree, odd: list[str]) -> Iterator[tuple[Reason, str]]:
+    if _read_flag(tree, "profile_enabled", odd):
         yield Reason.PROFILED, "profile_enabled is true"
-    environment = _job_config(tree, "env_overrides", odd)
+    environment = _read_job_config(tree, "env_overrides", odd)
     for variable, reason in _EVIDENCE.items():
         value, name = environment.get(variable, ""), f"env_overrides.{variable}"
         if not isinstance(value, str):
             odd.append(f"job_config.{name} is not a single value")
-        elif _names_a_path(value) if variable in _PATHS else _truth(value, name, odd):
+        elif _names_a_path(value) if variable in _PATHS else _read_truth(value, name, odd):
             yield reason, f"{variable}={value.strip()}"
 
 
 def _saves(tree: Tree) -> bool:
-    value = _section(_section(tree, "job_config"), "env_overrides").get(_SAVES)
+    value = _get_section(_get_section(tree, "job_config"), "env_overrides").get(_SAVES)
     return isinstance(value, str) and value.strip().lower() in _YES
 
 
-def _flag(tree: Tree, key: str, odd: list[str]) -> bool | None:
-    return _truth(_text(tree, "job_config", key, odd), key, odd)
+def _read_flag(tree: Tree, key: str, odd: list[str]) -> bool | None:
+    return _read_truth(_read_text(tree, "job_config", key, odd), key, odd)
 
 
-def _truth(text: str, name: str, odd: list[str]) -> bool | None:
+def _read_truth(text: str, name: str, odd: list[str]) -> bool | None:
     value = text.strip().lower()
     if value not in (*_YES, *_NO, *_NOTHING):
         odd.append(f"job_config.{name} is {value!r}, neither true nor false")
@@ -234,15 +234,15 @@ def _names_a_path(text: str) -> bool:
     return text.strip().lower() not in (*_NO, *_NOTHING)
 
 
-def _job_config(tree: Tree, key: str, odd: list[str]) -> Tree:
-    config = _section(tree, "job_config")
+def _read_job_config(tree: Tree, key: str, odd: list[str]) -> Tree:
+    config = _get_section(tree, "job_config")
     if not _is_section(config, key):
         odd.append(f"job_config.{key} is not a section")
-    return _section(config, key)
+    return _get_section(config, key)
 
 
-def _text(tree: Tree, section: str, key: str, odd: list[str]) -> str:
-    value = _section(tree, section).get(key, "")
+def _read_text(tree: Tree, section: str, key: str, odd: list[str]) -> str:
+    value = _get_section(tree, section).get(key, "")
     if isinstance(value, str):
         return "" if value.strip().lower() in _NOTHING else value.strip()
     odd.append(f"{section}.{key} is not a single value")
@@ -255,12 +255,12 @@ def _is_section(tree: Tree, key: str) -> bool:
     return isinstance(value, dict) or value == [] or (isinstance(value, str) and value.lower() in _NOTHING)
 
 
-def _section(tree: Tree, key: str) -> Tree:
+def _get_section(tree: Tree, key: str) -> Tree:
     section = tree.get(key)
     return section if isinstance(section, dict) else {}
 
 
-def _moment(text: str) -> datetime | None:
+def _read_moment(text: str) -> datetime | None:
     try:
         return datetime.fromisoformat(text).astimezone(UTC)
     except (ValueError, OverflowError):
@@ -274,7 +274,7 @@ def _is_zoned(text: str) -> bool:
         return False
 
 
-def _node(event: Event, following: NextEvent, depth: int) -> object:
+def _build_node(event: Event, following: NextEvent, depth: int) -> object:
     """Build the value that begins with an event from those that follow it."""
     import yaml
 
@@ -285,11 +285,11 @@ def _node(event: Event, following: NextEvent, depth: int) -> object:
         raise LogError(f"line {line}: an alias, or nested too deeply; no launcher writes that")
     values: list[object] = []
     while not isinstance(inner := following(), yaml.CollectionEndEvent):
-        values.append(inner.value if isinstance(inner, yaml.ScalarEvent) else _node(inner, following, depth + 1))
-    return _mapping(values, line) if isinstance(event, yaml.MappingStartEvent) else values
+        values.append(inner.value if isinstance(inner, yaml.ScalarEvent) else _build_node(inner, following, depth + 1))
+    return _build_mapping(values, line) if isinstance(event, yaml.MappingStartEvent) else values
 
 
-def _mapping(values: list[object], line: int) -> dict[str, object]:
+def _build_mapping(values: list[object], line: int) -> dict[str, object]:
     keys = [key for key in values[::2] if isinstance(key, str)]
     if len(set(keys)) != len(values) // 2:
         raise LogError(f"line {line}: a mapping that repeats a key, or with a key that is no text")

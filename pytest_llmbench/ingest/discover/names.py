@@ -59,7 +59,7 @@ _KNOWN = 4096
 """How many names are remembered: those of a run's folders and files are asked for a dozen times."""
 _SETTING_FIELDS = {"mbs": "micro_batch_size", "gbs": "global_batch_size", "ga": "gradient_accumulation"}
 
-Said = tuple[tuple[str, str], ...]
+NamePairs = tuple[tuple[str, str], ...]
 """Pairs of field and value, in the order of the name."""
 
 
@@ -67,7 +67,7 @@ Said = tuple[tuple[str, str], ...]
 class Experiment:
     """What an experiment's name says; `numbers` are the bare numbers after the GPU count: job, restart, time stamp."""
 
-    said: Said
+    pairs: NamePairs
     numbers: tuple[str, ...] = ()
 
 
@@ -76,90 +76,90 @@ class LogName:
     """What a log's name says. `base` is the name without job and restart: the same for all attempts of one job."""
 
     base: str
-    said: Said = ()
+    pairs: NamePairs = ()
     job: str = ""
     attempt: int = 0
 
 
 @lru_cache(_KNOWN)
-def experiment(name: str, *, typed: bool = True) -> Experiment | None:
+def read_experiment(name: str, *, typed: bool = True) -> Experiment | None:
     """Read `pretrain_grok1_314b_bf16_256`; None if it is no such name. Unless `typed`, `pretrain_` may be absent."""
-    return _numbered(name, _typed if typed else _untyped)
+    return _read_numbered(name, _read_typed if typed else _read_untyped)
 
 
-def _numbered(name: str, read: Callable[[str], Experiment | None]) -> Experiment | None:
+def _read_numbered(name: str, read: Callable[[str], Experiment | None]) -> Experiment | None:
     """Return what `read` finds in a name, without another look at numbers that follow a GPU count.
 
     Recipe, size and precision stand before all numbers: those at the end neither make nor unmake an experiment's name.
     """
     tail = _NUMBERS.search(name)
-    found = read(name[: tail.start()] if tail else name)
-    if not (tail and found):
-        return found
-    if any(field in ("gpus", "nodes") for field, _ in found.said):
-        return Experiment(found.said, (*found.numbers, *tail[0][1:].split("_")))
+    experiment = read(name[: tail.start()] if tail else name)
+    if not (tail and experiment):
+        return experiment
+    if any(field in ("gpus", "nodes") for field, _ in experiment.pairs):
+        return Experiment(experiment.pairs, (*experiment.numbers, *tail[0][1:].split("_")))
     return read(name)
 
 
 @lru_cache(_KNOWN)
-def _typed(name: str) -> Experiment | None:
+def _read_typed(name: str) -> Experiment | None:
     return _read(name, typed=True)
 
 
 @lru_cache(_KNOWN)
-def _untyped(name: str) -> Experiment | None:
+def _read_untyped(name: str) -> Experiment | None:
     return _read(name, typed=False)
 
 
 @lru_cache(_KNOWN)
-def _innermost(name: str) -> Experiment | None:
+def _read_innermost(name: str) -> Experiment | None:
     """Read what follows the last type word that begins an experiment's name, or the whole name."""
-    found = (_read(part, typed=part is not name) for part in _possible_experiments(name))
-    return next(filter(None, found), None)
+    experiments = (_read(part, typed=part is not name) for part in _list_possible_experiments(name))
+    return next(filter(None, experiments), None)
 
 
 def _read(name: str, *, typed: bool) -> Experiment | None:
-    found = _EXPERIMENT.fullmatch(name)
-    if not found or (typed and not found["type"]):
+    match = _EXPERIMENT.fullmatch(name)
+    if not match or (typed and not match["type"]):
         return None
-    tokens = found["rest"].split("_")[1:]
-    scaled = found["dtype"].lower() == "fp8" and tokens and tokens[0].lower() in RECIPES
+    tokens = match["rest"].split("_")[1:]
+    scaled = match["dtype"].lower() == "fp8" and tokens and tokens[0].lower() in RECIPES
     scaling = tokens[0] if scaled else ""
-    said, numbers = _settings(tokens[1:] if scaling else tokens)
-    head = [*_task(found["type"]), ("recipe", found["recipe"]), ("size", found["size"]), ("dtype", found["dtype"])]
+    pairs, numbers = _read_settings(tokens[1:] if scaling else tokens)
+    head = [*_read_task(match["type"]), ("recipe", match["recipe"]), ("size", match["size"]), ("dtype", match["dtype"])]
     variants = [scaling] if scaling else []
-    if found["proxy"] or (found["variant"] or "").lower() == "proxy":
+    if match["proxy"] or (match["variant"] or "").lower() == "proxy":
         head.append(("proxy", "true"))
-    elif found["variant"]:
-        variants.insert(0, found["variant"])
-    variants += [value for field, value in said if field == "variant"]
+    elif match["variant"]:
+        variants.insert(0, match["variant"])
+    variants += [value for field, value in pairs if field == "variant"]
     if variants:
         head.append(("variant", "_".join(variants)))
-    return Experiment((*head, *(pair for pair in said if pair[0] != "variant")), numbers)
+    return Experiment((*head, *(pair for pair in pairs if pair[0] != "variant")), numbers)
 
 
-def workload(name: str) -> Said:
+def read_workload(name: str) -> NamePairs:
     """Read the name of a workload's folder, `pretrain_grok1` or `pretraining_grok1`; nothing if it is no such name."""
-    found = _WORKLOAD.fullmatch(name)
-    return (*_task(found["type"]), ("recipe", found["recipe"])) if found else ()
+    match = _WORKLOAD.fullmatch(name)
+    return (*_read_task(match["type"]), ("recipe", match["recipe"])) if match else ()
 
 
-def log_name(stem: str, folder: str = "") -> LogName:
+def read_log_name(stem: str, folder: str = "") -> LogName:
     """Read the name of a log without its `.out`; a folder that is called by a number says that of the GPUs.
 
     Behind a size that does not look like one, `log-mine_small_8_1` in the folder `8` is of job 1, not of job 8.
     """
     launched = stem.lower().startswith("log-")
     name = stem[4:] if launched else stem
-    found = _numbered(name, _innermost)
-    if found:
-        job, attempt = _job_and_attempt(found.numbers)
-        return LogName(_without(stem, job, attempt), found.said, job, int(attempt or 0))
+    experiment = _read_numbered(name, _read_innermost)
+    if experiment:
+        job, attempt = _split_numbers(experiment.numbers)
+        return LogName(_strip_numbers(stem, job, attempt), experiment.pairs, job, int(attempt or 0))
     older = _GPUS_THEN_SIZE.fullmatch(name) or _SIZE_THEN_GPUS.fullmatch(name)
     if older:
-        said = tuple((field, older[field]) for field in ("recipe", "size", "gpus"))
+        pairs = tuple((field, older[field]) for field in ("recipe", "size", "gpus"))
         job, attempt = older["job"] or "", older["attempt"] or ""
-        return LogName(_without(stem, job, attempt), said, job, int(attempt or 0))
+        return LogName(_strip_numbers(stem, job, attempt), pairs, job, int(attempt or 0))
     numbered = _JOB_AND_ATTEMPT.fullmatch(stem) if launched else None
     if numbered and numbered["attempt"] and numbered["job"] == folder:
         return LogName(f"{numbered['base']}_{folder}", (), numbered["attempt"], 0)
@@ -169,13 +169,13 @@ def log_name(stem: str, folder: str = "") -> LogName:
 
 
 @lru_cache(_KNOWN)
-def uncompressed(file: str) -> str:
+def strip_compression(file: str) -> str:
     """Return the name that a log had before it was compressed; any other name as it is."""
-    found = _COMPRESSED.fullmatch(file) if file.casefold().endswith(_PACKED) else None
-    return found[1] if found else file
+    match = _COMPRESSED.fullmatch(file) if file.casefold().endswith(_PACKED) else None
+    return match[1] if match else file
 
 
-def stem(file: str) -> str:
+def strip_suffix(file: str) -> str:
     """Return a file's name without its last suffix, as `Path.stem` does ten times as slowly."""
     place = file.rfind(".")
     return file[:place] if 0 < place < len(file) - 1 else file
@@ -183,7 +183,7 @@ def stem(file: str) -> str:
 
 def is_launched(file: str) -> bool:
     """Whether a file is called as launchers and Slurm call a job's log, compressed or not."""
-    return _LAUNCHED.fullmatch(uncompressed(file)) is not None
+    return _LAUNCHED.fullmatch(strip_compression(file)) is not None
 
 
 def is_profiled(name: str) -> bool:
@@ -196,15 +196,15 @@ def is_traced(name: str) -> bool:
     return "trace" in name.casefold() and _TRACED.search(name) is not None
 
 
-def _possible_experiments(name: str) -> Iterator[str]:
+def _list_possible_experiments(name: str) -> Iterator[str]:
     """Yield what follows each type word, the last first (an account may hold one too), and the whole name."""
-    for start in reversed([found.start() for found in _TYPE_WORD.finditer(name)]):
+    for start in reversed([match.start() for match in _TYPE_WORD.finditer(name)]):
         if start:
             yield name[start:]
     yield name
 
 
-def _task(word: str | None) -> list[tuple[str, str]]:
+def _read_task(word: str | None) -> list[tuple[str, str]]:
     """Return the task that a type word names; pretraining, the default, is not said."""
     task = re.sub(r"[-_]", "", (word or "").lower())
     if task in ("", "pretrain", "pretraining"):
@@ -212,51 +212,51 @@ def _task(word: str | None) -> list[tuple[str, str]]:
     return [("task", "finetune" if task.startswith("finetun") else task)]
 
 
-def _settings(tokens: list[str]) -> tuple[Said, tuple[str, ...]]:
+def _read_settings(tokens: list[str]) -> tuple[NamePairs, tuple[str, ...]]:
     """Read what follows the precision: GPUs or nodes, parallelism, batch sizes, and the bare numbers left over."""
-    said: list[tuple[str, str]] = []
+    pairs: list[tuple[str, str]] = []
     numbers: list[str] = []
     unknown: list[str] = []
     counted = any(_GPUS.fullmatch(token) or _NODES.fullmatch(token) for token in tokens)
     for token in tokens:
-        pair = _setting(token)
+        pair = _read_setting(token)
         if pair:
-            said.append(pair)
+            pairs.append(pair)
         elif token.isdecimal() and (counted or _STAMP.fullmatch(token)):
             numbers.append(token)
         elif token.isdecimal():
-            said.append(("gpus", token))
+            pairs.append(("gpus", token))
             counted = True
         elif not counted and not is_profiled(f"_{token}") and not is_traced(token):
             unknown.append(token)
     if unknown and counted:
-        said.append(("variant", "_".join(unknown)))
-    return tuple(said), tuple(numbers)
+        pairs.append(("variant", "_".join(unknown)))
+    return tuple(pairs), tuple(numbers)
 
 
-def _setting(token: str) -> tuple[str, str] | None:
-    if found := _SETTING.fullmatch(token):
-        field = found[1].lower()
-        return _SETTING_FIELDS.get(field, field), found[2]
-    if found := _GPUS.fullmatch(token):
-        return "gpus", found[1] or found[2]
-    if found := _NODES.fullmatch(token):
-        return "nodes", found[1] or found[2]
-    if found := _SEQUENCE.fullmatch(token):
-        return "sequence_length", str(int(found[1]) * (1024 if found[2] else 1))
+def _read_setting(token: str) -> tuple[str, str] | None:
+    if match := _SETTING.fullmatch(token):
+        field = match[1].lower()
+        return _SETTING_FIELDS.get(field, field), match[2]
+    if match := _GPUS.fullmatch(token):
+        return "gpus", match[1] or match[2]
+    if match := _NODES.fullmatch(token):
+        return "nodes", match[1] or match[2]
+    if match := _SEQUENCE.fullmatch(token):
+        return "sequence_length", str(int(match[1]) * (1024 if match[2] else 1))
     if _TASK.fullmatch(token):
-        return next(iter(_task(token)), None)
+        return next(iter(_read_task(token)), None)
     return ("gpu", token) if _GPU_TYPE.fullmatch(token) else None
 
 
-def _job_and_attempt(numbers: tuple[str, ...]) -> tuple[str, str]:
+def _split_numbers(numbers: tuple[str, ...]) -> tuple[str, str]:
     """Return the job id and the restart count: the last two of the numbers after the GPU count, or the job id alone."""
     if len(numbers) < 2:
         return "".join(numbers), ""
     return numbers[-2], numbers[-1]
 
 
-def _without(stem: str, job: str, attempt: str) -> str:
+def _strip_numbers(stem: str, job: str, attempt: str) -> str:
     """Return a stem without the job id and restart count at its end."""
     tail = "".join(f"_{number}" for number in (job, attempt) if number)
     return stem.removesuffix(tail)

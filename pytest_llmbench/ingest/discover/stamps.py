@@ -24,63 +24,63 @@ _WRITTEN = (
 _DAY = re.compile(r"(?<!\d)(20\d\d)([-_.]?)(\d\d)\2(\d\d)(?!\d)")
 
 
-def started_by_name(experiment: Sequence[str]) -> tuple[datetime | None, str]:
+def read_start(experiment: Sequence[str]) -> tuple[datetime | None, str]:
     """Return the moment in the innermost name of a run's own folders that holds one, and which folder that is."""
-    return _innermost(experiment, stamp)
+    return _read_innermost(experiment, read_stamp)
 
 
-def dated_by_name(folders: Sequence[str]) -> tuple[datetime | None, str]:
+def read_filing_date(folders: Sequence[str]) -> tuple[datetime | None, str]:
     """Return the moment or day in the innermost folder name that holds one, and which folder that is.
 
     That is weaker than a log's own time stamp: somebody may have filed the log there long after the run.
     """
-    return _innermost(folders, _date)
+    return _read_innermost(folders, _read_date)
 
 
-def stamp(name: str) -> datetime | None:
+def read_stamp(name: str) -> datetime | None:
     """Return the moment that a name holds, in UTC: epoch seconds, milliseconds or nanoseconds, or a date with a time.
 
     Digits without separators are a moment from `YYYYMMDDHH` on; `YYYYMMDD` is a day.
     """
-    said = _said(name)
-    return _moment(said) if isinstance(said, str) else said
+    text = _read_text(name)
+    return _parse_moment(text) if isinstance(text, str) else text
 
 
 def is_zoned(name: str) -> bool:
     """Whether the moment that a name holds is the same everywhere: seconds of the epoch, or a time of a stated zone."""
-    said = _said(name)
-    return isinstance(said, datetime) or (said or "").endswith("Z")
+    text = _read_text(name)
+    return isinstance(text, datetime) or (text or "").endswith("Z")
 
 
-def _innermost(names: Sequence[str], read: Callable[[str], datetime | None]) -> tuple[datetime | None, str]:
-    found = ((read(name), name) for name in reversed(names))
-    return next(((date, f"{NAME_OF}{name}") for date, name in found if date), (None, ""))
+def _read_innermost(names: Sequence[str], read: Callable[[str], datetime | None]) -> tuple[datetime | None, str]:
+    dates = ((read(name), name) for name in reversed(names))
+    return next(((date, f"{NAME_OF}{name}") for date, name in dates if date), (None, ""))
 
 
 @lru_cache(1024)
-def _said(name: str) -> datetime | str | None:
+def _read_text(name: str) -> datetime | str | None:
     """Return the moment that a name holds, as text where its zone may be this machine's: that may change."""
-    if found := _EPOCH.search(name):
-        return datetime.fromtimestamp(int(found[1]), UTC) + timedelta(
-            microseconds=int((found[2] or "").ljust(9, "0")) // 1000
+    if match := _EPOCH.search(name):
+        return datetime.fromtimestamp(int(match[1]), UTC) + timedelta(
+            microseconds=int((match[2] or "").ljust(9, "0")) // 1000
         )
-    if found := next(filter(None, (pattern.search(name) for pattern in _WRITTEN)), None):
-        year, month, day, hour, minute, second, zone = found.groups()
+    if match := next(filter(None, (pattern.search(name) for pattern in _WRITTEN)), None):
+        year, month, day, hour, minute, second, zone = match.groups()
         return f"{year}-{month}-{day}T{hour}:{minute or '00'}:{second or '00'}{'Z' if zone else ''}"
     return None
 
 
-def _date(name: str) -> datetime | None:
-    return stamp(name) or _moment(_day(name))
+def _read_date(name: str) -> datetime | None:
+    return read_stamp(name) or _parse_moment(_read_day(name))
 
 
 @lru_cache(1024)
-def _day(name: str) -> str:
-    found = _DAY.search(name)
-    return f"{found[1]}-{found[3]}-{found[4]}" if found else ""
+def _read_day(name: str) -> str:
+    match = _DAY.search(name)
+    return f"{match[1]}-{match[3]}-{match[4]}" if match else ""
 
 
-def _moment(text: str) -> datetime | None:
+def _parse_moment(text: str) -> datetime | None:
     try:
         return datetime.fromisoformat(text).astimezone(UTC) if text else None
     except (ValueError, OverflowError):

@@ -13,7 +13,7 @@ from stat import S_ISDIR, S_ISREG
 from typing import NamedTuple
 
 from pytest_llmbench.ingest.discover import names
-from pytest_llmbench.ingest.sources.listing import Entry, Status
+from pytest_llmbench.ingest.sources.listing import FileStatus, FolderEntry
 from pytest_llmbench.ingest.sources.stores import Stores, is_called_archive
 
 CLOSED = ("configs", "code", "checkpoints", "nsys_profile", ".git")
@@ -54,7 +54,7 @@ Notes = list[tuple[Path, str]]
 _Identity = tuple[int, int]
 
 
-class File(NamedTuple):
+class WalkedFile(NamedTuple):
     """One file: when it was last written (epoch seconds), its device and inode, and whether it is reached by a link."""
 
     name: str
@@ -73,8 +73,8 @@ class Folder:
 
     text: str
     parts: tuple[str, ...]
-    given: Path
-    files: list[File] = field(default_factory=list)
+    given_path: Path
+    files: list[WalkedFile] = field(default_factory=list)
     chosen: frozenset[str] = frozenset()
     only_chosen: bool = False
 
@@ -84,9 +84,9 @@ class Folder:
         return self.parts[-1] if self.parts else ""
 
     @property
-    def below_given(self) -> tuple[str, ...]:
+    def below_given_path(self) -> tuple[str, ...]:
         """The names from the given folder's on."""
-        return (self.given.name, *self.parts[len(self.given.parts) :])
+        return (self.given_path.name, *self.parts[len(self.given_path.parts) :])
 
     @cached_property
     def path(self) -> Path:
@@ -118,20 +118,20 @@ class Walk:
         """Read every folder under the paths once, and the folder of every given file; return itself."""
         absolute = {self.stores.absolute(path) for path in paths}
         links = []
-        for root in self._roots(sorted(absolute, key=lambda path: (_is_linked(path), len(path.parts), path))):
-            links += self._tree(_folder(root, root))
+        for root in self._find_roots(sorted(absolute, key=lambda path: (_is_linked(path), len(path.parts), path))):
+            links += self._read_tree(_make_folder(root, root))
         while links:  # links come last: a run is known by the names of its real folders
-            links += self._tree(links.pop(0), linked=True)
-        for path, given in self._archives.items():
-            self._unpack(path, given)
+            links += self._read_tree(links.pop(0), linked=True)
+        for path, given_path in self._archives.items():
+            self._unpack(path, given_path)
         for identity, (path, _) in self._chosen.items():
             if identity not in self._seen:
-                folder = _folder(path, path)
-                folder.chosen, folder.only_chosen = self._chosen_in(identity), True
+                folder = _make_folder(path, path)
+                folder.chosen, folder.only_chosen = self._find_chosen(identity), True
                 self._scan(folder)
         return self
 
-    def _roots(self, paths: Sequence[Path]) -> list[Path]:
+    def _find_roots(self, paths: Sequence[Path]) -> list[Path]:
         """Return the paths that are folders; remember those that are files."""
         roots = []
         for path in paths:
@@ -141,26 +141,26 @@ class Walk:
                 elif self.opens_archives and self.stores.is_archive(path):
                     self._archives[path] = path
                 else:
-                    identity = _identity(self.stores.stat(path.parent))
+                    identity = _identify(self.stores.stat(path.parent))
                     self._chosen.setdefault(identity, (path.parent, set()))[1].add(path.name)
             except OSError as error:
-                self.unreadable.append((path, _why(error)))
+                self.unreadable.append((path, _explain(error)))
         return roots
 
-    def _tree(self, root: Folder, *, linked: bool = False) -> list[Folder]:
+    def _read_tree(self, root: Folder, *, linked: bool = False) -> list[Folder]:
         """Read a folder and all below it; return the links to folders that were met."""
         links = []
         waiting = [root]
         while waiting:
             folder = waiting.pop()
             try:
-                identity = _identity(self.stores.stat(folder.text))
+                identity = _identify(self.stores.stat(folder.text))
             except OSError as error:
-                self.unreadable.append((folder.path, _why(error)))
+                self.unreadable.append((folder.path, _explain(error)))
                 continue
             if identity not in self._seen:
                 self._seen.add(identity)
-                folder.chosen = self._chosen_in(identity)
+                folder.chosen = self._find_chosen(identity)
                 below, linking = self._scan(folder)
                 waiting += reversed(below)
                 links += linking
@@ -173,81 +173,81 @@ class Walk:
         below: list[Folder] = []
         links: list[Folder] = []
         try:
-            found = self.stores.scan(folder.text)
+            entries = self.stores.scan(folder.text)
         except OSError as error:
-            self.unreadable.append((folder.path, _why(error)))
+            self.unreadable.append((folder.path, _explain(error)))
             return [], []
         self.folders.append(folder)
-        if self._is_inside_run(folder, [entry.name for entry in found]):
+        if self._is_inside_run(folder, [entry.name for entry in entries]):
             self._inside_runs.add(folder.text)
-        for entry in found:
+        for entry in entries:
             try:
                 if not entry.is_dir():
-                    self._file(folder, entry)
-                elif not (_is_special(entry.name) and self._closed(folder, Path(entry.path))):
-                    inner = Folder(entry.path, (*folder.parts, entry.name), folder.given)
+                    self._add_file(folder, entry)
+                elif not (_is_special(entry.name) and self._close(folder, Path(entry.path))):
+                    inner = Folder(entry.path, (*folder.parts, entry.name), folder.given_path)
                     (links if entry.is_symlink() else below).append(inner)
             except OSError as error:
                 if folder.only_chosen and entry.name not in folder.chosen:
                     continue  # nobody asked for what stands beside a given file
                 dead = error.errno in (ENOENT, ELOOP) and not _is_kept(entry.name)
-                (self.ignored if dead else self.unreadable).append((Path(entry.path), _why(error)))
+                (self.ignored if dead else self.unreadable).append((Path(entry.path), _explain(error)))
         return below, links
 
-    def _unpack(self, path: Path, given: Path) -> None:
+    def _unpack(self, path: Path, given_path: Path) -> None:
         """Read an archive and all folders in it as if they stood at its path."""
         try:
-            identity = _identity(self.stores.stat(path))
+            identity = _identify(self.stores.stat(path))
         except OSError as error:
-            self.unreadable.append((path, _why(error)))
+            self.unreadable.append((path, _explain(error)))
             return
         if identity in self._opened:
             self.ignored.append((path, "another name of an archive that is read already"))
             return
         self._opened.add(identity)
-        archive, top = self.stores.open_archive(path, lambda name: _is_told(name) or _is_report(name))
+        archive, top = self.stores.open_archive(path, lambda name: _is_mentioned(name) or _is_report(name))
         self.ignored += archive.ignored
         self.unreadable += archive.unreadable
-        self._tree(_folder(top, top if given == path else given))
+        self._read_tree(_make_folder(top, top if given_path == path else given_path))
 
-    def _archive(self, folder: Folder, path: Path) -> None:
+    def _remember_archive(self, folder: Folder, path: Path) -> None:
         """Remember an archive that was met in a folder, unless it cannot be one of runs."""
         if folder.text in self._inside_runs:
             self.ignored.append((path, "an archive in a run's folder is its code; to read it, give its own path"))
-        elif self.stores.archive_of(folder.path) is not None:
+        elif self.stores.find_archive(folder.path) is not None:
             self.ignored.append((path, "an archive in an archive is not opened; unpack it and give its own path"))
         else:
-            self._archives.setdefault(path, folder.given)
+            self._archives.setdefault(path, folder.given_path)
 
-    def _file(self, folder: Folder, entry: Entry) -> None:
+    def _add_file(self, folder: Folder, entry: FolderEntry) -> None:
         name = entry.name
         if _is_report(name):
-            self.reports[entry.path] = _written(entry)
+            self.reports[entry.path] = _read_modified(entry)
             return
-        chosen, told, link = name in folder.chosen, _is_told(name), entry.is_symlink()
-        if not (chosen or told or link):
+        chosen, mentioned, link = name in folder.chosen, _is_mentioned(name), entry.is_symlink()
+        if not (chosen or mentioned or link):
             return
         status = entry.stat()
         if not S_ISREG(status.st_mode):
             if chosen or not folder.only_chosen:
                 (self.unreadable if chosen else self.ignored).append((Path(entry.path), "not a regular file"))
         elif not chosen and self._is_opened(folder, name):
-            self._archive(folder, Path(entry.path))
-        elif chosen or told:
-            folder.files.append(File(name, status.st_mtime, _identity(status), link))
+            self._remember_archive(folder, Path(entry.path))
+        elif chosen or mentioned:
+            folder.files.append(WalkedFile(name, status.st_mtime, _identify(status), link))
 
     def _is_opened(self, folder: Folder, name: str) -> bool:
         return self.opens_archives and not folder.only_chosen and is_called_archive(name) and _is_kept(name)
 
-    def _closed(self, folder: Folder, path: Path) -> bool:
+    def _close(self, folder: Folder, path: Path) -> bool:
         """Take the profiler's reports of a folder that is called as one without logs; say whether it is closed."""
         entries = self.stores.scan(path)
-        self.reports |= {entry.path: _written(entry) for entry in entries if _is_report(entry.name)}
+        self.reports |= {entry.path: _read_modified(entry) for entry in entries if _is_report(entry.name)}
         if path.name.lower() not in CLOSED:
             return False
-        found = [entry.name for entry in entries]
-        above = folder.parts[len(folder.given.parent.parts) :]
-        holds_runs = any(name.lower() in LAYOUTS for name in found) and not any(map(_is_layout, above))
+        inner = [entry.name for entry in entries]
+        above = folder.parts[len(folder.given_path.parent.parts) :]
+        holds_runs = any(name.lower() in LAYOUTS for name in inner) and not any(map(_is_layout, above))
         closed = (folder.text in self._inside_runs and not holds_runs) or path.name.lower() == ".git"
         if closed and not folder.only_chosen:
             self.ignored.append((path, "by its name a run's folder without logs; to read it, give its own path"))
@@ -255,17 +255,17 @@ class Walk:
 
     def _is_inside_run(self, folder: Folder, files: Sequence[str]) -> bool:
         """Whether a folder is an experiment's, holds a launcher's log, or is below such a one and the given path."""
-        if os.path.dirname(folder.text) in self._inside_runs and folder.text != str(folder.given):
+        if os.path.dirname(folder.text) in self._inside_runs and folder.text != str(folder.given_path):
             return True
         typed = "".join(folder.parts[-2:-1]).lower() != "experiments"
-        return names.experiment(folder.name, typed=typed) is not None or any(map(names.is_launched, files))
+        return names.read_experiment(folder.name, typed=typed) is not None or any(map(names.is_launched, files))
 
-    def _chosen_in(self, identity: _Identity) -> frozenset[str]:
+    def _find_chosen(self, identity: _Identity) -> frozenset[str]:
         return frozenset(self._chosen[identity][1]) if identity in self._chosen else frozenset()
 
 
-def _folder(path: Path, given: Path) -> Folder:
-    return Folder(str(path), path.parts, given)
+def _make_folder(path: Path, given_path: Path) -> Folder:
+    return Folder(str(path), path.parts, given_path)
 
 
 def _is_layout(name: str) -> bool:
@@ -276,7 +276,7 @@ def _is_kept(name: str) -> bool:
     return name.lower().endswith(KEPT) and not name.startswith(".")
 
 
-def _is_told(name: str) -> bool:
+def _is_mentioned(name: str) -> bool:
     return _is_kept(name) or (RENAMED.fullmatch(name) is not None and not name.startswith("."))
 
 
@@ -285,7 +285,7 @@ def _is_special(name: str) -> bool:
     return name.lower() in CLOSED or name.lower().startswith(PROFILES)
 
 
-def _written(entry: Entry) -> float:
+def _read_modified(entry: FolderEntry) -> float:
     """Return when a file was last written, 0 where that is not known: a report is evidence all the same."""
     try:
         return entry.stat().st_mtime
@@ -297,7 +297,7 @@ def _is_report(name: str) -> bool:
     return name.lower().endswith(REPORT)
 
 
-def _identity(status: Status) -> _Identity:
+def _identify(status: FileStatus) -> _Identity:
     return status.st_dev, status.st_ino
 
 
@@ -305,5 +305,5 @@ def _is_linked(path: Path) -> bool:
     return os.path.realpath(path) != str(path)
 
 
-def _why(error: OSError) -> str:
+def _explain(error: OSError) -> str:
     return f"cannot be read: {error.strerror or error}"

@@ -44,8 +44,8 @@ def read_saved(paths: Sequence[Path]) -> Trace:
     """Return a trace that was saved, or what the files of one say; LogError where there is none."""
     if len(paths) == 1 and paths[0].is_file():
         stores = Stores()
-        if _HEAD.match(stores.small(paths[0], 64)):
-            return _parse_trace(paths[0], stores.small(paths[0], LARGEST))
+        if _HEAD.match(stores.read_small(paths[0], 64)):
+            return _parse_trace(paths[0], stores.read_small(paths[0], LARGEST))
     return read_trace(paths)
 
 

@@ -7,10 +7,11 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from pytest_llmbench.core.dialects import DIALECTS, NO_TOTAL, SEPARATORS, Dialect
 from pytest_llmbench.core.models import ParsedLog, Unread
 from pytest_llmbench.ingest.parse import checkpoints, environment, facts, stated, uniform
-from pytest_llmbench.ingest.parse.dialect_table import DIALECTS, NO_TOTAL, SEPARATORS, Dialect, Grammar, grammar
-from pytest_llmbench.ingest.parse.dialects import regex
+from pytest_llmbench.ingest.parse.dialect_reader import DialectReader, load_reader
+from pytest_llmbench.ingest.parse.dialects.regex import RegexReader
 from pytest_llmbench.ingest.parse.dropped import OTHER_DIALECT, REPEATED, TORN, Tally, make_printable
 from pytest_llmbench.ingest.parse.endings import MARKERS as ENDING_MARKERS
 from pytest_llmbench.ingest.parse.endings import Endings, find_decisive_lines
@@ -42,9 +43,9 @@ class ProcessMark(NamedTuple):
 class DialectRecords:
     """One dialect's records of a log, in its order, with what was dropped of them."""
 
-    def __init__(self, name: str, rules: Grammar) -> None:
+    def __init__(self, name: str, reader: DialectReader) -> None:
         self.name = name
-        self.rules = rules
+        self.reader = reader
         self.tally = Tally()
         self.records: list[StepRecord] = []
         self.unmatched: list[Unmatched] = []
@@ -54,7 +55,7 @@ class DialectRecords:
 
     def add(self, hit: Hit, rank: str) -> bool:
         """Read what belongs to a marker; tell whether that is a record, if only a torn one."""
-        taken = self.rules.take(hit, rank)
+        taken = self.reader.read_records(hit, rank)
         self.lines += bool(taken)
         for record in taken:
             if isinstance(record, StepRecord):
@@ -74,7 +75,7 @@ class DialectRecords:
 
     def divide(self, marks: Sequence[ProcessMark]) -> int:
         """Divide the records into segments; return how many steps they hold."""
-        rules, dialect = self.rules, self.rules.dialect
+        dialect = self.reader.dialect
         starts = [mark for mark in marks if mark.marker in dialect.starts]
         places = MarkPlaces(
             starts=[mark.offset for mark in starts],
@@ -83,16 +84,9 @@ class DialectRecords:
             ends_divide=dialect.ends_divide,
         )
         if self.parts:
-            self.segments = divide_uniform(self.parts, places, rules.first_step)
+            self.segments = divide_uniform(self.parts, places, dialect.first_step)
             return sum(len(part.steps) for part in self.parts)
-        self.segments = divide_segments(
-            rules.join(self.records, self.tally),
-            places,
-            rules.settle,
-            self.tally,
-            first_step=rules.first_step,
-            time_steps=rules.time_steps,
-        )
+        self.segments = divide_segments(self.records, places, self.reader, self.tally)
         return sum(len(segment.steps) for segment in self.segments)
 
 
@@ -184,18 +178,18 @@ class LogCollector:
         if len(names) != 1 or facts.NCCL_OPERATION in markers or not markers.isdisjoint(self._markers):
             return places
         name = names.pop()
-        rules = grammar(name)
-        if rules.read_columns is None:
+        reader = load_reader(name)
+        if reader.read_columns is None:
             return places
         starts, ends = (
             [place for place, marker in places if marker in marks]
-            for marks in (rules.dialect.starts, rules.dialect.ends)
+            for marks in (reader.dialect.starts, reader.dialect.ends)
         )
         steps = [place for place, marker in places if marker in STEP_MARKERS]
-        parts = uniform.read_parts(rules.read_columns, chunk.text, steps, starts, ends)
+        parts = uniform.read_parts(reader.read_columns, chunk.text, steps, starts, ends)
         if parts is None:
             return places
-        found = self._found[name] = DialectRecords(name, rules)
+        found = self._found[name] = DialectRecords(name, reader)
         found.parts = parts
         for again in (part.repeated for part in parts if part.repeated):
             found.tally.add(REPEATED, again.first, again.text, again.times)
@@ -246,10 +240,10 @@ class LogCollector:
     def _parsed(self, chosen: str | None) -> ParsedLog:
         parts: Sequence[Segment] = ()
         if chosen:
-            starts = self._found[chosen].rules.dialect.starts
+            starts = self._found[chosen].reader.dialect.starts
             lines = [mark.line for mark in self._marks if mark.marker in starts]
             parts = self._stated.of_segments(self._found[chosen].segments, lines)
-        ends = self._found[chosen].rules.dialect.ends if chosen else ()
+        ends = self._found[chosen].reader.dialect.ends if chosen else ()
         end_lines = [mark.line for mark in self._marks if mark.marker in ends]
         return ParsedLog(
             dialect=chosen,
@@ -262,8 +256,8 @@ class LogCollector:
             checkpoints=self._checkpoints.result(parts),
             environment=self._environment.result(),
             lines=self._lines,
-            prints_loss=self._found[chosen].rules.dialect.prints_loss if chosen else True,
-            begun_again_line=self._begun_again(self._found[chosen].rules.dialect, parts) if chosen else 0,
+            prints_loss=self._found[chosen].reader.dialect.prints_loss if chosen else True,
+            begun_again_line=self._begun_again(self._found[chosen].reader.dialect, parts) if chosen else 0,
         )
 
     def _list_counting_markers(self) -> dict[bytes, None]:
@@ -304,7 +298,7 @@ class LogCollector:
         for definition in self._defined:
             if hit.marker == definition.find.encode():
                 if definition.name not in self._found:
-                    self._found[definition.name] = DialectRecords(definition.name, regex.grammar(definition))
+                    self._found[definition.name] = DialectRecords(definition.name, RegexReader(definition))
                 is_record = self._found[definition.name].add(hit, "")
                 self._steps_since_trace |= is_record and bool(self._trace_line)
         if any(hit.marker in (one.start.encode(), one.end.encode()) for one in self._defined):
@@ -318,7 +312,7 @@ class LogCollector:
         self._rank = (hit.line, rank)
         name = STEP_MARKERS[hit.marker]
         if name not in self._found:
-            self._found[name] = DialectRecords(name, grammar(name))
+            self._found[name] = DialectRecords(name, load_reader(name))
         self._found[name].add(hit, rank)
 
 

@@ -15,7 +15,7 @@ from pytest_llmbench.ingest.parse.scan import find_markers, iterate_chunks
 from pytest_llmbench.ingest.parse.training import MARKERS as TRAINING
 from pytest_llmbench.ingest.parse.training import Training
 from pytest_llmbench.ingest.sources import local
-from pytest_llmbench.ingest.sources.compressed import HEAD, Stream, method_of
+from pytest_llmbench.ingest.sources.compressed import HEAD, Stream, find_method
 
 CUT = "cut"
 """The code of the ending of a log whose compressed data end before their end."""
@@ -49,7 +49,7 @@ def read_log(source: Path | Stream, extra: Iterable[RegexDialect] = (), *, threa
     if isinstance(source, Stream):
         return _read_stream(source, extra)
     with local.File(source) as file:
-        if file.size < LARGE or method_of(file.read(0, HEAD)):
+        if file.size < LARGE or find_method(file.read(0, HEAD)):
             return _read_stream(Stream(file.blocks(), source), extra)
         from pytest_llmbench.ingest.parse.ahead import take_file
 
@@ -63,7 +63,7 @@ def read_ending(source: Path | Stream) -> Ending | None:
 
     What stands there only before training began, by the lines that tell of that, ended no run with steps.
     """
-    stream = source if isinstance(source, Stream) else Stream(local.blocks(source), source)
+    stream = source if isinstance(source, Stream) else Stream(local.read_blocks(source), source)
     found, training = Endings(), Training()
     for chunk in iterate_chunks(stream):
         hits = find_markers(chunk, (*MARKERS, *TRAINING))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from itertools import chain, pairwise
+from itertools import chain, pairwise, takewhile
 from typing import NamedTuple
 
 from ahocorasick_rs import BytesAhoCorasick, MatchKind
@@ -18,7 +18,12 @@ REACH_BACK = 512
 PIECE = 1 << 20
 
 AT_ONCE = 64
-"""More markers than this are beyond what vector instructions compare: four times as slow as two groups."""
+"""More texts than this are beyond what vector instructions compare (Teddy of the Rust crate `aho-corasick` takes 64
+patterns): one automaton for all is four times as slow as two."""
+
+LEAST_SHARED = 11
+"""Bytes that markers have to share to be looked for as one. Shorter parts stand in many lines that say nothing:
+`iteration ` (10) in every step of NeMo 2, `heckpoint` (9) in paths."""
 
 
 class ByteChunk(NamedTuple):
@@ -54,45 +59,104 @@ class MarkerSearch:
     def __init__(self, markers: Sequence[bytes]) -> None:
         """Take texts of at least one byte, each once."""
         self.longest = max(map(len, markers), default=1)
-        self._automata = [_Automaton(markers[begin : begin + AT_ONCE]) for begin in range(0, len(markers), AT_ONCE)]
+        groups = share_parts(markers)
+        parts = list(groups)
+        self._automata = [_Automaton(parts[begin : begin + AT_ONCE]) for begin in range(0, len(parts), AT_ONCE)]
+        self._shared = {part: group for part, group in groups.items() if group != (part,)}
 
     def __deepcopy__(self, memo: dict[int, object]) -> MarkerSearch:
         """Return itself: it never changes."""
         return self
+
+    @property
+    def passes(self) -> int:
+        """How often a text is searched for all the markers."""
+        return len(self._automata)
 
     def find_places(self, text: bytes, start: int, stop: int) -> list[tuple[int, bytes]]:
         """Return which markers begin at `start` or behind it and before `stop`, and where, in the order of the text.
 
         They may end behind `stop`. The search lets other threads run meanwhile.
         """
-        places = [place for group in self._automata for place in group.find_places(text, start, stop)]
+        reach = stop + self.longest - 1
+        places = [place for each in self._automata for place in each.find_places(text, start, reach)]
+        if self._shared:
+            shared = [place for place in places if place[1] in self._shared]
+            places = [place for place in places if place[1] not in self._shared]
+            places += [
+                marker_place for place, part in shared for marker_place in self._find_around(part, text, place, start)
+            ]
         places.sort()
         while places and places[-1][0] >= stop:
             places.pop()
         return places
 
+    def _find_around(self, part: bytes, text: bytes, place: int, start: int) -> Iterator[tuple[int, bytes]]:
+        """Yield the markers that stand around a part that they share, from `start` on."""
+        for marker in self._shared[part]:
+            begin = place - marker.index(part)
+            if begin >= start and text.startswith(marker, begin):
+                yield begin, marker
+
+
+def share_parts(markers: Sequence[bytes]) -> dict[bytes, tuple[bytes, ...]]:
+    """Return what to look for, and for which markers: themselves, as long as that makes as few automata as can be.
+
+    Where a few markers would need an automaton for themselves, those that share the longest parts are looked for by
+    these, which costs nothing: a part stands in few lines without its marker.
+    """
+    excess = len(markers) % AT_ONCE if len(markers) > AT_ONCE else 0
+    groups: dict[bytes, tuple[bytes, ...]] = {}
+    left = list(markers)
+    for part in _list_shared_parts(markers) if 2 * excess < AT_ONCE and excess else ():
+        sharing = tuple(marker for marker in left if part in marker)
+        if excess > 0 and len(sharing) > 1:
+            groups[part] = sharing
+            left = [marker for marker in left if marker not in sharing]
+            excess -= len(sharing) - 1
+    if excess > 0:
+        return {marker: (marker,) for marker in markers}
+    return {marker: (marker,) for marker in left} | groups
+
+
+def _list_shared_parts(markers: Sequence[bytes]) -> list[bytes]:
+    """Return the longest parts that two or more markers share, the longest first."""
+    owners: dict[bytes, dict[bytes, int]] = {}
+    for marker in markers:
+        for place in range(len(marker) - LEAST_SHARED + 1):
+            owners.setdefault(marker[place : place + LEAST_SHARED], {}).setdefault(marker, place)
+    parts = set()
+    for places in owners.values():
+        if len(places) > 1:
+            before = _get_common_beginning([marker[:place][::-1] for marker, place in places.items()])[::-1]
+            parts.add(before + _get_common_beginning([marker[place:] for marker, place in places.items()]))
+    return sorted(parts, key=lambda part: (-len(part), part))
+
+
+def _get_common_beginning(texts: Sequence[bytes]) -> bytes:
+    alike = takewhile(lambda signs: len(set(signs)) == 1, zip(*texts, strict=False))
+    return bytes(signs[0] for signs in alike)
+
 
 class _Automaton:
-    """Markers that one automaton finds: the leftmost one, then the next behind it. What begins within is looked at."""
+    """Texts that one automaton finds: the leftmost one, then the next behind it. What begins within is looked at."""
 
-    def __init__(self, markers: Sequence[bytes]) -> None:
-        self._markers = markers
-        self._longest = max(map(len, markers))
-        self._automaton = BytesAhoCorasick(markers, matchkind=MatchKind.LeftmostFirst)
-        within = [list(_find_beginning_within(marker, markers)) for marker in markers]
-        self._within = {number: one for number, one in enumerate(within) if one}
+    def __init__(self, texts: Sequence[bytes]) -> None:
+        self._texts = texts
+        self._automaton = BytesAhoCorasick(texts, matchkind=MatchKind.LeftmostFirst)
+        within = [list(_find_beginning_within(text, texts)) for text in texts]
+        self._within = {number: further for number, further in enumerate(within) if further}
 
-    def find_places(self, text: bytes, start: int, stop: int) -> list[tuple[int, bytes]]:
-        """Return where markers begin from `start` on, some behind `stop`, in no order."""
-        view = memoryview(text)[start : stop + self._longest - 1]
-        found = self._automaton.find_matches_as_indexes(view)
-        places = [(start + begin, self._markers[number]) for number, begin, _ in found]
-        for number, begin, _ in found:
+    def find_places(self, text: bytes, start: int, reach: int) -> list[tuple[int, bytes]]:
+        """Return where texts begin that lie between two places, in no order."""
+        matches = self._automaton.find_matches_as_indexes(memoryview(text)[start:reach])
+        places = [(start + begin, self._texts[number]) for number, begin, _ in matches]
+        for number, begin, _ in matches:
             if number in self._within:
                 places += (
-                    (start + begin + further, marker)
-                    for further, marker in self._within[number]
-                    if text.startswith(marker, start + begin + further)
+                    (start + begin + further, other)
+                    for further, other in self._within[number]
+                    if text.startswith(other, start + begin + further)
                 )
         return places
 

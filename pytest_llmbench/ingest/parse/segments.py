@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from pytest_llmbench.core.models import Segment, Steps
 from pytest_llmbench.ingest.parse.columns import build_steps
-from pytest_llmbench.ingest.parse.dialect_table import Settler, Timer
+from pytest_llmbench.ingest.parse.dialect_reader import DialectReader
 from pytest_llmbench.ingest.parse.dropped import OTHER_RANK, REPEAT_DISAGREES, REPEATED, TORN, Tally, make_printable
 from pytest_llmbench.ingest.parse.ranks import get_rank_order
 from pytest_llmbench.ingest.parse.records import NAN, RecordOrigin, StepRecord
@@ -65,28 +65,20 @@ class SegmentDraft:
 
 
 def divide_segments(
-    records: Iterable[StepRecord],
-    marks: MarkPlaces,
-    settle: Settler,
-    tally: Tally,
-    *,
-    first_step: int = 0,
-    time_steps: Timer = list,
+    records: Sequence[StepRecord], marks: MarkPlaces, reader: DialectReader, tally: Tally
 ) -> tuple[Segment, ...]:
     """Return the attempts in a log, in its order; what is left out is counted in `tally`.
-
-    `first_step` is the number that the dialect gives to the first step of a run.
 
     `records` stand in the order of the log. Ranks are told apart first, so that their interleaved lines are no
     restarts; where several printed the same attempt, the one with most possible steps is kept, then the lowest.
     """
-    ranks = [settle(rank, tally) for rank in group_by_rank(records)]
+    ranks = [reader.settle(rank, tally) for rank in group_by_rank(reader.join(records, tally))]
     parts = (attempt for rank in ranks for attempt in split_attempts(rank, marks, tally))
-    attempts = keep_one_rank((_add_times(attempt, time_steps) for attempt in parts), tally)
+    attempts = keep_one_rank((_add_times(attempt, reader) for attempt in parts), tally)
     limits = [attempt.begin for attempt in attempts[1:]]
     pairs = zip(attempts, [*limits, None], strict=False)
     return tuple(
-        _build_segment(attempt, build_steps(attempt.kept.values()), marks, limit, first_step)
+        _build_segment(attempt, build_steps(attempt.kept.values()), marks, limit, reader.dialect.first_step)
         for attempt, limit in pairs
     )
 
@@ -194,9 +186,9 @@ def _goes_back(attempt: SegmentDraft, following: Sequence[StepRecord]) -> bool:
     return False
 
 
-def _add_times(attempt: SegmentDraft, time_steps: Timer) -> SegmentDraft:
+def _add_times(attempt: SegmentDraft, reader: DialectReader) -> SegmentDraft:
     """Return an attempt with what its dialect can say of a step's time only now that all its steps are known."""
-    records = time_steps(sorted(attempt.kept.values(), key=lambda record: record.step))
+    records = reader.time_steps(sorted(attempt.kept.values(), key=lambda record: record.step))
     return replace(attempt, kept={record.step: record for record in records})
 
 

@@ -6,7 +6,8 @@ import re
 from collections import deque
 from collections.abc import Iterable
 
-from pytest_llmbench.ingest.parse.dialect_table import DIALECTS, grammar
+from pytest_llmbench.core.dialects import DIALECTS
+from pytest_llmbench.ingest.parse.dialect_reader import load_reader
 from pytest_llmbench.ingest.parse.endings import LATE_STEPS, Decisive
 from pytest_llmbench.ingest.parse.records import StepRecord
 from pytest_llmbench.ingest.parse.scan import Hit
@@ -50,5 +51,5 @@ class Training:
             return bool(BAR.match(get_line_before(hit)))
         if hit.marker not in STEPS:
             return False
-        records = grammar(STEPS[hit.marker]).take(hit, "")
+        records = load_reader(STEPS[hit.marker]).read_records(hit, "")
         return any(isinstance(record, StepRecord) for record in records) or bool(EPOCH.match(hit.text, hit.start))

@@ -20,10 +20,10 @@ from pathlib import Path
 from stat import S_ISREG
 
 from pytest_llmbench.core.models import RegexDialect
-from pytest_llmbench.ingest.reading.file_reading import Said, Wanted
-from pytest_llmbench.ingest.sources.local import State, state_of
+from pytest_llmbench.ingest.reading.reader import FileToRead, ReadResult
+from pytest_llmbench.ingest.sources.local import FileState, read_state
 
-Known = dict[tuple[str, bool], tuple[State, Said]]
+CachedReadings = dict[tuple[str, bool], tuple[FileState, ReadResult]]
 """By file, which is a Wanted or equal to one, the state in which it was read, and what it said."""
 
 MAGIC = b"llmbench log cache 2\n"
@@ -53,20 +53,20 @@ class LogCache:
             )
         ).digest()
         self._file = folder / f"{self._of.hex()[:32]}{SUFFIX}"
-        self._used: Known = {}
+        self._used: CachedReadings = {}
 
-    def known(self, files: Sequence[Wanted]) -> dict[Wanted, Said]:
+    def find_unchanged(self, files: Sequence[FileToRead]) -> dict[FileToRead, ReadResult]:
         """Return what those of the files say that have not changed since they were read; damage is no error."""
-        kept = self._load()
-        said: dict[Wanted, Said] = {}
-        for one in files:
-            found = kept.get(one)
-            if found is not None and found[0] == state_of(one.path):
-                self._used[one] = found
-                said[one] = found[1]
-        return said
+        cached = self._load()
+        results: dict[FileToRead, ReadResult] = {}
+        for file in files:
+            reading = cached.get(file)
+            if reading is not None and reading[0] == read_state(file.path):
+                self._used[file] = reading
+                results[file] = reading[1]
+        return results
 
-    def keep(self, new: Mapping[Wanted, tuple[State, Said]]) -> None:
+    def keep(self, new: Mapping[FileToRead, tuple[FileState, ReadResult]]) -> None:
         """Add what was read now, and drop what was not asked for; a folder that cannot be written is no error."""
         size = sum(state[0] for state, _ in new.values())
         if len(new) < WORTH_FILES and size < WORTH_BYTES:
@@ -82,17 +82,17 @@ class LogCache:
                 self._write(_HEADER.pack(MAGIC, self._of, zlib.crc32(data), len(data)), data)
                 self._tidy()
 
-    def _load(self) -> Known:
+    def _load(self) -> CachedReadings:
         """Return what the cache file holds: nothing where it is absent, damaged, of another version or of others."""
         from pytest_llmbench.ingest.reading.codec import unpack
 
         try:
-            data = self._checked()
+            data = self._read_checked()
             return dict(unpack(data)) if data else {}
         except (OSError, ValueError, LookupError, TypeError, struct.error):
             return {}
 
-    def _checked(self) -> bytes:
+    def _read_checked(self) -> bytes:
         """Return what is behind the header of the cache file, empty where it is not to be trusted."""
         if not _is_ours(os.stat(self._folder)):
             return b""
@@ -123,7 +123,7 @@ class LogCache:
 
     def _tidy(self) -> None:
         """Remove the cache files that were not used for long, and of the others the last used beyond LARGEST."""
-        files = sorted(_files(self._folder), reverse=True)
+        files = sorted(_list_files(self._folder), reverse=True)
         room = LARGEST
         for used, size, path in files:
             room -= size
@@ -149,7 +149,7 @@ def parser_version(definitions: Sequence[RegexDialect]) -> str:
     return code.hexdigest()
 
 
-def _files(folder: Path) -> Iterator[tuple[float, int, Path]]:
+def _list_files(folder: Path) -> Iterator[tuple[float, int, Path]]:
     """Yield when each cache file was used last, how large it is, and its path."""
     with os.scandir(folder) as entries:
         for entry in entries:

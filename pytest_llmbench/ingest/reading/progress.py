@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from pytest_llmbench.ingest.reading.reader import Done
+from pytest_llmbench.ingest.reading.reader import ReadCounts
 
 FIRST_SECONDS = 2.0
 """A shorter reading tells nothing."""
@@ -43,9 +43,9 @@ class ReadingProgress:
         self._began: float | None = None
         self._next = 0.0
         self._pause = LINE_SECONDS
-        self._told = False
+        self._written = False
 
-    def __call__(self, done: Done) -> None:
+    def __call__(self, done: ReadCounts) -> None:
         """Tell it, if it is time; the first call is the beginning."""
         now = self._clock()
         if self._began is None:
@@ -53,10 +53,10 @@ class ReadingProgress:
             self._next = now + FIRST_SECONDS
         ended = done.files == done.of_files
         terminal = self._terminal()
-        if terminal is None or not (self._told if ended else now >= self._next):
+        if terminal is None or not (self._written if ended else now >= self._next):
             return
-        self._told = True
-        line = f"llmbench: {told(done, now - self._began)}"
+        self._written = True
+        line = f"llmbench: {describe_progress(done, now - self._began)}"
         if terminal.isatty:
             terminal.rewrite(line, erase=True)
             self._next = now + REWRITE_SECONDS
@@ -67,16 +67,16 @@ class ReadingProgress:
         terminal.flush()
 
 
-def told(done: Done, seconds: float) -> str:
+def describe_progress(done: ReadCounts, seconds: float) -> str:
     """Return `read 120 of 5000 logs, 1.2 GB of 30 GB, about 40 s left`."""
     if done.files == done.of_files:
-        return f"read {done.files} logs, {size(done.size)}, in {_duration(seconds)}"
+        return f"read {done.files} logs, {format_size(done.size)}, in {_format_duration(seconds)}"
     part, whole = (done.size, done.of_size) if done.size else (done.files, done.of_files)
-    left = f", about {_duration(seconds * (whole - part) / part)} left" if part else ""
-    return f"read {done.files} of {done.of_files} logs, {size(done.size)} of {size(done.of_size)}{left}"
+    left = f", about {_format_duration(seconds * (whole - part) / part)} left" if part else ""
+    return f"read {done.files} of {done.of_files} logs, {format_size(done.size)} of {format_size(done.of_size)}{left}"
 
 
-def size(count: float) -> str:
+def format_size(count: float) -> str:
     """Return a number of bytes with a unit: `1.2 GB`."""
     for unit in _UNITS[:-1]:
         count /= 1000
@@ -85,6 +85,6 @@ def size(count: float) -> str:
     return f"{count / 1000:.3g} {_UNITS[-1]}"
 
 
-def _duration(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     minutes = round(seconds / 60)
     return f"{seconds:.0f} s" if seconds < 100 else f"{minutes} min" if minutes < 120 else f"{minutes / 60:.1f} h"

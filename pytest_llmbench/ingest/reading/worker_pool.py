@@ -18,14 +18,14 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import IO, TYPE_CHECKING, TypeAlias
 
-from pytest_llmbench.ingest.reading.file_reading import Said, Wanted, read_file
-from pytest_llmbench.ingest.sources.local import State
+from pytest_llmbench.ingest.reading.reader import FileToRead, ReadResult, read_file
+from pytest_llmbench.ingest.sources.local import FileState
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import RegexDialect
 
-Batch: TypeAlias = Sequence[Wanted]
-Answers: TypeAlias = Sequence[tuple[Said, State | None]]
+Batch: TypeAlias = Sequence[FileToRead]
+Answers: TypeAlias = Sequence[tuple[ReadResult, FileState | None]]
 
 READY = b"+"
 _SIZE = struct.Struct("=Q")
@@ -51,13 +51,13 @@ def read_batches(
     answered: SimpleQueue[tuple[Batch, bytes]] = SimpleQueue()
     for batch in batches:
         waiting.put(batch)
-    with _started(workers, pack((definitions, keep)), waiting, answered):
+    with _start_workers(workers, pack((definitions, keep)), waiting, answered):
         for _ in batches:
-            batch, data = _next(waiting, answered)
-            done(batch, _answers(data, batch) or [read_file(one, definitions, keep=keep) for one in batch])
+            batch, data = _take_next(waiting, answered)
+            done(batch, _unpack_answers(data, batch) or [read_file(file, definitions, keep=keep) for file in batch])
 
 
-def _next(waiting: SimpleQueue[Batch], answered: SimpleQueue[tuple[Batch, bytes]]) -> tuple[Batch, bytes]:
+def _take_next(waiting: SimpleQueue[Batch], answered: SimpleQueue[tuple[Batch, bytes]]) -> tuple[Batch, bytes]:
     """Return a batch with its answer; else one that is to be read here; else wait for an answer."""
     with suppress(Empty):
         return answered.get_nowait()
@@ -66,7 +66,7 @@ def _next(waiting: SimpleQueue[Batch], answered: SimpleQueue[tuple[Batch, bytes]
     return answered.get()
 
 
-def _answers(data: bytes, batch: Batch) -> Answers:
+def _unpack_answers(data: bytes, batch: Batch) -> Answers:
     """Return what a worker says of a batch, empty where it does not: it was killed, or cannot read a file.
 
     Why a file cannot be read is told by this process alone: a worker may have other limits.
@@ -75,12 +75,12 @@ def _answers(data: bytes, batch: Batch) -> Answers:
     from pytest_llmbench.ingest.reading.codec import unpack
 
     answers: Answers = unpack(data) if data else ()
-    failed = len(answers) != len(batch) or any(isinstance(said, LogError) for said, _ in answers)
+    failed = len(answers) != len(batch) or any(isinstance(result, LogError) for result, _ in answers)
     return () if failed else answers
 
 
 @contextmanager
-def _started(
+def _start_workers(
     count: int,
     rules: bytes,
     waiting: SimpleQueue[Batch],
@@ -92,7 +92,7 @@ def _started(
     try:
         for _ in range(count):
             with suppress(OSError, RuntimeError):  # no more processes, or threads, for this user
-                processes.append(_process())
+                processes.append(_start_process())
                 thread = Thread(target=_feed, args=(processes[-1], rules, waiting, answered), daemon=True)
                 thread.start()
                 threads.append(thread)
@@ -107,7 +107,7 @@ def _started(
                 process.communicate()
 
 
-def _process() -> subprocess.Popen[bytes]:
+def _start_process() -> subprocess.Popen[bytes]:
     flags = ["-I", "-S", *(["-B"] if sys.dont_write_bytecode else []), "-X", f"utf8={sys.flags.utf8_mode}"]
     one_thread = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(  # noqa: S603 (this interpreter, and a constant)
@@ -132,7 +132,7 @@ def _feed(
     if requests is None or answers is None:
         raise ValueError("a worker without pipes")
     with suppress(OSError, Empty):
-        requests.write(json.dumps([one for one in sys.path if isinstance(one, str)]).encode() + b"\n")
+        requests.write(json.dumps([entry for entry in sys.path if isinstance(entry, str)]).encode() + b"\n")
         _send(requests, rules)
         alive = answers.read(len(READY)) == READY
         while alive:
@@ -140,7 +140,7 @@ def _feed(
             data = b""
             try:
                 _send(requests, pack(batch))
-                data = _received(answers)
+                data = _receive(answers)
             finally:
                 answered.put((batch, data))
             alive = bool(data)
@@ -152,7 +152,7 @@ def _send(file: IO[bytes], data: bytes) -> None:
     file.flush()
 
 
-def _received(file: IO[bytes]) -> bytes:
+def _receive(file: IO[bytes]) -> bytes:
     """Return what was sent, empty where the other side ended before it was sent."""
     head = file.read(_SIZE.size)
     if len(head) < _SIZE.size:
@@ -168,9 +168,9 @@ def serve() -> None:
 
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # nothing that is printed gets between answers
-    definitions, keep = unpack(_received(sys.stdin.buffer))
+    definitions, keep = unpack(_receive(sys.stdin.buffer))
     answers.write(READY)
     answers.flush()
-    while request := _received(sys.stdin.buffer):
-        batch = [Wanted(*one) for one in unpack(request)]
-        _send(answers, pack([read_file(one, definitions, keep=keep) for one in batch]))
+    while request := _receive(sys.stdin.buffer):
+        batch = [FileToRead(*file) for file in unpack(request)]
+        _send(answers, pack([read_file(file, definitions, keep=keep) for file in batch]))

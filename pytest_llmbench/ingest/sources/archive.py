@@ -15,10 +15,10 @@ from pytest_llmbench.ingest.sources.headers import (
     DATALESS,
     FILE,
     Header,
+    apply_pax,
     is_header,
-    pax_values,
     read_header,
-    told,
+    read_pax,
 )
 
 LARGEST_HEADER = 1 << 20
@@ -34,7 +34,7 @@ _LONG_NAME, _LONG_TARGET, _PAX, _SOLARIS, _GLOBAL = b"L", b"K", b"x", b"X", b"g"
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class ArchiveMember:
     """One member: its place in the archive, and what its headers say. `size` counts the bytes that follow."""
 
     number: int
@@ -67,61 +67,61 @@ class Reel:
         self._names = 0
         self.trailing = False
 
-    def members(self) -> Iterator[Member]:
+    def read_members(self) -> Iterator[ArchiveMember]:
         """Yield the members in their order; after the last one `trailing` says whether anything stands behind them."""
         for number in range(MEMBERS + 1):
-            header = self._next()
+            header = self._read_member_header()
             if header is None:
-                self.trailing = any(block.strip(b"\0") for block in self._rest())
+                self.trailing = any(block.strip(b"\0") for block in self._read_rest())
                 return
             self._names += len(header.name) + len(header.target)
             if number == MEMBERS or self._names > NAMES:
                 raise LogError(f"more than {MEMBERS} members, or {NAMES} bytes of names: no archive of runs has that")
             target = os.fsdecode(header.target)
-            yield Member(number, header.path, header.kind, header.size, header.modified, target)
+            yield ArchiveMember(number, header.path, header.kind, header.size, header.modified, target)
             self._skip()
 
-    def data(self) -> Iterator[bytes]:
+    def read_data(self) -> Iterator[bytes]:
         """Yield the bytes of the member that was yielded last, once; LogError where they end early."""
         while self._left:
-            block = self._some(self._left)
+            block = self._read_some(self._left)
             self._left -= len(block)
             yield block
 
-    def _next(self) -> Header | None:
+    def _read_member_header(self) -> Header | None:
         """Return the next member's header with all that headers before it say, None at the end of the archive."""
-        said: dict[str, bytes] = {}
+        pax: dict[str, bytes] = {}
         while True:
-            block = self._exactly(BLOCK)
+            block = self._read_exactly(BLOCK)
             if not block.strip(b"\0"):
                 return None
             header = read_header(block)
-            values = self._values(header)
+            values = self._read_values(header)
             if values is None:
-                return self._begun(told(header, {**self._shared, **said}))
+                return self._begin_member(apply_pax(header, {**self._shared, **pax}))
             if header.flag == _GLOBAL:
                 self._shared |= values
                 if sum(map(len, self._shared.values())) > LARGEST_HEADER:
                     raise LogError(f"pax headers of more than {LARGEST_HEADER} bytes")
             else:
-                said |= values
+                pax |= values
 
-    def _values(self, header: Header) -> Mapping[str, bytes] | None:
+    def _read_values(self, header: Header) -> Mapping[str, bytes] | None:
         """Return what a header says that only speaks of the next member, None for a member's own."""
         if header.flag not in (_LONG_NAME, _LONG_TARGET, _PAX, _SOLARIS, _GLOBAL):
             return None
         if header.size > LARGEST_HEADER:
             raise LogError(f"a name or pax header of {header.size} bytes: expected at most {LARGEST_HEADER}")
-        data = self._exactly(header.size + -header.size % BLOCK)[: header.size]
+        data = self._read_exactly(header.size + -header.size % BLOCK)[: header.size]
         if header.flag in (_LONG_NAME, _LONG_TARGET):
             return {"path" if header.flag == _LONG_NAME else "linkpath": data.partition(b"\0")[0]}
-        return pax_values(data)
+        return read_pax(data)
 
-    def _begun(self, header: Header) -> Header:
+    def _begin_member(self, header: Header) -> Header:
         """Get ready for the data of a member."""
         more = header.extended
         while more:  # where the holes of a sparse file are, which nobody asks
-            more = self._exactly(BLOCK)[504:505] not in (b"\0", b"0")
+            more = self._read_exactly(BLOCK)[504:505] not in (b"\0", b"0")
         self._left = 0 if header.kind in DATALESS else header.size
         self._padding = -self._left % BLOCK
         return header
@@ -130,17 +130,17 @@ class Reel:
         """Pass over what is left of a member."""
         self._left += self._padding
         self._padding = 0
-        for _ in self.data():
+        for _ in self.read_data():
             pass
 
-    def _exactly(self, size: int) -> bytes:
+    def _read_exactly(self, size: int) -> bytes:
         parts = []
         while size:
-            parts.append(self._some(size))
+            parts.append(self._read_some(size))
             size -= len(parts[-1])
         return b"".join(parts)
 
-    def _some(self, most: int) -> bytes:
+    def _read_some(self, most: int) -> bytes:
         """Return up to so many bytes, at least one."""
         while not self._held:
             block = next(self._blocks, None)
@@ -150,7 +150,7 @@ class Reel:
         part, self._held = bytes(self._held[:most]), self._held[most:]
         return part
 
-    def _rest(self) -> Iterator[bytes]:
+    def _read_rest(self) -> Iterator[bytes]:
         yield bytes(self._held)
         yield from self._blocks
 

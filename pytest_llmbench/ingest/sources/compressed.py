@@ -71,79 +71,84 @@ class Stream:
         head = b""
         while len(head) < HEAD and (block := next(blocks, b"")):
             head += block
-        self.method = method_of(head)
+        self.method = find_method(head)
         whole = chain([head] if head else [], blocks)
-        return _gathered(self._decompressed(whole)) if self.method else whole
+        return _gather(self._decompress(whole)) if self.method else whole
 
-    def _decompressed(self, blocks: Iterable[bytes]) -> Iterator[bytes]:
+    def _decompress(self, blocks: Iterable[bytes]) -> Iterator[bytes]:
         """Yield the text of every member of the data; zeros between members are padding."""
-        taken = given = 0
+        taken = produced = 0
         decoder: Decoder | None = None
-        for piece in _slices(blocks):
+        for piece in _slice_blocks(blocks):
             taken += len(piece)
             rest = piece
             while rest := rest if decoder else rest.lstrip(b"\0"):
-                decoder = decoder or _decoder(self.method)
-                text = self._text(decoder, rest, given)
-                given += len(text)
-                self._refuse_bomb(taken, given)
+                decoder = decoder or _make_decoder(self.method)
+                text = self._decompress_piece(decoder, rest, produced)
+                produced += len(text)
+                self._refuse_bomb(taken, produced)
                 yield text
                 rest = decoder.unused_data if decoder.eof else b""
                 decoder = None if decoder.eof else decoder
         self.cut = decoder is not None
 
-    def _text(self, decoder: Decoder, data: bytes, place: int) -> bytes:
+    def _decompress_piece(self, decoder: Decoder, data: bytes, place: int) -> bytes:
         try:
             return decoder.decompress(data)
-        except _damage() as error:
+        except _list_errors() as error:
             raise LogError(
                 f"the {self.method} data of {self.path} are damaged after {place} bytes of text: {error}; "
                 "copy or compress it again"
             ) from error
 
-    def _refuse_bomb(self, taken: int, given: int) -> None:
-        if given > LARGEST or (given > UNSUSPECTED and given > RATIO * taken):
+    def _refuse_bomb(self, taken: int, produced: int) -> None:
+        if produced > LARGEST or (produced > UNSUSPECTED and produced > RATIO * taken):
             raise LogError(
-                f"{taken} bytes of {self.path} make {given} bytes of text or more: expected at most {RATIO} times as "
-                f"many as it has, or {UNSUSPECTED}, and never more than {LARGEST}; no log is compressed like that"
+                f"{taken} bytes of {self.path} make {produced} bytes of text or more: expected at most {RATIO} times "
+                f"as many as it has, or {UNSUSPECTED}, and never more than {LARGEST}; no log is compressed like that"
             )
 
 
-def method_of(head: bytes) -> str:
+def find_method(head: bytes) -> str:
     """Return how data that begin so are compressed, empty if they are not."""
     return next((method for method, magic in MAGIC.items() if re.match(magic, head, re.DOTALL)), "")
 
 
-def _decoder(method: str) -> Decoder:
+def _make_decoder(method: str) -> Decoder:
     return _DECODERS[method]()
 
 
-def _gzip() -> Decoder:
+def _make_gzip() -> Decoder:
     return zlib.decompressobj(wbits=31)
 
 
-def _zstd() -> Decoder:
+def _make_zstd() -> Decoder:
     import zstandard
 
     return zstandard.ZstdDecompressor(max_window_size=WINDOW).decompressobj()
 
 
-def _xz() -> Decoder:
+def _make_xz() -> Decoder:
     import lzma
 
     return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=WINDOW)
 
 
-def _bzip2() -> Decoder:
+def _make_bzip2() -> Decoder:
     import bz2
 
     return bz2.BZ2Decompressor()
 
 
-_DECODERS: dict[str, Callable[[], Decoder]] = {"gzip": _gzip, "zstd": _zstd, "xz": _xz, "bzip2": _bzip2}
+_DECODERS: dict[str, Callable[[], Decoder]] = {
+    "gzip": _make_gzip,
+    "zstd": _make_zstd,
+    "xz": _make_xz,
+    "bzip2": _make_bzip2,
+}
 
 
-def _damage() -> tuple[type[Exception], ...]:
+def _list_errors() -> tuple[type[Exception], ...]:
     """Return what the decoders raise for data that are none."""
     import lzma
 
@@ -152,28 +157,28 @@ def _damage() -> tuple[type[Exception], ...]:
     return zlib.error, lzma.LZMAError, zstandard.ZstdError, OSError, EOFError, ValueError
 
 
-def _slices(blocks: Iterable[bytes]) -> Iterator[bytes]:
+def _slice_blocks(blocks: Iterable[bytes]) -> Iterator[bytes]:
     return (block[begin : begin + SLICE] for block in blocks for begin in range(0, len(block), SLICE))
 
 
-def _gathered(parts: Iterable[bytes]) -> Iterator[bytes]:
+def _gather(parts: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the same bytes in blocks of a size that is worth searching."""
-    kept: list[bytes] = []
+    pieces: list[bytes] = []
     size = 0
     for part in parts:
-        kept.append(part)
+        pieces.append(part)
         size += len(part)
         if size >= BLOCK:
-            yield b"".join(kept)
-            kept, size = [], 0
+            yield b"".join(pieces)
+            pieces, size = [], 0
     if size:
-        yield b"".join(kept)
+        yield b"".join(pieces)
 
 
 def is_compressed(path: str) -> bool:
     """Whether a file of this machine begins like a compressed one; not so where it cannot be opened."""
     try:
         with open(path, "rb") as file:
-            return method_of(file.read(HEAD)) is not None
+            return bool(find_method(file.read(HEAD)))
     except OSError:
         return False

@@ -67,14 +67,14 @@ def read_header(block: bytes) -> Header:
     """Read a header of 512 bytes; LogError where it is none, by its checksum."""
     if not is_header(block):
         raise LogError("no header of a member where one has to stand")
-    name, size, modified = _text(block[:100]), _number(block[124:136]), _number(block[136:148])
-    if block[257:263] == b"ustar\0" and (prefix := _text(block[345:500])):
+    name, size, modified = _read_text(block[:100]), _read_number(block[124:136]), _read_number(block[136:148])
+    if block[257:263] == b"ustar\0" and (prefix := _read_text(block[345:500])):
         name = prefix + b"/" + name
     if size < 0:
         raise LogError(f"a member of {size} bytes")
     flag = block[156:157]
     extended = flag == b"S" and block[482:483] not in (b"\0", b"0")
-    return Header(name, flag, size, float(modified), _text(block[157:257]), extended)
+    return Header(name, flag, size, float(modified), _read_text(block[157:257]), extended)
 
 
 def is_header(block: bytes) -> bool:
@@ -82,28 +82,30 @@ def is_header(block: bytes) -> bool:
     if len(block) < BLOCK or not block[:1].strip(b"\0"):
         return False
     try:
-        said = _number(block[148:156])
+        checksum = _read_number(block[148:156])
     except LogError:
         return False
     rest = block[:148] + b" " * 8 + block[156:BLOCK]
-    return said == sum(rest) or said == sum(struct.unpack(f"{BLOCK}b", rest))  # signed, as some old systems wrote it
+    return checksum == sum(rest) or checksum == sum(
+        struct.unpack(f"{BLOCK}b", rest)
+    )  # signed, as some old systems wrote it
 
 
-def pax_values(data: bytes) -> dict[str, bytes]:
+def read_pax(data: bytes) -> dict[str, bytes]:
     """Read the records `length key=value` of a pax header; LogError for anything else."""
     values: dict[str, bytes] = {}
     place = 0
     while place < len(data) and data[place : place + 1] != b"\0":
-        found = _RECORD.match(data, place)
-        end = place + int(found[1]) if found else 0
-        if found is None or end <= found.end() or end > len(data) or data[end - 1 : end] != b"\n":
+        record = _RECORD.match(data, place)
+        end = place + int(record[1]) if record else 0
+        if record is None or end <= record.end() or end > len(data) or data[end - 1 : end] != b"\n":
             raise LogError("a pax header that cannot be read")
-        values[found[2].decode("utf-8", "replace")] = data[found.end() : end - 1]
+        values[record[2].decode("utf-8", "replace")] = data[record.end() : end - 1]
         place = end
     return values
 
 
-def told(header: Header, values: Mapping[str, bytes]) -> Header:
+def apply_pax(header: Header, values: Mapping[str, bytes]) -> Header:
     """Return a header with what pax headers before it say of its member, which counts."""
     if not values:
         return header
@@ -113,17 +115,17 @@ def told(header: Header, values: Mapping[str, bytes]) -> Header:
         header,
         name=name.rstrip(b"\0"),
         flag=b"S" if sparse and header.kind == FILE else header.flag,
-        size=int(_decimal(values["size"])) if values.get("size") else header.size,
-        modified=_decimal(values["mtime"]) if values.get("mtime") else header.modified,
+        size=int(_read_decimal(values["size"])) if values.get("size") else header.size,
+        modified=_read_decimal(values["mtime"]) if values.get("mtime") else header.modified,
         target=values.get("linkpath") or header.target,
     )
 
 
-def _text(field: bytes) -> bytes:
+def _read_text(field: bytes) -> bytes:
     return field.partition(b"\0")[0]
 
 
-def _number(field: bytes) -> int:
+def _read_number(field: bytes) -> int:
     """Read a number: octal digits, or with the first bit set its own bytes."""
     if field[0] in (0x80, 0xFF):
         return int.from_bytes(field[1:], "big") - (256 ** (len(field) - 1) if field[0] == 0xFF else 0)
@@ -133,7 +135,7 @@ def _number(field: bytes) -> int:
     return int(digits, 8)
 
 
-def _decimal(value: bytes) -> float:
+def _read_decimal(value: bytes) -> float:
     """Read the decimal number of a pax header."""
     if not re.fullmatch(rb"-?\d{1,18}(?:\.\d*)?", value):
         raise LogError(f"a pax header with {value[:40]!r} where a number has to stand")

@@ -10,7 +10,7 @@ from stat import S_IFDIR, S_IFREG
 from typing import NamedTuple, Protocol
 
 
-class Status(Protocol):
+class FileStatus(Protocol):
     """What is known of a file; `os.stat_result` is one. A time of 0 is unknown."""
 
     @property
@@ -30,7 +30,7 @@ class Status(Protocol):
         """When it was last written."""
 
 
-class Entry(Protocol):
+class FolderEntry(Protocol):
     """What stands in a folder; `os.DirEntry` is one."""
 
     @property
@@ -47,11 +47,11 @@ class Entry(Protocol):
     def is_symlink(self) -> bool:
         """Whether it is a link."""
 
-    def stat(self) -> Status:
+    def stat(self) -> FileStatus:
         """Return what is known of it; OSError where nothing is."""
 
 
-class Known(NamedTuple):
+class ListedStatus(NamedTuple):
     """The status of what only this program knows; devices of the operating system have numbers from 0 on."""
 
     st_mode: int
@@ -61,12 +61,12 @@ class Known(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class ListedEntry:
     """An entry as it was once listed; `refused` says why it cannot be looked at."""
 
     name: str
     path: str
-    status: Known
+    status: ListedStatus
     refused: str = ""
 
     def is_dir(self) -> bool:
@@ -79,7 +79,7 @@ class Item:
         """Whether it is a link: none is followed here."""
         return False
 
-    def stat(self) -> Known:
+    def stat(self) -> ListedStatus:
         """Return what is known of it."""
         return self.status
 
@@ -90,8 +90,8 @@ class Listing:
 
     root: Path
     device: int
-    _items: dict[Path, Item] = field(default_factory=dict)
-    _inside: dict[Path, dict[str, Item]] = field(default_factory=dict)
+    _items: dict[Path, ListedEntry] = field(default_factory=dict)
+    _inside: dict[Path, dict[str, ListedEntry]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Begin with the empty root."""
@@ -119,19 +119,19 @@ class Listing:
             for folder in chain:
                 self._folder(folder)
 
-    def stat(self, path: Path) -> Known:
+    def stat(self, path: Path) -> ListedStatus:
         """Return what is known of a path; FileNotFoundError where nothing is."""
         if path not in self._items:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
         return self._items[path].status
 
-    def scan(self, path: Path) -> list[Item]:
+    def scan(self, path: Path) -> list[ListedEntry]:
         """Return what stands in a folder."""
         if path not in self._inside:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
         return list(self._inside[path].values())
 
-    def top(self) -> Path:
+    def find_top(self) -> Path:
         """Return the one folder that holds everything else, the root where there is none."""
         items = self.scan(self.root)
         return Path(items[0].path) if len(items) == 1 and items[0].is_dir() else self.root
@@ -143,6 +143,6 @@ class Listing:
 
     def _put(self, path: Path, kind: int, modified: float) -> None:
         number = self._items[path].status.st_ino if path in self._items else len(self._items)
-        item = self._items[path] = Item(path.name, str(path), Known(kind, self.device, number, modified))
+        item = self._items[path] = ListedEntry(path.name, str(path), ListedStatus(kind, self.device, number, modified))
         if path != self.root:
             self._inside[path.parent][path.name] = item

@@ -15,7 +15,7 @@ from pytest_llmbench.core.errors import LogError
 
 BLOCK = 1 << 20
 
-State: TypeAlias = tuple[int, ...]
+FileState: TypeAlias = tuple[int, ...]
 """Size, inode, device, time of the last writing and of the last change of anything (ns), checksum of samples.
 
 No program sets the time of the last change: what was copied with the times of another file, or restored from a backup,
@@ -41,7 +41,7 @@ class File:
         try:
             self._handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
-            raise _unreadable(path, error) from error
+            raise _make_error(path, error) from error
         self._opened = os.fstat(self._handle)
         self.size = self._opened.st_size
         self.identity = self._opened.st_dev, self._opened.st_ino
@@ -62,7 +62,7 @@ class File:
             try:
                 more = os.pread(self._handle, end - begin - len(data), begin + len(data))
             except OSError as error:
-                raise _unreadable(self.path, error) from error
+                raise _make_error(self.path, error) from error
             if not more:
                 self._refuse_short(begin + len(data))
             data = data + more if data else more
@@ -80,13 +80,13 @@ class File:
     def refuse_changed(self, head: bytes) -> None:
         """LogError where it was shortened, replaced, deleted or written anew; `head` is what was read at its begin."""
         try:
-            change = self._change(head)
+            change = self._find_change(head)
         except OSError as error:
-            raise _unreadable(self.path, error) from error
+            raise _make_error(self.path, error) from error
         if change:
             raise LogError(f"{self.path}: {_CHANGED.format(what=change)}")
 
-    def _change(self, head: bytes) -> str:
+    def _find_change(self, head: bytes) -> str:
         """Return what became of the file since it was opened, empty where it is the same or has only grown."""
         try:
             named = self.path.stat()
@@ -107,7 +107,7 @@ class File:
         raise LogError(f"{self.path}: {_CHANGED.format(what=missing)}")
 
 
-def blocks(path: Path) -> Iterator[bytes]:
+def read_blocks(path: Path) -> Iterator[bytes]:
     """Yield the bytes that a file had when it was opened, which is when the first block is asked for.
 
     LogError where it cannot be read, or changed meanwhile other than by growing.
@@ -116,17 +116,17 @@ def blocks(path: Path) -> Iterator[bytes]:
         yield from file.blocks()
 
 
-def _unreadable(path: Path, error: OSError) -> LogError:
+def _make_error(path: Path, error: OSError) -> LogError:
     return LogError(f"cannot read {path}: {error.strerror or error}")
 
 
-def state_of(path: str) -> State | None:
+def read_state(path: str) -> FileState | None:
     """Return the state of a file; None where it cannot be opened, or is nothing that can be read again."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            found = os.fstat(handle)
-            size = found.st_size
+            status = os.fstat(handle)
+            size = status.st_size
             sample = min(max(SAMPLES[0], size // 16), SAMPLES[-1])
             check = zlib.crc32(os.pread(handle, sample, 0))
             if size > sample:
@@ -137,9 +137,9 @@ def state_of(path: str) -> State | None:
             os.close(handle)
     except OSError:
         return None
-    return (*file_numbers(found), check)
+    return (*select_numbers(status), check)
 
 
-def file_numbers(status: os.stat_result) -> State:
+def select_numbers(status: os.stat_result) -> FileState:
     """Return what the operating system says of the state of a file."""
     return status.st_size, status.st_ino, status.st_dev, status.st_mtime_ns, status.st_ctime_ns

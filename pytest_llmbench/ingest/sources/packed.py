@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from pytest_llmbench.core.errors import LogError
-from pytest_llmbench.ingest.sources.archive import Member, Reel
+from pytest_llmbench.ingest.sources.archive import ArchiveMember, Reel
 from pytest_llmbench.ingest.sources.compressed import Stream
 from pytest_llmbench.ingest.sources.headers import FOLDER, HARD_LINK, LINK
 from pytest_llmbench.ingest.sources.listing import Listing
@@ -47,7 +47,7 @@ class Archive:
     """
 
     path: Path
-    opened: Callable[[], Iterable[bytes]]
+    open_blocks: Callable[[], Iterable[bytes]]
     listing: Listing
     wanted: Callable[[str], bool]
     ignored: Notes = field(default_factory=list)
@@ -60,12 +60,12 @@ class Archive:
     def list(self) -> Path:
         """Take stock of all members, and return the folder that stands for the archive: its own path, or the one folder
         in it that holds everything. What is wrong with it is in `unreadable`; what was whole before that is listed."""
-        stream = Stream(self.opened(), self.path)
+        stream = Stream(self.open_blocks(), self.path)
         reel = Reel(stream)
-        last: Member | None = None
+        last: ArchiveMember | None = None
         counts: Counter[Path] = Counter()
         try:
-            for member in reel.members():
+            for member in reel.read_members():
                 self._take(last, counts)
                 last = member
                 self._keep(member, reel)
@@ -74,20 +74,20 @@ class Archive:
                 self.unreadable.append((self.path, "has more behind its end, which is not read: pack it again"))
         except LogError as error:
             why = "the archive is cut or still being written" if stream.cut else "the archive is cut or damaged"
-            behind = f" behind {_shown(last.name)}" if last else " at its beginning"
-            told = "what was whole before that counts" if last else "nothing of it is read"
-            self.unreadable.append((self.path, f"{why}{behind}: {error}; {told}"))
+            behind = f" behind {_shorten(last.name)}" if last else " at its beginning"
+            consequence = "what was whole before that counts" if last else "nothing of it is read"
+            self.unreadable.append((self.path, f"{why}{behind}: {error}; {consequence}"))
         if stream.cut and not self.unreadable:
             self.unreadable.append((self.path, f"the {stream.method} data end before their end: copy it again"))
         for path, count in counts.items():
             if count > 1:
                 self.ignored.append((path, f"stands {count} times in {self.path.name}: the last one counts"))
-        top = self.listing.top()
+        top = self.listing.find_top()
         for folder in self._launches:  # behind the top: what holds no file does not make it
             self.listing.add_folder(folder)
         return top
 
-    def small(self, path: Path, limit: int) -> bytes:
+    def read_small(self, path: Path, limit: int) -> bytes:
         """Return the first bytes of a metadata file, at most `limit`; LogError where it is too large to be one."""
         if path not in self._small:
             raise LogError(f"cannot be read: larger than {SMALL} bytes, or too many of its kind in the archive")
@@ -102,17 +102,17 @@ class Archive:
         if not by_number:
             return
         last = max(by_number)
-        reel = Reel(Stream(self.opened(), self.path))
-        for member in reel.members():
+        reel = Reel(Stream(self.open_blocks(), self.path))
+        for member in reel.read_members():
             path = by_number.get(member.number)
             if path is not None and _place_below(self.path, member) != path:
                 raise LogError(f"{self.path}: changed while it was read (another member has the place of {path.name})")
             if path is not None:
-                yield path, Stream(reel.data(), path)
+                yield path, Stream(reel.read_data(), path)
             if member.number == last:
                 return
 
-    def _keep(self, member: Member, reel: Reel) -> None:
+    def _keep(self, member: ArchiveMember, reel: Reel) -> None:
         """Keep the text of a metadata file: it is asked for before the logs are known."""
         place = _place_below(self.path, member)
         if place is None or not (member.is_file and member.name.lower().endswith(_METADATA)):
@@ -120,9 +120,9 @@ class Archive:
         self._small.pop(place, None)
         self._small_size += member.size
         if member.size <= SMALL and self._small_size <= ALL_SMALL:
-            self._small[place] = b"".join(reel.data())
+            self._small[place] = b"".join(reel.read_data())
 
-    def _take(self, member: Member | None, counts: Counter[Path]) -> None:
+    def _take(self, member: ArchiveMember | None, counts: Counter[Path]) -> None:
         """List a member that was read to its end, or note why it is not."""
         if member is None or member.kind == "label":
             return
@@ -133,15 +133,15 @@ class Archive:
             return
         link = member.kind in (HARD_LINK, LINK)
         if place is None:
-            named = self.path / "..." / _shown(PurePosixPath(member.name).name)
+            named = self.path / "..." / _shorten(PurePosixPath(member.name).name)
             self._leave(named, member, "its name leads out of the archive, or is no name of a file")
         elif not member.is_file:
-            target = f" to {_shown(member.target)}" if member.target else ""
+            target = f" to {_shorten(member.target)}" if member.target else ""
             again = place in self._numbers
-            told = (
+            reason = (
                 f"a {member.kind}{target} in an archive: not followed{', though it replaces a file' if again else ''}"
             )
-            self._leave(place, member, told, ignored=link and not again)
+            self._leave(place, member, reason, ignored=link and not again)
         elif not self.wanted(place.name):
             return
         elif len(self.listing) > FOLDERS:
@@ -152,32 +152,34 @@ class Archive:
             self._numbers[place] = member.number
             counts[place] += 1
 
-    def _leave(self, place: Path, member: Member, why: str, *, ignored: bool = False) -> None:
+    def _leave(self, place: Path, member: ArchiveMember, why: str, *, ignored: bool = False) -> None:
         """Note a member that is not read: what could be a log is missed, of anything else it is enough to know."""
         missed = self.wanted(PurePosixPath(member.name).name) and not ignored
         (self.unreadable if missed else self.ignored).append((place, why))
 
 
-def archive_of(place: Path) -> Path | None:
+def find_archive(place: Path) -> Path | None:
     """Return the archive on disk that a file lies in: what stands among the folders above it and is none."""
-    nearest = next((one for one in place.parents if os.path.exists(one)), None)
+    nearest = next((folder for folder in place.parents if os.path.exists(folder)), None)
     return nearest if nearest is not None and os.path.isfile(nearest) else None
 
 
-def members(path: Path, blocks: Iterable[bytes], wanted: Collection[Path]) -> Iterator[tuple[Path, Iterator[bytes]]]:
+def read_unlisted(
+    path: Path, blocks: Iterable[bytes], wanted: Collection[Path]
+) -> Iterator[tuple[Path, Iterator[bytes]]]:
     """Yield the wanted files of an archive that nobody has listed, in its own order, each with its bytes as they lie
     there, to be read before the next; of one that it holds several times the last counts.
 
     `blocks` are those of the archive, decompressed. Raises LogError where they end early.
     """
     reel = Reel(blocks)
-    for member in reel.members():
+    for member in reel.read_members():
         place = _place_below(path, member)
         if place is not None and place in wanted and member.is_file:
-            yield place, reel.data()
+            yield place, reel.read_data()
 
 
-def _place_below(archive: Path, member: Member) -> Path | None:
+def _place_below(archive: Path, member: ArchiveMember) -> Path | None:
     """Return the path of a member below the archive's; None where its name leads elsewhere."""
     parts = [part for part in member.name.split("/") if part not in ("", ".")]
     if member.name.startswith("/") or ".." in parts or not 0 < len(parts) <= DEPTH or len(member.name) > LONGEST:
@@ -185,5 +187,5 @@ def _place_below(archive: Path, member: Member) -> Path | None:
     return archive.joinpath(*parts)
 
 
-def _shown(name: str) -> str:
+def _shorten(name: str) -> str:
     return name if len(name) <= 80 else f"...{name[-77:]}"

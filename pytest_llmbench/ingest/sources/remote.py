@@ -15,7 +15,7 @@ from typing import Any
 
 from pytest_llmbench.core.errors import LogError, SettingsError
 from pytest_llmbench.core.urls import URL, to_path, to_url
-from pytest_llmbench.ingest.sources.listing import Item, Known
+from pytest_llmbench.ingest.sources.listing import ListedEntry, ListedStatus
 
 BLOCK = 1 << 20
 ENTRIES = 1_000_000
@@ -27,29 +27,29 @@ _KINDS = {"directory": S_IFDIR, "file": S_IFREG}
 _SAME = ("size", "ETag", "etag", "VersionId", "generation", *_TIMES)
 
 
-def checked_url(flag: str, url: str) -> Path:
+def check_url(flag: str, url: str) -> Path:
     """Return the path of a URL that can be opened; SettingsError names the package that is missing, or what is wrong.
 
     Nothing is asked of the remote place yet.
     """
-    found = URL.fullmatch(url)
-    if found and _PASSWORD.match(found["rest"]) and found["protocol"] != "github":
+    match = URL.fullmatch(url)
+    if match and _PASSWORD.match(match["rest"]) and match["protocol"] != "github":
         raise SettingsError(
-            f"{flag}={found['protocol']}://...: a password in a path ends up in reports; give it as fsspec's "
+            f"{flag}={match['protocol']}://...: a password in a path ends up in reports; give it as fsspec's "
             "configuration or the protocol's own variables do"
         )
     try:
         import fsspec
     except ImportError:
         raise SettingsError(f"{flag}={url} needs fsspec: pip install 'pytest-llmbench[remote]'") from None
-    for protocol in found["protocol"].split("::") if found else ():
+    for protocol in match["protocol"].split("::") if match else ():
         try:
             fsspec.get_filesystem_class(protocol)
         except ImportError as error:
             raise SettingsError(f"{flag}={url}: fsspec reads {protocol}:// with another package: {error}") from None
         except ValueError:
-            known = ", ".join(name for name in ("s3", "gs", "abfs", "hdfs", "ssh", "https") if name != protocol)
-            raise SettingsError(f"{flag}={url}: fsspec knows no protocol {protocol!r}; it knows {known}") from None
+            protocols = ", ".join(name for name in ("s3", "gs", "abfs", "hdfs", "ssh", "https") if name != protocol)
+            raise SettingsError(f"{flag}={url}: fsspec knows no protocol {protocol!r}; it knows {protocols}") from None
     return to_path(url)
 
 
@@ -60,32 +60,34 @@ class Remote:
     device: int
     _numbers: dict[Path, int] = field(default_factory=dict)
 
-    def stat(self, path: Path) -> Known:
+    def stat(self, path: Path) -> ListedStatus:
         """Return what is known of a path; OSError says why nothing is."""
-        with _told(path):
-            system, place = _opened(path)
-            return self._known(path, system.info(place))
+        with _unify_errors(path):
+            system, place = _open_filesystem(path)
+            return self._read_status(path, system.info(place))
 
-    def scan(self, path: Path) -> list[Item]:
+    def scan(self, path: Path) -> list[ListedEntry]:
         """Return what stands in a folder; OSError says why that cannot be told."""
-        with _told(path):
-            system, place = _opened(path)
-            found = system.ls(place, detail=True)
+        with _unify_errors(path):
+            system, place = _open_filesystem(path)
+            records = system.ls(place, detail=True)
         items = {}
-        for told in found:
-            name = str(told["name"]).rstrip("/").rpartition("/")[2]
-            itself = str(told["name"]).strip("/") == str(place).strip("/")  # an object store's mark of an empty folder
+        for record in records:
+            name = str(record["name"]).rstrip("/").rpartition("/")[2]
+            itself = str(record["name"]).strip("/") == str(place).strip(
+                "/"
+            )  # an object store's mark of an empty folder
             if name and not itself:
-                linked = told.get("type") == "link" or (told.get("islink") and told.get("type") != "file")
+                linked = record.get("type") == "link" or (record.get("islink") and record.get("type") != "file")
                 refused = "a link, which is not followed in a remote place" if linked else ""
-                items[name] = Item(name, str(path / name), self._known(path / name, told), refused)
+                items[name] = ListedEntry(name, str(path / name), self._read_status(path / name, record), refused)
         return list(items.values())
 
     def blocks(self, path: Path) -> Iterator[bytes]:
         """Yield the bytes of a file; LogError where they cannot be read, or changed meanwhile."""
         try:
-            with _told(path):
-                system, place = _opened(path)
+            with _unify_errors(path):
+                system, place = _open_filesystem(path)
                 before = system.info(place)
                 with system.open(place, "rb") as file:
                     left = int(before.get("size") or 0) or None
@@ -98,17 +100,17 @@ class Remote:
                 after = system.info(place)
         except OSError as error:
             raise LogError(f"cannot read {to_url(path)}: {error.strerror or error}") from error
-        if left or _identity(before) != _identity(after):
+        if left or _identify(before) != _identify(after):
             raise LogError(f"{to_url(path)}: changed while it was read: read it again when nobody writes it")
 
-    def _known(self, path: Path, told: Mapping[str, Any]) -> Known:
+    def _read_status(self, path: Path, record: Mapping[str, Any]) -> ListedStatus:
         number = self._numbers.setdefault(path, len(self._numbers))
         if number >= ENTRIES:
             raise OSError(errno.EFBIG, f"more than {ENTRIES} files and folders: give a part of them")
-        return Known(_KINDS.get(str(told.get("type")), 0), self.device, number, _modified(told))
+        return ListedStatus(_KINDS.get(str(record.get("type")), 0), self.device, number, _read_modified(record))
 
 
-def _opened(path: Path) -> tuple[Any, str]:
+def _open_filesystem(path: Path) -> tuple[Any, str]:
     import fsspec.core
 
     system, place = fsspec.core.url_to_fs(to_url(path))
@@ -116,7 +118,7 @@ def _opened(path: Path) -> tuple[Any, str]:
 
 
 @contextmanager
-def _told(path: Path) -> Iterator[None]:
+def _unify_errors(path: Path) -> Iterator[None]:
     """Turn what a protocol's package raises, which may be anything, into an OSError."""
     try:
         yield
@@ -128,9 +130,9 @@ def _told(path: Path) -> Iterator[None]:
         raise OSError(errno.EIO, f"{type(error).__name__}: {error}", to_url(path)) from error
 
 
-def _modified(told: Mapping[str, Any]) -> float:
+def _read_modified(record: Mapping[str, Any]) -> float:
     """Return when a file was written, in epoch seconds; 0 where its protocol does not say."""
-    value = next((told[name] for name in _TIMES if told.get(name)), 0.0)
+    value = next((record[name] for name in _TIMES if record.get(name)), 0.0)
     if isinstance(value, str):
         try:
             value = datetime.fromisoformat(value)
@@ -141,5 +143,5 @@ def _modified(told: Mapping[str, Any]) -> float:
     return float(value) if isinstance(value, int | float) else 0.0
 
 
-def _identity(told: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(str(told.get(name)) for name in _SAME)
+def _identify(record: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(str(record.get(name)) for name in _SAME)

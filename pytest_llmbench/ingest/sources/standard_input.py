@@ -18,13 +18,13 @@ BLOCK = 1 << 20
 IN_MEMORY = 1 << 26
 """Bytes that are kept in memory; more go to a temporary file that the system removes with the process."""
 
-Kept = tempfile.SpooledTemporaryFile[bytes]
+SpooledInput = tempfile.SpooledTemporaryFile[bytes]
 
-_READ: WeakKeyDictionary[BinaryIO, Kept | LogError] = WeakKeyDictionary()
+_READ: WeakKeyDictionary[BinaryIO, SpooledInput | LogError] = WeakKeyDictionary()
 """What streams held that cannot be read twice: a session that judges twice reads them once."""
 
 
-def checked(flag: str, source: object) -> Path:
+def check_input(flag: str, source: object) -> Path:
     """Return PATH if something is piped into standard input; SettingsError where nothing can be."""
     if source is None or not hasattr(source, "buffer"):
         raise SettingsError(f"{flag}=- reads standard input, and there is none: pipe a log or an archive into it")
@@ -33,7 +33,7 @@ def checked(flag: str, source: object) -> Path:
     return PATH
 
 
-def blocks(source: BinaryIO | None = None) -> Iterator[bytes]:
+def read_blocks(source: BinaryIO | None = None) -> Iterator[bytes]:
     """Yield all bytes of a stream, by default of standard input, however often it is asked for them.
 
     LogError where they cannot be read or kept, then and ever after: what is left of them is no log.
@@ -42,22 +42,22 @@ def blocks(source: BinaryIO | None = None) -> Iterator[bytes]:
     if stream is None:
         raise LogError("cannot read standard input: there is none")
     if stream not in _READ:
-        _READ[stream] = _copied(stream)
-    kept = _READ[stream]
-    if isinstance(kept, LogError):
-        raise kept
-    kept.seek(0)
-    while block := kept.read(BLOCK):
+        _READ[stream] = _copy(stream)
+    copy = _READ[stream]
+    if isinstance(copy, LogError):
+        raise copy
+    copy.seek(0)
+    while block := copy.read(BLOCK):
         yield block
 
 
-def _copied(source: BinaryIO) -> Kept | LogError:
-    kept: Kept = tempfile.SpooledTemporaryFile(IN_MEMORY)  # noqa: SIM115
-    finalize(source, kept.close)
+def _copy(source: BinaryIO) -> SpooledInput | LogError:
+    copy: SpooledInput = tempfile.SpooledTemporaryFile(IN_MEMORY)  # noqa: SIM115
+    finalize(source, copy.close)
     try:
         while block := source.read(BLOCK):
-            kept.write(block)
+            copy.write(block)
     except (OSError, ValueError) as error:
-        kept.close()
+        copy.close()
         return LogError(f"cannot read standard input: {error}")
-    return kept
+    return copy

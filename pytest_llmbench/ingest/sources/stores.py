@@ -18,22 +18,22 @@ from pytest_llmbench.ingest.sources import local, standard_input
 from pytest_llmbench.ingest.sources.archive import is_archive
 from pytest_llmbench.ingest.sources.compressed import Stream
 from pytest_llmbench.ingest.sources.headers import BLOCK
-from pytest_llmbench.ingest.sources.listing import Entry, Listing, Status
+from pytest_llmbench.ingest.sources.listing import FileStatus, FolderEntry, Listing
 from pytest_llmbench.ingest.sources.packed import NAME, Archive
 from pytest_llmbench.ingest.sources.remote import Remote
 
 
-class Place(Protocol):
+class FileSource(Protocol):
     """Where folders can be listed."""
 
-    def stat(self, path: Path) -> Status:
+    def stat(self, path: Path) -> FileStatus:
         """Return what is known of a path; OSError says why nothing is."""
 
-    def scan(self, path: Path) -> Sequence[Entry]:
+    def scan(self, path: Path) -> Sequence[FolderEntry]:
         """Return what stands in a folder; OSError says why that cannot be told."""
 
 
-class Machine:
+class LocalFiles:
     """The files of this machine."""
 
     def stat(self, path: Path | str) -> os.stat_result:
@@ -54,7 +54,7 @@ class Stores:
 
     def __init__(self) -> None:
         """Begin without archives."""
-        self._machine = Machine()
+        self._machine = LocalFiles()
         self._remote = Remote(device=-1)
         self._input = Listing(Path(), device=-2)
         self._input.add(standard_input.PATH, 0.0)
@@ -65,32 +65,32 @@ class Stores:
         elsewhere = is_remote(path) or path == standard_input.PATH
         return path if elsewhere else Path(os.path.abspath(path))
 
-    def stat(self, path: Path | str) -> Status:
+    def stat(self, path: Path | str) -> FileStatus:
         """Return what is known of a file or folder; OSError says why nothing is."""
         if self._is_here(path):
             return self._machine.stat(path)
         path = Path(path)
-        return self._place(path).stat(path)
+        return self._find_source(path).stat(path)
 
-    def scan(self, path: Path | str) -> list[Entry]:
+    def scan(self, path: Path | str) -> list[FolderEntry]:
         """Return what stands in a folder, by name; OSError says why that cannot be told."""
         if self._is_here(path):
             return sorted(self._machine.scan(path), key=_BY_NAME)
         path = Path(path)
-        return sorted(self._place(path).scan(path), key=_BY_NAME)
+        return sorted(self._find_source(path).scan(path), key=_BY_NAME)
 
-    def archive_of(self, path: Path) -> Archive | None:
+    def find_archive(self, path: Path) -> Archive | None:
         """Return the opened archive that a path lies in, or is."""
         if not self._archives:
             return None
-        return next((self._archives[one] for one in (path, *path.parents) if one in self._archives), None)
+        return next((self._archives[folder] for folder in (path, *path.parents) if folder in self._archives), None)
 
     def is_archive(self, path: Path) -> bool:
         """Whether a given file holds an archive: it is called so, or begins so."""
-        if self.archive_of(path) is not None or not S_ISREG(self.stat(path).st_mode):
+        if self.find_archive(path) is not None or not S_ISREG(self.stat(path).st_mode):
             return False
         try:
-            return is_called_archive(path.name) or is_archive(_head(self.stream(path), BLOCK))
+            return is_called_archive(path.name) or is_archive(_read_head(self.stream(path), BLOCK))
         except LogError:
             return False  # reading it as a log says why it cannot be read
 
@@ -106,10 +106,10 @@ class Stores:
         """Return the text of a file outside of archives, which is opened when it is iterated."""
         return Stream(self._blocks(path), path)
 
-    def small(self, path: Path, limit: int) -> bytes:
+    def read_small(self, path: Path, limit: int) -> bytes:
         """Return the first bytes of a file, at most `limit`; LogError says why it cannot be read."""
-        archive = self.archive_of(path)
-        return archive.small(path, limit) if archive else _head(self._blocks(path), limit)
+        archive = self.find_archive(path)
+        return archive.read_small(path, limit) if archive else _read_head(self._blocks(path), limit)
 
     def read_packed(self, paths: Iterable[Path]) -> Iterator[tuple[Path, Stream | LogError]]:
         """Yield the texts of those of the paths that lie in archives, each archive in one pass and in its own order.
@@ -118,7 +118,7 @@ class Stores:
         """
         of_archive: dict[Path, list[Path]] = {}
         for path in paths:
-            if archive := self.archive_of(path):
+            if archive := self.find_archive(path):
                 of_archive.setdefault(archive.path, []).append(path)
         for root, wanted in of_archive.items():
             left = dict.fromkeys(wanted)
@@ -133,8 +133,8 @@ class Stores:
         """Whether a path can be nothing else than one of this machine, told without taking it apart."""
         return not self._archives and os.path.isabs(path)
 
-    def _place(self, path: Path) -> Place:
-        if archive := self.archive_of(path):
+    def _find_source(self, path: Path) -> FileSource:
+        if archive := self.find_archive(path):
             return archive.listing
         if is_remote(path):
             return self._remote
@@ -142,8 +142,8 @@ class Stores:
 
     def _blocks(self, path: Path) -> Iterator[bytes]:
         if path == standard_input.PATH:
-            return standard_input.blocks()
-        return self._remote.blocks(path) if is_remote(path) else local.blocks(path)
+            return standard_input.read_blocks()
+        return self._remote.blocks(path) if is_remote(path) else local.read_blocks(path)
 
 
 def is_called_archive(name: str) -> bool:
@@ -151,7 +151,7 @@ def is_called_archive(name: str) -> bool:
     return NAME.fullmatch(name) is not None
 
 
-def _head(blocks: Iterable[bytes], size: int) -> bytes:
+def _read_head(blocks: Iterable[bytes], size: int) -> bytes:
     head = b""
     for block in blocks:
         head += block

@@ -48,7 +48,7 @@ REMEDIES = {
 }
 
 
-def opened(folder: Path) -> sqlite3.Connection:
+def open_database(folder: Path) -> sqlite3.Connection:
     """Return the journal below `folder`, made with its folder if there is none; LaunchError if it cannot be used."""
     try:
         (folder / "sessions").mkdir(parents=True, exist_ok=True)
@@ -59,7 +59,7 @@ def opened(folder: Path) -> sqlite3.Connection:
         text = f"{folder} cannot be made: {error.strerror}; start pytest in a folder that can be written and has room"
         raise LaunchError(text) from None
     file = folder / NAME
-    with explained(file):
+    with explain_errors(file):
         database = sqlite3.connect(file, timeout=PATIENCE_SECONDS, isolation_level=None)
     try:
         _prepare(database, file)
@@ -76,13 +76,13 @@ def transaction(database: sqlite3.Connection) -> Iterator[None]:
         yield
         return
     file = Path(database.execute("PRAGMA database_list").fetchone()[2])
-    with explained(file), database:
+    with explain_errors(file), database:
         database.execute("BEGIN IMMEDIATE")
         yield
 
 
 @contextmanager
-def explained(file: Path) -> Iterator[None]:
+def explain_errors(file: Path) -> Iterator[None]:
     """Turn what SQLite finds wrong with a file into a LaunchError with what to do."""
     try:
         yield
@@ -107,6 +107,6 @@ def _prepare(database: sqlite3.Connection, file: Path) -> None:
                 f"{file} has version {version}, expected {SCHEMA}: another version of pytest-llmbench wrote it, which "
                 f"can still follow its jobs, or another program; use that version, or {MOVE}"
             )
-        found = database.execute("PRAGMA quick_check(1)").fetchone()[0]
-    if found != "ok":
-        raise LaunchError(f"{file} is damaged ({found}): {MOVE}")
+        damage = database.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if damage != "ok":
+        raise LaunchError(f"{file} is damaged ({damage}): {MOVE}")

@@ -84,10 +84,10 @@ def test_every_number_of_a_table_is_read_or_listed(
         if apart:
             lines.append("")
     found = collect_configurations(read_tables("\n".join(lines)), ImportDefaults())
-    seen = {(value.line, value.text) for thing in found.things for value in thing.values}
+    seen = {(value.line, value.text) for thing in found.configurations for value in thing.values}
     seen |= {(one.line, one.text) for one in found.unread}
     labels = {(one.line, label) for one in found.unread for label in re.findall(r"'(.*?)'", one.reason)}
-    known = {(value.line, value.label) for thing in found.things for value in thing.values}
+    known = {(value.line, value.label) for thing in found.configurations for value in thing.values}
     quiet = {(line, text) for line, text in numbers if text in ("Time to train 1T tokens in days",)}
     assert not {one for one in numbers - seen - labels - known - quiet if _is_value(one[1])}
 

@@ -46,7 +46,7 @@ def said(found: DocumentConfigurations) -> set[tuple[object, ...]]:
     """Return every configuration with all that is known of it."""
     return {
         (thing.recipe, thing.proxy, *sorted(thing.facts.items(), key=str), *sorted(thing.cells.items()))
-        for thing in found.things
+        for thing in found.configurations
     }
 
 
@@ -232,16 +232,18 @@ def numbers(lines: Lines) -> Counter[tuple[int, str]]:
 def test_damage_is_told_and_changes_no_other_cell(name: str, damage: str) -> None:
     """Every number is in a configuration or in the list, and no configuration gets another one's."""
     lines = tables_of(name)
-    expected = {tuple(map(thing.facts.get, ("size", "gpu", "dtype", "gpus"))): thing for thing in read(lines).things}
+    expected = {
+        tuple(map(thing.facts.get, ("size", "gpu", "dtype", "gpus"))): thing for thing in read(lines).configurations
+    }
     every = list(DAMAGES[damage](lines))
     for changed in every[:: 1 + len(every) // MOST]:
         found = read(changed)
         assert any(one.decisive for one in found.unread), "\n".join(changed)
-        for thing in found.things:
+        for thing in found.configurations:
             original = expected[tuple(map(thing.facts.get, ("size", "gpu", "dtype", "gpus")))]
             assert thing.cells.items() <= original.cells.items()
             assert thing.facts.items() <= original.facts.items()
-        read_cells = {(value.line, value.text) for thing in found.things for value in thing.values}
+        read_cells = {(value.line, value.text) for thing in found.configurations for value in thing.values}
         listed = {(one.line, one.text) for one in found.unread}
         assert not set(numbers(changed)) - read_cells - listed
     assert every

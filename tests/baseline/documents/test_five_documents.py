@@ -81,7 +81,7 @@ def test_every_cell_and_every_column_of_the_shipped_files_is_imported(
     name: str, configurations: int, cells: int
 ) -> None:
     """All 82 configurations and 313 cells, verbatim; the columns that tables hold; proxies and titles."""
-    things, files = collected(name).things, shipped(name)
+    things, files = collected(name).configurations, shipped(name)
     assert [key_of(thing) for thing in things] == list(files)
     assert (len(things), sum(len(thing.cells) for thing in things)) == (configurations, cells)
     for thing in things:

@@ -101,7 +101,7 @@ def test_each_recipe_has_a_file(tmp_path: Path) -> None:
     both = imported(DOCUMENT + "\n" + DOCUMENT.partition("\n\n")[2].replace("Oak", "Elm"))
     written = write_drafts(both, tmp_path, force=False)
     assert [file.path for file in written] == [tmp_path / "oak" / "25.05.yaml", tmp_path / "elm" / "25.05.yaml"]
-    assert [file.what for file in written] == ["created", "created"]
+    assert [file.fate for file in written] == ["created", "created"]
     with pytest.raises(BaselineError, match=r"found 2 recipes \(oak, elm\), expected one; give a folder"):
         write_drafts(both, tmp_path / "one.yaml", force=False)
 
@@ -109,17 +109,17 @@ def test_each_recipe_has_a_file(tmp_path: Path) -> None:
 def test_a_file_that_is_another_one_is_kept_and_the_difference_shown(tmp_path: Path) -> None:
     path = tmp_path / "own.yaml"
     (file,) = write_drafts(imported(), path, force=False)
-    assert (file.what, file.difference) == ("created", "")
-    assert write_drafts(imported(), path, force=False)[0].what == "unchanged"
+    assert (file.fate, file.difference) == ("created", "")
+    assert write_drafts(imported(), path, force=False)[0].fate == "unchanged"
     changed = imported(DOCUMENT.replace("9.36", "9.40"))
     before = path.read_bytes()
     (file,) = write_drafts(changed, path, force=False)
-    assert (file.what, path.read_bytes()) == ("kept", before)
+    assert (file.fate, path.read_bytes()) == ("kept", before)
     assert '-     cells: {step_time: "9.36", mfu: "NA"}}' in file.difference
     assert '+     cells: {step_time: "9.40", mfu: "NA"}}' in file.difference
     assert "is another file and was kept; --force replaces it" in "\n".join(format_report(changed, [file]))
     (file,) = write_drafts(changed, path, force=True)
-    assert file.what == "replaced"
+    assert file.fate == "replaced"
     assert '"9.40"' in path.read_text()
     assert '+     cells: {step_time: "9.40"' in file.difference
     assert list(tmp_path.iterdir()) == [path]

@@ -27,7 +27,7 @@ def read(text: str, **defaults: str) -> DocumentConfigurations:
 
 
 def cells(found: DocumentConfigurations) -> dict[tuple[int | str, int | str], str]:
-    return {(one.facts["dtype"], one.facts["gpus"]): one.cells["step_time"] for one in found.things}
+    return {(one.facts["dtype"], one.facts["gpus"]): one.cells["step_time"] for one in found.configurations}
 
 
 def unread(found: DocumentConfigurations) -> str:
@@ -71,7 +71,7 @@ def test_a_row_that_is_shifted_by_a_cell_is_not_read() -> None:
 def test_a_cell_that_is_empty_below_another_is_not_what_the_heading_says(label: str, stated: str) -> None:
     rows = f"| {stated} | 16 | 12.27 |\n| | 64 | 12.31 |\n"
     found = read(f"## Llama 3.1 8b BF16 on H100\n\n| {label} | GPUs | Step time (s) |\n|---|---|---|\n{rows}")
-    assert [one.facts["gpus"] for one in found.things] == [16]
+    assert [one.facts["gpus"] for one in found.configurations] == [16]
     assert "6 12.31: 'Step time (s)': more than one" in unread(found)
 
 
@@ -86,7 +86,7 @@ def test_a_cell_that_is_empty_below_another_is_not_what_the_heading_says(label: 
 )
 def test_a_unit_in_a_cell_of_its_own_leaves_all_values_in_doubt(table: str) -> None:
     found = read(table)
-    assert found.things == ()
+    assert found.configurations == ()
     assert "9330: a unit stands in a cell of its own (line" in unread(found)
 
 
@@ -97,7 +97,7 @@ def test_days_that_do_not_follow_from_the_tokens_beside_them_are_not_read(shifte
     table += "| Tokens/s | 112388 | 224055 |\n| Days to 1T {}\n"
     assert cells(read(table.format("| 102.99 | 51.66 |"))) == {("fp8", 8): "9.33", ("fp8", 16): "9.36"}
     found = read(table.format(shifted))
-    assert len(found.things) == 1
+    assert len(found.configurations) == 1
     assert "its tokens/s and its days to 1T tokens contradict each other" in unread(found)
 
 
@@ -127,7 +127,7 @@ def test_below_the_header_of_a_further_table_nothing_is_read() -> None:
     """Its line of dashes was lost; nothing of it stands twice."""
     table = "| Llama 3.1 8b BF16 | 8x H100 GPUs |\n|---|---|\n| Step time (s) | 12.27 |\n"
     found = read(f"{table}| Llama 3.1 8b FP8 | 8x H100 GPUs |\n| Tokens/s | 112388 |\n")
-    assert [one.cells for one in found.things] == [{"step_time": "12.27"}]
+    assert [one.cells for one in found.configurations] == [{"step_time": "12.27"}]
     assert "5 112388: line 4 looks like a header" in unread(found)
 
 
@@ -156,7 +156,7 @@ def test_points_for_thousands_are_not_read_as_decimal_ones() -> None:
     found = read(ROWS.replace("112,388", "112.388").replace("9.36", "9.360 ms"))
     assert cells(found) == {("fp8", 8): "9.33"}
     assert "9.360 ms: 'Step time (s)': its point may be one for thousands" in unread(found)
-    assert "tokens_per_second" not in found.things[0].cells
+    assert "tokens_per_second" not in found.configurations[0].cells
     assert "112.388: 'Tokens/s': its point may be one for thousands" in unread(found)
 
 
@@ -172,7 +172,7 @@ def test_a_second_line_of_the_header_decides_more_than_an_option() -> None:
         "# Llama 3.1 8b\n| | 8x H100 GPUs | |\n|---|---|---|\n| {} | FP8 | BF16 |\n| Step time (s) | 9.33 | 12.27 |\n"
     )
     found = read(text.format(""), dtype="bf16", recipe="llama3.1", size="8b")
-    assert found.things == ()
+    assert found.configurations == ()
     assert "5 9.33: 'Step time (s)': more than one precision is stated for it" in unread(found)
     assert cells(read(text.format("Precision:"), dtype="bf16", recipe="llama3.1", size="8b")) == {("fp8", 8): "9.33"}
 
@@ -228,4 +228,4 @@ def test_the_configuration_of_one_recipe_is_not_that_of_another() -> None:
 |---|---|
 | Step time (s) | 8.33 |
 """
-    assert [one.facts.get("gbs") for one in read(text).things] == [128, None]
+    assert [one.facts.get("gbs") for one in read(text).configurations] == [128, None]

@@ -44,7 +44,7 @@ def told(found: DocumentConfigurations) -> list[tuple[int, str, str]]:
 def test_gpus_in_rows_with_units_and_thousands() -> None:
     found = read(ROWS)
     assert found.unread == ()
-    one, two = found.things
+    one, two = found.configurations
     assert (one.recipe, one.table, one.line) == ("llama3.1", "Llama 3.1 8b on H100", 5)
     assert one.facts == {
         "size": "8b",
@@ -62,7 +62,7 @@ def test_gpus_in_rows_with_units_and_thousands() -> None:
 def test_a_configuration_table_with_gpus_in_columns() -> None:
     found = read(TURNED)
     assert found.unread == ()
-    assert [(one.facts["gpus"], one.facts["tp"], one.facts["gbs"]) for one in found.things] == [
+    assert [(one.facts["gpus"], one.facts["tp"], one.facts["gbs"]) for one in found.configurations] == [
         (8, 1, 128),
         (16, 2, 256),
     ]
@@ -75,7 +75,7 @@ def test_what_the_tables_do_not_say_is_given() -> None:
         (3, "9.36", "'Step time (s)': no model size is stated for it"),
     ]
     found = read(table, recipe="mine", size="8b", gpu="h100", dtype="fp8")
-    assert [(one.recipe, one.facts["gpu"], one.facts["gpus"]) for one in found.things] == [
+    assert [(one.recipe, one.facts["gpu"], one.facts["gpus"]) for one in found.configurations] == [
         ("mine", "h100", 8),
         ("mine", "h100", 16),
     ]
@@ -84,7 +84,7 @@ def test_what_the_tables_do_not_say_is_given() -> None:
 
 
 def test_what_the_tables_say_counts_more_than_what_is_given() -> None:
-    assert {one.facts["gpu"] for one in read(TURNED, gpu="gb200", dtype="bf16").things} == {"h100"}
+    assert {one.facts["gpu"] for one in read(TURNED, gpu="gb200", dtype="bf16").configurations} == {"h100"}
 
 
 @pytest.mark.parametrize(
@@ -121,8 +121,8 @@ def test_a_column_that_two_tables_state_differently_is_left_out() -> None:
             "8x H100 GPUs (GBS=64) | 16x H100 GPUs |\n|---|---|---|\n| Step",
         )
     )
-    assert "gbs" not in found.things[0].facts
-    assert found.things[1].facts["gbs"] == 256
+    assert "gbs" not in found.configurations[0].facts
+    assert found.configurations[1].facts["gbs"] == 256
     assert told(found) == [(1, "gbs 128", "line 8 says 64 of it")]
 
 
@@ -130,7 +130,7 @@ def test_a_document_without_performance_has_configurations() -> None:
     text = "# 8b on B200\n" + ROWS.split("\n", 2)[2].replace("Step time (ms)", "TP").replace("Tokens/s", "PP")
     text = text.replace("12270", "4").replace("9330", "4").replace("85,459", "2").replace("112,388", "2")
     found = read(text.replace("MFU (%)", "CP").replace("62.47", "1").replace("41.07", "1"), recipe="mine")
-    assert [(one.recipe, one.facts["gpu"], one.facts["tp"], one.cells) for one in found.things] == [
+    assert [(one.recipe, one.facts["gpu"], one.facts["tp"], one.cells) for one in found.configurations] == [
         ("mine", "b200", 4, {}),
         ("mine", "b200", 4, {}),
     ]

@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from pytest_llmbench.ingest.discover.folders import layout, surroundings
+from pytest_llmbench.ingest.discover.folders import find_layout, find_surroundings
 
 RESULTS = {"dtype": "bf16", "size": "314b", "gpus": "512"}
 GROK = {"recipe": "grok1", "size": "314b", "dtype": "bf16", "gpus": "256"}
@@ -40,7 +40,7 @@ NAME = "pretrain_grok1_314b_bf16_256"
     ],
 )
 def test_the_innermost_layout_says_what_a_run_is(path: str, name: str, expected: dict[str, str], first: str) -> None:
-    found = layout(PurePosixPath(path).parts)
+    found = find_layout(PurePosixPath(path).parts)
     assert found.name == name
     assert {hint.field: hint.value for hint in found.hints} == expected
     assert found.inside[0] == first
@@ -58,11 +58,11 @@ def test_the_innermost_layout_says_what_a_run_is(path: str, name: str, expected:
     ],
 )
 def test_an_experiments_own_folders_begin_with_its_name(path: str, expected: tuple[str, ...]) -> None:
-    assert layout(PurePosixPath(path).parts).experiment == expected
+    assert find_layout(PurePosixPath(path).parts).experiment == expected
 
 
 def test_folders_of_one_run_that_disagree_are_all_heard() -> None:
-    found = layout(PurePosixPath("/s/experiments/pretrain_x_8b_fp8_8/pretrain_x_8b_bf16_8_17").parts)
+    found = find_layout(PurePosixPath("/s/experiments/pretrain_x_8b_fp8_8/pretrain_x_8b_bf16_8_17").parts)
     assert {hint.value for hint in found.hints if hint.field == "dtype"} == {"fp8", "bf16"}
 
 
@@ -79,4 +79,4 @@ def test_folders_of_one_run_that_disagree_are_all_heard() -> None:
     ],
 )
 def test_surroundings_name_gpu_and_release(path: str, expected: dict[str, str]) -> None:
-    assert {hint.field: hint.value for hint in surroundings(PurePosixPath(path).parts)} == expected
+    assert {hint.field: hint.value for hint in find_surroundings(PurePosixPath(path).parts)} == expected

@@ -11,19 +11,19 @@ from hypothesis import strategies as st
 from pytest_llmbench.ingest.discover.names import (
     Experiment,
     LogName,
-    experiment,
     is_profiled,
     is_traced,
-    log_name,
-    stem,
-    workload,
+    read_experiment,
+    read_log_name,
+    read_workload,
+    strip_suffix,
 )
 
 
 def said(text: str) -> dict[str, str]:
-    found = experiment(text)
+    found = read_experiment(text)
     assert found is not None
-    return dict(found.said)
+    return dict(found.pairs)
 
 
 GROK = {"recipe": "grok1", "size": "314b", "dtype": "bf16", "gpus": "256"}
@@ -114,7 +114,7 @@ def test_an_experiment_says_its_configuration(name: str, expected: dict[str, str
     "name", ["grok1_314b_bf16_256", "pretrain_grok1", "results", "nemo_experiments", "pretrain_grok1_256", ""]
 )
 def test_other_names_are_no_experiments(name: str) -> None:
-    assert experiment(name) is None
+    assert read_experiment(name) is None
 
 
 @pytest.mark.parametrize(
@@ -156,13 +156,13 @@ def test_a_log_says_configuration_job_and_restart(
     stem: str, base: str, job: str, attempt: int, expected: tuple[str | None, ...]
 ) -> None:
     """A number is a GPU count or a job id by its position alone."""
-    found = log_name(stem)
+    found = read_log_name(stem)
     assert (found.base, found.job, found.attempt) == (base, job, attempt)
-    assert tuple(dict(found.said).get(field) for field in ("recipe", "size", "gpus")) == expected
+    assert tuple(dict(found.pairs).get(field) for field in ("recipe", "size", "gpus")) == expected
 
 
 def test_a_name_of_any_characters_is_read() -> None:
-    assert log_name("log-a\nb ü_7_0") == LogName("log-a\nb ü", (), "7", 0)
+    assert read_log_name("log-a\nb ü_7_0") == LogName("log-a\nb ü", (), "7", 0)
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_a_name_of_any_characters_is_read() -> None:
     ],
 )
 def test_a_workload_says_task_and_recipe(name: str, expected: tuple[tuple[str, str], ...]) -> None:
-    assert workload(name) == expected
+    assert read_workload(name) == expected
 
 
 @pytest.mark.parametrize(
@@ -203,8 +203,8 @@ def test_a_number_is_what_its_place_says_however_long_it_is(head: str, words: li
     """Long numbers are taken from a name before it is read, short ones are read with it."""
     short, long = (head + "_".join([*words, job]) + restart for job in ("7", "1234567"))
     for typed in (True, False):
-        assert repr(experiment(short, typed=typed)) == shortened(experiment(long, typed=typed))
-    assert repr(log_name(f"log-x.{short}")) == shortened(log_name(f"log-x.{long}"))
+        assert repr(read_experiment(short, typed=typed)) == shortened(read_experiment(long, typed=typed))
+    assert repr(read_log_name(f"log-x.{short}")) == shortened(read_log_name(f"log-x.{long}"))
 
 
 def shortened(found: Experiment | LogName | None) -> str:
@@ -213,11 +213,14 @@ def shortened(found: Experiment | LogName | None) -> str:
 
 def test_the_folder_tells_the_gpus_from_the_job() -> None:
     """`results/.../<size>/<gpus>/log-<recipe>_<size>_<gpus>_<job>.out`, of a size that looks like none."""
-    assert (log_name("log-mine_small_8_1", "8").job, log_name("log-mine_small_8_1", "8").attempt) == ("1", 0)
-    assert (log_name("log-mine_small_8_1", "16").job, log_name("log-mine_small_8_1", "16").attempt) == ("8", 1)
-    assert log_name("log-mine_small_8_1", "8").base == log_name("log-mine_small_8_2", "8").base
+    assert (read_log_name("log-mine_small_8_1", "8").job, read_log_name("log-mine_small_8_1", "8").attempt) == ("1", 0)
+    assert (read_log_name("log-mine_small_8_1", "16").job, read_log_name("log-mine_small_8_1", "16").attempt) == (
+        "8",
+        1,
+    )
+    assert read_log_name("log-mine_small_8_1", "8").base == read_log_name("log-mine_small_8_2", "8").base
 
 
 @pytest.mark.parametrize("file", ["a.out", "a.b.log", ".out", "a.", "..", "", "a..out", ".a.b", "a"])
 def test_a_stem_is_that_of_a_path(file: str) -> None:
-    assert stem(file) == Path(file).stem
+    assert strip_suffix(file) == Path(file).stem

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from pytest_llmbench.ingest.discover.stamps import dated_by_name, stamp, started_by_name
+from pytest_llmbench.ingest.discover.stamps import read_filing_date, read_stamp, read_start
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ],
 )
 def test_a_stamp_is_epoch_time_or_a_written_time(name: str, expected: datetime | None) -> None:
-    assert stamp(name) == expected
+    assert read_stamp(name) == expected
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_a_stamp_is_epoch_time_or_a_written_time(name: str, expected: datetime |
     ],
 )
 def test_the_innermost_folder_decides_and_a_day_is_weak(folders: tuple[str, ...], started: str, dated: str) -> None:
-    for name, (moment, source) in ((started, started_by_name(folders)), (dated, dated_by_name(folders))):
+    for name, (moment, source) in ((started, read_start(folders)), (dated, read_filing_date(folders))):
         assert source == (f"the name of folder {name}" if name else "")
         assert (moment is None) is (name == "")
         assert moment is None or moment.tzinfo is UTC
@@ -77,4 +77,4 @@ def test_the_innermost_folder_decides_and_a_day_is_weak(folders: tuple[str, ...]
 @pytest.mark.usefixtures("zone")
 @pytest.mark.parametrize("name", ["2025-01-03", "20250103", "nightly-2025.01.03", "x_20250103_256"])
 def test_a_day_begins_at_local_midnight(name: str) -> None:
-    assert dated_by_name([name])[0] == datetime(2025, 1, 2, 22, tzinfo=UTC)
+    assert read_filing_date([name])[0] == datetime(2025, 1, 2, 22, tzinfo=UTC)

@@ -11,10 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from log_damages import DAMAGES, ENCODINGS, HARMLESS
-from log_strategies import FRAMEWORKS, NAMES, Written, write, written
+from log_strategies import FRAMEWORKS, NAMES, SUMMARIES, Written, write, written
 
+from pytest_llmbench.core.dialects import DIALECTS
 from pytest_llmbench.core.models import ParsedLog
 from pytest_llmbench.ingest.parse.read import parse_blocks
+
+pytestmark = pytest.mark.slow
 
 STEP = tuple[int, float, float]
 EXAMPLES = settings(max_examples=20, derandomize=True)
@@ -24,6 +27,11 @@ MEBIBYTE = 1 << 20
 LONG_LINE = 8
 PLACES = 9
 """Decimals to which times are compared: milliseconds are divided in one reader and not in another."""
+
+
+def test_the_laws_hold_for_every_dialect() -> None:
+    """A new dialect needs a row in FRAMEWORKS: how its framework writes, and what that says."""
+    assert {framework.dialect for framework in FRAMEWORKS.values()} | {SUMMARIES} == DIALECTS.keys()
 
 
 def said(log: ParsedLog) -> list[list[STEP]]:

@@ -12,8 +12,10 @@ import pytest
 import zstandard
 from written_logs import bar, dropped, maxtext, maxtext_run, nemo2, nemo2_run, parse, steps
 
+from pytest_llmbench.core.dialects import DIALECTS
 from pytest_llmbench.core.errors import LogError
-from pytest_llmbench.ingest.parse.dialect_table import DIALECTS, grammar
+from pytest_llmbench.ingest.parse.dialect_reader import load_reader
+from pytest_llmbench.ingest.parse.dropped import Tally
 from pytest_llmbench.ingest.parse.read import parse_blocks, read_ending, read_log
 
 
@@ -41,8 +43,9 @@ def test_of_two_dialects_the_one_with_more_steps_counts() -> None:
 
 @pytest.mark.parametrize("name", DIALECTS)
 def test_every_entry_of_the_table_can_be_loaded(name: str) -> None:
-    rules = grammar(name)
-    assert all(callable(each) for each in (rules.take, rules.join, rules.settle, rules.time_steps))
+    reader = load_reader(name)
+    assert reader.dialect is DIALECTS[name]
+    assert (reader.join([], Tally()), reader.settle([], Tally()), reader.time_steps([])) == ([], [], [])
 
 
 @pytest.mark.parametrize(

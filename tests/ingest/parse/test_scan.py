@@ -107,6 +107,37 @@ def test_every_marker_is_found_however_they_overlap(
     assert MarkerSearch([one.encode() for one in sought]).find_places(data, start, stop) == expected
 
 
+SHARED = "abbabaabbabb"
+around = st.text("abc", max_size=3)
+sharing = st.lists(st.builds(lambda before, behind: before + SHARED + behind, around, around), min_size=5, unique=True)
+
+
+@settings(max_examples=300)
+@given(
+    texts=sharing,
+    places=st.lists(st.integers(0, 9), max_size=6),
+    wanted=markers,
+    start=st.integers(0, 30),
+    excess=st.integers(1, 3),
+)
+def test_every_marker_is_found_where_many_share_a_part(
+    texts: list[str], places: list[int], wanted: list[str], start: int, excess: int
+) -> None:
+    data = "a".join(texts[place % len(texts)] for place in places).encode()
+    start, stop = min(start, len(data)), len(data) * 2 // 3
+    own = list(dict.fromkeys((*texts, *wanted)))
+    sought = [*own, *(f"x{number}" for number in range(AT_ONCE - len(own) + excess))]
+    search = MarkerSearch([text.encode() for text in sought])
+    expected = sorted(
+        (place, text.encode())
+        for text in sought
+        for place in range(start, stop)
+        if data.startswith(text.encode(), place)
+    )
+    assert search.find_places(data, start, stop) == expected
+    assert search.passes == 1 or excess > 1
+
+
 def test_a_large_file_is_read_ahead_as_the_same_bytes_in_blocks(tmp_path: Path) -> None:
     """With everything that several threads could lose: markers across their blocks, a traceback over several of them, a
     start far behind the beginning, a trace that goes on after steps."""

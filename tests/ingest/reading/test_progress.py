@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_llmbench.ingest.reading.progress import ReadingProgress, size, told
-from pytest_llmbench.ingest.reading.reader import Done
+from pytest_llmbench.ingest.reading.progress import ReadingProgress, describe_progress, format_size
+from pytest_llmbench.ingest.reading.reader import ReadCounts
 
 
 class Screen:
@@ -35,7 +35,7 @@ def watched(isatty: bool, seconds: int, every: float) -> list[str]:
     for step in range(count + 1):
         clock[0] = 1000 + step * every
         done = 100 * step // count
-        progress(Done(done, 100, done * 10**9, 100 * 10**9))
+        progress(ReadCounts(done, 100, done * 10**9, 100 * 10**9))
     assert screen.flushed == len(screen.lines)
     return screen.lines
 
@@ -65,13 +65,13 @@ def test_a_short_reading_tells_nothing(isatty: bool) -> None:
 def test_without_a_terminal_nothing_is_told() -> None:
     clock = iter([0.0, 100.0])
     progress = ReadingProgress(lambda: None, lambda: next(clock))
-    progress(Done(0, 2, 0, 2))
-    progress(Done(1, 2, 1, 2))
+    progress(ReadCounts(0, 2, 0, 2))
+    progress(ReadCounts(1, 2, 1, 2))
 
 
 def test_files_without_bytes_count_too() -> None:
-    assert told(Done(1, 4, 0, 0), 10) == "read 1 of 4 logs, 0 kB of 0 kB, about 30 s left"
-    assert [size(one) for one in (0, 999, 999_999, 10**9, 1.5e12, 5e15)] == [
+    assert describe_progress(ReadCounts(1, 4, 0, 0), 10) == "read 1 of 4 logs, 0 kB of 0 kB, about 30 s left"
+    assert [format_size(one) for one in (0, 999, 999_999, 10**9, 1.5e12, 5e15)] == [
         "0 kB",
         "0.999 kB",
         "1 MB",

@@ -22,8 +22,7 @@ from pytest_llmbench.ingest.parse import read
 from pytest_llmbench.ingest.reading import reader as reading
 from pytest_llmbench.ingest.reading import worker_pool
 from pytest_llmbench.ingest.reading.codec import pack
-from pytest_llmbench.ingest.reading.file_reading import Wanted, read_file
-from pytest_llmbench.ingest.reading.reader import Done
+from pytest_llmbench.ingest.reading.reader import FileToRead, ReadCounts, read_file
 
 Answered = SimpleQueue[tuple[worker_pool.Batch, bytes]]
 
@@ -32,14 +31,14 @@ Answered = SimpleQueue[tuple[worker_pool.Batch, bytes]]
 def two_workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[subprocess.Popen[bytes]]]:
     """Read with two workers, a file at a time; the workers that were started, all of which have to be gone."""
     started: list[subprocess.Popen[bytes]] = []
-    start = worker_pool._process
+    start = worker_pool._start_process
 
     def kept() -> subprocess.Popen[bytes]:
         started.append(start())
         return started[-1]
 
-    monkeypatch.setattr(worker_pool, "_process", kept)
-    monkeypatch.setattr(reading, "_workers", lambda _sizes, _batches: 2)
+    monkeypatch.setattr(worker_pool, "_start_process", kept)
+    monkeypatch.setattr(reading, "_count_workers", lambda _sizes, _batches: 2)
     monkeypatch.setattr(reading, "BATCH_FILES", 1)
     yield started
     assert all(one.returncode is not None for one in started)
@@ -51,7 +50,7 @@ def by_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     def wait(waiting: object, answered: Answered) -> object:
         return answered.get()
 
-    monkeypatch.setattr(worker_pool, "_next", wait)
+    monkeypatch.setattr(worker_pool, "_take_next", wait)
 
 
 def said(logs: list[Path], found: reading.Reading) -> list[object]:
@@ -65,7 +64,7 @@ def test_workers_read_what_this_process_reads(
     (logs[0].parent / logs[0].name.replace(".out", ".err")).write_text(
         "slurmstepd: error: CANCELLED DUE TO TIME LIMIT\n"
     )
-    expected = [bits(read_file(Wanted(str(path), True), (), keep=False)[0]) for path in logs]
+    expected = [bits(read_file(FileToRead(str(path), True), (), keep=False)[0]) for path in logs]
     by_workers(monkeypatch)
     assert said(logs, reading_of(tmp_path)) == expected
     assert len(two_workers) == 2
@@ -76,7 +75,7 @@ def test_what_a_killed_worker_had_is_read_here(
 ) -> None:
     """Each is killed when it got its first file, as by a system without memory."""
     logs = write_runs(tmp_path, 6)
-    expected = [bits(read_file(Wanted(str(path), True), (), keep=False)[0]) for path in logs]
+    expected = [bits(read_file(FileToRead(str(path), True), (), keep=False)[0]) for path in logs]
     send = worker_pool._send
 
     def deadly(file: IO[bytes], data: bytes) -> None:
@@ -87,20 +86,20 @@ def test_what_a_killed_worker_had_is_read_here(
         send(file, data)
 
     monkeypatch.setattr(worker_pool, "_send", deadly)
-    read_here: list[Wanted] = []
+    read_here: list[FileToRead] = []
 
-    def here(wanted: Wanted, *_definitions: object, **_options: object) -> object:
+    def here(wanted: FileToRead, *_definitions: object, **_options: object) -> object:
         read_here.append(wanted)
         return read_file(wanted, (), keep=False)
 
     monkeypatch.setattr(worker_pool, "read_file", here)
-    taken = worker_pool._next
+    taken = worker_pool._take_next
     first = iter([True])
 
     def wait_for_one(waiting: SimpleQueue[worker_pool.Batch], answered: Answered) -> object:
         return answered.get() if next(first, False) else taken(waiting, answered)
 
-    monkeypatch.setattr(worker_pool, "_next", wait_for_one)
+    monkeypatch.setattr(worker_pool, "_take_next", wait_for_one)
     assert said(logs, reading_of(tmp_path)) == expected
     assert len(read_here) == 6
 
@@ -110,13 +109,13 @@ def test_workers_that_cannot_start_or_talk_are_done_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, two_workers: list[subprocess.Popen[bytes]], command: list[str]
 ) -> None:
     logs = write_runs(tmp_path, 4)
-    expected = [bits(read_file(Wanted(str(path), True), (), keep=False)[0]) for path in logs]
+    expected = [bits(read_file(FileToRead(str(path), True), (), keep=False)[0]) for path in logs]
 
     def other() -> subprocess.Popen[bytes]:
         two_workers.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
         return two_workers[-1]
 
-    monkeypatch.setattr(worker_pool, "_process", other)
+    monkeypatch.setattr(worker_pool, "_start_process", other)
     assert said(logs, reading_of(tmp_path)) == expected
 
 
@@ -125,7 +124,7 @@ def test_what_cannot_be_read_is_said_in_the_same_words(
 ) -> None:
     logs = write_runs(tmp_path, 4)
     logs[1].write_bytes(b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff" + b"damaged" * 99)
-    told = read_file(Wanted(str(logs[1]), True), (), keep=False)[0]
+    told = read_file(FileToRead(str(logs[1]), True), (), keep=False)[0]
     by_workers(monkeypatch)
     found = reading_of(tmp_path)
     with pytest.raises(LogError) as error:
@@ -139,7 +138,7 @@ def test_an_interrupted_session_leaves_no_worker(
 ) -> None:
     write_runs(tmp_path, 8)
 
-    def interrupt(done: Done) -> None:
+    def interrupt(done: ReadCounts) -> None:
         if done.files:
             raise KeyboardInterrupt
 
@@ -152,7 +151,7 @@ def test_few_or_small_files_are_read_here(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(os, "sched_getaffinity", lambda _process: set(range(64)))
 
     def count(files: int, size: int) -> int:
-        return reading._workers({Wanted(str(one), True): size for one in range(files)}, files)
+        return reading._count_workers({FileToRead(str(one), True): size for one in range(files)}, files)
 
     assert count(1, 10**9) == 0
     assert count(100, 20_000) == 0
@@ -166,7 +165,7 @@ def test_large_files_are_left_to_this_process(
 ) -> None:
     """They occupy several processors each; compressed ones only one."""
     logs = write_runs(tmp_path, 3)
-    expected = [bits(read_file(Wanted(str(path), True), (), keep=False)[0]) for path in logs]
+    expected = [bits(read_file(FileToRead(str(path), True), (), keep=False)[0]) for path in logs]
     batches: list[worker_pool.Batch] = []
     share = worker_pool.read_batches
 
@@ -189,12 +188,12 @@ from pytest_llmbench.ingest.sources.stores import Stores
 
 print("started", flush=True)
 threading.Thread(target=threading.Event().wait, daemon=True).start()
-reading._workers = lambda sizes, batches: 2
+reading._count_workers = lambda sizes, batches: 2
 reading.BATCH_FILES = 1
 stores = Stores()
 runs = find_runs([Path(sys.argv[1])], stores).runs
 {more}
-print(len(reading.Reading(stores, runs)._said), flush=True)
+print(len(reading.Reading(stores, runs)._results), flush=True)
 """
 
 
@@ -215,12 +214,12 @@ def test_however_the_session_is_ended_no_worker_outlives_it(tmp_path: Path, endi
     write_runs(tmp_path / "runs", 4)
     script = tmp_path / "script.py"
     waits = """
-    from pytest_llmbench.ingest.reading import worker_pool as workers
+    from pytest_llmbench.ingest.reading import worker_pool
     def wait(waiting, answered):
         answered.get()
         print(*(child for child in open(f"/proc/self/task/{os.getpid()}/children").read().split()), flush=True)
         threading.Event().wait()
-    worker_pool._next = wait
+    worker_pool._take_next = wait
     """
     script.write_text(PROGRAM.format(more=textwrap.dedent(waits)))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -251,8 +250,8 @@ def test_progress_counts_all_files_and_bytes(tmp_path: Path, monkeypatch: pytest
     logs = write_runs(tmp_path, 5)
     size = sum(path.stat().st_size for path in logs)
     monkeypatch.setattr(reading, "BATCH_FILES", 2)
-    told: list[Done] = []
+    told: list[ReadCounts] = []
     reading_of(tmp_path, tell=told.append)
-    assert told[0] == Done(0, 5, 0, size)
-    assert told[-1] == Done(5, 5, size, size)
+    assert told[0] == ReadCounts(0, 5, 0, size)
+    assert told[-1] == ReadCounts(5, 5, size, size)
     assert [one.files for one in told] == [0, 2, 4, 5]

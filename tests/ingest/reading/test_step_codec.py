@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from pytest_llmbench.core.models import Steps
-from pytest_llmbench.ingest.reading.step_codec import KeptSteps, packed_steps, unpacked_steps
+from pytest_llmbench.ingest.reading.codec import LazySteps, pack_steps, unpack_steps
 
 FLOATS = [0.0, -0.0, 1.5, float("nan"), -float("nan"), float("inf"), 5e-324]
 INTEGERS = [0, 1, 2, 3, -(2**63), 2**63 - 1]
@@ -35,8 +35,8 @@ def evenly(count: int, first: int = 0) -> Steps:
 
 
 def again(steps: list[Steps]) -> list[Steps]:
-    layout, data = packed_steps(steps)
-    return unpacked_steps(b"".join(data), 0, layout)
+    layout, data = pack_steps(steps)
+    return unpack_steps(b"".join(data), 0, layout)
 
 
 rows = some.tuples(some.sampled_from(FLOATS), some.sampled_from(INTEGERS), some.booleans())
@@ -54,7 +54,7 @@ def test_all_columns_come_out_bit_for_bit(steps: list[Steps]) -> None:
 
 
 def test_what_repeats_or_grows_evenly_takes_little_room() -> None:
-    layout, data = packed_steps([evenly(5000)])
+    layout, data = pack_steps([evenly(5000)])
     assert layout[0] == [5000]
     assert sum(map(len, data)) < 1000
 
@@ -88,15 +88,15 @@ def test_steps_are_packed_in_any_order() -> None:
     (other,) = again([evenly(2, first=7)])
     for order in ([one, two, three], [three, two, one], [one, one], [two, other, three], [one, evenly(2), two]):
         assert bits(tuple(again(order))) == bits(tuple(order))
-    assert isinstance(one, KeptSteps)
+    assert isinstance(one, LazySteps)
 
 
 def test_missing_bytes_are_an_error() -> None:
-    layout, data = packed_steps(
+    layout, data = pack_steps(
         [evenly(50), steps_of([(float(number), number**3, number % 3 == 0) for number in range(50)])]
     )
     whole = b"".join(data)
     with pytest.raises(ValueError):  # noqa: PT011 (numpy's words)
-        unpacked_steps(whole[: len(whole) // 2], 0, layout)
+        unpack_steps(whole[: len(whole) // 2], 0, layout)
     with pytest.raises(ValueError):  # noqa: PT011
-        unpacked_steps(whole, 0, (layout[0], layout[1][:-1]))
+        unpack_steps(whole, 0, (layout[0], layout[1][:-1]))

@@ -14,17 +14,17 @@ from written_archives import END, archive, special
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.ingest.sources import archive as module
-from pytest_llmbench.ingest.sources.archive import Member, Reel, is_archive
+from pytest_llmbench.ingest.sources.archive import ArchiveMember, Reel, is_archive
 from pytest_llmbench.ingest.sources.headers import BLOCK, SPARSE
 
 LONG = "experiments/" + "pretrain_grok1_314b_bf16_256/" * 12 + "log.out"
 FILES = [("a/x.out", b"one\n" * 400), (LONG, b"two"), ("empty.log", b""), ("ü/\udcff.log", b"3" * 512)]
 
 
-def read(data: bytes, size: int = 1 << 20) -> list[tuple[Member, bytes]]:
+def read(data: bytes, size: int = 1 << 20) -> list[tuple[ArchiveMember, bytes]]:
     """Return all members with their data."""
     reel = Reel(data[place : place + size] for place in range(0, len(data), size))
-    return [(member, b"".join(reel.data())) for member in reel.members()]
+    return [(member, b"".join(reel.read_data())) for member in reel.read_members()]
 
 
 def texts(data: bytes, size: int = 1 << 20) -> list[tuple[str, bytes]]:
@@ -73,14 +73,14 @@ def test_the_systems_archives_are_read(kind: str, tmp_path: Path) -> None:
 
 def test_what_is_not_asked_for_is_passed_over() -> None:
     reel = Reel([archive(FILES)])
-    assert [member.name for member in reel.members()] == [name for name, _ in FILES]
+    assert [member.name for member in reel.read_members()] == [name for name, _ in FILES]
 
 
 def test_a_large_size_and_a_fraction_of_a_second_are_read() -> None:
     info = tarfile.TarInfo("x")
     info.size, info.mtime = 9 << 30, 1_750_000_000.25
     for kind in (tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
-        member = next(Reel([info.tobuf(kind)]).members())
+        member = next(Reel([info.tobuf(kind)]).read_members())
         assert member.size == 9 << 30
         assert member.modified == pytest.approx(1_750_000_000.25, abs=0.5)
 
@@ -109,7 +109,7 @@ def test_a_damaged_header_is_an_error_and_no_end() -> None:
 @pytest.mark.parametrize(("behind", "more"), [(b"", False), (bytes(9000), False), (archive(FILES), True)])
 def test_what_stands_behind_the_end_is_noticed(behind: bytes, more: bool) -> None:
     reel = Reel([archive(FILES) + behind])
-    assert len(list(reel.members())) == len(FILES)
+    assert len(list(reel.read_members())) == len(FILES)
     assert reel.trailing is more
 
 
@@ -132,7 +132,7 @@ def test_a_giant_name_or_pax_header_is_never_read_into_memory(flag: bytes) -> No
             yield bytes(1 << 20)
 
     with pytest.raises(LogError, match=r"a name or pax header of 4294967296 bytes: expected at most 1048576"):
-        list(Reel(endless()).members())  # type: ignore[arg-type]
+        list(Reel(endless()).read_members())  # type: ignore[arg-type]
     assert taken == 0
 
 

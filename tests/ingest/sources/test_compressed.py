@@ -14,7 +14,7 @@ import zstandard
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.ingest.sources import compressed
-from pytest_llmbench.ingest.sources.compressed import SLICE, Stream, method_of
+from pytest_llmbench.ingest.sources.compressed import SLICE, Stream, find_method
 
 TEXT = b"".join(b"step %d of 15000, loss 4.2\n" % number for number in range(15_000))
 METHODS = {
@@ -121,4 +121,4 @@ def test_nothing_that_is_decompressed_at_once_is_large() -> None:
 
 @pytest.mark.parametrize(("head", "method"), [(b"", ""), (b"\x1f\x8b\x08", "gzip"), (b"BZh9", ""), (SKIPPED, "zstd")])
 def test_the_first_bytes_tell_the_method(head: bytes, method: str) -> None:
-    assert method_of(head) == method
+    assert find_method(head) == method

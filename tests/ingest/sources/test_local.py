@@ -25,12 +25,12 @@ def log(tmp_path: Path) -> Path:
 
 
 def test_a_file_is_read_whole(log: Path) -> None:
-    assert b"".join(local.blocks(log)) == log.read_bytes()
+    assert b"".join(local.read_blocks(log)) == log.read_bytes()
 
 
 def test_what_is_appended_while_a_log_is_read_is_left_out(log: Path) -> None:
     whole = log.read_bytes()
-    reading = local.blocks(log)
+    reading = local.read_blocks(log)
     text = next(reading)
     with log.open("ab") as file:
         file.write(b"more")
@@ -76,7 +76,7 @@ def replace(log: Path) -> None:
 def test_a_log_that_changes_while_it_is_read_is_no_log(
     log: Path, change: Callable[[Path], object], what: str, after: int
 ) -> None:
-    reading = local.blocks(log)
+    reading = local.read_blocks(log)
     for _ in range(after):
         next(reading)
     change(log)
@@ -85,7 +85,7 @@ def test_a_log_that_changes_while_it_is_read_is_no_log(
 
 
 def test_an_error_in_the_middle_is_told(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reading = local.blocks(log)
+    reading = local.read_blocks(log)
     next(reading)
 
     def read(*_: object) -> bytes:
@@ -121,4 +121,4 @@ def test_what_is_no_file_is_never_waited_for(tmp_path: Path, make: Callable[[Pat
     path = tmp_path / "x"
     make(path)
     with pytest.raises(LogError, match=f"cannot read .*x: {why}"):
-        b"".join(local.blocks(path))
+        b"".join(local.read_blocks(path))

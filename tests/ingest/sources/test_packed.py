@@ -47,11 +47,11 @@ def test_members_stand_below_the_archive() -> None:
     assert files(found) == ["a/b/y.out", "a/x.out", "z.out"]
     assert found.listing.stat(ROOT / "a" / "x.out").st_mtime == 1_750_000_000
     assert (found.ignored, found.unreadable) == ([], [])
-    assert found.listing.top() == ROOT
+    assert found.listing.find_top() == ROOT
 
 
 def test_one_folder_that_holds_everything_stands_for_the_archive() -> None:
-    assert opened(archive([("runs/a/x.out", b"1"), ("runs/y.out", b"1")])).listing.top() == ROOT / "runs"
+    assert opened(archive([("runs/a/x.out", b"1"), ("runs/y.out", b"1")])).listing.find_top() == ROOT / "runs"
 
 
 def test_all_texts_are_read_in_one_pass_in_the_order_of_the_archive() -> None:
@@ -209,11 +209,11 @@ def test_metadata_is_kept_if_it_is_small(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(packed, "SMALL", 8)
     monkeypatch.setattr(packed, "ALL_SMALL", 22)
     found = opened(archive([("a.yaml", b"a: 1"), ("b.yaml", b"b: 123456"), ("c.yaml", b"c: 1"), ("d.yaml", b"123456")]))
-    assert found.small(ROOT / "a.yaml", 3) == b"a: "
-    assert found.small(ROOT / "c.yaml", 99) == b"c: 1"
+    assert found.read_small(ROOT / "a.yaml", 3) == b"a: "
+    assert found.read_small(ROOT / "c.yaml", 99) == b"c: 1"
     for name in "bd":
         with pytest.raises(LogError, match="larger than 8 bytes, or too many"):
-            found.small(ROOT / f"{name}.yaml", 99)
+            found.read_small(ROOT / f"{name}.yaml", 99)
 
 
 def test_names_without_end_in_folders_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

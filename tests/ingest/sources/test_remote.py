@@ -14,8 +14,8 @@ import pytest
 from pytest_llmbench.core.errors import LogError, SettingsError
 from pytest_llmbench.core.urls import is_remote, is_url, to_path, to_url
 from pytest_llmbench.ingest.discover.find import find_runs
-from pytest_llmbench.ingest.sources.listing import Known
-from pytest_llmbench.ingest.sources.remote import Remote, checked_url
+from pytest_llmbench.ingest.sources.listing import ListedStatus
+from pytest_llmbench.ingest.sources.remote import Remote, check_url
 from pytest_llmbench.ingest.sources.stores import Stores
 
 fsspec = pytest.importorskip("fsspec")
@@ -75,14 +75,14 @@ def test_a_url_that_cannot_be_opened_is_told_before_anything_is_read(url: str, m
     if url.startswith("s3") and importlib.util.find_spec("s3fs"):
         pytest.skip("s3fs is installed here")
     with pytest.raises(SettingsError, match=message) as told:
-        checked_url("--llmb-logs", url)
+        check_url("--llmb-logs", url)
     assert "secret" not in str(told.value)
 
 
 def test_without_fsspec_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(SettingsError, match=r"needs fsspec: pip install 'pytest-llmbench\[remote\]'"):
-        checked_url("--llmb-logs", "memory://x")
+        check_url("--llmb-logs", "memory://x")
 
 
 def test_runs_are_found_as_in_a_folder(memory: Any, tmp_path: Path) -> None:
@@ -167,5 +167,5 @@ def test_links_of_a_remote_place_are_told_and_not_followed(tmp_path: Path) -> No
     ],
 )
 def test_the_time_of_a_file_is_what_its_protocol_says(memory: Any, told: Any, modified: float) -> None:
-    known = Remote(-1)._known(to_path("memory://x"), {"type": "file", **told})
-    assert known == Known(known.st_mode, -1, 0, modified)
+    known = Remote(-1)._read_status(to_path("memory://x"), {"type": "file", **told})
+    assert known == ListedStatus(known.st_mode, -1, 0, modified)

@@ -10,10 +10,11 @@ from copy import copy
 from itertools import pairwise
 from typing import Any
 
+from pytest_llmbench.core.dialects import Dialect
 from pytest_llmbench.core.models import RegexDialect
 from pytest_llmbench.core.patterns import RATE, REQUIRED, UNITS, compile_pattern, find_named_groups
 from pytest_llmbench.ingest.parse import units
-from pytest_llmbench.ingest.parse.dialect_table import Dialect, Grammar, Timer
+from pytest_llmbench.ingest.parse.dialect_reader import DialectReader
 from pytest_llmbench.ingest.parse.dropped import TORN, Tally
 from pytest_llmbench.ingest.parse.prints import Prints, RecordLine
 from pytest_llmbench.ingest.parse.ranks import read_rank
@@ -56,25 +57,20 @@ REST_BELOW = re.compile(rb"\r?\n[\d.]{1,18}(?:[eE][+-]?\d{1,3})?[ \t\r]*(?:\n|\Z
 """A line that is nothing but the rest of a number."""
 
 
-def grammar(definition: RegexDialect) -> Grammar:
-    """Return what reads a log as a baseline file says; its state is that of one log."""
-    dialect = Dialect(
-        markers=(definition.find.encode(),),
-        reader="",
-        starts=(definition.start.encode(),) if definition.start else (),
-        ends=(definition.end.encode(),) if definition.end else (),
-        prints_loss=any(group.name == "loss" for group in find_named_groups(definition.pattern)),
-    )
-    timer: Timer = averaged(definition.first_step) if definition.averages == "interval" else list
-    lines = StepLines(definition)
-    return Grammar(dialect, lines.take, lines.without_doubtful, _unchanged, timer, definition.first_step)
-
-
-class StepLines:
-    """Reads the lines of one log, each once, however often the marker stands in it."""
+class RegexReader(DialectReader):
+    """Reads one log as a baseline file says: each line once, however often the marker stands in it."""
 
     def __init__(self, definition: RegexDialect) -> None:
         """Compile the pattern, which was checked with its file."""
+        dialect = Dialect(
+            definition.first_step,
+            markers=(definition.find.encode(),),
+            starts=(definition.start.encode(),) if definition.start else (),
+            ends=(definition.end.encode(),) if definition.end else (),
+            prints_loss=any(group.name == "loss" for group in find_named_groups(definition.pattern)),
+        )
+        super().__init__(dialect)
+        self._means_of_intervals = definition.averages == "interval"
         self._pattern = compile_pattern(definition.pattern)
         self._groups = {group.name: group for group in find_named_groups(definition.pattern)}
         self._numbers: dict[str, int] = self._pattern.groupindex
@@ -85,14 +81,14 @@ class StepLines:
         self._doubtful: dict[int, int] = {}
         self._prints = Prints(definition)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> StepLines:
+    def __deepcopy__(self, memo: dict[int, Any]) -> RegexReader:
         """Return one that goes on from here by itself; what was compiled is shared."""
         other = copy(self)
         other._counts, other._doubtful = Counter(self._counts), dict(self._doubtful)
         other._prints = self._prints.copy()
         return other
 
-    def take(self, hit: Hit, _rank: str) -> Sequence[StepRecord | Torn | Unmatched]:
+    def read_records(self, hit: Hit, _rank: str) -> Sequence[StepRecord | Torn | Unmatched]:
         """Return the steps of the line around a marker; nothing where it was read before."""
         if hit.offset < self._read_to:
             return ()
@@ -106,18 +102,18 @@ class StepLines:
         if COLOURED_NUMBER.search(raw):
             return (Torn(origin, raw),)
         text = _make_readable(COLOUR.sub(b"", raw))
-        matches = self._matches(text)
+        matches = self._find_matches(text)
         if matches is None:
-            return (Torn(origin, _name_group(self._absent(text), {}, text)),)
+            return (Torn(origin, _name_group(self._list_absent(text), {}, text)),)
         if not matches:
             if self._lacking is None:  # of the first such line: it is the one that is told
-                self._lacking = self._first_lacking(text)
+                self._lacking = self._find_first_lacking(text)
             return (Unmatched(origin, text, self._lacking),)
         line = RecordLine(text, stop < hit.end, bool(REST_BELOW.match(hit.text, stop, hit.end)))
         self._note(hit, text, matches)
-        return tuple(self._record(hit, place, line, match) for place, match in enumerate(matches))
+        return tuple(self._build_record(hit, place, line, match) for place, match in enumerate(matches))
 
-    def without_doubtful(self, records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
+    def join(self, records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
         """Return the records without those of which only the others show that their time may be another one.
 
         A line may hold the time of another line: there is a second time in it that the pattern takes as well, and the
@@ -135,12 +131,26 @@ class StepLines:
         self._prints.tell(kept, tally)
         return kept
 
-    def _absent(self, text: bytes) -> list[str]:
+    def time_steps(self, records: Sequence[StepRecord]) -> list[StepRecord]:
+        """Return the steps of an attempt with how many each time is the mean of: those since the line before.
+
+        A gap that is larger than the usual one lost a line: its time is the mean of the usual number. Of a single line
+        nothing says how many steps it stands for, so it stands for itself.
+        """
+        gaps = [after.step - before.step for before, after in pairwise(records)]
+        if not (gaps and self._means_of_intervals):
+            return list(records)
+        counts = Counter(gaps)
+        usual = min(counts, key=lambda gap: (-counts[gap], gap))
+        every = [records[0].step - self.dialect.first_step + 1, *gaps]
+        return [record._replace(mean_of=max(1, min(gap, usual))) for record, gap in zip(records, every, strict=True)]
+
+    def _list_absent(self, text: bytes) -> list[str]:
         """Return which of the groups that a step needs are not in the first match of a line."""
         match = self._pattern.search(text)
         return [name for name in REQUIRED if match.start(self._numbers[name]) < 0]
 
-    def _first_lacking(self, text: bytes) -> str:
+    def _find_first_lacking(self, text: bytes) -> str:
         """Return the group of the pattern that a line is the first to lack: those before it match."""
         lacking = ""
         for group in reversed(self._groups.values()):
@@ -162,7 +172,7 @@ class StepLines:
             if self._pattern.search(others, match.start()) is not None and len(matches) == 1:
                 self._doubtful[hit.offset + place] = count
 
-    def _matches(self, text: bytes) -> list[Any] | None:
+    def _find_matches(self, text: bytes) -> list[Any] | None:
         """Return the places that match, None where one of them may hold parts of two records.
 
         A record that begins inside of another one, after its first number, says that two lines were glued.
@@ -178,7 +188,7 @@ class StepLines:
             match = inner
         return found
 
-    def _record(self, hit: Hit, place: int, line: RecordLine, match: Any) -> StepRecord | Torn:
+    def _build_record(self, hit: Hit, place: int, line: RecordLine, match: Any) -> StepRecord | Torn:
         """Return the step of one match; torn where a number is not whole, or is none."""
         every = {name: match.span(number) for name, number in self._numbers.items()}
         spans = {name: span for name, span in every.items() if span[0] >= 0}
@@ -187,7 +197,7 @@ class StepLines:
         origin = RecordOrigin(hit.offset + place, hit.line, rank)
         values = {name: line.text[begin:end].rstrip(b",; \t") for name, (begin, end) in spans.items()}
         values = {name: value for name, value in values.items() if value.lower() not in ABSENT}
-        scales = {name: self._scale(line, name, spans[name][0], value) for name, value in values.items()}
+        scales = {name: self._get_scale(line, name, spans[name][0], value) for name, value in values.items()}
         numbers = {name: _strip_letters(value) for name, value in values.items()}
         wrong = [
             name
@@ -202,7 +212,7 @@ class StepLines:
         self._prints.add(origin.offset, line, spans["seconds"], numbers["seconds"])
         return _build_step(origin, numbers, {name: scale or 1.0 for name, scale in scales.items()}, self._unit)
 
-    def _scale(self, line: RecordLine, name: str, begin: int, value: bytes) -> float | None:
+    def _get_scale(self, line: RecordLine, name: str, begin: int, value: bytes) -> float | None:
         """Return what the letters behind a number multiply it with; None where they leave it uncertain."""
         number = _strip_letters(value)
         letters = value[len(number) :] or units.read_letters(line.text[begin + len(value) :])
@@ -232,29 +242,6 @@ def find_line_begin(hit: Hit) -> int | None:
     earliest = max(0, hit.start - REACH_BACK)
     begin = max(hit.text.rfind(b"\n", earliest, hit.start), hit.text.rfind(b"\r", earliest, hit.start)) + 1
     return begin or (earliest if hit.offset - hit.start + earliest == 0 else None)
-
-
-def averaged(first_step: int) -> Timer:
-    """Return what says of the steps of an attempt how many each time is the mean of: those since the line before.
-
-    A gap that is larger than the usual one lost a line: its time is the mean of the usual number. Of a single line
-    nothing says how many steps it stands for, so it stands for itself.
-    """
-
-    def time_steps(records: Sequence[StepRecord]) -> list[StepRecord]:
-        gaps = [after.step - before.step for before, after in pairwise(records)]
-        if not gaps:
-            return list(records)
-        counts = Counter(gaps)
-        usual = min(counts, key=lambda gap: (-counts[gap], gap))
-        every = [records[0].step - first_step + 1, *gaps]
-        return [record._replace(mean_of=max(1, min(gap, usual))) for record, gap in zip(records, every, strict=True)]
-
-    return time_steps
-
-
-def _unchanged(records: Sequence[StepRecord], _tally: Tally) -> list[StepRecord]:
-    return list(records)
 
 
 def _make_readable(text: bytes) -> bytes:
