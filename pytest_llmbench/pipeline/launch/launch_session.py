@@ -262,8 +262,8 @@ class LaunchSession:
         fewer = self.launch.repeats if told_fewer else None
         reached = apply_requirements(runs.gather_results(progress.list_results()), self.catalog.required_runs, fewer)
         judged, checks = add_fleet_findings(reached, self.settings, self.catalog, self.host.now())
-        results |= with_efficiencies(judged, self.catalog.configurations)
-        for result in [results[case] for case in sorted(self._cases) if case in results and case not in judged]:
+        results |= with_efficiencies(judged, self.catalog.configurations).results
+        for result in [results[case] for case in sorted(self._cases) if case in results and case not in judged.by_id]:
             baseline = self.catalog.baselines[result.case.key][0]
             never = skip_judgement(Verdict.INVALID, Reason.NOT_SUBMITTED, NEVER_SUBMITTED, baseline, self.settings)
             results[result.case.id] = ConfigurationResult(result.case, never)
