@@ -27,8 +27,8 @@ from generator.__main__ import shipped
 
 from pytest_llmbench.core.models import Baseline
 from pytest_llmbench.history import record
-from pytest_llmbench.history.nights import past_runs
-from pytest_llmbench.history.place import Place, place_of
+from pytest_llmbench.history.nights import read_stored_runs
+from pytest_llmbench.history.place import StoreLocation, locate_store
 from pytest_llmbench.history.write import write
 
 START = datetime(2025, 1, 1, 2, tzinfo=UTC)
@@ -98,15 +98,15 @@ def outcome(baseline: Baseline, night: int, random: Random) -> dict[str, Any]:
     }
 
 
-def fill(place: Place, nights: int) -> Iterator[float]:
+def fill(place: StoreLocation, nights: int) -> Iterator[float]:
     """Store that many nightly sessions of all configurations, and yield the CPU seconds of each."""
     random, baselines = Random(1), list(shipped().values())
     for night in range(nights):
         outcomes = [outcome(baseline, night, random) for baseline in baselines]
         about: dict[str, Any] = {"host": "ci", "program": "0.1.0", "options": [], "environment": {}}
-        session = record.session(uuid.uuid4().hex, START + timedelta(days=night, hours=4), **about)
+        session = record.describe_session(uuid.uuid4().hex, START + timedelta(days=night, hours=4), **about)
         begin = time.process_time()
-        write(place, record.document(session, outcomes))
+        write(place, record.make_document(session, outcomes))
         yield time.process_time() - begin
 
 
@@ -140,11 +140,11 @@ def main() -> int:
         for position, baseline in enumerate(shipped().values()):
             started = START + timedelta(days=given.nights, minutes=position)
             write_run(folder / "runs", baseline, started=started, job_id=str(2_000_000 + position))
-        place = place_of(given.url, folder)
+        place = locate_store(given.url, folder)
         writing = list(fill(place, given.nights))
         size = place.file.stat().st_size if place.file else 0
         begin = time.process_time()
-        found = past_runs(place, [baseline.key.id for baseline in shipped().values()])
+        found = read_stored_runs(place, [baseline.key.id for baseline in shipped().values()])
         reading = time.process_time() - begin
         history, reports = [f"--llmb-history={given.url}"], ["--llmb-html=page.html", "--llmb-json=session.json"]
         rounds = rounds_of(folder, ([], history, reports, [*history, *reports]), given.times)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from pytest_llmbench.baseline.schema import LOG
 from pytest_llmbench.core import formatting, throughput
 from pytest_llmbench.core.accepted_values import find_reference
 from pytest_llmbench.core.errors import BaselineError
@@ -17,9 +18,6 @@ from pytest_llmbench.core.models import Baseline, Key, Recording
 
 PARTS = ("step time", "FLOPs formula", "batch", "peak", "the documents' own sums")
 """What MFU = GBS x model FLOPs / step time / GPUs / peak can move by; the last is what none of the others explains."""
-
-LOG = ("find", "pattern", "unit", "first_step", "averages", "start", "end")
-"""What a file says of how its log is read."""
 
 ConfigurationName = tuple[str | int, ...]
 
@@ -133,7 +131,7 @@ def _collect_facts(baseline: Baseline) -> dict[str, str]:
         "drift budget": baseline.drift_budget and f"{baseline.drift_budget * 100:.10g} %",
         "peak": "NA" if math.isnan(baseline.peak_tflops) else f"{baseline.peak_tflops:.10g}",
         "dialect": "regex" if baseline.log else baseline.dialect,
-        **{f"log {name}": getattr(baseline.log, name, None) for name in LOG},
+        **{f"log {name}": getattr(baseline.log, name, None) for name in (*LOG.required, *LOG.optional)},
         "logged TFLOP/s": baseline.logged_tflops_factor and f"x {baseline.logged_tflops_factor:.6g}",
         "kind": baseline.kind,
     }

@@ -43,7 +43,7 @@ def add(commands: Subparsers) -> None:
     listing.set_defaults(command=_list)
     showing.set_defaults(command=_show)
     linting.set_defaults(command=_lint)
-    diffing.set_defaults(command=_diff)
+    diffing.set_defaults(command=_compare)
 
 
 def _add_import(actions: Subparsers) -> None:
@@ -64,7 +64,7 @@ def _add_import(actions: Subparsers) -> None:
     parser.set_defaults(command=_import)
 
 
-def recipes_in(directories: Sequence[Path]) -> tuple[Recipe, ...]:
+def read_recipes_in(directories: Sequence[Path]) -> tuple[Recipe, ...]:
     """Return the shipped recipes and those of a user's directories."""
     from pytest_llmbench.baseline.read import find_shipped_baselines, read_recipes
 
@@ -95,7 +95,7 @@ def _import(arguments: argparse.Namespace) -> Output:
 def _list(arguments: argparse.Namespace) -> Output:
     from pytest_llmbench.baseline.describe import format_table
 
-    recipes = recipes_in(arguments.baselines)
+    recipes = read_recipes_in(arguments.baselines)
     names = sorted({recipe.name for recipe in recipes})
     wanted = arguments.recipe
     if wanted and wanted not in names:
@@ -107,7 +107,7 @@ def _list(arguments: argparse.Namespace) -> Output:
 def _show(arguments: argparse.Namespace) -> Output:
     from pytest_llmbench.baseline.describe import format_page
 
-    recipes = recipes_in(arguments.baselines)
+    recipes = read_recipes_in(arguments.baselines)
     pairs = [(recipe, baseline) for recipe in recipes for baseline in recipe.baselines]
     chosen = [(recipe, baseline) for recipe, baseline in pairs if baseline.key.id == arguments.id]
     if not chosen:
@@ -127,12 +127,12 @@ def _lint(arguments: argparse.Namespace) -> Output:
     return Output(format_lint_page(reports, WIDTH), code=1 if any(report.findings for report in reports) else 0)
 
 
-def _diff(arguments: argparse.Namespace) -> Output:
+def _compare(arguments: argparse.Namespace) -> Output:
     import json
 
     from pytest_llmbench.baseline.difference import compare_baselines, format_differences, make_records
 
-    before, after = (_side(side, arguments.baselines) for side in (arguments.before, arguments.after))
+    before, after = (_read_side(side, arguments.baselines) for side in (arguments.before, arguments.after))
     differences = compare_baselines(before, after)
     code = 1 if any(pair.is_change for pair in differences) else 0
     if arguments.format == "json":
@@ -140,14 +140,14 @@ def _diff(arguments: argparse.Namespace) -> Output:
     return Output(format_differences(differences, arguments.before, arguments.after), code)
 
 
-def _side(place: str, directories: Sequence[Path]) -> list[Baseline]:
+def _read_side(place: str, directories: Sequence[Path]) -> list[Baseline]:
     """Return the baselines of a file, of a folder, or of a release among the shipped and the user's."""
     from pytest_llmbench.baseline.read import read_recipes
 
     path = Path(place).expanduser()
     if path.exists():
         return [baseline for recipe in read_recipes([path]) for baseline in recipe.baselines]
-    recipes = recipes_in(directories)
+    recipes = read_recipes_in(directories)
     releases = sorted({recipe.release for recipe in recipes})
     if place not in releases:
         expected = f"expected a file, a folder or a release among {', '.join(releases)}"

@@ -23,17 +23,17 @@ def add(commands: Subparsers) -> None:
     parser.add_argument(
         "--link", metavar="URL", help="Where all of it is (default: the CI job that runs, if one does)."
     )
-    parser.set_defaults(command=_chat)
+    parser.set_defaults(command=_run)
 
 
-def _chat(arguments: argparse.Namespace) -> Output:
+def _run(arguments: argparse.Namespace) -> Output:
     from pytest_llmbench.core import ci_environment
     from pytest_llmbench.report import chat, document
 
     link = ci_environment.read_job_url(os.environ) if arguments.link is None else arguments.link
-    told = document.read(arguments.file)
+    session = document.read(arguments.file)
     try:
-        text = chat.message(told, link)
+        text = chat.make_message(session, link)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise ReportError(f"{arguments.file}: changed since --llmb-json wrote it: {error!r}") from None
-    return Output(chat.as_slack(text) if arguments.format == "slack" else text)
+    return Output(chat.convert_to_slack(text) if arguments.format == "slack" else text)

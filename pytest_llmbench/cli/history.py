@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from pytest_llmbench.history.look import Extent
-    from pytest_llmbench.history.place import Place
+    from pytest_llmbench.history.place import StoreLocation
 
-Converted = TypeVar("Converted")
+Parsed = TypeVar("Parsed")
 
 WRAPPED: dict[str, Any] = {"subsequent_indent": " " * 21, "break_long_words": False, "break_on_hyphens": False}
 
@@ -45,9 +45,13 @@ def add(commands: Subparsers) -> None:
     parser.set_defaults(command=_run)
     actions = parser.add_subparsers(required=True, metavar="ACTION", dest="action")
     listing = actions.add_parser("list", help="A line for each run: when, verdict, step time, difference.")
-    listing.add_argument("-k", metavar="WORDS", type=_words, default="", help='Such as "grok1 and not fp8".')
-    listing.add_argument("--since", metavar="DATE", type=_moment, help="Runs that started from then on (default: all).")
-    listing.add_argument("--limit", metavar="N", type=_count, default=10, help="Of each configuration (default: 10).")
+    listing.add_argument("-k", metavar="WORDS", type=_parse_words, default="", help='Such as "grok1 and not fp8".')
+    listing.add_argument(
+        "--since", metavar="DATE", type=_parse_moment, help="Runs that started from then on (default: all)."
+    )
+    listing.add_argument(
+        "--limit", metavar="N", type=_parse_count, default=10, help="Of each configuration (default: 10)."
+    )
     showing = actions.add_parser("show", help="Everything that is kept of a run, and each verdict on it.")
     showing.add_argument("wanted", metavar="RUN", help=f"{ANYTHING[0].upper()}{ANYTHING[1:]}.")
     exporting = actions.add_parser("export", help="Every verdict, with its run and session, as a table.")
@@ -55,7 +59,7 @@ def add(commands: Subparsers) -> None:
     exporting.add_argument("-o", "--output", metavar="FILE", type=Path, help="Default: printed.")
     pruning = actions.add_parser("prune", help="Remove what old sessions said, and runs that nothing is said of.")
     keep = "Keep what is younger: 400d, 8w, 6mo (months), 2y."
-    pruning.add_argument("--keep", metavar="AGE", type=_age, required=True, help=keep)
+    pruning.add_argument("--keep", metavar="AGE", type=_parse_age, required=True, help=keep)
     pruning.add_argument("--dry-run", action="store_true", help="Tell what would be removed, and remove nothing.")
     pruning.add_argument("--yes", action="store_true", help="Remove without asking, as a nightly job has to.")
     adding = actions.add_parser("add", help="Store what a session could not, from the file that it left.")
@@ -66,41 +70,41 @@ def add(commands: Subparsers) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> Output:
-    from pytest_llmbench.history.place import place_of
+    from pytest_llmbench.history.place import locate_store
 
-    place = place_of(arguments.history, Path.cwd(), writes=arguments.action in ("prune", "add"))
+    place = locate_store(arguments.history, Path.cwd(), writes=arguments.action in ("prune", "add"))
     if arguments.action == "prune":
-        place_of(arguments.history, Path.cwd(), writes=False)  # a mistyped name is no empty store
+        locate_store(arguments.history, Path.cwd(), writes=False)  # a mistyped name is no empty store
     actions = {"list": _list, "show": _show, "export": _export, "prune": _prune, "add": _add}
     return Output(actions[arguments.action](place, arguments))
 
 
-def _moment(text: str) -> datetime:
+def _parse_moment(text: str) -> datetime:
     from pytest_llmbench.pipeline.option_values import parse_moment
 
-    return _argument(parse_moment, text)
+    return _convert(parse_moment, text)
 
 
-def _age(text: str) -> timedelta:
+def _parse_age(text: str) -> timedelta:
     from pytest_llmbench.pipeline.option_values import parse_days
 
-    return _argument(parse_days, text)
+    return _convert(parse_days, text)
 
 
-def _argument(convert: Callable[[str], Converted], text: str) -> Converted:
+def _convert(convert: Callable[[str], Parsed], text: str) -> Parsed:
     try:
         return convert(text)
     except (ValueError, OverflowError) as error:
         raise argparse.ArgumentTypeError(f"found {text!r}: {error}") from None
 
 
-def _words(text: str) -> str:
+def _parse_words(text: str) -> str:
     if set(text) & set("()"):
         raise argparse.ArgumentTypeError(f"found {text!r}, expected words with and, or, not, and no parentheses")
     return text
 
 
-def _count(text: str) -> int:
+def _parse_count(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and int(text)):
         raise argparse.ArgumentTypeError(f"found {text!r}, expected a number from 1 on")
     return int(text)
@@ -109,44 +113,44 @@ def _count(text: str) -> int:
 # --- list and show ----------------------------------------------------------------------------------------
 
 
-def _list(place: Place, arguments: argparse.Namespace) -> str:
-    from pytest_llmbench.history.look import runs
+def _list(place: StoreLocation, arguments: argparse.Namespace) -> str:
+    from pytest_llmbench.history.look import list_runs
 
-    rows = runs(place, arguments.k, arguments.since, arguments.limit)
+    rows = list_runs(place, arguments.k, arguments.since, arguments.limit)
     if not rows:
         chosen = arguments.k or arguments.since
         hint = "no run that fits; without -k and --since `list` shows all" if chosen else "no run in it"
         raise HistoryError(f"{place.shown}: {hint}")
     lines = []
     for configuration, of_one in groupby(rows, key=lambda row: row["configuration"]):
-        lines += [formatting.escape(configuration), *map(_line, of_one)]
+        lines += [formatting.escape(configuration), *map(_format_run, of_one)]
     return "\n".join(lines)
 
 
-def _line(row: dict[str, Any]) -> str:
+def _format_run(row: dict[str, Any]) -> str:
     started = f"{row['started']:%Y-%m-%d %H:%M}" if row["started"] else "start unknown"
     seconds, difference = row["step_time_seconds"], row["log_difference"]
     change = formatting.format_difference(formatting.bounded_exp(difference) if difference is not None else None)
     job = formatting.escape(row["job_id"])
-    told = (
+    numbers = (
         f"{row['number']:>7}  {started:<16}  {row['verdict']:<14} {formatting.format_seconds(seconds):>9} {change:>8}"
     )
-    return f"{told}  {f'job {job}' if job else ''}"[:79].rstrip()
+    return f"{numbers}  {f'job {job}' if job else ''}"[:79].rstrip()
 
 
-def _show(place: Place, arguments: argparse.Namespace) -> str:
-    from pytest_llmbench.history.look import verdicts_of
+def _show(place: StoreLocation, arguments: argparse.Namespace) -> str:
+    from pytest_llmbench.history.look import list_verdicts
 
-    rows = verdicts_of(place, arguments.wanted)
-    lines = [wrap(formatting.escape(line), 79, **WRAPPED) for line in _page(rows)]
+    rows = list_verdicts(place, arguments.wanted)
+    lines = [wrap(formatting.escape(line), 79, **WRAPPED) for line in _list_lines(rows)]
     return "\n".join(part for parts in lines for part in parts)
 
 
-def _page(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+def _list_lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Yield everything of one run as it was judged last, and a line for each verdict on it."""
     last = rows[-1]
     yield last["configuration"]
-    yield _line(last)
+    yield _format_run(last)
     yield from (f"  {name:<18} {last[name]}" for name in TEXTS if last[name] not in ("", None))
     yield f"  {'window':<18} {last['statistic'].replace('_', ' ')} of steps {last['first_step']} to {last['last_step']}"
     yield from (
@@ -168,35 +172,35 @@ def _page(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
 # --- export -----------------------------------------------------------------------------------------------
 
 
-def _export(place: Place, arguments: argparse.Namespace) -> str:
-    from pytest_llmbench.history.look import everything
+def _export(place: StoreLocation, arguments: argparse.Namespace) -> str:
+    from pytest_llmbench.history.look import list_everything
 
     output = arguments.output
-    kind = arguments.format or _kind(output)
+    kind = arguments.format or _choose_format(output)
     if kind == "parquet":
-        _needs_parquet(output)
+        _require_parquet(output)
     if output and place.file and os.path.realpath(output) == os.path.realpath(place.file):
         raise HistoryError(f"-o {output}: found the history itself, which it would replace: give another name")
-    rows = [_flat(row) for row in everything(place)]
+    rows = [_flatten(row) for row in list_everything(place)]
     if output is None:
-        return _text(rows, kind)
+        return _format_rows(rows, kind)
     try:
         if kind == "parquet":
-            _table(rows).to_parquet(output, index=False)
+            _make_table(rows).to_parquet(output, index=False)
         else:
-            write_whole(output, f"{_text(rows, kind)}\n".encode(), make_folders=False)
+            write_whole(output, f"{_format_rows(rows, kind)}\n".encode(), make_folders=False)
     except OSError as error:
         raise HistoryError(f"{output}: cannot be written: {error.strerror or error}") from None
     return f"{formatting.count_noun(len(rows), 'verdict')} written to {output}"
 
 
-def _kind(output: Path | None) -> str:
+def _choose_format(output: Path | None) -> str:
     """Return the format that the ending of a file's name asks for."""
     ending = output.suffix.removeprefix(".").lower() if output else ""
     return ending if ending in FORMATS else "csv"
 
 
-def _needs_parquet(output: Path | None) -> None:
+def _require_parquet(output: Path | None) -> None:
     import importlib.util
 
     if importlib.util.find_spec("pyarrow") is None:
@@ -205,7 +209,7 @@ def _needs_parquet(output: Path | None) -> None:
         raise HistoryError("--format parquet is no text: give a file with -o FILE")
 
 
-def _flat(row: dict[str, Any]) -> dict[str, Any]:
+def _flatten(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row with a column for each metric, and times as ISO texts; lists and dictionaries stay."""
     metrics = {f"metric_{name}": value for name, (value, _) in row["metrics"].items()}
     deviations = {f"metric_{name}_sd": sd for name, (_, sd) in row["metrics"].items() if sd is not None}
@@ -213,11 +217,11 @@ def _flat(row: dict[str, Any]) -> dict[str, Any]:
     return {**{name: value for name, value in row.items() if name != "metrics"}, **times, **metrics, **deviations}
 
 
-def _text(rows: Sequence[dict[str, Any]], kind: str) -> str:
-    return json.dumps(rows, indent=1) if kind == "json" else str(_table(rows).to_csv(index=False)).rstrip("\n")
+def _format_rows(rows: Sequence[dict[str, Any]], kind: str) -> str:
+    return json.dumps(rows, indent=1) if kind == "json" else str(_make_table(rows).to_csv(index=False)).rstrip("\n")
 
 
-def _table(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
+def _make_table(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
     """Return rows as a table; what is a list or dictionary stands in it as JSON, but for the steps."""
     import pandas as pd
 
@@ -232,37 +236,37 @@ def _table(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
 # --- prune and add ----------------------------------------------------------------------------------------
 
 
-def _prune(place: Place, arguments: argparse.Namespace) -> str:
+def _prune(place: StoreLocation, arguments: argparse.Namespace) -> str:
     """Show what goes, ask or be told not to, and remove it; a store of which nothing would stay is left alone."""
-    from pytest_llmbench.history.look import prune, sessions_before
+    from pytest_llmbench.history.look import measure_extent, prune
 
     before = datetime.now(UTC) - arguments.keep
-    extent = sessions_before(place, before)
+    extent = measure_extent(place, before)
     if not extent.sessions:
         return f"nothing to remove: no session from before {before:%Y-%m-%d}"
-    told = f"{_counted(prune(place, before, dry_run=True))}\n  {_dates(extent)}"
+    removal = f"{_format_counts(prune(place, before, dry_run=True))}\n  {_format_extent(extent)}"
     if arguments.dry_run:
-        return f"would remove {told}"
+        return f"would remove {removal}"
     if not extent.stay:
-        raise HistoryError(f"{place.shown}: {NOTHING_STAYS.format(_in_one_line(told))}")
-    if not (arguments.yes or _is_agreed(f"removes {told}")):
-        raise HistoryError(f"{place.shown}: nothing was removed: --yes removes {_in_one_line(told)}")
-    return f"removed {_counted(prune(place, before, dry_run=False))}\n  {_dates(extent)}"
+        raise HistoryError(f"{place.shown}: {NOTHING_STAYS.format(_join_lines(removal))}")
+    if not (arguments.yes or _is_agreed(f"removes {removal}")):
+        raise HistoryError(f"{place.shown}: nothing was removed: --yes removes {_join_lines(removal)}")
+    return f"removed {_format_counts(prune(place, before, dry_run=False))}\n  {_format_extent(extent)}"
 
 
-def _counted(removed: Mapping[str, int]) -> str:
+def _format_counts(removed: Mapping[str, int]) -> str:
     return ", ".join(formatting.count_noun(count, name.removesuffix("s")) for name, count in removed.items())
 
 
-def _in_one_line(told: str) -> str:
-    return ", ".join(map(str.strip, told.splitlines()))
+def _join_lines(text: str) -> str:
+    return ", ".join(map(str.strip, text.splitlines()))
 
 
-def _dates(extent: Extent) -> str:
+def _format_extent(extent: Extent) -> str:
     """Return `of 2025-01-01 to 2025-03-02; 30 sessions stay`."""
     if extent.oldest is None or extent.newest is None:
         return "of no day"
-    days = list(dict.fromkeys(f"{one:%Y-%m-%d}" for one in (extent.oldest, extent.newest)))
+    days = list(dict.fromkeys(f"{day:%Y-%m-%d}" for day in (extent.oldest, extent.newest)))
     remaining = f"{formatting.count_noun(extent.stay, 'session')} {'stays' if extent.stay == 1 else 'stay'}"
     return f"of {' to '.join(days)}; {remaining}"
 
@@ -275,11 +279,11 @@ def _is_agreed(question: str) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def _add(place: Place, arguments: argparse.Namespace) -> str:
-    from pytest_llmbench.history.unsaved import kept
+def _add(place: StoreLocation, arguments: argparse.Namespace) -> str:
+    from pytest_llmbench.history.unsaved import read_unsaved
     from pytest_llmbench.history.write import write
 
-    documents = [(path, kept(path)) for path in arguments.files]
+    documents = [(path, read_unsaved(path)) for path in arguments.files]
     added = 0
     for path, document in documents:
         try:

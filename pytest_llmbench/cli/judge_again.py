@@ -11,7 +11,7 @@ from datetime import datetime
 from pytest_llmbench.core.formatting import count_noun, format_difference, join_first
 from pytest_llmbench.core.models import Outcome
 from pytest_llmbench.pipeline.catalog import load
-from pytest_llmbench.pipeline.evaluate import judge_found
+from pytest_llmbench.pipeline.evaluate import evaluate_runs
 from pytest_llmbench.pipeline.find_runs import ingest
 from pytest_llmbench.pipeline.outcomes import decide_outcomes
 from pytest_llmbench.pipeline.results import SessionResults
@@ -19,7 +19,7 @@ from pytest_llmbench.pipeline.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class VerdictChange:
     """A configuration whose verdict, or what follows from it, is another one; None where it has no item."""
 
     id: str
@@ -33,71 +33,78 @@ class Replay:
 
     judged: int
     items: int
-    changes: tuple[Change, ...]
+    changes: tuple[VerdictChange, ...]
 
 
 def replay(before: Settings, after: Settings, now: datetime) -> Replay:
     """Judge the runs under `before.logs` twice; they are read once unless `after` takes them for another release."""
     catalog = load(before)
-    found = ingest(before, catalog, now)
-    one = _outcomes(judge_found(found, before, catalog, now), before)
-    other = load(after)
+    runs = ingest(before, catalog, now)
+    outcomes_before = _decide(evaluate_runs(runs, before, catalog, now), before)
+    catalogue_after = load(after)
     if after.baseline_release != before.baseline_release:
-        found = ingest(after, other, now)
-    two = _outcomes(judge_found(found, after, other, now), after)
+        runs = ingest(after, catalogue_after, now)
+    outcomes_after = _decide(evaluate_runs(runs, after, catalogue_after, now), after)
     changes = tuple(
-        Change(name, one.get(name), two.get(name))
-        for name in sorted({*one, *two})
-        if _said(one.get(name)) != _said(two.get(name))
+        VerdictChange(name, outcomes_before.get(name), outcomes_after.get(name))
+        for name in sorted({*outcomes_before, *outcomes_after})
+        if _get_verdict(outcomes_before.get(name)) != _get_verdict(outcomes_after.get(name))
     )
-    judged = sum(_is_judged(one.get(name)) or _is_judged(two.get(name)) for name in {*one, *two})
-    return Replay(judged, len({*one, *two}), changes)
+    judged = sum(
+        _is_judged(outcomes_before.get(name)) or _is_judged(outcomes_after.get(name))
+        for name in {*outcomes_before, *outcomes_after}
+    )
+    return Replay(judged, len({*outcomes_before, *outcomes_after}), changes)
 
 
-def as_text(told: Replay) -> str:
+def format_replay(replayed: Replay) -> str:
     """Return the changes, 79 columns wide: those that turn red, those that turn green, the others; and a count."""
-    if not told.judged:
+    if not replayed.judged:
         return "nothing was judged: there is no valid run of a known configuration under the given paths"
     lines, count = [], []
     for label, colours in (("turn red", (False, True)), ("turn from red", (True, False)), ("change otherwise", None)):
-        chosen = [change for change in told.changes if _in(change, colours)]
+        chosen = [change for change in replayed.changes if _matches_colours(change, colours)]
         if chosen:
             count.append(f"{len(chosen)} {label}")
             heading = f"{label} (nothing turns red, or from red):" if colours is None else f"{label}:"
-            lines += [heading, *map(_line, filter(_has_run, chosen)), *_without(chosen)]
-    total = f"{len(told.changes)} of {count_noun(told.items, 'item')} would change"
+            lines += [heading, *map(_format_change, filter(_has_run, chosen)), *_list_without_run(chosen)]
+    total = f"{len(replayed.changes)} of {count_noun(replayed.items, 'item')} would change"
     return "\n".join([*lines, ": ".join(filter(None, [total, ", ".join(count)]))])
 
 
-def _in(change: Change, colours: tuple[bool, bool] | None) -> bool:
-    before, after = _failed(change.before), _failed(change.after)
+def _matches_colours(change: VerdictChange, colours: tuple[bool, bool] | None) -> bool:
+    before, after = _is_failed(change.before), _is_failed(change.after)
     return before == after if colours is None else (before, after) == colours
 
 
-def _has_run(change: Change) -> bool:
-    return any(one is not None and one.judgement.measurement is not None for one in (change.before, change.after))
+def _has_run(change: VerdictChange) -> bool:
+    return any(
+        outcome is not None and outcome.judgement.measurement is not None for outcome in (change.before, change.after)
+    )
 
 
-def _without(changes: Sequence[Change]) -> list[str]:
+def _list_without_run(changes: Sequence[VerdictChange]) -> list[str]:
     """Return one line for all that have no run."""
     ids = [change.id for change in changes if not _has_run(change)]
     text = f"{len(ids)} without a run: {join_first(ids)}"
     return textwrap.wrap(text, 79, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False) if ids else []
 
 
-def _line(change: Change) -> str:
-    names = " -> ".join(str(one.judgement.verdict) if one else "none" for one in (change.before, change.after))
-    known = change.after or change.before
-    ratio = known.judgement.log_difference if known else None
+def _format_change(change: VerdictChange) -> str:
+    names = " -> ".join(
+        str(outcome.judgement.verdict) if outcome else "none" for outcome in (change.before, change.after)
+    )
+    shown = change.after or change.before
+    ratio = shown.judgement.log_difference if shown else None
     skipped = " (skipped)" if change.after is not None and change.after.skipped else ""
     return f"  {change.id:<38} {names:<28} {'' if ratio is None else format_difference(math.exp(ratio)):>7}{skipped}"
 
 
-def _outcomes(results: SessionResults, settings: Settings) -> dict[str, Outcome]:
+def _decide(results: SessionResults, settings: Settings) -> dict[str, Outcome]:
     return {outcome.case.id: outcome for outcome in decide_outcomes(results, list(results.configurations), settings)}
 
 
-def _said(outcome: Outcome | None) -> object:
+def _get_verdict(outcome: Outcome | None) -> object:
     return outcome and (outcome.judgement.verdict, outcome.status)
 
 
@@ -105,5 +112,5 @@ def _is_judged(outcome: Outcome | None) -> bool:
     return outcome is not None and outcome.judged
 
 
-def _failed(outcome: Outcome | None) -> bool:
+def _is_failed(outcome: Outcome | None) -> bool:
     return outcome is not None and outcome.failed

@@ -11,7 +11,7 @@ from pytest_llmbench.cli import baselines, chat, history, nccl, replay, setup, s
 from pytest_llmbench.cli.output import Output, discard_output, tell
 from pytest_llmbench.core.errors import LlmbenchError
 
-Command = Callable[[argparse.Namespace], Output]
+CommandFunction = Callable[[argparse.Namespace], Output]
 
 COMMANDS = (baselines, summary, replay, nccl, chat, history, setup)
 """In the order in which `--help` lists them."""
@@ -19,8 +19,8 @@ COMMANDS = (baselines, summary, replay, nccl, chat, history, setup)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 0 good, 1 lint findings, 2 input that cannot be used."""
-    arguments = _parser().parse_args(argv)
-    command: Command = arguments.command
+    arguments = _make_parser().parse_args(argv)
+    command: CommandFunction = arguments.command
     try:
         output = command(arguments)
         tell(output.text)
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return output.code
 
 
-def _parser() -> argparse.ArgumentParser:
+def _make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="llmbench", description="Look at baselines and runs of LLM training benchmarks."
     )

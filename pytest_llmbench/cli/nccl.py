@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.cli.output import Output, Subparsers
-from pytest_llmbench.cli.run_arguments import own_flags
+from pytest_llmbench.cli.run_arguments import rename_flags
 from pytest_llmbench.core.errors import RecordError
 from pytest_llmbench.report.whole_file import write_whole
 
@@ -27,28 +27,30 @@ def add(commands: Subparsers) -> None:
         "--save", metavar="FILE", type=Path, help="Write what the trace says, to keep beside a recorded baseline."
     )
     parser.add_argument("--format", choices=("text", "json"), default="text", help="Default: text.")
-    parser.set_defaults(command=_nccl)
+    parser.set_defaults(command=_run)
 
 
-def _nccl(arguments: argparse.Namespace) -> Output:
+def _run(arguments: argparse.Namespace) -> Output:
     import json
 
     from pytest_llmbench.cli import nccl_text as text
     from pytest_llmbench.ingest.nccl import changes, saved
     from pytest_llmbench.pipeline.option_values import readable
 
-    with own_flags():
-        paths = [readable("--llmb-logs", given, Path.cwd()) for given in arguments.logs]
+    with rename_flags():
+        paths = [readable("--llmb-logs", place, Path.cwd()) for place in arguments.logs]
         against = arguments.against and readable("--llmb-against", arguments.against, Path.cwd())
     trace = saved.read_saved(paths)
     other = saved.read_saved([against]) if against else None
     if arguments.save:
         _save(saved.build_document(trace), arguments.save)
-    found = changes.compare(trace, other) if other else None
-    code = 1 if found and found.changes else 0
+    comparison = changes.compare(trace, other) if other else None
+    code = 1 if comparison and comparison.changes else 0
     if arguments.format == "json":
-        return Output(json.dumps(saved.build_document(trace, found), indent=1), code)
-    return Output(text.changes(found, trace, other) if found and other else text.page(trace), code)
+        return Output(json.dumps(saved.build_document(trace, comparison), indent=1), code)
+    return Output(
+        text.render_changes(comparison, trace, other) if comparison and other else text.render_page(trace), code
+    )
 
 
 def _save(document: dict[str, Any], path: Path) -> None:

@@ -27,54 +27,55 @@ HINTS = {
 """What may have changed in a run, by what changed in its trace."""
 
 
-def page(trace: Trace) -> str:
+def render_page(trace: Trace) -> str:
     """Return everything that a trace says."""
-    parts = [_head(trace), _operations(trace.rows), _histogram(trace.rows), _notes(trace)]
+    parts = [_render_head(trace), _render_operations(trace.rows), _render_histogram(trace.rows), _render_notes(trace)]
     return "\n\n".join(filter(None, parts))
 
 
-def changes(found: TraceComparison, trace: Trace, other: Trace) -> str:
+def render_changes(comparison: TraceComparison, trace: Trace, other: Trace) -> str:
     """Return what changed, and where to look for the reason; `trace` and `other` are what was compared."""
-    scaled = f"{found.scale:.4g} times as many: counts are compared at this scale"
-    lost = max(trace.damage, other.damage) == found.tolerance
+    scaled = f"{comparison.scale:.4g} times as many: counts are compared at this scale"
+    lost = max(trace.damage, other.damage) == comparison.tolerance
     summary = (
         f"{trace.begun:,} records of {count_noun(trace.ranks, 'rank')} against {other.begun:,} of {other.ranks}; "
-        f"for each rank {'as many' if found.scale == 1 else scaled}. Changes up to {format_percent(found.tolerance)} "
-        f"are not told{', since so many records are damaged' if lost else ''}."
+        f"for each rank {'as many' if comparison.scale == 1 else scaled}. "
+        f"Changes up to {format_percent(comparison.tolerance)} are not told"
+        f"{', since so many records are damaged' if lost else ''}."
     )
-    lines = [_wrapped(summary)]
-    if not found.changes:
+    lines = [_wrap(summary)]
+    if not comparison.changes:
         return "\n".join([*lines, "", "nothing changed"])
-    lines += ["", f"{count_noun(len(found.changes), 'change')}:"]
-    lines += [_wrapped(_told(change), "  ") for change in found.changes]
-    kinds = {change.what for change in found.changes}
-    lines += ["", "look at:", *(_wrapped(f"{hint} ({what})", "  ") for what, hint in HINTS.items() if what in kinds)]
+    lines += ["", f"{count_noun(len(comparison.changes), 'change')}:"]
+    lines += [_wrap(_format_change(change), "  ") for change in comparison.changes]
+    kinds = {change.what for change in comparison.changes}
+    lines += ["", "look at:", *(_wrap(f"{hint} ({what})", "  ") for what, hint in HINTS.items() if what in kinds)]
     return "\n".join(lines)
 
 
-def _told(change: TraceChange) -> str:
+def _format_change(change: TraceChange) -> str:
     return f"{escape(change.operation)}: {change.text}" if change.operation else change.text
 
 
-def _head(trace: Trace) -> str:
+def _render_head(trace: Trace) -> str:
     more = "more than " if trace.limited else ""
     members = f" on {count_noun(trace.hosts, 'host')}" if trace.hosts else ""
     held = f" in {trace.traced}" if trace.traced < trace.files else ""
     text = f"{count_noun(trace.files, 'file')}, {trace.bytes:,} bytes; {trace.records:,} records{held}"
     lines = [f"{text} of {more}{count_noun(trace.ranks, 'rank')}{members}" if trace.ranks else text]
     if trace.damaged:
-        told = ", ".join(f"{number:,} {name}" for name, number in trace.damaged)
+        numbers = ", ".join(f"{number:,} {name}" for name, number in trace.damaged)
         lines.append(
-            f"damaged: {trace.begun - trace.records:,} records ({format_percent(trace.damage)}: {told}), "
+            f"damaged: {trace.begun - trace.records:,} records ({format_percent(trace.damage)}: {numbers}), "
             "in no number below"
         )
     if trace.communicators:
-        told = ", ".join(f"{number:,} of {nranks} ranks" for nranks, number in trace.communicators)
-        lines.append(f"communicators, one for each rank in it: {more}{told}")
-    return "\n".join(map(_wrapped, lines))
+        numbers = ", ".join(f"{number:,} of {nranks} ranks" for nranks, number in trace.communicators)
+        lines.append(f"communicators, one for each rank in it: {more}{numbers}")
+    return "\n".join(map(_wrap, lines))
 
 
-def _operations(rows: Sequence[TraceRow]) -> str:
+def _render_operations(rows: Sequence[TraceRow]) -> str:
     """Return a line for each operation in communicators of a size and on a datatype."""
     records: Counter[tuple[str, int, str]] = Counter()
     volume: Counter[tuple[str, int, str]] = Counter()
@@ -87,7 +88,7 @@ def _operations(rows: Sequence[TraceRow]) -> str:
         name, nranks, datatype = key
         cells = (format_bytes(volume[key]), format_bytes(volume[key] / records[key])) if volume[key] else ("-", "-")
         lines.append(
-            f"{_short(name, 21):<22}{nranks or '?':>6}  {_short(datatype, 11):<12}{records[key]:>13,}"
+            f"{_shorten(name, 21):<22}{nranks or '?':>6}  {_shorten(datatype, 11):<12}{records[key]:>13,}"
             f"{cells[0]:>12}{cells[1]:>12}"
         )
     total = format_bytes(sum(volume.values()))
@@ -95,7 +96,7 @@ def _operations(rows: Sequence[TraceRow]) -> str:
     return "\n".join(lines)
 
 
-def _histogram(rows: Sequence[TraceRow]) -> str:
+def _render_histogram(rows: Sequence[TraceRow]) -> str:
     """Return how many records have buffers of which size, and of which operations they are."""
     records: Counter[int] = Counter()
     names: dict[int, set[str]] = {}
@@ -106,12 +107,12 @@ def _histogram(rows: Sequence[TraceRow]) -> str:
     lines = [f"{'size of a buffer':<22}{'records':>13}"]
     for size in sorted(records):
         bar = "#" * max(1, round(records[size] / most * 10))
-        told = _short(", ".join(sorted(names[size])), 31)
-        lines.append(f"{format_sizes(size):<22}{records[size]:>13,}  {bar:<10} {told}".rstrip())
+        operations = _shorten(", ".join(sorted(names[size])), 31)
+        lines.append(f"{format_sizes(size):<22}{records[size]:>13,}  {bar:<10} {operations}".rstrip())
     return "\n".join(lines)
 
 
-def _notes(trace: Trace) -> str:
+def _render_notes(trace: Trace) -> str:
     names = sorted({row.kind.operation for row in trace.rows if row.kind.operation.lower() in PER_RANK})
     lines = [
         "A record is one rank's part of an operation. Volume is the size of its buffer: count x bytes of the datatype"
@@ -124,19 +125,21 @@ def _notes(trace: Trace) -> str:
     if unknown := sum(row.records for row in trace.rows if row.kind.from_bytes < 0):
         lines.append(f"{unknown:,} records have a datatype of unknown size: they are in no volume.")
     if trace.unnamed:
-        told = " and are of no rank here" if trace.hosts else ": ranks are told apart by their GPU's number alone"
-        lines.append(f"{trace.unnamed:,} records name no process{told}.")
+        consequence = (
+            " and are of no rank here" if trace.hosts else ": ranks are told apart by their GPU's number alone"
+        )
+        lines.append(f"{trace.unnamed:,} records name no process{consequence}.")
     if trace.limited:
         lines.append(f"No more than {MEMBERS:,} ranks, and as many communicators, are told apart.")
     if trace.cut:
         lines.append(f"{count_noun(trace.cut, 'compressed file')} ended early: what was before that is counted.")
-    return "\n".join(map(_wrapped, lines))
+    return "\n".join(map(_wrap, lines))
 
 
-def _short(text: str, width: int) -> str:
-    told = escape(text)
-    return told if len(told) <= width else f"{told[: width - 3]}..."
+def _shorten(text: str, width: int) -> str:
+    shown = escape(text)
+    return shown if len(shown) <= width else f"{shown[: width - 3]}..."
 
 
-def _wrapped(text: str, indent: str = "") -> str:
+def _wrap(text: str, indent: str = "") -> str:
     return textwrap.fill(text, WIDTH, initial_indent=indent, subsequent_indent=indent and indent + "  ")

@@ -6,7 +6,7 @@ import argparse
 from datetime import UTC, datetime
 
 from pytest_llmbench.cli.output import Output, Subparsers
-from pytest_llmbench.cli.run_arguments import add_runs, own_flags, settings_of
+from pytest_llmbench.cli.run_arguments import add_runs, rename_flags, resolve_settings
 from pytest_llmbench.core.errors import SettingsError
 
 WHAT_IF = (
@@ -37,20 +37,20 @@ def add(commands: Subparsers) -> None:
             takes = {"action": "store_true", "default": None} if option.is_flag else {"metavar": option.metavar}
             flag = option.flag.replace("--llmb-", "--")
             parser.add_argument(flag, dest=destination(option.flag), help=option.help, **takes)
-    parser.set_defaults(command=_replay)
+    parser.set_defaults(command=_run)
 
 
-def _replay(arguments: argparse.Namespace) -> Output:
-    from pytest_llmbench.cli.judge_again import as_text, replay
+def _run(arguments: argparse.Namespace) -> Output:
+    from pytest_llmbench.cli.judge_again import format_replay, replay
     from pytest_llmbench.core.options import destination
 
-    given = {name: getattr(arguments, name) for name in map(destination, WHAT_IF)}
-    changed = {name: value for name, value in given.items() if value is not None}
+    values = {name: getattr(arguments, name) for name in map(destination, WHAT_IF)}
+    changed = {name: value for name, value in values.items() if value is not None}
     if "" in changed.values():
         raise SettingsError("an option is empty: give it a value, or leave it out")
     if not changed:
         flags = ", ".join(flag.replace("--llmb-", "--") for flag in WHAT_IF)
         raise SettingsError(f"nothing to change: give one of {flags}")
-    with own_flags():
-        told = replay(settings_of(arguments), settings_of(arguments, **changed), datetime.now(UTC))
-    return Output(as_text(told), code=0 if told.judged else 1)
+    with rename_flags():
+        replayed = replay(resolve_settings(arguments), resolve_settings(arguments, **changed), datetime.now(UTC))
+    return Output(format_replay(replayed), code=0 if replayed.judged else 1)

@@ -21,7 +21,7 @@ def add_runs(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(flag, metavar=metavar, help=f"As pytest's --llmb-{flag[2:]} (default: none).")
 
 
-def settings_of(arguments: argparse.Namespace, **others: object) -> Settings:
+def resolve_settings(arguments: argparse.Namespace, **others: object) -> Settings:
     """Return the settings that say which runs are read, and others by the name of pytest's option."""
     from pytest_llmbench.pipeline.settings import resolve
 
@@ -35,7 +35,7 @@ def settings_of(arguments: argparse.Namespace, **others: object) -> Settings:
 
 
 @contextmanager
-def own_flags() -> Iterator[None]:
+def rename_flags() -> Iterator[None]:
     """Name options in messages as this command does: --release, not --llmb-release."""
     try:
         yield

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class RunFacts:
     """The keys of a baseline file for one run, empty or None where nothing says them.
 
     `total_steps` is the log's own total, `framework` the recipe's, else the name of the log's dialect.
@@ -43,28 +43,28 @@ class Facts:
     fsdp: int | None = None
 
 
-NOTHING_KNOWN = Facts()
+NOTHING_KNOWN = RunFacts()
 
 TEXTS = ("framework", "dialect", "recipe", "size", "release", "gpu", "dtype")
 
-WHOLE_NUMBERS = tuple(field.name for field in dataclasses.fields(Facts) if field.name not in TEXTS)
+WHOLE_NUMBERS = tuple(field.name for field in dataclasses.fields(RunFacts) if field.name not in TEXTS)
 
 
-def facts(run: Run, choice: Choice | None, catalog: Catalog) -> Facts:
+def collect_facts(run: Run, choice: Choice | None, catalog: Catalog) -> RunFacts:
     """Return what is known of a run: its log says it, else its names and metadata, else its configuration."""
     key = run.identity.key
     chosen = catalog.baselines[key][0] if key else None
     log = choice.attempt.log if choice else run.attempts[-1].log if run.attempts else None
     dialect = (log.dialect if log else None) or (chosen.dialect if chosen else "")
-    recipe = next((one for one in catalog.recipes if chosen and chosen in one.baselines), None)
-    known = _of_configuration(chosen.configuration) if chosen else {}
-    known |= {name: value for name, value in _of_names(run).items() if name not in TEXTS or name not in known}
-    known |= _of_log(choice) if choice else {}
-    known |= {"framework": (recipe.framework if recipe else "") or dialect, "dialect": dialect}
-    return Facts(**{name: value for name, value in known.items() if value is not None})  # type: ignore[arg-type]
+    recipe = next((candidate for candidate in catalog.recipes if chosen and chosen in candidate.baselines), None)
+    values = _read_configuration(chosen.configuration) if chosen else {}
+    values |= {name: value for name, value in _read_names(run).items() if name not in TEXTS or name not in values}
+    values |= _read_log(choice) if choice else {}
+    values |= {"framework": (recipe.framework if recipe else "") or dialect, "dialect": dialect}
+    return RunFacts(**{name: value for name, value in values.items() if value is not None})  # type: ignore[arg-type]
 
 
-def _of_configuration(configuration: Configuration) -> dict[str, object]:
+def _read_configuration(configuration: Configuration) -> dict[str, object]:
     key = configuration.key
     return {
         **{name: getattr(key, name) for name in ("recipe", "size", "release", "gpu", "dtype", "gpus")},
@@ -75,17 +75,17 @@ def _of_configuration(configuration: Configuration) -> dict[str, object]:
     }
 
 
-def _of_names(run: Run) -> dict[str, object]:
+def _read_names(run: Run) -> dict[str, object]:
     """Return what names and metadata say; what they say in two ways nobody knows."""
-    said: dict[str, set[str]] = {}
+    values_of: dict[str, set[str]] = {}
     for hint in run.found.hints:
-        said.setdefault(hint.field, set()).add(hint.value)
-    agreed = {name: values.pop() for name, values in said.items() if len(values) == 1}
+        values_of.setdefault(hint.field, set()).add(hint.value)
+    agreed = {name: values.pop() for name, values in values_of.items() if len(values) == 1}
     numbers = {name: int(agreed[name]) for name in WHOLE_NUMBERS if agreed.get(name, "").isdecimal()}
     return {**{name: agreed[name] for name in TEXTS if name in agreed}, **numbers}
 
 
-def _of_log(choice: Choice) -> dict[str, object]:
+def _read_log(choice: Choice) -> dict[str, object]:
     import numpy as np
 
     printed = choice.segment.steps.global_batch_size

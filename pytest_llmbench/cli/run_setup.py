@@ -22,7 +22,7 @@ HOURS = 4.0
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SetupOptions:
     """What is set up, and how: the options of the command."""
 
     recipe: str
@@ -33,27 +33,31 @@ class Asked:
 
 
 def set_up(
-    asked: Asked, recipes: Sequence[Recipe], directory: Path, caller: Mapping[str, str], tell: Callable[[str], None]
+    options: SetupOptions,
+    recipes: Sequence[Recipe],
+    directory: Path,
+    caller: Mapping[str, str],
+    tell: Callable[[str], None],
 ) -> tuple[str, bool]:
     """Run the setup step of a recipe; return what to say at the end, and whether it went well.
 
     Raises LaunchError where it cannot even begin: an unknown recipe, no folder, something missing.
     """
-    from pytest_llmbench.launch.submit.setup_step import problems_of, setup_step
+    from pytest_llmbench.launch.submit.setup_step import build_setup_step, check_setup
 
-    cluster = _cluster(asked.cluster, directory)
-    facts = chosen(asked.recipe, asked.release, recipes, cluster)
-    step = setup_step(facts, cluster, caller, directory / asked.folder if asked.folder else None)
-    problems = problems_of(step)
-    if asked.dry_run:
-        return "\n".join(filter(None, [shown(step), problems])), not problems
+    cluster = _read_cluster(options.cluster, directory)
+    facts = choose_recipe(options.recipe, options.release, recipes, cluster)
+    step = build_setup_step(facts, cluster, caller, directory / options.folder if options.folder else None)
+    problems = check_setup(step)
+    if options.dry_run:
+        return "\n".join(filter(None, [format_step(step), problems])), not problems
     if problems:
         raise LaunchError(problems)
     return _run(step, directory, tell)
 
 
 def _run(step: SetupStep, directory: Path, tell: Callable[[str], None]) -> tuple[str, bool]:
-    from pytest_llmbench.launch.submit.setup_run import World, run_setup
+    from pytest_llmbench.launch.submit.setup_run import SetupHost, run_setup
 
     def now() -> datetime:
         return datetime.now(UTC)
@@ -61,8 +65,8 @@ def _run(step: SetupStep, directory: Path, tell: Callable[[str], None]) -> tuple
     facts = step.facts
     name = f"{facts.recipe}-{facts.release}-{now():%Y%m%d-%H%M%S}.log"
     log = directory / ".llmbench" / "setup" / name
-    world = World(tell, now, time.sleep, log, HOURS * 3600, _slurm(step) if step.submits else None)
-    tell(shown(step))
+    world = SetupHost(tell, now, time.sleep, log, HOURS * 3600, _open_slurm(step) if step.submits else None)
+    tell(format_step(step))
     if problem := run_setup(step, world):
         return problem, False
     return (
@@ -71,45 +75,49 @@ def _run(step: SetupStep, directory: Path, tell: Callable[[str], None]) -> tuple
     )
 
 
-def _slurm(step: SetupStep) -> Slurm:
+def _open_slurm(step: SetupStep) -> Slurm:
     from pytest_llmbench.launch.slurm.client import Slurm
     from pytest_llmbench.launch.slurm.runner import run
 
     return Slurm(run, dict(step.environment))
 
 
-def shown(step: SetupStep) -> str:
+def format_step(step: SetupStep) -> str:
     """Return the command and the folder of a step as a shell takes them."""
-    from pytest_llmbench.launch.preflight.plan import command_line
+    from pytest_llmbench.launch.preflight.plan import format_command
 
     environment = dict(step.environment)
     stages = [f"{name}={environment[name]}" for name in ("STAGE_PATH", "LLMB_INSTALL") if environment.get(name)]
-    return "\n".join([*stages, f"cd {step.directory}", command_line(step.planned.spec)])
+    return "\n".join([*stages, f"cd {step.directory}", format_command(step.planned.spec)])
 
 
-def chosen(name: str, release: str, recipes: Sequence[Recipe], cluster: Cluster) -> LaunchFacts:
+def choose_recipe(name: str, release: str, recipes: Sequence[Recipe], cluster: Cluster) -> LaunchFacts:
     """Return how the named recipe is launched, in the only release or the one that is installed or asked for."""
-    from pytest_llmbench.launch.recipe.facts import facts_of
+    from pytest_llmbench.launch.recipe.facts import read_facts
 
-    found = [facts for recipe in recipes if (facts := facts_of(recipe)) is not None and facts.setup]
-    names = sorted({facts.recipe for facts in found})
+    with_setup = [facts for recipe in recipes if (facts := read_facts(recipe)) is not None and facts.setup]
+    names = sorted({facts.recipe for facts in with_setup})
     if name not in names:
-        raise LaunchError(f"no recipe {name!r} with a setup step{did_you_mean(name, names)}: expected {_any(names)}")
-    own = {facts.release: facts for facts in found if facts.recipe == name}
+        raise LaunchError(
+            f"no recipe {name!r} with a setup step{did_you_mean(name, names)}: expected {_join_alternatives(names)}"
+        )
+    own = {facts.release: facts for facts in with_setup if facts.recipe == name}
     if release and release not in own:
-        raise LaunchError(f"--release {release}: {name} has {_any(list(own))}{did_you_mean(release, own)}")
-    installed = {one.release for one in cluster.installed if one.recipe == name} & own.keys()
+        raise LaunchError(
+            f"--release {release}: {name} has {_join_alternatives(list(own))}{did_you_mean(release, own)}"
+        )
+    installed = {entry.release for entry in cluster.installed if entry.recipe == name} & own.keys()
     fitting = [release] if release else sorted(installed if len(installed) == 1 else own)
     if len(fitting) > 1:
         raise LaunchError(f"{name} has several releases: give --release, one of {', '.join(fitting)}")
     return own[fitting[0]]
 
 
-def _any(names: Sequence[str]) -> str:
+def _join_alternatives(names: Sequence[str]) -> str:
     return " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
-def _cluster(path: Path | None, directory: Path) -> Cluster:
+def _read_cluster(path: Path | None, directory: Path) -> Cluster:
     path = directory / (path or "cluster.yaml")
     if not path.exists():
         if path != directory / "cluster.yaml":

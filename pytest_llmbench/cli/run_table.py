@@ -10,7 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_llmbench.cli.run_facts import NOTHING_KNOWN, WHOLE_NUMBERS, Facts, facts
+from pytest_llmbench.cli.run_facts import NOTHING_KNOWN, WHOLE_NUMBERS, RunFacts, collect_facts
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import Baseline, Reason, Run, Window
 from pytest_llmbench.pipeline.catalog import Catalog
@@ -35,7 +35,7 @@ class WindowFrom(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SummaryRow:
     """One run: step time in seconds and logged TFLOP/s per GPU over the window, None where there is none.
 
     `status` is Success, or the verdict's reason in words; `reason` is its code, empty for Success, and `because` its
@@ -60,114 +60,122 @@ class Row:
     because: str = ""
     window: str = ""
     window_from: str = ""
-    facts: Facts = NOTHING_KNOWN
+    facts: RunFacts = NOTHING_KNOWN
 
 
-COLUMNS = tuple(field.name for field in dataclasses.fields(Row) if field.name != "facts")
+COLUMNS = tuple(field.name for field in dataclasses.fields(SummaryRow) if field.name != "facts")
 """The columns of CSV and JSON, before those of `Facts`."""
 
 
-def rows(found: IngestedRuns, catalog: Catalog, window: Window | None, now: datetime) -> tuple[Row, ...]:
+def make_rows(ingested: IngestedRuns, catalog: Catalog, window: Window | None, now: datetime) -> tuple[SummaryRow, ...]:
     """Return a row for each run that was found, newest first; `window` None takes the baseline's."""
     lost = (
-        Row(one.id, "", "", "", None, f"Unreadable: {one.text}", reason=str(one.reason), because=one.text)
-        for one in found.unreadable
+        SummaryRow(
+            entry.id, "", "", "", None, f"Unreadable: {entry.text}", reason=str(entry.reason), because=entry.text
+        )
+        for entry in ingested.unreadable
     )
-    return (*(_row(run, catalog, window, now) for run in found.runs), *lost)
+    return (*(_make_row(run, catalog, window, now) for run in ingested.runs), *lost)
 
 
-def table(found: Sequence[Row]) -> pd.DataFrame:
+def make_table(table_rows: Sequence[SummaryRow]) -> pd.DataFrame:
     """Return rows as a data frame with the columns COLUMNS and those of `Facts`."""
     import pandas as pd
 
-    of_facts = [field.name for field in dataclasses.fields(Facts)]
+    of_facts = [field.name for field in dataclasses.fields(RunFacts)]
     cells = [
-        [formatting.escape_values(getattr(place, name)) for place, names in _places(row, of_facts) for name in names]
-        for row in found
+        [
+            formatting.escape_values(getattr(place, name))
+            for place, names in _list_parts(row, of_facts)
+            for name in names
+        ]
+        for row in table_rows
     ]
     frame = pd.DataFrame(cells, columns=[*COLUMNS, *of_facts])
     return frame.astype(dict.fromkeys(WHOLE_NUMBERS, "Int64"))  # with a gap in it a column of numbers is of floats
 
 
-def _places(row: Row, of_facts: Sequence[str]) -> tuple[tuple[Row | Facts, Sequence[str]], ...]:
+def _list_parts(row: SummaryRow, of_facts: Sequence[str]) -> tuple[tuple[SummaryRow | RunFacts, Sequence[str]], ...]:
     return (row, COLUMNS), (row.facts, of_facts)
 
 
-def as_text(found: Sequence[Row]) -> str:
+def format_table(table_rows: Sequence[SummaryRow]) -> str:
     """Return rows as a table for a terminal, with the name of the configuration, or of a run that is none."""
-    if not found:
+    if not table_rows:
         return "no training run was found"
     import pandas as pd
 
-    names = [row.configuration or formatting.escape(row.run) for row in found]
+    names = [row.configuration or formatting.escape(row.run) for row in table_rows]
     width = max(map(len, names))
     shown = {
         "Run".ljust(width): [name.ljust(width) for name in names],
-        "Job": [row.job_id for row in found],
-        "Status": [row.status for row in found],
-        "Time Mean (s)": [_number(row.time_mean_s, 3) for row in found],
-        "Time Std (s)": [_number(row.time_std_s, 3) for row in found],
-        "TFLOPS Mean": [_number(row.tflops_per_gpu_mean, 2) for row in found],
-        "TFLOPS Std": [_number(row.tflops_per_gpu_std, 2) for row in found],
-        "Window": [_window_in_words(row) for row in found],
-        "Steps": [_number(row.facts.total_steps or row.steps or None) for row in found],
-        "GPUs": [_number(row.facts.gpus) for row in found],
-        "GBS": [_number(row.facts.global_batch_size) for row in found],
-        "Framework": [row.facts.framework or "-" for row in found],
+        "Job": [row.job_id for row in table_rows],
+        "Status": [row.status for row in table_rows],
+        "Time Mean (s)": [_format_number(row.time_mean_s, 3) for row in table_rows],
+        "Time Std (s)": [_format_number(row.time_std_s, 3) for row in table_rows],
+        "TFLOPS Mean": [_format_number(row.tflops_per_gpu_mean, 2) for row in table_rows],
+        "TFLOPS Std": [_format_number(row.tflops_per_gpu_std, 2) for row in table_rows],
+        "Window": [_format_window(row) for row in table_rows],
+        "Steps": [_format_number(row.facts.total_steps or row.steps or None) for row in table_rows],
+        "GPUs": [_format_number(row.facts.gpus) for row in table_rows],
+        "GBS": [_format_number(row.facts.global_batch_size) for row in table_rows],
+        "Framework": [row.facts.framework or "-" for row in table_rows],
     }
-    told = [f"{name.strip()}: attempt {row.attempts}" for name, row in zip(names, found, strict=True) if row.attempts]
-    return "\n".join([pd.DataFrame(shown).to_string(index=False, justify="right", max_colwidth=None), *told])
+    attempts = [
+        f"{name.strip()}: attempt {row.attempts}" for name, row in zip(names, table_rows, strict=True) if row.attempts
+    ]
+    return "\n".join([pd.DataFrame(shown).to_string(index=False, justify="right", max_colwidth=None), *attempts])
 
 
-def _number(value: float | None, digits: int = 0) -> str:
+def _format_number(value: float | None, digits: int = 0) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
 
-def _window_in_words(row: Row) -> str:
+def _format_window(row: SummaryRow) -> str:
     return f"{row.window} (last half)" if row.window_from == WindowFrom.LAST_HALF else row.window or "-"
 
 
-def skipped(ignored: Sequence[str]) -> str:
+def format_skipped(ignored: Sequence[str]) -> str:
     """Return the files that are no runs, a line for each reason with the first of them; empty where there are none."""
     by_reason: dict[str, list[str]] = {}
-    for one in ignored:
-        name, _, why = formatting.escape(one).partition(": ")
+    for file in ignored:
+        name, _, why = formatting.escape(file).partition(": ")
         by_reason.setdefault(why, []).append(name)
     lines = [f"{formatting.join_first(names)}: {why}" for why, names in by_reason.items()]
     return "\n  ".join([f"{formatting.count_noun(len(ignored), 'file')} skipped:", *lines]) if ignored else ""
 
 
-def _row(run: Run, catalog: Catalog, window: Window | None, now: datetime) -> Row:
+def _make_row(run: Run, catalog: Catalog, window: Window | None, now: datetime) -> SummaryRow:
     from pytest_llmbench.measure.measurement import choose_judged
 
-    key, found = run.identity.key, run.found
-    baseline = _baseline(run, catalog, window)
+    key, folder = run.identity.key, run.found
+    baseline = _find_baseline(run, catalog, window)
     choice, _ = choose_judged(run, baseline.required, now)
-    log = choice.attempt.files.log if choice else run.attempts[-1].files.log if run.attempts else found.folder
-    problem = _problem(run, baseline, now)
-    row = Row(
+    log = choice.attempt.files.log if choice else run.attempts[-1].files.log if run.attempts else folder.folder
+    problem = _find_problem(run, baseline, now)
+    row = SummaryRow(
         run=run.id,
-        job_id=found.job_id,
-        launcher=found.launcher,
+        job_id=folder.job_id,
+        launcher=folder.launcher,
         configuration=key.id if key else "",
         started=run.started,
-        status=_status(problem),
+        status=_format_status(problem),
         log=str(log),
         reason=str(problem.reason) if problem else "",
         because=problem.text if problem else "",
-        facts=facts(run, choice, catalog),
+        facts=collect_facts(run, choice, catalog),
     )
-    return row if choice is None else _timed(row, run, choice, baseline, window)
+    return row if choice is None else _add_numbers(row, run, choice, baseline, window)
 
 
-def _timed(row: Row, run: Run, choice: Choice, baseline: Baseline, window: Window | None) -> Row:
+def _add_numbers(row: SummaryRow, run: Run, choice: Choice, baseline: Baseline, window: Window | None) -> SummaryRow:
     """Return a row with its numbers, and which steps they are of."""
     from pytest_llmbench.measure.timing import compute_timing
 
     steps = choice.segment.steps
-    counted, why = _window(steps, baseline.window if run.identity.key else None, window)
+    counted, why = _choose_window(steps, baseline.window if run.identity.key else None, window)
     measured = compute_timing(steps, dataclasses.replace(baseline, window=counted)).window
-    time, tflops = _mean(measured, "seconds"), _mean(measured, "tflops_per_gpu")
+    time, tflops = _compute_mean(measured, "seconds"), _compute_mean(measured, "tflops_per_gpu")
     return dataclasses.replace(
         row,
         steps=len(steps),
@@ -175,13 +183,13 @@ def _timed(row: Row, run: Run, choice: Choice, baseline: Baseline, window: Windo
         time_std_s=time[1],
         tflops_per_gpu_mean=tflops[0],
         tflops_per_gpu_std=tflops[1],
-        attempts=_attempts(run, choice, baseline.steps),
+        attempts=_format_attempts(run, choice, baseline.steps),
         window=f"{counted.first}-{counted.last}",
         window_from=str(why),
     )
 
 
-def _baseline(run: Run, catalog: Catalog, window: Window | None) -> Baseline:
+def _find_baseline(run: Run, catalog: Catalog, window: Window | None) -> Baseline:
     """Return the baseline that judges a run; for a run of no known configuration what stands in for it."""
     from pytest_llmbench.measure.unmatched import UNKNOWN_STEPS, make_stand_in
     from pytest_llmbench.measure.window import choose_segment
@@ -190,10 +198,10 @@ def _baseline(run: Run, catalog: Catalog, window: Window | None) -> Baseline:
         return catalog.baselines[run.identity.key][0]
     wanted = window or DEFAULT_WINDOW
     choice = choose_segment(run.attempts, wanted, UNKNOWN_STEPS)
-    return make_stand_in(run, _window(choice.segment.steps, None, window)[0] if choice else wanted)
+    return make_stand_in(run, _choose_window(choice.segment.steps, None, window)[0] if choice else wanted)
 
 
-def _window(steps: Steps, of_baseline: Window | None, asked: Window | None) -> tuple[Window, WindowFrom]:
+def _choose_window(steps: Steps, of_baseline: Window | None, asked: Window | None) -> tuple[Window, WindowFrom]:
     """Return the steps that a row's numbers are of: those that were asked for, whatever the log holds; else the
     baseline's, or the usual ones; and the last half of a log that does not hold them."""
     from pytest_llmbench.measure.window import choose_last_half, fits
@@ -206,7 +214,7 @@ def _window(steps: Steps, of_baseline: Window | None, asked: Window | None) -> t
     return usual, WindowFrom.BASELINE if of_baseline else WindowFrom.DEFAULT
 
 
-def _problem(run: Run, baseline: Baseline, now: datetime) -> Problem | None:
+def _find_problem(run: Run, baseline: Baseline, now: datetime) -> Problem | None:
     """Return why a run may not be compared with a baseline, as the gate sees it."""
     from pytest_llmbench.judge.decide import find_unusable
     from pytest_llmbench.measure.measurement import measure
@@ -215,7 +223,7 @@ def _problem(run: Run, baseline: Baseline, now: datetime) -> Problem | None:
     return measured.excluded or find_unusable(measured)
 
 
-def _status(problem: Problem | None) -> str:
+def _format_status(problem: Problem | None) -> str:
     """Return Success, or in a word why the numbers of a run may not count."""
     if problem is None:
         return "Success"
@@ -224,14 +232,14 @@ def _status(problem: Problem | None) -> str:
     return problem.reason.replace("-", " ").capitalize()
 
 
-def _attempts(run: Run, choice: Choice, total: int) -> str:
+def _format_attempts(run: Run, choice: Choice, total: int) -> str:
     from pytest_llmbench.measure.tries import list_tries
-    from pytest_llmbench.report.tries import describe, listed
+    from pytest_llmbench.report.tries import describe_try, format_tries
 
-    return listed({"tries": [describe(one, Path()) for one in list_tries(run, choice, total)]}) or ""
+    return format_tries({"tries": [describe_try(attempt, Path()) for attempt in list_tries(run, choice, total)]}) or ""
 
 
-def _mean(measured: Steps, name: str) -> tuple[float | None, float | None]:
+def _compute_mean(measured: Steps, name: str) -> tuple[float | None, float | None]:
     """Return mean and standard deviation of what is printed of a column, None where nothing is."""
     import numpy as np
 

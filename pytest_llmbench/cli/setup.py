@@ -6,7 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
-from pytest_llmbench.cli.baselines import recipes_in
+from pytest_llmbench.cli.baselines import read_recipes_in
 from pytest_llmbench.cli.output import Output, Subparsers, tell
 
 
@@ -29,8 +29,8 @@ def add(commands: Subparsers) -> None:
 
 
 def _setup(arguments: argparse.Namespace) -> Output:
-    from pytest_llmbench.cli.run_setup import Asked, set_up
+    from pytest_llmbench.cli.run_setup import SetupOptions, set_up
 
-    asked = Asked(arguments.recipe, arguments.release, arguments.cluster, arguments.folder, arguments.dry_run)
-    text, is_good = set_up(asked, recipes_in(arguments.baselines), Path.cwd(), os.environ, tell)
+    asked = SetupOptions(arguments.recipe, arguments.release, arguments.cluster, arguments.folder, arguments.dry_run)
+    text, is_good = set_up(asked, read_recipes_in(arguments.baselines), Path.cwd(), os.environ, tell)
     return Output(text, code=0 if is_good else 1)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.cli.output import Output, Subparsers
-from pytest_llmbench.cli.run_arguments import add_runs, own_flags, settings_of
+from pytest_llmbench.cli.run_arguments import add_runs, rename_flags, resolve_settings
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Window
@@ -23,13 +23,13 @@ def add(commands: Subparsers) -> None:
     parser.add_argument(
         "--window",
         metavar="FIRST-LAST",
-        type=_window,
+        type=_parse_window,
         help="Steps that the numbers are of (default: the baseline's, else 11-44, else the last half of a log).",
     )
-    parser.set_defaults(command=_summary)
+    parser.set_defaults(command=_run)
 
 
-def _window(text: str) -> Window:
+def _parse_window(text: str) -> Window:
     from pytest_llmbench.core.models import Window
 
     first, dash, last = text.partition("-")
@@ -38,20 +38,20 @@ def _window(text: str) -> Window:
     return Window(int(first), int(last))
 
 
-def _summary(arguments: argparse.Namespace) -> Output:
-    from pytest_llmbench.cli.run_table import as_text, rows, skipped, table
+def _run(arguments: argparse.Namespace) -> Output:
+    from pytest_llmbench.cli.run_table import format_skipped, format_table, make_rows, make_table
     from pytest_llmbench.pipeline.catalog import load
     from pytest_llmbench.pipeline.find_runs import ingest
 
-    with own_flags():
-        settings = settings_of(arguments)
+    with rename_flags():
+        settings = resolve_settings(arguments)
         catalog = load(settings)
     now = datetime.now(UTC)
     ingested = ingest(settings, catalog, now)
-    found = rows(ingested, catalog, arguments.window, now)
-    code, aside = 0 if found else 1, skipped(ingested.ignored)
+    table_rows = make_rows(ingested, catalog, arguments.window, now)
+    code, aside = 0 if table_rows else 1, format_skipped(ingested.ignored)
     if arguments.format == "csv":
-        return Output(table(found).to_csv(index=False).rstrip("\n"), code, aside)
+        return Output(make_table(table_rows).to_csv(index=False).rstrip("\n"), code, aside)
     if arguments.format == "json":
-        return Output(table(found).to_json(orient="records", date_format="iso", indent=2), code, aside)
-    return Output(as_text(found), code, aside)
+        return Output(make_table(table_rows).to_json(orient="records", date_format="iso", indent=2), code, aside)
+    return Output(format_table(table_rows), code, aside)

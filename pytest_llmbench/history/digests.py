@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.core.models import StoredRun, Window
-from pytest_llmbench.history.store import connected
+from pytest_llmbench.history.store import connect
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Row, Select
 
-    from pytest_llmbench.history.place import Place
+    from pytest_llmbench.history.place import StoreLocation
 
 SIZE = 2000
 """So many verdicts, of all configurations, are packed together; up to so many are read one by one."""
@@ -43,24 +43,24 @@ REPEATED = ("session_started", "window", "environment", "verdict", "reason", "ex
 
 Digest = dict[str, Any]
 
-Said = tuple[str, int, StoredRun]
+StoredVerdict = tuple[str, int, StoredRun]
 """One verdict: when its session began (ISO 8601), the number of its run, and the run with it."""
 
 
-def verdicts(digest: Digest) -> Iterator[Said]:
+def read_verdicts(digest: Digest) -> Iterator[StoredVerdict]:
     """Yield the verdicts of a digest in the order of their numbers; `started` is None where nothing said it."""
     windows, places = digest["window"]
-    digest = {**digest, "window": [[Window(*one) for one in windows], places]}
-    began, runs, started, *past = [column(digest, name) for name in COLUMNS]
-    moments = [one and datetime.fromisoformat(one) for one in started]
-    return zip(began, runs, map(_past_run, zip(moments, *past, strict=True)), strict=True)
+    digest = {**digest, "window": [[Window(*fields) for fields in windows], places]}
+    began, runs, started, *past = [get_column(digest, name) for name in COLUMNS]
+    moments = [fields and datetime.fromisoformat(fields) for fields in started]
+    return zip(began, runs, map(_make_past_run, zip(moments, *past, strict=True)), strict=True)
 
 
-_past_run = partial(tuple.__new__, StoredRun)
+_make_past_run = partial(tuple.__new__, StoredRun)
 """StoredRun of a tuple of its fields: a year of nights of a cluster are 30,000."""
 
 
-def column(digest: Digest, name: str) -> Iterable[Any]:
+def get_column(digest: Digest, name: str) -> Iterable[Any]:
     """Return the values of one of COLUMNS."""
     if name not in REPEATED:
         return digest[name]  # type: ignore[no-any-return]
@@ -68,10 +68,19 @@ def column(digest: Digest, name: str) -> Iterable[Any]:
     return map(values.__getitem__, places)
 
 
-def packed(rows: Iterable[Sequence[Any]]) -> Digest:
+def pack_rows(rows: Iterable[Sequence[Any]]) -> Digest:
     """Return rows of `after` as a digest."""
     lines = [
-        (_text(began), run, started and _text(started), job_id, logs, (first, last, statistic), environment, *judged)
+        (
+            _format_moment(began),
+            run,
+            started and _format_moment(started),
+            job_id,
+            logs,
+            (first, last, statistic),
+            environment,
+            *judged,
+        )
         for began, run, _, started, environment, first, last, statistic, job_id, logs, *judged in rows
     ]
     digest: Digest = dict(zip(COLUMNS, zip(*lines, strict=True) if lines else [()] * len(COLUMNS), strict=True))
@@ -82,29 +91,29 @@ def packed(rows: Iterable[Sequence[Any]]) -> Digest:
     return digest
 
 
-def _text(moment: datetime) -> str:
+def _format_moment(moment: datetime) -> str:
     return moment.replace(tzinfo=UTC).isoformat()
 
 
 # --- in the store -----------------------------------------------------------------------------------------
 
 
-def after(number: int) -> Select[Any]:
+def select_after(number: int) -> Select[Any]:
     """Return the query for the verdicts on runs with a larger number, in their order."""
     from sqlalchemy import select
 
     from pytest_llmbench.history.tables import RUN, SESSION, VERDICT
 
-    said = (SESSION.c.started.label("began"), VERDICT.c.run)
+    of_session = (SESSION.c.started.label("began"), VERDICT.c.run)
     of_run = (RUN.c.configuration, RUN.c.started, RUN.c.environment)
     of_window = (VERDICT.c.first_step, VERDICT.c.last_step, VERDICT.c.statistic)
     plain = (*(RUN.c[name] for name in OF_RUN), *(VERDICT.c[name] for name in OF_VERDICT))
-    joined = select(*said, *of_run, *of_window, *plain).join_from(VERDICT, RUN, RUN.c.id == VERDICT.c.run)
+    joined = select(*of_session, *of_run, *of_window, *plain).join_from(VERDICT, RUN, RUN.c.id == VERDICT.c.run)
     joined = joined.join(SESSION, SESSION.c.id == VERDICT.c.session)
     return joined.where(VERDICT.c.id > number).order_by(VERDICT.c.id)
 
 
-def covered(connection: Connection) -> int:
+def find_covered(connection: Connection) -> int:
     """Return the number of the last verdict in the digests; 0 where there are none, or where some do not hold."""
     from sqlalchemy import select
 
@@ -112,10 +121,10 @@ def covered(connection: Connection) -> int:
 
     newest_first = select(DIGEST.c.upto, DIGEST.c.verdicts).where(DIGEST.c.configuration == ALL)
     last = connection.execute(newest_first.order_by(DIGEST.c.upto.desc()).limit(1)).first()
-    return int(last.upto) if last and last.verdicts == _counted(connection, last.upto) else 0
+    return int(last.upto) if last and last.verdicts == _count_rows(connection, last.upto) else 0
 
 
-def _counted(connection: Connection, upto: int) -> str:
+def _count_rows(connection: Connection, upto: int) -> str:
     """Return how many verdicts have no larger number, and how many digests there are."""
     from sqlalchemy import func, select
 
@@ -128,32 +137,32 @@ def _counted(connection: Connection, upto: int) -> str:
     return f"{of_verdicts} in {of_digests}"
 
 
-def read(connection: Connection, configurations: Collection[str]) -> dict[str, list[list[str]]]:
+def read_digests(connection: Connection, configurations: Collection[str]) -> dict[str, list[list[str]]]:
     """Return by configuration its digests in their order, each as the day (ISO 8601) of its newest run and its text."""
     from sqlalchemy import select
 
     from pytest_llmbench.history.tables import DIGEST
 
     wanted = select(DIGEST.c.configuration, DIGEST.c.newest_day, DIGEST.c.verdicts).order_by(DIGEST.c.upto)
-    found = defaultdict(list)
+    by_configuration = defaultdict(list)
     for name, *digest in connection.execute(wanted.where(DIGEST.c.configuration.in_(configurations))).all():
-        found[name].append(digest)
-    return found
+        by_configuration[name].append(digest)
+    return by_configuration
 
 
-def without_stale(connection: Connection) -> int:
+def remove_stale(connection: Connection) -> int:
     """Remove all digests if some do not hold, and return what `covered` does."""
     from sqlalchemy import delete, select
 
     from pytest_llmbench.history.tables import DIGEST
 
-    last = covered(connection)
+    last = find_covered(connection)
     if not last and connection.execute(select(DIGEST.c.upto).limit(1)).first():
         connection.execute(delete(DIGEST))  # not every time: a user of a server may not be allowed to
     return last
 
 
-def due(connection: Connection, last: int) -> int | None:
+def find_due(connection: Connection, last: int) -> int | None:
     """Return the number up to which the verdicts after the `last` one are to be packed; None while they are few."""
     from sqlalchemy import select
 
@@ -163,43 +172,47 @@ def due(connection: Connection, last: int) -> int | None:
     return connection.execute(numbers.offset(SIZE - 1).limit(1)).scalar()
 
 
-def renew(place: Place) -> None:
+def renew(place: StoreLocation) -> None:
     """Pack what is due, in short transactions. What goes wrong is left to the next session: nothing needs them."""
     with suppress(HistoryError, *DAMAGED):
-        while _packed_more(place):
+        while _pack_more(place):
             pass
 
 
-def _packed_more(place: Place) -> bool:
+def _pack_more(place: StoreLocation) -> bool:
     from sqlalchemy import insert
 
     from pytest_llmbench.history.tables import DIGEST, VERDICT
 
-    with connected(place, writes=True) as connection:
-        last = without_stale(connection)
-        upto = due(connection, last)
+    with connect(place, writes=True) as connection:
+        last = remove_stale(connection)
+        upto = find_due(connection, last)
         if upto is None:
             return False
         by_configuration = defaultdict(list)
-        for row in connection.execute(after(last).where(VERDICT.c.id <= upto)).all():
+        for row in connection.execute(select_after(last).where(VERDICT.c.id <= upto)).all():
             by_configuration[row.configuration].append(row)
-        for name, found in by_configuration.items():
-            values = {"configuration": name, "newest_day": _newest_day(found), "verdicts": json.dumps(packed(found))}
+        for name, rows in by_configuration.items():
+            values = {
+                "configuration": name,
+                "newest_day": _find_newest_day(rows),
+                "verdicts": json.dumps(pack_rows(rows)),
+            }
             connection.execute(insert(DIGEST).values(upto=upto, **values))
-        marker = {"configuration": ALL, "newest_day": "", "verdicts": _counted(connection, upto)}
+        marker = {"configuration": ALL, "newest_day": "", "verdicts": _count_rows(connection, upto)}
         connection.execute(insert(DIGEST).values(upto=upto, **marker))
     return True
 
 
-def remove(place: Place) -> None:
+def remove(place: StoreLocation) -> None:
     """Remove all digests, which are made again; where that cannot be, they stay."""
     from sqlalchemy import delete
 
     from pytest_llmbench.history.tables import DIGEST
 
-    with suppress(HistoryError), connected(place, writes=True) as connection:
+    with suppress(HistoryError), connect(place, writes=True) as connection:
         connection.execute(delete(DIGEST))
 
 
-def _newest_day(rows: Sequence[Row[Any]]) -> str:
-    return max((_text(row.started)[:10] for row in rows if row.started), default="")
+def _find_newest_day(rows: Sequence[Row[Any]]) -> str:
+    return max((_format_moment(row.started)[:10] for row in rows if row.started), default="")

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pytest_llmbench.core.errors import HistoryError, did_you_mean
 from pytest_llmbench.history import digests
 from pytest_llmbench.history.migrations import holds_something, migrate
-from pytest_llmbench.history.place import Place
-from pytest_llmbench.history.store import connected
+from pytest_llmbench.history.place import StoreLocation
+from pytest_llmbench.history.store import connect
 
 if TYPE_CHECKING:
     from sqlalchemy import Select
@@ -35,7 +35,7 @@ class Extent(NamedTuple):
 _NEVER = datetime.min.replace(tzinfo=UTC)
 
 
-def runs(place: Place, words: str, since: datetime | None, limit: int) -> Rows:
+def list_runs(place: StoreLocation, words: str, since: datetime | None, limit: int) -> Rows:
     """Return the last `limit` runs of each configuration as they were judged last, by configuration, oldest first.
 
     A configuration has to hold what `words` ask for, as in `grok1 and not fp8 or llama`; those without any run are left
@@ -43,22 +43,22 @@ def runs(place: Place, words: str, since: datetime | None, limit: int) -> Rows:
     """
     from sqlalchemy import select
 
-    from pytest_llmbench.history.tables import RUN, SESSION, VERDICT, stored
+    from pytest_llmbench.history.tables import RUN, SESSION, VERDICT, convert_to_stored
 
     of_run = (RUN.c.id.label("number"), RUN.c.configuration, RUN.c.started, RUN.c.job_id)
     judgement = (VERDICT.c.verdict, VERDICT.c.step_time_seconds, VERDICT.c.log_difference)
     joined = select(*of_run, *judgement).join_from(VERDICT, RUN, RUN.c.id == VERDICT.c.run)
     query = joined.join(SESSION, SESSION.c.id == VERDICT.c.session).order_by(SESSION.c.started, VERDICT.c.id)
     if since is not None:
-        query = query.where(RUN.c.started >= stored(since))
-    newest = {row["number"]: row for row in _rows(place, query) if _holds(row["configuration"], words)}
+        query = query.where(RUN.c.started >= convert_to_stored(since))
+    newest = {row["number"]: row for row in _fetch_rows(place, query) if _holds(row["configuration"], words)}
     by_configuration: dict[str, Rows] = {}
-    for row in sorted(newest.values(), key=_begun):
+    for row in sorted(newest.values(), key=_get_start):
         by_configuration.setdefault(row["configuration"], []).append(row)
     return [row for name in sorted(by_configuration) for row in by_configuration[name][-limit:]]
 
 
-def verdicts_of(place: Place, wanted: str) -> Rows:
+def list_verdicts(place: StoreLocation, wanted: str) -> Rows:
     """Return all verdicts on a run (its number), or on the last run of a configuration (its id), oldest first.
 
     HistoryError, with the nearest id, for one that the history does not know.
@@ -69,43 +69,45 @@ def verdicts_of(place: Place, wanted: str) -> Rows:
 
     number = wanted if wanted.isdecimal() else None
     if number is None:
-        of_one = _rows(place, select(RUN.c.id, RUN.c.started).where(RUN.c.configuration == wanted).order_by(RUN.c.id))
-        number = max(of_one, key=_begun)["id"] if of_one else None
-    found = [] if number is None else _rows(place, _joined().where(RUN.c.id == int(number)))
-    if not found:
-        ids = [row["configuration"] for row in _rows(place, select(RUN.c.configuration).distinct())]
+        of_one = _fetch_rows(
+            place, select(RUN.c.id, RUN.c.started).where(RUN.c.configuration == wanted).order_by(RUN.c.id)
+        )
+        number = max(of_one, key=_get_start)["id"] if of_one else None
+    rows = [] if number is None else _fetch_rows(place, _join_tables().where(RUN.c.id == int(number)))
+    if not rows:
+        ids = [row["configuration"] for row in _fetch_rows(place, select(RUN.c.configuration).distinct())]
         nearest = did_you_mean(wanted, ids)
         raise HistoryError(f"{place.shown}: no run {wanted}{nearest}; `llmbench history list` shows all of them")
-    return [_decoded(row) for row in found]
+    return [_decode(row) for row in rows]
 
 
-def everything(place: Place) -> Rows:
+def list_everything(place: StoreLocation) -> Rows:
     """Return every verdict with its run and session, those without a run too: columns for a table, oldest first."""
-    return [_decoded(row) for row in _rows(place, _joined())]
+    return [_decode(row) for row in _fetch_rows(place, _join_tables())]
 
 
-def prune(place: Place, before: datetime, *, dry_run: bool) -> dict[str, int]:
+def prune(place: StoreLocation, before: datetime, *, dry_run: bool) -> dict[str, int]:
     """Remove the sessions that began before a moment, with their verdicts and the runs that are left without one.
 
     Return how many of each are gone, or would be.
     """
     from sqlalchemy import delete, func, select
 
-    from pytest_llmbench.history.tables import RUN, SESSION, VERDICT, stored
+    from pytest_llmbench.history.tables import RUN, SESSION, VERDICT, convert_to_stored
 
-    old = select(SESSION.c.id).where(SESSION.c.started < stored(before))
+    old = select(SESSION.c.id).where(SESSION.c.started < convert_to_stored(before))
     steps = (
         ("verdicts", VERDICT, VERDICT.c.session.in_(old)),
         ("sessions", SESSION, SESSION.c.id.in_(old)),
         ("runs", RUN, RUN.c.id.not_in(select(VERDICT.c.run).where(VERDICT.c.run.is_not(None)))),
     )
     removed = {}
-    with connected(place, writes=True) as connection:
+    with connect(place, writes=True) as connection:
         migrate(connection, place.shown)
         for name, table, which in steps:
             removed[name] = connection.execute(select(func.count()).select_from(table).where(which)).scalar_one()
             connection.execute(delete(table).where(which))
-        digests.without_stale(connection)
+        digests.remove_stale(connection)
         if dry_run:
             connection.rollback()
     if not dry_run:
@@ -113,18 +115,18 @@ def prune(place: Place, before: datetime, *, dry_run: bool) -> dict[str, int]:
     return removed
 
 
-def sessions_before(place: Place, before: datetime) -> Extent:
+def measure_extent(place: StoreLocation, before: datetime) -> Extent:
     """Return which sessions `prune` removes, and how many stay."""
     from sqlalchemy import func, select
 
-    from pytest_llmbench.history.tables import SESSION, stored
+    from pytest_llmbench.history.tables import SESSION, convert_to_stored
 
     began = SESSION.c.started
-    with connected(place, writes=True) as connection:  # it is looked at as the version that `prune` makes of it
+    with connect(place, writes=True) as connection:  # it is looked at as the version that `prune` makes of it
         migrate(connection, place.shown)
-        gone = select(func.count(), func.min(began), func.max(began)).where(began < stored(before))
+        gone = select(func.count(), func.min(began), func.max(began)).where(began < convert_to_stored(before))
         count, oldest, newest = connection.execute(gone).one()
-        stay = connection.execute(select(func.count()).where(began >= stored(before))).scalar_one()
+        stay = connection.execute(select(func.count()).where(began >= convert_to_stored(before))).scalar_one()
         connection.rollback()
     return Extent(count, oldest, newest, stay)
 
@@ -140,25 +142,25 @@ def _has(configuration: str, word: str) -> bool:
 # --- reading ----------------------------------------------------------------------------------------------
 
 
-def _rows(place: Place, query: Select[Any]) -> Rows:
+def _fetch_rows(place: StoreLocation, query: Select[Any]) -> Rows:
     """Return what a query finds; nothing in a store without tables."""
-    with connected(place, writes=False) as connection:
+    with connect(place, writes=False) as connection:
         if not holds_something(connection, place.shown):
             return []
-        return [_in_utc(dict(row)) for row in connection.execute(query).mappings()]
+        return [_mark_utc(dict(row)) for row in connection.execute(query).mappings()]
 
 
-def _in_utc(row: dict[str, Any]) -> dict[str, Any]:
+def _mark_utc(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row whose times say that they are UTC."""
     return {**row, **{name: row[name].replace(tzinfo=UTC) for name in ("started", "judged") if row.get(name)}}
 
 
-def _begun(row: dict[str, Any]) -> datetime:
+def _get_start(row: dict[str, Any]) -> datetime:
     began: datetime = row["started"] or _NEVER
     return began
 
 
-def _joined() -> Select[Any]:
+def _join_tables() -> Select[Any]:
     """Return the query for all that is known of each verdict, oldest first."""
     from sqlalchemy import select
 
@@ -180,7 +182,7 @@ def _joined() -> Select[Any]:
     return joined.join(RUN, RUN.c.id == VERDICT.c.run, isouter=True).order_by(SESSION.c.started, VERDICT.c.id)
 
 
-def _decoded(row: dict[str, Any]) -> dict[str, Any]:
+def _decode(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row with lists and dictionaries in place of texts and bytes."""
     packed = bytes(row["step_seconds"])
     steps = struct.unpack(f"<{len(packed) // 8}d", packed)

@@ -61,7 +61,7 @@ MIGRATIONS: tuple[Migration, ...] = (FIRST, HASHES, DIGESTS)
 """Version n is the first n of them."""
 
 
-def version_of(connection: Connection, shown: str) -> int:
+def read_version(connection: Connection, shown: str) -> int:
     """Return the version of the store, 0 for an empty one; HistoryError for the file of another program."""
     from sqlalchemy import inspect, select
 
@@ -77,7 +77,7 @@ def version_of(connection: Connection, shown: str) -> int:
 
 def is_current(connection: Connection, shown: str, migrations: Sequence[Migration] = MIGRATIONS) -> bool:
     """Whether the store has the newest version; HistoryError where it is newer than this program."""
-    version = version_of(connection, shown)
+    version = read_version(connection, shown)
     if version > len(migrations):
         raise HistoryError(
             f"{shown}: found version {version}, expected at most {len(migrations)}: a newer pytest-llmbench wrote it; "
@@ -90,7 +90,7 @@ def holds_something(connection: Connection, shown: str, migrations: Sequence[Mig
     """Whether there is a store that can be read as it is; HistoryError for one of another version."""
     if is_current(connection, shown, migrations):
         return True
-    if version := version_of(connection, shown):
+    if version := read_version(connection, shown):
         raise HistoryError(
             f"{shown}: found version {version}, expected {len(migrations)}: a session with --llmb-history brings it "
             "up, and then no older pytest-llmbench can use it"
@@ -107,7 +107,7 @@ def migrate(connection: Connection, shown: str, migrations: Sequence[Migration] 
     if is_current(connection, shown, migrations):
         return
     words = WORDS[connection.dialect.name]
-    for migration in migrations[version_of(connection, shown) :]:
+    for migration in migrations[read_version(connection, shown) :]:
         for statement in migration:
             connection.exec_driver_sql(statement.format(**words))
     connection.execute(update(VERSION).values(version=len(migrations)))

@@ -15,7 +15,7 @@ SQLITE_HEADER = b"SQLite format 3\x00"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StoreLocation:
     """A store: a `file` of SQLite or else the `url` of a server; `shown` may be printed, it holds no password."""
 
     shown: str
@@ -23,89 +23,91 @@ class Place:
     url: str = field(default="", repr=False)
 
 
-def place_of(given: str, directory: Path, *, writes: bool = True) -> Place:
+def locate_store(text: str, directory: Path, *, writes: bool = True) -> StoreLocation:
     """Return the place that a text names; a relative path is below `directory`.
 
     HistoryError for a text that names none, a package that is missing, and what can be seen to be in the way of
     reading, or of writing where `writes`: no folder, another kind of file, no permission.
     """
-    scheme, separator, rest = given.partition("://")
+    scheme, separator, rest = text.partition("://")
     if not separator:
-        if re.match(r"(sqlite|postgres)\w*:", given):
-            raise HistoryError(f"{without_password(given)}: no scheme with ://; {EXPECTED}")
-        return _file(directory / Path(given).expanduser(), given, writes)
+        if re.match(r"(sqlite|postgres)\w*:", text):
+            raise HistoryError(f"{hide_passwords(text)}: no scheme with ://; {EXPECTED}")
+        return _locate_file(directory / Path(text).expanduser(), text, writes)
     if scheme == "sqlite":
-        return _file(directory / _sqlite_path(given, rest), given, writes)
+        return _locate_file(directory / _parse_sqlite_path(text, rest), text, writes)
     if scheme in ("postgresql", "postgresql+psycopg"):
-        return _server(given, rest)
-    told = did_you_mean(scheme, ("sqlite", "postgresql"))
-    raise HistoryError(f"{without_password(given)}: found the scheme {scheme!r}{told}; {EXPECTED}")
+        return _locate_server(text, rest)
+    hint = did_you_mean(scheme, ("sqlite", "postgresql"))
+    raise HistoryError(f"{hide_passwords(text)}: found the scheme {scheme!r}{hint}; {EXPECTED}")
 
 
-def without_password(text: str) -> str:
+def hide_passwords(text: str) -> str:
     """Return a text with the passwords of URLs in it as `***`, also those among their parameters."""
     text = re.sub(r"(://[^/?#\s@:]*):[^\s/]*@", r"\1:***@", text)
     text = re.sub(r"(://[^/?#\s@:]*):\S*@", r"\1:***@", text)  # a password with a slash in it
     return re.sub(r"([?&][^=&\s]*pass[^=&\s]*=)[^&\s]*", r"\1***", text, flags=re.IGNORECASE)
 
 
-def _sqlite_path(given: str, rest: str) -> str:
+def _parse_sqlite_path(text: str, rest: str) -> str:
     if not rest.startswith("/"):
-        raise HistoryError(f"{given}: found two slashes; write sqlite:///history.db, and sqlite:////tmp/history.db")
+        raise HistoryError(f"{text}: found two slashes; write sqlite:///history.db, and sqlite:////tmp/history.db")
     path = rest[1:]
     if path in ("", ":memory:"):
-        raise HistoryError(f"{given}: found no file; a history in memory would be forgotten; {EXPECTED}")
+        raise HistoryError(f"{text}: found no file; a history in memory would be forgotten; {EXPECTED}")
     if "?" in path:
-        raise HistoryError(f"{given}: found options behind '?'; a file has none here; {EXPECTED}")
+        raise HistoryError(f"{text}: found options behind '?'; a file has none here; {EXPECTED}")
     return path
 
 
-def _file(path: Path, given: str, writes: bool) -> Place:
-    _needs("sqlalchemy", "history", given)
+def _locate_file(path: Path, text: str, writes: bool) -> StoreLocation:
+    _require("sqlalchemy", "history", text)
     try:
-        _look_at(path, given, writes)
+        _check_file(path, text, writes)
     except OSError as error:
-        raise HistoryError(f"{given}: {error.filename or path}: {error.strerror}") from None
-    return Place(given, path)
+        raise HistoryError(f"{text}: {error.filename or path}: {error.strerror}") from None
+    return StoreLocation(text, path)
 
 
-def _look_at(path: Path, given: str, writes: bool) -> None:
+def _check_file(path: Path, text: str, writes: bool) -> None:
     if not path.parent.is_dir():
-        raise HistoryError(f"{given}: the folder {path.parent} does not exist: make it, or give another one")
+        raise HistoryError(f"{text}: the folder {path.parent} does not exist: make it, or give another one")
     if not path.exists():
         if not writes:
-            raise HistoryError(f"{given}: there is no such file; `pytest --llmb-history=...` makes one")
+            raise HistoryError(f"{text}: there is no such file; `pytest --llmb-history=...` makes one")
     elif not path.is_file():
-        raise HistoryError(f"{given}: found something that is no file: give the name of a file in it, or of another")
+        raise HistoryError(f"{text}: found something that is no file: give the name of a file in it, or of another")
     else:
         with path.open("rb") as file:
             if file.read(len(SQLITE_HEADER)) not in (b"", SQLITE_HEADER):
-                raise HistoryError(f"{given}: the file is not a database: give another name")
+                raise HistoryError(f"{text}: the file is not a database: give another name")
     needed = [path.parent, *([path] if path.exists() else [])]  # SQLite keeps its journal beside the file
-    for one in needed if writes else ():
-        if not os.access(one, os.W_OK):
-            raise HistoryError(f"{given}: {one} cannot be written: change its permissions, or give another place")
+    for path_needed in needed if writes else ():
+        if not os.access(path_needed, os.W_OK):
+            raise HistoryError(
+                f"{text}: {path_needed} cannot be written: change its permissions, or give another place"
+            )
 
 
-def _server(given: str, rest: str) -> Place:
-    _needs("sqlalchemy", "postgresql", given)
-    _needs("psycopg", "postgresql", given)
+def _locate_server(text: str, rest: str) -> StoreLocation:
+    _require("sqlalchemy", "postgresql", text)
+    _require("psycopg", "postgresql", text)
     from sqlalchemy import URL, make_url
     from sqlalchemy.exc import ArgumentError
 
     try:
         url = make_url(f"postgresql+psycopg://{rest}")
     except (ArgumentError, ValueError):
-        raise HistoryError(f"{without_password(given)}: not a URL; {EXPECTED}") from None
+        raise HistoryError(f"{hide_passwords(text)}: not a URL; {EXPECTED}") from None
     if not url.database:
-        raise HistoryError(f"{without_password(given)}: names no database; {EXPECTED}")
+        raise HistoryError(f"{hide_passwords(text)}: names no database; {EXPECTED}")
     open_query = {name: value for name, value in url.query.items() if "pass" not in name.lower()}
     shown = URL.create(
         "postgresql", url.username, None, url.host, url.port, url.database, open_query
     ).render_as_string()
-    return Place(shown, url=url.render_as_string(hide_password=False))
+    return StoreLocation(shown, url=url.render_as_string(hide_password=False))
 
 
-def _needs(package: str, extra: str, given: str) -> None:
+def _require(package: str, extra: str, text: str) -> None:
     if importlib.util.find_spec(package) is None:
-        raise HistoryError(f"{without_password(given)}: needs {package}: pip install 'pytest-llmbench[{extra}]'")
+        raise HistoryError(f"{hide_passwords(text)}: needs {package}: pip install 'pytest-llmbench[{extra}]'")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
     from sqlalchemy.exc import DBAPIError
 
-    from pytest_llmbench.history.place import Place
+    from pytest_llmbench.history.place import StoreLocation
 
 PATIENCE_SECONDS = 20
 """How long other processes may hold the store; each of ours does for less than a second."""
@@ -41,12 +41,12 @@ REMEDIES = {
 
 
 @contextmanager
-def connected(place: Place, *, writes: bool) -> Iterator[Connection]:
+def connect(place: StoreLocation, *, writes: bool) -> Iterator[Connection]:
     """Give a connection with a transaction, committed at its end and rolled back on any error.
 
     Where it `writes`, all others that write wait. HistoryError where the store cannot be used; nothing was stored then.
     """
-    with explained(place), _engine(place).connect() as connection:
+    with explain_errors(place), _make_engine(place).connect() as connection:
         connection.execution_options(llmb_writes=writes)
         connection.begin()  # now, not with the first statement: whoever writes waits here
         if connection.dialect.name == "postgresql":
@@ -56,18 +56,18 @@ def connected(place: Place, *, writes: bool) -> Iterator[Connection]:
 
 
 @contextmanager
-def explained(place: Place) -> Iterator[None]:
+def explain_errors(place: StoreLocation) -> Iterator[None]:
     """Turn what the database says into a HistoryError with what to do."""
     from sqlalchemy.exc import DBAPIError
 
     try:
         yield
     except DBAPIError as error:
-        raise HistoryError(f"{place.shown}: {_told(error)}; {_remedy(error, place)}") from None
+        raise HistoryError(f"{place.shown}: {_format_error(error)}; {_find_remedy(error, place)}") from None
 
 
 @lru_cache(maxsize=8)
-def _engine(place: Place) -> Engine:
+def _make_engine(place: StoreLocation) -> Engine:
     """Return an engine without a pool: a connection that is not used is closed."""
     from sqlalchemy import URL, NullPool, create_engine, event
 
@@ -98,15 +98,15 @@ def _begin(connection: Connection, writes: bool) -> None:
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({LOCK})")
 
 
-def _told(error: DBAPIError) -> str:
+def _format_error(error: DBAPIError) -> str:
     """Return the database's own words in one line; SQLAlchemy's hold the values as well."""
     name = getattr(error.orig, "sqlite_errorname", "") or ""
     first = str(error.orig).strip().partition("\n")[0]
     return f"{first} ({name})" if name else first
 
 
-def _remedy(error: DBAPIError, place: Place) -> str:
+def _find_remedy(error: DBAPIError, place: StoreLocation) -> str:
     name = getattr(error.orig, "sqlite_errorname", "") or ""
     code = getattr(error.orig, "sqlstate", "") or ""
-    known = (text for start, text in REMEDIES.items() if start == code or name.startswith(f"SQLITE_{start}"))
-    return next(known, "look at the file" if place.file else "see that the server runs and lets this user in")
+    remedies = (text for start, text in REMEDIES.items() if start == code or name.startswith(f"SQLITE_{start}"))
+    return next(remedies, "look at the file" if place.file else "see that the server runs and lets this user in")

@@ -95,6 +95,6 @@ DIGEST = Table(
 """What sessions read of the verdicts with numbers up to `upto` (and larger than the one before): see `digests`."""
 
 
-def stored(moment: datetime) -> datetime:
+def convert_to_stored(moment: datetime) -> datetime:
     """Return a time as it is stored: UTC, without saying so."""
     return moment.astimezone(UTC).replace(tzinfo=None)

@@ -14,7 +14,7 @@ from pytest_llmbench.history.record import SCHEMA
 NAME = "llmb-history-unsaved-{}.json"
 
 
-def keep(document: dict[str, Any], folders: Iterable[Path]) -> Path:
+def write_unsaved(document: dict[str, Any], folders: Iterable[Path]) -> Path:
     """Write a document to the first folder that takes it, whole and on disk; OSError of the last where none does."""
     problem: OSError | None = None
     content = json.dumps(document).encode("ascii")
@@ -33,7 +33,7 @@ def keep(document: dict[str, Any], folders: Iterable[Path]) -> Path:
     raise problem or FileNotFoundError("no folder")
 
 
-def kept(path: Path) -> dict[str, Any]:
+def read_unsaved(path: Path) -> dict[str, Any]:
     """Return the document in a file; HistoryError where it is none."""
     try:
         document = json.loads(path.read_bytes())
@@ -44,6 +44,6 @@ def kept(path: Path) -> dict[str, Any]:
     if not isinstance(document, dict) or not {"session", "verdicts"} <= document.keys():
         raise HistoryError(f"{path}: no session with verdicts: give a file that {NAME.format('*')} names")
     if document.get("schema") != SCHEMA:
-        found = document.get("schema")
-        raise HistoryError(f"{path}: found schema {found!r}, expected {SCHEMA}: use the pytest-llmbench that wrote it")
+        schema = document.get("schema")
+        raise HistoryError(f"{path}: found schema {schema!r}, expected {SCHEMA}: use the pytest-llmbench that wrote it")
     return document

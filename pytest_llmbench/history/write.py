@@ -13,8 +13,8 @@ from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.core.models import join_fingerprints, make_run_keys
 from pytest_llmbench.history import digests
 from pytest_llmbench.history.migrations import migrate
-from pytest_llmbench.history.place import Place
-from pytest_llmbench.history.store import connected
+from pytest_llmbench.history.place import StoreLocation
+from pytest_llmbench.history.store import connect
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -26,13 +26,13 @@ PLAIN = (
 )
 
 
-def prepare(place: Place) -> None:
+def prepare(place: StoreLocation) -> None:
     """Make the store, or bring it to the newest version; HistoryError where it cannot be used or written."""
     from sqlalchemy import text
 
     from pytest_llmbench.history.tables import METADATA
 
-    with connected(place, writes=True) as connection:
+    with connect(place, writes=True) as connection:
         migrate(connection, place.shown)
         if connection.dialect.name == "postgresql":  # of a file the permissions were looked at
             for name in METADATA.tables:
@@ -41,48 +41,48 @@ def prepare(place: Place) -> None:
                     raise HistoryError(f"{place.shown}: this user may not write to {name}: grant it, or use another")
 
 
-def write(place: Place, document: dict[str, Any]) -> int:
+def write(place: StoreLocation, document: dict[str, Any]) -> int:
     """Store a session with its verdicts in one transaction, and return how many were added; 0 if it was stored before.
 
     HistoryError where that is impossible; nothing is stored then.
     """
     from sqlalchemy import insert, select
 
-    from pytest_llmbench.history.tables import SESSION, VERDICT, stored
+    from pytest_llmbench.history.tables import SESSION, VERDICT, convert_to_stored
 
     session, verdicts = document["session"], document["verdicts"]
-    with connected(place, writes=True) as connection:
+    with connect(place, writes=True) as connection:
         migrate(connection, place.shown)
         if connection.execute(select(SESSION.c.id).where(SESSION.c.id == session["id"])).first():
             return 0
         # Before verdicts are added, to which a file may give the numbers of others that were removed.
-        last = digests.without_stale(connection) if place.file else digests.covered(connection)
-        began = stored(datetime.fromisoformat(session["started"]))
+        last = digests.remove_stale(connection) if place.file else digests.find_covered(connection)
+        began = convert_to_stored(datetime.fromisoformat(session["started"]))
         values = {**session, "started": began, "options": json.dumps(session["options"])}
         connection.execute(insert(SESSION), values)
-        runs = _runs(connection, verdicts, began)
-        rows = [_row(one, session["id"], run) for one, run in zip(verdicts, runs, strict=True)]
+        runs = _store_runs(connection, verdicts, began)
+        rows = [_make_row(verdict, session["id"], run) for verdict, run in zip(verdicts, runs, strict=True)]
         if rows:
             connection.execute(insert(VERDICT), rows)
-        due = digests.due(connection, last)
+        due = digests.find_due(connection, last)
     if due is not None:
         digests.renew(place)
     return len(rows)
 
 
-def _row(one: dict[str, Any], session: str, run: int | None) -> dict[str, Any]:
-    window, seconds = one["window"], [math.nan if value is None else value for value in one["step_seconds"]]
+def _make_row(verdict: dict[str, Any], session: str, run: int | None) -> dict[str, Any]:
+    window, seconds = verdict["window"], [math.nan if value is None else value for value in verdict["step_seconds"]]
     return {
         "session": session,
         "run": run,
-        "configuration": one["configuration"]["id"],
-        **{name: one[name] for name in PLAIN},
+        "configuration": verdict["configuration"]["id"],
+        **{name: verdict[name] for name in PLAIN},
         "first_step": window["first"],
         "last_step": window["last"],
         "statistic": window["statistic"],
-        "metrics": json.dumps(one["metrics"]),
-        "mean_of": json.dumps(one["mean_of"]),
-        "log_sha256": json.dumps(one.get("log_sha256", [])),  # older versions left documents without it
+        "metrics": json.dumps(verdict["metrics"]),
+        "mean_of": json.dumps(verdict["mean_of"]),
+        "log_sha256": json.dumps(verdict.get("log_sha256", [])),  # older versions left documents without it
         "step_seconds": struct.pack(f"<{len(seconds)}d", *seconds),
     }
 
@@ -90,7 +90,7 @@ def _row(one: dict[str, Any], session: str, run: int | None) -> dict[str, Any]:
 # --- runs -------------------------------------------------------------------------------------------------
 
 
-def _runs(connection: Connection, verdicts: Sequence[dict[str, Any]], began: datetime) -> list[int | None]:
+def _store_runs(connection: Connection, verdicts: Sequence[dict[str, Any]], began: datetime) -> list[int | None]:
     """Return the number of the run behind each verdict, None where there is none; unknown runs are added.
 
     What is known of a run is what the last session knew: one that `began` before that adds its verdict alone.
@@ -99,9 +99,9 @@ def _runs(connection: Connection, verdicts: Sequence[dict[str, Any]], began: dat
 
     from pytest_llmbench.history.tables import RUN
 
-    rows = [_run_row(one) if one["run"] else None for one in verdicts]
-    numbers = _numbers(rows, _known(connection, [row for row in rows if row]))
-    last = _last_judged(connection, [number for number in numbers if number])
+    rows = [_make_run_row(verdict) if verdict["run"] else None for verdict in verdicts]
+    numbers = _match_runs(rows, _find_candidates(connection, [row for row in rows if row]))
+    last = _find_last_judged(connection, [number for number in numbers if number])
     again = [
         {**row, "number": number}
         for row, number in zip(rows, numbers, strict=True)
@@ -119,24 +119,27 @@ def _runs(connection: Connection, verdicts: Sequence[dict[str, Any]], began: dat
     return [next(added) if row and not number else number for row, number in zip(rows, numbers, strict=True)]
 
 
-def _numbers(rows: Sequence[dict[str, Any] | None], known: Sequence[dict[str, Any]]) -> list[int | None]:
+def _match_runs(rows: Sequence[dict[str, Any] | None], candidates: Sequence[dict[str, Any]]) -> list[int | None]:
     """Return the number of the stored run that each row is; None for no run, and for one that is not known.
 
     Equal logs count first: of several runs of a job that began together, one whose log has grown is none of the others.
     """
-    logs = {(one["configuration"], one["job_id"], one["fingerprint"]): one["id"] for one in reversed(known)}
+    logs = {
+        (candidate["configuration"], candidate["job_id"], candidate["fingerprint"]): candidate["id"]
+        for candidate in reversed(candidates)
+    }
     of_logs = [
         logs.get((row["configuration"], row["job_id"], row["fingerprint"])) if row and row["fingerprint"] else None
         for row in rows
     ]
-    others = [one for one in known if one["id"] not in of_logs]
+    others = [candidate for candidate in candidates if candidate["id"] not in of_logs]
     return [
         number or next((other["id"] for other in others if row and _is_same(row, other)), None)
         for row, number in zip(rows, of_logs, strict=True)
     ]
 
 
-def _last_judged(connection: Connection, numbers: Sequence[int]) -> dict[int, datetime]:
+def _find_last_judged(connection: Connection, numbers: Sequence[int]) -> dict[int, datetime]:
     """Return when the last session began that judged each of these runs."""
     from sqlalchemy import func, select
 
@@ -149,13 +152,13 @@ def _last_judged(connection: Connection, numbers: Sequence[int]) -> dict[int, da
     return {row[0]: row[1] for row in connection.execute(judged)}
 
 
-def _run_row(one: dict[str, Any]) -> dict[str, Any]:
-    from pytest_llmbench.history.tables import stored
+def _make_run_row(verdict: dict[str, Any]) -> dict[str, Any]:
+    from pytest_llmbench.history.tables import convert_to_stored
 
-    run, configuration = one["run"], one["configuration"]
+    run, configuration = verdict["run"], verdict["configuration"]
     return {
         "configuration": configuration["id"],
-        "started": stored(datetime.fromisoformat(run["started"])) if run["started"] else None,
+        "started": convert_to_stored(datetime.fromisoformat(run["started"])) if run["started"] else None,
         "job_id": run["job_id"],
         "fingerprint": join_fingerprints(run["log_fingerprints"]),
         **{name: configuration[name] for name in KEY},
@@ -164,7 +167,7 @@ def _run_row(one: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _known(connection: Connection, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _find_candidates(connection: Connection, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the stored runs that may be one of these."""
     from sqlalchemy import or_, select
 
@@ -177,11 +180,11 @@ def _known(connection: Connection, rows: Sequence[dict[str, Any]]) -> list[dict[
         RUN.c.fingerprint.in_([row["fingerprint"] for row in rows if row["fingerprint"]]),
         RUN.c.configuration.in_(configurations) & begun,
     )
-    found = connection.execute(select(*columns).where(alike).order_by(RUN.c.id)) if rows else ()
-    return [row._asdict() for row in found if row.configuration in configurations]
+    candidates = connection.execute(select(*columns).where(alike).order_by(RUN.c.id)) if rows else ()
+    return [row._asdict() for row in candidates if row.configuration in configurations]
 
 
-def _is_same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+def _is_same(row: dict[str, Any], other: dict[str, Any]) -> bool:
     """Whether two rows are one run: of one configuration and job, with equal logs or an equal start."""
-    marks, of_other = (make_run_keys(row["job_id"], row["fingerprint"], row["started"]) for row in (one, other))
-    return one["configuration"] == other["configuration"] and not marks.isdisjoint(of_other)
+    marks, of_other = (make_run_keys(row["job_id"], row["fingerprint"], row["started"]) for row in (row, other))
+    return row["configuration"] == other["configuration"] and not marks.isdisjoint(of_other)

@@ -30,10 +30,10 @@ from pytest_llmbench.core.models import (
 )
 from pytest_llmbench.core.option_origins import Origin, Written, origin_of
 from pytest_llmbench.core.options import destination
-from pytest_llmbench.pipeline.catalog import Catalog, drift_budget_of
+from pytest_llmbench.pipeline.catalog import Catalog, select_drift_budget
 from pytest_llmbench.pipeline.settings import ASSUMED_CV, CERTIFIED, DEFAULT_TOLERANCE, Settings
-from pytest_llmbench.report.cautions import findings
-from pytest_llmbench.report.terminal import worst
+from pytest_llmbench.report.cautions import list_findings
+from pytest_llmbench.report.terminal import select_worst
 
 if TYPE_CHECKING:
     from pytest_llmbench.pipeline.results import ConfigurationResult, SessionResults
@@ -87,8 +87,8 @@ class Judged:
 def find_cautions(session: JudgedSession) -> Iterator[Caution]:
     """Yield the cautions of a session: what it found and did not fail for, what hooks noticed, what weakens the gate,
     and what has no verdict."""
-    outcomes = worst(session.described)
-    yield from findings(outcomes)
+    outcomes = select_worst(session.described)
+    yield from list_findings(outcomes)
     yield from session.noticed
     if session.settings.record is not None:  # nothing is judged
         return
@@ -171,7 +171,7 @@ def _of_baselines(judged: Judged) -> Iterator[Caution]:
         slower = f"{(far[slowest] - 1) * 100:.0f} % slower than published"
         text = f"recorded baselines are up to {slower}: {slowest}{more}" if more else f"recorded {slower}: {slowest}"
         yield Caution(CautionCode.RECORDED_SLOWER, text)
-    budgets = {drift_budget_of(judged.settings, one) for one in judged.recorded}
+    budgets = {select_drift_budget(judged.settings, one) for one in judged.recorded}
     if budgets and max(budgets) > DRIFT_BUDGET:
         given = judged.settings.drift_budget is not None
         origin = judged.origin("--llmb-drift-budget") if given else "baseline file"

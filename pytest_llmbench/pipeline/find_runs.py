@@ -14,7 +14,6 @@ from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.models import (
     Attempt,
     AttemptFiles,
-    Baseline,
     Clock,
     Dating,
     Ending,
@@ -208,12 +207,8 @@ def _identified(
     *,
     find: Matching,
 ) -> Run:
-    from pytest_llmbench.core.throughput import tflops_per_gpu
+    from pytest_llmbench.ingest.discover.evidence import count_shards
     from pytest_llmbench.ingest.discover.identify import identify
-    from pytest_llmbench.ingest.discover.shards import count_shards
-
-    def expected_tflops(baseline: Baseline, step_seconds: float) -> float:
-        return tflops_per_gpu(baseline.configuration, step_seconds) * (baseline.logged_tflops_factor or 1.0)
 
     logs = [attempt.log for attempt in attempts]
     if any(log.checkpoints.save_line for log in logs) and found.layout != "results":  # one folder for many jobs
@@ -225,7 +220,6 @@ def _identified(
         release=settings.release,
         gpu=settings.gpu,
         baseline_release=settings.baseline_release,
-        expected_tflops=expected_tflops,
         find=find,
     )
     datings = tuple(_datings(found, logs))

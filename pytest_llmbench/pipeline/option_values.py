@@ -17,7 +17,7 @@ from pytest_llmbench.core.option_origins import NO_ORIGINS, Origin, Origins, Wri
 from pytest_llmbench.core.options import OPTIONS, destination
 
 if TYPE_CHECKING:
-    from pytest_llmbench.history.place import Place
+    from pytest_llmbench.history.place import StoreLocation
 
 Converted = TypeVar("Converted")
 
@@ -184,13 +184,13 @@ def with_packages(flag: str, given: Path | None, extra: str, packages: Sequence[
     return given
 
 
-def history(values: Mapping[str, Any], directory: Path) -> Place | None:
+def history(values: Mapping[str, Any], directory: Path) -> StoreLocation | None:
     """Return where the history is, None where none is asked for; SettingsError where it cannot be used."""
-    from pytest_llmbench.history.place import place_of
+    from pytest_llmbench.history.place import locate_store
 
     given = value(values, "--llmb-history")
     try:
-        return place_of(given, directory) if given else None
+        return locate_store(given, directory) if given else None
     except HistoryError as error:
         raise SettingsError(stated_in(values, "--llmb-history", error)) from None
 

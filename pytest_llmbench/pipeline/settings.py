@@ -42,7 +42,7 @@ from pytest_llmbench.pipeline.option_values import (
 )
 
 if TYPE_CHECKING:
-    from pytest_llmbench.history.place import Place
+    from pytest_llmbench.history.place import StoreLocation
 
 _PERCENT = partial(parse_fraction, expected="a percentage such as 1% or 0.5%")
 
@@ -106,7 +106,7 @@ class Settings:
     launch: LaunchSettings | None = None
     cache: Path | None = None
     commit: str = ""
-    history: Place | None = None
+    history: StoreLocation | None = None
     origins: Origins = field(default_factory=dict)
     overridden: tuple[str, ...] = ()
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Collection, Generator
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_llmbench.core import formatting
 from pytest_llmbench.pipeline.left_out import selection_from
-from pytest_llmbench.plugin.outputs import remember, workflow_commands, write_reports
+from pytest_llmbench.plugin.collection import PERFORMANCE, add_checks
+from pytest_llmbench.plugin.outputs import store_outcomes, workflow_commands, write_reports
 from pytest_llmbench.plugin.stash import (
     DESCRIBED,
     INFORMATION,
+    SUITE_ID,
     checked,
     in_worker,
     selected,
@@ -57,17 +60,65 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     config = session.config
     if config.getoption("collectonly"):
         return None
-    from pytest_llmbench.plugin.launching import launched
-
-    if session_of(config).settings.launch is not None and launched(session):
-        return True
     state = session_of(config)
+    if state.settings.launch is not None and _may_launch(session) and _launch_selected(session):
+        return True
     checked(lambda: state.decide_outcomes(list(selected(session.items))))
     if session.items:  # the controller of workers has none
         from pytest_llmbench.plugin.selection import selection_of
 
         state.selection = selection_of(session)
     return None
+
+
+def _may_launch(session: pytest.Session) -> bool:
+    """Whether a session does more than to tell something, and could collect everything."""
+    return not session.testsfailed and not any(session.config.getoption(name, None) for name in INFORMATION)
+
+
+def _launch_selected(session: pytest.Session) -> bool:
+    """Launch what is selected; whether the session ends with that."""
+    from pytest_llmbench.pipeline.launch.stopping import Interrupted
+
+    config = session.config
+    _refuse_all_failed(session)
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+
+    def tell(line: str) -> None:
+        if reporter is not None:
+            reporter.write_line(line)
+            reporter.flush()  # a CI log is no terminal: lines would stay in the buffer for hours
+
+    tell("")
+    try:
+        ends: bool = checked(lambda: session_of(config).launch(list(selected(session.items)), tell))
+    except Interrupted as error:
+        pytest.exit(str(error), returncode=pytest.ExitCode.INTERRUPTED)
+    if not ends:
+        add_checks(session)
+    return ends
+
+
+def _refuse_all_failed(session: pytest.Session) -> None:
+    """Refuse --lf where no selected item is known to have failed: pytest would run all, and all would be launched."""
+    cache = getattr(session.config, "cache", None)
+    if not session.config.getoption("lf", False) or cache is None:
+        return
+    failed = cache.get("cache/lastfailed", {})
+    if any(item.nodeid in failed for item in session.items):
+        return
+    told = "--lf: none of the selected items is known to have failed, so nothing is launched"
+    raise pytest.UsageError(f"{told}{_failed_checks(failed)}")
+
+
+def _failed_checks(failed: Collection[str]) -> str:
+    """Return what to do where items failed that only a launch has; empty without such."""
+    own = (node for node in failed if node.startswith(f"{SUITE_ID}/") and f"/{PERFORMANCE}.py::" not in node)
+    names = [node.rpartition("::")[2] for node in own]
+    if not names:
+        return ""
+    failed_names = formatting.join_first(names)
+    return f"; {failed_names} failed, and follows from what was launched: leave out --lf to launch it again"
 
 
 @pytest.hookimpl(wrapper=True)
@@ -86,10 +137,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Generator[None, p
 
 def _overruled(described: dict[str, Any], report: pytest.TestReport) -> dict[str, Any]:
     """Return the outcome of a user's own test that ended otherwise than the verdict on its configuration."""
-    from pytest_llmbench.core.formatting import escape
-
     crash = getattr(report.longrepr, "reprcrash", None)
-    error = escape(str(crash.message if crash else report.longreprtext).strip().partition("\n")[0])
+    error = formatting.escape(str(crash.message if crash else report.longreprtext).strip().partition("\n")[0])
     own = described.get("verdict") or described["reason"].upper()
     verdict, text = "NOT_ASSERTED", f"{own}, but the test {report.outcome} without asking for it"
     if report.failed:
@@ -117,12 +166,12 @@ class Collector:
             self.session.ran.add(report.nodeid)
         if hasattr(report, "llmb"):
             if report.outcome in ("passed", "failed", "skipped"):  # a plugin's own outcome is tried again
-                self.session.keep([report.llmb])
+                self.session.described.append(report.llmb)
         elif hasattr(report, "llmb_unjudged"):
             self.session.used = True
             self.session.unjudged += [report.nodeid] if report.skipped else []
         elif report.failed and report.when not in ("setup", "call", "teardown"):  # xdist's word of a crash has none
-            self.session.keep(self.session.crashed(report.nodeid, report.longreprtext))
+            self.session.described += self.session.describe_crash(report.nodeid, report.longreprtext)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -144,7 +193,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     state.notice_left_out(selecting(config))
     if not write_reports(state, int(session.exitstatus)):
         session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
-    remember(state)  # last: whatever happens there, verdicts and reports stand
+    store_outcomes(state)  # last: whatever happens there, verdicts and reports stand
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -170,8 +219,10 @@ def _shorten(report: Any) -> None:
     crash = getattr(getattr(report, "longrepr", None), "reprcrash", None)
     if crash is None or not hasattr(report, "llmb"):
         return
-    from pytest_llmbench.report.explain import headline
+    from pytest_llmbench.report.explain import make_headline
 
     error, _, told = crash.message.partition("\n")[0].partition(": ")
-    if told and headline(report.llmb).startswith(told):  # a long one goes on in the next line; a user's own text stays
-        crash.message = f"{error}: {headline(report.llmb)}"
+    if told and make_headline(report.llmb).startswith(
+        told
+    ):  # a long one goes on in the next line; a user's own text stays
+        crash.message = f"{error}: {make_headline(report.llmb)}"

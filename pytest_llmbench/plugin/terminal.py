@@ -11,7 +11,7 @@ from pytest_llmbench.core.models import TimedBy
 if TYPE_CHECKING:
     from pytest_llmbench.pipeline.settings import Settings
     from pytest_llmbench.plugin.session import Session
-    from pytest_llmbench.report.columns import Line
+    from pytest_llmbench.report.columns import TerminalLine
 
 LOST = "give --llmb-logs the folder that holds the runs, or look at what is in it with: llmbench summary PATH"
 FOUND = (
@@ -33,8 +33,8 @@ def header(session: Session) -> Iterator[str]:
         yield f"tolerance: {tolerance}"
     for path in settings.logs:
         yield f"{'history' if settings.launch else 'logs'}: {formatting.format_place(path, session.directory)}"
-    if session.remembered:
-        yield f"history in {session.remembered.describe()}"
+    if session.history:
+        yield f"history in {session.history.describe()}"
     yield from _rules(session)
 
 
@@ -60,21 +60,21 @@ def _rules(session: Session) -> Iterator[str]:
         yield f"recording to {formatting.format_place(settings.record, session.directory)}; nothing is judged"
 
 
-def summary(session: Session, verbosity: int = 0) -> list[Line]:
+def summary(session: Session, verbosity: int = 0) -> list[TerminalLine]:
     """Return the lines of the summary, more of them for a higher verbosity (pytest's -q is -1, -v is 1)."""
-    from pytest_llmbench.report.columns import Line, wrapped
-    from pytest_llmbench.report.terminal import summary
+    from pytest_llmbench.report.columns import TerminalLine, wrap
+    from pytest_llmbench.report.terminal import render_summary
 
     if not session.described:
-        return [Line(line, "red") for failure in session.failures for line in wrapped(failure, "  ")]
+        return [TerminalLine(line, "red") for failure in session.failures for line in wrap(failure, "  ")]
     remarks = [*_remarks(session), *_skipped(session, verbosity > 0), *session.written]
     told = [*(remarks if verbosity >= 0 else _nothing_judged(session)), *session.failures]
-    return [*summary(session.described, list(map(formatting.escape, told)), verbosity, session.cautions)]
+    return [*render_summary(session.described, list(map(formatting.escape, told)), verbosity, session.cautions)]
 
 
 def _remarks(session: Session) -> list[str]:
     """Return what the summary adds to the verdicts: runs left out or only listed, files that are no logs."""
-    from pytest_llmbench.pipeline.unmatched import briefly
+    from pytest_llmbench.pipeline.outcomes import shorten_reason
 
     results, since = session.results, session.settings.since
     remarks = []
@@ -85,7 +85,8 @@ def _remarks(session: Session) -> list[str]:
     told = {one["id"] for one in session.described if one["kind"] == "stray"}
     untold = [stray for stray in results.unmatched if stray.id not in told]
     remarks += [
-        f"{stray.reason.upper()}, not judged: {stray.id}: {'; '.join(briefly(stray.text))}" for stray in untold[:5]
+        f"{stray.reason.upper()}, not judged: {stray.id}: {'; '.join(shorten_reason(stray.text))}"
+        for stray in untold[:5]
     ]
     if len(untold) > 5:
         remarks.append(f"{len(untold) - 5} more runs were not judged: --llmb-unmatched=fail makes an item of each")

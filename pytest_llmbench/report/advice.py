@@ -98,18 +98,18 @@ ADVICE = {
 }
 
 
-def advice(described: dict[str, Any]) -> str:
+def advise(described: dict[str, Any]) -> str:
     """Return what to do next about an item."""
-    return _advice(described).format(id=described["id"], baselines=_baselines(described))
+    return _choose_advice(described).format(id=described["id"], baselines=_name_baseline_options(described))
 
 
-def _baselines(described: dict[str, Any]) -> str:
+def _name_baseline_options(described: dict[str, Any]) -> str:
     """Return the options with which later sessions judge against what was recorded."""
     places = described.get("baselines") or ["DIR"]
     return " ".join(f"--llmb-baselines={shlex.quote(place)}" for place in places)
 
 
-def _advice(described: dict[str, Any]) -> str:
+def _choose_advice(described: dict[str, Any]) -> str:
     reason = described["reason"]
     if described.get("timed") == "document" and reason in ("slower-than-bound", "faster-than-baseline", "cannot-tell"):
         return ONE_STEP
@@ -120,5 +120,5 @@ def _advice(described: dict[str, Any]) -> str:
         return SLOWER_THAN_RECORDED if recorded else ADVICE[reason]
     if reason == "repeats-disagree" and described["verdict"] == "INVALID":  # only a recording refuses them
         return NOT_ONE_LEVEL
-    known = (described.get("estimate") or {}).get("run_to_run", {}).get("measured", False)
-    return ADVICE[reason] + (UNKNOWN_NOISE if reason == "cannot-tell" and not known else "")
+    is_noise_measured = (described.get("estimate") or {}).get("run_to_run", {}).get("measured", False)
+    return ADVICE[reason] + (UNKNOWN_NOISE if reason == "cannot-tell" and not is_noise_measured else "")

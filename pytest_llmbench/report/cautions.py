@@ -22,53 +22,66 @@ FINDINGS = (CautionCode.REPORTED_ONLY, CautionCode.NOT_ASSERTED)
 """Cautions that the headline of a report names: what is known of these runs, and not how they were judged."""
 
 
-def findings(outcomes: Sequence[dict[str, Any]]) -> Iterator[Caution]:
+def list_findings(outcomes: Sequence[dict[str, Any]]) -> Iterator[Caution]:
     """Yield what is known to be worse and fails nothing: `trend: 6 SLOWER`, `not asserted: 1 REGRESSION`.
 
     `outcomes` are those of a session, each id once.
     """
     passed = [outcome for outcome in outcomes if outcome["status"] != "failed"]
-    checks = [one for one in passed if one["kind"] == "check" and "overruled" not in one and one["verdict"] in SLOWER]
+    checks = [
+        outcome
+        for outcome in passed
+        if outcome["kind"] == "check" and "overruled" not in outcome and outcome["verdict"] in SLOWER
+    ]
     verdicts: dict[str, Counter[str]] = {}
-    for kind, verdict in (*((check["check"], check["verdict"]) for check in checks), *_without_item(outcomes)):
+    for kind, verdict in (
+        *((check["check"], check["verdict"]) for check in checks),
+        *_list_trends_without_item(outcomes),
+    ):
         verdicts.setdefault(kind, Counter())[verdict] += 1
     for kind, of_kind in verdicts.items():
-        yield Caution(CautionCode.REPORTED_ONLY, f"{kind}: {_counted(of_kind)}")
-    overruled = Counter(one["overruled"] for one in passed if one.get("overruled") in RED)
+        yield Caution(CautionCode.REPORTED_ONLY, f"{kind}: {_format_counts(of_kind)}")
+    overruled = Counter(outcome["overruled"] for outcome in passed if outcome.get("overruled") in RED)
     if overruled:
-        yield Caution(CautionCode.NOT_ASSERTED, f"not asserted: {_counted(overruled)}")
+        yield Caution(CautionCode.NOT_ASSERTED, f"not asserted: {_format_counts(overruled)}")
 
 
-def _without_item(outcomes: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+def _list_trends_without_item(outcomes: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str]]:
     """Yield a trend for each configuration that did not fail though it became slower for good, and whose nights have no
     item: a user's own tests need none, and a selection may leave it out."""
-    items = {one["id"] for one in outcomes if one.get("check") == "trend"}
-    slower = {one["configuration"]["id"] for one in outcomes if one["status"] != "failed" and _became_slower(one)}
+    items = {outcome["id"] for outcome in outcomes if outcome.get("check") == "trend"}
+    slower = {
+        outcome["configuration"]["id"]
+        for outcome in outcomes
+        if outcome["status"] != "failed" and _has_become_slower(outcome)
+    }
     yield from (("trend", "SLOWER") for _ in slower - items)
 
 
-def _became_slower(outcome: Mapping[str, Any]) -> bool:
-    standing = [one for one in outcome.get("changes", ()) if one["stands"] and one.get("acknowledged") is None]
-    slower = [float(one["difference"]) for one in standing if one["difference"] > 0]
+def _has_become_slower(outcome: Mapping[str, Any]) -> bool:
+    standing = [
+        change for change in outcome.get("changes", ()) if change["stands"] and change.get("acknowledged") is None
+    ]
+    slower = [float(change["difference"]) for change in standing if change["difference"] > 0]
     return math.prod(1 + difference for difference in slower) >= 1 + LEAST
 
 
-def with_findings(state: str, outcomes: Sequence[dict[str, Any]]) -> str:
+def append_findings(state: str, outcomes: Sequence[dict[str, Any]]) -> str:
     """Return how a session ended, with what is known to be worse: `green, but trend: 6 SLOWER`."""
-    texts = [finding.text for finding in findings(outcomes)]
+    texts = [finding.text for finding in list_findings(outcomes)]
     joined = " but " if state == "green" else " "
     return f"{state},{joined}{', '.join(texts)}" if texts else state
 
 
-def caution_texts(cautions: Sequence[Caution]) -> list[str]:
+def list_caution_texts(cautions: Sequence[Caution]) -> list[str]:
     """Return the texts of the cautions that a headline does not name."""
     return [caution.text for caution in cautions if caution.code not in FINDINGS]
 
 
-def all_texts(outcomes: Sequence[dict[str, Any]], cautions: Sequence[Caution]) -> list[str]:
+def list_all_texts(outcomes: Sequence[dict[str, Any]], cautions: Sequence[Caution]) -> list[str]:
     """Return the texts of what a headline names and of all other cautions, in the order in which they are read."""
-    return [*(finding.text for finding in findings(outcomes)), *caution_texts(cautions)]
+    return [*(finding.text for finding in list_findings(outcomes)), *list_caution_texts(cautions)]
 
 
-def _counted(verdicts: Mapping[str, int]) -> str:
+def _format_counts(verdicts: Mapping[str, int]) -> str:
     return ", ".join(f"{number} {verdict}" for verdict, number in sorted(verdicts.items()))

@@ -19,41 +19,41 @@ COMMAND = re.compile(r"^ ?(?= *::)|(?<=#)(?=#\[)", re.MULTILINE)
 """Where GitHub Actions, which reads the output, would take what follows for a command: `::error::`, `##[error]`."""
 
 
-class Line(str):
+class TerminalLine(str):
     """A line of the terminal. Its first `marked` signs have the colour: red, yellow, green, or none."""
 
     __slots__ = ("colour", "marked")
     colour: str
     marked: int
 
-    def __new__(cls, text: str, colour: str = "", marked: int | None = None) -> Line:
+    def __new__(cls, text: str, colour: str = "", marked: int | None = None) -> TerminalLine:
         """Return the line; without `marked` all of it has the colour."""
-        made = super().__new__(cls, harmless(text))
-        made.colour = colour
-        made.marked = len(made) if marked is None else marked
-        return made
+        line = super().__new__(cls, escape_commands(text))
+        line.colour = colour
+        line.marked = len(line) if marked is None else marked
+        return line
 
 
-def width(text: str) -> int:
+def count_columns(text: str) -> int:
     """Return how many columns a text takes: two for each wide sign (UAX 11), none for one that is put on another."""
-    return len(text) if text.isascii() else sum(map(_columns, text))
+    return len(text) if text.isascii() else sum(map(_count_sign_columns, text))
 
 
-def wrapped(text: str, indent: str = "", *, first: str = "") -> list[str]:
+def wrap(text: str, indent: str = "", *, first: str = "") -> list[str]:
     """Return the text in lines of `WIDTH` columns, those after the first indented; words are broken where they must."""
-    filled = text if text.isascii() else "".join(sign + FILLER * (_columns(sign) - 1) for sign in text)
+    filled = text if text.isascii() else "".join(sign + FILLER * (_count_sign_columns(sign) - 1) for sign in text)
     glued = re.sub(r"(?<=\d) (?=[%s](?!\w))", GLUE, filled)
     lines = textwrap.wrap(glued, WIDTH, initial_indent=first, subsequent_indent=indent, break_on_hyphens=False)
     return [line.replace(FILLER, "").replace(GLUE, " ") for line in lines]
 
 
-def harmless(text: str) -> str:
+def escape_commands(text: str) -> str:
     """Return lines with a backslash where what a log says would be a command to the CI server that reads them; it takes
     the place of a blank where there is one."""
     return COMMAND.sub(r"\\", text)
 
 
-def _columns(sign: str) -> int:
+def _count_sign_columns(sign: str) -> int:
     if unicodedata.east_asian_width(sign) in "WF":
         return 2
     return 0 if unicodedata.combining(sign) else 1

@@ -15,7 +15,7 @@ from typing import Any
 
 from pytest_llmbench.core.errors import ReportError
 from pytest_llmbench.core.models import Caution
-from pytest_llmbench.report.terminal import count, counts, worst
+from pytest_llmbench.report.terminal import count_verdicts, format_counts, select_worst
 
 SCHEMA = 1
 """Raised when a field of the document changes its meaning; fields may be added."""
@@ -25,7 +25,7 @@ KEYS = ("schema", "version", "started", "exit_code", "green", "count", "counts",
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class SessionEnding:
     """How a session ended: the exit code of pytest, what made it red besides its items, and what to know besides."""
 
     exit_code: int
@@ -42,81 +42,83 @@ class Ending:
         return {0: "red", 1: "red", 2: "interrupted"}.get(self.exit_code, f"error (exit code {self.exit_code})")
 
 
-def document(
-    described: Sequence[dict[str, Any]], asked: Mapping[str, Any], ending: Ending, started: datetime
+def make_document(
+    described: Sequence[dict[str, Any]], asked: Mapping[str, Any], ending: SessionEnding, started: datetime
 ) -> dict[str, Any]:
     """Return a session as plain values, each id once, its worst outcome, sorted; `asked`: the version and settings."""
-    outcomes = sorted(worst(described), key=lambda one: (one["kind"], one["suite"], one["id"]))
-    red = ending.failures or any(one["status"] == "failed" for one in outcomes)
+    outcomes = sorted(select_worst(described), key=lambda outcome: (outcome["kind"], outcome["suite"], outcome["id"]))
+    red = ending.failures or any(outcome["status"] == "failed" for outcome in outcomes)
     return {
         "schema": SCHEMA,
         **asked,
         "started": started.isoformat(),
         "exit_code": ending.exit_code,
         "green": ending.exit_code == 0 and not red,
-        "count": count(described),
-        "counts": counts(described),
+        "count": format_counts(described),
+        "counts": count_verdicts(described),
         "failures": list(ending.failures),
         "cautions": [{"code": str(caution.code), "text": caution.text} for caution in ending.cautions],
-        "outcomes": list(map(_shortened, outcomes)),
+        "outcomes": list(map(_drop_repeated_environments, outcomes)),
     }
 
 
-def _shortened(one: dict[str, Any]) -> dict[str, Any]:
+def _drop_repeated_environments(outcome: dict[str, Any]) -> dict[str, Any]:
     """Return an outcome whose nights name their environment only where it is not that of the night before."""
-    if "history" not in one:
-        return one
+    if "history" not in outcome:
+        return outcome
     nights: list[dict[str, Any]] = []
-    known: object = None
-    for night in one["history"]:
-        same, known = night.get("environment") == known, night.get("environment")
+    last: object = None
+    for night in outcome["history"]:
+        same, last = night.get("environment") == last, night.get("environment")
         nights.append({name: value for name, value in night.items() if name != "environment"} if same else night)
-    return {**one, "history": nights}
+    return {**outcome, "history": nights}
 
 
-def render(made: Mapping[str, Any]) -> bytes:
+def render(session: Mapping[str, Any]) -> bytes:
     """Return the document as UTF-8 text that every JSON reader accepts: a number that is none is null."""
-    text = "{\n" + ",\n".join(f" {_compact(name)}: {_lines(value)}" for name, value in made.items()) + "\n}\n"
+    text = "{\n" + ",\n".join(f" {_dump(name)}: {_dump_by_line(value)}" for name, value in session.items()) + "\n}\n"
     return text.encode("utf-8", "backslashreplace")
 
 
-def _lines(value: Any) -> str:
+def _dump_by_line(value: Any) -> str:
     """Return a value as JSON; a list of objects with a line for each."""
     if not (isinstance(value, list) and value and isinstance(value[0], dict)):
-        return _compact(value)
-    return "[\n" + ",\n".join(f"  {_compact(one)}" for one in value) + "\n ]"
+        return _dump(value)
+    return "[\n" + ",\n".join(f"  {_dump(record)}" for record in value) + "\n ]"
 
 
-def _compact(value: Any) -> str:
+def _dump(value: Any) -> str:
     try:
         return json.dumps(value, allow_nan=False, ensure_ascii=False)  # indented it would take ten times as long
     except ValueError:
-        return json.dumps(_finite(value), allow_nan=False, ensure_ascii=False)
+        return json.dumps(_replace_non_finite(value), allow_nan=False, ensure_ascii=False)
 
 
 def read(path: Path) -> dict[str, Any]:
     """Return the document in a file; ReportError where there is none that this version understands."""
     try:
-        made = json.loads(path.read_bytes(), parse_constant=_refuse)
+        session = json.loads(path.read_bytes(), parse_constant=_refuse)
     except OSError as error:
         raise ReportError(f"{path}: {error.strerror}; give the file that --llmb-json wrote") from None
     except (ValueError, RecursionError) as error:  # also bytes that are no UTF-8
         raise ReportError(f"{path}: no JSON ({error}); give the file that --llmb-json wrote") from None
-    missing = [key for key in KEYS if key not in made] if isinstance(made, dict) else list(KEYS)
+    missing = [key for key in KEYS if key not in session] if isinstance(session, dict) else list(KEYS)
     if missing:
         raise ReportError(f"{path}: no {missing[0]!r} in it: this is no file that --llmb-json wrote")
-    if made["schema"] != SCHEMA:
-        raise ReportError(f"{path}: schema {made['schema']}, expected {SCHEMA}: another version of llmbench wrote it")
-    return dict(made)
+    if session["schema"] != SCHEMA:
+        raise ReportError(
+            f"{path}: schema {session['schema']}, expected {SCHEMA}: another version of llmbench wrote it"
+        )
+    return dict(session)
 
 
 def _refuse(constant: str) -> None:
     raise ValueError(f"found {constant}")
 
 
-def _finite(value: Any) -> Any:
+def _replace_non_finite(value: Any) -> Any:
     if isinstance(value, dict):
-        return {str(name): _finite(inner) for name, inner in value.items()}
+        return {str(name): _replace_non_finite(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
+        return [_replace_non_finite(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

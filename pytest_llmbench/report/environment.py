@@ -21,12 +21,12 @@ LONGEST = 200
 """Letters of the line: three lines of a message."""
 
 
-def line(environment: Mapping[str, str]) -> str:
+def format_environment(environment: Mapping[str, str]) -> str:
     """Return `driver 570.133.20, framework nemo2 25.04, NCCL 2.26.6`; empty where nothing is known."""
-    told = (f"{label(name)} {formatting.shorten_setting(name, text)}" for name, text in environment.items())
-    return textwrap.shorten(", ".join(told), LONGEST, placeholder=" ...")
+    values = (f"{name_label(name)} {formatting.shorten_setting(name, text)}" for name, text in environment.items())
+    return textwrap.shorten(", ".join(values), LONGEST, placeholder=" ...")
 
 
-def label(name: str) -> str:
+def name_label(name: str) -> str:
     """Return a name as people write it."""
     return LABELS.get(name, name.replace("_", " "))

@@ -7,39 +7,32 @@ from itertools import chain
 from typing import Any
 
 from pytest_llmbench.core import formatting
+from pytest_llmbench.core.metric_definitions import Definition, list_rows
 from pytest_llmbench.core.models import NoteCode
 from pytest_llmbench.report import environment, jobs, tries
-from pytest_llmbench.report.advice import advice
-from pytest_llmbench.report.columns import WIDTH, harmless, width, wrapped
-
-ROWS = (
-    ("step time", "step_time_seconds", "{:#.4g} s"),
-    ("tokens/s", "tokens_per_second", "{:,.0f}"),
-    ("MFU", "mfu", "{:.2%}"),
-    ("TFLOP/s per GPU", "tflops_per_gpu", "{:,.1f}"),
-    ("days to 1T tokens", "days_to_1t_tokens", "{:,.2f}"),
-)
+from pytest_llmbench.report.advice import advise
+from pytest_llmbench.report.columns import WIDTH, count_columns, escape_commands, wrap
 
 
 def explain(described: dict[str, Any], *, short: bool) -> str:
     """Return the message of an item from its dictionary: one screen, or three lines where many items fail."""
     context = described.get("context") or ""
-    title = headline(described)
-    head = [title] if width(title) <= WIDTH else wrapped(title, " " * 12)
-    lines = [*head, *wrapped(described["text"]), *([] if short else described.get("lines", []))]
+    title = make_headline(described)
+    head = [title] if count_columns(title) <= WIDTH else wrap(title, " " * 12)
+    lines = [*head, *wrap(described["text"]), *([] if short else described.get("lines", []))]
     if short and context and described["reason"] == "no-run":
-        lines = [*head, *wrapped(context.partition(". ")[0])]  # the summary has all of it, once
+        lines = [*head, *wrap(context.partition(". ")[0])]  # the summary has all of it, once
     if not short:
-        lines += [*wrapped(context), *_table(described)]
-        lines += chain.from_iterable(_fact(*one) for one in (*facts(described), *_notes(described)))
+        lines += [*wrap(context), *_tabulate(described)]
+        lines += chain.from_iterable(_format_fact(*fact) for fact in (*list_facts(described), *_list_notes(described)))
     if described["log"]:
-        lines.append(f"log: {where(described)}")
+        lines.append(f"log: {locate_log(described)}")
     if not short:
-        lines += wrapped(f"next: {advice(described)}", "      ")
-    return harmless("\n".join(lines))
+        lines += wrap(f"next: {advise(described)}", "      ")
+    return escape_commands("\n".join(lines))
 
 
-def named(described: dict[str, Any]) -> str:
+def name_outcome(described: dict[str, Any]) -> str:
     """Return the id of an outcome, and behind it that its time is what a document timed, where that is so."""
     if described.get("timed") != "document":
         return str(described["id"])
@@ -48,22 +41,22 @@ def named(described: dict[str, Any]) -> str:
     return f"{described['id']} [{'last step' if last_step else 'as documented'}]"
 
 
-def headline(described: dict[str, Any]) -> str:
+def make_headline(described: dict[str, Any]) -> str:
     """Return `REGRESSION  grok1_314b-25.05-gb200-bf16-128 (slower-than-bound)`."""
     if described["kind"] == "stray":
         return f"{described['reason'].upper()}  {described['id']}"
     if described["kind"] == "check":
-        return f"{described['check'].upper()} {described['verdict']}  {named(described)}"
-    return f"{described['verdict']}  {named(described)} ({described['reason']})"
+        return f"{described['check'].upper()} {described['verdict']}  {name_outcome(described)}"
+    return f"{described['verdict']}  {name_outcome(described)} ({described['reason']})"
 
 
-def where(described: dict[str, Any]) -> str:
+def locate_log(described: dict[str, Any]) -> str:
     """Return the log and, where one is to blame, its line: `run/log.out:123`."""
     return f"{described['log']}:{described['line']}" if described.get("line") else str(described["log"])
 
 
-def _table(described: dict[str, Any]) -> Iterator[str]:
-    rows = compared(described)
+def _tabulate(described: dict[str, Any]) -> Iterator[str]:
+    rows = compare_metrics(described)
     if rows:
         yield ""
         yield f"  {'':<18}{'measured':>16}{'baseline':>16}{'difference':>13}"
@@ -73,7 +66,7 @@ def _table(described: dict[str, Any]) -> Iterator[str]:
         yield ""
 
 
-def compared(described: dict[str, Any]) -> list[tuple[str, str, str, str]]:
+def compare_metrics(described: dict[str, Any]) -> list[tuple[str, str, str, str]]:
     """Return of each metric its label, what was measured, the baseline's value and the difference, as texts.
 
     Nothing where the step time means nothing: it is not shown beside one that does.
@@ -82,16 +75,17 @@ def compared(described: dict[str, Any]) -> list[tuple[str, str, str, str]]:
     unjudged = described.get("verdict") in ("NOT_COMPARABLE", "MISSING") or described["reason"] == "nothing-left"
     if described.get("problems") or unjudged:
         return []
-    return [_compared(row, metrics[row[1]]["value"], expected.get(row[1])) for row in ROWS if row[1] in metrics]
+    rows = [(definition, name) for name, definition in list_rows() if name in metrics]
+    return [_compare_metric(definition, metrics[name]["value"], expected.get(name)) for definition, name in rows]
 
 
-def _compared(row: tuple[str, str, str], measured: float, wanted: float | None) -> tuple[str, str, str, str]:
-    label, _, form = row
+def _compare_metric(definition: Definition, measured: float, wanted: float | None) -> tuple[str, str, str, str]:
     change = formatting.format_difference(measured / wanted if wanted else None)
-    return label, form.format(measured), form.format(wanted) if wanted else "-", change
+    form = definition.form
+    return definition.label, form.format(measured), form.format(wanted) if wanted else "-", change
 
 
-def facts(described: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def list_facts(described: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield label and text of what the verdict rests on: bound, statistics, baseline, window, run, jobs, attempts."""
     run, baseline = described.get("run"), described.get("baseline")
     if baseline and described["bound_seconds"] is not None:
@@ -103,30 +97,30 @@ def facts(described: dict[str, Any]) -> Iterator[tuple[str, str]]:
             f"{formatting.format_seconds(described['bound_seconds'])} = "
             f"{formatting.format_seconds(described['expected_seconds'])} x {factor:.6g} (tolerance {tolerance})",
         )
-        yield from _statistics(described)
+        yield from _list_statistics(described)
         yield (
             "baseline",
             f"{baseline['kind']}: {baseline['table'] or baseline['document']}, {baseline['file']}:{baseline['line']}"
-            + _recorded(baseline.get("recorded")),
+            + _format_recording(baseline.get("recorded")),
         )
     if "step_time_seconds" in described.get("metrics", {}) and described["window_seconds"]:
-        found = _found(described)
+        count = _count_values(described)
         deviation = described["metrics"]["step_time_seconds"]["standard_deviation"]
         spread = "" if deviation is None else f", sd {deviation:.3g} s"
         last = formatting.format_seconds(described["last_step_seconds"])
-        found += f"{spread}{_other_statistic(described)}"
-        yield "window", f"{described['window']['text']} ({found}); last step {last}"
+        count += f"{spread}{_format_other_statistic(described)}"
+        yield "window", f"{described['window']['text']} ({count}); last step {last}"
     if run:
         job = f"job {run['job_id']}, " if run["job_id"] else ""
         started = run["started"][:16].replace("T", " ") if run["started"] else "at an unknown time"
         yield "run", f"{job}started {started} ({run['started_from']}), {run['age']} old"
-    if ran_on := environment.line(described.get("environment") or {}):
+    if ran_on := environment.format_environment(described.get("environment") or {}):
         yield "software", ran_on
     for change in described.get("changes", []):
         if change["stands"]:
             yield "change", change["text"]
-    yield from _jobs(described)
-    for line in tries.lines(described):
+    yield from _list_job_facts(described)
+    for line in tries.list_tries(described):
         yield "attempt", line
     for problem in described.get("problems", [])[1:]:
         yield "also", problem["text"] + (f" (line {problem['line']})" if problem["line"] else "")
@@ -134,33 +128,33 @@ def facts(described: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield ("also", f"{other['verdict']} against the {other['baseline']['kind']} baseline: {other['text']}")
 
 
-def _recorded(recorded: dict[str, Any] | None) -> str:
+def _format_recording(recorded: dict[str, Any] | None) -> str:
     """Return `, of 2025-11-20 by alice on login1` for a recorded baseline."""
     if not recorded:
         return ""
     return f", of {recorded['date']}" + (f" by {recorded['by']}" if recorded["by"] else "")
 
 
-def _found(described: dict[str, Any]) -> str:
+def _count_values(described: dict[str, Any]) -> str:
     """Return `34 found`, or `4 means of 40 steps found`."""
     values, steps = len(described["window_seconds"]), sum(described["window_mean_of"])
     return f"{formatting.count_noun(values, 'mean')} of {steps} steps found" if steps else f"{values} found"
 
 
-def _jobs(described: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _list_job_facts(described: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield where the runs were, what that tells of the nodes, each job where there are several, and their files."""
-    for told in filter(None, (jobs.ran_on(described), jobs.finding(described))):
-        yield "nodes", told
-    launched, files = described.get("jobs", ()), jobs.files(described)
+    for text in filter(None, (jobs.format_nodes(described), jobs.find_node_text(described))):
+        yield "nodes", text
+    launched, files = described.get("jobs", ()), jobs.list_files(described)
     for job in launched if len(launched) > 1 else ():
-        yield "job", jobs.line(described, job)
+        yield "job", jobs.format_job(described, job)
     for file in files[: jobs.MOST_FILES]:
         yield "file", file
     if len(files) > jobs.MOST_FILES:
         yield "file", f"{len(files) - jobs.MOST_FILES} more"
 
 
-def _statistics(described: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _list_statistics(described: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield how well the difference is known, and what the rule as written says."""
     estimate = described.get("estimate")
     if estimate is None:
@@ -178,13 +172,13 @@ def _statistics(described: dict[str, Any]) -> Iterator[tuple[str, str]]:
         f"run to run {noise['sigma'] * 100:.2f} % ({noise['source']}), within the run {within * 100:.2f} % "
         f"({estimate['effective_sample_size']:.0f} independent {'means' if described['window_mean_of'] else 'steps'})",
     )
-    runs_needed = repeats(described)
+    runs_needed = count_repeats_needed(described)
     settle = f"; about {runs_needed} would settle it" if runs_needed else ""
     detectable = formatting.format_difference(1 + estimate["detectable"])
     yield "power", f"such a run shows a slowdown of {detectable} or more{settle}"
 
 
-def repeats(described: dict[str, Any]) -> str:
+def count_repeats_needed(described: dict[str, Any]) -> str:
     """Return how many runs would settle what is inconclusive, `3 runs`; empty where nobody would start so many."""
     estimate = described.get("estimate") or {}
     needed = estimate.get("repeats_needed")
@@ -195,7 +189,7 @@ def repeats(described: dict[str, Any]) -> str:
     return formatting.count_noun(max(needed, estimate["runs"] + 1), "run")
 
 
-def _other_statistic(described: dict[str, Any]) -> str:
+def _format_other_statistic(described: dict[str, Any]) -> str:
     """Return the mean beside a trimmed mean, and the other way round."""
     trimmed = described["window"]["statistic"] == "trimmed_mean"
     name, label = ("mean", "mean") if trimmed else ("trimmed_mean", "trimmed mean")
@@ -203,19 +197,18 @@ def _other_statistic(described: dict[str, Any]) -> str:
     return f", {label} {formatting.format_seconds(metric['value'])}" if metric else ""
 
 
-def _notes(described: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    listed = (
-        (NoteCode.ATTEMPTS, NoteCode.SEGMENTS) if tries.lines(described) else ()
-    )  # each of them has a line of its own
-    told = described["text"]  # may say it already
-    notes = [one for one in described.get("notes", []) if one["code"] not in listed and one["text"] not in told]
+def _list_notes(described: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    # Each attempt has a line of its own then.
+    listed = (NoteCode.ATTEMPTS, NoteCode.SEGMENTS) if tries.list_tries(described) else ()
+    text = described["text"]  # may say it already
+    notes = [note for note in described.get("notes", []) if note["code"] not in listed and note["text"] not in text]
     for note in notes[:5]:
         yield "note", note["text"] + (f" (line {note['line']})" if note["line"] else "")
     if len(notes) > 5:
         yield "note", f"{len(notes) - 5} more notes in the JUnit report"
 
 
-def _fact(label: str, text: str) -> list[str]:
+def _format_fact(label: str, text: str) -> list[str]:
     if label == "file":
         return [f"  {label:<10}{text}"]  # whole, to be copied
-    return wrapped(f"  {label:<10}{text}", " " * 12)
+    return wrap(f"  {label:<10}{text}", " " * 12)

@@ -7,11 +7,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_llmbench.report.advice import advice
-from pytest_llmbench.report.cautions import SLOWER, caution_texts, with_findings
-from pytest_llmbench.report.document import Ending
-from pytest_llmbench.report.explain import headline, named, where
-from pytest_llmbench.report.terminal import count, ordered, timing, why_nothing, worst
+from pytest_llmbench.report.advice import advise
+from pytest_llmbench.report.cautions import SLOWER, append_findings, list_caution_texts
+from pytest_llmbench.report.document import SessionEnding
+from pytest_llmbench.report.explain import locate_log, make_headline, name_outcome
+from pytest_llmbench.report.terminal import (
+    explain_nothing_judged,
+    format_counts,
+    format_step_time,
+    select_worst,
+    sort_outcomes,
+)
 
 MOST_BYTES = 1024 * 1024
 """GitHub refuses a larger job summary (of one step), all of it."""
@@ -28,114 +34,114 @@ MARKUP = re.compile(r"[\\`*_\[\]|~#<>&!$@:]")
 """Signs that mean something in GitHub's Markdown; as references to characters they are only signs."""
 
 
-def job_summary(described: Sequence[dict[str, Any]], ending: Ending, room: int = MOST_BYTES) -> str:
+def render_job_summary(described: Sequence[dict[str, Any]], ending: SessionEnding, room: int = MOST_BYTES) -> str:
     """Return the Markdown of a session, at most `room` bytes: what is red, what is in doubt, what passed, the count.
 
     Rows that do not fit are counted. Where not even the head fits the text is empty.
     """
-    shown = ordered(worst(described))
-    red = [one for one in shown if one["status"] == "failed"]
-    doubtful = [one for one in shown if _is_doubtful(one)]
-    passed = [one for one in shown if one["status"] == "passed" and one["kind"] != "check"]
-    green = [one for one in passed if not _is_doubtful(one)]
-    state = with_findings(ending.state(green=not red and not ending.failures), shown)
-    cautions = "".join(f"- caution: {_escaped(text)}\n" for text in caution_texts(ending.cautions))
-    told = filter(None, (*ending.failures, why_nothing(described), count(described)))
-    paragraphs = [f"### llmbench: {state}", cautions, *map(_escaped, told)]
+    shown = sort_outcomes(select_worst(described))
+    red = [outcome for outcome in shown if outcome["status"] == "failed"]
+    doubtful = [outcome for outcome in shown if _is_doubtful(outcome)]
+    passed = [outcome for outcome in shown if outcome["status"] == "passed" and outcome["kind"] != "check"]
+    green = [outcome for outcome in passed if not _is_doubtful(outcome)]
+    state = append_findings(ending.state(green=not red and not ending.failures), shown)
+    cautions = "".join(f"- caution: {_escape(text)}\n" for text in list_caution_texts(ending.cautions))
+    texts = filter(None, (*ending.failures, explain_nothing_judged(described), format_counts(described)))
+    paragraphs = [f"### llmbench: {state}", cautions, *map(_escape, texts)]
     text = "".join(f"{paragraph}\n\n" for paragraph in paragraphs if paragraph)
     if len(text.encode()) > room:
         return ""
-    known = [one for one in shown if _is_only_reported(one)]
-    for title, ones in (("red", red), ("only reported", known), ("in doubt", doubtful), ("passed", green)):
+    reported = [outcome for outcome in shown if _is_only_reported(outcome)]
+    for title, ones in (("red", red), ("only reported", reported), ("in doubt", doubtful), ("passed", green)):
         if ones:
-            text += _section(title, ones, room - len(text.encode()))
+            text += _render_section(title, ones, room - len(text.encode()))
     return text
 
 
-def append(path: Path, described: Sequence[dict[str, Any]], ending: Ending) -> None:
+def append_job_summary(path: Path, described: Sequence[dict[str, Any]], ending: SessionEnding) -> None:
     """Add the Markdown of a session to a job summary, where there is room behind what stands there.
 
     Raises OSError where that is impossible.
     """
     there = path.stat().st_size if path.exists() else 0
-    text = job_summary(described, ending, MOST_BYTES - there)
+    text = render_job_summary(described, ending, MOST_BYTES - there)
     with path.open("a", encoding="utf-8") as file:
         file.write(text)
 
 
-def workflow_commands(described: Sequence[dict[str, Any]], failures: Sequence[str]) -> list[str]:
+def list_workflow_commands(described: Sequence[dict[str, Any]], failures: Sequence[str]) -> list[str]:
     """Return the workflow commands of a session: an error for each red item, a warning for each that is in doubt."""
-    shown = ordered(worst(described))
-    red = [("llmbench", text) for text in filter(None, (*failures, why_nothing(described)))]
-    red += [_annotation(one) for one in shown if one["status"] == "failed"]
-    doubtful = [_annotation(one) for one in (*filter(_is_only_reported, shown), *filter(_is_doubtful, shown))]
-    return [*_commands("error", red, "red"), *_commands("warning", doubtful, "in doubt")]
+    shown = sort_outcomes(select_worst(described))
+    red = [("llmbench", text) for text in filter(None, (*failures, explain_nothing_judged(described)))]
+    red += [_annotate(outcome) for outcome in shown if outcome["status"] == "failed"]
+    doubtful = [_annotate(outcome) for outcome in (*filter(_is_only_reported, shown), *filter(_is_doubtful, shown))]
+    return [*_format_commands("error", red, "red"), *_format_commands("warning", doubtful, "in doubt")]
 
 
-def _is_only_reported(one: dict[str, Any]) -> bool:
-    return (one["status"], one["kind"]) == ("passed", "check") and one["verdict"] in SLOWER
+def _is_only_reported(outcome: dict[str, Any]) -> bool:
+    return (outcome["status"], outcome["kind"]) == ("passed", "check") and outcome["verdict"] in SLOWER
 
 
-def _is_doubtful(one: dict[str, Any]) -> bool:
-    return (one["status"], one["kind"], one.get("verdict")) == ("passed", "configuration", "INCONCLUSIVE")
+def _is_doubtful(outcome: dict[str, Any]) -> bool:
+    return (outcome["status"], outcome["kind"], outcome.get("verdict")) == ("passed", "configuration", "INCONCLUSIVE")
 
 
-def _section(title: str, ones: Sequence[dict[str, Any]], room: int) -> str:
+def _render_section(title: str, ones: Sequence[dict[str, Any]], room: int) -> str:
     """Return a table with as many rows as there is room for; that of what passed is folded."""
     start, end = f"#### {len(ones)} {title}\n\n{HEAD}", "\n"
     if title == "passed":
         start, end = f"<details><summary>{len(ones)} {title}</summary>\n\n{HEAD}", "\n</details>\n\n"
     left = room - len((start + end).encode()) - 100  # for the count of what does not fit
     rows: list[str] = []
-    for row in map(_row, ones):
+    for row in map(_render_row, ones):
         left -= len(row.encode())
         if left < 0:
             break
         rows.append(row)
     more = len(ones) - len(rows)
-    text = f"{start}{''.join(rows)}{_more(more)}{end}"
+    text = f"{start}{''.join(rows)}{_render_more(more)}{end}"
     return text if len(text.encode()) <= room else ""
 
 
-def _more(number: int) -> str:
+def _render_more(number: int) -> str:
     return f"| | {number} more | | | there is no room for them here: see the log | |\n" if number else ""
 
 
-def _row(one: dict[str, Any]) -> str:
-    step_time, change = timing(one) if one["kind"] == "configuration" else ("", "")
-    verdict = one.get("verdict") or one["reason"].upper()
-    place = f" ({where(one)})" if one["status"] == "failed" and one["log"] else ""
-    cells = (verdict, named(one), step_time, change, _clipped(one["text"]) + place, advice(one))
-    return f"| {' | '.join(map(_escaped, cells))} |\n"
+def _render_row(outcome: dict[str, Any]) -> str:
+    step_time, change = format_step_time(outcome) if outcome["kind"] == "configuration" else ("", "")
+    verdict = outcome.get("verdict") or outcome["reason"].upper()
+    place = f" ({locate_log(outcome)})" if outcome["status"] == "failed" and outcome["log"] else ""
+    cells = (verdict, name_outcome(outcome), step_time, change, _clip(outcome["text"]) + place, advise(outcome))
+    return f"| {' | '.join(map(_escape, cells))} |\n"
 
 
-def _annotation(one: dict[str, Any]) -> tuple[str, str]:
-    log = f"\nlog: {where(one)}" if one["log"] else ""
-    return " ".join(headline(one).split()), f"{_clipped(one['text'])}\nnext: {advice(one)}{log}"
+def _annotate(outcome: dict[str, Any]) -> tuple[str, str]:
+    log = f"\nlog: {locate_log(outcome)}" if outcome["log"] else ""
+    return " ".join(make_headline(outcome).split()), f"{_clip(outcome['text'])}\nnext: {advise(outcome)}{log}"
 
 
-def _commands(level: str, told: Sequence[tuple[str, str]], named: str) -> Iterator[str]:
-    shown = told if len(told) <= MOST_ANNOTATIONS else told[: MOST_ANNOTATIONS - 1]
+def _format_commands(level: str, messages: Sequence[tuple[str, str]], named: str) -> Iterator[str]:
+    shown = messages if len(messages) <= MOST_ANNOTATIONS else messages[: MOST_ANNOTATIONS - 1]
     for title, text in shown:
-        yield f"::{level} title={_property(title)}::{_data(text)}"
-    if len(shown) < len(told):
-        yield f"::{level} title=llmbench::{len(told) - len(shown)} more are {named}: see the job summary"
+        yield f"::{level} title={_escape_property(title)}::{_escape_data(text)}"
+    if len(shown) < len(messages):
+        yield f"::{level} title=llmbench::{len(messages) - len(shown)} more are {named}: see the job summary"
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     """Return text that stands in Markdown, in a cell too, as it is."""
-    return MARKUP.sub(lambda found: f"&#{ord(found.group())};", " ".join(text.split()))
+    return MARKUP.sub(lambda match: f"&#{ord(match.group())};", " ".join(text.split()))
 
 
-def _clipped(text: str) -> str:
+def _clip(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
 
 
-def _data(text: str) -> str:
+def _escape_data(text: str) -> str:
     """Return text as the message of a workflow command (the runner decodes %25, %0D and %0A)."""
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
-def _property(text: str) -> str:
+def _escape_property(text: str) -> str:
     """Return text as a property of a workflow command, in which colons and commas end something."""
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
+    return _escape_data(text).replace(":", "%3A").replace(",", "%2C")

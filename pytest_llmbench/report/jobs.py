@@ -34,58 +34,58 @@ def describe(job: LaunchedJob, directory: Path) -> dict[str, Any]:
     }
 
 
-def attempts(described: dict[str, Any]) -> list[dict[str, Any]]:
+def list_attempts(described: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the jobs of an outcome that were started to be judged; where none was, those of its first purpose."""
     jobs = described.get("jobs", ())
     purposes = [job["purpose"] for job in jobs]
     return [job for job in jobs if job["purpose"] == (MEASURE if MEASURE in purposes else purposes[0])]
 
 
-def counting(described: dict[str, Any]) -> list[dict[str, Any]]:
+def list_last_attempts(described: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the last attempt of each of its runs."""
-    last = {job["repeat"]: job for job in sorted(attempts(described), key=lambda job: job["attempt"])}
+    last = {job["repeat"]: job for job in sorted(list_attempts(described), key=lambda job: job["attempt"])}
     return [last[repeat] for repeat in sorted(last)]
 
 
-def failed(described: dict[str, Any]) -> list[dict[str, Any]]:
+def list_failed_attempts(described: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the attempts that were followed by another one."""
-    last = counting(described)
-    return [job for job in attempts(described) if job not in last]
+    last = list_last_attempts(described)
+    return [job for job in list_attempts(described) if job not in last]
 
 
-def ran_on(described: dict[str, Any]) -> str:
+def format_nodes(described: dict[str, Any]) -> str:
     """Return the nodes of the runs that count, folded; empty where none is known."""
-    return formatting.fold_nodes({node for job in counting(described) for node in job["nodes"]})
+    return formatting.fold_nodes({node for job in list_last_attempts(described) for node in job["nodes"]})
 
 
-def finding(described: dict[str, Any]) -> str:
+def find_node_text(described: dict[str, Any]) -> str:
     """Return what the runs tell of their nodes, where that is more than where they ran."""
-    told = str(described.get("nodes", ""))
-    return "" if told == ran_on(described) else told
+    text = str(described.get("nodes", ""))
+    return "" if text == format_nodes(described) else text
 
 
-def properties(described: dict[str, Any]) -> dict[str, str]:
+def list_properties(described: dict[str, Any]) -> dict[str, str]:
     """Return what stands for the jobs in JUnit reports; nothing where none was launched."""
-    runs = counting(described)
+    runs = list_last_attempts(described)
     if not runs:
         return {}
     judged = (described.get("run") or {}).get("job_id") or runs[-1]["job_id"]
-    lost = "; ".join(_job(job) for job in failed(described))
-    counts = str(len(attempts(described))), str(len(runs))
-    values = dict(zip(PROPERTIES, (judged, ran_on(described), *counts, lost), strict=True))
+    lost = "; ".join(_format_result(job) for job in list_failed_attempts(described))
+    counts = str(len(list_attempts(described))), str(len(runs))
+    values = dict(zip(PROPERTIES, (judged, format_nodes(described), *counts, lost), strict=True))
     return {name: value for name, value in values.items() if value}
 
 
-def brief(described: dict[str, Any]) -> str:
+def summarize(described: dict[str, Any]) -> str:
     """Return where an item ran, how often, and which attempts failed: `on n[3-4], 2 attempts: job 12 on n1: FAILED`."""
-    where, runs, lost = ran_on(described), len(counting(described)), failed(described)
-    told = [f"on {where}"] if where else []
-    told += [f"{runs} runs"] if runs > 1 else []
-    told += [f"{runs + len(lost)} attempts: {'; '.join(map(_job, lost))}"] if lost else []
-    return ", ".join(told)
+    where, runs, lost = format_nodes(described), len(list_last_attempts(described)), list_failed_attempts(described)
+    parts = [f"on {where}"] if where else []
+    parts += [f"{runs} runs"] if runs > 1 else []
+    parts += [f"{runs + len(lost)} attempts: {'; '.join(map(_format_result, lost))}"] if lost else []
+    return ", ".join(parts)
 
 
-def line(described: dict[str, Any], job: dict[str, Any]) -> str:
+def format_job(described: dict[str, Any], job: dict[str, Any]) -> str:
     """Return one job: `attempt 1 of 2: job 12 on n1: NODE_FAIL, retried`, `run 2 of 3: job 14 on n[3-4]: 10.05 s`."""
     alike = [other for other in described["jobs"] if other["purpose"] == job["purpose"]]
     runs = len({other["repeat"] for other in alike})
@@ -94,15 +94,15 @@ def line(described: dict[str, Any], job: dict[str, Any]) -> str:
     which += [f"run {job['repeat']} of {runs}"] if runs > 1 else []
     which += [f"attempt {job['attempt']} of {len(tried)}"] if len(tried) > 1 else []
     retried = ", retried" if job["attempt"] < max(tried) else ""
-    return ": ".join(filter(None, (", ".join(which), f"{_job(job)}{retried}")))
+    return ": ".join(filter(None, (", ".join(which), f"{_format_result(job)}{retried}")))
 
 
-def files(described: dict[str, Any]) -> Sequence[str]:
+def list_files(described: dict[str, Any]) -> Sequence[str]:
     """Return the files that the jobs left, such as profiles, each once."""
     return list(dict.fromkeys(file for job in described.get("jobs", ()) for file in job["files"]))
 
 
-def _job(job: dict[str, Any]) -> str:
+def _format_result(job: dict[str, Any]) -> str:
     name = f"job {job['job_id']}" if job["job_id"] else "a job that was not submitted"
     where = f" on {formatting.fold_nodes(job['nodes'])}" if job["nodes"] else ""
     measured = formatting.format_seconds(job["step_seconds"]) if job["step_seconds"] is not None else job["state"]

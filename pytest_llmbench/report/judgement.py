@@ -26,8 +26,8 @@ def describe(judgement: Judgement, now: datetime, directory: Path) -> dict[str, 
         "tolerance": str(judgement.tolerance),
         "tolerance_source": judgement.tolerance.source,
         "log_difference": judgement.log_difference,
-        "estimate": _estimate(judgement.estimate),
-        "repeats": [one.run.id for one in judgement.repeats],
+        "estimate": _describe_estimate(judgement.estimate),
+        "repeats": [repeat.run.id for repeat in judgement.repeats],
         "meets_point": judgement.meets_point,
         "window": {
             "first": window.first,
@@ -36,30 +36,30 @@ def describe(judgement: Judgement, now: datetime, directory: Path) -> dict[str, 
             "text": str(window),
         },
         "timed": str(baseline.timed_by),
-        "baseline": _baseline(baseline),
-        "notes": [_note(note) for note in judgement.notes],
-        **_measurement(judgement.measurement, now, directory),
-        **_averaged(judgement),
+        "baseline": _describe_baseline(baseline),
+        "notes": [_describe_note(note) for note in judgement.notes],
+        **_describe_measurement(judgement.measurement, now, directory),
+        **_average_metrics(judgement),
     }
 
 
-def _averaged(judgement: Judgement) -> dict[str, Any]:
+def _average_metrics(judgement: Judgement) -> dict[str, Any]:
     """Return the metrics at the mean of repeats, in place of those of the newest run alone."""
     newest, difference = judgement.measurement, judgement.log_difference
     if not judgement.repeats or newest is None or difference is None or not newest.statistic_seconds:
         return {}
     slower = judgement.baseline.step_seconds * math.exp(difference) / newest.statistic_seconds
-    metrics = {metric.name: {**_metric(metric), **_scaled(metric, slower)} for metric in newest.metrics}
+    metrics = {metric.name: {**_describe_metric(metric), **_scale_metric(metric, slower)} for metric in newest.metrics}
     return {"metrics": metrics}
 
 
-def _scaled(metric: Metric, slower: float) -> dict[str, float]:
+def _scale_metric(metric: Metric, slower: float) -> dict[str, float]:
     if not METRICS[metric.name].of_step_time:
         return {}
     return {"value": metric.value / slower if metric.larger_is_better else metric.value * slower}
 
 
-def _metric(metric: Metric) -> dict[str, Any]:
+def _describe_metric(metric: Metric) -> dict[str, Any]:
     return {
         "value": formatting.finite_or_none(metric.value),
         "standard_deviation": formatting.finite_or_none(metric.standard_deviation),
@@ -67,7 +67,7 @@ def _metric(metric: Metric) -> dict[str, Any]:
     }
 
 
-def _estimate(estimate: Estimate | None) -> dict[str, Any] | None:
+def _describe_estimate(estimate: Estimate | None) -> dict[str, Any] | None:
     """Return the estimate with differences as fractions of the baseline's step time, slower is positive."""
     if estimate is None:
         return None
@@ -96,7 +96,7 @@ def _estimate(estimate: Estimate | None) -> dict[str, Any] | None:
     }
 
 
-def _baseline(baseline: Baseline) -> dict[str, Any]:
+def _describe_baseline(baseline: Baseline) -> dict[str, Any]:
     return {
         "kind": baseline.kind,
         "timed": baseline.timed,
@@ -106,11 +106,11 @@ def _baseline(baseline: Baseline) -> dict[str, Any]:
         "line": baseline.source.line,
         "published_seconds": baseline.published_seconds,
         "cells": dict(baseline.cells),
-        "recorded": _recording(baseline.recording) if baseline.recording else None,
+        "recorded": _describe_recording(baseline.recording) if baseline.recording else None,
     }
 
 
-def _recording(recording: Recording) -> dict[str, Any]:
+def _describe_recording(recording: Recording) -> dict[str, Any]:
     """Return who recorded a baseline and when, and the value that its drift is counted from."""
     first = find_reference(recording)
     return {
@@ -126,25 +126,25 @@ def _recording(recording: Recording) -> dict[str, Any]:
     }
 
 
-def _measurement(measurement: Measurement | None, now: datetime, directory: Path) -> dict[str, Any]:
+def _describe_measurement(measurement: Measurement | None, now: datetime, directory: Path) -> dict[str, Any]:
     if measurement is None:
         return {"metrics": {}, "problems": [], "log": None, "run": None, "window_seconds": []}
     return {
-        "metrics": {metric.name: _metric(metric) for metric in measurement.metrics},
+        "metrics": {metric.name: _describe_metric(metric) for metric in measurement.metrics},
         "expected_metrics": {metric.name: formatting.finite_or_none(metric.value) for metric in measurement.expected},
         "statistic_seconds": formatting.finite_or_none(measurement.statistic_seconds),
         "last_step_seconds": formatting.finite_or_none(measurement.last_step_seconds),
         "window_seconds": [formatting.finite_or_none(value) for value in measurement.window_seconds],
         "window_mean_of": list(measurement.mean_of),
-        "problems": [_note(problem) for problem in measurement.problems],
+        "problems": [_describe_note(problem) for problem in measurement.problems],
         "log": formatting.format_place(measurement.log, directory) if measurement.log else None,
         "line": next((problem.line for problem in measurement.problems if problem.line), 0),
-        "run": _run(measurement, now),
-        "tries": [tries.describe(one, directory) for one in measurement.tries],
+        "run": _describe_run(measurement, now),
+        "tries": [tries.describe_try(attempt, directory) for attempt in measurement.tries],
     }
 
 
-def _run(measurement: Measurement, now: datetime) -> dict[str, Any]:
+def _describe_run(measurement: Measurement, now: datetime) -> dict[str, Any]:
     run = measurement.run
     return {
         "id": run.id,
@@ -162,5 +162,5 @@ def _run(measurement: Measurement, now: datetime) -> dict[str, Any]:
     }
 
 
-def _note(note: Note | Problem) -> dict[str, Any]:
+def _describe_note(note: Note | Problem) -> dict[str, Any]:
     return {"code": str(note.code if isinstance(note, Note) else note.reason), "text": note.text, "line": note.line}

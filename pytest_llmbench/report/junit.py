@@ -14,8 +14,8 @@ from xml.etree import ElementTree
 from pytest_llmbench.core import formatting
 from pytest_llmbench.report import environment, jobs
 from pytest_llmbench.report.explain import explain
-from pytest_llmbench.report.outcome import COUNTING, PROPERTIES, properties
-from pytest_llmbench.report.terminal import JUDGED, SEVERITY, worst
+from pytest_llmbench.report.outcome import COUNTING, list_properties, list_property_names
+from pytest_llmbench.report.terminal import JUDGED, SEVERITY, select_worst
 
 if TYPE_CHECKING:
     from junit_xml import TestCase
@@ -32,12 +32,12 @@ def render(described: Sequence[dict[str, Any]], now: datetime) -> bytes:
     from junit_xml import TestSuite
 
     cases = defaultdict(list)
-    for one in sorted(worst(described), key=itemgetter("suite", "id")):
-        cases[one["suite"]].append(_case(one))
+    for outcome in sorted(select_worst(described), key=itemgetter("suite", "id")):
+        cases[outcome["suite"]].append(_make_case(outcome))
     stamp = now.isoformat(timespec="seconds")
     suites = [TestSuite(name, of_suite, timestamp=stamp).build_xml_doc() for name, of_suite in cases.items()]
     totals = ("tests", "failures", "errors")
-    root = ElementTree.Element("testsuites", {name: _total(suites, name) for name in totals})
+    root = ElementTree.Element("testsuites", {name: _sum_attribute(suites, name) for name in totals})
     root.extend(suites)
     for element in root.iter():
         _make_valid(element)
@@ -46,81 +46,82 @@ def render(described: Sequence[dict[str, Any]], now: datetime) -> bytes:
     return document + b"\n"
 
 
-def _case(one: dict[str, Any]) -> TestCase:
+def _make_case(outcome: dict[str, Any]) -> TestCase:
     from junit_xml import TestCase
 
-    values = one.get("window_seconds", ())
-    steps = one.get("window_mean_of") or (1,) * len(values)
+    values = outcome.get("window_seconds", ())
+    steps = outcome.get("window_mean_of") or (1,) * len(values)
     seconds = sum(value * count for value, count in zip(values, steps, strict=True) if value is not None and value > 0)
-    case = TestCase(one["id"], _classname(one), elapsed_sec=seconds, stdout=_system_out(one))
+    case = TestCase(outcome["id"], _make_classname(outcome), elapsed_sec=seconds, stdout=_make_system_out(outcome))
     # junit-xml drops a failure without message and output, and the case reads as passed: this is never empty.
-    message = _one_line(f"{one.get('verdict') or one['reason'].upper()}: {one['text']}")
-    if one["status"] not in SEVERITY:
-        case.add_failure_info(message, explain(one, short=False), one["reason"])
-    elif one["status"] == "skipped":
+    message = _join_lines(f"{outcome.get('verdict') or outcome['reason'].upper()}: {outcome['text']}")
+    if outcome["status"] not in SEVERITY:
+        case.add_failure_info(message, explain(outcome, short=False), outcome["reason"])
+    elif outcome["status"] == "skipped":
         case.add_skipped_info(message, message)  # GitLab shows the text, others the attribute
     return case
 
 
-def _classname(one: dict[str, Any]) -> str:
+def _make_classname(outcome: dict[str, Any]) -> str:
     """Return `llmbench.grok1.25_05.gb200.bf16`: CI servers make a tree of its dots, and keep histories by it."""
-    configuration = one.get("configuration")
-    other = one.get("check", "unmatched")
+    configuration = outcome.get("configuration")
+    other = outcome.get("check", "unmatched")
     parts = [configuration[name] for name in ("recipe", "release", "gpu", "dtype")] if configuration else [other]
     return ".".join(["llmbench", *(part.replace(".", "_") for part in parts)])
 
 
-def _system_out(one: dict[str, Any]) -> str:
-    lines = ((name, _one_line(str(value))) for name, value in _lines(one) if value is not None)
+def _make_system_out(outcome: dict[str, Any]) -> str:
+    lines = ((name, _join_lines(str(value))) for name, value in _list_values(outcome) if value is not None)
     return "\n".join(f"{name}: {value}" for name, value in lines if value)
 
 
-def _one_line(text: str) -> str:
+def _join_lines(text: str) -> str:
     """Return the text without line breaks, so that a log cannot write lines of its own into the report."""
     return " ".join(text.split())
 
 
-def _lines(one: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+def _list_values(outcome: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield names and values; the properties of --junitxml first, since servers cut the output of passed cases."""
-    yield from properties(one)
-    yield "tolerance", one.get("tolerance")
-    if one.get("log_difference") is not None and one["verdict"] in JUDGED:
-        yield "difference", formatting.format_difference(math.exp(one["log_difference"]))
-    yield "text", one["text"]
-    yield "context", one.get("context")
-    if one.get("run"):
-        yield from _run(one["run"])
-    yield "environment", environment.line(one.get("environment") or {})
-    if one.get("line"):
-        yield "log_line", one["line"]
-    yield "node_finding", jobs.finding(one)
-    for job in one.get("jobs", ()):
-        yield "launched", jobs.line(one, job)
-    for file in jobs.files(one):
+    yield from list_properties(outcome)
+    yield "tolerance", outcome.get("tolerance")
+    if outcome.get("log_difference") is not None and outcome["verdict"] in JUDGED:
+        yield "difference", formatting.format_difference(math.exp(outcome["log_difference"]))
+    yield "text", outcome["text"]
+    yield "context", outcome.get("context")
+    if outcome.get("run"):
+        yield from _list_run_values(outcome["run"])
+    yield "environment", environment.format_environment(outcome.get("environment") or {})
+    if outcome.get("line"):
+        yield "log_line", outcome["line"]
+    yield "node_finding", jobs.find_node_text(outcome)
+    for job in outcome.get("jobs", ()):
+        yield "launched", jobs.format_job(outcome, job)
+    for file in jobs.list_files(outcome):
         yield "file", file
-    yield from _notes("problem", one.get("problems", ()))
-    yield from _notes("note", one.get("notes", ()))
-    for other in one.get("others", ()):
+    yield from _list_notes("problem", outcome.get("problems", ()))
+    yield from _list_notes("note", outcome.get("notes", ()))
+    for other in outcome.get("others", ()):
         yield "also", f"{other['verdict']} against the {other['baseline']['kind']} baseline: {other['text']}"
-    yield from _metrics(one)
-    if one.get("baseline"):
-        source = one["baseline"]
+    yield from _list_metrics(outcome)
+    if outcome.get("baseline"):
+        source = outcome["baseline"]
         table = source["table"] or source["document"]
         yield "baseline", f"{source['kind']}: {table}, {source['file']}:{source['line']}"
 
 
-def _metrics(one: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    if one.get("verdict") not in COUNTING:  # else it is among the properties
-        yield "last_step_seconds", one.get("last_step_seconds")
-    for name, metric in one.get("metrics", {}).items():
-        if name not in PROPERTIES:
+def _list_metrics(outcome: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    if outcome.get("verdict") not in COUNTING:  # else it is among the properties
+        yield "last_step_seconds", outcome.get("last_step_seconds")
+    published = list_property_names()
+    for name, metric in outcome.get("metrics", {}).items():
+        if name not in published:
             yield name, metric["value"]
         yield f"{name}_standard_deviation", metric["standard_deviation"]
-    for name, value in one.get("expected_metrics", {}).items():
+    for name, value in outcome.get("expected_metrics", {}).items():
         yield f"expected_{name}", value
 
 
-def _run(run: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+def _list_run_values(run: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "run", run["id"]
     yield "job", run["job_id"]
     yield "started", f"{run['started'] or 'at an unknown time'} ({run['started_from']}), {run['age']} old"
@@ -128,12 +129,12 @@ def _run(run: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "identified", run["identified"]
 
 
-def _notes(label: str, notes: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+def _list_notes(label: str, notes: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str]]:
     for note in notes:
         yield label, f"{note['code']}: {note['text']}" + (f" (line {note['line']})" if note["line"] else "")
 
 
-def _total(suites: Sequence[ElementTree.Element], name: str) -> str:
+def _sum_attribute(suites: Sequence[ElementTree.Element], name: str) -> str:
     return str(sum(int(suite.attrib[name]) for suite in suites))
 
 
@@ -142,10 +143,10 @@ def _make_valid(element: ElementTree.Element) -> None:
     element.attrib.pop("disabled", None)  # unknown to the schema
     if element.tag == "testsuite":
         element.set("time", f"{float(element.attrib['time']):.3f}")  # the schema refuses more digits
-    element.text = _legal(element.text or "") or None
+    element.text = _escape_illegal(element.text or "") or None
     for name, value in element.attrib.items():
-        element.set(name, _legal(value))
+        element.set(name, _escape_illegal(value))
 
 
-def _legal(text: str) -> str:
-    return ILLEGAL.sub(lambda found: found.group().encode("unicode_escape").decode("ascii"), text)
+def _escape_illegal(text: str) -> str:
+    return ILLEGAL.sub(lambda match: match.group().encode("unicode_escape").decode("ascii"), text)

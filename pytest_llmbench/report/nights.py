@@ -9,26 +9,32 @@ from typing import Any
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import DailyRun, Judgement, LevelChange, StoredRun
 
-NIGHTS = 365
+MOST_DAILY_RUNS = 365
 """So many of a history stand in an outcome."""
 
 NOT_JUDGED = "NOT_JUDGED"
 """Stands for the verdict of a night whose run lies in the folder: it only tells the noise and the changes."""
 
 
-def describe(judgement: Judgement) -> dict[str, Any]:
+def describe_daily_runs(judgement: Judgement) -> dict[str, Any]:
     """Return the `history` and the `changes` that were judged with."""
-    return with_nights([_night(one) for one in judgement.daily_runs], [_change(one) for one in judgement.changes])
+    return join_daily_runs(
+        [_describe_daily_run(change) for change in judgement.daily_runs],
+        [_describe_change(change) for change in judgement.changes],
+    )
 
 
-def with_nights(history: Sequence[dict[str, Any]], changes: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def join_daily_runs(history: Sequence[dict[str, Any]], changes: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the last NIGHTS of a history, oldest first, and its changes with their places in it."""
-    kept = sorted(history, key=lambda night: str(night["started"]))[-NIGHTS:]
-    begins = [night["started"] for night in kept]
-    return {"history": kept, "changes": [{**one, "night": bisect_left(begins, one["started"])} for one in changes]}
+    nights = sorted(history, key=lambda night: str(night["started"]))[-MOST_DAILY_RUNS:]
+    begins = [night["started"] for night in nights]
+    return {
+        "history": nights,
+        "changes": [{**change, "night": bisect_left(begins, change["started"])} for change in changes],
+    }
 
 
-def recalled(past: StoredRun) -> dict[str, Any]:
+def describe_stored_run(past: StoredRun) -> dict[str, Any]:
     """Return a night that the history knows, with what was said of it, as plain values."""
     return {
         "started": past.started.isoformat(),
@@ -42,7 +48,7 @@ def recalled(past: StoredRun) -> dict[str, Any]:
     }
 
 
-def _night(night: DailyRun) -> dict[str, Any]:
+def _describe_daily_run(night: DailyRun) -> dict[str, Any]:
     return {
         "started": night.started.isoformat(),
         "verdict": NOT_JUDGED,
@@ -51,7 +57,7 @@ def _night(night: DailyRun) -> dict[str, Any]:
     }
 
 
-def _change(change: LevelChange) -> dict[str, Any]:
+def _describe_change(change: LevelChange) -> dict[str, Any]:
     accepted = change.acknowledged
     return {
         "kind": change.kind,

@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from pytest_llmbench.core import formatting
+from pytest_llmbench.core import formatting, metric_definitions
 from pytest_llmbench.core.models import (
     JUDGED,
     Check,
@@ -24,26 +24,6 @@ from pytest_llmbench.report import judgement as of_judgement
 
 SCHEMA = 1
 """Raised when a field of the dictionary changes its meaning."""
-
-PROPERTIES = (
-    "step_time_seconds",
-    "expected_seconds",
-    "bound_seconds",
-    "tokens_per_second",
-    "mfu",
-    "tflops_per_gpu",
-    "days_to_1t_tokens",
-    "last_step_seconds",
-    "window",
-    "timed",
-    "verdict",
-    "reason",
-    "log",
-    "launcher",
-    "log_attempts",
-)
-"""The properties of a test case in --junitxml, in this order; those that a run does not have are left out. What was
-launched has those of `jobs` besides."""
 
 COUNTING = (*sorted(JUDGED), "RECORDED", "TEST_FAILED", "NOT_ASSERTED")
 """Verdicts whose step time and metrics mean something."""
@@ -76,45 +56,49 @@ def describe(outcome: Outcome, now: datetime, directory: Path, commit: str = "")
         "status": str(outcome.status),
         "context": outcome.context,
         **of_judgement.describe(judgement, now, directory),
-        "environment": _environment(judgement.measurement, commit),
-        **_recorded(outcome, directory),
+        "environment": _describe_environment(judgement.measurement, commit),
+        **_describe_recorded(outcome, directory),
         "others": [of_judgement.describe(other, now, directory) for other in outcome.others],
         "jobs": [jobs.describe(job, directory) for job in outcome.jobs],
         "nodes": outcome.nodes,
-        **_looked_into(outcome, directory),
-        **nights.describe(judgement),
+        **_describe_steps_and_excerpt(outcome, directory),
+        **nights.describe_daily_runs(judgement),
     }
 
 
-def _looked_into(outcome: Outcome, directory: Path) -> dict[str, Any]:
+def _describe_steps_and_excerpt(outcome: Outcome, directory: Path) -> dict[str, Any]:
     """Return the steps of the judged attempt, and of a failure where the lines of its log stand that tell most: they
     are read only for the reports that show them."""
     measurement = outcome.judgement.measurement
     if measurement is None:
         return {}
-    told = steps.describe(measurement)
-    line, what = _telling(measurement, outcome) if outcome.status is Status.FAILED else (0, "")
+    steps_and_excerpt = steps.describe(measurement)
+    line, what = _find_telling_line(measurement, outcome) if outcome.status is Status.FAILED else (0, "")
     if line and measurement.log:
-        told |= {"excerpt": {"log": formatting.format_place(measurement.log, directory), "line": line, "what": what}}
-    return told
+        steps_and_excerpt |= {
+            "excerpt": {"log": formatting.format_place(measurement.log, directory), "line": line, "what": what}
+        }
+    return steps_and_excerpt
 
 
-def _telling(measurement: Measurement, outcome: Outcome) -> tuple[int, str]:
+def _find_telling_line(measurement: Measurement, outcome: Outcome) -> tuple[int, str]:
     """Return a line, and what it is where its own text does not say so: that of a problem, the last one of a log that
     ended too early, or a step of a run that is only slow; 0 where there is none."""
     if measurement.problems:
         line = next((problem.line for problem in measurement.problems if problem.line), 0)
-        return line or _last_line(measurement), ""
+        return line or _find_last_line(measurement), ""
     judgement = outcome.judgement
     slow = judgement.verdict in SLOW and judgement.reason is not Reason.OVER_BUDGET
-    return steps.telling(measurement) if slow else (0, "")
+    return steps.find_telling_line(measurement) if slow else (0, "")
 
 
-def _last_line(measurement: Measurement) -> int:
-    return max((one.log.lines for one in measurement.run.attempts if one.files.log == measurement.log), default=0)
+def _find_last_line(measurement: Measurement) -> int:
+    return max(
+        (attempt.log.lines for attempt in measurement.run.attempts if attempt.files.log == measurement.log), default=0
+    )
 
 
-def _recorded(outcome: Outcome, directory: Path) -> dict[str, Any]:
+def _describe_recorded(outcome: Outcome, directory: Path) -> dict[str, Any]:
     """Return what replaces the verdict in a session that records: what was recorded, where it is from now on, and no
     bound."""
     seconds = outcome.recorded_seconds
@@ -163,25 +147,40 @@ def describe_check(check: Check) -> dict[str, Any]:
         "lines": list(check.lines),
         "log": None,
         "members": [key.id for key in check.members],
-        "compared": [_compared(one) for one in check.compared],
+        "compared": [_describe_compared(pair) for pair in check.compared],
         "timed": str(check.timed),
     }
 
 
-def _compared(one: ComparedConfiguration) -> dict[str, Any]:
+def _describe_compared(pair: ComparedConfiguration) -> dict[str, Any]:
     return {
-        "id": one.key.id,
-        "gpus": one.key.gpus,
-        "reference": one.reference.id,
-        "reference_gpus": one.reference.gpus,
-        "baseline": one.baseline,
-        "measured": formatting.finite_or_none(one.measured),
-        "documented": formatting.finite_or_none(one.documented),
-        "verdict": str(one.verdict),
+        "id": pair.key.id,
+        "gpus": pair.key.gpus,
+        "reference": pair.reference.id,
+        "reference_gpus": pair.reference.gpus,
+        "baseline": pair.baseline,
+        "measured": formatting.finite_or_none(pair.measured),
+        "documented": formatting.finite_or_none(pair.documented),
+        "verdict": str(pair.verdict),
     }
 
 
-def properties(described: dict[str, Any]) -> list[tuple[str, str]]:
+def list_property_names() -> tuple[str, ...]:
+    """Return the properties of a test case in --junitxml, in their order; those that a run does not have are left out.
+
+    What was launched has those of `jobs` besides.
+    """
+    metrics = metric_definitions.list_property_names()
+    return (
+        *metrics[:1],  # the step time, beside what it is compared with
+        "expected_seconds",
+        "bound_seconds",
+        *metrics[1:],
+        *("last_step_seconds", "window", "timed", "verdict", "reason", "log", "launcher", "log_attempts"),
+    )
+
+
+def list_properties(described: dict[str, Any]) -> list[tuple[str, str]]:
     """Return names and texts for `item.user_properties`; values keep all their digits."""
     values = dict(described)
     if described.get("verdict") in COUNTING:  # a number that does not count is not published
@@ -191,15 +190,15 @@ def properties(described: dict[str, Any]) -> list[tuple[str, str]]:
     values["launcher"] = (described.get("run") or {}).get("launcher") or None
     if described.get("window"):
         values["window"] = described["window"]["text"]
-    values["log_attempts"] = tries.listed(described)
-    texts = [(name, values.get(name)) for name in PROPERTIES]
-    told = [
+    values["log_attempts"] = tries.format_tries(described)
+    texts = [(name, values.get(name)) for name in list_property_names()]
+    properties_of_run = [
         (name, repr(value) if isinstance(value, float) else str(value)) for name, value in texts if value is not None
     ]
-    return [*told, *jobs.properties(described).items()]
+    return [*properties_of_run, *jobs.list_properties(described).items()]
 
 
-def _environment(measurement: Measurement | None, commit: str) -> dict[str, str]:
+def _describe_environment(measurement: Measurement | None, commit: str) -> dict[str, str]:
     if measurement is None:
         return {}
     return dict(sorted({**({"commit": commit} if commit else {}), **measurement.environment}.items()))

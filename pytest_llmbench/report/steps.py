@@ -23,21 +23,21 @@ def describe(measurement: Measurement) -> dict[str, Any]:
     `slow` are the positions of the stragglers of the window. A time that no step can have is None. Empty where the
     attempt has no step, or is not there any more.
     """
-    segment = _segment(measurement)
+    segment = _find_segment(measurement)
     if segment is None:
         return {}
     counted = dict(zip(measurement.window_steps, measurement.window_seconds, strict=False))
-    slow = np.isin(segment.steps.index, _slow(measurement))
-    kept = _kept(slow)
-    numbers, printed = segment.steps.index[kept].tolist(), segment.steps.seconds[kept].tolist()
-    told = [_possible(counted.get(number, value)) for number, value in zip(numbers, printed, strict=True)]
-    return {"steps": {"index": numbers, "seconds": told, "slow": np.flatnonzero(slow[kept]).tolist()}}
+    slow = np.isin(segment.steps.index, _find_slow_steps(measurement))
+    positions = _choose_positions(slow)
+    numbers, printed = segment.steps.index[positions].tolist(), segment.steps.seconds[positions].tolist()
+    seconds = [_replace_impossible(counted.get(number, value)) for number, value in zip(numbers, printed, strict=True)]
+    return {"steps": {"index": numbers, "seconds": seconds, "slow": np.flatnonzero(slow[positions]).tolist()}}
 
 
-def telling(measurement: Measurement) -> tuple[int, str]:
+def find_telling_line(measurement: Measurement) -> tuple[int, str]:
     """Return the log line of the step that tells most of a slow run, and what it is: the slowest straggler of the
     window, without one its first step; 0 where no line is known."""
-    lines, slow = measurement.window_lines, _slow(measurement)
+    lines, slow = measurement.window_lines, _find_slow_steps(measurement)
     if not lines:
         return 0, ""
     numbers, seconds = measurement.window_steps, measurement.window_seconds
@@ -49,27 +49,27 @@ def telling(measurement: Measurement) -> tuple[int, str]:
     ], f"step {numbers[place]}, the slowest of the window: {formatting.format_seconds(seconds[place])}"
 
 
-def _segment(measurement: Measurement) -> Segment | None:
+def _find_segment(measurement: Measurement) -> Segment | None:
     """Return the part of the log that was measured."""
-    of_log = [one.log.segments for one in measurement.run.attempts if one.files.log == measurement.log]
+    of_log = [attempt.log.segments for attempt in measurement.run.attempts if attempt.files.log == measurement.log]
     parts = of_log[-1] if of_log else ()
     return parts[measurement.segment - 1] if 0 < measurement.segment <= len(parts) else None
 
 
-def _slow(measurement: Measurement) -> list[int]:
+def _find_slow_steps(measurement: Measurement) -> list[int]:
     """Return the numbers of the steps of the window that stand out of it."""
     if not measurement.window_seconds:
         return []
-    found = find_stragglers(np.array(measurement.window_seconds), measurement.resolution_seconds)
-    return [number for number, slow in zip(measurement.window_steps, found.tolist(), strict=False) if slow]
+    is_slow = find_stragglers(np.array(measurement.window_seconds), measurement.resolution_seconds)
+    return [number for number, slow in zip(measurement.window_steps, is_slow.tolist(), strict=False) if slow]
 
 
-def _kept(slow: Flags) -> Integers:
+def _choose_positions(slow: Flags) -> Integers:
     """Return the positions of the steps that are told: at most MOST, the slow ones first of all."""
     room = max(MOST - int(np.count_nonzero(slow)), 1)
     regular = np.arange(len(slow)) % -(-len(slow) // room) == 0
     return np.flatnonzero(slow | regular)[:MOST]
 
 
-def _possible(value: float) -> float | None:
+def _replace_impossible(value: float) -> float | None:
     return formatting.finite_or_none(value) if value > 0 else None

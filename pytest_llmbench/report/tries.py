@@ -12,45 +12,47 @@ MOST = 6
 """Attempts that an explanation lists; the JUnit property names all."""
 
 
-def describe(one: Try, directory: Path) -> dict[str, Any]:
+def describe_try(attempt: Try, directory: Path) -> dict[str, Any]:
     """Return an attempt as plain values; a log below `directory` is shown relative to it."""
     return {
-        "number": one.number,
-        "log": formatting.format_place(one.log, directory),
-        "line": one.line,
-        "first_step": one.first_step,
-        "last_step": one.last_step,
-        "finished": one.finished,
-        "ended": one.ended,
-        "starts_over": one.starts_over,
-        "judged": one.judged,
+        "number": attempt.number,
+        "log": formatting.format_place(attempt.log, directory),
+        "line": attempt.line,
+        "first_step": attempt.first_step,
+        "last_step": attempt.last_step,
+        "finished": attempt.finished,
+        "ended": attempt.ended,
+        "starts_over": attempt.starts_over,
+        "judged": attempt.judged,
     }
 
 
-def listed(described: dict[str, Any]) -> str | None:
+def format_tries(described: dict[str, Any]) -> str | None:
     """Return `1 stopped after step 12 (time limit); 2 finished, judged`; None for a single attempt."""
-    found = described.get("tries", ())
-    return "; ".join(f"{one['number']} {_ended(one)}" for one in found) if len(found) > 1 else None
+    attempts = described.get("tries", ())
+    return (
+        "; ".join(f"{attempt['number']} {_format_end(attempt)}" for attempt in attempts) if len(attempts) > 1 else None
+    )
 
 
-def lines(described: dict[str, Any]) -> list[str]:
+def list_tries(described: dict[str, Any]) -> list[str]:
     """Return a line for each of several attempts: its number, its place, its steps, and how it ended.
 
     Of many the last ones stand there, and always the one that is judged.
     """
-    found = described.get("tries", ())
-    if len(found) < 2:
+    attempts = described.get("tries", ())
+    if len(attempts) < 2:
         return []
-    shown = [one for one in found if one["judged"] or one["number"] > len(found) - MOST]
-    more = [f"{len(found) - len(shown)} earlier ones, not judged"] if len(shown) < len(found) else []
-    return [*more, *map(_line, shown)]
+    shown = [attempt for attempt in attempts if attempt["judged"] or attempt["number"] > len(attempts) - MOST]
+    more = [f"{len(attempts) - len(shown)} earlier ones, not judged"] if len(shown) < len(attempts) else []
+    return [*more, *map(_format_try, shown)]
 
 
-def _line(one: dict[str, Any]) -> str:
-    place = f"{one['log']}:{one['line']}" if one["line"] else one["log"]
-    steps = "" if one["last_step"] is None else f"steps {one['first_step']} to {one['last_step']}, "
-    return f"{one['number']}: {steps}{_ended(one)} ({place})"
+def _format_try(attempt: dict[str, Any]) -> str:
+    place = f"{attempt['log']}:{attempt['line']}" if attempt["line"] else attempt["log"]
+    steps = "" if attempt["last_step"] is None else f"steps {attempt['first_step']} to {attempt['last_step']}, "
+    return f"{attempt['number']}: {steps}{_format_end(attempt)} ({place})"
 
 
-def _ended(one: dict[str, Any]) -> str:
-    return f"{one['ended']}, judged" if one["judged"] else str(one["ended"])
+def _format_end(attempt: dict[str, Any]) -> str:
+    return f"{attempt['ended']}, judged" if attempt["judged"] else str(attempt["ended"])

@@ -16,8 +16,8 @@ from remembered import ID, START, document, nights, outcome
 
 from pytest_llmbench.cli import main as cli
 from pytest_llmbench.history.look import prune
-from pytest_llmbench.history.place import Place
-from pytest_llmbench.history.unsaved import keep
+from pytest_llmbench.history.place import StoreLocation
+from pytest_llmbench.history.unsaved import write_unsaved
 from pytest_llmbench.history.write import write
 from pytest_llmbench.pipeline.option_values import parse_days
 
@@ -27,10 +27,10 @@ Command = Callable[..., str]
 
 
 @pytest.fixture
-def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StoreLocation:
     """A store with three nights, one of them of two configurations, and one that is missing."""
     monkeypatch.chdir(tmp_path)
-    place = Place("history.db", tmp_path / "history.db")
+    place = StoreLocation("history.db", tmp_path / "history.db")
     write(place, document(*nights([7.4, 7.5]), began=START + timedelta(days=1)))
     slow = {**outcome(8.0, 2, job="77"), "verdict": "REGRESSION", "environment": {"driver": "580.1"}}
     write(place, document(slow, outcome(5.0, 2, key=FP8), environment={"CI_COMMIT_SHA": "abc1234"}))
@@ -39,7 +39,7 @@ def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
 
 
 @pytest.fixture
-def command(history: Place, capsys: pytest.CaptureFixture[str]) -> Command:
+def command(history: StoreLocation, capsys: pytest.CaptureFixture[str]) -> Command:
     """Run `llmbench history` with these arguments and return what it prints; it has to end with this exit code."""
 
     def run(*arguments: str, code: int = 0) -> str:
@@ -81,7 +81,7 @@ def test_list_says_that_nothing_fits(command: Command) -> None:
     assert "no run that fits; without -k and --since `list` shows all" in command("list", "-k", "llama", code=2)
 
 
-def test_list_of_an_empty_history_asks_for_nothing_to_be_left_out(command: Command, history: Place) -> None:
+def test_list_of_an_empty_history_asks_for_nothing_to_be_left_out(command: Command, history: StoreLocation) -> None:
     prune(history, datetime.now(UTC), dry_run=False)
     assert "no run in it" in command("list", code=2)
 
@@ -95,14 +95,14 @@ def test_show_tells_everything_of_the_last_run_or_of_a_number(command: Command) 
     assert "7.400 s" in command("show", "1")
 
 
-def test_show_leaves_out_what_a_run_without_a_baseline_does_not_have(command: Command, history: Place) -> None:
+def test_show_leaves_out_what_a_run_without_a_baseline_does_not_have(command: Command, history: StoreLocation) -> None:
     write(history, document({**outcome(8.0, 2, job="77"), "expected_seconds": None, "bound_seconds": None}))
     shown = command("show", "3")
     assert not [line for line in shown.splitlines() if line.endswith("None")]
     assert "expected_seconds" in command("show", "1")
 
 
-def test_show_tells_the_hash_of_each_log_behind_each_verdict(command: Command, history: Place) -> None:
+def test_show_tells_the_hash_of_each_log_behind_each_verdict(command: Command, history: StoreLocation) -> None:
     """With all its digits, and which could not be told; sessions before there were hashes say nothing of them."""
     hashed = {**outcome(8.0, 2, job="77"), "log_sha256": ["0123456789abcdef" * 4, None]}
     write(history, document(hashed))
@@ -144,7 +144,7 @@ def test_the_ending_of_the_file_says_which_format_is_meant(command: Command, tmp
     assert (tmp_path / "other.json").read_text() == (tmp_path / "h.txt").read_text()
 
 
-def test_export_tells_the_hashes(command: Command, history: Place, tmp_path: Path) -> None:
+def test_export_tells_the_hashes(command: Command, history: StoreLocation, tmp_path: Path) -> None:
     write(history, document({**outcome(7.4), "log_sha256": ["ab" * 32, None]}))
     rows = json.loads(command("export", "--format", "json"))
     assert [row["log_sha256"] for row in rows] == [[], [], [], [], [], ["ab" * 32, None]]
@@ -165,7 +165,7 @@ def test_export_says_where_it_cannot_write(command: Command) -> None:
     assert "nowhere/h.csv: cannot be written" in command("export", "-o", "nowhere/h.csv", code=2)
 
 
-def test_export_never_replaces_the_history(command: Command, history: Place) -> None:
+def test_export_never_replaces_the_history(command: Command, history: StoreLocation) -> None:
     assert "found the history itself" in command("export", "-o", "../" + Path.cwd().name + "/history.db", code=2)
     assert "job 1000" in command("list")
 
@@ -221,7 +221,7 @@ def test_prune_leaves_a_store_alone_of_which_nothing_would_stay(command: Command
 
 @pytest.mark.parametrize("keep", ["1m", "90min", "36h", "20 hours", "3600s"])
 def test_prune_takes_no_minutes_and_hours(
-    command: Command, history: Place, capsys: pytest.CaptureFixture[str], keep: str
+    command: Command, history: StoreLocation, capsys: pytest.CaptureFixture[str], keep: str
 ) -> None:
     """`m` is minutes elsewhere, and meant as months it removed everything."""
     with pytest.raises(SystemExit):
@@ -260,7 +260,7 @@ def _days_since_the_first() -> int:
     ],
 )
 def test_what_is_no_age_number_date_or_words_is_refused(
-    history: Place, arguments: list[str], capsys: pytest.CaptureFixture[str]
+    history: StoreLocation, arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
         cli.main(["history", *arguments, "--history", history.shown])
@@ -269,7 +269,7 @@ def test_what_is_no_age_number_date_or_words_is_refused(
 
 def test_add_stores_what_was_kept_once(command: Command, tmp_path: Path) -> None:
     told = document(outcome(7.6, 5))
-    file = keep(told, [tmp_path / "nowhere", tmp_path])
+    file = write_unsaved(told, [tmp_path / "nowhere", tmp_path])
     assert "1 verdict stored" in command("add", file.name)
     assert "stored before" in command("add", file.name)
     assert len(command("list", "-k", "bf16").splitlines()) == 5

@@ -20,11 +20,11 @@ from generator.__main__ import shipped
 from shared_data import shared
 
 from pytest_llmbench.cli.main import main
-from pytest_llmbench.cli.run_table import rows
+from pytest_llmbench.cli.run_table import make_rows
 from pytest_llmbench.core import throughput
 from pytest_llmbench.core.models import JUDGED, Baseline, Identity, Judgement, Key, Reason, Run, Steps, Verdict, Window
 from pytest_llmbench.pipeline.catalog import Catalog, load
-from pytest_llmbench.pipeline.evaluate import judge_found
+from pytest_llmbench.pipeline.evaluate import evaluate_runs
 from pytest_llmbench.pipeline.find_runs import IngestedRuns, ingest
 from pytest_llmbench.pipeline.settings import Settings
 
@@ -126,7 +126,7 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def judged(found: IngestedRuns, settings: Settings, catalog: Catalog, now: datetime) -> dict[str, Judgement]:
     """Return the gate's verdict on each run, by its id."""
-    results = judge_found(found, settings, catalog, now)
+    results = evaluate_runs(found, settings, catalog, now)
     return {result.case.run_id: result.judgement for result in results.configurations.values() if result.case.run_id}
 
 
@@ -175,7 +175,7 @@ def test_the_summary_of_real_logs_says_what_the_gate_says(window: Window) -> Non
     known = replace(found, runs=tuple(run for run, _ in pairs))
     own = replace(catalog, baselines={baseline.key: (baseline,) for _, baseline in pairs})
     verdicts = judged(known, settings, own, now)
-    listed = {row.run: row.status.partition(":")[0] for row in rows(known, own, None, now)}
+    listed = {row.run: row.status.partition(":")[0] for row in make_rows(known, own, None, now)}
     assert len(verdicts) == len(found.runs) > 30
     assert {name: listed[name] for name in verdicts} == {name: in_words(one) for name, one in verdicts.items()}
     assert any(one.verdict in JUDGED for one in verdicts.values())
@@ -221,7 +221,7 @@ def of_logs(*parts: str) -> Iterator[dict[str, str]]:
     """Yield the rows of real logs of no known configuration."""
     settings = Settings(logs=tuple(shared(f"logs/{part}") for part in parts))
     catalog, now = load(settings), datetime.now(UTC)
-    for row in rows(ingest(settings, catalog, now), catalog, None, now):
+    for row in make_rows(ingest(settings, catalog, now), catalog, None, now):
         yield {"status": row.status, "window": row.window, "from": row.window_from, "mean": f"{row.time_mean_s:.6g}"}
 
 

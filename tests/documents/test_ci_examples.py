@@ -26,6 +26,8 @@ import yaml
 
 from pytest_llmbench.pipeline.option_values import parse_age
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 CI = EXAMPLES / "ci"
 CRON = str(CI / "cron.sh")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from databases import new_database, server
 
-from pytest_llmbench.history.place import Place, place_of
+from pytest_llmbench.history.place import StoreLocation, locate_store
 
 
 @pytest.fixture(scope="session")
@@ -26,6 +26,6 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def place(url: str, tmp_path: Path) -> Place:
+def place(url: str, tmp_path: Path) -> StoreLocation:
     """A new store."""
-    return place_of(url, tmp_path)
+    return locate_store(url, tmp_path)

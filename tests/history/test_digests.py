@@ -22,11 +22,13 @@ from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.core.models import StoredRun
 from pytest_llmbench.history import digests, look
 from pytest_llmbench.history import nights as reading
-from pytest_llmbench.history.nights import past_runs
-from pytest_llmbench.history.place import Place
-from pytest_llmbench.history.store import connected
+from pytest_llmbench.history.nights import read_stored_runs
+from pytest_llmbench.history.place import StoreLocation
+from pytest_llmbench.history.store import connect
 from pytest_llmbench.history.tables import DIGEST, RUN, VERDICT
 from pytest_llmbench.history.write import write
+
+pytestmark = pytest.mark.slow
 
 OTHER = replace(builders.KEY, dtype="fp8")
 
@@ -38,28 +40,28 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(digests, "SIZE", 4)
 
 
-def past(place: Place) -> Past:
-    return past_runs(place, (ID, OTHER.id))
+def past(place: StoreLocation) -> Past:
+    return read_stored_runs(place, (ID, OTHER.id))
 
 
-def covered(place: Place) -> int:
-    with connected(place, writes=False) as connection:
-        return digests.covered(connection)
+def covered(place: StoreLocation) -> int:
+    with connect(place, writes=False) as connection:
+        return digests.find_covered(connection)
 
 
-def from_verdicts(place: Place) -> Past:
+def from_verdicts(place: StoreLocation) -> Past:
     """Return the same without digests, which are left as they are."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(digests, "covered", lambda _connection: 0)
         return past(place)
 
 
-def change(place: Place, statement: Any) -> None:
-    with connected(place, writes=True) as connection:
+def change(place: StoreLocation, statement: Any) -> None:
+    with connect(place, writes=True) as connection:
         connection.execute(statement)
 
 
-def test_so_many_new_verdicts_are_packed(place: Place) -> None:
+def test_so_many_new_verdicts_are_packed(place: StoreLocation) -> None:
     seen = []
     for night in range(9):
         write(place, document(outcome(7.4 + night / 1000, night)))
@@ -69,10 +71,10 @@ def test_so_many_new_verdicts_are_packed(place: Place) -> None:
     assert past(place) == from_verdicts(place)
 
 
-def test_what_is_in_a_digest_is_read_from_there(place: Place) -> None:
+def test_what_is_in_a_digest_is_read_from_there(place: StoreLocation) -> None:
     write(place, document(*nights([7.4, 7.5, 7.6, 7.7])))
     write(place, document(outcome(7.8, 4)))
-    with connected(place, writes=False) as connection:
+    with connect(place, writes=False) as connection:
         wanted = select(DIGEST.c.verdicts).where(DIGEST.c.configuration == ID)
         text = json.loads(connection.execute(wanted).scalar_one())
     text["run_seconds"][1] = 9.9
@@ -81,7 +83,7 @@ def test_what_is_in_a_digest_is_read_from_there(place: Place) -> None:
 
 
 def test_all_that_an_older_store_holds_is_packed_with_the_next_session(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: StoreLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And a large store in pieces, so that none of the transactions is long."""
     monkeypatch.setattr(digests, "SIZE", 1000)
@@ -94,7 +96,7 @@ def test_all_that_an_older_store_holds_is_packed_with_the_next_session(
     assert past(place) == from_verdicts(place)
 
 
-def test_digests_hold_until_verdicts_are_removed(place: Place) -> None:
+def test_digests_hold_until_verdicts_are_removed(place: StoreLocation) -> None:
     old = builders.NOW - timedelta(days=400)
     write(place, document(*nights([7.4, 7.5, 7.6, 7.7, 7.8]), began=old))
     for night in range(5, 10):
@@ -107,7 +109,7 @@ def test_digests_hold_until_verdicts_are_removed(place: Place) -> None:
     assert [one.job_id for one in past(place)[ID]] == [f"{1000 + night}" for night in range(5, 10)]
 
 
-def test_a_verdict_that_somebody_removes_by_hand_is_gone(place: Place) -> None:
+def test_a_verdict_that_somebody_removes_by_hand_is_gone(place: StoreLocation) -> None:
     write(place, document(*nights([7.4, 7.5, 7.6, 7.7])))
     change(place, delete(VERDICT).where(VERDICT.c.run == 2))
     assert covered(place) == 0
@@ -117,7 +119,7 @@ def test_a_verdict_that_somebody_removes_by_hand_is_gone(place: Place) -> None:
     assert [one.statistic_seconds for one in past(place)[ID]] == [7.4, 7.6, 7.7, 7.8]
 
 
-def test_a_run_counts_once_however_often_its_start_moved(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_counts_once_however_often_its_start_moved(place: StoreLocation, monkeypatch: pytest.MonkeyPatch) -> None:
     """A log that states no time is dated by its file, and may be copied again."""
     monkeypatch.setattr(reading, "LAST", 2)
     write(place, document(*nights([7.4] * 4)))
@@ -128,7 +130,7 @@ def test_a_run_counts_once_however_often_its_start_moved(place: Place, monkeypat
     assert past(place) == from_verdicts(place)
 
 
-def test_digests_of_verdicts_that_are_gone_never_stand_for_others(place: Place) -> None:
+def test_digests_of_verdicts_that_are_gone_never_stand_for_others(place: StoreLocation) -> None:
     """A file gives the numbers of removed verdicts again."""
     write(place, document(*nights([7.4] * 4), began=builders.NOW - timedelta(days=400)))
     look.prune(place, builders.NOW, dry_run=False)
@@ -137,7 +139,7 @@ def test_digests_of_verdicts_that_are_gone_never_stand_for_others(place: Place) 
     assert [one.statistic_seconds for one in past(place)[ID]] == [7.9] * 4
 
 
-def test_the_last_verdicts_may_be_removed_by_hand_as_well(place: Place) -> None:
+def test_the_last_verdicts_may_be_removed_by_hand_as_well(place: StoreLocation) -> None:
     """New ones then get their numbers in a file, and are as many."""
     write(place, document(*nights([7.4, 7.5, 7.6, 7.7])))
     change(place, delete(VERDICT).where(VERDICT.c.run > 2))
@@ -158,10 +160,10 @@ def test_the_last_verdicts_may_be_removed_by_hand_as_well(place: Place) -> None:
         lambda _: "[" * 100_000,
     ],
 )
-def test_a_damaged_digest_stops_nobody(place: Place, damage: Callable[[str], str]) -> None:
+def test_a_damaged_digest_stops_nobody(place: StoreLocation, damage: Callable[[str], str]) -> None:
     write(place, document(*nights([7.4] * 4)))
     of_one = DIGEST.c.configuration == ID
-    with connected(place, writes=True) as connection:
+    with connect(place, writes=True) as connection:
         text = connection.execute(select(DIGEST.c.verdicts).where(of_one)).scalar_one()
         assert damage(text) != text
         connection.execute(update(DIGEST).where(of_one).values(verdicts=damage(text)))
@@ -182,7 +184,7 @@ def test_a_damaged_digest_stops_nobody(place: Place, damage: Callable[[str], str
     ],
     ids=["of one configuration", "the last that says how many", "what it says", "all"],
 )
-def test_digests_that_somebody_removes_are_made_again(place: Place, by_hand: Any) -> None:
+def test_digests_that_somebody_removes_are_made_again(place: StoreLocation, by_hand: Any) -> None:
     for night in range(9):
         write(place, document(outcome(7.4, night)))
     change(place, by_hand)
@@ -192,7 +194,7 @@ def test_digests_that_somebody_removes_are_made_again(place: Place, by_hand: Any
     assert (covered(place), len(past(place)[ID])) == (8, 10)
 
 
-def test_gaps_in_the_numbers_of_verdicts_are_stepped_over(place: Place) -> None:
+def test_gaps_in_the_numbers_of_verdicts_are_stepped_over(place: StoreLocation) -> None:
     """A server leaves them where transactions fail, and a prune before all that is left."""
     write(place, document(outcome(7.4)))
     change(place, update(VERDICT).values(id=10**6))
@@ -200,12 +202,12 @@ def test_gaps_in_the_numbers_of_verdicts_are_stepped_over(place: Place) -> None:
         change(place, text("SELECT setval(pg_get_serial_sequence('llmb_verdict', 'id'), 1000000)"))
     for night in range(1, 8):
         write(place, document(outcome(7.4, night)))
-    with connected(place, writes=False) as connection:
+    with connect(place, writes=False) as connection:
         assert connection.execute(select(DIGEST.c.upto).distinct()).scalars().all() == [10**6 + 3, 10**6 + 7]
     assert len(past(place)[ID]) == 8
 
 
-def test_what_no_session_stored_is_told(place: Place) -> None:
+def test_what_no_session_stored_is_told(place: StoreLocation) -> None:
     """At the start, and at the end nothing is lost for it."""
     write(place, document(outcome(7.4)))
     change(place, update(RUN).values(environment="{"))
@@ -215,7 +217,7 @@ def test_what_no_session_stored_is_told(place: Place) -> None:
     assert covered(place) == 0
 
 
-def test_a_session_is_stored_where_its_digests_are_not(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_is_stored_where_its_digests_are_not(place: StoreLocation, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are only faster."""
 
     def full(*_arguments: object) -> None:
@@ -229,7 +231,7 @@ def test_a_session_is_stored_where_its_digests_are_not(place: Place, monkeypatch
     assert (covered(place), len(past(place)[ID])) == (4, 5)
 
 
-def test_digests_of_days_that_are_too_old_are_not_opened(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_digests_of_days_that_are_too_old_are_not_opened(place: StoreLocation, monkeypatch: pytest.MonkeyPatch) -> None:
     """A store of many years takes no longer to read than one of one."""
     monkeypatch.setattr(reading, "LAST", 6)
     for night in range(20):
@@ -259,7 +261,7 @@ def same_from_both(found: list[Any], size: int, last: int) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(digests, "SIZE", size)
         patch.setattr(reading, "LAST", last)
-        place = Place("history.db", Path(folder) / "history.db")
+        place = StoreLocation("history.db", Path(folder) / "history.db")
         for number, (hour, verdicts) in enumerate(found):
             told = [judged(7.4 + number / 100 + item / 1000, **one) for item, one in enumerate(verdicts)]
             write(place, document(*told, began=START + timedelta(days=20, hours=hour)))

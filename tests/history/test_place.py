@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench.core.errors import HistoryError
-from pytest_llmbench.history.place import SQLITE_HEADER, place_of, without_password
+from pytest_llmbench.history.place import SQLITE_HEADER, hide_passwords, locate_store
 from pytest_llmbench.history.write import prepare
 
 
@@ -27,11 +27,11 @@ from pytest_llmbench.history.write import prepare
 )
 def test_a_file_is_below_the_folder_of_the_session(tmp_path: Path, given: str, file: str) -> None:
     (tmp_path / "sub").mkdir()
-    assert place_of(given, tmp_path).file == tmp_path / file
+    assert locate_store(given, tmp_path).file == tmp_path / file
 
 
 def test_an_absolute_path_has_four_slashes(tmp_path: Path) -> None:
-    assert place_of(f"sqlite:///{tmp_path}/h.db", Path("/elsewhere")).file == tmp_path / "h.db"
+    assert locate_store(f"sqlite:///{tmp_path}/h.db", Path("/elsewhere")).file == tmp_path / "h.db"
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_an_absolute_path_has_four_slashes(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_a_store_is_told_with_what_can(tmp_path: Path, given: str, told: str) -> None:
     with pytest.raises(HistoryError) as error:
-        place_of(given, tmp_path)
+        locate_store(given, tmp_path)
     assert told in str(error.value)
     assert "secret" not in str(error.value)
 
@@ -71,18 +71,18 @@ def test_what_cannot_be_a_store_is_told_with_what_can(tmp_path: Path, given: str
     ],
 )
 def test_passwords_are_not_told(text: str, told: str) -> None:
-    assert without_password(text) == told
+    assert hide_passwords(text) == told
 
 
 def test_the_place_of_a_server_shows_no_password(tmp_path: Path) -> None:
-    place = place_of("postgresql://u:secret@h:5432/d?sslmode=require&sslpassword=secret", tmp_path)
+    place = locate_store("postgresql://u:secret@h:5432/d?sslmode=require&sslpassword=secret", tmp_path)
     assert place.shown == "postgresql://u@h:5432/d?sslmode=require"
     assert "secret" not in repr(place)
     assert "secret" in place.url
 
 
 def test_a_server_that_does_not_answer_is_told_without_the_password(tmp_path: Path) -> None:
-    place = place_of(f"postgresql://u:secret@/d?host={tmp_path}", tmp_path)
+    place = locate_store(f"postgresql://u:secret@/d?host={tmp_path}", tmp_path)
     with pytest.raises(HistoryError) as error:
         prepare(place)
     assert str(error.value).startswith("postgresql://u@/d?host=")
@@ -96,7 +96,7 @@ def test_the_database_of_another_program_is_left_alone(tmp_path: Path) -> None:
     other.close()
     before = (tmp_path / "other.db").read_bytes()
     with pytest.raises(HistoryError, match=r"found the tables of another program \(users\): give another file"):
-        prepare(place_of("other.db", tmp_path))
+        prepare(locate_store("other.db", tmp_path))
     assert (tmp_path / "other.db").read_bytes() == before
 
 
@@ -104,26 +104,26 @@ def test_the_database_of_another_program_is_left_alone(tmp_path: Path) -> None:
 def test_a_file_that_is_no_database_is_left_alone(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "h.csv").write_bytes(content)
     with pytest.raises(HistoryError, match="the file is not a database: give another name"):
-        place_of("h.csv", tmp_path)
+        locate_store("h.csv", tmp_path)
     assert (tmp_path / "h.csv").read_bytes() == content
 
 
 def test_a_damaged_database_is_told(tmp_path: Path) -> None:
     (tmp_path / "h.db").write_bytes(b"SQLite format 3\x00" + b"\xff" * 5000)
     with pytest.raises(HistoryError, match="file is not a database"):
-        prepare(place_of("h.db", tmp_path))
+        prepare(locate_store("h.db", tmp_path))
 
 
 def test_an_empty_file_becomes_a_store(tmp_path: Path) -> None:
     """As `mktemp` makes one."""
     (tmp_path / "h.db").touch()
-    prepare(place_of("h.db", tmp_path))
+    prepare(locate_store("h.db", tmp_path))
     assert (tmp_path / "h.db").read_bytes().startswith(SQLITE_HEADER)
 
 
 def test_the_command_makes_no_store(tmp_path: Path) -> None:
     with pytest.raises(HistoryError, match="there is no such file"):
-        place_of("h.db", tmp_path, writes=False)
+        locate_store("h.db", tmp_path, writes=False)
 
 
 def test_a_package_that_is_missing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +136,7 @@ def test_a_package_that_is_missing_is_told(tmp_path: Path, monkeypatch: pytest.M
             importlib.util, "find_spec", lambda name, absent=package: None if name == absent else found(name)
         )
         with pytest.raises(HistoryError, match=rf"needs {package}: pip install 'pytest-llmbench\[{extra}\]'") as error:
-            place_of(given, tmp_path)
+            locate_store(given, tmp_path)
         assert "secret" not in str(error.value)
 
 
@@ -158,4 +158,4 @@ def read_only(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_folder_that_cannot_be_written_is_told_at_once(read_only: Path) -> None:
     with pytest.raises(HistoryError, match=r"sealed cannot be written: change its permissions"):
-        place_of("h.db", read_only)
+        locate_store("h.db", read_only)

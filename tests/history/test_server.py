@@ -11,8 +11,8 @@ from remembered import document, outcome
 
 from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.history import digests, look, migrations
-from pytest_llmbench.history.place import place_of
-from pytest_llmbench.history.store import connected
+from pytest_llmbench.history.place import locate_store
+from pytest_llmbench.history.store import connect
 from pytest_llmbench.history.write import prepare, write
 from pytest_llmbench.pipeline import session_history as remembering
 from pytest_llmbench.pipeline.session_history import SessionHistory
@@ -21,43 +21,43 @@ from pytest_llmbench.pipeline.session_history import SessionHistory
 def test_a_user_who_may_not_write_is_told_at_the_start(postgresql: Path, tmp_path: Path) -> None:
     """One that may not even see the tables, and one that may only read them."""
     url = new_database(postgresql)
-    owner = place_of(url, tmp_path)
+    owner = locate_store(url, tmp_path)
     prepare(owner)
-    with connected(owner, writes=True) as connection:
+    with connect(owner, writes=True) as connection:
         name = url.partition("@/")[2].partition("?")[0]
         connection.exec_driver_sql(f"CREATE ROLE r{name} LOGIN")
-    reader = place_of(url.replace("llmb@", f"r{name}@"), tmp_path)
+    reader = locate_store(url.replace("llmb@", f"r{name}@"), tmp_path)
     with pytest.raises(HistoryError, match="permission denied for table llmb_version; the user may not use its tables"):
         prepare(reader)
-    with connected(owner, writes=True) as connection:
+    with connect(owner, writes=True) as connection:
         connection.exec_driver_sql(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO r{name}")
     with pytest.raises(HistoryError, match="this user may not write to llmb_version: grant it, or use another"):
         prepare(reader)
-    assert look.everything(reader) == []
+    assert look.list_everything(reader) == []
 
 
 def test_other_tables_of_the_database_are_left_alone(postgresql: Path, tmp_path: Path) -> None:
-    place = place_of(new_database(postgresql), tmp_path)
-    with connected(place, writes=True) as connection:
+    place = locate_store(new_database(postgresql), tmp_path)
+    with connect(place, writes=True) as connection:
         connection.exec_driver_sql("CREATE TABLE session (id TEXT)")
         connection.exec_driver_sql("INSERT INTO session VALUES ('mine')")
     write(place, document(outcome(7.4)))
-    with connected(place, writes=False) as connection:
+    with connect(place, writes=False) as connection:
         assert connection.exec_driver_sql("SELECT id FROM session").all() == [("mine",)]
 
 
 def test_a_user_who_does_not_own_an_older_store_cannot_bring_it_up(postgresql: Path, tmp_path: Path) -> None:
     """And it stays what it was, for those who use it as it is."""
     url = new_database(postgresql)
-    owner, name = place_of(url, tmp_path), f"w{url.partition('@/')[2].partition('?')[0]}"
-    with connected(owner, writes=True) as connection:
+    owner, name = locate_store(url, tmp_path), f"w{url.partition('@/')[2].partition('?')[0]}"
+    with connect(owner, writes=True) as connection:
         migrations.migrate(connection, owner.shown, migrations.MIGRATIONS[:1])
         connection.exec_driver_sql(f"CREATE ROLE {name} LOGIN")
         connection.exec_driver_sql(f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {name}")
     with pytest.raises(HistoryError, match="must be owner of table llmb_verdict"):
-        prepare(place_of(url.replace("llmb@", f"{name}@"), tmp_path))
-    with connected(owner, writes=False) as connection:
-        assert migrations.version_of(connection, owner.shown) == 1
+        prepare(locate_store(url.replace("llmb@", f"{name}@"), tmp_path))
+    with connect(owner, writes=False) as connection:
+        assert migrations.read_version(connection, owner.shown) == 1
 
 
 def test_a_user_who_may_not_delete_stores_and_packs(
@@ -65,17 +65,17 @@ def test_a_user_who_may_not_delete_stores_and_packs(
 ) -> None:
     monkeypatch.setattr(digests, "SIZE", 3)
     url = new_database(postgresql)
-    owner, name = place_of(url, tmp_path), f"i{url.partition('@/')[2].partition('?')[0]}"
+    owner, name = locate_store(url, tmp_path), f"i{url.partition('@/')[2].partition('?')[0]}"
     prepare(owner)
-    with connected(owner, writes=True) as connection:
+    with connect(owner, writes=True) as connection:
         connection.exec_driver_sql(f"CREATE ROLE {name} LOGIN")
         connection.exec_driver_sql(f"GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA public TO {name}")
-    place = place_of(url.replace("llmb@", f"{name}@"), tmp_path)
+    place = locate_store(url.replace("llmb@", f"{name}@"), tmp_path)
     for night in range(4):
         assert write(place, document(outcome(7.4, night))) == 1
-    with connected(place, writes=False) as connection:
-        assert digests.covered(connection) == 3
-    with connected(owner, writes=True) as connection:
+    with connect(place, writes=False) as connection:
+        assert digests.find_covered(connection) == 3
+    with connect(owner, writes=True) as connection:
         connection.exec_driver_sql("DELETE FROM llmb_verdict WHERE run = 2")
     assert write(place, document(outcome(7.4, 4))) == 1  # digests that do not hold are left to the owner
     assert len(SessionHistory(place, [builders.KEY]).past[builders.KEY]) == 4
@@ -89,7 +89,7 @@ def test_a_server_that_comes_back_gets_the_session_once(
     postgresql: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where it had stored the session, and the word of it was lost."""
-    place = place_of(new_database(postgresql), tmp_path)
+    place = locate_store(new_database(postgresql), tmp_path)
     remembered = SessionHistory(place, [builders.KEY])
     tries = []
 
@@ -103,7 +103,7 @@ def test_a_server_that_comes_back_gets_the_session_once(
     monkeypatch.setattr("pytest_llmbench.history.write.write", interrupted)
     told, problem = stored(remembered, tmp_path)
     assert (told, problem, tries) == (f"history: 1 verdict stored in {place.shown}", "", [1, 0])
-    assert len(look.everything(place)) == 1
+    assert len(look.list_everything(place)) == 1
 
 
 def test_a_server_that_is_gone_at_the_end_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +111,7 @@ def test_a_server_that_is_gone_at_the_end_is_told(tmp_path: Path, monkeypatch: p
         pytest.skip(absent)
     monkeypatch.setattr(remembering, "PAUSES", (0.0, 0.0))
     with running() as folder:
-        place = place_of(new_database(folder), tmp_path)
+        place = locate_store(new_database(folder), tmp_path)
         remembered = SessionHistory(place, [builders.KEY])
     told, problem = stored(remembered, tmp_path)
     assert told == ""

@@ -18,20 +18,22 @@ from sqlalchemy import Connection, Table, inspect
 
 from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.history import digests, look, migrations, store
-from pytest_llmbench.history.nights import LAST, past_runs
-from pytest_llmbench.history.place import Place
-from pytest_llmbench.history.store import connected
+from pytest_llmbench.history.nights import LAST, read_stored_runs
+from pytest_llmbench.history.place import StoreLocation
+from pytest_llmbench.history.store import connect
 from pytest_llmbench.history.tables import METADATA, RUN, SESSION, VERDICT
 from pytest_llmbench.history.write import prepare, write
+
+pytestmark = pytest.mark.slow
 
 OTHER = replace(builders.KEY, dtype="fp8")
 
 
-def past(place: Place, *ids: str) -> list[Any]:
-    return [one for runs in past_runs(place, ids or (ID,)).values() for one in runs]
+def past(place: StoreLocation, *ids: str) -> list[Any]:
+    return [one for runs in read_stored_runs(place, ids or (ID,)).values() for one in runs]
 
 
-def test_a_night_comes_back_with_all_its_digits(place: Place) -> None:
+def test_a_night_comes_back_with_all_its_digits(place: StoreLocation) -> None:
     told = outcome(7.4 * (1 + 2**-50))
     told["window_seconds"][3] = None  # what is no number
     told["environment"] = {"driver": "580.1", "nccl": "2.27"}
@@ -41,7 +43,7 @@ def test_a_night_comes_back_with_all_its_digits(place: Place) -> None:
     assert night.statistic_seconds == told["statistic_seconds"] == 7.4 * (1 + 2**-50)
     assert night.log_difference == told["log_difference"]
     assert night.environment == told["environment"]
-    (row,) = look.verdicts_of(place, ID)
+    (row,) = look.list_verdicts(place, ID)
     assert row["step_seconds"] == told["window_seconds"]
     assert row["metrics"] == {name: [of["value"], of["standard_deviation"]] for name, of in told["metrics"].items()}
     assert (row["log_fingerprints"], row["attempts"], row["gpus"]) == (["0-00ff"], 1, 128)
@@ -50,39 +52,39 @@ def test_a_night_comes_back_with_all_its_digits(place: Place) -> None:
     )
 
 
-def test_text_of_any_kind_is_kept(place: Place) -> None:
+def test_text_of_any_kind_is_kept(place: StoreLocation) -> None:
     told = {**outcome(), "text": "Müller's \\x1b \U0001f600 %s {x} :name ?"}
     write(place, document(told, options=["--x=%(y)s"], host="hôte"))
-    (row,) = look.verdicts_of(place, ID)
+    (row,) = look.list_verdicts(place, ID)
     assert (row["text"], row["options"], row["host"]) == (told["text"], ["--x=%(y)s"], "hôte")
 
 
-def test_a_run_that_is_judged_again_is_one_night_with_its_last_verdict(place: Place) -> None:
+def test_a_run_that_is_judged_again_is_one_night_with_its_last_verdict(place: StoreLocation) -> None:
     write(place, document(outcome(7.4)))
     first = past(place)
     write(place, document({**outcome(7.4), "verdict": "REGRESSION"}))
     (night,) = past(place)
     assert (len(first), night.verdict) == (1, "REGRESSION")
-    assert [row["verdict"] for row in look.verdicts_of(place, ID)] == ["PASS", "REGRESSION"]
+    assert [row["verdict"] for row in look.list_verdicts(place, ID)] == ["PASS", "REGRESSION"]
 
 
-def test_a_session_that_is_added_after_later_ones_says_no_last_word(place: Place) -> None:
+def test_a_session_that_is_added_after_later_ones_says_no_last_word(place: StoreLocation) -> None:
     """What could not be stored at the time is kept, in its order: the newer verdict and log still stand for the run."""
     early = {**outcome(7.9, logs="1-aa"), "verdict": "INVALID", "reason": "incomplete"}
     write(place, document(outcome(7.5, logs="2-bb"), began=START + timedelta(hours=9)))
     assert write(place, document(early, began=START + timedelta(hours=1))) == 1
     (night,) = past(place)
     assert (night.verdict, night.statistic_seconds, night.logs) == ("PASS", 7.5, "2-bb")
-    (shown,) = look.runs(place, "", None, 10)
+    (shown,) = look.list_runs(place, "", None, 10)
     assert shown["verdict"] == "PASS"
-    assert [one["verdict"] for one in look.verdicts_of(place, ID)] == ["INVALID", "PASS"]
-    assert [one["verdict"] for one in look.everything(place)] == ["INVALID", "PASS"]
+    assert [one["verdict"] for one in look.list_verdicts(place, ID)] == ["INVALID", "PASS"]
+    assert [one["verdict"] for one in look.list_everything(place)] == ["INVALID", "PASS"]
     write(place, document(early, began=START + timedelta(hours=10)))
     (night,) = past(place)
     assert (night.verdict, night.logs) == ("INVALID", "1-aa")
 
 
-def test_a_run_whose_log_has_grown_is_the_same_run(place: Place) -> None:
+def test_a_run_whose_log_has_grown_is_the_same_run(place: StoreLocation) -> None:
     """It was judged while it ran, and its end is another verdict on it."""
     early = {**outcome(7.4, logs="1-aa"), "verdict": "INVALID", "problems": [{"code": "still-running"}]}
     write(place, document(early))
@@ -91,13 +93,13 @@ def test_a_run_whose_log_has_grown_is_the_same_run(place: Place) -> None:
     assert [(one.valid, one.verdict) for one in past(place)] == [(True, "PASS")]
 
 
-def test_a_copy_of_a_log_that_is_dated_otherwise_is_the_same_run(place: Place) -> None:
+def test_a_copy_of_a_log_that_is_dated_otherwise_is_the_same_run(place: StoreLocation) -> None:
     for night in (0, 3):
         write(place, document(outcome(7.4, night, job="7", logs="1-aa")))
     assert len(past(place)) == 1
 
 
-def test_runs_of_one_job_that_began_together_keep_their_verdicts(place: Place) -> None:
+def test_runs_of_one_job_that_began_together_keep_their_verdicts(place: StoreLocation) -> None:
     """The members of an array, or logs without a job id in a folder of the day: the verdict of one is not another's."""
     slow = {**outcome(7.9, job="7", logs="2-bb"), "verdict": "REGRESSION"}
     for _ in range(2):
@@ -119,28 +121,28 @@ def test_runs_of_one_job_that_began_together_keep_their_verdicts(place: Place) -
     ],
     ids=["another night", "another job", "another configuration"],
 )
-def test_another_run_is_another_night(place: Place, other: dict[str, Any]) -> None:
+def test_another_run_is_another_night(place: StoreLocation, other: dict[str, Any]) -> None:
     write(place, document(outcome(7.4), outcome(7.4, **other)))
     write(place, document(outcome(7.4, **other), outcome(7.4)))
     assert len(past(place, ID, OTHER.id)) == 2
 
 
-def test_runs_without_a_start_or_a_fingerprint_are_never_taken_for_each_other(place: Place) -> None:
+def test_runs_without_a_start_or_a_fingerprint_are_never_taken_for_each_other(place: StoreLocation) -> None:
     for _ in range(2):
         write(place, document(outcome(7.4, started=None, logs="")))
-    assert len(look.runs(place, "", None, 10)) == 2
+    assert len(look.list_runs(place, "", None, 10)) == 2
     assert past(place) == []  # nothing says which night
 
 
-def test_what_is_missing_is_covered_and_is_no_run(place: Place) -> None:
+def test_what_is_missing_is_covered_and_is_no_run(place: StoreLocation) -> None:
     write(place, document(outcome(None), outcome(7.4, key=OTHER)))
-    told = {row["configuration"]: (row["verdict"], row["number"]) for row in look.everything(place)}
+    told = {row["configuration"]: (row["verdict"], row["number"]) for row in look.list_everything(place)}
     assert told == {ID: ("MISSING", None), OTHER.id: ("PASS", 1)}
     assert past(place) == []
-    assert [row["configuration"] for row in look.runs(place, "", None, 10)] == [OTHER.id]
+    assert [row["configuration"] for row in look.list_runs(place, "", None, 10)] == [OTHER.id]
 
 
-def test_only_what_was_judged_as_itself_counts_as_a_night(place: Place) -> None:
+def test_only_what_was_judged_as_itself_counts_as_a_night(place: StoreLocation) -> None:
     borrowed = {**outcome(7.4, 1), "notes": [{"code": "other-release", "text": "", "line": 0}]}
     invalid = {**outcome(7.4, 2), "verdict": "INVALID"}
     failed = {**outcome(7.4, 3), "verdict": "TEST_FAILED", "overruled": "PASS"}
@@ -154,7 +156,7 @@ def test_only_what_was_judged_as_itself_counts_as_a_night(place: Place) -> None:
     ]
 
 
-def test_nights_of_another_window_stay_apart(place: Place) -> None:
+def test_nights_of_another_window_stay_apart(place: StoreLocation) -> None:
     """A baseline that was recorded since has a trimmed mean: both are known of the run."""
     told = outcome(7.4)
     trimmed = {**told, "statistic_seconds": 7.3, "window": {**told["window"], "statistic": "trimmed_mean"}}
@@ -164,7 +166,7 @@ def test_nights_of_another_window_stay_apart(place: Place) -> None:
     assert seconds == {"mean": 7.4, "trimmed_mean": 7.3}
 
 
-def test_the_runs_of_the_last_days_are_read_oldest_first(place: Place) -> None:
+def test_the_runs_of_the_last_days_are_read_oldest_first(place: StoreLocation) -> None:
     """All of a day: a team that runs ten times a day would otherwise forget a change after a month."""
     values = [7.4 + 0.0001 * number for number in range(LAST + 5)]
     day = START + timedelta(days=20)
@@ -177,32 +179,32 @@ def test_the_runs_of_the_last_days_are_read_oldest_first(place: Place) -> None:
     assert found[0].started == START + timedelta(days=5)
 
 
-def test_a_session_is_stored_once_however_often_it_is_tried(place: Place) -> None:
+def test_a_session_is_stored_once_however_often_it_is_tried(place: StoreLocation) -> None:
     told = document(outcome(7.4), outcome(None, key=OTHER))
     assert [write(place, told), write(place, told)] == [2, 0]
-    assert len(look.everything(place)) == 2
+    assert len(look.list_everything(place)) == 2
 
 
-def test_a_session_that_fails_in_the_middle_leaves_nothing(place: Place) -> None:
+def test_a_session_that_fails_in_the_middle_leaves_nothing(place: StoreLocation) -> None:
     write(place, document(outcome(7.4)))
     broken = document(outcome(7.5, 1), outcome(7.6, 2))
     broken["verdicts"][1]["verdict"] = None  # which no table takes
     with pytest.raises(HistoryError):
         write(place, broken)
     assert [one.statistic_seconds for one in past(place)] == [7.4]
-    assert len(look.everything(place)) == 1
+    assert len(look.list_everything(place)) == 1
 
 
-def test_prune_removes_old_sessions_and_the_runs_that_only_they_judged(place: Place) -> None:
+def test_prune_removes_old_sessions_and_the_runs_that_only_they_judged(place: StoreLocation) -> None:
     old = builders.NOW - timedelta(days=400)
     write(place, document(outcome(7.4), outcome(7.5, 1), outcome(None, key=OTHER), began=old))
     write(place, document(outcome(7.4)))
     before = builders.NOW - timedelta(days=30)
     told = {"verdicts": 3, "sessions": 1, "runs": 1}
     assert look.prune(place, before, dry_run=True) == {**told, "runs": 1}
-    assert len(look.everything(place)) == 4
+    assert len(look.list_everything(place)) == 4
     assert look.prune(place, before, dry_run=False) == told
-    assert [row["number"] for row in look.everything(place)] == [1]
+    assert [row["number"] for row in look.list_everything(place)] == [1]
     assert look.prune(place, before, dry_run=False) == {"verdicts": 0, "sessions": 0, "runs": 0}
 
 
@@ -214,11 +216,11 @@ from pathlib import Path
 sys.path[:0] = {path!r}
 from remembered import document, outcome
 from pytest_llmbench.history import digests
-from pytest_llmbench.history.place import place_of
+from pytest_llmbench.history.place import locate_store
 from pytest_llmbench.history.write import write
 
 digests.SIZE = 5
-place = place_of({url!r}, Path("."))
+place = locate_store({url!r}, Path("."))
 for number in range(8):
     write(place, document(outcome(7.4, number), outcome(7.4, {first} + number)))
     print("stored", flush=True)
@@ -230,17 +232,17 @@ def writer(url: str, first: int) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
 
 
-def test_two_sessions_that_write_at_once_lose_nothing(url: str, place: Place) -> None:
+def test_two_sessions_that_write_at_once_lose_nothing(url: str, place: StoreLocation) -> None:
     """Both make the store and pack it, and half of the runs are judged by both: each is one run with two verdicts."""
     processes = [writer(url, first) for first in (100, 200)]
     said = [process.communicate(timeout=120)[0] for process in processes]
     assert said == ["stored\n" * 8] * 2
-    rows = look.everything(place)
+    rows = look.list_everything(place)
     assert len({row["session"] for row in rows}) == 16
     assert len(rows) == 32
     assert len(past(place)) == 8 + 8 + 8
-    with connected(place, writes=False) as connection:
-        assert digests.covered(connection) == 30
+    with connect(place, writes=False) as connection:
+        assert digests.find_covered(connection) == 30
 
 
 KILLED = """
@@ -250,25 +252,25 @@ sys.path[:0] = {path!r}
 from remembered import document, outcome
 from sqlalchemy import event
 from pytest_llmbench.history import store, write
-from pytest_llmbench.history.place import place_of
+from pytest_llmbench.history.place import locate_store
 
-place = place_of({url!r}, Path("."))
+place = locate_store({url!r}, Path("."))
 write.write(place, document(outcome(7.4, 1)))
 print("stored", flush=True)
-engine_of = store._engine
+engine_of = store._make_engine
 
 def dying(*arguments):
     engine = engine_of(*arguments)
     event.listen(engine, "commit", lambda connection: os.kill(os.getpid(), signal.SIGKILL))
     return engine
 
-store._engine = dying
+store._make_engine = dying
 outcomes = [outcome(7.4, night) for night in range(2, 200)]
 write.write(place, document(*outcomes))
 """
 
 
-def test_a_session_that_is_killed_in_mid_write_takes_nothing_with_it(url: str, place: Place) -> None:
+def test_a_session_that_is_killed_in_mid_write_takes_nothing_with_it(url: str, place: StoreLocation) -> None:
     """What was acknowledged is there, nothing of the rest is, and the next session writes."""
     write(place, document(outcome(7.4)))
     code = KILLED.format(path=sys.path, url=url)
@@ -279,10 +281,10 @@ def test_a_session_that_is_killed_in_mid_write_takes_nothing_with_it(url: str, p
     assert [one.job_id for one in past(place)] == ["1000", "1001", "1300"]
 
 
-def test_a_store_that_another_process_holds_is_told(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_another_process_holds_is_told(place: StoreLocation, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "PATIENCE_SECONDS", 1)
     write(place, document(outcome(7.4)))
-    with connected(place, writes=True):
+    with connect(place, writes=True):
         with pytest.raises(HistoryError, match="another process held it") as told:
             write(place, document(outcome(7.4, 1)))
         assert str(told.value).startswith(place.shown)
@@ -293,9 +295,9 @@ def test_a_store_that_another_process_holds_is_told(place: Place, monkeypatch: p
 # --- the schema -------------------------------------------------------------------------------------------
 
 
-def test_the_tables_are_those_that_the_migrations_make(place: Place) -> None:
+def test_the_tables_are_those_that_the_migrations_make(place: StoreLocation) -> None:
     prepare(place)
-    with connected(place, writes=False) as connection:
+    with connect(place, writes=False) as connection:
         inspector = inspect(connection)
         for table in METADATA.tables.values():
             made = {column["name"] for column in inspector.get_columns(table.name)}
@@ -307,12 +309,12 @@ VERSION_1 = Path(__file__).with_name("version_1.sql")
 
 
 @pytest.fixture
-def first(place: Place, tmp_path: Path) -> Place:
+def first(place: StoreLocation, tmp_path: Path) -> StoreLocation:
     """The same store in both databases: its tables made by the first migration, its rows as they were written."""
     old = sqlite3.connect(":memory:" if place.file is None else place.file)
     old.executescript(VERSION_1.read_text(encoding="utf-8"))
     if place.file is None:
-        with connected(place, writes=True) as connection:
+        with connect(place, writes=True) as connection:
             migrations.migrate(connection, place.shown, migrations.MIGRATIONS[:1])
             for table in (SESSION, RUN, VERDICT):
                 _copy(old, connection, table)
@@ -335,10 +337,10 @@ def _copy(old: sqlite3.Connection, new: Connection, table: Table) -> None:
         new.exec_driver_sql(statement, tuple(values.values()))
 
 
-def test_a_store_of_version_1_keeps_its_rows_and_takes_new_ones(first: Place) -> None:
+def test_a_store_of_version_1_keeps_its_rows_and_takes_new_ones(first: StoreLocation) -> None:
     """What a run was is known as before; of its logs no hash is, and of a session that comes now it is."""
     prepare(first)
-    rows = look.everything(first)
+    rows = look.list_everything(first)
     assert [(row["verdict"], row["job_id"], row["run_seconds"]) for row in rows] == [
         ("PASS", "1000", 7.4),
         ("MISSING", None, None),
@@ -349,90 +351,90 @@ def test_a_store_of_version_1_keeps_its_rows_and_takes_new_ones(first: Place) ->
     assert (rows[0]["git_commit"], rows[0]["started"]) == ("abc", START)
     assert [row["log_sha256"] for row in rows] == [[], [], []]
     assert write(first, document({**outcome(7.4), "log_sha256": ["ab" * 32]})) == 1
-    assert [row["number"] for row in look.everything(first)] == [1, None, 2, 1]
-    assert [row["log_sha256"] for row in look.verdicts_of(first, "1")] == [[], ["ab" * 32]]
+    assert [row["number"] for row in look.list_everything(first)] == [1, None, 2, 1]
+    assert [row["log_sha256"] for row in look.list_verdicts(first, "1")] == [[], ["ab" * 32]]
     assert [one.job_id for one in past(first)] == ["1000", "1001"]
 
 
-def test_looking_at_a_store_of_version_1_leaves_it_as_it_is(first: Place) -> None:
+def test_looking_at_a_store_of_version_1_leaves_it_as_it_is(first: StoreLocation) -> None:
     """An older program may still use it; and a store that cannot be read is never shown as an empty one."""
     for look_at in (
-        look.everything,
-        lambda place: look.runs(place, "", None, 9),
-        lambda place: look.verdicts_of(place, ID),
+        look.list_everything,
+        lambda place: look.list_runs(place, "", None, 9),
+        lambda place: look.list_verdicts(place, ID),
     ):
         with pytest.raises(HistoryError, match="found version 1, expected 3: a session with --llmb-history brings it"):
             look_at(first)
-    with connected(first, writes=False) as connection:
-        assert migrations.version_of(connection, first.shown) == 1
+    with connect(first, writes=False) as connection:
+        assert migrations.read_version(connection, first.shown) == 1
     prepare(first)
-    assert len(look.everything(first)) == 3
+    assert len(look.list_everything(first)) == 3
 
 
-def test_an_older_program_says_that_it_is_too_old(place: Place) -> None:
+def test_an_older_program_says_that_it_is_too_old(place: StoreLocation) -> None:
     """To whatever it would do, at its start and at its end, and it changes nothing."""
     write(place, document(outcome(7.4)))
     for action in (migrations.migrate, migrations.is_current):
         told = pytest.raises(HistoryError, match="found version 3, expected at most 1: a newer pytest-llmbench wrote")
-        with told, connected(place, writes=True) as connection:
+        with told, connect(place, writes=True) as connection:
             action(connection, place.shown, migrations.MIGRATIONS[:1])
     assert len(past(place)) == 1
 
 
-def test_each_verdict_keeps_the_hashes_of_the_logs_that_it_rests_on(place: Place) -> None:
+def test_each_verdict_keeps_the_hashes_of_the_logs_that_it_rests_on(place: StoreLocation) -> None:
     """A log that was edited and judged again takes nothing from the first verdict."""
     told = outcome(7.4)
     for hashes in (["ab" * 32], ["cd" * 32], [None]):
         write(place, document({**told, "log_sha256": hashes}))
     write(place, document(told))
-    rows = look.verdicts_of(place, ID)
+    rows = look.list_verdicts(place, ID)
     assert [row["log_sha256"] for row in rows] == [["ab" * 32], ["cd" * 32], [None], []]
     assert len({row["number"] for row in rows}) == 1
 
 
 @pytest.mark.parametrize("version", range(1, len(migrations.MIGRATIONS) + 1))
 def test_an_older_store_is_brought_to_the_newest_version(
-    place: Place, version: int, monkeypatch: pytest.MonkeyPatch
+    place: StoreLocation, version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With what it holds; and so would it be by a version that is still to come."""
-    with connected(place, writes=True) as connection:
+    with connect(place, writes=True) as connection:
         migrations.migrate(connection, place.shown, migrations.MIGRATIONS[:version])
     write(place, document(outcome(7.4)))
     to_come = (*migrations.MIGRATIONS, ("ALTER TABLE llmb_run ADD COLUMN rack TEXT", "DROP INDEX llmb_run_fingerprint"))
     monkeypatch.setattr("pytest_llmbench.history.migrations.migrate.__defaults__", (to_come,))
     monkeypatch.setattr("pytest_llmbench.history.migrations.is_current.__defaults__", (to_come,))
     prepare(place)
-    with connected(place, writes=False) as connection:
-        assert migrations.version_of(connection, place.shown) == len(to_come)
+    with connect(place, writes=False) as connection:
+        assert migrations.read_version(connection, place.shown) == len(to_come)
         assert "rack" in {column["name"] for column in inspect(connection).get_columns("llmb_run")}
     assert [one.statistic_seconds for one in past(place)] == [7.4]
 
 
-def test_a_migration_that_fails_changes_nothing(place: Place) -> None:
+def test_a_migration_that_fails_changes_nothing(place: StoreLocation) -> None:
     prepare(place)
     broken = (*migrations.MIGRATIONS, ("ALTER TABLE llmb_run ADD COLUMN rack TEXT", "no statement"))
-    with pytest.raises(HistoryError), connected(place, writes=True) as connection:
+    with pytest.raises(HistoryError), connect(place, writes=True) as connection:
         migrations.migrate(connection, place.shown, broken)
-    with connected(place, writes=False) as connection:
-        assert migrations.version_of(connection, place.shown) == len(migrations.MIGRATIONS)
+    with connect(place, writes=False) as connection:
+        assert migrations.read_version(connection, place.shown) == len(migrations.MIGRATIONS)
         assert "rack" not in {column["name"] for column in inspect(connection).get_columns("llmb_run")}
 
 
-def test_the_store_of_a_newer_version_is_left_alone(place: Place) -> None:
+def test_the_store_of_a_newer_version_is_left_alone(place: StoreLocation) -> None:
     prepare(place)
-    with connected(place, writes=True) as connection:
+    with connect(place, writes=True) as connection:
         connection.exec_driver_sql("UPDATE llmb_version SET version = 99")
-    for action in (prepare, past, lambda place: write(place, document(outcome(7.4))), look.everything):
+    for action in (prepare, past, lambda place: write(place, document(outcome(7.4))), look.list_everything):
         with pytest.raises(HistoryError, match="found version 99, expected at most 3: a newer pytest-llmbench"):
             action(place)
 
 
-def test_an_empty_store_has_no_past(place: Place) -> None:
+def test_an_empty_store_has_no_past(place: StoreLocation) -> None:
     assert past(place) == []
-    assert look.everything(place) == []
+    assert look.list_everything(place) == []
 
 
-def test_numbers_that_are_no_numbers_are_none(place: Place) -> None:
+def test_numbers_that_are_no_numbers_are_none(place: StoreLocation) -> None:
     told = {**outcome(7.4), "expected_seconds": None, "log_difference": None}
     write(place, document(told))
     (night,) = past(place)
@@ -440,7 +442,7 @@ def test_numbers_that_are_no_numbers_are_none(place: Place) -> None:
     assert math.isfinite(night.statistic_seconds)
 
 
-def test_times_are_kept_in_utc(place: Place) -> None:
+def test_times_are_kept_in_utc(place: StoreLocation) -> None:
     """Whatever the zone of the log, and with its microseconds."""
     begins = datetime.fromisoformat("2025-11-01T23:30:00.000001-08:00")
     write(place, document(outcome(7.4, started=begins)))
@@ -450,6 +452,6 @@ def test_times_are_kept_in_utc(place: Place) -> None:
 
 
 def test_the_files_of_sqlite_lie_where_they_were_asked_for(tmp_path: Path) -> None:
-    place = Place("history.db", tmp_path / "a#b%20?c d.db")
+    place = StoreLocation("history.db", tmp_path / "a#b%20?c d.db")
     write(place, document(outcome(7.4)))
     assert [path.name for path in tmp_path.iterdir()] == ["a#b%20?c d.db"]

@@ -17,6 +17,8 @@ from scenarios import RUNS, SCENARIOS, cases
 from pytest_llmbench.core.models import Noise, Verdict
 from pytest_llmbench.core.robust import trimmed_mean
 
+pytestmark = pytest.mark.slow
+
 SEED = 11
 WITHIN_RUN = "margin test, within-run error only"
 

@@ -28,7 +28,7 @@ from pytest_llmbench.judge.consequence import decide_status
 from pytest_llmbench.judge.decide import judge, judge_alone
 from pytest_llmbench.report.explain import explain
 from pytest_llmbench.report.outcome import describe
-from pytest_llmbench.report.terminal import summary
+from pytest_llmbench.report.terminal import render_summary
 
 FIRST = AcceptedValue("2025-01-20", 7.325, "alice on login1")
 
@@ -129,9 +129,9 @@ def test_a_night_between_the_first_value_and_what_was_recorded_since_says_that_i
     assert (judgement.verdict, judgement.reason) == (Verdict.INCONCLUSIVE, Reason.DRIFTED)
     assert judgement.text.startswith("tonight 7.728 s is +5.5 % from 7.325 s, accepted on 2025-01-20")
     assert "at most 7.691 s is allowed (drift budget 5 %, tolerance 5 %)" in judgement.text
-    (_, remark, *_) = list(summary([describe(Outcome(Case(KEY.id, KEY), Status.FAILED, judgement), NOW, Path())], []))[
-        1:
-    ]
+    (_, remark, *_) = list(
+        render_summary([describe(Outcome(Case(KEY.id, KEY), Status.FAILED, judgement), NOW, Path())], [])
+    )[1:]
     assert remark.strip().startswith("tonight 7.728 s is +5.5 % from 7.325 s")
 
 
@@ -172,7 +172,7 @@ def test_a_message_says_who_recorded_and_from_which_value_drift_is_counted() -> 
     assert "REGRESSION grok1_314b-25.05-gb200-bf16-128 (drifted)" in text
     assert "25.05.yaml:42, of 2025-11-01 by bob on login2" in text
     assert "next: find what made it slower since, night by night" in text
-    (line, remark, *_) = list(summary([told], []))[1:]
+    (line, remark, *_) = list(render_summary([told], []))[1:]
     assert line.startswith("REGRESSION")
     assert remark.strip().startswith("tonight 7.923 s is +8.2 % from 7.325 s")
 

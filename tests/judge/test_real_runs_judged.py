@@ -25,6 +25,8 @@ from pytest_llmbench.measure.measurement import measure
 from pytest_llmbench.measure.window import begins, find_missing_steps, mask_window
 from pytest_llmbench.pipeline.record_baselines import recording_of
 
+pytestmark = pytest.mark.slow
+
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats, Integers
 

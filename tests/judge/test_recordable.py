@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 
 from pytest_llmbench.judge.recordable import Occasion, count_groups, expect_noise, find_run_levels
 
+pytestmark = pytest.mark.slow
+
 EVENING = datetime(2026, 3, 1, 21, tzinfo=UTC)
 RACK, OTHER_RACK = frozenset({"n1", "n2", "n3", "n4"}), frozenset({"n5", "n6", "n7", "n8"})
 MOSTLY_RACK = frozenset({"n1", "n2", "n3", "n8"})

@@ -25,6 +25,8 @@ from pytest_llmbench.judge.shift import (
     measure_shift,
 )
 
+pytestmark = pytest.mark.slow
+
 KEYS = [replace(KEY, gpus=gpus) for gpus in range(1, 81)]
 
 

@@ -13,14 +13,14 @@ import pytest
 from remembered import ID, START, document, nights, outcome
 
 from pytest_llmbench.core.models import Measurement, StoredRun, Verdict, Window
-from pytest_llmbench.history.nights import past_runs
-from pytest_llmbench.history.place import Place
+from pytest_llmbench.history.nights import read_stored_runs
+from pytest_llmbench.history.place import StoreLocation
 from pytest_llmbench.history.write import write
 from pytest_llmbench.judge import estimate
 from pytest_llmbench.judge import nights as of_nights
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.pipeline.catalog import Catalog, load
-from pytest_llmbench.pipeline.evaluate import evidence_of
+from pytest_llmbench.pipeline.evaluate import collect_evidence
 from pytest_llmbench.pipeline.launch.job_results import LaunchedRuns
 from pytest_llmbench.pipeline.results import SessionResults
 from pytest_llmbench.pipeline.session_history import SessionHistory
@@ -29,12 +29,12 @@ from pytest_llmbench.plugin.session import Session
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
+def place(tmp_path: Path) -> StoreLocation:
     """An empty store."""
-    return Place("history.db", tmp_path / "history.db")
+    return StoreLocation("history.db", tmp_path / "history.db")
 
 
-def shown(place: Place, told: dict[str, Any]) -> list[dict[str, Any]]:
+def shown(place: StoreLocation, told: dict[str, Any]) -> list[dict[str, Any]]:
     remembered = SessionHistory(place, [builders.KEY])
     found: list[dict[str, Any]] = remembered.with_nights(told)["history"]
     return found
@@ -57,7 +57,7 @@ def past(seconds: float, night: int, **fields: Any) -> StoredRun:
 # --- the nights of an outcome -----------------------------------------------------------------------------
 
 
-def test_an_outcome_gets_the_nights_before_its_run(place: Place) -> None:
+def test_an_outcome_gets_the_nights_before_its_run(place: StoreLocation) -> None:
     """Oldest first, without its own run and what came later, as plain values."""
     write(place, document(*reversed(nights([7.4, 7.5, 7.6, 7.7]))))
     told = shown(place, outcome(7.6, 2))
@@ -77,7 +77,7 @@ def test_an_outcome_gets_the_nights_before_its_run(place: Place) -> None:
     assert json.loads(json.dumps(told)) == told
 
 
-def test_a_night_is_the_newest_valid_run_of_its_day(place: Place) -> None:
+def test_a_night_is_the_newest_valid_run_of_its_day(place: StoreLocation) -> None:
     early, late = START + timedelta(hours=1), START + timedelta(hours=2)
     invalid = {**outcome(9.0, job="3", started=late, logs="3-3"), "verdict": "INVALID"}
     runs = (outcome(7.4), outcome(7.5, job="2", started=early, logs="2-2"), invalid)
@@ -88,19 +88,19 @@ def test_a_night_is_the_newest_valid_run_of_its_day(place: Place) -> None:
     assert [one["verdict"] for one in shown(place, outcome(7.4, 5))] == ["PASS", "INVALID"]
 
 
-def test_what_has_no_run_gets_all_nights(place: Place) -> None:
+def test_what_has_no_run_gets_all_nights(place: StoreLocation) -> None:
     write(place, document(*nights([7.4, 7.5])))
     assert len(shown(place, outcome(None))) == 2
 
 
-def test_nights_of_another_window_are_no_nights_of_this_baseline(place: Place) -> None:
+def test_nights_of_another_window_are_no_nights_of_this_baseline(place: StoreLocation) -> None:
     write(place, document(outcome(7.4)))
     told = outcome(7.4, 5)
     assert len(shown(place, told)) == 1
     assert shown(place, {**told, "window": {**told["window"], "first": 12}}) == []
 
 
-def test_other_items_stay_as_they_are(place: Place) -> None:
+def test_other_items_stay_as_they_are(place: StoreLocation) -> None:
     stray = {"kind": "stray", "id": "x"}
     assert SessionHistory(place, [builders.KEY]).with_nights(stray) is stray
 
@@ -112,7 +112,7 @@ def evidence(past_runs: tuple[StoredRun, ...], *found: Measurement) -> Any:
     baseline = builders.BASELINE
     catalog = Catalog(baselines={builders.KEY: (baseline,)}, recipes=())
     measured = {builders.KEY: (found,)}
-    (made,) = evidence_of(measured, Settings(), catalog, builders.NOW, {builders.KEY: past_runs})[builders.KEY]
+    (made,) = collect_evidence(measured, Settings(), catalog, builders.NOW, {builders.KEY: past_runs})[builders.KEY]
     return made
 
 
@@ -207,15 +207,16 @@ def test_launched_runs_are_judged_with_the_noise_of_the_history() -> None:
 
 def test_workers_get_no_url(tmp_path: Path) -> None:
     """It may hold a password."""
-    given = Place("shown", url="postgresql://u:secret@h/d")
-    session = Session(Settings(history=given), lambda: builders.NOW, tmp_path)
-    session.__dict__["results"] = SessionResults({}, (), 0, 0, (), {})
+    given = StoreLocation("shown", url="postgresql://u:secret@h/d")
+    session = Session(
+        Settings(history=given), lambda: builders.NOW, tmp_path, results=SessionResults({}, (), 0, 0, (), {})
+    )
     assert b"secret" not in session.for_workers()
     assert Session.in_worker(session.for_workers()).settings.history is None
 
 
-def test_an_unreadable_part_of_the_past_is_not_needed(place: Place) -> None:
+def test_an_unreadable_part_of_the_past_is_not_needed(place: StoreLocation) -> None:
     """Configurations that no baseline knows any more are left alone."""
     write(place, document(outcome(7.4)))
-    assert past_runs(place, ["another"]) == {}
-    assert set(past_runs(place, ["another", ID])) == {ID}
+    assert read_stored_runs(place, ["another"]) == {}
+    assert set(read_stored_runs(place, ["another", ID])) == {ID}

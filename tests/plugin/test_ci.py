@@ -14,6 +14,8 @@ from sessions import Judge, Judged, Write
 
 from pytest_llmbench.cli.main import main
 
+pytestmark = pytest.mark.slow
+
 BF16, FP8 = "grok1_314b-25.05-gb200-bf16-128", "grok1_314b-25.05-gb200-fp8-128"
 LOGS = "--llmb-logs={}".format
 

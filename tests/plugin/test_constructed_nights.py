@@ -22,6 +22,8 @@ from sessions import Judge, Judged
 
 from pytest_llmbench.core.models import Baseline
 
+pytestmark = pytest.mark.slow
+
 FAILED = pytest.ExitCode.TESTS_FAILED
 USAGE = pytest.ExitCode.USAGE_ERROR
 

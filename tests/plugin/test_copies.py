@@ -20,6 +20,8 @@ from sessions import Judge
 
 from pytest_llmbench.core.models import Baseline
 
+pytestmark = pytest.mark.slow
+
 LLAMA = "llama3.1_8b-25.04-h100-bf16-16"
 OTHER = "llama3.1_8b-25.04-h100-bf16-8"
 MAXTEXT = "maxtext_llama2_70b-24.11-h100-bf16-64"

@@ -12,6 +12,8 @@ import pytest
 from fake_recipe import WELL, write_recipe
 from sessions import Write, until
 
+pytestmark = pytest.mark.slow
+
 BF16, FP8 = "grok1_314b-25.05-gb200-bf16-128", "grok1_314b-25.05-gb200-fp8-128"
 
 

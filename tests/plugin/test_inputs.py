@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from sessions import Judge, Judged, Write
 
+pytestmark = pytest.mark.slow
+
 GROK = "grok1_314b-25.05-gb200-bf16-128"
 
 

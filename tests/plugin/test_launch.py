@@ -10,6 +10,8 @@ import pytest
 from fake_recipe import WELL, write_recipe
 from sessions import Judge, Judged, until
 
+pytestmark = pytest.mark.slow
+
 COUNTED = f"echo ran >> $STAGE_PATH/ran; {WELL}"
 """A job that leaves a line for each time that it ran."""
 
@@ -86,7 +88,7 @@ def pytest_configure(config):
     def killed(self, number, process):
         os.kill(os.getpid(), signal.SIGKILL)
     if not config.getoption("llmb_resume"):
-        Journal.submitting = killed
+        Journal.record_process = killed
 """
 
 

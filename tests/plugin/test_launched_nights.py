@@ -22,6 +22,8 @@ from pytest_llmbench.judge import series
 from pytest_llmbench.pipeline.catalog import load
 from pytest_llmbench.pipeline.settings import Settings
 
+pytestmark = pytest.mark.slow
+
 NAME = "fake_8b-24.11-h100-bf16-8"
 NIGHTS, CHANGED = 33, 26
 START = datetime.now(UTC).replace(hour=3, minute=0, second=0, microsecond=0) - timedelta(days=NIGHTS)

@@ -8,6 +8,8 @@ import pytest
 from fake_recipe import WELL, write_recipe
 from sessions import Judge, Judged
 
+pytestmark = pytest.mark.slow
+
 NAME = "fake_8b-24.11-h100-bf16-8"
 SUITE = "config: {scale: 8, repeats: %d}\nworkloads: {h100: [{pretrain_fake_8b: {dtypes: [bf16]}}]}\n"
 

@@ -16,6 +16,8 @@ from sessions import Judge, Judged
 from pytest_llmbench.pipeline.catalog import load
 from pytest_llmbench.pipeline.settings import Settings
 
+pytestmark = pytest.mark.slow
+
 SMALL, LARGE, FP8 = (f"fake_8b-24.11-h100-{rest}" for rest in ("bf16-8", "bf16-16", "fp8-8"))
 FAMILY, PAIR = "fake_8b-24.11-h100-bf16", "fake_8b-24.11-h100-8"
 FURTHER = ({"size": "8b", "gpus": 16, "gbs": 256}, {"size": "8b", "gpus": 8, "dtype": "fp8"})

@@ -16,7 +16,9 @@ from generator import write_run
 from sessions import Judge
 
 from pytest_llmbench.core.models import Baseline
-from pytest_llmbench.report.chat import message
+from pytest_llmbench.report.chat import make_message
+
+pytestmark = pytest.mark.slow
 
 SUITE = "pytest_llmbench/suite"
 PERFORMANCE = f"{SUITE}/test_performance.py::test_performance"
@@ -264,7 +266,7 @@ def test_a_conftest_that_deselects_is_the_users_word_and_is_told(
     code, names, told = red(month, pytester, *selection)
     assert (code, names) == (0, [])
     assert "6 items, 6 red: trend " in caution(told, "deselected")
-    assert "caution: deselected by --deselect, a conftest or a plugin: 6 items, 6 red" in message(told)
+    assert "caution: deselected by --deselect, a conftest or a plugin: 6 items, 6 red" in make_message(told)
 
 
 def test_a_conftest_has_its_word_beside_k(month: Path, pytester: pytest.Pytester) -> None:
@@ -347,7 +349,7 @@ def test_a_newer_run_of_another_gpu_type_is_red_with_what_it_may_be_of(
     assert code == 1
     (name,) = names
     assert name.startswith("stray pretrain_grok1_314b_fp8_256")
-    assert "UNMATCHED pretrain_grok1_314b_fp8_256" in message(told)
+    assert "UNMATCHED pretrain_grok1_314b_fp8_256" in make_message(told)
     assert "UNMATCHED" in capsys.readouterr().out
 
 
@@ -396,7 +398,7 @@ def test_a_folder_without_permission_is_red_with_what_it_may_hold(
     lock(good / folder)
     code, names, told = red(good, pytester, *selection)
     assert (code, names) == (1, [f"stray unreadable-{Path(folder).name}"])
-    assert f"UNREADABLE unreadable-{Path(folder).name}" in message(told)
+    assert f"UNREADABLE unreadable-{Path(folder).name}" in make_message(told)
 
 
 def test_a_folder_without_permission_of_another_recipe_is_named(

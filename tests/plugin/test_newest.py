@@ -16,6 +16,8 @@ from sessions import Judge
 
 from pytest_llmbench.core.models import Baseline
 
+pytestmark = pytest.mark.slow
+
 NEMOTRON = "nemotron4_340b-25.01-h100-bf16-128"
 LLAMA = "llama3.1_8b-25.04-h100-bf16-16"
 GROK = "grok1_314b-25.05-gb200-bf16-128"

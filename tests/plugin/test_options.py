@@ -15,6 +15,8 @@ from sessions import Judge, Write
 
 from pytest_llmbench.core.models import Baseline
 
+pytestmark = pytest.mark.slow
+
 GROK = "grok1_314b-25.05-gb200-bf16-128"
 LLAMA = "llama3.1_8b-25.04-h100-bf16-8"
 

@@ -15,6 +15,8 @@ from sessions import Judge, Judged
 
 from pytest_llmbench.core.models import Baseline
 
+pytestmark = pytest.mark.slow
+
 GROK = "grok1_314b-24.11-h100-bf16-512"
 NEMOTRON = "nemotron4_340b-25.01-h100-bf16-128"
 LLAMA = "llama3.1_70b-25.04-h100-fp8-256"

@@ -8,6 +8,8 @@ import pytest
 
 from pytest_llmbench.ingest.reading import progress as reading_progress
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("arguments", [[], ["-n2"]], ids=["alone", "xdist"])
 def test_a_long_reading_is_told_but_not_under_q(

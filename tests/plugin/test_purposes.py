@@ -11,6 +11,8 @@ import pytest
 from fake_recipe import PURPOSED, PURPOSES, WELL, write_recipe
 from sessions import Judge, Judged
 
+pytestmark = pytest.mark.slow
+
 CONFIGURATION = "fake_8b-24.11-h100-bf16-8"
 HERE = "stage/results/24.11/bf16/8b/8"
 REPORT = f"{HERE}/nemo-8b-bf16_8g__0_0.nsys-rep"

@@ -14,6 +14,8 @@ from sessions import Judge
 
 import pytest_llmbench
 
+pytestmark = pytest.mark.slow
+
 SUITE = "pytest_llmbench/suite/test_performance.py::test_performance"
 
 

@@ -11,6 +11,8 @@ from sessions import Judge, Write
 from pytest_llmbench.measure import checks
 from pytest_llmbench.pipeline import selftest
 
+pytestmark = pytest.mark.slow
+
 NAME = "grok1_314b-25.05-gb200-bf16-128"
 
 

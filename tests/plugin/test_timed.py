@@ -15,6 +15,8 @@ from sessions import Judge, Write
 
 from pytest_llmbench.cli.main import main
 
+pytestmark = pytest.mark.slow
+
 LLAMA = "llama3.1_8b-25.04-h100-bf16-8"
 MEAN = "grok1_314b-25.05-gb200-bf16-128"
 

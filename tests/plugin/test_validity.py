@@ -14,6 +14,8 @@ from own_baseline import LLAMA_8B, own_baseline
 from sessions import Judge, Judged, Write
 from shared_data import shared
 
+pytestmark = pytest.mark.slow
+
 GROK = "grok1_314b-25.05-gb200-bf16-128"
 GROK_FP8 = "grok1_314b-25.05-gb200-fp8-128"
 NEMO1 = "grok1_314b-24.11-h100-bf16-512"

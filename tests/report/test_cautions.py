@@ -14,12 +14,12 @@ from outcomes import check, faults, missing, slow, told
 
 from pytest_llmbench.core.models import Caution, CautionCode, Check, Status, Verdict
 from pytest_llmbench.report import chat, github
-from pytest_llmbench.report.cautions import findings, with_findings
-from pytest_llmbench.report.columns import WIDTH, width
-from pytest_llmbench.report.document import Ending, document, render
+from pytest_llmbench.report.cautions import append_findings, list_findings
+from pytest_llmbench.report.columns import WIDTH, count_columns
+from pytest_llmbench.report.document import SessionEnding, make_document, render
 from pytest_llmbench.report.html.page import render as page
 from pytest_llmbench.report.outcome import describe_check
-from pytest_llmbench.report.terminal import summary
+from pytest_llmbench.report.terminal import render_summary
 
 ASKED = {"version": "0.1.0", "baselines": "", "tolerances": [], "header": []}
 WIDE = Caution(CautionCode.TOLERANCE, "tolerance 40 % (llmb_tolerance in pytest.ini), not 5 %")
@@ -34,19 +34,19 @@ def change(difference: float, **fields: Any) -> dict[str, Any]:
 
 
 def made(described: list[dict[str, Any]], cautions: tuple[Caution, ...], exit_code: int = 0) -> dict[str, Any]:
-    return document(described, ASKED, Ending(exit_code, cautions=cautions), NOW)
+    return make_document(described, ASKED, SessionEnding(exit_code, cautions=cautions), NOW)
 
 
 def in_quiet_terminal(described: list[dict[str, Any]], cautions: tuple[Caution, ...] = ()) -> str:
-    return "\n".join(summary(described, [], -1, cautions))
+    return "\n".join(render_summary(described, [], -1, cautions))
 
 
 def in_chat(described: list[dict[str, Any]], cautions: tuple[Caution, ...] = ()) -> str:
-    return chat.message(made(described, cautions))
+    return chat.make_message(made(described, cautions))
 
 
 def in_github(described: list[dict[str, Any]], cautions: tuple[Caution, ...] = ()) -> str:
-    return html.unescape(github.job_summary(described, Ending(0, cautions=cautions)))
+    return html.unescape(github.render_job_summary(described, SessionEnding(0, cautions=cautions)))
 
 
 def in_title(described: list[dict[str, Any]], cautions: tuple[Caution, ...] = ()) -> str:
@@ -95,13 +95,13 @@ def test_the_first_word_of_a_chat_is_no_bare_green() -> None:
 def test_a_finding_is_what_is_known_to_be_worse_and_fails_nothing(
     outcomes: list[dict[str, Any]], texts: list[str]
 ) -> None:
-    assert [finding.text for finding in findings(outcomes)] == texts
+    assert [finding.text for finding in list_findings(outcomes)] == texts
 
 
 def test_a_red_session_names_it_too() -> None:
-    assert with_findings("red", SIX) == "red, trend: 6 SLOWER"
+    assert append_findings("red", SIX) == "red, trend: 6 SLOWER"
     assert in_title([told(), slow(), *SIX]) == "1 red, trend: 6 SLOWER, 1 green - llmbench"
-    assert chat.message(made([told(), slow(), *SIX], (), 1)).startswith("llmbench RED, trend: 6 SLOWER, ")
+    assert chat.make_message(made([told(), slow(), *SIX], (), 1)).startswith("llmbench RED, trend: 6 SLOWER, ")
 
 
 @pytest.mark.parametrize("report", EVERY)
@@ -120,31 +120,31 @@ def test_an_ordinary_night_has_none(report: Callable[..., str]) -> None:
 
 
 def test_a_finding_stands_once_though_it_is_among_the_cautions() -> None:
-    among = tuple(findings(SIX))
+    among = tuple(list_findings(SIX))
     for report in EVERY:
         assert report([told(), *SIX], among).count("trend: 6 SLOWER") == 1
 
 
 def test_cautions_fit_a_terminal_and_end_directly_above_the_count() -> None:
-    lines = list(summary([told()], [], 0, (WIDE, Caution(CautionCode.ACKNOWLEDGED, "x " * 60))))
+    lines = list(render_summary([told()], [], 0, (WIDE, Caution(CautionCode.ACKNOWLEDGED, "x " * 60))))
     assert lines[-1].startswith("1 green")
     assert lines[-4] == f"caution: {WIDE.text}"
-    assert max(map(width, lines)) <= WIDTH
+    assert max(map(count_columns, lines)) <= WIDTH
 
 
 def test_a_chat_has_ten_lines_whatever_there_is_to_say() -> None:
     many = tuple(Caution(CautionCode.TOLERANCE, f"number {number}") for number in range(20))
-    green = chat.message(made([told()], many), "https://ci/7").splitlines()
+    green = chat.make_message(made([told()], many), "https://ci/7").splitlines()
     assert (len(green), green[-2]) == (8, "and 15 more cautions")
     red = made([slow(f"s-{number}") for number in range(9)], many, 1)
-    lines = chat.message({**red, "failures": ["x"]}, "https://ci/7").splitlines()
+    lines = chat.make_message({**red, "failures": ["x"]}, "https://ci/7").splitlines()
     assert len(lines) <= 10
     assert lines[1:4] == ["caution: number 0", "caution: number 1", "and 18 more cautions"]
     assert lines[5].startswith("REGRESSION s-0")
 
 
 def test_the_document_has_codes_and_one_without_cautions_is_read() -> None:
-    found = made([told(), *SIX], (*findings(SIX), WIDE))
+    found = made([told(), *SIX], (*list_findings(SIX), WIDE))
     assert found["cautions"] == [
         {"code": "reported-only", "text": "trend: 6 SLOWER"},
         {"code": "tolerance", "text": WIDE.text},
@@ -152,14 +152,14 @@ def test_the_document_has_codes_and_one_without_cautions_is_read() -> None:
     assert faults(found) == []
     assert render(found)
     old = {name: value for name, value in found.items() if name != "cautions"}
-    assert chat.message(old).startswith("llmbench GREEN, but trend: 6 SLOWER, ")
+    assert chat.make_message(old).startswith("llmbench GREEN, but trend: 6 SLOWER, ")
 
 
 def test_github_lists_what_is_only_reported_and_warns_of_it() -> None:
     text = in_github([told(), *SIX])
     assert text.startswith("### llmbench: green, but trend: 6 SLOWER\n")
     assert "#### 6 only reported" in text
-    assert len([line for line in github.workflow_commands(SIX, ()) if line.startswith("::warning ")]) == 6
+    assert len([line for line in github.list_workflow_commands(SIX, ()) if line.startswith("::warning ")]) == 6
 
 
 def test_every_code_is_documented() -> None:

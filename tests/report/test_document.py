@@ -19,7 +19,7 @@ from outcomes import SCHEMA, check, doubtful, faults, killed, missing, slow, str
 
 from pytest_llmbench.core.errors import ReportError
 from pytest_llmbench.core.models import Verdict
-from pytest_llmbench.report.document import Ending, document, read, render
+from pytest_llmbench.report.document import SessionEnding, make_document, read, render
 
 ASKED = {
     "version": "0.1.0",
@@ -77,8 +77,8 @@ TONIGHT: dict[str, Any] = {
 
 def made(*described: dict[str, Any], exit_code: int = 1, failures: tuple[str, ...] = ()) -> dict[str, Any]:
     """Return the document as it is read again."""
-    ending = Ending(exit_code, failures)
-    return dict(json.loads(render(document(described, ASKED, ending, NOW)), parse_constant=pytest.fail))
+    ending = SessionEnding(exit_code, failures)
+    return dict(json.loads(render(make_document(described, ASKED, ending, NOW)), parse_constant=pytest.fail))
 
 
 # --- what it says -----------------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ def test_no_text_breaks_the_document(drawn: list[str]) -> None:
     one = told(
         text=next(words), log=next(words), context=next(words), notes=[{"code": "x", "text": next(words), "line": 0}]
     )
-    content = render(document([one], ASKED, Ending(1), NOW))
+    content = render(make_document([one], ASKED, SessionEnding(1), NOW))
     assert json.loads(content.decode("utf-8"))["outcomes"][0]["verdict"] == "PASS"
 
 
@@ -229,7 +229,7 @@ def test_no_text_breaks_the_document(drawn: list[str]) -> None:
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
     path = tmp_path / "llmb.json"
-    path.write_bytes(render(document(MIXED, ASKED, Ending(1), NOW)))
+    path.write_bytes(render(make_document(MIXED, ASKED, SessionEnding(1), NOW)))
     assert read(path) == made(*MIXED)
 
 
@@ -243,7 +243,10 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
         pytest.param(b"[" * 100_000, "no JSON (", id="deep"),
         (b"[]", "no 'schema' in it"),
         (b'{"schema": 1}', "no 'version' in it"),
-        (render(document([], ASKED, Ending(1), NOW)).replace(b'"schema": 1', b'"schema": 2'), "schema 2, expected 1"),
+        (
+            render(make_document([], ASKED, SessionEnding(1), NOW)).replace(b'"schema": 1', b'"schema": 2'),
+            "schema 2, expected 1",
+        ),
     ],
 )
 def test_what_is_no_document_is_one_message(tmp_path: Path, content: bytes | None, told: str) -> None:

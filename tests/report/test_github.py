@@ -14,12 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from outcomes import check, doubtful, killed, missing, slow, stray, told
 
-from pytest_llmbench.report.document import Ending
+from pytest_llmbench.report.document import SessionEnding
 from pytest_llmbench.report.explain import explain
-from pytest_llmbench.report.github import MOST_BYTES, append, job_summary, workflow_commands
-from pytest_llmbench.report.terminal import summary
+from pytest_llmbench.report.github import MOST_BYTES, append_job_summary, list_workflow_commands, render_job_summary
+from pytest_llmbench.report.terminal import render_summary
 
-RED = Ending(1)
+pytestmark = pytest.mark.slow
+
+RED = SessionEnding(1)
 HOSTILE = "a|b `c` <script>*d*_e_ [f](http://g) ![h](i) ~~j~~ $k$ &amp; \\| #l\n\n| m | n |\n```\r\n# o @p"
 
 
@@ -39,7 +41,7 @@ def rows(markdown: str) -> list[list[str]]:
 
 
 def test_red_stands_first_with_what_to_do_next_then_doubt_then_the_rest() -> None:
-    markdown = job_summary([told(), missing(), doubtful(), stray(), slow(), check()], RED)
+    markdown = render_job_summary([told(), missing(), doubtful(), stray(), slow(), check()], RED)
     assert [row[:2] for row in rows(markdown)] == [
         ["REGRESSION", "slow"],
         ["UNMATCHED", "run_7"],
@@ -61,8 +63,8 @@ def test_red_stands_first_with_what_to_do_next_then_doubt_then_the_rest() -> Non
 
 def test_a_night_on_which_nothing_ran_says_so_before_it_names_what_has_no_run() -> None:
     absent = [missing(f"absent-{number}", "failed", "nothing was judged: no log") for number in range(12)]
-    assert html.unescape(job_summary(absent, RED)).splitlines()[2] == "nothing was judged: no log"
-    assert workflow_commands(absent, ())[0] == "::error title=llmbench::nothing was judged: no log"
+    assert html.unescape(render_job_summary(absent, RED)).splitlines()[2] == "nothing was judged: no log"
+    assert list_workflow_commands(absent, ())[0] == "::error title=llmbench::nothing was judged: no log"
 
 
 @pytest.mark.parametrize(
@@ -82,14 +84,14 @@ def test_a_night_on_which_nothing_ran_says_so_before_it_names_what_has_no_run() 
 def test_the_headline_is_green_only_where_the_session_is(
     described: list[dict[str, Any]], exit_code: int, failures: list[str], word: str
 ) -> None:
-    markdown = job_summary(described, Ending(exit_code, failures))
+    markdown = render_job_summary(described, SessionEnding(exit_code, failures))
     assert markdown.splitlines()[0] == f"### llmbench: {word}"
     assert all(text in markdown for text in failures)
 
 
 def test_no_text_is_markup() -> None:
     one = slow(HOSTILE, text=HOSTILE, log=HOSTILE)
-    markdown = job_summary([one], Ending(1, [HOSTILE]))
+    markdown = render_job_summary([one], SessionEnding(1, [HOSTILE]))
     ((verdict, identifier, _, _, why, _),) = rows(markdown)
     seen = " ".join(HOSTILE.split())
     assert (verdict, identifier) == ("REGRESSION", seen)
@@ -101,14 +103,14 @@ def test_no_text_is_markup() -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.text(st.characters(codec="utf-8") | st.sampled_from("|`<>*_[]()\\&#~!$\n -:;x"), max_size=40))
 def test_whatever_a_log_says_stands_in_its_cell(text: str) -> None:
-    cells = rows(job_summary([slow("before"), slow("x", text=f"a{text}b"), slow("z")], RED))
+    cells = rows(render_job_summary([slow("before"), slow("x", text=f"a{text}b"), slow("z")], RED))
     assert [row[1] for row in cells] == ["before", "x", "z"]
     assert cells[1][4] == f"{' '.join(f'a{text}b'.split())} (log-x_1_0.out)".replace("\0", "\ufffd")
 
 
 def test_the_summary_fits_and_counts_what_does_not() -> None:
     many = [slow(f"slow-{number:05d}", text="語" * 300) for number in range(2000)]
-    markdown = job_summary(many, RED)
+    markdown = render_job_summary(many, RED)
     assert MOST_BYTES - 5_000 < len(markdown.encode()) <= MOST_BYTES
     *shown, last = rows(markdown)
     assert [row[1] for row in shown] == [f"slow-{number:05d}" for number in range(len(shown))]
@@ -117,16 +119,16 @@ def test_the_summary_fits_and_counts_what_does_not() -> None:
 
 @pytest.mark.parametrize("room", [-5, 0, 100, 400, 1_000, 3_000])
 def test_no_summary_is_larger_than_its_room(room: int) -> None:
-    assert len(job_summary([slow(f"{n}") for n in range(20)] + [told()], RED, room).encode()) <= max(room, 0)
+    assert len(render_job_summary([slow(f"{n}") for n in range(20)] + [told()], RED, room).encode()) <= max(room, 0)
 
 
 def test_a_summary_is_added_to_what_stands_there(tmp_path: Path) -> None:
     path = tmp_path / "summary.md"
     path.write_text("# before\n")
-    append(path, [told()], Ending(0))
-    assert path.read_text() == f"# before\n{job_summary([told()], Ending(0))}"
+    append_job_summary(path, [told()], SessionEnding(0))
+    assert path.read_text() == f"# before\n{render_job_summary([told()], SessionEnding(0))}"
     path.write_text("x" * (MOST_BYTES - 10))
-    append(path, [slow()], RED)
+    append_job_summary(path, [slow()], RED)
     assert path.stat().st_size == MOST_BYTES - 10
 
 
@@ -143,7 +145,9 @@ def decoded(command: str) -> tuple[str, str, str]:
 
 
 def test_what_is_red_is_an_error_and_what_is_in_doubt_a_warning() -> None:
-    found = [decoded(one) for one in workflow_commands([told(), doubtful(), stray(), killed(), missing(), check()], [])]
+    found = [
+        decoded(one) for one in list_workflow_commands([told(), doubtful(), stray(), killed(), missing(), check()], [])
+    ]
     assert [(level, title) for level, title, _ in found] == [
         ("error", "INVALID killed (incomplete)"),
         ("error", "UNMATCHED run_7"),
@@ -157,17 +161,17 @@ def test_what_is_red_is_an_error_and_what_is_in_doubt_a_warning() -> None:
 
 
 def test_a_red_session_without_a_red_item_is_an_error() -> None:
-    assert workflow_commands([], ["nothing was judged: x"]) == ["::error title=llmbench::nothing was judged: x"]
+    assert list_workflow_commands([], ["nothing was judged: x"]) == ["::error title=llmbench::nothing was judged: x"]
 
 
 def test_an_inconclusive_run_that_fails_is_an_error() -> None:
-    assert [decoded(one)[0] for one in workflow_commands([doubtful("failed")], [])] == ["error"]
+    assert [decoded(one)[0] for one in list_workflow_commands([doubtful("failed")], [])] == ["error"]
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.text(st.characters(codec="utf-8") | st.sampled_from("::%,\r\n=A0D"), max_size=40))
 def test_whatever_a_log_says_is_one_command(text: str) -> None:
-    (command,) = workflow_commands([slow(f"x{text}", text=f"a{text}")], [])
+    (command,) = list_workflow_commands([slow(f"x{text}", text=f"a{text}")], [])
     level, title, message = decoded(command)
     assert level == "error"
     assert title == " ".join(f"REGRESSION  x{text} (slower-than-bound)".split())
@@ -176,7 +180,7 @@ def test_whatever_a_log_says_is_one_command(text: str) -> None:
 
 @pytest.mark.parametrize(("number", "shown", "rest"), [(10, 10, ""), (11, 9, "2 more are red: see the job summary")])
 def test_beyond_ten_the_rest_is_counted(number: int, shown: int, rest: str) -> None:
-    found = [decoded(one) for one in workflow_commands([slow(f"{n:02d}") for n in range(number)], [])]
+    found = [decoded(one) for one in list_workflow_commands([slow(f"{n:02d}") for n in range(number)], [])]
     assert len([title for _, title, _ in found if title.startswith("REGRESSION")]) == shown
     assert len(found) <= 10
     assert (found[-1][2] if rest else "") == rest
@@ -188,7 +192,7 @@ def test_no_text_of_a_log_is_a_command_to_the_runner(command: str) -> None:
     ActionCommand.cs)."""
     text = f"its log ends with {'x' * 56} {command} and {command}"
     one = {**killed(), "text": text, "log": f"runs {command}/log.out"}
-    lines = [*explain(one, short=False).splitlines(), *summary([one], [text])]
+    lines = [*explain(one, short=False).splitlines(), *render_summary([one], [text])]
     assert sum("owned" in line or "stop-commands" in line for line in lines) > 4
     assert not [line for line in lines if line.lstrip().startswith("::") or "##[" in line]
     assert max(map(len, lines)) <= 80

@@ -12,20 +12,20 @@ from xml.etree import ElementTree
 import pytest
 from builders import BASELINE, HISTORY, KEY, NOW, evidence, log, run, segment, steps
 
-from pytest_llmbench.cli.judge_again import Change, Replay
-from pytest_llmbench.cli.judge_again import as_text as replayed
+from pytest_llmbench.cli.judge_again import Replay, VerdictChange
+from pytest_llmbench.cli.judge_again import format_replay as replayed
 from pytest_llmbench.core.models import Baseline, Case, Evidence, Judgement, Outcome, Reason, Run, Status, Verdict
 from pytest_llmbench.core.models.jobs import LaunchedJob, Purpose
 from pytest_llmbench.judge.comparison import WEAK_SCALING, compare
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.measure.measurement import measure
-from pytest_llmbench.pipeline.fleet import older_nights, shared_shift, with_shift, with_warnings
-from pytest_llmbench.pipeline.results import ConfigurationResult
-from pytest_llmbench.pipeline.selftest import selftest
+from pytest_llmbench.pipeline.fleet import find_fleet_shift, find_previous_runs, with_shift, with_warnings
+from pytest_llmbench.pipeline.results import ConfigurationResult, JudgedConfigurations
+from pytest_llmbench.pipeline.selftest import run_selftest
 from pytest_llmbench.report.explain import explain
 from pytest_llmbench.report.junit import render
-from pytest_llmbench.report.outcome import PROPERTIES, describe, properties
-from pytest_llmbench.report.terminal import summary
+from pytest_llmbench.report.outcome import describe, list_properties, list_property_names
+from pytest_llmbench.report.terminal import render_summary
 
 FOLDER = Path("/runs")
 SLOW = run(log(segment(steps(7.911))), job_id="14", launch="l")
@@ -68,7 +68,7 @@ def lines(one: dict[str, Any], label: str) -> list[str]:
 
 
 def properties_of(one: dict[str, Any]) -> dict[str, str]:
-    return {name: value for name, value in properties(one) if name not in PROPERTIES}
+    return {name: value for name, value in list_properties(one) if name not in list_property_names()}
 
 
 def case(*described: dict[str, Any]) -> ElementTree.Element:
@@ -117,7 +117,7 @@ def test_an_attempt_that_was_not_submitted_is_told() -> None:
 def test_the_text_of_a_launched_item_fits_eighty_columns() -> None:
     one = told(SLOW, *SEQUENCE, nodes=SLOW_NODES)
     assert max(map(len, explain(one, short=False).splitlines())) < 80
-    assert max(map(len, summary([one], []))) < 80
+    assert max(map(len, render_summary([one], []))) < 80
 
 
 # --- the summary ------------------------------------------------------------------------------------------
@@ -139,13 +139,13 @@ def test_the_text_of_a_launched_item_fits_eighty_columns() -> None:
 def test_a_line_of_the_summary_says_where_it_ran_and_what_failed_before(
     jobs: tuple[LaunchedJob, ...], under: list[str]
 ) -> None:
-    found = list(summary([told(GOOD, *jobs, status=Status.PASSED)], []))
+    found = list(render_summary([told(GOOD, *jobs, status=Status.PASSED)], []))
     assert found[1].startswith("PASS ")
     assert [" ".join(" ".join(found[2:-1]).split())] == (under or [""])
 
 
 def test_the_exclude_list_is_not_cut_off() -> None:
-    found = " ".join(" ".join(summary([told(GOOD, *SEQUENCE, nodes=SLOW_NODES)], [])).split())
+    found = " ".join(" ".join(render_summary([told(GOOD, *SEQUENCE, nodes=SLOW_NODES)], [])).split())
     assert SLOW_NODES in found
 
 
@@ -158,7 +158,7 @@ def test_what_is_not_on_this_cluster_is_listed_by_reason() -> None:
     described = [absent(f"a{n}", Reason.NOT_ON_CLUSTER, "it needs gb200, this cluster has h100") for n in range(24)]
     described += [absent(f"b{n}", Reason.NOT_ON_CLUSTER, "512 GPUs, the largest size is 16") for n in range(2)]
     described += [absent("c", Reason.NO_RUN, "no run of this configuration")]
-    found = list(summary([*described, told(GOOD, status=Status.PASSED)], []))
+    found = list(render_summary([*described, told(GOOD, status=Status.PASSED)], []))
     assert found[2:-4] == [
         "MISSING        24 not on this cluster (it needs gb200, this cluster has h100):",
         "               a0, a1, a2, a3, a4 and 19 more",
@@ -174,7 +174,7 @@ def test_what_is_not_on_this_cluster_is_listed_by_reason() -> None:
 
 def test_a_job_without_a_run_has_a_line_of_its_own() -> None:
     lost = absent("a", Reason.JOB_FAILED, "exit 1: ValueError", job("3", "n1", "FAILED"), status=Status.FAILED)
-    found = list(summary([lost], []))
+    found = list(render_summary([lost], []))
     assert found[1].split()[:2] == ["MISSING", "a"]
     assert [line.strip() for line in found[2:4]] == ["exit 1: ValueError", "on n1"]
 
@@ -250,7 +250,7 @@ def test_without_a_value_a_report_shows_what_was_measured_and_no_nan() -> None:
     text = explain(one, short=False)
     assert "nothing to compare with yet: 7.330 s measured; record it with --llmb-record=DIR" in " ".join(text.split())
     assert f"  {'step time':<18}{'7.330 s':>16}{'-':>16}{'-':>13}" in text.splitlines()
-    everything = "\n".join((text, *summary([one], []), render([one], NOW).decode(), str(properties(one))))
+    everything = "\n".join((text, *render_summary([one], []), render([one], NOW).decode(), str(list_properties(one))))
     assert "nan" not in everything.lower()
     assert case(one).find("failure") is not None
 
@@ -261,20 +261,20 @@ def test_recording_the_first_value_compares_with_nothing() -> None:
     one = describe(outcome, NOW, FOLDER)
     json.dumps(one, allow_nan=False)
     assert (one["verdict"], one["log_difference"]) == ("RECORDED", None)
-    assert "7.330 s" in "".join(summary([one], []))
+    assert "7.330 s" in "".join(render_summary([one], []))
 
 
 def test_without_a_value_nothing_is_said_of_the_session_and_nothing_is_damaged() -> None:
     found = evidence(measure(GOOD, EMPTY, NOW), baseline=EMPTY)
     judgement = judge(found)
-    judged = {KEY.id: (ConfigurationResult(Case(KEY.id, KEY), judgement), (found,))}
-    assert shared_shift(judged, older_nights(judged)) is None
+    judged = JudgedConfigurations({KEY.id: (ConfigurationResult(Case(KEY.id, KEY), judgement), (found,))})
+    assert find_fleet_shift(judged, find_previous_runs(judged)) is None
     assert with_warnings(with_shift(judged, None)) == judged
 
     def decide(_: Evidence) -> tuple[Judgement, Status]:
         return judgement, Status.PASSED
 
-    assert selftest(KEY.id, found, judgement, decide) is None
+    assert run_selftest(KEY.id, found, judgement, decide) is None
     compared = compare(WEAK_SCALING, "x", [EMPTY.configuration] * 2, {KEY: [judgement]})
     assert compared.verdict is Verdict.MISSING
 
@@ -282,6 +282,6 @@ def test_without_a_value_nothing_is_said_of_the_session_and_nothing_is_damaged()
 def test_a_replay_of_a_configuration_without_a_value_shows_no_difference() -> None:
     judgement = judge(evidence(measure(GOOD, EMPTY, NOW), baseline=EMPTY))
     outcome = Outcome(Case(KEY.id, KEY), Status.FAILED, judgement)
-    text = replayed(Replay(1, 1, (Change(KEY.id, None, outcome),)))
+    text = replayed(Replay(1, 1, (VerdictChange(KEY.id, None, outcome),)))
     assert "none -> INVALID" in text
     assert "nan" not in text

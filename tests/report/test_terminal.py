@@ -12,23 +12,23 @@ from hypothesis import strategies as st
 from outcomes import check, doubtful, killed, missing, slow, stray, told
 
 from pytest_llmbench.core.models import Verdict
-from pytest_llmbench.report.columns import WIDTH, Line, width, wrapped
+from pytest_llmbench.report.columns import WIDTH, TerminalLine, count_columns, wrap
 from pytest_llmbench.report.explain import explain
-from pytest_llmbench.report.html.verdicts import colour as page_colour
-from pytest_llmbench.report.terminal import colour, count, counts, summary
+from pytest_llmbench.report.html.verdicts import choose_colour as page_colour
+from pytest_llmbench.report.terminal import choose_colour, count_verdicts, format_counts, render_summary
 
 MIXED = [told(), slow(), doubtful(), missing(), stray(), check(), killed()]
 
 
 def coloured(*described: dict[str, Any]) -> dict[str, str]:
     """Return the colour of each marked text."""
-    return {line[: line.marked]: line.colour for line in summary(described, []) if line.colour}
+    return {line[: line.marked]: line.colour for line in render_summary(described, []) if line.colour}
 
 
 def steps(*described: dict[str, Any]) -> list[str]:
     """Return what is to be done next, each step in one line."""
-    text = "\n".join(line for line in summary(described, [])).partition("\nnext: ")[2]
-    lines = text.splitlines()[: -len(wrapped(count(described), "  "))]
+    text = "\n".join(line for line in render_summary(described, [])).partition("\nnext: ")[2]
+    lines = text.splitlines()[: -len(wrap(format_counts(described), "  "))]
     return " ".join(line.strip() for line in lines).split(" next: ") if lines else []
 
 
@@ -36,7 +36,7 @@ def steps(*described: dict[str, Any]) -> list[str]:
 
 
 def test_quiet_shows_what_is_red_and_the_count() -> None:
-    lines = list(summary(MIXED, ["a report was not written"], -1))
+    lines = list(render_summary(MIXED, ["a report was not written"], -1))
     assert [line.split()[:2] for line in lines if line[:1].isupper()] == [
         ["REGRESSION", "slow"],
         ["INVALID", "killed"],
@@ -48,31 +48,33 @@ def test_quiet_shows_what_is_red_and_the_count() -> None:
 
 
 def test_quiet_and_green_is_the_count_alone() -> None:
-    assert list(summary([told(), missing()], [], -1)) == ["1 green: 1 PASS; 1 skipped: 1 MISSING"]
+    assert list(render_summary([told(), missing()], [], -1)) == ["1 green: 1 PASS; 1 skipped: 1 MISSING"]
 
 
 def test_a_red_check_is_shown_where_all_else_is_quiet() -> None:
-    lines = list(summary([told(), check("failed", Verdict.REGRESSION)], [], -1))
+    lines = list(render_summary([told(), check("failed", Verdict.REGRESSION)], [], -1))
     assert lines[:2] == ["weak-scaling: 1 REGRESSION", "  family: 93.1 % of the throughput"]
 
 
 def test_everything_without_a_run_is_named_where_more_was_asked_for() -> None:
     absent = [missing(f"absent-{number}") for number in range(9)]
-    assert "absent-8" not in " ".join(summary(absent, []))
-    named = " ".join(" ".join(summary([told(), *absent], [], 1)).split())
+    assert "absent-8" not in " ".join(render_summary(absent, []))
+    named = " ".join(" ".join(render_summary([told(), *absent], [], 1)).split())
     assert "MISSING 9 without a run: absent-0, absent-1, absent-2, absent-3, absent-4, absent-5, absent-6" in named
     assert "absent-8" in named
 
 
 def test_of_configurations_without_a_run_the_red_ones_have_a_line_of_their_own() -> None:
-    lines = [line for line in summary([missing("a"), missing("b", "failed"), told()], []) if "without a run:" in line]
+    lines = [
+        line for line in render_summary([missing("a"), missing("b", "failed"), told()], []) if "without a run:" in line
+    ]
     assert lines == ["MISSING        1 without a run: b", "MISSING        1 without a run: a"]
 
 
 @pytest.mark.parametrize("reason", ["few-steps-decide", "warming-up", "repeats-disagree"])
 def test_what_a_run_could_not_tell_for_another_reason_than_noise_stands_under_its_line(reason: str) -> None:
     one = told(verdict="INCONCLUSIVE", reason=reason, text="7.330 s is +0.1 % against 7.325 s; why it is no PASS")
-    lines = [line.strip() for line in summary([one], [])]
+    lines = [line.strip() for line in render_summary([one], [])]
     assert lines[2] == "why it is no PASS"
 
 
@@ -109,8 +111,8 @@ def test_a_pass_that_a_test_made_red_is_not_green() -> None:
 def test_the_count_is_green_only_where_something_was_judged_and_nothing_is_in_doubt(
     described: list[dict[str, Any]], expected: str
 ) -> None:
-    assert colour(described) == expected
-    last = list(summary(described, []))[-1]
+    assert choose_colour(described) == expected
+    last = list(render_summary(described, []))[-1]
     assert (last.colour, last.marked) == (expected, len(last))
 
 
@@ -123,18 +125,18 @@ def test_what_only_reports_a_loss_is_not_green(verdict: str) -> None:
 
 
 def test_a_line_is_its_text() -> None:
-    assert Line("PASS a", "green", 4) == "PASS a"
+    assert TerminalLine("PASS a", "green", 4) == "PASS a"
 
 
 # --- counts -----------------------------------------------------------------------------------------------
 
 
 def test_a_run_without_a_configuration_that_is_called_like_one_takes_no_verdict_away() -> None:
-    assert count([told(), stray(told()["id"])]) == "1 green: 1 PASS; 1 red: 1 UNMATCHED"
+    assert format_counts([told(), stray(told()["id"])]) == "1 green: 1 PASS; 1 red: 1 UNMATCHED"
 
 
 def test_the_worst_of_an_id_is_counted_by_verdict() -> None:
-    assert counts([*MIXED, told("failed")]) == {
+    assert count_verdicts([*MIXED, told("failed")]) == {
         "green": {"INCONCLUSIVE": 1},
         "red": {"REGRESSION": 1, "INVALID": 1, "PASS": 1, "UNMATCHED": 1},
         "skipped": {"MISSING": 1},
@@ -200,33 +202,33 @@ def test_no_id_and_no_text_is_wider_than_eighty_columns(drawn: list[str]) -> Non
     words = itertools.cycle(drawn)
     described = [{**replaced(one, words), "id": f"{number}{next(words)}"} for number, one in enumerate(MIXED)]
     for verbosity in (-1, 0, 1):
-        lines = list(summary(described, [next(words)], verbosity))
-        assert [line for line in lines if width(line) > 80] == []
+        lines = list(render_summary(described, [next(words)], verbosity))
+        assert [line for line in lines if count_columns(line) > 80] == []
     for one in described:
-        assert [line for line in explain(one, short=False).splitlines() if width(line) > 80] == []
+        assert [line for line in explain(one, short=False).splitlines() if count_columns(line) > 80] == []
 
 
 @pytest.mark.parametrize(("text", "expected"), [("abc", 3), ("語ｗ", 4), ("e\u0301", 1), ("", 0)])
 def test_wide_signs_take_two_columns(text: str, expected: int) -> None:
-    assert width(text) == expected
+    assert count_columns(text) == expected
 
 
 def test_a_number_and_its_unit_stay_on_one_line() -> None:
     words = "x" * (WIDTH - 6)
-    assert wrapped(f"{words} 12.5 % more") == [words, "12.5 % more"]
-    assert wrapped(f"{words} 7.32 s; last") == [words, "7.32 s; last"]
-    assert wrapped(f"{words} 7.32 steps") == [f"{words} 7.32", "steps"]
+    assert wrap(f"{words} 12.5 % more") == [words, "12.5 % more"]
+    assert wrap(f"{words} 7.32 s; last") == [words, "7.32 s; last"]
+    assert wrap(f"{words} 7.32 steps") == [f"{words} 7.32", "steps"]
 
 
 def test_wide_text_is_broken_at_the_edge_and_nothing_is_lost() -> None:
-    lines = wrapped("語" * 100)
+    lines = wrap("語" * 100)
     assert "".join(lines) == "語" * 100
-    assert max(map(width, lines)) <= 80
+    assert max(map(count_columns, lines)) <= 80
     assert len(lines) == 3
 
 
 def test_a_long_id_stands_above_its_numbers() -> None:
-    lines = list(summary([told(identifier="long-" * 12)], []))
+    lines = list(render_summary([told(identifier="long-" * 12)], []))
     assert lines[1] == f"{'PASS':<14} {'long-' * 12}"
     assert lines[2].split() == ["7.330", "s", "+0.1", "%", "3h"]
     assert len(lines[2]) == WIDTH - 1

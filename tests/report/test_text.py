@@ -27,10 +27,10 @@ from pytest_llmbench.core.models import (
 )
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.measure.measurement import measure
-from pytest_llmbench.report.advice import ADVICE, advice
+from pytest_llmbench.report.advice import ADVICE, advise
 from pytest_llmbench.report.explain import explain
-from pytest_llmbench.report.outcome import PROPERTIES, describe, describe_stray, properties
-from pytest_llmbench.report.terminal import count, summary
+from pytest_llmbench.report.outcome import describe, describe_stray, list_properties, list_property_names
+from pytest_llmbench.report.terminal import format_counts, render_summary
 
 FOLDER = Path("/runs")
 
@@ -150,19 +150,19 @@ def test_every_reason_has_advice() -> None:
 
 def test_who_has_a_recorded_baseline_is_not_told_to_record_one() -> None:
     described = outcome(SLOW)
-    assert "record its own baseline" in advice(described)
-    own = advice({**described, "baseline": {"kind": "recorded"}})
+    assert "record its own baseline" in advise(described)
+    own = advise({**described, "baseline": {"kind": "recorded"}})
     assert own.endswith("goes into the file of --llmb-acknowledged")
 
 
 def test_who_let_an_acknowledgement_expire_is_told_what_to_do_with_it() -> None:
     gone = {"code": "acknowledgement-expired", "text": "expired on 2025-11-19", "line": 0}
-    assert "a later day after `expires`" in advice({**outcome(SLOW), "notes": [gone]})
+    assert "a later day after `expires`" in advise({**outcome(SLOW), "notes": [gone]})
 
 
 @pytest.mark.parametrize("measured", [True, False])
 def test_only_who_does_not_know_the_noise_is_told_how_to_know_it(measured: bool) -> None:
-    told = advice({"id": "x", "reason": "cannot-tell", "estimate": {"run_to_run": {"measured": measured}}})
+    told = advise({"id": "x", "reason": "cannot-tell", "estimate": {"run_to_run": {"measured": measured}}})
     assert ("makes the noise known" in told) is not measured
 
 
@@ -180,7 +180,7 @@ def test_the_summary() -> None:
     killed = {**outcome(run(log(segment(steps([7.3] * 47), finished=False)))), "id": "killed"}
     stray = describe_stray(UnmatchedRun("pretrain_x/9", Reason.UNMATCHED, "no baseline", FOLDER / "log.out"), FOLDER)
     assert (
-        "\n".join(summary([passed, missing, killed, outcome(SLOW), stray], ["remark " * 15]))
+        "\n".join(render_summary([passed, missing, killed, outcome(SLOW), stray], ["remark " * 15]))
         == """\
 verdict        configuration                           step time    diff   age
 REGRESSION     grok1_314b-25.05-gb200-bf16-128           7.911 s  +8.0 %    3h
@@ -205,7 +205,7 @@ next: only what is red again: the same command with --lf
 
 def test_what_was_not_judged_stands_under_a_green_line_too() -> None:
     twice = log(segment(steps([7.3] * 15), total=15), segment())
-    lines = list(summary([outcome(run(twice), Status.PASSED)], []))
+    lines = list(render_summary([outcome(run(twice), Status.PASSED)], []))
     assert lines[2].strip() == "2 runs in the log; the last, from line 1, is judged"
 
 
@@ -225,12 +225,12 @@ REQUEUED = run(log(segment(steps([7.3] * 13), finished=False), ending=KILLED), l
 
 def test_a_pass_after_failed_attempts_says_so() -> None:
     told = outcome(REQUEUED, Status.PASSED)
-    lines = list(summary([told], []))
+    lines = list(render_summary([told], []))
     assert [line.strip() for line in lines[2:4]] == [
         "restarted: 2 attempts in 2 files; the last, from line 1 of",
         "file 2, is judged; 1 stopped after step 12 (time limit)",
     ]
-    assert dict(properties(told))["log_attempts"] == "1 stopped after step 12 (time limit); 2 finished, judged"
+    assert dict(list_properties(told))["log_attempts"] == "1 stopped after step 12 (time limit); 2 finished, judged"
 
 
 def test_a_list_of_attempts_needs_no_note() -> None:
@@ -253,17 +253,17 @@ def test_of_many_attempts_the_last_ones_are_listed_and_a_report_has_all() -> Non
     lines = [line for line in explain(many, short=False).splitlines() if line.startswith("  attempt ")]
     assert lines[0] == "  attempt   4 earlier ones, not judged"
     assert len(lines) == 7
-    assert dict(properties(many))["log_attempts"].count("stopped after step 12; ") == 9
+    assert dict(list_properties(many))["log_attempts"].count("stopped after step 12; ") == 9
 
 
 def test_several_tests_of_one_configuration_are_one_line_and_the_worst_counts() -> None:
     told = [outcome(run(), Status.PASSED), outcome(run(), Status.FAILED), outcome(run(), Status.SKIPPED)]
-    lines = list(summary(told, []))
+    lines = list(render_summary(told, []))
     assert lines[2:] == ["next: only what is red again: the same command with --lf", "1 red: 1 PASS"]
 
 
 def test_the_count_of_nothing_is_not_green() -> None:
-    assert count([]) == "nothing judged"
+    assert format_counts([]) == "nothing judged"
 
 
 @pytest.mark.parametrize("content", [run(), SLOW, None, run(log()), run(started=None)])
@@ -277,21 +277,21 @@ def test_a_number_that_is_none_is_null_and_no_property() -> None:
     told = describe(Outcome(Case(KEY.id, KEY), Status.FAILED, judge(evidence(measurement(float("nan"))))), NOW, FOLDER)
     json.dumps(told, allow_nan=False)
     assert told["verdict"] == Verdict.INVALID
-    assert "nan" not in dict(properties(told)).values()
+    assert "nan" not in dict(list_properties(told)).values()
 
 
 @pytest.mark.parametrize(
     "content", [run(log(segment(steps([7.3] * 28), finished=False))), run(excluded=Reason.PROFILED)]
 )
 def test_a_step_time_that_does_not_count_is_no_property(content: Run) -> None:
-    told = dict(properties(outcome(content)))
+    told = dict(list_properties(outcome(content)))
     assert {"expected_seconds", "window", "verdict", "reason", "log"} <= set(told)
     assert not {"step_time_seconds", "mfu", "tokens_per_second", "tflops_per_gpu"} & set(told)
 
 
 def test_properties_are_strings_with_all_digits() -> None:
-    told = dict(properties(outcome(SLOW)))
-    assert tuple(told) == tuple(name for name in PROPERTIES if name != "log_attempts")  # it had one
+    told = dict(list_properties(outcome(SLOW)))
+    assert tuple(told) == tuple(name for name in list_property_names() if name != "log_attempts")  # it had one
     assert all(isinstance(value, str) for value in told.values())
     assert float(told["bound_seconds"]) == 7.325 * 1.05
     assert told["window"] == "mean of steps 11 to 44"

@@ -16,12 +16,14 @@ from clusters import Cluster
 from job_specs import job_spec
 
 from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobSpec, Phase
-from pytest_llmbench.launch.follow.engine import Engine, Next
+from pytest_llmbench.launch.follow.engine import Engine, NextJob
 from pytest_llmbench.launch.follow.watch import Limits
 from pytest_llmbench.launch.journal.journal import Journal
 from pytest_llmbench.launch.slurm.client import Slurm
-from pytest_llmbench.launch.slurm.runner import Done, run
-from pytest_llmbench.launch.submit.launchers import Tools, assembled
+from pytest_llmbench.launch.slurm.runner import CommandOutput, run
+from pytest_llmbench.launch.submit.launchers import Tools, build_launchers
+
+pytestmark = pytest.mark.slow
 
 QUICK = Limits(first_poll=0.3, longest_poll=2.0, away_seconds=60.0, lost_seconds=20.0)
 
@@ -35,14 +37,14 @@ class Session:
         self.commands: list[str] = []
         self.told: list[str] = []
         self.ends: list[tuple[Job, JobEnd]] = []
-        self.following: list[Next] = []
+        self.following: list[NextJob] = []
         self.journal = Journal(folder / ".llmbench")
         self.journal.begin("test", datetime.now(UTC))
         self.engine = self.make()
 
     def make(self, limits: Limits = QUICK, **more: Any) -> Engine:
         slurm = Slurm(self.runner, self.environment, timeout=10.0)
-        launchers = assembled(Tools(self.journal, slurm, submit_seconds=60.0))
+        launchers = build_launchers(Tools(self.journal, slurm, submit_seconds=60.0))
         self.engine = Engine(
             self.journal,
             launchers,
@@ -54,7 +56,9 @@ class Session:
         )
         return self.engine
 
-    def runner(self, arguments: Sequence[str], *, timeout: float, environment: Mapping[str, str] | None = None) -> Done:
+    def runner(
+        self, arguments: Sequence[str], *, timeout: float, environment: Mapping[str, str] | None = None
+    ) -> CommandOutput:
         self.commands.append(arguments[0])
         return run(arguments, timeout=timeout, environment=environment)
 
@@ -66,7 +70,7 @@ class Session:
         made = {"case_id": case, "via": "sbatch", "command": command, "environment": tuple(self.environment.items())}
         return job_spec(self.folder, **{**made, **changes})
 
-    def finished(self, job: Job, end: JobEnd) -> Sequence[Next]:
+    def finished(self, job: Job, end: JobEnd) -> Sequence[NextJob]:
         self.ends.append((job, end))
         following, self.following = self.following, []
         return following
@@ -144,7 +148,7 @@ def test_a_script_that_submits_by_itself(session: Session) -> None:
 
 
 def test_jobs_wait_for_nodes_and_follow_each_other(session: Session) -> None:
-    session.following = [Next(session.spec("b", "true"), repeat=2)]
+    session.following = [NextJob(session.spec("b", "true"), repeat=2)]
     specs = [session.spec(case, "sleep 1", "-N4", "--exclusive") for case in "ab"]
     found = session.run(*specs)
     assert blames(found) == {"a": Blame.NONE, "b": Blame.NONE}
@@ -155,7 +159,7 @@ def test_a_job_that_somebody_else_cancels(session: Session) -> None:
     def act() -> None:
         session.cluster.run("scancel", session.submissions()[0])
 
-    thread = session.meanwhile(act, lambda: any(job.status for job in session.journal.jobs()))
+    thread = session.meanwhile(act, lambda: any(job.status for job in session.journal.list_jobs()))
     job, end = session.run(session.spec("a", "sleep 60"))["a"]
     thread.join()
     assert end.blame is Blame.CANCELLED
@@ -205,8 +209,8 @@ def test_slurmctld_away_in_mid_wait_and_at_submission(session: Session) -> None:
         time.sleep(4)
         session.cluster.start_controller()
 
-    thread = session.meanwhile(act, lambda: any(job.status for job in session.journal.jobs()))
-    session.following = [Next(session.spec("b", "true"))]
+    thread = session.meanwhile(act, lambda: any(job.status for job in session.journal.list_jobs()))
+    session.following = [NextJob(session.spec("b", "true"))]
     found = session.run(session.spec("a", "sleep 2"), session.spec("c", "sleep 8"))
     thread.join()
     assert blames(found) == {"a": Blame.NONE, "b": Blame.NONE, "c": Blame.NONE}
@@ -219,8 +223,8 @@ def test_cancelling_ends_exactly_our_jobs(session: Session) -> None:
     assert session.engine.cancel() == ()
     assert session.cluster.jobs() == [other]
     session.cluster.cancel_all()
-    assert session.journal.live() == ()
-    assert {job.status.state for job in session.journal.jobs() if job.status} == {"CANCELLED"}
+    assert session.journal.list_live() == ()
+    assert {job.status.state for job in session.journal.list_jobs() if job.status} == {"CANCELLED"}
 
 
 def test_a_session_that_was_killed_goes_on_and_submits_nothing_twice(session: Session) -> None:
@@ -229,7 +233,7 @@ def test_a_session_that_was_killed_goes_on_and_submits_nothing_twice(session: Se
     class Killed(BaseException):
         """Stands in for SIGKILL."""
 
-    def killed(job: Job, end: JobEnd) -> Sequence[Next]:
+    def killed(job: Job, end: JobEnd) -> Sequence[NextJob]:
         raise Killed
 
     with pytest.raises(Killed):
@@ -257,7 +261,7 @@ def ten_minutes(session: Session, number: int) -> tuple[Counter[str], float]:
     blocker = session.cluster.submit("sleep 600", "-N4", "--exclusive")
     session.make(Limits(max_jobs=500))
     session.engine.submit_only([session.spec(f"c{each}of{number}", "true") for each in range(number)])
-    jobs = session.journal.live()
+    jobs = session.journal.list_live()
     assert len(jobs) == number
     session.commands.clear()
     slept, clock = [0.0], time.time()
@@ -281,7 +285,7 @@ def ten_minutes(session: Session, number: int) -> tuple[Counter[str], float]:
     assert session.make().cancel() == ()
     session.cluster.run("scancel", blocker)
     session.cluster.wait(blocker, "CANCELLED")
-    assert not [job for job in session.journal.jobs() if job.status and job.status.phase is not Phase.ENDED]
+    assert not [job for job in session.journal.list_jobs() if job.status and job.status.phase is not Phase.ENDED]
     return commands, cpu
 
 

@@ -15,7 +15,9 @@ from shipped_specs import baseline, facts
 
 from pytest_llmbench.core.models.jobs import Cluster as Described
 from pytest_llmbench.core.models.jobs import JobSpec
-from pytest_llmbench.launch.recipe.environment import job_spec
+from pytest_llmbench.launch.recipe.environment import build_job
+
+pytestmark = pytest.mark.slow
 
 PRINT = "import json, os; print(json.dumps(dict(os.environ)))"
 HOSTILE = "a b; touch x $(touch x) `touch x` 'q\" {gpus} ${HOME}\n -N 9 é"
@@ -26,7 +28,7 @@ def spec(cluster: Cluster, stage: Path, script: str, described: Described, **cal
     stage.mkdir(exist_ok=True)
     (stage / "launch.sh").write_text(f"#!/bin/bash\n{script}\n")
     known = {"PATH": os.environ["PATH"], "STAGE_PATH": str(stage), **cluster.environment, **caller}
-    return job_spec(baseline("grok1/24.11", "fp8-8"), facts("grok1/24.11"), described, caller=known)
+    return build_job(baseline("grok1/24.11", "fp8-8"), facts("grok1/24.11"), described, caller=known)
 
 
 def run(spec: JobSpec) -> str:

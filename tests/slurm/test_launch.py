@@ -16,6 +16,8 @@ import pytest
 from clusters import Cluster
 from fake_recipe import WELL, write_recipe
 
+pytestmark = pytest.mark.slow
+
 WAIT = "while [ ! -e $STAGE_PATH/go ]; do sleep 0.1; done"
 """A job that runs until the test lets it go on."""
 

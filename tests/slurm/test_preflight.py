@@ -13,18 +13,21 @@ from clusters import Cluster as RealCluster
 from planned import machine, planned, program
 
 from pytest_llmbench.core.models.jobs import Cluster
-from pytest_llmbench.launch.preflight.checks import Planned, Problem, preflight
+from pytest_llmbench.launch.preflight.checks import check_launch
+from pytest_llmbench.launch.preflight.problems import LaunchProblem, PlannedJob
 from pytest_llmbench.launch.slurm.client import Slurm
 from pytest_llmbench.launch.slurm.runner import run
-from pytest_llmbench.launch.submit.setup_run import World, run_setup
-from pytest_llmbench.launch.submit.setup_step import setup_step
+from pytest_llmbench.launch.submit.setup_run import SetupHost, run_setup
+from pytest_llmbench.launch.submit.setup_step import build_setup_step
+
+pytestmark = pytest.mark.slow
 
 
 def slurm_of(cluster: RealCluster) -> Slurm:
     return Slurm(run, {**os.environ, **cluster.environment})
 
 
-def job(folder: Path, *options: str, gpus: int = 16, account: str = "research", partition: str = "batch") -> Planned:
+def job(folder: Path, *options: str, gpus: int = 16, account: str = "research", partition: str = "batch") -> PlannedJob:
     """Return a job for sbatch that asks for `options` and prints the GPUs that a step of it sees."""
     made = planned(folder, gpus, via="sbatch")
     script = "#!/bin/bash\nsrun --ntasks=1 --nodes=1 bash -c 'echo GPUs:$CUDA_VISIBLE_DEVICES'\n"
@@ -36,11 +39,11 @@ def job(folder: Path, *options: str, gpus: int = 16, account: str = "research", 
     return replace(made, spec=spec)
 
 
-def problems(cluster: RealCluster, *jobs: Planned) -> tuple[Problem, ...]:
-    return preflight(jobs, Cluster(), slurm_of(cluster), machine())
+def problems(cluster: RealCluster, *jobs: PlannedJob) -> tuple[LaunchProblem, ...]:
+    return check_launch(jobs, Cluster(), slurm_of(cluster), machine())
 
 
-def seen_gpus(cluster: RealCluster, launched: Planned) -> str:
+def seen_gpus(cluster: RealCluster, launched: PlannedJob) -> str:
     """Submit a job as it is and return what a step of it sees."""
     directory = launched.spec.directory
     command = launched.spec.command
@@ -103,18 +106,25 @@ def set_up(cluster: RealCluster, folder: Path, script: str) -> tuple[str, list[s
     (folder / "stage/nemo.sqsh").unlink()
     program(folder / "recipe/setup.sh", f"#!/bin/bash\n{script}\n")
     caller = {**os.environ, **cluster.environment, "STAGE_PATH": str(folder / "stage")}
-    step = setup_step(facts, Cluster(account="research", partition="batch"), caller, folder / "recipe")
-    told: list[str] = []
-    world = World(
-        told.append, lambda: datetime.now(UTC), lambda _: time.sleep(0.2), folder / "setup.log", 60.0, slurm_of(cluster)
+    step = build_setup_step(facts, Cluster(account="research", partition="batch"), caller, folder / "recipe")
+    lines: list[str] = []
+    world = SetupHost(
+        lines.append,
+        lambda: datetime.now(UTC),
+        lambda _: time.sleep(0.2),
+        folder / "setup.log",
+        60.0,
+        slurm_of(cluster),
     )
-    return run_setup(step, world), told
+    return run_setup(step, world), lines
 
 
 def test_a_setup_job_is_waited_for(cluster: RealCluster, tmp_path: Path) -> None:
-    problem, told = set_up(cluster, tmp_path, "echo importing; sleep 1; echo image > $STAGE_PATH/nemo.sqsh; echo ready")
+    problem, lines = set_up(
+        cluster, tmp_path, "echo importing; sleep 1; echo image > $STAGE_PATH/nemo.sqsh; echo ready"
+    )
     assert problem == ""
-    assert told[-2:] == ["importing", "ready"]
+    assert lines[-2:] == ["importing", "ready"]
 
 
 def test_a_setup_job_that_fails_is_told_with_its_last_lines(cluster: RealCluster, tmp_path: Path) -> None:

@@ -13,7 +13,9 @@ from clusters import Cluster
 from pytest_llmbench.core.models.jobs import Blame, JobStatus, Phase
 from pytest_llmbench.launch.slurm.client import Partition, Slurm, SlurmAway
 from pytest_llmbench.launch.slurm.runner import run
-from pytest_llmbench.launch.slurm.states import end_of, never_starts
+from pytest_llmbench.launch.slurm.states import explain_status, explain_stuck
+
+pytestmark = pytest.mark.slow
 
 
 def asking(cluster: Cluster) -> Slurm:
@@ -53,8 +55,8 @@ def test_how_a_job_ends(request: pytest.FixtureRequest, cluster_name: str, scrip
     cluster: Cluster = request.getfixturevalue(cluster_name)
     status = ended(cluster, cluster.submit(script, "-N2"))
     state, blame, words = ENDS[script]
-    assert (status.state, end_of(status).blame, status.nodes) == (state, blame, ("n1", "n2"))
-    assert words in end_of(status).text
+    assert (status.state, explain_status(status).blame, status.nodes) == (state, blame, ("n1", "n2"))
+    assert words in explain_status(status).text
     assert status.submitted
     assert abs(datetime.now(UTC) - status.submitted) < timedelta(minutes=1)
 
@@ -64,7 +66,7 @@ def test_a_time_limit(cluster: Cluster) -> None:
     cluster.wait(job, "RUNNING")
     cluster.run("scontrol", "update", f"JobId={job}", "EndTime=now+2seconds")
     status = ended(cluster, job)
-    assert (status.state, end_of(status).blame) == ("TIMEOUT", Blame.RUN)
+    assert (status.state, explain_status(status).blame) == ("TIMEOUT", Blame.RUN)
 
 
 @pytest.mark.parametrize("state", ["RUNNING", "PENDING"])
@@ -92,7 +94,7 @@ def test_a_node_fails(cluster: Cluster, failing_node: str) -> None:
     job = cluster.submit("sleep 100", "--no-requeue", f"--nodelist={failing_node}")
     running(cluster, job)
     cluster.run("scontrol", "update", f"NodeName={failing_node}", "State=DOWN", "Reason=test")
-    end = end_of(ended(cluster, job))
+    end = explain_status(ended(cluster, job))
     assert (end.blame, end.text) == (Blame.INFRASTRUCTURE, "NODE_FAIL: a node failed under it (n3)")
 
 
@@ -113,7 +115,7 @@ def test_a_requeued_job(cluster: Cluster) -> None:
     first = running(cluster, job)
     cluster.run("scontrol", "requeue", job)
     waiting = until(cluster, job, lambda status: status.phase is Phase.WAITING)
-    assert (waiting.restarts, waiting.seen_by, never_starts(waiting)) == (1, "squeue", "")
+    assert (waiting.restarts, waiting.seen_by, explain_stuck(waiting)) == (1, "squeue", "")
     status = until(cluster, job, lambda status: status.phase is Phase.ENDED, since)
     assert (status.state, status.restarts, status.submitted) == ("COMPLETED", 1, first.submitted)
 
@@ -127,7 +129,7 @@ def test_a_requeued_job(cluster: Cluster) -> None:
 )
 def test_jobs_that_never_start(cluster: Cluster, options: list[str], reason: str) -> None:
     job = cluster.submit("true", *options)
-    status = until(cluster, job, never_starts)
+    status = until(cluster, job, explain_stuck)
     assert (status.phase, status.state, status.reason) == (Phase.WAITING, "PENDING", reason)
     asking(cluster).cancel([job])
 
@@ -135,7 +137,7 @@ def test_jobs_that_never_start(cluster: Cluster, options: list[str], reason: str
 def test_a_dependency_that_is_never_satisfied(cluster: Cluster) -> None:
     failed = cluster.submit("exit 1")
     job = cluster.submit("true", f"--dependency=afterok:{failed}")
-    status = until(cluster, job, never_starts)
+    status = until(cluster, job, explain_stuck)
     assert status.reason == "DependencyNeverSatisfied"
     asking(cluster).cancel([job])
 
@@ -143,7 +145,7 @@ def test_a_dependency_that_is_never_satisfied(cluster: Cluster) -> None:
 def test_a_job_that_waits_for_others_starts_some_time(cluster: Cluster) -> None:
     jobs = [cluster.submit("sleep 100", "-N4", "--exclusive") for _ in range(2)]
     status = until(cluster, jobs[1], lambda status: status.reason in ("Resources", "Priority"))
-    assert (status.phase, never_starts(status)) == (Phase.WAITING, "")
+    assert (status.phase, explain_stuck(status)) == (Phase.WAITING, "")
     assert asking(cluster).cancel(jobs) == ""
     assert [ended(cluster, job).state for job in jobs] == ["CANCELLED"] * 2
 
@@ -151,7 +153,7 @@ def test_a_job_that_waits_for_others_starts_some_time(cluster: Cluster) -> None:
 def test_a_submission_that_slurm_refuses_is_recorded_as_failed(cluster: Cluster) -> None:
     assert cluster.ask("sbatch", "--gres=gpu:9", "--comment=llmb:refused", "--wrap=true").returncode == 1
     job = asking(cluster).find(["refused"], datetime.now(UTC))["refused"]
-    assert "no node ever ran it" in end_of(ended(cluster, job)).text
+    assert "no node ever ran it" in explain_status(ended(cluster, job)).text
 
 
 def test_the_controller_is_away_for_a_while(cluster: Cluster) -> None:
@@ -168,7 +170,7 @@ def test_the_controller_is_away_for_a_while(cluster: Cluster) -> None:
         assert "did not end within 1 s" in impatient.cancel([job])
     finally:
         cluster.start_controller()
-    assert end_of(until(cluster, job, lambda status: status.phase is Phase.ENDED, since)).blame is Blame.NONE
+    assert explain_status(until(cluster, job, lambda status: status.phase is Phase.ENDED, since)).blame is Blame.NONE
 
 
 def test_jobs_are_found_by_their_comment(cluster: Cluster) -> None:

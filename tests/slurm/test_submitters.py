@@ -17,6 +17,8 @@ import pytest
 from clusters import Cluster
 from fake_recipe import PURPOSED, PURPOSES, WELL, program, write_recipe
 
+pytestmark = pytest.mark.slow
+
 BLOCK = """#!/bin/bash
 # as NeMo-Run's experiments are reported: its own names of tasks, a time in brackets, the folder wrapped at 80 columns
 set -eu

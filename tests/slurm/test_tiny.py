@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from clusters import Cluster
 
+pytestmark = pytest.mark.slow
+
 RECIPE = Path(__file__).resolve().parents[2] / "examples" / "tiny_llama"
 
 

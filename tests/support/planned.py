@@ -10,9 +10,9 @@ from typing import Any
 
 from pytest_llmbench.core.models import Key
 from pytest_llmbench.core.models.jobs import Checkpointing, Command, JobSpec, LaunchFacts, Profiling, Purpose
-from pytest_llmbench.launch.preflight.check_files import Machine
-from pytest_llmbench.launch.preflight.problems import Planned
-from pytest_llmbench.launch.slurm.runner import Done
+from pytest_llmbench.launch.preflight.check_files import LocalMachine
+from pytest_llmbench.launch.preflight.problems import PlannedJob
+from pytest_llmbench.launch.slurm.runner import CommandOutput
 
 FACTS = LaunchFacts(
     recipe="llama3.1",
@@ -53,7 +53,7 @@ def program(path: Path, text: str = "#!/bin/sh\n") -> Path:
     return path
 
 
-def planned(folder: Path, gpus: int = 16, facts: LaunchFacts = FACTS, **fields: Any) -> Planned:
+def planned(folder: Path, gpus: int = 16, facts: LaunchFacts = FACTS, **fields: Any) -> PlannedJob:
     """Return a job for which everything is there; `environment` is added to its own."""
     recipe, stage, virtual = folder / "recipe", folder / "stage", folder / "venv"
     for path in (recipe, stage):
@@ -85,7 +85,7 @@ def planned(folder: Path, gpus: int = 16, facts: LaunchFacts = FACTS, **fields: 
         gpus=gpus,
         gpu_hours=gpus * 2 / 10,
     )
-    return Planned(replace(spec, **fields), facts)
+    return PlannedJob(replace(spec, **fields), facts)
 
 
 class Python:
@@ -97,12 +97,12 @@ class Python:
 
     def __call__(
         self, arguments: Sequence[str], *, timeout: float, environment: Mapping[str, str] | None = None
-    ) -> Done:
+    ) -> CommandOutput:
         """Return the version, whatever is asked."""
         self.asked.append(tuple(arguments))
-        return Done(0, self.version, "")
+        return CommandOutput(0, self.version, "")
 
 
-def machine(version: str = "Python 3.12.3\n", free: int = 10**15) -> Machine:
+def machine(version: str = "Python 3.12.3\n", free: int = 10**15) -> LocalMachine:
     """Return a machine with this Python and this many free bytes."""
-    return Machine(run=Python(version), free_bytes=lambda folder: free)
+    return LocalMachine(run=Python(version), free_bytes=lambda folder: free)

@@ -49,7 +49,7 @@ def outcome(
 def document(*outcomes: dict[str, Any], began: datetime = builders.NOW, **session: Any) -> dict[str, Any]:
     """Return what a session with these outcomes stores."""
     fields: dict[str, Any] = {"host": "ci", "program": "0.1.0", "options": ["-q"], "environment": {}, **session}
-    return record.document(record.session(uuid.uuid4().hex, began, **fields), outcomes)
+    return record.make_document(record.describe_session(uuid.uuid4().hex, began, **fields), outcomes)
 
 
 def nights(seconds: Sequence[float], **run: Any) -> list[dict[str, Any]]:

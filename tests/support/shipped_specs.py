@@ -8,8 +8,8 @@ from typing import Any
 from pytest_llmbench.baseline.read import find_shipped_baselines, read_recipe
 from pytest_llmbench.core.models import Baseline, Recipe
 from pytest_llmbench.core.models.jobs import Cluster, JobSpec, LaunchFacts
-from pytest_llmbench.launch.recipe.environment import job_spec
-from pytest_llmbench.launch.recipe.facts import facts_of
+from pytest_llmbench.launch.recipe.environment import build_job
+from pytest_llmbench.launch.recipe.facts import read_facts
 
 CALLER = {
     "PATH": "/usr/bin:/bin",
@@ -35,7 +35,7 @@ def recipe(name: str) -> Recipe:
 
 def facts(name: str) -> LaunchFacts:
     """How it is launched."""
-    found = facts_of(recipe(name))
+    found = read_facts(recipe(name))
     assert found is not None
     return found
 
@@ -47,4 +47,4 @@ def baseline(name: str, ending: str) -> Baseline:
 
 def spec(name: str, ending: str, cluster: Cluster = CLUSTER, **changes: Any) -> JobSpec:
     """The job of a shipped configuration."""
-    return job_spec(baseline(name, ending), facts(name), cluster, **{"caller": CALLER, **changes})
+    return build_job(baseline(name, ending), facts(name), cluster, **{"caller": CALLER, **changes})

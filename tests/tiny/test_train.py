@@ -11,6 +11,8 @@ import pytest
 from pytest_llmbench.baseline.read import read_recipe
 from pytest_llmbench.core.flops import model_flops
 
+pytestmark = pytest.mark.slow
+
 CPU = "cpu"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -9,7 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from pytest_llmbench.core.models import Reason, RunFiles
+from pytest_llmbench.core.models import Reason, RunFiles, Shards
 from pytest_llmbench.ingest.discover import names
 from pytest_llmbench.ingest.discover.metadata import Metadata
 from pytest_llmbench.ingest.discover.stamps import read_stamp
@@ -124,3 +125,31 @@ def _mark_profiled(run: RunFiles, report: Path) -> RunFiles:
     where = report.relative_to(run.folder) if report.is_relative_to(run.folder) else report.name
     beside = "stands beside it" if report.parent == run.folder else "is of it"
     return replace(run, excluded=Reason.PROFILED, excluded_because=f"the profiler's report {where} {beside}")
+
+
+FOLDERS = ("checkpoints", "code/nemo_experiments/default/checkpoints")
+"""Where the documented runs save, below the folder of their log."""
+
+SHARD = ".distcp"
+ENTRIES = 50_000
+"""How many entries of folders are looked at."""
+
+
+def count_shards(folder: Path) -> Shards | None:
+    """Return how many files of checkpoints a run left below the folder of its log; None where it has no such folder.
+
+    The first folder that holds any is told, else the first one that is there. What cannot be read counts as empty.
+    """
+    counts = [_count(folder, name) for name in FOLDERS if (folder / name).is_dir()]
+    return next((shards for shards in counts if shards.count), counts[0] if counts else None)
+
+
+def _count(folder: Path, name: str) -> Shards:
+    count = entries = 0
+    for _, folders, files in os.walk(folder / name):
+        folders.sort()
+        count += sum(file.endswith(SHARD) for file in files)
+        entries += len(folders) + len(files)
+        if entries > ENTRIES:
+            return Shards(name, count, partial=True)
+    return Shards(name, count)

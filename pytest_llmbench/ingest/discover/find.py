@@ -15,15 +15,14 @@ from pytest_llmbench.core.formatting import join_first
 from pytest_llmbench.core.models import Clock, Dating, Discovery, Hint, Remains, RunFiles
 from pytest_llmbench.ingest.discover import names
 from pytest_llmbench.ingest.discover.evidence import OwnedRun, add_reports, find_exclusion, find_twin
-from pytest_llmbench.ingest.discover.folders import Layout, find_surroundings
+from pytest_llmbench.ingest.discover.folders import Layout, find_launcher, find_surroundings
 from pytest_llmbench.ingest.discover.group import ERROR_ALONE, FolderJobs, JobDraft
-from pytest_llmbench.ingest.discover.launcher import find_launcher
-from pytest_llmbench.ingest.discover.leftovers import find_empty_launches
 from pytest_llmbench.ingest.discover.metadata import Metadata, read_metadata
 from pytest_llmbench.ingest.discover.places import (
     Assignment,
     JobFolder,
     assign_metadata,
+    find_empty_launches,
     find_job_folders,
     find_log_folders,
     list_nameless,

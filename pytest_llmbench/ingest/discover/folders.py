@@ -13,6 +13,7 @@ from functools import lru_cache
 
 from pytest_llmbench.core.models import Hint
 from pytest_llmbench.ingest.discover import names
+from pytest_llmbench.ingest.discover.stamps import read_stamp
 
 _RELEASE = re.compile(r"(?<![\d.])(\d\d\.\d\d[-_.\w]*?)(?:[-_]nccl[-_]?trace)?$", re.IGNORECASE)
 _RELEASE_FOLDER = re.compile(r"(?:v|llmb[-_]|release[-_]|gsw[-_])?(\d\d\.\d\d(?:\.\d+)*)", re.IGNORECASE)
@@ -128,3 +129,42 @@ def _read_loose(parts: Sequence[str]) -> Layout:
     """Read folders that form no layout: an experiment's own folder may have been copied to any place."""
     start = next((place for place, name in enumerate(parts) if names.read_experiment(name)), len(parts) - 1)
     return Layout("", tuple(_read_experiments(parts, typed=True)), tuple(parts[start:]))
+
+
+SBATCH, NEMO_RUN, LOCAL = "sbatch", "nemo-run", "nemo-run-local"
+CONFIGURED = "configured-sbatch"
+
+STATED = {"nemo": NEMO_RUN, "configured_sbatch": CONFIGURED, "sbatch": SBATCH}
+"""What the metadata's `launcher_type` means; any other word stands for itself."""
+
+_STREAMS = ("combined.log", "stdout.log", "stderr.log")
+
+
+def find_launcher(stated: str, logs: Sequence[str], folder: str, where: Layout) -> str:
+    """Return what started a run: sbatch, nemo-run, nemo-run-local, configured-sbatch, another word that its metadata
+    states, or nothing where nothing tells.
+
+    `stated` is what the metadata says, `logs` are the names of the run's logs, `folder` the name of theirs.
+    """
+    if stated:
+        return STATED.get(stated.lower(), re.sub(r"[^\w.+-]+", "-", stated.lower()))
+    if logs and all(log in _STREAMS for log in logs) and "nemo_run" in where.inside:
+        return LOCAL
+    launched = any(names.is_launched(log) for log in logs)
+    if launched and where.name == "results":
+        return SBATCH
+    if launched and where.name in ("experiments", "workloads"):
+        return _tell_experiment(logs, folder, where)
+    return ""
+
+
+def _tell_experiment(logs: Sequence[str], folder: str, where: Layout) -> str:
+    """Tell `<name>/<name>_<time>/<task>/log-*`, which NeMo-Run makes, from `<name>/<time>/log-*`, and from Slurm's own
+    file in the folder of a workload."""
+    inside = where.experiment
+    if len(inside) > 2 and inside[1].startswith(f"{inside[0]}_"):
+        return NEMO_RUN
+    if len(inside) == 2 and folder.isdecimal() and read_stamp(folder) is not None:
+        return CONFIGURED
+    slurm_only = all(log.lower().startswith("slurm-") for log in logs)
+    return SBATCH if slurm_only and not inside else ""

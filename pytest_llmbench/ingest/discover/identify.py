@@ -6,19 +6,24 @@ number of GPUs have to be said by somebody, and what only one baseline allows is
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import fields, replace
+import math
+import statistics
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 
 from pytest_llmbench.core.errors import did_you_mean
 from pytest_llmbench.core.formatting import join_first
-from pytest_llmbench.core.models import Baseline, Identity, Key, ParsedLog, Recipe, RunFiles
+from pytest_llmbench.core.models import Baseline, Identity, Key, ParsedLog, Recipe, RunFiles, Segment
+from pytest_llmbench.core.throughput import tflops_per_gpu
 from pytest_llmbench.ingest.discover.claims import Claim, Claims, collect_claims
-from pytest_llmbench.ingest.discover.content import FACTS, ExpectedTflops, LogSummary, check_facts, summarise_logs
 from pytest_llmbench.ingest.discover.match import Match, Matching, Subject, find_nearest, find_possible, match_baselines
 
 _NEEDED = ("recipe", "size", "dtype", "gpus")
 _OPTIONS = {"release": "--llmb-release", "gpu": "--llmb-gpu"}
 _KEY_FIELDS = tuple(field.name for field in fields(Key))
+
+FACTS = ("dialect", "global_batch_size", "total_steps", "tflops")
+TFLOPS_MARGIN = 0.05
 
 
 def identify(
@@ -29,14 +34,12 @@ def identify(
     release: str = "",
     gpu: str = "",
     baseline_release: str = "",
-    expected_tflops: ExpectedTflops | None = None,
     find: Matching = match_baselines,
 ) -> Identity:
     """Return the one configuration that fits everything a run says, or why there is none.
 
     `release` and `gpu` fill in what nothing says and override nothing; `baseline_release` replaces the run's release on
-    purpose. `expected_tflops(baseline, seconds)` is what the framework should log per GPU at that step time; without it
-    logged TFLOP/s are not looked at. `find` is what `cache_matches` returned, where there are many runs. A batch size
+    purpose. `find` is what `cache_matches` returned, where there are many runs. A batch size
     in the log that contradicts the names changes nothing here: the run claims to be that configuration, and measuring
     it finds that it is not.
     """
@@ -50,7 +53,7 @@ def identify(
     if claims.contradictions:
         identity = _make_contradicted(subject, find)
     elif fitting:
-        identity = _choose_key(claims, fitting, logs, expected_tflops)
+        identity = _choose_key(claims, fitting, logs)
     else:
         identity = _make_unmatched(claims, every, _summarise_claims(claims, run.layout, dialects), recipes)
     own = next((hint for hint in run.hints if baseline_release and hint.field == "release"), None)
@@ -72,17 +75,13 @@ def _add_options(claims: Claims, options: Mapping[str, str], baseline_release: s
     return replace(claims, by_field={**claims.by_field, **added})
 
 
-def _choose_key(
-    claims: Claims, fitting: Sequence[Match], logs: Sequence[ParsedLog], expected: ExpectedTflops | None
-) -> Identity:
+def _choose_key(claims: Claims, fitting: Sequence[Match], logs: Sequence[ParsedLog]) -> Identity:
     """Return the only key that fits, or the only one that the logs leave; else the candidates."""
     missing = [field for field in _NEEDED if not _is_said(field, claims)]
     keys = _list_keys(fitting)
     if len(keys) == 1 and not missing:
         return _make_identity(keys[0], claims, missing)
-    stated = [
-        (match.key, check_facts(_summarise_run(logs, match.baseline), match.baseline, expected)) for match in fitting
-    ]
+    stated = [(match.key, _check_facts(logs, match.baseline)) for match in fitting]
     left = [(key, stands) for key, stands in stated if all(stands.values())]
     remaining = tuple(sorted({key for key, _ in left}))
     if len(remaining) == 1 and all(_is_enough(stands, missing) for _, stands in left):
@@ -90,9 +89,51 @@ def _choose_key(
     return _make_ambiguous(remaining or keys, claims, missing, contradicted=not remaining)
 
 
-def _summarise_run(logs: Sequence[ParsedLog], baseline: Baseline) -> LogSummary:
-    """Return what the logs of a run say, in the words of a baseline's dialect."""
-    return summarise_logs([log.read_as(baseline.dialect) for log in logs])
+@dataclass(frozen=True, slots=True)
+class LogSummary:
+    """What a run's logs say: dialects, batch sizes, totals of steps, work of a step per GPU in TFLOP (0: unsaid)."""
+
+    dialects: frozenset[str]
+    batch_sizes: frozenset[float]
+    totals: frozenset[int]
+    tflop_per_step: float
+
+
+def _summarise_logs(logs: Sequence[ParsedLog]) -> LogSummary:
+    """Collect what the logs of a run say. TFLOP/s times seconds is the same for a fast step and a slow one."""
+    segments = [segment for log in logs for segment in log.segments]
+    batches = {value for segment in segments for value in segment.steps.global_batch_size.tolist()}
+    work = [value for segment in segments for value in _compute_work(segment)]
+    return LogSummary(
+        dialects=frozenset(log.dialect for log in logs if log.dialect),
+        batch_sizes=frozenset(value for value in batches if not math.isnan(value)),
+        totals=frozenset(segment.total_steps for segment in segments if segment.total_steps is not None),
+        tflop_per_step=statistics.median(work) if work else 0.0,
+    )
+
+
+def _check_facts(logs: Sequence[ParsedLog], baseline: Baseline) -> dict[str, bool]:
+    """Return the facts that the logs state when read in the baseline's dialect, each with whether it fits."""
+    summary = _summarise_logs([log.read_as(baseline.dialect) for log in logs])
+    fits = {}
+    if summary.dialects:
+        fits["dialect"] = summary.dialects == {baseline.dialect}
+    if summary.batch_sizes:
+        fits["global_batch_size"] = summary.batch_sizes == {baseline.configuration.global_batch_size}
+    if summary.totals:
+        fits["total_steps"] = baseline.steps in summary.totals
+    if summary.tflop_per_step:
+        # the TFLOP/s of a step of one second are its work; some frameworks log a multiple of the documents' formula
+        work = tflops_per_gpu(baseline.configuration, 1.0) * (baseline.logged_tflops_factor or 1.0)
+        fits["tflops"] = abs(summary.tflop_per_step / work - 1) <= TFLOPS_MARGIN
+    return fits
+
+
+def _compute_work(segment: Segment) -> Iterator[float]:
+    steps = segment.steps
+    for seconds, tflops in zip(steps.seconds.tolist(), steps.tflops_per_gpu.tolist(), strict=True):
+        if 0 < seconds < math.inf and 0 < tflops < math.inf:
+            yield seconds * tflops
 
 
 def _is_said(field: str, claims: Claims) -> bool:

@@ -20,7 +20,7 @@ from pathlib import Path
 from stat import S_ISREG
 
 from pytest_llmbench.core.models import RegexDialect
-from pytest_llmbench.ingest.reading.file_reading import FileToRead, ReadResult
+from pytest_llmbench.ingest.reading.reader import FileToRead, ReadResult
 from pytest_llmbench.ingest.sources.local import FileState, read_state
 
 CachedReadings = dict[tuple[str, bool], tuple[FileState, ReadResult]]

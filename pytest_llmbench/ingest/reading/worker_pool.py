@@ -18,7 +18,7 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import IO, TYPE_CHECKING, TypeAlias
 
-from pytest_llmbench.ingest.reading.file_reading import FileToRead, ReadResult, read_file
+from pytest_llmbench.ingest.reading.reader import FileToRead, ReadResult, read_file
 from pytest_llmbench.ingest.sources.local import FileState
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_llmbench.core.models.jobs import Job, Phase
 from pytest_llmbench.launch.slurm.client import SlurmAway
-from pytest_llmbench.launch.submit.launchers import Launcher, by_scheduler
+from pytest_llmbench.launch.submit.launchers import Launcher, group_by_scheduler
 
 if TYPE_CHECKING:
     from pytest_llmbench.launch.journal.journal import Journal
@@ -17,7 +17,7 @@ CANCEL_SECONDS = 30.0
 LONGEST_PAUSE = 3.0
 
 
-def cancelled(
+def cancel_jobs(
     jobs: Collection[Job],
     launchers: Mapping[str, Launcher],
     journal: Journal,
@@ -31,24 +31,24 @@ def cancelled(
     It is tried again where cancelling said that something went wrong.
     """
     going = {job.number: job for job in jobs}
-    problem = _asked(going.values(), launchers)
-    told = ""
+    problem = _ask_to_cancel(going.values(), launchers)
+    last_problem = ""
     waited, pause = 0.0, 0.25
     while going and waited < CANCEL_SECONDS:
-        if problem and problem != told:
+        if problem and problem != last_problem:
             tell(problem)
-            told = problem
+            last_problem = problem
         sleep(pause)
         waited, pause = waited + pause, min(pause * 1.5, LONGEST_PAUSE)
-        _take_ended(going, launchers, journal, now)
-        problem = _asked(going.values(), launchers) if problem else ""
+        _record_ended(going, launchers, journal, now)
+        problem = _ask_to_cancel(going.values(), launchers) if problem else ""
     return tuple(job.job_id for job in going.values())
 
 
-def _asked(going: Collection[Job], launchers: Mapping[str, Launcher]) -> str:
+def _ask_to_cancel(going: Collection[Job], launchers: Mapping[str, Launcher]) -> str:
     """Ask each scheduler once to end all of its jobs; return what went wrong, or nothing."""
     problems = []
-    for scheduler, jobs in by_scheduler(going, launchers).items():
+    for scheduler, jobs in group_by_scheduler(going, launchers).items():
         try:
             problems.append(scheduler.cancel(jobs))
         except SlurmAway as error:
@@ -56,10 +56,10 @@ def _asked(going: Collection[Job], launchers: Mapping[str, Launcher]) -> str:
     return "\n".join(filter(None, problems))
 
 
-def _take_ended(
+def _record_ended(
     going: dict[int, Job], launchers: Mapping[str, Launcher], journal: Journal, now: Callable[[], datetime]
 ) -> None:
-    for scheduler, jobs in by_scheduler(going.values(), launchers).items():
+    for scheduler, jobs in group_by_scheduler(going.values(), launchers).items():
         try:
             statuses = scheduler.poll(jobs)
         except SlurmAway:
@@ -68,4 +68,4 @@ def _take_ended(
             if status.phase is Phase.ENDED:
                 del going[number]
                 text = "cancelled by pytest" if status.state == "CANCELLED" else ""
-                journal.ended(number, status, text, now())
+                journal.record_end(number, status, text, now())

@@ -9,14 +9,14 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models.jobs import Job, JobEnd, JobSpec, JobStatus, Phase
-from pytest_llmbench.launch.follow.cancel import cancelled
-from pytest_llmbench.launch.follow.progress import Progress, summary
-from pytest_llmbench.launch.follow.watch import Absence, Limits, Watch, differs, end_of_job, moved_on
-from pytest_llmbench.launch.recipe.redaction import MASK, secret_values
+from pytest_llmbench.core.models.jobs import Job, JobEnd, JobSpec, JobStatus, Phase, SubmissionState
+from pytest_llmbench.launch.follow.cancel import cancel_jobs
+from pytest_llmbench.launch.follow.progress import Progress, summarize
+from pytest_llmbench.launch.follow.watch import Absence, Limits, Watch, differs, explain_end, has_moved_on
+from pytest_llmbench.launch.recipe.redaction import MASK, find_secret_values
 from pytest_llmbench.launch.slurm.client import SlurmAway
-from pytest_llmbench.launch.submit.launchers import Launcher, Scheduler, by_scheduler, launcher_of
-from pytest_llmbench.launch.submit.submissions import MAYBE, SUPERSEDED, Submission, SubmitError, superseded
+from pytest_llmbench.launch.submit.launchers import Launcher, Scheduler, find_launcher, group_by_scheduler
+from pytest_llmbench.launch.submit.submissions import Submission, SubmitError, describe_problem
 
 if TYPE_CHECKING:
     from pytest_llmbench.launch.journal.journal import Journal
@@ -27,14 +27,14 @@ RECOVER_SECONDS = 20.0
 PAUSES = 10
 """How many times as long as a poll took the pause after it is at least: a slow Slurm is asked rarely."""
 
-Finished = Callable[[Job, JobEnd], Sequence["Next"]]
+Finished = Callable[[Job, JobEnd], Sequence["NextJob"]]
 """Gets every job that ended or could not be submitted; returns the jobs that follow from it."""
 
 Identity = tuple[str, str, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Next:
+class NextJob:
     """A job to be submitted; `attempt` and `repeat` as in `Job`."""
 
     spec: JobSpec
@@ -68,7 +68,7 @@ class Engine:
         self._progress = progress or Progress(tell)
         self._follow_only = follow_only
         self._finished: Finished = lambda job, end: ()
-        self._queue: deque[Next] = deque()
+        self._queue: deque[NextJob] = deque()
         self._intended: deque[Job] = deque()
         self._jobs: dict[int, Job] = {}
         self._live: dict[int, Job] = {}
@@ -87,7 +87,7 @@ class Engine:
         job whose status is UNKNOWN: nothing knows it, and only its log can tell.
         """
         self._finished = finished
-        self._enqueue(Next(spec) for spec in specs)
+        self._enqueue(NextJob(spec) for spec in specs)
         self._follow()
 
     def resume(self, specs: Sequence[JobSpec], finished: Finished) -> None:
@@ -97,8 +97,8 @@ class Engine:
         self._finished = finished
         ended = self._take_up(specs)
         for job in ended:
-            self._enqueue(finished(job, end_of_job(job)))
-        self._enqueue(Next(spec) for spec in specs)
+            self._enqueue(finished(job, explain_end(job)))
+        self._enqueue(NextJob(spec) for spec in specs)
         self._follow()
 
     def submit_only(self, specs: Sequence[JobSpec], *, goes_on: bool = False) -> tuple[JobSpec, ...]:
@@ -108,7 +108,7 @@ class Engine:
         """
         if goes_on:
             self._take_up(specs)
-        self._enqueue(Next(spec) for spec in specs)
+        self._enqueue(NextJob(spec) for spec in specs)
         while self._queue or self._intended:
             if self._submit_next():
                 continue
@@ -120,11 +120,15 @@ class Engine:
     def _take_up(self, specs: Sequence[JobSpec]) -> list[Job]:
         """Take up the jobs of a resumed session, and return those that are over."""
         for spec in specs:
-            self._journal.hide(secret_values(spec))
+            self._journal.hide(find_secret_values(spec))
         self._specs = {spec.case_id: spec for spec in specs}
-        live = {job.number for job in self._journal.live()}
-        jobs = [self._restored(job) for job in self._journal.jobs() if not superseded(job)]
-        self._known = {Next(job.spec, job.attempt, job.repeat).identity for job in jobs}
+        live = {job.number for job in self._journal.list_live()}
+        jobs = [
+            self._restore_secrets(job)
+            for job in self._journal.list_jobs()
+            if job.submission is not SubmissionState.SUPERSEDED
+        ]
+        self._known = {NextJob(job.spec, job.attempt, job.repeat).identity for job in jobs}
         self._resumed = frozenset(self._known)
         self._jobs = {job.number: job for job in jobs}
         for job in jobs:
@@ -132,7 +136,7 @@ class Engine:
                 self._live[job.number] = job
             elif job.number in live:
                 self._intended.append(job)
-        self._say(f"resumed: {summary(jobs)}")
+        self._say(f"resumed: {summarize(jobs)}")
         return [job for job in jobs if job.number not in live]
 
     def cancel(self) -> tuple[str, ...]:
@@ -143,26 +147,26 @@ class Engine:
         """
         going: list[Job] = []
         doubtful: list[str] = []
-        for job in self._journal.live():
+        for job in self._journal.list_live():
             try:
-                caught = job if job.job_id else self._caught(self._whole(job))
+                caught = job if job.job_id else self._catch_submission(self._find_whole(job))
                 going += [caught] if caught else []
             except LaunchError as error:
                 self._say(str(error))
-                known = next(one for one in self._journal.jobs() if one.number == job.number)
-                if known.job_id:  # it was found, and only could not be written down
-                    going.append(known)
+                recorded = next(other for other in self._journal.list_jobs() if other.number == job.number)
+                if recorded.job_id:  # it was found, and only could not be written down
+                    going.append(recorded)
                 else:
                     doubtful.append(job.spec.case_id)
-        left = cancelled(going, self._launchers, self._journal, now=self._now, sleep=self._sleep, tell=self._say)
+        left = cancel_jobs(going, self._launchers, self._journal, now=self._now, sleep=self._sleep, tell=self._say)
         self._live.clear()
         return (*doubtful, *left)
 
     # --- submitting ---------------------------------------------------------------------------------------
 
-    def _enqueue(self, following: Iterable[Next]) -> None:
+    def _enqueue(self, following: Iterable[NextJob]) -> None:
         for each in following:
-            self._launcher(each.spec)
+            self._find_launcher(each.spec)
             if each.identity not in self._known:
                 self._known.add(each.identity)
                 self._queue.append(each)
@@ -173,7 +177,7 @@ class Engine:
         """Submit one job if there is room; return whether something was done."""
         for _ in range(len(self._intended)):
             job = self._intended.popleft()
-            if not self._absence(job).lasts or self._due():
+            if not self._find_absence(job).lasts or self._is_due():
                 self._recover(job)
                 return True
             self._intended.append(job)
@@ -188,35 +192,35 @@ class Engine:
         return False
 
     def _has_room(self, spec: JobSpec) -> bool:
-        scheduler = self._launcher(spec).scheduler
-        mine = sum(self._launcher(job.spec).scheduler is scheduler for job in self._live.values())
+        scheduler = self._find_launcher(spec).scheduler
+        mine = sum(self._find_launcher(job.spec).scheduler is scheduler for job in self._live.values())
         if scheduler.at_once is not None and mine >= scheduler.at_once:
             return False
-        return len(self._live) < self._limits.max_jobs and not self._absence_of(scheduler).lasts
+        return len(self._live) < self._limits.max_jobs and not self._find_absence_of(scheduler).lasts
 
     def _submit(self, job: Job, spec: JobSpec) -> None:
         job = replace(job, spec=spec)  # the journal's has no secrets
         self._jobs[job.number] = job
         try:
-            self._submitted(job, self._launcher(spec).submit(job))
+            self._note_submission(job, self._find_launcher(spec).submit(job))
         except SlurmAway as error:
-            self._missed(job, error)
+            self._note_silence(job, error)
             self._intended.append(job)
         except SubmitError as error:
-            self._refused(job, error)
+            self._note_refusal(job, error)
 
     def _recover(self, job: Job) -> None:
         """Go on with a job that was intended before: find its submission, or submit it if it certainly was not."""
         try:
-            found = self._launcher(job.spec).recover(job)
+            submission = self._find_launcher(job.spec).recover(job)
         except SlurmAway as error:
-            self._missed(job, error)
+            self._note_silence(job, error)
             self._intended.append(job)
         except SubmitError as error:
-            self._refused(job, error)
+            self._note_refusal(job, error)
         else:
-            if found:
-                self._submitted(job, found)
+            if submission:
+                self._note_submission(job, submission)
             elif self._follow_only:
                 self._say(f"{job.spec.case_id} was not submitted; --llmb-resume submits it")
             else:
@@ -224,22 +228,28 @@ class Engine:
 
     def _submit_again(self, job: Job) -> None:
         """Submit a job anew, in a folder of its own, of which a submission came to nothing; the journal keeps both."""
-        self._journal.failed(job.number, SUPERSEDED, self._now())
+        self._record_failure(job, SubmissionState.SUPERSEDED)
         del self._jobs[job.number]
         self._submit(self._journal.intend(job.spec, self._now(), job.attempt, job.repeat), job.spec)
 
-    def _submitted(self, job: Job, found: Submission) -> Job:
-        self._answered(job)
-        done = replace(self._journal.submitted(job.number, found.job_id, found.folder, self._now()), spec=job.spec)
+    def _note_submission(self, job: Job, submission: Submission) -> Job:
+        self._note_answer(job)
+        done = replace(
+            self._journal.record_submission(job.number, submission.job_id, submission.folder, self._now()),
+            spec=job.spec,
+        )
         self._jobs[job.number] = self._live[job.number] = done
-        self._progress.submitted(done, self._now())
+        self._progress.tell_submitted(done, self._now())
         if not self._queue:  # where many are submitted one after another, each of them is no reason to ask for all
             self._pause = self._limits.first_poll
         return done
 
-    def _refused(self, job: Job, error: SubmitError) -> None:
-        problem = f"{MAYBE}{error}" if error.uncertain else str(error)
-        self._hand_on(replace(self._journal.failed(job.number, problem, self._now()), spec=job.spec))
+    def _note_refusal(self, job: Job, error: SubmitError) -> None:
+        state = SubmissionState.UNCERTAIN if error.uncertain else SubmissionState.NOT_SUBMITTED
+        self._hand_on(replace(self._record_failure(job, state, str(error)), spec=job.spec))
+
+    def _record_failure(self, job: Job, state: SubmissionState, text: str = "") -> Job:
+        return self._journal.record_failure(job.number, describe_problem(state, text), self._now(), state)
 
     def _leave_out(self) -> None:
         while self._queue:
@@ -252,12 +262,12 @@ class Engine:
     def _follow(self) -> None:
         while self._queue or self._intended or self._live:
             submitted = self._submit_next()
-            if self._due():
+            if self._is_due():
                 self._poll()
             elif not submitted:
                 self._rest()
 
-    def _due(self) -> bool:
+    def _is_due(self) -> bool:
         elapsed = (self._now() - self._polled).total_seconds()
         return not 0 <= elapsed < self._pause  # a clock that was set back must not stop the polls
 
@@ -268,16 +278,16 @@ class Engine:
     def _poll(self) -> None:
         """Ask once for all jobs, and take what is said."""
         changed, taken = False, 0.0
-        for scheduler, jobs in by_scheduler(self._live.values(), self._launchers).items():
+        for scheduler, jobs in group_by_scheduler(self._live.values(), self._launchers).items():
             begun = self._now()
             try:
                 statuses = scheduler.poll(jobs)
             except SlurmAway as error:
-                self._missed(jobs[0], error)
+                self._note_silence(jobs[0], error)
                 continue
             taken += (self._now() - begun).total_seconds()
-            self._answered(jobs[0])
-            with self._journal.together():  # on many disks each write takes as long as the poll
+            self._note_answer(jobs[0])
+            with self._journal.write_together():  # on many disks each write takes as long as the poll
                 steps = [self._take(job, statuses.get(job.number)) for job in jobs]
             for job in (job for job in jobs if job.number not in self._live):
                 self._hand_on(self._jobs[job.number])
@@ -292,80 +302,84 @@ class Engine:
     def _take(self, job: Job, status: JobStatus | None) -> tuple[bool, Job | None]:
         """Take what a poll says of a job: whether it moved on, and the job if it is to be cancelled."""
         now = self._now()
-        step = self._watch.step(job, status, now)
-        moved = moved_on(job.status, step.status)
-        started = _runs(step.status) and not _runs(job.status)
+        step = self._watch.decide(job, status, now)
+        moved = has_moved_on(job.status, step.status)
+        started = _is_running(step.status) and not _is_running(job.status)
         if step.ended and step.status:
-            text = end_of_job(replace(job, status=step.status)).text
+            text = explain_end(replace(job, status=step.status)).text
             del self._live[job.number]
-            self._jobs[job.number] = replace(self._journal.ended(job.number, step.status, text, now), spec=job.spec)
+            self._jobs[job.number] = replace(
+                self._journal.record_end(job.number, step.status, text, now), spec=job.spec
+            )
             return True, None
         if differs(job.status, step.status) and step.status:
-            job = replace(self._journal.seen(job.number, step.status), spec=job.spec)
+            job = replace(self._journal.record_status(job.number, step.status), spec=job.spec)
             self._jobs[job.number] = self._live[job.number] = job
         if started:
-            self._progress.started(job, now)
+            self._progress.tell_started(job, now)
         return moved, job if step.cancel else None
 
     def _hand_on(self, job: Job) -> None:
         """Tell of a job that ended or was refused, and queue what follows from it."""
-        end = end_of_job(job)
+        end = explain_end(job)
         self._jobs[job.number] = job
-        self._progress.ended(job, end, self._now())
+        self._progress.tell_ended(job, end, self._now())
         self._enqueue(self._finished(job, end))
 
     def _cancel_some(self, scheduler: Scheduler, jobs: Sequence[Job]) -> None:
         if jobs and (problem := scheduler.cancel(jobs)):
             self._say(problem)
 
-    def _caught(self, job: Job) -> Job | None:
+    def _catch_submission(self, job: Job) -> Job | None:
         """Return a job whose submission is under way once it is submitted; None if it certainly was not."""
-        found = self._launcher(job.spec).recover(job, RECOVER_SECONDS)
-        if found:
-            return self._submitted(job, found)
-        self._journal.failed(job.number, "cancelled before it was submitted", self._now())
+        submission = self._find_launcher(job.spec).recover(job, RECOVER_SECONDS)
+        if submission:
+            return self._note_submission(job, submission)
+        self._record_failure(job, SubmissionState.NOT_SUBMITTED, "cancelled before it was submitted")
         return None
 
     # --- small things -------------------------------------------------------------------------------------
 
-    def _whole(self, job: Job) -> Job:
+    def _find_whole(self, job: Job) -> Job:
         """Return a job of the journal with the secrets that it was submitted with."""
         mine = self._jobs.get(job.number)
-        return replace(job, spec=mine.spec) if mine else self._restored(job)
+        return replace(job, spec=mine.spec) if mine else self._restore_secrets(job)
 
-    def _restored(self, job: Job) -> Job:
+    def _restore_secrets(self, job: Job) -> Job:
         """Return a job with the secrets that the journal does not keep, where this session knows them."""
         fresh = self._specs.get(job.spec.case_id)
-        known = dict(fresh.environment) if fresh else {}
-        kept = job.spec.environment
-        pairs = tuple((name, known.get(name, value) if value == MASK else value) for name, value in kept)
+        values = dict(fresh.environment) if fresh else {}
+        stored = job.spec.environment
+        pairs = tuple((name, values.get(name, value) if value == MASK else value) for name, value in stored)
         return replace(job, spec=replace(job.spec, environment=pairs))
 
-    def _launcher(self, spec: JobSpec) -> Launcher:
-        return launcher_of(spec, self._launchers)
+    def _find_launcher(self, spec: JobSpec) -> Launcher:
+        return find_launcher(spec, self._launchers)
 
-    def _absence(self, job: Job) -> Absence:
-        return self._absence_of(self._launcher(job.spec).scheduler)
+    def _find_absence(self, job: Job) -> Absence:
+        return self._find_absence_of(self._find_launcher(job.spec).scheduler)
 
-    def _absence_of(self, scheduler: Scheduler) -> Absence:
+    def _find_absence_of(self, scheduler: Scheduler) -> Absence:
         return self._absences.setdefault(scheduler, Absence(self._limits.away_seconds))
 
-    def _missed(self, job: Job, error: SlurmAway) -> None:
+    def _note_silence(self, job: Job, error: SlurmAway) -> None:
         self._polled = self._now()  # the next try has to wait
         self._pause = min(self._pause * 1.5, self._limits.longest_poll)
-        if text := self._absence(job).missed(str(error), self._polled):
+        if text := self._find_absence(job).note_silence(str(error), self._polled):
             self._say(text)
 
-    def _answered(self, job: Job) -> None:
-        scheduler = self._launcher(job.spec).scheduler
-        away = self._absence_of(scheduler).answered(self._now())
+    def _note_answer(self, job: Job) -> None:
+        scheduler = self._find_launcher(job.spec).scheduler
+        away = self._find_absence_of(scheduler).note_answer(self._now())
         if away:
-            self._watch.paused(away, by_scheduler(self._live.values(), self._launchers).get(scheduler, ()))
+            self._watch.leave_out_pause(
+                away, group_by_scheduler(self._live.values(), self._launchers).get(scheduler, ())
+            )
             self._say("Slurm answers again")
 
     def _say(self, text: str) -> None:
         self._progress.say(text, self._now())
 
 
-def _runs(status: JobStatus | None) -> bool:
+def _is_running(status: JobStatus | None) -> bool:
     return status is not None and status.phase is Phase.RUNNING

@@ -24,53 +24,53 @@ LOOKED_AT = 4
 """The logs of so many running jobs are looked at for one line: those that started last, which end last."""
 
 
-def no_step(_job: Job) -> None:
+def find_no_step(_job: Job) -> None:
     """Know nothing of any log."""
 
 
 class Progress:
     """Tells how the jobs of a session are, with times of this machine's zone."""
 
-    def __init__(self, tell: Callable[[str], None], last_step: LastStep = no_step) -> None:
+    def __init__(self, tell: Callable[[str], None], last_step: LastStep = find_no_step) -> None:
         self._tell = tell
         self._last_step = last_step
         self._told: datetime | None = None
         self._counts = ""
         self._heartbeat = FIRST_HEARTBEAT_SECONDS
 
-    def submitted(self, job: Job, now: datetime) -> None:
+    def tell_submitted(self, job: Job, now: datetime) -> None:
         """Tell that a job was submitted."""
-        self.say(f"job {job.job_id} submitted: {_named(job)}", now)
+        self.say(f"job {job.job_id} submitted: {_name_job(job)}", now)
 
-    def started(self, job: Job, now: datetime) -> None:
+    def tell_started(self, job: Job, now: datetime) -> None:
         """Tell that a job runs, and where."""
         nodes = job.status.nodes if job.status else ()
         where = f" on {join_first(nodes, 4)}" if nodes else ""
-        self.say(f"job {job.job_id} runs{where}: {_named(job)}", now)
+        self.say(f"job {job.job_id} runs{where}: {_name_job(job)}", now)
 
-    def ended(self, job: Job, end: JobEnd, now: datetime) -> None:
+    def tell_ended(self, job: Job, end: JobEnd, now: datetime) -> None:
         """Tell that a job ended, and what is wrong with it; or that it was not submitted."""
         if not job.status:
-            self.say(end.text or f"{_named(job)} was not submitted", now)
+            self.say(end.text or f"{_name_job(job)} was not submitted", now)
             return
         elapsed = job.status.elapsed_seconds
-        took = f" after {duration(elapsed)}" if elapsed is not None else ""
+        took = f" after {format_duration(elapsed)}" if elapsed is not None else ""
         state = job.status.state or "without a trace"
         text = end.text.removeprefix(f"{state}: ")
         why = f": {text}" if text else ""
-        self.say(f"job {job.job_id} ended {state}{took}: {_named(job)}{why}", now)
+        self.say(f"job {job.job_id} ended {state}{took}: {_name_job(job)}{why}", now)
 
     def say(self, text: str, now: datetime) -> None:
         """Tell something, with the time before it."""
         first, *others = text.splitlines() or [""]
-        self._tell("\n".join((fitted(f"{now.astimezone():%H:%M:%S}  {first}"), *map(_below, others))))
+        self._tell("\n".join((wrap_line(f"{now.astimezone():%H:%M:%S}  {first}"), *map(_indent_line, others))))
 
     def update(self, jobs: Sequence[Job], waiting: int, now: datetime) -> None:
         """Tell how all jobs are, if it is time: something changed, or nothing was told for long.
 
         `waiting` is the number of jobs that are not submitted yet.
         """
-        counts = summary(jobs, waiting)
+        counts = summarize(jobs, waiting)
         if self._told is None:
             self._told = now
         silent = (now - self._told).total_seconds()
@@ -80,29 +80,29 @@ class Progress:
         slower = min(self._heartbeat * SLOWER, LONGEST_HEARTBEAT_SECONDS)
         self._heartbeat = FIRST_HEARTBEAT_SECONDS if changed else slower
         self._told, self._counts = now, counts
-        self.say("; ".join(filter(None, (counts, self._furthest(jobs, now)))), now)
+        self.say("; ".join(filter(None, (counts, self._find_furthest(jobs, now)))), now)
 
-    def _furthest(self, jobs: Sequence[Job], now: datetime) -> str:
+    def _find_furthest(self, jobs: Sequence[Job], now: datetime) -> str:
         """Return how far the run is that has the longest way to go, of those that started last."""
         running = [job for job in jobs if job.status and job.status.phase is Phase.RUNNING]
         seen = [(job, step) for job in running[-LOOKED_AT:] if (step := self._last_step(job))]
-        ways = [(_left(done, total, seconds), job, done, total) for job, (done, total, seconds) in seen]
+        ways = [(_estimate_rest(done, total, seconds), job, done, total) for job, (done, total, seconds) in seen]
         if not ways:
             return ""
         left, job, done, total = max(ways, key=lambda way: -1 if way[0] is None else way[0])
-        text = f"{_named(job)} step {done}" + (f"/{total}" if total else "")
+        text = f"{_name_job(job)} step {done}" + (f"/{total}" if total else "")
         if left is None:
             return text
         until = (now + timedelta(seconds=left)).astimezone()
-        return f"{text}, about {duration(left)} left ({until:%H:%M})"
+        return f"{text}, about {format_duration(left)} left ({until:%H:%M})"
 
 
-def summary(jobs: Iterable[Job], waiting: int = 0) -> str:
+def summarize(jobs: Iterable[Job], waiting: int = 0) -> str:
     """Return `3 pending (Resources), 4 running, 2 ended, 5 not submitted yet`."""
-    return ", ".join(_counts(list(jobs), waiting)) or "no job"
+    return ", ".join(_count_phases(list(jobs), waiting)) or "no job"
 
 
-def _counts(jobs: Sequence[Job], waiting: int) -> Iterator[str]:
+def _count_phases(jobs: Sequence[Job], waiting: int) -> Iterator[str]:
     phases = Counter(job.status.phase if job.status else Phase.WAITING for job in jobs if not job.problem)
     if number := phases[Phase.WAITING]:
         pending = [job.status for job in jobs if job.status and job.status.phase is Phase.WAITING]
@@ -120,7 +120,7 @@ def _counts(jobs: Sequence[Job], waiting: int) -> Iterator[str]:
         yield f"{waiting} not submitted yet"
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Return `40 s`, `4 min`, `2 h 5 min`."""
     if seconds < 100:
         return f"{max(seconds, 0):.0f} s"
@@ -131,21 +131,21 @@ def duration(seconds: float) -> str:
     return f"{hours} h {rest} min" if rest else f"{hours} h"
 
 
-def fitted(line: str, first: str = "") -> str:
+def wrap_line(line: str, first: str = "") -> str:
     """Return a line in as many of 80 columns as it takes, without anything that a terminal would act on."""
     text = escape(line)
     return textwrap.fill(text, COLUMNS, initial_indent=first, subsequent_indent=INDENT, break_on_hyphens=False) or first
 
 
-def _below(line: str) -> str:
-    return fitted(line.strip(), INDENT)
+def _indent_line(line: str) -> str:
+    return wrap_line(line.strip(), INDENT)
 
 
-def _left(done: int, total: int | None, seconds: float) -> float | None:
+def _estimate_rest(done: int, total: int | None, seconds: float) -> float | None:
     return None if total is None else max(total - done, 0) * seconds
 
 
-def _named(job: Job) -> str:
+def _name_job(job: Job) -> str:
     """Return the configuration, and which of several jobs for it this one is."""
     spec = job.spec
     purpose = "" if spec.purpose.value == "measure" else spec.purpose.value

@@ -7,12 +7,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobStatus, Phase
-from pytest_llmbench.launch.follow.progress import duration
-from pytest_llmbench.launch.slurm.states import end_of, lasting, never_starts
-
-OWN = "pytest: "
-"""A status with such a reason was ended by us; it is kept with the job, so that a resumed session says the same."""
+from pytest_llmbench.core.models.jobs import Blame, EndedBy, Job, JobEnd, JobStatus, Phase
+from pytest_llmbench.launch.follow.progress import format_duration
+from pytest_llmbench.launch.slurm.states import OWN, drop_passing, explain_status, explain_stuck
 
 BLOCKED_SECONDS = 10.0
 """A reason that never clears has to be seen for so long, in poll after poll."""
@@ -36,7 +33,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PollDecision:
     """What follows from a poll: the status to keep, whether the job is at its end, whether it is to be cancelled."""
 
     status: JobStatus | None
@@ -45,7 +42,7 @@ class Step:
 
 
 @dataclass(slots=True)
-class _Memory:
+class _JobMemory:
     phase: Phase
     since: datetime
     known: datetime
@@ -59,63 +56,66 @@ class Watch:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._memories: dict[int, _Memory] = {}
+        self._memories: dict[int, _JobMemory] = {}
 
-    def step(self, job: Job, status: JobStatus | None, now: datetime) -> Step:
+    def decide(self, job: Job, status: JobStatus | None, now: datetime) -> PollDecision:
         """Decide about a job from what a poll says of it, None where the poll says nothing."""
-        memory = self._memories.setdefault(job.number, _Memory(Phase.UNKNOWN, now, now))
+        memory = self._memories.setdefault(job.number, _JobMemory(Phase.UNKNOWN, now, now))
         if status is None or status.phase is Phase.UNKNOWN:
-            return self._unknown(job, memory, now)
+            return self._decide_unknown(job, memory, now)
         memory.known = now
         if status.phase is not memory.phase:
             memory.phase, memory.since, memory.blocked = status.phase, now, None
         if status.phase is Phase.ENDED:
-            return Step(_explained(status, memory.doomed), ended=True)
-        memory.doomed = memory.doomed or self._verdict(status, memory, now)
-        return self._doomed(job, status, memory, now) if memory.doomed else Step(status)
+            return PollDecision(_add_reason(status, memory.doomed), ended=True)
+        memory.doomed = memory.doomed or self._find_doom(status, memory, now)
+        return self._cancel_doomed(job, status, memory, now) if memory.doomed else PollDecision(status)
 
-    def paused(self, seconds: float, jobs: Iterable[Job]) -> None:
+    def leave_out_pause(self, seconds: float, jobs: Iterable[Job]) -> None:
         """Leave out a time in which nobody answered for these jobs."""
         shift = timedelta(seconds=seconds)
         for job in jobs:
             if memory := self._memories.get(job.number):
                 memory.since, memory.known = memory.since + shift, memory.known + shift
 
-    def _unknown(self, job: Job, memory: _Memory, now: datetime) -> Step:
+    def _decide_unknown(self, job: Job, memory: _JobMemory, now: datetime) -> PollDecision:
         """A job without a record is normal right after its submission and at its end; for long it is lost."""
         if (now - memory.known).total_seconds() < self._limits.lost_seconds:
-            return Step(job.status)
+            return PollDecision(job.status)
         last = job.status or JobStatus(Phase.UNKNOWN, "")
-        return Step(replace(last, phase=Phase.UNKNOWN, state="", reason=OWN + _lost(job, self._limits)), ended=True)
+        lost = replace(last, phase=Phase.UNKNOWN, state="")
+        return PollDecision(_mark_own(lost, _describe_lost(job, self._limits)), ended=True)
 
-    def _verdict(self, status: JobStatus, memory: _Memory, now: datetime) -> str:
+    def _find_doom(self, status: JobStatus, memory: _JobMemory, now: datetime) -> str:
         """Return why a job is not to be waited for any longer, or nothing."""
         seconds = (now - memory.since).total_seconds()
         pending, running = self._limits.pending_seconds, self._limits.running_seconds
         if status.phase is Phase.RUNNING and running is not None and seconds > running:
-            return f"it ran for {duration(seconds)}, allowed are {duration(running)}"
+            return f"it ran for {format_duration(seconds)}, allowed are {format_duration(running)}"
         if status.phase is not Phase.WAITING:
             return ""
-        why = never_starts(status)
+        why = explain_stuck(status)
         memory.blocked = (memory.blocked or now) if why else None
         if memory.blocked and (now - memory.blocked).total_seconds() >= BLOCKED_SECONDS:
             return f"never started: {why}"
         if pending is not None and seconds > pending:
             reason = f" ({status.reason})" if status.reason else ""
-            return f"never started: pending{reason} for {duration(seconds)}, allowed are {duration(pending)}"
+            return (
+                f"never started: pending{reason} for {format_duration(seconds)}, allowed are {format_duration(pending)}"
+            )
         return ""
 
-    def _doomed(self, job: Job, status: JobStatus, memory: _Memory, now: datetime) -> Step:
+    def _cancel_doomed(self, job: Job, status: JobStatus, memory: _JobMemory, now: datetime) -> PollDecision:
         """Cancel a job, again if it does not go; give it up if it cannot be cancelled."""
         if memory.cancelled is None:
             memory.cancelled, memory.since = now, now
-            return Step(status, cancel=True)
+            return PollDecision(status, cancel=True)
         if (now - memory.since).total_seconds() >= self._limits.lost_seconds:
-            text = f"{OWN}{memory.doomed}; it could not be cancelled and is still {status.state}: scancel {job.job_id}"
-            return Step(replace(status, phase=Phase.ENDED, reason=text), ended=True)
+            text = f"{memory.doomed}; it could not be cancelled and is still {status.state}: scancel {job.job_id}"
+            return PollDecision(_mark_own(replace(status, phase=Phase.ENDED), text), ended=True)
         again = (now - memory.cancelled).total_seconds() >= CANCEL_AGAIN_SECONDS
         memory.cancelled = now if again else memory.cancelled
-        return Step(status, cancel=again)
+        return PollDecision(status, cancel=again)
 
 
 class Absence:
@@ -131,57 +131,62 @@ class Absence:
         """Whether there was no answer the last time."""
         return self._since is not None
 
-    def missed(self, error: str, now: datetime) -> str:
+    def note_silence(self, error: str, now: datetime) -> str:
         """Note that there was no answer; return what to tell. LaunchError when it lasts too long."""
         self._since = self._since or now
         away = (now - self._since).total_seconds()
         if away > self._allowed:
             raise LaunchError(
-                f"Slurm has not answered for {duration(away)}: {error}\n"
+                f"Slurm has not answered for {format_duration(away)}: {error}\n"
                 "The jobs of this session are left as they are; --llmb-resume follows them when Slurm answers again"
             )
         if self._told and (now - self._told).total_seconds() < TELL_AGAIN_SECONDS:
             return ""
         self._told = now
-        return f"Slurm does not answer, waiting up to {duration(self._allowed - away)}: {error.splitlines()[0]}"
+        return f"Slurm does not answer, waiting up to {format_duration(self._allowed - away)}: {error.splitlines()[0]}"
 
-    def answered(self, now: datetime) -> float:
+    def note_answer(self, now: datetime) -> float:
         """Note an answer; return for how many seconds there was none."""
         away = (now - self._since).total_seconds() if self._since else 0.0
         self._since = self._told = None
         return away
 
 
-def end_of_job(job: Job) -> JobEnd:
+def explain_end(job: Job) -> JobEnd:
     """Return how a job of the journal ended: refused, ended by us, lost, or what Slurm says."""
     if job.problem:
         return JobEnd(Blame.RUN, job.problem)
     if job.status is None:
         return JobEnd(Blame.RUN, "nothing is known of its end")
-    if job.status.reason.startswith(OWN):
+    if job.status.ended_by is EndedBy.PYTEST:
         blame = Blame.CANCELLED if job.status.state == "CANCELLED" else Blame.RUN
         return JobEnd(blame, job.status.reason.removeprefix(OWN))
-    return end_of(job.status)
+    return explain_status(job.status)
 
 
 def differs(old: JobStatus | None, new: JobStatus | None) -> bool:
     """Whether something changed that is worth keeping."""
     if old is None or new is None:
         return new is not old
-    return lasting(old) != lasting(new)
+    return drop_passing(old) != drop_passing(new)
 
 
-def moved_on(old: JobStatus | None, new: JobStatus | None) -> bool:
+def has_moved_on(old: JobStatus | None, new: JobStatus | None) -> bool:
     """Whether a job came to another state, so that more may happen soon; to wait for another reason is none."""
     return (old and (old.phase, old.state)) != (new and (new.phase, new.state))
 
 
-def _explained(status: JobStatus, doomed: str) -> JobStatus:
-    return replace(status, reason=OWN + doomed) if doomed and status.state == "CANCELLED" else status
+def _add_reason(status: JobStatus, doomed: str) -> JobStatus:
+    return _mark_own(status, doomed) if doomed and status.state == "CANCELLED" else status
 
 
-def _lost(job: Job, limits: Limits) -> str:
-    nothing = f"nothing has known job {job.job_id} for {duration(limits.lost_seconds)}"
+def _mark_own(status: JobStatus, text: str) -> JobStatus:
+    """Return a status that we ended; it is kept with the job, so that a resumed session says the same."""
+    return replace(status, reason=OWN + text, ended_by=EndedBy.PYTEST)
+
+
+def _describe_lost(job: Job, limits: Limits) -> str:
+    nothing = f"nothing has known job {job.job_id} for {format_duration(limits.lost_seconds)}"
     if job.status and job.status.phase is Phase.RUNNING:
         return f"{nothing}, though it ran: its record was purged or lost; only its log can tell how it ended"
     return f"{nothing}: its record was purged, or it is another cluster's; whether it ran, only its log can tell"

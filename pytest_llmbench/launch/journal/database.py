@@ -25,7 +25,7 @@ CREATE TABLE job (
     pid INTEGER, process_started TEXT, mark TEXT,
     job_id TEXT NOT NULL DEFAULT '', log_folder TEXT, status TEXT,
     problem TEXT NOT NULL DEFAULT '', text TEXT,
-    intended TEXT NOT NULL, submitted TEXT, over TEXT
+    intended TEXT NOT NULL, submitted TEXT, over TEXT, submission TEXT
 );
 CREATE INDEX job_of_session ON job (session);
 CREATE TABLE note (
@@ -48,7 +48,7 @@ REMEDIES = {
 }
 
 
-def opened(folder: Path) -> sqlite3.Connection:
+def open_database(folder: Path) -> sqlite3.Connection:
     """Return the journal below `folder`, made with its folder if there is none; LaunchError if it cannot be used."""
     try:
         (folder / "sessions").mkdir(parents=True, exist_ok=True)
@@ -59,7 +59,7 @@ def opened(folder: Path) -> sqlite3.Connection:
         text = f"{folder} cannot be made: {error.strerror}; start pytest in a folder that can be written and has room"
         raise LaunchError(text) from None
     file = folder / NAME
-    with explained(file):
+    with explain_errors(file):
         database = sqlite3.connect(file, timeout=PATIENCE_SECONDS, isolation_level=None)
     try:
         _prepare(database, file)
@@ -76,13 +76,13 @@ def transaction(database: sqlite3.Connection) -> Iterator[None]:
         yield
         return
     file = Path(database.execute("PRAGMA database_list").fetchone()[2])
-    with explained(file), database:
+    with explain_errors(file), database:
         database.execute("BEGIN IMMEDIATE")
         yield
 
 
 @contextmanager
-def explained(file: Path) -> Iterator[None]:
+def explain_errors(file: Path) -> Iterator[None]:
     """Turn what SQLite finds wrong with a file into a LaunchError with what to do."""
     try:
         yield
@@ -102,11 +102,15 @@ def _prepare(database: sqlite3.Connection, file: Path) -> None:
             for statement in filter(str.strip, TABLES.split(";")):
                 database.execute(statement)
             database.execute(f"PRAGMA user_version = {SCHEMA}")
-        elif version != SCHEMA:
+        elif version == SCHEMA:
+            columns = {row[1] for row in database.execute("PRAGMA table_info(job)")}
+            if "submission" not in columns:  # an earlier version made the file, and may still write it: names suffice
+                database.execute("ALTER TABLE job ADD COLUMN submission TEXT")
+        else:
             raise LaunchError(
                 f"{file} has version {version}, expected {SCHEMA}: another version of pytest-llmbench wrote it, which "
                 f"can still follow its jobs, or another program; use that version, or {MOVE}"
             )
-        found = database.execute("PRAGMA quick_check(1)").fetchone()[0]
-    if found != "ok":
-        raise LaunchError(f"{file} is damaged ({found}): {MOVE}")
+        damage = database.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if damage != "ok":
+        raise LaunchError(f"{file} is damaged ({damage}): {MOVE}")

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.core.models import Key
-from pytest_llmbench.core.models.jobs import JobSpec, JobStatus, Pairs, Phase, Purpose
-from pytest_llmbench.launch.recipe.redaction import MASK, redacted, secret_values
+from pytest_llmbench.core.models.jobs import EndedBy, JobSpec, JobStatus, Pairs, Phase, Purpose
+from pytest_llmbench.launch.recipe.redaction import MASK, find_secret_values, redact
+from pytest_llmbench.launch.slurm.states import OWN
 
 SHORTEST = 4
 """A shorter secret value is only hidden where its variable is: in another text it means nothing, as `1` does."""
@@ -22,12 +23,12 @@ def encode_spec(spec: JobSpec, values: Iterable[str] = ()) -> str:
 
     Other fields are kept as they are: with another case id or folder a job would not be found again.
     """
-    long = {value for value in (*values, *secret_values(spec)) if len(value) >= SHORTEST}
+    long = {value for value in (*values, *find_secret_values(spec)) if len(value) >= SHORTEST}
     environment = [
-        (name, MASK if name in spec.secrets and value else redacted(value, long)) for name, value in spec.environment
+        (name, MASK if name in spec.secrets and value else redact(value, long)) for name, value in spec.environment
     ]
-    command = [redacted(argument, long) for argument in spec.command]
-    return json.dumps(_plain({**asdict(spec), "environment": environment, "command": command}))
+    command = [redact(argument, long) for argument in spec.command]
+    return json.dumps(_make_plain({**asdict(spec), "environment": environment, "command": command}))
 
 
 def decode_spec(text: str) -> JobSpec:
@@ -37,7 +38,7 @@ def decode_spec(text: str) -> JobSpec:
         "key": Key(**fields["key"]),
         "purpose": Purpose(fields["purpose"]),
         "directory": Path(fields["directory"]),
-        "environment": _pairs(fields["environment"]),
+        "environment": _read_pairs(fields["environment"]),
         "log_folders": tuple(map(Path, fields["log_folders"])),
         **{name: tuple(fields[name]) for name in ("command", "secrets", "exclude")},
     }
@@ -46,29 +47,33 @@ def decode_spec(text: str) -> JobSpec:
 
 def encode_status(status: JobStatus) -> str:
     """Return a status as JSON."""
-    return json.dumps(_plain(asdict(status)))
+    return json.dumps(_make_plain(asdict(status)))
 
 
 def decode_status(text: str) -> JobStatus:
     """Return the status; errors as of `decode_spec`."""
     fields = json.loads(text)
-    times = {name: _time(fields[name]) for name in ("submitted", "started", "ended")}
-    return JobStatus(**{**fields, **times, "phase": Phase(fields["phase"]), "nodes": tuple(fields["nodes"])})
+    times = {name: _read_time(fields[name]) for name in ("submitted", "started", "ended")}
+    # a journal of an earlier version says in words alone who ended a job
+    by_words = EndedBy.PYTEST if fields["reason"].startswith(OWN) else EndedBy.OTHERS
+    ended_by = EndedBy(fields.get("ended_by", by_words))
+    codes = {"phase": Phase(fields["phase"]), "ended_by": ended_by}
+    return JobStatus(**{**fields, **times, **codes, "nodes": tuple(fields["nodes"])})
 
 
-def _plain(value: Any) -> Any:
+def _make_plain(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _plain(inner) for name, inner in value.items()}
+        return {name: _make_plain(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
+        return [_make_plain(inner) for inner in value]
     if isinstance(value, datetime):
         return value.isoformat()
     return str(value) if isinstance(value, Path) else value
 
 
-def _pairs(found: Sequence[Sequence[str]]) -> Pairs:
-    return tuple((name, value) for name, value in found)
+def _read_pairs(items: Sequence[Sequence[str]]) -> Pairs:
+    return tuple((name, value) for name, value in items)
 
 
-def _time(text: str | None) -> datetime | None:
+def _read_time(text: str | None) -> datetime | None:
     return None if text is None else datetime.fromisoformat(text)

@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models.jobs import Job
+from pytest_llmbench.core.models.jobs import Job, SubmissionState
 from pytest_llmbench.launch.journal.database import NAME
 from pytest_llmbench.launch.journal.encoding import decode_spec, decode_status, encode_status
 from pytest_llmbench.launch.submit.process import Process
+from pytest_llmbench.launch.submit.submissions import find_state
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class JournalEntry:
     """A job with what only the journal knows of it; `text` is None until it has ended."""
 
     job: Job
@@ -28,7 +29,7 @@ class Entry:
         return self.text is not None or bool(self.job.problem)
 
 
-def job_folder(folder: Path, session: str, number: int, case_id: str) -> Path:
+def find_job_folder(folder: Path, session: str, number: int, case_id: str) -> Path:
     """Return the folder of one job in that of the journal."""
     return folder / "jobs" / session / f"{number}-{case_id}"
 
@@ -39,11 +40,13 @@ def insert(database: sqlite3.Connection, row: tuple[str, str, str, int, int, str
     return database.execute(statement, row).lastrowid or 0
 
 
-def update(database: sqlite3.Connection, entry: Entry, submitted: str | None = None, over: str | None = None) -> bool:
+def update(
+    database: sqlite3.Connection, entry: JournalEntry, submitted: str | None = None, over: str | None = None
+) -> bool:
     """Write an entry over its row, with the times that are given; False where there is no such row."""
     job, process = entry.job, entry.process
     statement = """UPDATE job SET pid = ?, process_started = ?, mark = ?, job_id = ?, log_folder = ?, status = ?,
-                   problem = ?, text = ?, submitted = coalesce(submitted, ?), over = coalesce(over, ?)
+                   problem = ?, text = ?, submission = ?, submitted = coalesce(submitted, ?), over = coalesce(over, ?)
                    WHERE number = ?"""
     row = (
         *((process.pid, process.started, process.mark) if process else (None, None, None)),
@@ -52,6 +55,7 @@ def update(database: sqlite3.Connection, entry: Entry, submitted: str | None = N
         None if job.status is None else encode_status(job.status),
         job.problem,
         entry.text,
+        job.submission.value,
         submitted,
         over,
         job.number,
@@ -59,15 +63,15 @@ def update(database: sqlite3.Connection, entry: Entry, submitted: str | None = N
     return database.execute(statement, row).rowcount == 1
 
 
-def read(database: sqlite3.Connection, folder: Path, session: str) -> dict[int, Entry]:
+def read(database: sqlite3.Connection, folder: Path, session: str) -> dict[int, JournalEntry]:
     """Return the jobs of a session by number; LaunchError for a row that cannot be read."""
     query = """SELECT number, token, spec, attempt, repeat, pid, process_started, mark, job_id, log_folder, status,
-               problem, text FROM job WHERE session = ? ORDER BY number"""
+               problem, text, submission FROM job WHERE session = ? ORDER BY number"""
     rows = database.execute(query, (session,)).fetchall()
-    return {row[0]: _entry(row, folder, session) for row in rows}
+    return {row[0]: _read_entry(row, folder, session) for row in rows}
 
 
-def _entry(row: tuple[Any, ...], folder: Path, session: str) -> Entry:
+def _read_entry(row: tuple[Any, ...], folder: Path, session: str) -> JournalEntry:
     (
         number,
         token,
@@ -82,10 +86,11 @@ def _entry(row: tuple[Any, ...], folder: Path, session: str) -> Entry:
         status,
         problem,
         text,
+        submission,
     ) = row
     try:
         spec = decode_spec(spec_text)
-        seen = None if status is None else decode_status(status)
+        job_status = None if status is None else decode_status(status)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise LaunchError(
             f"{folder / NAME}: job number {number} of session {session} cannot be read ({error}): it was written "
@@ -95,12 +100,13 @@ def _entry(row: tuple[Any, ...], folder: Path, session: str) -> Entry:
         number=number,
         token=token,
         spec=spec,
-        folder=job_folder(folder, session, number, spec.case_id),
+        folder=find_job_folder(folder, session, number, spec.case_id),
         attempt=attempt,
         repeat=repeat,
         job_id=job_id,
         log_folder=None if log_folder is None else Path(log_folder),
-        status=seen,
+        status=job_status,
         problem=problem,
+        submission=SubmissionState(submission) if submission else find_state(problem, job_id),
     )
-    return Entry(job, None if pid is None else Process(pid, started, mark), text)
+    return JournalEntry(job, None if pid is None else Process(pid, started, mark), text)

@@ -12,12 +12,12 @@ from datetime import datetime
 from pathlib import Path
 
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models.jobs import Job, JobSpec, JobStatus
+from pytest_llmbench.core.models.jobs import Job, JobSpec, JobStatus, SubmissionState
 from pytest_llmbench.launch.journal import database, entries, lock, sessions
 from pytest_llmbench.launch.journal.encoding import encode_spec
-from pytest_llmbench.launch.journal.entries import Entry
-from pytest_llmbench.launch.recipe.redaction import redacted, secret_values
-from pytest_llmbench.launch.slurm.states import lasting
+from pytest_llmbench.launch.journal.entries import JournalEntry
+from pytest_llmbench.launch.recipe.redaction import find_secret_values, redact
+from pytest_llmbench.launch.slurm.states import drop_passing
 from pytest_llmbench.launch.submit.process import Process
 
 LONGEST_CASE = 200
@@ -35,10 +35,10 @@ class Journal:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.session = ""
-        self._entries: dict[int, Entry] = {}
+        self._entries: dict[int, JournalEntry] = {}
         self._hidden: set[str] = set()
         self._lock: int | None = None
-        self._database: sqlite3.Connection = database.opened(folder)
+        self._database: sqlite3.Connection = database.open_database(folder)
 
     # --- sessions -----------------------------------------------------------------------------------------
 
@@ -46,9 +46,9 @@ class Journal:
         """Start a session, which has these notes from its first moment on; return its id, as 20261121-0545-3f9a."""
         self._check_free()
         with database.transaction(self._database):
-            session, self._lock = sessions.begin(self._database, self.folder, redacted(label, self._hidden), now)
+            session, self._lock = sessions.begin(self._database, self.folder, redact(label, self._hidden), now)
             for name, value in (notes or {}).items():
-                self._keep(session, name, value)
+                self._write_note(session, name, value)
         self.session = session
         return session
 
@@ -65,15 +65,15 @@ class Journal:
         self.session = chosen
         return chosen
 
-    def unfinished(self) -> tuple[sessions.Past, ...]:
+    def list_unfinished(self) -> tuple[sessions.UnfinishedSession, ...]:
         """Return the sessions that are not finished, newest first."""
         with database.transaction(self._database):  # so that nobody takes a lock while it is looked at
-            return sessions.unfinished(self._database, self.folder)
+            return sessions.list_unfinished(self._database, self.folder)
 
     def finish(self, now: datetime) -> bool:
         """Close the session for good; False, and it stays to be resumed, where jobs of it are live."""
         self._check_session()
-        if self.live():
+        if self.list_live():
             return False
         with database.transaction(self._database):
             sessions.finish(self._database, self.session, now)
@@ -91,88 +91,97 @@ class Journal:
         """Write down a job that is about to be submitted, and make its folder. Its spec keeps its secrets in memory."""
         self._check_session()
         _check_case(spec.case_id)
-        self.hide(secret_values(spec))
+        self.hide(find_secret_values(spec))
         token, text = secrets.token_hex(8), encode_spec(spec, self._hidden)
         with database.transaction(self._database):
             number = entries.insert(self._database, (self.session, token, text, attempt, repeat, now.isoformat()))
-            folder = entries.job_folder(self.folder, self.session, number, spec.case_id)
+            folder = entries.find_job_folder(self.folder, self.session, number, spec.case_id)
             _make(folder)
         job = Job(number=number, token=token, spec=spec, folder=folder, attempt=attempt, repeat=repeat)
-        self._entries[number] = Entry(job)
+        self._entries[number] = JournalEntry(job)
         return job
 
-    def submitting(self, number: int, process: Process) -> None:
+    def record_process(self, number: int, process: Process) -> None:
         """Write down the process that submits a job (or is it); LaunchError where there is one already."""
-        entry = self._open(number)
+        entry = self._find_open_entry(number)
         if entry.process is not None or entry.job.job_id:
             raise LaunchError(f"job number {number} was started before; it is not started again")
         self._store(replace(entry, process=process))
 
-    def process_of(self, number: int) -> Process | None:
+    def find_process(self, number: int) -> Process | None:
         """Return the process that submits a job (or is it), None before it was started."""
-        return self._entry(number).process
+        return self._find_entry(number).process
 
-    def submitted(self, number: int, job_id: str, log_folder: Path | None, now: datetime) -> Job:
+    def record_submission(self, number: int, job_id: str, log_folder: Path | None, now: datetime) -> Job:
         """Write down the job id; LaunchError for a second one, or one that another job of the session has."""
-        entry = self._open(number)
+        entry = self._find_open_entry(number)
         if not job_id or entry.job.job_id not in ("", job_id):
             raise LaunchError(f"job number {number} has id {entry.job.job_id!r} and cannot get {job_id!r}")
-        for other in self.jobs():
-            if other.number != number and _identified(other, other.job_id) == _identified(entry.job, job_id):
+        for other in self.list_jobs():
+            if other.number != number and _identify(other, other.job_id) == _identify(entry.job, job_id):
                 raise LaunchError(f"job id {job_id} of job number {number} is that of number {other.number} already")
-        return self._store(replace(entry, job=replace(entry.job, job_id=job_id, log_folder=log_folder)), submitted=now)
+        job = replace(entry.job, job_id=job_id, log_folder=log_folder, submission=SubmissionState.SUBMITTED)
+        return self._store(replace(entry, job=job), submitted=now)
 
-    def failed(self, number: int, problem: str, now: datetime) -> Job:
-        """Write down why a job was certainly not submitted; LaunchError for one that was."""
-        entry = self._open(number)
+    def record_failure(
+        self,
+        number: int,
+        problem: str,
+        now: datetime,
+        state: SubmissionState = SubmissionState.NOT_SUBMITTED,
+    ) -> Job:
+        """Write down why a job has no id, and whether it may run all the same; LaunchError for one that has an id."""
+        entry = self._find_open_entry(number)
         if entry.job.job_id:
             raise LaunchError(f"job number {number} was submitted as {entry.job.job_id}: it cannot have failed to be")
-        problem = redacted(problem, self._hidden) or "it was not submitted"
-        return self._store(replace(entry, job=replace(entry.job, problem=problem)), over=now)
+        problem = redact(problem, self._hidden) or "it was not submitted"
+        return self._store(replace(entry, job=replace(entry.job, problem=problem, submission=state)), over=now)
 
-    def seen(self, number: int, status: JobStatus) -> Job:
+    def record_status(self, number: int, status: JobStatus) -> Job:
         """Write down what is known of a job; of one that is over, what was known at its end stays."""
-        entry = self._entry(number)
+        entry = self._find_entry(number)
         if entry.over or entry.job.status == status:
             return entry.job
-        changed = entry.job.status is None or lasting(entry.job.status) != lasting(status)
+        changed = entry.job.status is None or drop_passing(entry.job.status) != drop_passing(status)
         entry = replace(entry, job=replace(entry.job, status=status))
         if changed:
             return self._store(entry)
         self._entries[number] = entry  # a clock that goes on is not worth a write for each job and poll
         return entry.job
 
-    def ended(self, number: int, status: JobStatus, text: str, now: datetime) -> Job:
+    def record_end(self, number: int, status: JobStatus, text: str, now: datetime) -> Job:
         """Write down how a job ended; the first end counts."""
-        entry = self._entry(number)
+        entry = self._find_entry(number)
         if entry.text is not None:
             return entry.job
-        ended = replace(self._open(number), job=replace(entry.job, status=status), text=redacted(text, self._hidden))
+        ended = replace(
+            self._find_open_entry(number), job=replace(entry.job, status=status), text=redact(text, self._hidden)
+        )
         return self._store(ended, over=now)
 
-    def text_of(self, number: int) -> str:
+    def read_end(self, number: int) -> str:
         """Return the text that `ended` was given, empty before."""
-        return self._entry(number).text or ""
+        return self._find_entry(number).text or ""
 
-    def jobs(self) -> tuple[Job, ...]:
+    def list_jobs(self) -> tuple[Job, ...]:
         """Return the jobs of this session by number; those of a resumed one hold MASK for the values of secrets."""
         return tuple(entry.job for _, entry in sorted(self._entries.items()))
 
-    def live(self) -> tuple[Job, ...]:
+    def list_live(self) -> tuple[Job, ...]:
         """Return the jobs that have neither ended nor failed to be submitted."""
-        return tuple(job for job in self.jobs() if not self._entries[job.number].over)
+        return tuple(job for job in self.list_jobs() if not self._entries[job.number].over)
 
     @contextmanager
-    def together(self) -> Iterator[None]:
+    def write_together(self) -> Iterator[None]:
         """Write what changes in it at its end, all or nothing: a write for many jobs takes no longer than for one."""
         with database.transaction(self._database):
             yield
 
     # --- notes --------------------------------------------------------------------------------------------
 
-    def noted(self, name: str) -> str:
+    def read_note(self, name: str) -> str:
         """Return the value of a note, empty for none."""
-        with database.explained(self.folder / database.NAME):
+        with database.explain_errors(self.folder / database.NAME):
             query = "SELECT value FROM note WHERE session = ? AND name = ?"
             row = self._database.execute(query, (self.session, name)).fetchone()
         return str(row[0]) if row else ""
@@ -183,11 +192,11 @@ class Journal:
 
     # --- inside -------------------------------------------------------------------------------------------
 
-    def _keep(self, session: str, name: str, value: str) -> None:
-        row = (session, name, redacted(value, self._hidden))
+    def _write_note(self, session: str, name: str, value: str) -> None:
+        row = (session, name, redact(value, self._hidden))
         self._database.execute("INSERT OR REPLACE INTO note (session, name, value) VALUES (?, ?, ?)", row)
 
-    def _store(self, entry: Entry, submitted: datetime | None = None, over: datetime | None = None) -> Job:
+    def _store(self, entry: JournalEntry, submitted: datetime | None = None, over: datetime | None = None) -> Job:
         self._entries[entry.job.number] = entry
         times = [time.isoformat() if time else None for time in (submitted, over)]
         with database.transaction(self._database):
@@ -196,13 +205,13 @@ class Journal:
                 raise LaunchError(f"{file} lost job number {entry.job.number}: another program changed it")
         return entry.job
 
-    def _entry(self, number: int) -> Entry:
+    def _find_entry(self, number: int) -> JournalEntry:
         if number not in self._entries:
             raise LaunchError(f"session {self.session or '(none)'} has no job number {number}")
         return self._entries[number]
 
-    def _open(self, number: int) -> Entry:
-        entry = self._entry(number)
+    def _find_open_entry(self, number: int) -> JournalEntry:
+        entry = self._find_entry(number)
         if entry.over:
             raise LaunchError(f"job number {number} is over ({entry.job.problem or 'it ended'}) and cannot go on")
         return entry
@@ -216,7 +225,7 @@ class Journal:
             raise LaunchError(f"this journal holds session {self.session} already")
 
 
-def _identified(job: Job, job_id: str) -> tuple[bool, str]:
+def _identify(job: Job, job_id: str) -> tuple[bool, str]:
     """What no two jobs share: the numbers of local jobs have nothing to do with those of Slurm."""
     return job.spec.via == "local", job_id
 

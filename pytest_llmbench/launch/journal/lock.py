@@ -32,7 +32,7 @@ def take(path: Path) -> int | None:
     return handle
 
 
-def held(path: Path) -> bool:
+def is_held(path: Path) -> bool:
     """Whether somebody has the lock; one who takes it in this moment is refused, so ask where nobody can."""
     handle = os.open(path, os.O_RDONLY) if path.exists() else None
     if handle is None:
@@ -46,7 +46,7 @@ def held(path: Path) -> bool:
     return False
 
 
-def holder(path: Path) -> str:
+def read_holder(path: Path) -> str:
     """Return who took the lock last: `1234 on login1`."""
     return path.read_text(encoding="utf-8", errors="replace").strip() or "unknown"
 

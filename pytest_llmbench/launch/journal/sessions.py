@@ -14,7 +14,7 @@ from pytest_llmbench.launch.journal import lock
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class UnfinishedSession:
     """A session that is not finished: how many of its jobs are not over, whether a process still has it, and which."""
 
     session: str
@@ -28,12 +28,12 @@ class Past:
 def begin(database: sqlite3.Connection, folder: Path, label: str, now: datetime) -> tuple[str, int]:
     """Add a session and return its id and its lock.
 
-    This, `reopen` and `unfinished` belong in a transaction, so that locks are taken and looked at by one at a time.
+    This, `reopen` and `list_unfinished` belong in a transaction: one process at a time takes locks or looks at them.
     """
-    session = _new_id(database, now)
+    session = _make_id(database, now)
     row = (session, label, now.isoformat())
     database.execute("INSERT INTO session (id, label, started) VALUES (?, ?, ?)", row)
-    return session, _locked(folder, session)
+    return session, _lock_session(folder, session)
 
 
 def reopen(database: sqlite3.Connection, folder: Path, session: str, *, finished: bool = False) -> tuple[str, int]:
@@ -41,18 +41,18 @@ def reopen(database: sqlite3.Connection, folder: Path, session: str, *, finished
     named may be finished. LaunchError if there is none, or a process has it."""
     rows = database.execute("SELECT id, finished IS NULL FROM session ORDER BY rowid DESC").fetchall()
     there = [identifier for identifier, is_open in rows if is_open]
-    known = [identifier for identifier, is_open in rows if is_open or finished]
+    allowed = [identifier for identifier, is_open in rows if is_open or finished]
     chosen = session or next(iter(there), "")
-    if not chosen or chosen not in known:
-        raise LaunchError(_absent(database, folder, session, there))
-    return chosen, _locked(folder, chosen)
+    if not chosen or chosen not in allowed:
+        raise LaunchError(_explain_absent(database, folder, session, there))
+    return chosen, _lock_session(folder, chosen)
 
 
-def unfinished(database: sqlite3.Connection, folder: Path) -> tuple[Past, ...]:
+def list_unfinished(database: sqlite3.Connection, folder: Path) -> tuple[UnfinishedSession, ...]:
     """Return the sessions that are not finished, newest first."""
     query = """SELECT id, label, started, (SELECT count(*) FROM job WHERE job.session = session.id AND over IS NULL)
                FROM session WHERE finished IS NULL ORDER BY rowid DESC"""
-    return tuple(_past(folder, *row) for row in database.execute(query).fetchall())
+    return tuple(_read_session(folder, *row) for row in database.execute(query).fetchall())
 
 
 def finish(database: sqlite3.Connection, session: str, now: datetime) -> None:
@@ -60,34 +60,37 @@ def finish(database: sqlite3.Connection, session: str, now: datetime) -> None:
     database.execute("UPDATE session SET finished = ? WHERE id = ?", (now.isoformat(), session))
 
 
-def _past(folder: Path, session: str, label: str, started: str, waiting: int) -> Past:
-    file = _lock_file(folder, session)
-    alive = lock.held(file)
-    return Past(session, label, datetime.fromisoformat(started), waiting, alive, lock.holder(file) if alive else "")
+def _read_session(folder: Path, session: str, label: str, started: str, waiting: int) -> UnfinishedSession:
+    file = _find_lock_file(folder, session)
+    alive = lock.is_held(file)
+    return UnfinishedSession(
+        session, label, datetime.fromisoformat(started), waiting, alive, lock.read_holder(file) if alive else ""
+    )
 
 
-def _new_id(database: sqlite3.Connection, now: datetime) -> str:
+def _make_id(database: sqlite3.Connection, now: datetime) -> str:
     while True:
         session = f"{now:%Y%m%d-%H%M}-{secrets.token_hex(2)}"
         if not database.execute("SELECT 1 FROM session WHERE id = ?", (session,)).fetchone():
             return session
 
 
-def _locked(folder: Path, session: str) -> int:
-    handle = lock.take(_lock_file(folder, session))
+def _lock_session(folder: Path, session: str) -> int:
+    file = _find_lock_file(folder, session)
+    handle = lock.take(file)
     if handle is None:
         raise LaunchError(
-            f"session {session} is in use by process {lock.holder(_lock_file(folder, session))}: wait until it has "
-            "ended, or end it; no two share a session"
+            f"session {session} is in use by process {lock.read_holder(file)}: wait until it has ended, or end it; "
+            "no two share a session"
         )
     return handle
 
 
-def _lock_file(folder: Path, session: str) -> Path:
+def _find_lock_file(folder: Path, session: str) -> Path:
     return folder / "sessions" / f"{session}.lock"
 
 
-def _absent(database: sqlite3.Connection, folder: Path, session: str, there: list[str]) -> str:
+def _explain_absent(database: sqlite3.Connection, folder: Path, session: str, there: list[str]) -> str:
     rest = f"unfinished are {join_first(there)}{did_you_mean(session, there)}" if there else "none is unfinished"
     if not session:
         return f"there is no session to resume in {folder}: {rest}"

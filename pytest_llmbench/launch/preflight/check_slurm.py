@@ -13,10 +13,10 @@ from pytest_llmbench.core.errors import LaunchError, did_you_mean
 from pytest_llmbench.core.formatting import join_first
 from pytest_llmbench.core.models.jobs import Cluster
 from pytest_llmbench.core.yamlfile.document import read_start
-from pytest_llmbench.launch.preflight.check_files import script_of
-from pytest_llmbench.launch.preflight.problems import Finding, Planned
+from pytest_llmbench.launch.preflight.check_files import find_script
+from pytest_llmbench.launch.preflight.problems import JobProblem, PlannedJob
 from pytest_llmbench.launch.slurm.client import Partition
-from pytest_llmbench.launch.slurm.rows import seconds_of
+from pytest_llmbench.launch.slurm.rows import parse_duration
 
 HEAD = 64 * 1024
 """The #SBATCH lines stand at the beginning of a script; so many bytes of it are read."""
@@ -25,14 +25,14 @@ NOTHING = ("", "0", "null", "none")
 """A number of GPUs that asks for none; `null` is what the old documents write."""
 
 
-class Scheduler(Protocol):
+class ClusterLimits(Protocol):
     """What preflight asks Slurm; None from `accounts` if it has no accounting."""
 
     def partitions(self) -> Sequence[Partition]: ...
     def accounts(self) -> Sequence[str] | None: ...
 
 
-NO_SLURM = Finding(
+NO_SLURM = JobProblem(
     "there is no Slurm on this machine: no sbatch on the job's PATH",
     "start pytest on a login node of the cluster, or give --llmb-launcher=local for a recipe that can run on this "
     "machine",
@@ -40,8 +40,8 @@ NO_SLURM = Finding(
 
 
 def check_slurm(
-    jobs: Sequence[Planned], cluster: Cluster, slurm: Scheduler | None
-) -> Iterator[tuple[Planned, Finding]]:
+    jobs: Sequence[PlannedJob], cluster: Cluster, slurm: ClusterLimits | None
+) -> Iterator[tuple[PlannedJob, JobProblem]]:
     """Yield what Slurm has against jobs that it is to run; Slurm is asked once for all of them."""
     slurm_jobs = [job for job in jobs if job.spec.via != "local"]
     absent = [job for job in slurm_jobs if slurm is None or not _has_sbatch(job)]
@@ -51,74 +51,78 @@ def check_slurm(
     try:
         partitions, accounts = slurm.partitions(), slurm.accounts()
     except LaunchError as error:
-        said = "; ".join(str(error).splitlines())
-        yield from ((job, Finding(f"Slurm does not answer: {said}", "look at `sinfo`, or wait")) for job in slurm_jobs)
+        answer = "; ".join(str(error).splitlines())
+        yield from (
+            (job, JobProblem(f"Slurm does not answer: {answer}", "look at `sinfo`, or wait")) for job in slurm_jobs
+        )
         return
     for job in slurm_jobs:
         yield from ((job, finding) for finding in check_account(job, cluster, accounts))
         yield from ((job, finding) for finding in check_partition(job, cluster, partitions))
 
 
-def _has_sbatch(planned: Planned) -> bool:
+def _has_sbatch(planned: PlannedJob) -> bool:
     return shutil.which("sbatch", path=dict(planned.spec.environment).get("PATH", "")) is not None
 
 
-def check_account(planned: Planned, cluster: Cluster, accounts: Sequence[str] | None) -> Iterator[Finding]:
+def check_account(planned: PlannedJob, cluster: Cluster, accounts: Sequence[str] | None) -> Iterator[JobProblem]:
     """Yield an account that Slurm does not have; nothing where there is no accounting or no account is named."""
-    account = _named(planned, ("-A", "--account"), ("SBATCH_ACCOUNT", "SLURM_ACCOUNT"))
+    account = _find_setting(planned, ("-A", "--account"), ("SBATCH_ACCOUNT", "SLURM_ACCOUNT"))
     account = account or (cluster.account if planned.spec.via != "sbatch" else "")
     if account and accounts is not None and account.lower() not in {name.lower() for name in accounts}:
         hint = did_you_mean(account, accounts)
         has = f"`account` in the cluster file; Slurm has {join_first(sorted(accounts)) or 'none'}"
-        yield Finding(f"Slurm has no account {account!r}{hint}", f"correct {has}")
+        yield JobProblem(f"Slurm has no account {account!r}{hint}", f"correct {has}")
 
 
-def check_partition(planned: Planned, cluster: Cluster, partitions: Sequence[Partition]) -> Iterator[Finding]:
+def check_partition(planned: PlannedJob, cluster: Cluster, partitions: Sequence[Partition]) -> Iterator[JobProblem]:
     """Yield a partition that does not exist, and what the best of the named ones (else of all) has against a job."""
-    named = _named(planned, ("-p", "--partition"), ("SBATCH_PARTITION", "SLURM_PARTITION"))
+    named = _find_setting(planned, ("-p", "--partition"), ("SBATCH_PARTITION", "SLURM_PARTITION"))
     named = named or (cluster.partition if planned.spec.via != "sbatch" else "")
     names = [name for name in named.split(",") if name]
-    known = {partition.name: partition for partition in partitions}
+    by_name = {partition.name: partition for partition in partitions}
     for name in names:
-        if name not in known:
-            has = f"`partition` in the cluster file; there are {join_first(sorted(known)) or 'none'}"
-            yield Finding(f"Slurm has no partition {name!r}{did_you_mean(name, known)}", f"correct {has}")
-    candidates = [known[name] for name in names if name in known] if names else list(partitions)
-    against = [list(_against(planned, partition)) for partition in candidates]
+        if name not in by_name:
+            has = f"`partition` in the cluster file; there are {join_first(sorted(by_name)) or 'none'}"
+            yield JobProblem(f"Slurm has no partition {name!r}{did_you_mean(name, by_name)}", f"correct {has}")
+    candidates = [by_name[name] for name in names if name in by_name] if names else list(partitions)
+    against = [list(_check_fit(planned, partition)) for partition in candidates]
     yield from min(against, key=len, default=[])
 
 
-def _against(planned: Planned, partition: Partition) -> Iterator[Finding]:
+def _check_fit(planned: PlannedJob, partition: Partition) -> Iterator[JobProblem]:
     spec, name = planned.spec, f"partition {partition.name!r}"
     per_node = -(-spec.gpus // max(spec.nodes, 1))
-    asked, count = _asked_gpus(planned)
+    asked, count = _find_requested_gpus(planned)
     if spec.nodes > partition.nodes:
         what = f"{name} has {partition.nodes} nodes: a larger job waits for ever"
-        yield Finding(what, "select smaller ones with -k, or set `largest` in the cluster file", f"{spec.nodes} nodes")
+        yield JobProblem(
+            what, "select smaller ones with -k, or set `largest` in the cluster file", f"{spec.nodes} nodes"
+        )
     if not partition.up:
-        yield Finding(f"{name} takes no jobs: it is down", "name another partition in the cluster file, or wait")
-    limit, time = partition.time_limit_seconds, _asked_time(planned)
-    if limit is not None and _seconds(time) > limit:
+        yield JobProblem(f"{name} takes no jobs: it is down", "name another partition in the cluster file, or wait")
+    limit, time = partition.time_limit_seconds, _find_requested_time(planned)
+    if limit is not None and _read_time_limit(time) > limit:
         what = f"{name} gives a job at most {limit / 60:.0f} minutes: one that asks for more never starts"
-        yield Finding(what, "lower `time_limit` in the cluster file, or name another partition", time)
+        yield JobProblem(what, "lower `time_limit` in the cluster file, or name another partition", time)
     if not partition.gpus:
         if asked:
             what = f"{name} has no GPUs configured (gres), and the job asks for {asked}"
-            yield Finding(
+            yield JobProblem(
                 what, "leave `gres` and SBATCH_GPUS_PER_NODE out of the cluster file, or name another partition"
             )
         return
     if max(per_node, count) > partition.gpus:
         what = f"{name} has {partition.gpus} GPUs a node: such a job is refused"
         remedy = "correct `gpus_per_node` and `gres` in the cluster file"
-        yield Finding(what, remedy, f"{max(per_node, count)} GPUs a node")
+        yield JobProblem(what, remedy, f"{max(per_node, count)} GPUs a node")
     elif not asked and _has_to_ask(planned):
         what = f"{name} has its GPUs configured as gres, and the job asks for none: its steps would see no GPUs"
         remedy = f"set `gres: gpu:{per_node}` in the cluster file"
-        yield Finding(what, f"{remedy}; 'GPUs not found' and 'without GPU resources' in a log mean the same")
+        yield JobProblem(what, f"{remedy}; 'GPUs not found' and 'without GPU resources' in a log mean the same")
 
 
-def _has_to_ask(planned: Planned) -> bool:
+def _has_to_ask(planned: PlannedJob) -> bool:
     """sbatch is told; a script that submits by itself takes SBATCH_GPUS_PER_NODE where its document says so.
 
     What runs on a CPU needs none."""
@@ -128,28 +132,28 @@ def _has_to_ask(planned: Planned) -> bool:
     return planned.spec.via == "sbatch" or (planned.spec.via == "script" and "SBATCH_GPUS_PER_NODE" in documented)
 
 
-def _asked_gpus(planned: Planned) -> tuple[str, int]:
+def _find_requested_gpus(planned: PlannedJob) -> tuple[str, int]:
     """Return how a job asks for GPUs as it is written (`gpu:8`), and how many of a node (0: it does not say)."""
-    gres = _named(planned, ("--gres",), ("SBATCH_GRES",))
+    gres = _find_setting(planned, ("--gres",), ("SBATCH_GRES",))
     on_node = next((part for part in gres.split(",") if part.split(":")[0] == "gpu"), "")
-    on_node = on_node or _named(planned, ("--gpus-per-node",), ("SBATCH_GPUS_PER_NODE",))
+    on_node = on_node or _find_setting(planned, ("--gpus-per-node",), ("SBATCH_GPUS_PER_NODE",))
     if on_node and on_node not in NOTHING:
-        return on_node, _count(on_node)
-    in_all = _named(planned, ("--gpus", "-G", "--gpus-per-task"), ("SBATCH_GPUS", "SBATCH_GPUS_PER_TASK"))
+        return on_node, _count_gpus(on_node)
+    in_all = _find_setting(planned, ("--gpus", "-G", "--gpus-per-task"), ("SBATCH_GPUS", "SBATCH_GPUS_PER_TASK"))
     return ("", 0) if in_all in NOTHING else (in_all, 0)
 
 
-def _asked_time(planned: Planned) -> str:
+def _find_requested_time(planned: PlannedJob) -> str:
     variable = "SBATCH_TIMELIMIT" if planned.spec.via == "sbatch" else "TIME_LIMIT"
-    return _named(planned, ("-t", "--time"), (variable,))
+    return _find_setting(planned, ("-t", "--time"), (variable,))
 
 
-def _seconds(time: str) -> float:
+def _read_time_limit(time: str) -> float:
     """Return a time limit as sbatch reads it, where a number alone is minutes; 0 for one that it does not read."""
-    return 60.0 * int(time) if time.isdecimal() else seconds_of(time) or 0.0
+    return 60.0 * int(time) if time.isdecimal() else parse_duration(time) or 0.0
 
 
-def _count(gres: str) -> int:
+def _count_gpus(gres: str) -> int:
     """Return the number in a request such as `gpu:8`, `gpu:h100:8(S:0)` or `8`; 1 where there is none."""
     number = re.search(r"(?:^|:)(\d+)(?:\(|$)", gres)
     return int(number[1]) if number else 1
@@ -158,21 +162,25 @@ def _count(gres: str) -> int:
 # --- what is asked for: on the command line, by variables, by the script's own lines ------------------------
 
 
-def _named(planned: Planned, options: Sequence[str], variables: Sequence[str]) -> str:
+def _find_setting(planned: PlannedJob, options: Sequence[str], variables: Sequence[str]) -> str:
     """Return what holds for sbatch: its option, else the variable, else the script's own line."""
     environment = dict(planned.spec.environment)
-    given = (environment[name] for name in variables if environment.get(name))
-    return _option(_sbatch_words(planned), options) or next(given, "") or _option(directives(planned), options)
+    values = (environment[name] for name in variables if environment.get(name))
+    return (
+        _find_option(_list_sbatch_words(planned), options)
+        or next(values, "")
+        or _find_option(read_directives(planned), options)
+    )
 
 
-def _sbatch_words(planned: Planned) -> Sequence[str]:
+def _list_sbatch_words(planned: PlannedJob) -> Sequence[str]:
     """Return the words of a command that are sbatch's own: what follows a script belongs to the script."""
     if planned.spec.via != "sbatch":
         return ()
     return tuple(takewhile(lambda word: not word.endswith(".sh"), planned.spec.command))
 
 
-def _option(words: Sequence[str], options: Sequence[str]) -> str:
+def _find_option(words: Sequence[str], options: Sequence[str]) -> str:
     for word, following in pairwise([*words, ""]):
         if word in options:
             return following
@@ -184,16 +192,16 @@ def _option(words: Sequence[str], options: Sequence[str]) -> str:
     return ""
 
 
-def directives(planned: Planned) -> list[str]:
+def read_directives(planned: PlannedJob) -> list[str]:
     """Return the words of the #SBATCH lines of a job's script; nothing where it is not given to sbatch."""
-    script = script_of(planned)
+    script = find_script(planned)
     if planned.spec.via != "sbatch" or script is None:
         return []
     lines = read_start(script, HEAD).decode(errors="replace").splitlines()
-    return [word for line in lines if line.startswith("#SBATCH") for word in _words(line.removeprefix("#SBATCH"))]
+    return [word for line in lines if line.startswith("#SBATCH") for word in _split_line(line.removeprefix("#SBATCH"))]
 
 
-def _words(line: str) -> list[str]:
+def _split_line(line: str) -> list[str]:
     try:
         return shlex.split(line, comments=True)
     except ValueError:

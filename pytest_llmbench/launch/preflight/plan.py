@@ -8,9 +8,9 @@ from textwrap import fill
 
 from pytest_llmbench.core.formatting import count_noun
 from pytest_llmbench.core.models.jobs import JobSpec, Purpose
-from pytest_llmbench.launch.preflight.problems import Planned, Problem, told
-from pytest_llmbench.launch.recipe.fit import allow
-from pytest_llmbench.launch.recipe.redaction import redacted, shown
+from pytest_llmbench.launch.preflight.problems import LaunchProblem, PlannedJob, describe_problems
+from pytest_llmbench.launch.recipe.fit import advise_hours
+from pytest_llmbench.launch.recipe.redaction import mask_environment, redact
 
 WIDTH = 79
 
@@ -20,9 +20,9 @@ Runs = Mapping[str, int]
 ONCE: Runs = {}
 
 
-def plan(
-    planned: Sequence[Planned],
-    problems: Sequence[Problem],
+def format_plan(
+    planned: Sequence[PlannedJob],
+    problems: Sequence[LaunchProblem],
     limit: float | None = None,
     repeats: int = 1,
     runs: Runs = ONCE,
@@ -34,15 +34,17 @@ def plan(
     before: dict[tuple[str, ...], dict[str, str]] = {}
     parts = []
     for job in planned:
-        environment = dict(shown(job.spec.environment, job.spec.secrets))
+        environment = dict(mask_environment(job.spec.environment, job.spec.secrets))
         kind = (job.facts.recipe, job.facts.release, job.spec.via, job.spec.purpose)
-        parts.append(_job(job.spec, environment, before.get(kind)))
+        parts.append(_format_job(job.spec, environment, before.get(kind)))
         before[kind] = environment
-    parts.append("\n".join([*budget(planned, limit, repeats, runs), "Nothing was submitted."]))
-    return "\n\n".join([*parts, *filter(None, [told(problems, WIDTH)])])
+    parts.append("\n".join([*format_budget(planned, limit, repeats, runs), "Nothing was submitted."]))
+    return "\n\n".join([*parts, *filter(None, [describe_problems(problems, WIDTH)])])
 
 
-def budget(planned: Sequence[Planned], limit: float | None = None, repeats: int = 1, runs: Runs = ONCE) -> list[str]:
+def format_budget(
+    planned: Sequence[PlannedJob], limit: float | None = None, repeats: int = 1, runs: Runs = ONCE
+) -> list[str]:
     """Return lines with the jobs and GPU-hours by recipe, the total, what repeats may add, and the limit if any.
 
     A configuration of which several runs are asked for counts so many times.
@@ -53,23 +55,23 @@ def budget(planned: Sequence[Planned], limit: float | None = None, repeats: int 
     lines = []
     for recipe, release in recipes if len(recipes) > 1 else ():
         own = [job.spec for job in planned if (job.facts.recipe, job.facts.release) == (recipe, release)]
-        lines.append(f"{recipe} {release}: {_hours(own)}")
+        lines.append(f"{recipe} {release}: {_format_hours(own)}")
     specs = [job.spec for job in planned]
     most = f"; {limit:,.10g} are allowed" if limit is not None else ""
-    lines.append(f"{_hours(specs)}{most}")
+    lines.append(f"{_format_hours(specs)}{most}")
     hours = sum(spec.gpu_hours for spec in specs)
     if limit is not None and hours > limit:
-        lines.append(fill(f"more than allowed: {allow(hours)}", WIDTH, break_on_hyphens=False))
+        lines.append(fill(f"more than allowed: {advise_hours(hours)}", WIDTH, break_on_hyphens=False))
     if any(more):
         lines.append(f"at most {hours + sum(more):,.1f} GPU-hours if every configuration needs {repeats} runs")
     return lines
 
 
-def _is_measured(job: Planned) -> bool:
+def _is_measured(job: PlannedJob) -> bool:
     return job.spec.purpose is Purpose.MEASURE
 
 
-def _hours(specs: Sequence[JobSpec]) -> str:
+def _format_hours(specs: Sequence[JobSpec]) -> str:
     unknown, jobs = sum(not spec.gpu_hours for spec in specs), count_noun(len(specs), "job")
     if unknown and unknown == len(specs):
         return f"{jobs} whose duration nothing says yet"
@@ -77,45 +79,45 @@ def _hours(specs: Sequence[JobSpec]) -> str:
     return f"{jobs}, {sum(spec.gpu_hours for spec in specs):,.1f} GPU-hours of steps{rest}"
 
 
-def _job(spec: JobSpec, environment: dict[str, str], before: dict[str, str] | None) -> str:
+def _format_job(spec: JobSpec, environment: dict[str, str], before: dict[str, str] | None) -> str:
     purpose = "" if spec.purpose is Purpose.MEASURE else f", {spec.purpose}: not judged for speed"
     hours = f"{spec.gpu_hours:,.2f} GPU-hours" if spec.gpu_hours else "GPU-hours unknown"
     size = f"{count_noun(spec.nodes, 'node')}, {count_noun(spec.gpus, 'GPU')}, {hours}{purpose}"
     lines = [
         f"{spec.case_id}  ({spec.via})",
         f"  {size}",
-        f"  cd {_quoted(redacted(str(spec.directory), spec))}",
-        f"  {command_line(spec)}",
+        f"  cd {_quote(redact(str(spec.directory), spec))}",
+        f"  {format_command(spec)}",
         *([f"  not on {','.join(spec.exclude)}"] if spec.exclude else []),
-        *(f"    {line}" for line in _environment(environment, before)),
+        *(f"    {line}" for line in _format_environment(environment, before)),
     ]
     return "\n".join(lines)
 
 
-def command_line(spec: JobSpec) -> str:
+def format_command(spec: JobSpec) -> str:
     """Return the command of a job as a shell would take it, without its secrets."""
-    return " ".join(_quoted(redacted(word, spec)) for word in spec.command)
+    return " ".join(_quote(redact(word, spec)) for word in spec.command)
 
 
-def _environment(environment: dict[str, str], before: dict[str, str] | None) -> Iterator[str]:
+def _format_environment(environment: dict[str, str], before: dict[str, str] | None) -> Iterator[str]:
     if before is None:
-        yield from (f"{name}={_quoted(value)}" for name, value in sorted(environment.items()))
+        yield from (f"{name}={_quote(value)}" for name, value in sorted(environment.items()))
         return
     changed = {name: value for name, value in environment.items() if before.get(name) != value}
     yield "the environment of the job above" + (", but:" if changed or before.keys() - environment.keys() else "")
-    yield from (f"{name}={_quoted(value)}" for name, value in sorted(changed.items()))
+    yield from (f"{name}={_quote(value)}" for name, value in sorted(changed.items()))
     yield from (f"without {name}" for name in sorted(before.keys() - environment.keys()))
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     """Return a word as a shell reads it, on one line: what does not print is written as bash's $'...' has it."""
     if text.isprintable():
         return text if text == "***" else shlex.quote(text)
-    escaped = (_escaped(sign) for sign in text)
+    escaped = (_escape(sign) for sign in text)
     return "$'" + "".join(escaped) + "'"
 
 
-def _escaped(sign: str) -> str:
+def _escape(sign: str) -> str:
     if sign in "\\'":
         return f"\\{sign}"
     return sign if sign.isprintable() else "".join(f"\\x{byte:02x}" for byte in sign.encode(errors="surrogatepass"))

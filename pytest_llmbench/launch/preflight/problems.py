@@ -15,7 +15,7 @@ SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedJob:
     """A job that is to be submitted, and what its recipe's document says of launching."""
 
     spec: JobSpec
@@ -23,7 +23,7 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class JobProblem:
     """What is wrong with one job, and the remedy; `detail` is what only this job says (`32 nodes`)."""
 
     what: str
@@ -32,7 +32,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class LaunchProblem:
     """What is wrong, the remedy, and the configurations that it concerns (each with its detail), each once."""
 
     what: str
@@ -40,31 +40,31 @@ class Problem:
     cases: tuple[str, ...]
 
 
-def grouped(found: Iterable[tuple[Planned, Finding]]) -> tuple[Problem, ...]:
+def group_problems(problems: Iterable[tuple[PlannedJob, JobProblem]]) -> tuple[LaunchProblem, ...]:
     """Return equal findings as one problem, in the order in which they were found first."""
     cases: dict[tuple[str, str], dict[str, None]] = {}
-    for planned, finding in found:
+    for planned, finding in problems:
         case = planned.spec.case_id + (f" ({finding.detail})" if finding.detail else "")
         cases.setdefault((finding.what, finding.remedy), {})[case] = None
-    return tuple(Problem(what, remedy, tuple(names)) for (what, remedy), names in cases.items())
+    return tuple(LaunchProblem(what, remedy, tuple(names)) for (what, remedy), names in cases.items())
 
 
-def told(problems: Sequence[Problem], width: int = WIDTH) -> str:
+def describe_problems(problems: Sequence[LaunchProblem], width: int = WIDTH) -> str:
     """Return all problems as one text of lines no longer than `width`, but for words that are; empty without any."""
     if not problems:
         return ""
     head = f"{count_noun(len(problems), 'problem')} to solve first:"
-    entries = (_entry(number, problem, width) for number, problem in enumerate(problems, 1))
+    entries = (_describe_problem(number, problem, width) for number, problem in enumerate(problems, 1))
     return "\n".join((head, *entries))
 
 
-def _entry(number: int, problem: Problem, width: int) -> str:
+def _describe_problem(number: int, problem: LaunchProblem, width: int) -> str:
     concerns = f"{count_noun(len(problem.cases), 'configuration')}: {join_first(problem.cases, SHOWN)}"
-    lines = [_filled(problem.what, f"{number:>2}. ", width), _filled(concerns, " " * 6, width)]
-    return "\n".join([*lines, _filled(f"do: {problem.remedy}", " " * 6, width)])
+    lines = [_wrap(problem.what, f"{number:>2}. ", width), _wrap(concerns, " " * 6, width)]
+    return "\n".join([*lines, _wrap(f"do: {problem.remedy}", " " * 6, width)])
 
 
-def _filled(text: str, head: str, width: int) -> str:
+def _wrap(text: str, head: str, width: int) -> str:
     return textwrap.fill(
         escape(text),
         width,

@@ -17,36 +17,36 @@ FILES = 1_000
 """How deep a search for files goes, how many entries of folders it looks at and how many files it returns."""
 
 
-def checkpoint_problem(folder: Path, stage: Path | None) -> str:
+def explain_unloadable(folder: Path, stage: Path | None) -> str:
     """Return why a checkpoint cannot be loaded from this folder, with what to give instead; empty where it can."""
     if not folder.is_dir():
         return "no such folder"
-    if folder.name == "weights" and _shards(folder):
+    if folder.name == "weights" and _has_shards(folder):
         return f"this is the folder of the weights; give the one above: {folder.absolute().parent}"
-    if not _shards(folder / "weights"):
-        return _nearby(folder)
+    if not _has_shards(folder / "weights"):
+        return _suggest_nearby(folder)
     if stage is not None and not folder.resolve().is_relative_to(stage.resolve()):
         return f"it has to lie below {stage}, since jobs see nothing else of the disk: move or copy it there"
     return ""
 
 
-def _shards(folder: Path) -> bool:
+def _has_shards(folder: Path) -> bool:
     return next(folder.glob("*.distcp"), None) is not None
 
 
-def _nearby(folder: Path) -> str:
+def _suggest_nearby(folder: Path) -> str:
     missing = "its folder `weights` has no file *.distcp" if (folder / "weights").is_dir() else "no folder `weights`"
-    found = [path.parent for path in _weights(folder)]
-    if not found:
+    folders = [path.parent for path in _find_weights(folder)]
+    if not folders:
         return f"{missing}: not a checkpoint, or one that was not saved to its end"
-    others = f" ({count_noun(len(found), 'checkpoint')} below it)" if len(found) > 1 else ""
-    return f"{missing} in it; did you mean {found[-1]}?{others}"
+    others = f" ({count_noun(len(folders), 'checkpoint')} below it)" if len(folders) > 1 else ""
+    return f"{missing} in it; did you mean {folders[-1]}?{others}"
 
 
 # --- what a purpose leaves --------------------------------------------------------------------------------
 
 
-def outputs(
+def find_outputs(
     folder: Path, purpose: Purpose, facts: LaunchFacts, job_id: str = "", since: float | None = None
 ) -> tuple[Path, ...]:
     """Return the files that a job left below a folder: profiles, or the folders with the weights of checkpoints.
@@ -54,36 +54,36 @@ def outputs(
     The old recipes use one folder for all jobs of a configuration: where names tell the job id, only those of
     `job_id`; and nothing that is older than `since` (seconds since the epoch). The search is bounded.
     """
-    found = []
+    paths = []
     if purpose is Purpose.PROFILE and facts.profiling:
-        found = [path for path in sorted(islice(_profiles(folder), FILES)) if _job_of(path) in ("", job_id)]
+        paths = [path for path in sorted(islice(_find_profiles(folder), FILES)) if _read_job_id(path) in ("", job_id)]
     elif purpose is Purpose.SAVE_CHECKPOINT and facts.checkpoint:
-        found = _weights(folder)
-    return tuple(path for path in found if since is None or _modified(path) >= since)
+        paths = _find_weights(folder)
+    return tuple(path for path in paths if since is None or _read_modified(path) >= since)
 
 
-def _job_of(profile: Path) -> str:
+def _read_job_id(profile: Path) -> str:
     """Return the job id in a documented name, `<model>_<gpus>g_<job>_<node>_<rank>`; empty where there is none."""
     named = re.search(r"g_(\d+)_\d+_\d+$", profile.stem)
     return named[1] if named else ""
 
 
-def _profiles(folder: Path) -> Iterator[Path]:
-    for path, _, files in _walk(folder):
+def _find_profiles(folder: Path) -> Iterator[Path]:
+    for path, _, files in _walk_bounded(folder):
         yield from (path / name for name in files if name.endswith(".nsys-rep"))
 
 
-def _weights(folder: Path) -> list[Path]:
+def _find_weights(folder: Path) -> list[Path]:
     """Return the folders with the weights of checkpoints, oldest first."""
-    paths = (path for path, _, files in _walk(folder) if path.name == "weights" and _has_shard(files))
-    return sorted(islice(paths, FILES), key=lambda path: (_modified(path), path))
+    paths = (path for path, _, files in _walk_bounded(folder) if path.name == "weights" and _has_shard(files))
+    return sorted(islice(paths, FILES), key=lambda path: (_read_modified(path), path))
 
 
 def _has_shard(files: list[str]) -> bool:
     return any(name.endswith(".distcp") for name in files)
 
 
-def _modified(path: Path) -> float:
+def _read_modified(path: Path) -> float:
     """Return when a path was changed; what has gone counts as old."""
     try:
         return path.stat().st_mtime
@@ -91,14 +91,14 @@ def _modified(path: Path) -> float:
         return 0.0
 
 
-def _walk(folder: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
-    seen, depth = 0, len(folder.parts)
+def _walk_bounded(folder: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
+    entries, depth = 0, len(folder.parts)
     for name, folders, files in os.walk(folder):
         path = Path(name)
         folders.sort()
         if len(path.parts) - depth >= DEPTH:
             folders.clear()
-        seen += len(folders) + len(files)
+        entries += len(folders) + len(files)
         yield path, folders, files
-        if seen > ENTRIES:
+        if entries > ENTRIES:
             return

@@ -32,17 +32,17 @@ _WORKLOAD = re.compile(r"(?:pretrain|pretraining|finetune|finetuning|inference)_
 _GPU = re.compile(r"\b(g?[abhlv]\d{2,3}s?)\b")
 
 
-def _text(expected: str, pattern: str) -> Text:
+def _expect_text(expected: str, pattern: str) -> Text:
     return Text(expected, rf"(?a:{pattern})")
 
 
-def _gpu(text: str) -> str:
+def _convert_gpu(text: str) -> str:
     if not re.fullmatch(r"(?a:[a-z0-9][a-z0-9_.]{0,49})", text.lower()):
         raise ValueError(f"found {text!r}, expected a GPU type such as h100, or cpu")
     return text.lower()
 
 
-def _gres(text: str) -> str:
+def _convert_gres(text: str) -> str:
     """Return `gpu:8` also for `8`, as llmb-run has it."""
     if re.fullmatch(r"[1-9]\d{0,2}", text):
         return f"gpu:{text}"
@@ -51,26 +51,26 @@ def _gres(text: str) -> str:
     return text
 
 
-_NODES = _text("nodes as Slurm writes them, such as n7 or n[1-4]", r"[A-Za-z0-9][A-Za-z0-9_.,\[\]-]*")
-_SLURM_NAME = _text("a name that Slurm has", r"[A-Za-z0-9][A-Za-z0-9_.@+,-]*")
-_VARIABLE = _text("the name of an environment variable", r"[A-Za-z_][A-Za-z0-9_]*")
-_RECIPE = _text("a recipe, alone or with its release, such as grok1-25.05", r"[a-z0-9][a-z0-9._+-]{0,199}")
-_COMMAND = _text("the name of a launch command, such as sbatch", r"[a-z0-9][a-z0-9._+-]{0,99}")
+_NODES = _expect_text("nodes as Slurm writes them, such as n7 or n[1-4]", r"[A-Za-z0-9][A-Za-z0-9_.,\[\]-]*")
+_SLURM_NAME = _expect_text("a name that Slurm has", r"[A-Za-z0-9][A-Za-z0-9_.@+,-]*")
+_VARIABLE = _expect_text("the name of an environment variable", r"[A-Za-z_][A-Za-z0-9_]*")
+_RECIPE = _expect_text("a recipe, alone or with its release, such as grok1-25.05", r"[a-z0-9][a-z0-9._+-]{0,199}")
+_COMMAND = _expect_text("the name of a launch command, such as sbatch", r"[a-z0-9][a-z0-9._+-]{0,99}")
 _VALUES = Names(Text("a value", r".*"), _VARIABLE)
 
 CLUSTER = Fields(
     {"schema": Number(1, 1, whole=True)},
     {
         "name": Text(),
-        "gpu": ConvertedScalar(_gpu),
+        "gpu": ConvertedScalar(_convert_gpu),
         "gpus_per_node": Number(1, 1024, whole=True),
         "largest": Number(1, 10**7, whole=True),
         "gpu_hours": Number(0.001, 10**9),
         "launcher": _COMMAND,
         "account": _SLURM_NAME,
         "partition": _SLURM_NAME,
-        "gres": ConvertedScalar(_gres),
-        "time_limit": _text('a time limit such as "01:30:00" or "90"', r"(\d{1,4}-)?\d{1,6}(:\d{1,2}){0,2}"),
+        "gres": ConvertedScalar(_convert_gres),
+        "time_limit": _expect_text('a time limit such as "01:30:00" or "90"', r"(\d{1,4}-)?\d{1,6}(:\d{1,2}){0,2}"),
         "exclude": Items(_NODES, least=0),
         "environment": _VALUES,
         "secrets": Items(_VARIABLE, least=0),
@@ -88,66 +88,69 @@ CLUSTER = Fields(
 def read_cluster(path: Path) -> Cluster:
     """Return the cluster that a cluster.yaml describes (docs/cluster.md explains its keys).
 
-    Folders are taken from where the file lies; `${NAME}` in them and in values of variables stays for `filled`. A
-    recipe with its release comes before one without. Raises LaunchError with file, line, what was found and what was
-    expected.
+    Folders are taken from where the file lies; `${NAME}` in them and in values of variables is left as it is:
+    `fill_references` replaces it. A recipe with its release comes before one without. Raises LaunchError with file,
+    line, what was found and what was expected.
     """
     root = read_document(path, what="cluster file", raises=LaunchError)
     entry = read_entry(path, root, CLUSTER, raises=LaunchError)
-    installed = [_installed(name, one, path.parent) for name, one in _mapping(entry, "installed").items()]
+    installed = [
+        _read_installed(name, entry_of_recipe, path.parent)
+        for name, entry_of_recipe in _get_mapping(entry, "installed").items()
+    ]
     plain = ("name", "gpu", "gpus_per_node", "largest", "gpu_hours", "launcher", "account", "partition", "gres")
     return Cluster(
         **{name: entry[name] for name in (*plain, "time_limit", "exclude", "secrets") if entry.get(name) is not None},
-        environment=_pairs(entry),
-        installed=tuple(sorted(installed, key=lambda one: not one.release)),
+        environment=_read_environment(entry),
+        installed=tuple(sorted(installed, key=lambda entry_of_recipe: not entry_of_recipe.release)),
         source=path,
     )
 
 
-def _installed(name: str, entry: YamlMapping, beside: Path) -> InstalledRecipe:
-    recipe, release = _recipe(name)
+def _read_installed(name: str, entry: YamlMapping, beside: Path) -> InstalledRecipe:
+    recipe, release = _split_release(name)
     folder, virtual = entry.get("folder"), entry.get("virtual_environment")
     return InstalledRecipe(
         recipe=recipe,
         release=release,
-        folder=_path(folder, beside),
+        folder=_resolve_path(folder, beside),
         launcher=entry.get("launcher", ""),
-        environment=_pairs(entry),
-        virtual_environment=_path(virtual, beside),
+        environment=_read_environment(entry),
+        virtual_environment=_resolve_path(virtual, beside),
     )
 
 
-def _recipe(name: str) -> tuple[str, str]:
+def _split_release(name: str) -> tuple[str, str]:
     """Return `grok1-25.05` as recipe and release: a release begins with a digit and has a dot."""
-    found = re.fullmatch(r"(.+)-(\d+\.[^-]*)", name)
-    return (found[1], found[2]) if found else (name, "")
+    match = re.fullmatch(r"(.+)-(\d+\.[^-]*)", name)
+    return (match[1], match[2]) if match else (name, "")
 
 
-def _path(text: str | None, beside: Path) -> Path | None:
+def _resolve_path(text: str | None, beside: Path) -> Path | None:
     if text is None:
         return None
     return Path(text) if text.startswith("${") else beside.absolute() / Path(text).expanduser()
 
 
-def _pairs(entry: YamlMapping) -> Pairs:
-    return tuple(_mapping(entry, "environment").items())
+def _read_environment(entry: YamlMapping) -> Pairs:
+    return tuple(_get_mapping(entry, "environment").items())
 
 
-def _mapping(entry: YamlMapping | None, name: str) -> Mapping[str, Any]:
-    found = entry.get(name) if entry else None
-    return found.values if isinstance(found, YamlMapping) else {}
+def _get_mapping(entry: YamlMapping | None, name: str) -> Mapping[str, Any]:
+    value = entry.get(name) if entry else None
+    return value.values if isinstance(value, YamlMapping) else {}
 
 
-def filled(text: str, caller: Mapping[str, str], where: str) -> str:
+def fill_references(text: str, caller: Mapping[str, str], where: str) -> str:
     """Return a text with `${NAME}` taken from the caller's environment; LaunchError, which names `where` it stands and
     the variable, for one that is not set there."""
 
-    def value(found: re.Match[str]) -> str:
-        if found[1] not in caller:
+    def value(match: re.Match[str]) -> str:
+        if match[1] not in caller:
             raise LaunchError(
-                f"{where} is taken from ${{{found[1]}}}, and that is not set: export {found[1]}, or write the value"
+                f"{where} is taken from ${{{match[1]}}}, and that is not set: export {match[1]}, or write the value"
             )
-        return caller[found[1]]
+        return caller[match[1]]
 
     return _REFERENCE.sub(value, text)
 
@@ -155,11 +158,11 @@ def filled(text: str, caller: Mapping[str, str], where: str) -> str:
 # --- llmb-run's own file ----------------------------------------------------------------------------------
 
 
-def _loose(text: str) -> str:
+def _convert_loose(text: str) -> str:
     return "" if text in ("null", "~", "Null", "NULL") else text
 
 
-_ANY = ConvertedScalar(_loose)
+_ANY = ConvertedScalar(_convert_loose)
 _ANY_VALUES = Nullable(Names(_ANY))
 _HEAD: dict[str, Any] = dict.fromkeys(("llmb_repo", "llmb_install", "gpu_type", "cluster_name"), _ANY)
 _TARGET = Fields({}, dict.fromkeys(("partition", "gres", "gpus_per_node"), _ANY), closed=False)
@@ -196,9 +199,9 @@ def read_llmb_run(path: Path) -> Cluster:
     path = path / LLMB_RUN_FILE if path.is_dir() else path
     root = read_document(path, what=f"{LLMB_RUN_FILE} of llmb-run", raises=LaunchError)
     entry = read_entry(path, root, _LLMB_RUN, check=_check_llmb_run, raises=LaunchError)
-    head = _head(entry)
+    head = _find_head(entry)
     slurm: YamlMapping = entry["slurm"]
-    gpu = _mapping(slurm, "gpu")
+    gpu = _get_mapping(slurm, "gpu")
     gres = gpu.get("gres") or gpu.get("gpus_per_node") or slurm.get("gpu_gres") or ""
     folders = (("LLMB_INSTALL", head["llmb_install"]), ("LLMB_REPO", head.get("llmb_repo", "")))
     return Cluster(
@@ -207,21 +210,21 @@ def read_llmb_run(path: Path) -> Cluster:
         launcher="llmb-run",
         account=slurm.get("account") or "",
         partition=gpu.get("partition") or slurm.get("gpu_partition") or "",
-        gres=_gres(gres) if gres else "",
-        environment=(*((name, value) for name, value in folders if value), *_pairs(entry)),
-        installed=_workloads(entry.get("workloads")),
+        gres=_convert_gres(gres) if gres else "",
+        environment=(*((name, value) for name, value in folders if value), *_read_environment(entry)),
+        installed=_read_workloads(entry.get("workloads")),
         source=path,
     )
 
 
-def _head(entry: YamlMapping) -> Mapping[str, str]:
+def _find_head(entry: YamlMapping) -> Mapping[str, str]:
     """Return what newer files have at their top and older ones below `launcher`."""
     older = entry.get("launcher")
     return older.values if isinstance(older, YamlMapping) else entry.values
 
 
 def _check_llmb_run(entry: YamlMapping, report: Report) -> None:
-    head = _head(entry)
+    head = _find_head(entry)
     for name in ("llmb_install", "gpu_type"):
         if not head.get(name):
             report(entry.line, f"found no {name!r}, expected it at the top or below 'launcher'")
@@ -230,24 +233,24 @@ def _check_llmb_run(entry: YamlMapping, report: Report) -> None:
     for block, name in ((gpu, "gres"), (gpu, "gpus_per_node"), (slurm, "gpu_gres")):
         value = block.get(name) if isinstance(block, YamlMapping) else None
         try:
-            _gres(value or "1")
+            _convert_gres(value or "1")
         except ValueError as error:
             report(block.lines[name], str(error))
 
 
-def _workloads(entry: YamlMapping | None) -> tuple[InstalledRecipe, ...]:
-    configured = _mapping(entry, "config")
+def _read_workloads(entry: YamlMapping | None) -> tuple[InstalledRecipe, ...]:
+    configured = _get_mapping(entry, "config")
     names = (entry.get("installed") if entry else None) or ()
-    return tuple(_workload(name, configured.get(name)) for name in names)
+    return tuple(_read_workload(name, configured.get(name)) for name in names)
 
 
-def _workload(name: str, entry: YamlMapping | None) -> InstalledRecipe:
-    found = _WORKLOAD.fullmatch(name)
+def _read_workload(name: str, entry: YamlMapping | None) -> InstalledRecipe:
+    match = _WORKLOAD.fullmatch(name)
     virtual = entry.get("venv_path") if entry else None
     return InstalledRecipe(
-        recipe=found[1] if found else name,
+        recipe=match[1] if match else name,
         release="",
-        environment=_pairs(entry) if entry else (),
+        environment=_read_environment(entry) if entry else (),
         virtual_environment=Path(virtual) if virtual else None,
     )
 
@@ -255,20 +258,20 @@ def _workload(name: str, entry: YamlMapping | None) -> InstalledRecipe:
 # --- this machine -----------------------------------------------------------------------------------------
 
 
-def this_machine(run: Runner) -> Cluster:
+def describe_machine(run: Runner) -> Cluster:
     """Return this machine as a cluster of one node: its GPUs as nvidia-smi names them, else `cpu` with one of them.
 
     Of several types the one that is there most often counts.
     """
     done = run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], timeout=30.0)
     names = [line.strip() for line in done.out.splitlines() if line.strip()] if done.code == 0 else []
-    types = Counter(map(_type, names))
+    types = Counter(map(_read_gpu_type, names))
     gpu, count = types.most_common(1)[0] if types else ("cpu", 1)
     return Cluster(gpu=gpu, gpus_per_node=count, largest=count)
 
 
-def _type(name: str) -> str:
+def _read_gpu_type(name: str) -> str:
     """Return `h100` for `NVIDIA H100 80GB HBM3`; a name without a known type is joined to one word."""
     lower = name.lower()
-    found = _GPU.search(lower)
-    return found[1] if found else re.sub(r"[^a-z0-9]+", "", lower.removeprefix("nvidia")) or "gpu"
+    match = _GPU.search(lower)
+    return match[1] if match else re.sub(r"[^a-z0-9]+", "", lower.removeprefix("nvidia")) or "gpu"

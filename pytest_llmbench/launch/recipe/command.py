@@ -12,7 +12,7 @@ from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models import Key
 from pytest_llmbench.core.models.jobs import Cluster, Command, InstalledRecipe, LaunchFacts, Purpose
 from pytest_llmbench.launch.recipe import fit
-from pytest_llmbench.launch.recipe.cluster import filled
+from pytest_llmbench.launch.recipe.cluster import fill_references
 
 _PARTS = re.compile(r"(\{\{|\}\})|\{(\w+)\}|\$(?:(\w+)|\{(\w+)\})", re.ASCII)
 _OPTIONAL = ("account", "partition")
@@ -23,7 +23,7 @@ _UNKNOWN = re.compile(r"\{(?:experiment|timestamp|job|restart|checkpoint)\}")
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class JobParts:
     """What the parts of a job are made from."""
 
     key: Key
@@ -39,50 +39,50 @@ class Draft:
         return frozenset(name for name, _ in (*self.facts.required, *self.facts.optional))
 
 
-def placeholders(job: Draft, nodes: int, environment: Mapping[str, str]) -> dict[str, str]:
+def find_placeholders(job: JobParts, nodes: int, environment: Mapping[str, str]) -> dict[str, str]:
     """Return what the placeholders of a command stand for."""
     key, cluster = job.key, job.cluster
     return {
-        "account": cluster.account or first_of(environment, "SBATCH_ACCOUNT", "SLURM_ACCOUNT"),
-        "partition": cluster.partition or first_of(environment, "SBATCH_PARTITION", "SLURM_PARTITION"),
+        "account": cluster.account or find_first(environment, "SBATCH_ACCOUNT", "SLURM_ACCOUNT"),
+        "partition": cluster.partition or find_first(environment, "SBATCH_PARTITION", "SLURM_PARTITION"),
         "nodes": str(nodes),
-        "stage": first_of(environment, "STAGE_PATH", "LLMB_INSTALL"),
-        "gpus_per_node": str(gpus_on_node(job)),
+        "stage": find_first(environment, "STAGE_PATH", "LLMB_INSTALL"),
+        "gpus_per_node": str(count_gpus_on_node(job)),
         "recipe": key.recipe,
         "size": key.size,
         "gpu": key.gpu,
         "dtype": key.dtype,
         "gpus": str(key.gpus),
         "gsw_version": job.facts.gsw_version,
-        "experiment": experiment(key),
+        "experiment": name_experiment(key),
     }
 
 
-def first_of(environment: Mapping[str, str], *names: str) -> str:
+def find_first(environment: Mapping[str, str], *names: str) -> str:
     """Return the first of some variables that is set, else nothing."""
     return next((environment[name] for name in names if environment.get(name)), "")
 
 
-def gpus_on_node(job: Draft) -> int:
+def count_gpus_on_node(job: JobParts) -> int:
     """Return how many GPUs of a node a job uses: all, or as many as it has."""
-    return min(job.key.gpus, fit.gpus_per_node(job.key, job.facts, job.cluster))
+    return min(job.key.gpus, fit.count_gpus_per_node(job.key, job.facts, job.cluster))
 
 
-def experiment(key: Key) -> str:
+def name_experiment(key: Key) -> str:
     """Return `pretrain_grok1_314b_bf16_256`, as the documents call an experiment."""
     return f"pretrain_{key.recipe}_{key.size}_{key.dtype}_{key.gpus}"
 
 
-def fill(job: Draft, template: str, values: Mapping[str, str], environment: Mapping[str, str]) -> str:
+def fill(job: JobParts, template: str, values: Mapping[str, str], environment: Mapping[str, str]) -> str:
     """Return one word of a template with its placeholders and $VARIABLES, in one pass: a value is never read as a
     template. A variable that is not set stays as it is written."""
 
-    def value(found: re.Match[str]) -> str:
-        brace, placeholder, plain, braced = found.groups()
+    def value(match: re.Match[str]) -> str:
+        brace, placeholder, plain, braced = match.groups()
         if brace:
             return str(brace[0])
         if placeholder is None:
-            return environment.get(plain or braced, found[0])
+            return environment.get(plain or braced, match[0])
         if placeholder not in values:
             where = f"{job.facts.file or job.facts.recipe}: launch: commands: {job.command.name}"
             raise LaunchError(f"{where}: {{{placeholder}}} is not known before a job is submitted")
@@ -91,7 +91,7 @@ def fill(job: Draft, template: str, values: Mapping[str, str], environment: Mapp
     return _PARTS.sub(value, template)
 
 
-def arguments(job: Draft, values: Mapping[str, str], environment: Mapping[str, str]) -> tuple[str, ...]:
+def build_arguments(job: JobParts, values: Mapping[str, str], environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return the command as an argument list: the template is split first, so that a value stays one argument."""
     words: list[str] = []
     for template in _split(job):
@@ -102,10 +102,10 @@ def arguments(job: Draft, values: Mapping[str, str], environment: Mapping[str, s
         words.append(fill(job, template, values, environment))
     if "\0" in "".join(words):
         raise LaunchError(f"{job.key.id}: its command holds a NUL, which no argument can carry")
-    return (*words[:1], *_sbatch_options(job, words), *words[1:])
+    return (*words[:1], *_list_sbatch_options(job, words), *words[1:])
 
 
-def _split(job: Draft) -> list[str]:
+def _split(job: JobParts) -> list[str]:
     try:
         words = shlex.split(job.command.command)
     except ValueError as error:
@@ -119,7 +119,7 @@ def _split(job: Draft) -> list[str]:
     return words
 
 
-def _sbatch_options(job: Draft, words: Sequence[str]) -> tuple[str, ...]:
+def _list_sbatch_options(job: JobParts, words: Sequence[str]) -> tuple[str, ...]:
     """Return what the cluster file adds to a command of sbatch; what the command itself says comes later, and wins."""
     if job.command.via != "sbatch" or Path(words[0]).name != "sbatch":
         return ()
@@ -127,20 +127,22 @@ def _sbatch_options(job: Draft, words: Sequence[str]) -> tuple[str, ...]:
     return tuple(f"{name}={value}" for name, value in options.items() if value)
 
 
-def directory_of(job: Draft, values: Mapping[str, str], environment: Mapping[str, str]) -> Path:
+def find_directory(job: JobParts, values: Mapping[str, str], environment: Mapping[str, str]) -> Path:
     """Return where the command runs: llmb-run where its document says, others in the installed recipe's folder, else
     where the document says, else beside the baseline file."""
     if job.installed.folder and job.command.via != "llmb-run":
         return Path(
-            filled(str(job.installed.folder), job.caller, f"{source_of(job)}: folder of {job.installed.recipe}")
+            fill_references(
+                str(job.installed.folder), job.caller, f"{name_source(job)}: folder of {job.installed.recipe}"
+            )
         )
     if job.command.folder:
         return Path(fill(job, job.command.folder, values, environment))
     return job.facts.file.absolute().parent if job.facts.file else Path()
 
 
-def log_folders(
-    job: Draft, purpose: Purpose, values: Mapping[str, str], environment: Mapping[str, str], directory: Path
+def find_log_folders(
+    job: JobParts, purpose: Purpose, values: Mapping[str, str], environment: Mapping[str, str], directory: Path
 ) -> tuple[Path, ...]:
     """Return where the log will lie, down to the last folder that is known before the job is submitted.
 
@@ -149,19 +151,21 @@ def log_folders(
     """
     if job.command.via == "local" or not job.facts.log:
         return ()
-    root = Path(first_of(environment, "LLMB_WORKLOAD", "STAGE_PATH") or directory)
+    root = Path(find_first(environment, "LLMB_WORKLOAD", "STAGE_PATH") or directory)
     versions = [values["gsw_version"]]
     if purpose is Purpose.NCCL_TRACE:
         versions.insert(0, f"{versions[0]}-nccl-trace")
-    return tuple(dict.fromkeys(root / _known(job, {**values, "gsw_version": version}) for version in versions))
+    return tuple(
+        dict.fromkeys(root / _find_known_part(job, {**values, "gsw_version": version}) for version in versions)
+    )
 
 
-def _known(job: Draft, values: Mapping[str, str]) -> Path:
+def _find_known_part(job: JobParts, values: Mapping[str, str]) -> Path:
     parts = job.facts.log.split("/")[:-1]
     unknown = (number for number, part in enumerate(parts) if _UNKNOWN.search(part))
     return Path(*(fill(job, part, values, {}) for part in parts[: next(unknown, len(parts))]))
 
 
-def source_of(job: Draft) -> str:
+def name_source(job: JobParts) -> str:
     """Return the cluster file for a message."""
     return str(job.cluster.source or "cluster")

@@ -10,19 +10,19 @@ from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models import Baseline
 from pytest_llmbench.core.models.jobs import Cluster, InstalledRecipe, JobSpec, LaunchFacts, Pairs, Purpose
 from pytest_llmbench.launch.recipe import fit
-from pytest_llmbench.launch.recipe.cluster import filled
+from pytest_llmbench.launch.recipe.cluster import fill_references
 from pytest_llmbench.launch.recipe.command import (
-    Draft,
-    arguments,
-    directory_of,
-    experiment,
+    JobParts,
+    build_arguments,
+    count_gpus_on_node,
     fill,
-    gpus_on_node,
-    log_folders,
-    placeholders,
-    source_of,
+    find_directory,
+    find_log_folders,
+    find_placeholders,
+    name_experiment,
+    name_source,
 )
-from pytest_llmbench.launch.recipe.redaction import secret_names
+from pytest_llmbench.launch.recipe.redaction import find_secret_names
 
 PASSED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TZ", "TMPDIR", "SLURM_CONF")
 """What a command needs of the machine that it runs on; nothing else of the caller's but what the document names."""
@@ -47,7 +47,7 @@ LONGEST = 131_072
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
-def job_spec(
+def build_job(
     baseline: Baseline,
     facts: LaunchFacts,
     cluster: Cluster,
@@ -65,44 +65,44 @@ def job_spec(
     of the cluster; its `environment`, that of the installed recipe; what the command fixes; `variables`. What the
     document forbids, and what belongs to another purpose, is removed. Raises LaunchError for a launcher that the recipe
     does not have, GPUs that are no whole nodes, a `${NAME}` that is not set, and names and values that no process can
-    have; what is required and not set is left to `missing`.
+    have; what is required and not set is left to `list_missing`.
     """
     key = baseline.key
-    command = fit.command_of(key, facts, cluster, launcher)
-    installed = fit.installed_for(key, cluster) or InstalledRecipe(key.recipe, key.release)
-    job = Draft(key, facts, cluster, command, installed, caller)
-    nodes = fit.nodes_of(key, facts, cluster)
-    environment = _environment(job, nodes, variables)
-    values = placeholders(job, nodes, environment)
-    directory = directory_of(job, values, environment)
+    command = fit.choose_command(key, facts, cluster, launcher)
+    installed = fit.find_installed(key, cluster) or InstalledRecipe(key.recipe, key.release)
+    job = JobParts(key, facts, cluster, command, installed, caller)
+    nodes = fit.count_nodes(key, facts, cluster)
+    environment = _build_environment(job, nodes, variables)
+    values = find_placeholders(job, nodes, environment)
+    directory = find_directory(job, values, environment)
     _check(job, environment)
     return JobSpec(
         case_id=key.id,
         key=key,
         purpose=purpose,
         via=command.via,
-        command=arguments(job, values, environment),
+        command=build_arguments(job, values, environment),
         directory=directory,
         environment=tuple(environment.items()),
-        secrets=secret_names(environment, (*cluster.secrets, *_carriers(job))),
+        secrets=find_secret_names(environment, (*cluster.secrets, *_list_carriers(job))),
         nodes=nodes,
         gpus=key.gpus,
-        gpu_hours=fit.gpu_hours(baseline),
-        log_folders=log_folders(job, purpose, values, environment, directory),
-        experiment=experiment(key),
+        gpu_hours=fit.estimate_gpu_hours(baseline),
+        log_folders=find_log_folders(job, purpose, values, environment, directory),
+        experiment=name_experiment(key),
         exclude=tuple(dict.fromkeys((*cluster.exclude, *exclude))),
         job_id=command.job_id,
     )
 
 
-def named_image(spec: JobSpec) -> dict[str, str]:
+def find_named_image(spec: JobSpec) -> dict[str, str]:
     """Return the container image that a job was told to use, as `container`; nothing where none was named."""
     image = dict(spec.environment).get(IMAGE, "").strip()
     shown = 0 < len(image) <= LONGEST_IMAGE and image.isprintable() and IMAGE not in spec.secrets
     return {"container": image} if shown else {}
 
 
-def missing(spec: JobSpec, facts: LaunchFacts) -> list[str]:
+def list_missing(spec: JobSpec, facts: LaunchFacts) -> list[str]:
     """Return the variables that the document requires and a job does not have, or has empty."""
     environment = dict(spec.environment)
     token = (("HF_TOKEN", ""),) if facts.needs_token else ()
@@ -113,35 +113,37 @@ def missing(spec: JobSpec, facts: LaunchFacts) -> list[str]:
 # --- environment ------------------------------------------------------------------------------------------
 
 
-def _environment(job: Draft, nodes: int, variables: Pairs) -> dict[str, str]:
+def _build_environment(job: JobParts, nodes: int, variables: Pairs) -> dict[str, str]:
     environment = {
-        **_of_caller(job),
-        **_of_cluster(job),
-        **_own(job.cluster.environment, job, "environment"),
-        **_own(job.installed.environment, job, f"installed: {job.installed.recipe}: environment"),
+        **_take_from_caller(job),
+        **_take_from_cluster(job),
+        **_fill_own(job.cluster.environment, job, "environment"),
+        **_fill_own(job.installed.environment, job, f"installed: {job.installed.recipe}: environment"),
     }
-    environment |= {name: value for name, value in _of_configuration(job, nodes).items() if name in job.documented}
-    environment |= _workload(job, environment)
-    values = placeholders(job, nodes, environment)
+    environment |= {
+        name: value for name, value in _take_from_configuration(job, nodes).items() if name in job.documented
+    }
+    environment |= _name_workload(job, environment)
+    values = find_placeholders(job, nodes, environment)
     environment |= {name: fill(job, text, values, {}) for name, text in job.command.fixed}
-    environment |= _activated(job, environment)
+    environment |= _activate(job, environment)
     if job.command.via in ("script", "llmb-run"):
         environment["COLUMNS"] = WIDE
-    unwanted = _unwanted(job.facts)
+    unwanted = _list_unwanted(job.facts)
     return {**{name: value for name, value in environment.items() if name not in unwanted}, **dict(variables)}
 
 
-def _of_caller(job: Draft) -> dict[str, str]:
+def _take_from_caller(job: JobParts) -> dict[str, str]:
     local = PASSED_LOCALLY if job.command.via == "local" else ()
     active = ACTIVE if job.facts.virtual_environment else ()
     names = (*PASSED, *local, *active, *sorted(job.documented))
-    found = {name: job.caller[name] for name in names if name in job.caller}
-    if found.get("SLURM_GPUS_PER_NODE") == "null":  # srun takes it for a number: see docs/cluster.md
-        del found["SLURM_GPUS_PER_NODE"]
-    return found
+    variables = {name: job.caller[name] for name in names if name in job.caller}
+    if variables.get("SLURM_GPUS_PER_NODE") == "null":  # srun takes it for a number: see docs/cluster.md
+        del variables["SLURM_GPUS_PER_NODE"]
+    return variables
 
 
-def _of_cluster(job: Draft) -> dict[str, str]:
+def _take_from_cluster(job: JobParts) -> dict[str, str]:
     """Return account, partition, GPUs and time limit under the names that the document has for them."""
     cluster = job.cluster
     values = {
@@ -153,31 +155,31 @@ def _of_cluster(job: Draft) -> dict[str, str]:
     return {name: value for name, value in values.items() if value and name in job.documented}
 
 
-def _own(pairs: Pairs, job: Draft, where: str) -> dict[str, str]:
+def _fill_own(pairs: Pairs, job: JobParts, where: str) -> dict[str, str]:
     """Return variables of the cluster file, with `${NAME}` taken from the caller."""
-    return {name: filled(value, job.caller, f"{source_of(job)}: {where}: {name}") for name, value in pairs}
+    return {name: fill_references(value, job.caller, f"{name_source(job)}: {where}: {name}") for name, value in pairs}
 
 
-def _carriers(job: Draft) -> tuple[str, ...]:
+def _list_carriers(job: JobParts) -> tuple[str, ...]:
     """Return the variables of the cluster file that take their value from a secret of the caller."""
     pairs = (*job.cluster.environment, *job.installed.environment)
-    secrets = secret_names(job.caller, job.cluster.secrets)
+    secrets = find_secret_names(job.caller, job.cluster.secrets)
     return tuple(name for name, value in pairs if any(f"${{{secret}}}" in value for secret in secrets))
 
 
-def _of_configuration(job: Draft, nodes: int) -> dict[str, str]:
+def _take_from_configuration(job: JobParts, nodes: int) -> dict[str, str]:
     key = job.key
     return {
         "DTYPE": key.dtype,
         "MODEL_SIZE": key.size,
         "JOB_TOTAL_GPUS": str(key.gpus),
         "GPU_TYPE": key.gpu,
-        "GPUS_PER_NODE": str(gpus_on_node(job)),
+        "GPUS_PER_NODE": str(count_gpus_on_node(job)),
         "NUM_NODES": str(nodes),
     }
 
 
-def _workload(job: Draft, environment: Mapping[str, str]) -> dict[str, str]:
+def _name_workload(job: JobParts, environment: Mapping[str, str]) -> dict[str, str]:
     """Return LLMB_WORKLOAD, where the document has it: what the caller has may be another recipe's."""
     own = dict((*job.cluster.environment, *job.installed.environment))
     install = environment.get("LLMB_INSTALL")
@@ -186,16 +188,18 @@ def _workload(job: Draft, environment: Mapping[str, str]) -> dict[str, str]:
     return {"LLMB_WORKLOAD": f"{install}/workloads/pretrain_{job.key.recipe}"}
 
 
-def _activated(job: Draft, environment: Mapping[str, str]) -> dict[str, str]:
+def _activate(job: JobParts, environment: Mapping[str, str]) -> dict[str, str]:
     """Return what activating the recipe's virtual environment would set."""
     if job.installed.virtual_environment is None:
         return {}
-    folder = filled(str(job.installed.virtual_environment), job.caller, f"{source_of(job)}: virtual_environment")
+    folder = fill_references(
+        str(job.installed.virtual_environment), job.caller, f"{name_source(job)}: virtual_environment"
+    )
     name = "CONDA_PREFIX" if os.path.isdir(f"{folder}/conda-meta") else "VIRTUAL_ENV"  # False without permission
     return {name: folder, "PATH": os.pathsep.join(filter(None, (f"{folder}/bin", environment.get("PATH", ""))))}
 
 
-def _unwanted(facts: LaunchFacts) -> frozenset[str]:
+def _list_unwanted(facts: LaunchFacts) -> frozenset[str]:
     """Return what the document forbids, and the switches of profiles, traces and checkpoints: those are set by the
     purpose of a job alone, or a run could be profiled and judged for its speed."""
     profiling = facts.profiling.enable if facts.profiling else ()
@@ -203,12 +207,12 @@ def _unwanted(facts: LaunchFacts) -> frozenset[str]:
     return frozenset(name for name, _ in (*facts.forbidden, *profiling, *facts.nccl_trace, *checkpoint))
 
 
-def _check(job: Draft, environment: Mapping[str, str]) -> None:
+def _check(job: JobParts, environment: Mapping[str, str]) -> None:
     """Refuse what no process can be given; the value may be a secret, and is not shown."""
     for name, value in environment.items():
         if not _NAME.fullmatch(name):
             raise LaunchError(
-                f"{job.key.id}: {name!r} in {source_of(job)} is no name of a variable: expected letters, digits and _"
+                f"{job.key.id}: {name!r} in {name_source(job)} is no name of a variable: expected letters, digits and _"
             )
         if "\0" in value:
             raise LaunchError(f"{job.key.id}: the value of {name} holds a NUL, which no environment can carry")

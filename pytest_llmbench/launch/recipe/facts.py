@@ -11,84 +11,86 @@ from pytest_llmbench.core.models.jobs import Checkpointing, Command, LaunchFacts
 GIGABYTE = 10**9
 
 
-def facts_of(recipe: Recipe) -> LaunchFacts | None:
+def read_facts(recipe: Recipe) -> LaunchFacts | None:
     """Return how a recipe is launched; None where its file does not say it, as a recorded one. The file was checked
     when it was read: nothing is checked again."""
     if not recipe.launch:
         return None
     launch = dict(recipe.launch)
-    environment, needs, image = (_mapping(launch, name) for name in ("environment", "needs", "image"))
+    environment, needs, image = (_get_mapping(launch, name) for name in ("environment", "needs", "image"))
     return LaunchFacts(
         recipe=recipe.name,
         release=recipe.release,
         kind=str(launch["kind"]),
-        commands=tuple(_command(name, dict(command)) for name, command in _mapping(launch, "commands").items()),
-        gpus_per_node=tuple(_mapping(launch, "gpus_per_node").items()),
-        gsw_version=_text(launch, "gsw_version"),
-        required=_pairs(environment, "required"),
-        optional=_pairs(environment, "optional"),
-        forbidden=_pairs(environment, "forbidden"),
-        log=_text(launch, "log"),
-        setup=_text(launch, "setup"),
-        image=_text(image, "file"),
-        image_source=_text(image, "source"),
+        commands=tuple(
+            _read_command(name, dict(command)) for name, command in _get_mapping(launch, "commands").items()
+        ),
+        gpus_per_node=tuple(_get_mapping(launch, "gpus_per_node").items()),
+        gsw_version=_get_text(launch, "gsw_version"),
+        required=_get_pairs(environment, "required"),
+        optional=_get_pairs(environment, "optional"),
+        forbidden=_get_pairs(environment, "forbidden"),
+        log=_get_text(launch, "log"),
+        setup=_get_text(launch, "setup"),
+        image=_get_text(image, "file"),
+        image_source=_get_text(image, "source"),
         needs_token=bool(needs.get("hf_token", False)),
-        python=_text(needs, "python"),
+        python=_get_text(needs, "python"),
         virtual_environment=bool(needs.get("virtual_environment", False)),
-        profiling=_profiling(_mapping(launch, "profiling")),
-        nccl_trace=_pairs(launch, "nccl_trace"),
-        checkpoint=_checkpointing(_mapping(launch, "checkpoint")),
+        profiling=_read_profiling(_get_mapping(launch, "profiling")),
+        nccl_trace=_get_pairs(launch, "nccl_trace"),
+        checkpoint=_read_checkpointing(_get_mapping(launch, "checkpoint")),
         file=recipe.path,
     )
 
 
-def _command(name: str, command: Mapping[str, Any]) -> Command:
+def _read_command(name: str, command: Mapping[str, Any]) -> Command:
     return Command(
         name=name,
-        via=_text(command, "via") or name,
-        command=_text(command, "command"),
-        folder=_text(command, "folder"),
-        fixed=_pairs(command, "fixed"),
-        job_id=_text(command, "job_id"),
+        via=_get_text(command, "via") or name,
+        command=_get_text(command, "command"),
+        folder=_get_text(command, "folder"),
+        fixed=_get_pairs(command, "fixed"),
+        job_id=_get_text(command, "job_id"),
     )
 
 
-def _profiling(profiling: Mapping[str, Any]) -> Profiling | None:
+def _read_profiling(profiling: Mapping[str, Any]) -> Profiling | None:
     if not profiling:
         return None
     return Profiling(
-        enable=_pairs(profiling, "enable"),
-        **{name: _text(profiling, name) for name in ("start", "stop", "ranks", "gpu_metrics", "cpu")},
+        enable=_get_pairs(profiling, "enable"),
+        **{name: _get_text(profiling, name) for name in ("start", "stop", "ranks", "gpu_metrics", "cpu")},
         default_start=int(profiling.get("default_start", 0)),
         default_stop=int(profiling.get("default_stop", 0)),
     )
 
 
-def _checkpointing(checkpoint: Mapping[str, Any]) -> Checkpointing | None:
+def _read_checkpointing(checkpoint: Mapping[str, Any]) -> Checkpointing | None:
     if not checkpoint:
         return None
     return Checkpointing(
-        save=_pairs(checkpoint, "save"),
-        load=_pairs(checkpoint, "load"),
-        size_bytes=tuple((size, int(count) * GIGABYTE) for size, count in _mapping(checkpoint, "disk_gb").items()),
-        save_gpus=_limits(checkpoint, "save_gpus"),
-        load_gpus=_limits(checkpoint, "load_gpus"),
+        save=_get_pairs(checkpoint, "save"),
+        load=_get_pairs(checkpoint, "load"),
+        size_bytes=tuple((size, int(count) * GIGABYTE) for size, count in _get_mapping(checkpoint, "disk_gb").items()),
+        save_gpus=_read_limits(checkpoint, "save_gpus"),
+        load_gpus=_read_limits(checkpoint, "load_gpus"),
     )
 
 
-def _limits(checkpoint: Mapping[str, Any], name: str) -> tuple[tuple[str, tuple[int, int | None]], ...]:
+def _read_limits(checkpoint: Mapping[str, Any], name: str) -> tuple[tuple[str, tuple[int, int | None]], ...]:
     """Return by model size the smallest and the largest number of GPUs; a list of one number has no largest."""
-    limits = _mapping(checkpoint, name).items()
+    limits = _get_mapping(checkpoint, name).items()
     return tuple((size, (gpus[0], gpus[1] if len(gpus) > 1 else None)) for size, gpus in limits)
 
 
-def _mapping(facts: Mapping[str, Any], name: str) -> dict[str, Any]:
+def _get_mapping(facts: Mapping[str, Any], name: str) -> dict[str, Any]:
     return dict(facts.get(name, ()))
 
 
-def _pairs(facts: Mapping[str, Any], name: str) -> Pairs:
+def _get_pairs(facts: Mapping[str, Any], name: str) -> Pairs:
     return tuple((key, str(value)) for key, value in facts.get(name, ()))
 
 
-def _text(facts: Mapping[str, Any], name: str) -> str:
+def _get_text(facts: Mapping[str, Any], name: str) -> str:
     return str(facts.get(name, ""))

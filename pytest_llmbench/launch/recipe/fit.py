@@ -16,59 +16,62 @@ SHOWN = 5
 WIDTH = 79
 
 
-def unfit(configuration: Configuration, facts: LaunchFacts | None, cluster: Cluster, launcher: str = "") -> str:
+def explain_unfit(configuration: Configuration, facts: LaunchFacts | None, cluster: Cluster, launcher: str = "") -> str:
     """Return why this cluster cannot run a configuration, without its id: many share a reason. Empty where nothing that
     is known of the cluster speaks against it. `launcher` is what the option says."""
     key = configuration.key
     if facts is None:
         return f"nothing says how {key.recipe} {key.release} is launched: no baseline file of it has a `launch:`"
     return (
-        _wrong_type(key, cluster)
-        or _too_large(key, cluster)
-        or _not_installed(key, cluster)
-        or _no_command(key, facts, cluster, launcher)
-        or _no_nodes(key, facts, cluster)
+        _explain_wrong_type(key, cluster)
+        or _explain_too_large(key, cluster)
+        or _explain_not_installed(key, cluster)
+        or _explain_no_command(key, facts, cluster, launcher)
+        or _explain_no_nodes(key, facts, cluster)
     )
 
 
-def _wrong_type(key: Key, cluster: Cluster) -> str:
+def _explain_wrong_type(key: Key, cluster: Cluster) -> str:
     if not cluster.gpu:
         return "nothing says which GPUs this cluster has: set `gpu` in the cluster file, or give --llmb-gpu"
     return f"for {key.gpu}, and this cluster has {cluster.gpu}" if key.gpu != cluster.gpu else ""
 
 
-def _too_large(key: Key, cluster: Cluster) -> str:
+def _explain_too_large(key: Key, cluster: Cluster) -> str:
     if not cluster.largest or key.gpus <= cluster.largest:
         return ""
     return f"larger than {count_noun(cluster.largest, 'GPU')}, the largest job of this cluster"
 
 
-def _not_installed(key: Key, cluster: Cluster) -> str:
-    if not cluster.installed or installed_for(key, cluster) is not None:
+def _explain_not_installed(key: Key, cluster: Cluster) -> str:
+    if not cluster.installed or find_installed(key, cluster) is not None:
         return ""
-    names = sorted({_name(one) for one in cluster.installed})
-    name, like = f"{key.recipe}-{key.release}", [_name(one) for one in cluster.installed if _alike(one, key)]
+    names = sorted({_name_installed(installed) for installed in cluster.installed})
+    name, like = (
+        f"{key.recipe}-{key.release}",
+        [_name_installed(installed) for installed in cluster.installed if _is_alike(installed, key)],
+    )
     return f"{name} is not installed here: there is {join_first(names)}{did_you_mean(name, like)}"
 
 
-def _alike(installed: InstalledRecipe, key: Key) -> bool:
+def _is_alike(installed: InstalledRecipe, key: Key) -> bool:
     """Whether the recipe may be meant by its name: an equal release alone makes no two names similar."""
     return bool(did_you_mean(key.recipe, [installed.recipe]))
 
 
-def installed_for(key: Key, cluster: Cluster) -> InstalledRecipe | None:
+def find_installed(key: Key, cluster: Cluster) -> InstalledRecipe | None:
     """Return how a recipe is installed here: the first entry of its release, or of all its releases; None: not, or the
     cluster file lists nothing."""
     wanted = (f"{key.recipe}-{key.release}", key.recipe)
-    return next((one for one in cluster.installed if _name(one) in wanted), None)
+    return next((installed for installed in cluster.installed if _name_installed(installed) in wanted), None)
 
 
-def _name(installed: InstalledRecipe) -> str:
+def _name_installed(installed: InstalledRecipe) -> str:
     return f"{installed.recipe}-{installed.release}" if installed.release else installed.recipe
 
 
-def _no_command(key: Key, facts: LaunchFacts, cluster: Cluster, launcher: str) -> str:
-    name = launcher_of(key, facts, cluster, launcher)
+def _explain_no_command(key: Key, facts: LaunchFacts, cluster: Cluster, launcher: str) -> str:
+    name = choose_launcher(key, facts, cluster, launcher)
     names = [command.name for command in facts.commands]
     if name in names:
         return ""
@@ -77,28 +80,28 @@ def _no_command(key: Key, facts: LaunchFacts, cluster: Cluster, launcher: str) -
     )
 
 
-def launcher_of(key: Key, facts: LaunchFacts, cluster: Cluster, option: str = "") -> str:
+def choose_launcher(key: Key, facts: LaunchFacts, cluster: Cluster, option: str = "") -> str:
     """Return the name of the command that launches a recipe here: what the option says, else the installed recipe's,
     the cluster's, the document's."""
-    installed = installed_for(key, cluster)
+    installed = find_installed(key, cluster)
     return option or (installed.launcher if installed else "") or cluster.launcher or facts.kind
 
 
-def command_of(key: Key, facts: LaunchFacts, cluster: Cluster, option: str = "") -> Command:
+def choose_command(key: Key, facts: LaunchFacts, cluster: Cluster, option: str = "") -> Command:
     """Return the command that launches a recipe here; LaunchError for one that it does not have."""
-    name = launcher_of(key, facts, cluster, option)
+    name = choose_launcher(key, facts, cluster, option)
     by_name = {command.name: command for command in facts.commands}
     if name not in by_name:
-        known = ", ".join(by_name)
+        names = ", ".join(by_name)
         where = f"--llmb-launcher={name}" if option else f"launcher {name!r}"
         raise LaunchError(
-            f"{key.id}: {where}: its recipe has none of that name{did_you_mean(name, by_name)}; expected one of {known}"
+            f"{key.id}: {where}: its recipe has none of that name{did_you_mean(name, by_name)}; expected one of {names}"
         )
     return by_name[name]
 
 
-def _no_nodes(key: Key, facts: LaunchFacts, cluster: Cluster) -> str:
-    per_node = gpus_per_node(key, facts, cluster)
+def _explain_no_nodes(key: Key, facts: LaunchFacts, cluster: Cluster) -> str:
+    per_node = count_gpus_per_node(key, facts, cluster)
     if not per_node:
         return f"nothing says how many {key.gpu} a node has: set `gpus_per_node` in the cluster file"
     if key.gpus > per_node and key.gpus % per_node:
@@ -106,22 +109,22 @@ def _no_nodes(key: Key, facts: LaunchFacts, cluster: Cluster) -> str:
     return ""
 
 
-def gpus_per_node(key: Key, facts: LaunchFacts, cluster: Cluster) -> int:
+def count_gpus_per_node(key: Key, facts: LaunchFacts, cluster: Cluster) -> int:
     """Return the GPUs of a node: this cluster's, else the document's; 0 where neither says it."""
     return cluster.gpus_per_node or dict(facts.gpus_per_node).get(key.gpu, 0)
 
 
-def nodes_of(key: Key, facts: LaunchFacts, cluster: Cluster) -> int:
+def count_nodes(key: Key, facts: LaunchFacts, cluster: Cluster) -> int:
     """Return the number of nodes; a job that is smaller than a node has one. LaunchError where they do not divide."""
-    if why := _no_nodes(key, facts, cluster):
+    if why := _explain_no_nodes(key, facts, cluster):
         raise LaunchError(f"{key.id}: {why}")
-    return max(1, key.gpus // gpus_per_node(key, facts, cluster))
+    return max(1, key.gpus // count_gpus_per_node(key, facts, cluster))
 
 
 # --- cost -------------------------------------------------------------------------------------------------
 
 
-def gpu_hours(baseline: Baseline, fallback: float = 0.0) -> float:
+def estimate_gpu_hours(baseline: Baseline, fallback: float = 0.0) -> float:
     """Return the GPU-hours of a run's steps: steps x step time in seconds x GPUs / 3600; the fallback where nothing has
     timed it yet. Starting up comes on top."""
     seconds = baseline.steps * baseline.step_seconds * baseline.key.gpus
@@ -139,20 +142,24 @@ def refuse_hours(by_case: Mapping[str, float], limit: float | None, default: flo
     more = len(largest) - SHOWN
     rest = [f"  {sum(hours for _, hours in largest[SHOWN:]):>9,.1f}  {more} more"] if more > 0 else []
     what = count_noun(len(by_case), "configuration")
-    said = "without being told a session uses at most" if limit is None else "allowed are"
+    limits = "without being told a session uses at most" if limit is None else "allowed are"
     raise LaunchError(
         "\n".join(
             [
-                f"the steps of {what} take {total:,.1f} GPU-hours; {said} {allowed:,.10g}:",
+                f"the steps of {what} take {total:,.1f} GPU-hours; {limits} {allowed:,.10g}:",
                 *lines,
                 *rest,
-                fill(f"{allow(total)}; --llmb-dry-run shows what would be submitted", WIDTH, break_on_hyphens=False),
+                fill(
+                    f"{advise_hours(total)}; --llmb-dry-run shows what would be submitted",
+                    WIDTH,
+                    break_on_hyphens=False,
+                ),
             ]
         )
     )
 
 
-def allow(hours: float) -> str:
+def advise_hours(hours: float) -> str:
     """Return what to do where so many GPU-hours are more than allowed."""
     needed = math.ceil(hours) if math.isfinite(hours) else "N"
     return (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytest_llmbench.core.errors import LaunchError, did_you_mean
 from pytest_llmbench.core.models.jobs import Checkpointing, LaunchFacts, Pairs, Profiling, Purpose
-from pytest_llmbench.launch.recipe.artifacts import checkpoint_problem
+from pytest_llmbench.launch.recipe.artifacts import explain_unloadable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,13 +46,13 @@ class PurposeOptions:
 def parse_profile(text: str) -> ProfileRequest:
     """Return what the value of --llmb-profile says; LaunchError for one that cannot be read. Empty: the defaults."""
     parts = [] if text.strip() in ("", "default") else text.split(",")
-    values = dict(_part(part.strip()) for part in parts)
+    values = dict(_split_part(part.strip()) for part in parts)
     if len(values) < len(parts):
         raise LaunchError(f"--llmb-profile={text}: a part stands there twice; expected such as {EXAMPLE}")
     request = ProfileRequest(
-        start=_number("start", values),
-        stop=_number("stop", values),
-        ranks=_ranks(values.get("ranks")),
+        start=_find_number("start", values),
+        stop=_find_number("stop", values),
+        ranks=_parse_ranks(values.get("ranks")),
         gpu_metrics="gpu_metrics" in values,
         cpu="cpu" in values,
     )
@@ -60,7 +60,7 @@ def parse_profile(text: str) -> ProfileRequest:
     return request
 
 
-def _part(part: str) -> tuple[str, str]:
+def _split_part(part: str) -> tuple[str, str]:
     name, colon, value = part.partition(":")
     if name not in PARTS:
         raise LaunchError(f"--llmb-profile: found {part!r}{did_you_mean(name, PARTS)}; expected such as {EXAMPLE}")
@@ -70,15 +70,15 @@ def _part(part: str) -> tuple[str, str]:
     return name, value
 
 
-def _number(name: str, values: dict[str, str]) -> int | None:
-    return _whole(name, values[name]) if name in values else None
+def _find_number(name: str, values: dict[str, str]) -> int | None:
+    return _parse_whole(name, values[name]) if name in values else None
 
 
-def _ranks(text: str | None) -> tuple[int, ...]:
-    return () if text is None else tuple(dict.fromkeys(_whole("ranks", rank) for rank in text.split("+")))
+def _parse_ranks(text: str | None) -> tuple[int, ...]:
+    return () if text is None else tuple(dict.fromkeys(_parse_whole("ranks", rank) for rank in text.split("+")))
 
 
-def _whole(name: str, text: str) -> int:
+def _parse_whole(name: str, text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < 10):
         raise LaunchError(f"--llmb-profile: {name} is {text!r}, expected a whole number, such as in {EXAMPLE}")
     return int(text)
@@ -87,7 +87,9 @@ def _whole(name: str, text: str) -> int:
 # --- variables of a job -----------------------------------------------------------------------------------
 
 
-def variables(facts: LaunchFacts, purpose: Purpose, options: PurposeOptions, configuration: Configuration) -> Pairs:
+def build_variables(
+    facts: LaunchFacts, purpose: Purpose, options: PurposeOptions, configuration: Configuration
+) -> Pairs:
     """Return the variables that make a run of this recipe do what it is for, as its document says.
 
     LaunchError where the document has no such thing, does not support this number of GPUs, or a checkpoint cannot be
@@ -99,32 +101,32 @@ def variables(facts: LaunchFacts, purpose: Purpose, options: PurposeOptions, con
         )
     match purpose:
         case Purpose.PROFILE:
-            return _profiling(facts, options.profile or ProfileRequest(), configuration.key.gpus)
+            return _set_profiling(facts, options.profile or ProfileRequest(), configuration.key.gpus)
         case Purpose.NCCL_TRACE:
-            return _documented(facts, facts.nccl_trace, "NCCL trace", "--llmb-nccl-trace")
+            return _require_documented(facts, facts.nccl_trace, "NCCL trace", "--llmb-nccl-trace")
         case Purpose.SAVE_CHECKPOINT:
-            return _saving(facts, configuration.key)
+            return _set_saving(facts, configuration.key)
         case Purpose.LOAD_CHECKPOINT:
-            return _loading(facts, options, configuration.key)
+            return _set_loading(facts, options, configuration.key)
     return ()
 
 
-def _documented(facts: LaunchFacts, pairs: Pairs, noun: str, flag: str) -> Pairs:
+def _require_documented(facts: LaunchFacts, pairs: Pairs, noun: str, flag: str) -> Pairs:
     if not pairs:
-        raise LaunchError(f"{_name(facts)} documents no {noun}: leave {flag} out, or this recipe (-k 'not ...')")
+        raise LaunchError(f"{_name_recipe(facts)} documents no {noun}: leave {flag} out, or this recipe (-k 'not ...')")
     return pairs
 
 
-def _name(facts: LaunchFacts) -> str:
+def _name_recipe(facts: LaunchFacts) -> str:
     return f"{facts.recipe} {facts.release}"
 
 
-def _profiling(facts: LaunchFacts, request: ProfileRequest, gpus: int) -> Pairs:
+def _set_profiling(facts: LaunchFacts, request: ProfileRequest, gpus: int) -> Pairs:
     profiling = facts.profiling or Profiling(enable=())
-    enable = _documented(facts, profiling.enable, "profiling", "--llmb-profile")
+    enable = _require_documented(facts, profiling.enable, "profiling", "--llmb-profile")
     start = profiling.default_start if request.start is None else request.start
     stop = profiling.default_stop if request.stop is None else request.stop
-    _check_order(start, stop or None, f"--llmb-profile: {_name(facts)}")
+    _check_order(start, stop or None, f"--llmb-profile: {_name_recipe(facts)}")
     if too_large := [rank for rank in request.ranks if rank >= gpus]:
         raise LaunchError(f"--llmb-profile: there is no rank {too_large[0]} among {gpus} GPUs: 0 to {gpus - 1}")
     asked = {
@@ -134,7 +136,7 @@ def _profiling(facts: LaunchFacts, request: ProfileRequest, gpus: int) -> Pairs:
         "gpu_metrics": "true" if request.gpu_metrics else "",
         "cpu": "true" if request.cpu else "",
     }
-    return (*enable, *((_variable(facts, profiling, part), value) for part, value in asked.items() if value))
+    return (*enable, *((_find_variable(facts, profiling, part), value) for part, value in asked.items() if value))
 
 
 def _check_order(start: int | None, stop: int | None, where: str) -> None:
@@ -142,29 +144,29 @@ def _check_order(start: int | None, stop: int | None, where: str) -> None:
         raise LaunchError(f"{where}: profiling from step {start} to {stop}: stop has to be larger than start")
 
 
-def _variable(facts: LaunchFacts, profiling: Profiling, part: str) -> str:
+def _find_variable(facts: LaunchFacts, profiling: Profiling, part: str) -> str:
     names = {part: getattr(profiling, part) for part in PARTS}
     if names[part]:
         return str(names[part])
     has = ", ".join(f"{part} ({name})" for part, name in names.items() if name) or "none of its settings"
-    raise LaunchError(f"--llmb-profile: {_name(facts)} documents no variable for {part!r}; it has {has}")
+    raise LaunchError(f"--llmb-profile: {_name_recipe(facts)} documents no variable for {part!r}; it has {has}")
 
 
-def _saving(facts: LaunchFacts, key: Key) -> Pairs:
+def _set_saving(facts: LaunchFacts, key: Key) -> Pairs:
     checkpoint = facts.checkpoint or Checkpointing(save=(), load=())
-    pairs = _documented(facts, checkpoint.save, "saving of checkpoints", "--llmb-save-checkpoint")
+    pairs = _require_documented(facts, checkpoint.save, "saving of checkpoints", "--llmb-save-checkpoint")
     _check_scale(facts, key, checkpoint.save_gpus, "Saving a checkpoint")
     return pairs
 
 
-def _loading(facts: LaunchFacts, options: PurposeOptions, key: Key) -> Pairs:
+def _set_loading(facts: LaunchFacts, options: PurposeOptions, key: Key) -> Pairs:
     checkpoint = facts.checkpoint or Checkpointing(save=(), load=())
     flag = "--llmb-load-checkpoint"
-    pairs = _documented(facts, checkpoint.load, "loading of checkpoints", flag)
+    pairs = _require_documented(facts, checkpoint.load, "loading of checkpoints", flag)
     _check_scale(facts, key, checkpoint.load_gpus, "Loading a checkpoint")
     if options.load_checkpoint is None:
         raise LaunchError(f"{flag}: expected the folder of a checkpoint, the one that holds `weights`")
-    if problem := checkpoint_problem(options.load_checkpoint, options.stage):
+    if problem := explain_unloadable(options.load_checkpoint, options.stage):
         raise LaunchError(f"{flag}={options.load_checkpoint}: {problem}")
     folder = str(options.load_checkpoint.absolute())
     return tuple((name, value.replace("{checkpoint}", folder)) for name, value in pairs)
@@ -175,7 +177,7 @@ def _check_scale(
 ) -> None:
     sizes = dict(scales)
     if scales and key.size not in sizes:
-        raise LaunchError(f"{key.id}: {_name(facts)} documents no scale for a checkpoint of {key.size}")
+        raise LaunchError(f"{key.id}: {_name_recipe(facts)} documents no scale for a checkpoint of {key.size}")
     least, most = sizes.get(key.size, (1, None))
     if key.gpus < least or (most is not None and key.gpus > most):
         allowed = f"{least} or more" if most is None else f"{least} to {most}"

@@ -24,28 +24,28 @@ _SHORTEST = 4
 """Replacing `1` or `no` wherever it stands would destroy the text and name the value all the same."""
 
 
-def secret_names(environment: Mapping[str, str] | Pairs, extra: Iterable[str] = ()) -> tuple[str, ...]:
+def find_secret_names(environment: Mapping[str, str] | Pairs, extra: Iterable[str] = ()) -> tuple[str, ...]:
     """Return the names whose values are never shown, sorted: those that tell of a token, secret, password or key, and
     the `extra` ones (all of those, whether the environment has them or not)."""
     telling = {name for name in dict(environment) if _TELLING.search(name) and name not in _HARMLESS}
     return tuple(sorted(telling | set(extra)))
 
 
-def secret_values(spec: JobSpec) -> tuple[str, ...]:
+def find_secret_values(spec: JobSpec) -> tuple[str, ...]:
     """Return the values of a job's secrets, the longest first."""
     environment = dict(spec.environment)
-    found = {environment[name] for name in spec.secrets if environment.get(name)}
-    return tuple(sorted(found, key=lambda value: (-len(value), value)))
+    values = {environment[name] for name in spec.secrets if environment.get(name)}
+    return tuple(sorted(values, key=lambda value: (-len(value), value)))
 
 
-def redacted(text: str, secrets: JobSpec | Iterable[str]) -> str:
+def redact(text: str, secrets: JobSpec | Iterable[str]) -> str:
     """Return a text with `***` for every secret value in it, also where a shell, a URL or JSON quoted it.
 
     `secrets` are a job, whose secrets are meant, or values. A value of less than four characters is replaced only
     where it stands alone.
     """
-    values = secret_values(secrets) if isinstance(secrets, JobSpec) else tuple(secrets)
-    forms = {form for value in values if value for form in _forms(value)}
+    values = find_secret_values(secrets) if isinstance(secrets, JobSpec) else tuple(secrets)
+    forms = {form for value in values if value for form in _list_forms(value)}
     for form in sorted(forms, key=len, reverse=True):
         if len(form) >= _SHORTEST:
             text = text.replace(form, MASK)
@@ -54,14 +54,14 @@ def redacted(text: str, secrets: JobSpec | Iterable[str]) -> str:
     return text
 
 
-def shown(environment: Mapping[str, str] | Pairs, secrets: Iterable[str]) -> Pairs:
+def mask_environment(environment: Mapping[str, str] | Pairs, secrets: Iterable[str]) -> Pairs:
     """Return the variables as they may be shown: `***` for a secret, and wherever its value stands in another one."""
     pairs, hidden = tuple(dict(environment).items()), set(secrets)
     values = [value for name, value in pairs if name in hidden and value]
-    return tuple((name, MASK if name in hidden and value else redacted(value, values)) for name, value in pairs)
+    return tuple((name, MASK if name in hidden and value else redact(value, values)) for name, value in pairs)
 
 
-def _forms(value: str) -> Iterable[str]:
+def _list_forms(value: str) -> Iterable[str]:
     """Yield the spellings of a value: as it is, each of its lines, and as shells, URLs and JSON write it."""
     yield value
     yield from (line for line in value.splitlines() if len(line) >= _SHORTEST)

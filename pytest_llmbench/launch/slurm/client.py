@@ -13,13 +13,13 @@ from pytest_llmbench.launch.slurm.rows import (
     SACCT_FIELDS,
     SQUEUE_FIELDS,
     Statuses,
-    accounted,
-    gpus_of,
-    merged,
-    queued,
-    seconds_of,
+    count_gpus,
+    merge_statuses,
+    parse_duration,
+    read_sacct,
+    read_squeue,
 )
-from pytest_llmbench.launch.slurm.runner import Done, Runner
+from pytest_llmbench.launch.slurm.runner import CommandOutput, Runner
 
 COMMENT = "llmb:"
 """What stands before the token in the comment of a job."""
@@ -55,8 +55,8 @@ class Slurm:
 
     def __init__(self, run: Runner, environment: Mapping[str, str], timeout: float = 30.0) -> None:
         """Take the environment of the commands; what would change their output is removed from it."""
-        kept = {name: value for name, value in environment.items() if not _OVERRIDES.fullmatch(name)}
-        self._environment = {**kept, "TZ": "UTC", "LC_ALL": "C"}
+        harmless = {name: value for name, value in environment.items() if not _OVERRIDES.fullmatch(name)}
+        self._environment = {**harmless, "TZ": "UTC", "LC_ALL": "C"}
         self._run, self._timeout = run, timeout
 
     def poll(self, jobs: Mapping[str, datetime]) -> dict[str, JobStatus]:
@@ -67,20 +67,20 @@ class Slurm:
         """
         earliest = {job_id: submitted - CLOCK_MARGIN for job_id, submitted in jobs.items() if job_id.isdecimal()}
         if not earliest:
-            return dict.fromkeys(jobs, merged(None, None))
-        accounting = self._accounting(earliest)  # before squeue: see `merged`
+            return dict.fromkeys(jobs, merge_statuses(None, None))
+        accounting = self._accounting(earliest)  # before squeue: see `merge_statuses`
         queue = self._queue(earliest)
         if isinstance(accounting, SlurmAway):
             if queue.keys() < earliest.keys():
                 raise accounting
             accounting = {}
-        return {job_id: merged(accounting.get(job_id), queue.get(job_id)) for job_id in jobs}
+        return {job_id: merge_statuses(accounting.get(job_id), queue.get(job_id)) for job_id in jobs}
 
     def cancel(self, job_ids: Sequence[str]) -> str:
         """Cancel jobs with one scancel; return what went wrong, or nothing. Jobs that are over are no problem."""
         numbers = [job_id for job_id in job_ids if job_id.isdecimal()]
         others = [f"{job_id!r} is not the id of a Slurm job" for job_id in job_ids if job_id not in numbers]
-        done = self._ask("scancel", *numbers) if numbers else Done(0, "", "")
+        done = self._ask("scancel", *numbers) if numbers else CommandOutput(0, "", "")
         if done.code == 0:
             return "; ".join(others)
         over = ("Invalid job id specified", "already completing or completed")
@@ -95,30 +95,30 @@ class Slurm:
         LaunchError: two jobs have the same one. SlurmAway: nobody answers, so it may be there.
         """
         queue = self._answer("squeue", "--noheader", "--all", "--me", "--states=all", "--Format=JobID:|,Comment:|")
-        found = _commented(queue, tokens)
-        if set(tokens) <= found.keys():
-            return _single(found)
-        done = self._ask("sacct", *_since(since - CLOCK_MARGIN), "--format=JobIDRaw,Comment")
+        job_ids_by_token = _read_comments(queue, tokens)
+        if set(tokens) <= job_ids_by_token.keys():
+            return _require_single(job_ids_by_token)
+        done = self._ask("sacct", *_format_period(since - CLOCK_MARGIN), "--format=JobIDRaw,Comment")
         if done.code == 0:
-            for token, job_ids in _commented(done.out, tokens).items():
-                found.setdefault(token, set()).update(job_ids)
-        elif not _no_accounting(done):
-            raise _away("sacct", done)
-        return _single(found)
+            for token, job_ids in _read_comments(done.out, tokens).items():
+                job_ids_by_token.setdefault(token, set()).update(job_ids)
+        elif not _is_without_accounting(done):
+            raise _report_away("sacct", done)
+        return _require_single(job_ids_by_token)
 
     def partitions(self) -> tuple[Partition, ...]:
         """Return the partitions of the cluster; SlurmAway if it does not answer."""
-        found: dict[str, Partition] = {}
+        partitions: dict[str, Partition] = {}
         for line in self._answer("sinfo", "--noheader", "--all", "--format=%R|%a|%l|%D|%G").splitlines():
             name, _, rest = line.partition("|")
             fields = rest.split("|")
             if len(fields) != 4 or not fields[2].isdecimal():
                 continue
             up, limit, nodes, gres = fields
-            before = found.get(name, Partition(name, 0, 0, None, False))
-            gpus = max(before.gpus, gpus_of(gres))
-            found[name] = Partition(name, before.nodes + int(nodes), gpus, seconds_of(limit), up == "up")
-        return tuple(found.values())
+            before = partitions.get(name, Partition(name, 0, 0, None, False))
+            gpus = max(before.gpus, count_gpus(gres))
+            partitions[name] = Partition(name, before.nodes + int(nodes), gpus, parse_duration(limit), up == "up")
+        return tuple(partitions.values())
 
     def accounts(self) -> tuple[str, ...] | None:
         """Return the accounts that the caller may use; None where Slurm does not insist on one, or cannot tell."""
@@ -129,16 +129,16 @@ class Slurm:
         user = self._ask("id", "-un").out.strip()
         where = ("where", f"user={user}", "format=account")
         done = self._ask("sacctmgr", "--noheader", "--parsable2", "show", "associations", *where)
-        found = tuple(sorted(set(done.out.split())))
-        return found if user and done.code == 0 and found else None
+        accounts = tuple(sorted(set(done.out.split())))
+        return accounts if user and done.code == 0 and accounts else None
 
     def _accounting(self, jobs: Mapping[str, datetime]) -> Statuses | SlurmAway:
         """Return what sacct knows: nothing where Slurm keeps no accounts. SlurmAway, returned: it does not answer."""
         options = ("--duplicates", f"--format={SACCT_FIELDS}", f"--jobs={','.join(jobs)}")
-        done = self._ask("sacct", *_since(min(jobs.values())), *options)
+        done = self._ask("sacct", *_format_period(min(jobs.values())), *options)
         if done.code == 0:
-            return accounted(done.out, jobs)
-        return {} if _no_accounting(done) else _away("sacct", done)
+            return read_sacct(done.out, jobs)
+        return {} if _is_without_accounting(done) else _report_away("sacct", done)
 
     def _queue(self, jobs: Mapping[str, datetime]) -> Statuses:
         options = ("--noheader", "--all", "--states=all", f"--Format={SQUEUE_FIELDS}", f"--jobs={','.join(jobs)}")
@@ -146,31 +146,31 @@ class Slurm:
         if "Invalid job id specified" in done.err and len(jobs) == 1:
             return {}  # only asked for a single job squeue complains that it does not know it
         if done.code:
-            raise _away("squeue", done)
-        return queued(done.out, jobs)
+            raise _report_away("squeue", done)
+        return read_squeue(done.out, jobs)
 
     def _answer(self, *command: str) -> str:
         done = self._ask(*command)
         if done.code:
-            raise _away(command[0], done)
+            raise _report_away(command[0], done)
         return done.out
 
-    def _ask(self, *command: str) -> Done:
+    def _ask(self, *command: str) -> CommandOutput:
         return self._run(command, timeout=self._timeout, environment=self._environment)
 
 
-def _away(program: str, done: Done) -> SlurmAway:
+def _report_away(program: str, done: CommandOutput) -> SlurmAway:
     if done.code == 127:
         return SlurmAway(f"{done.err.strip()}: start pytest where Slurm's commands are, on a login node of the cluster")
-    said = done.err.strip() or done.out.strip() or f"it ended with {done.code}"
-    return SlurmAway(f"{program} does not answer: {said}; `scontrol ping` shows whether Slurm is up")
+    message = done.err.strip() or done.out.strip() or f"it ended with {done.code}"
+    return SlurmAway(f"{program} does not answer: {message}; `scontrol ping` shows whether Slurm is up")
 
 
-def _no_accounting(done: Done) -> bool:
+def _is_without_accounting(done: CommandOutput) -> bool:
     return done.code == 127 or any(text in (done.err + done.out).lower() for text in _NO_ACCOUNTING)
 
 
-def _since(moment: datetime) -> tuple[str, ...]:
+def _format_period(moment: datetime) -> tuple[str, ...]:
     """Return sacct's options for the jobs since a moment, in UTC as the commands run. It refuses a start behind the
     end, which is now by default: the clock of this machine may be ahead."""
     start, end = (
@@ -179,23 +179,23 @@ def _since(moment: datetime) -> tuple[str, ...]:
     return "-X", "--parsable2", "--noheader", f"--starttime={start}", f"--endtime={end}"
 
 
-def _commented(output: str, tokens: Collection[str]) -> dict[str, set[str]]:
+def _read_comments(output: str, tokens: Collection[str]) -> dict[str, set[str]]:
     """Return the ids of the jobs with each token, from lines of id and comment."""
-    found: dict[str, set[str]] = {}
+    job_ids: dict[str, set[str]] = {}
     for line in output.splitlines():
         job_id, _, comment = line.partition("|")
         token = comment.removesuffix("|").removeprefix(COMMENT)
         if comment.startswith(COMMENT) and token in tokens and job_id.isdecimal():
-            found.setdefault(token, set()).add(job_id)
-    return found
+            job_ids.setdefault(token, set()).add(job_id)
+    return job_ids
 
 
-def _single(found: Mapping[str, set[str]]) -> dict[str, str]:
-    for token, job_ids in found.items():
+def _require_single(by_token: Mapping[str, set[str]]) -> dict[str, str]:
+    for token, job_ids in by_token.items():
         if len(job_ids) > 1:
             jobs = " ".join(sorted(job_ids, key=int))
             raise LaunchError(
                 f"jobs {jobs} carry the same mark {COMMENT}{token}, so it cannot be told which of them is ours: "
                 "scancel all but one, and remove its comment (scontrol update JobId=... Comment=)"
             )
-    return {token: min(job_ids) for token, job_ids in found.items()}
+    return {token: min(job_ids) for token, job_ids in by_token.items()}

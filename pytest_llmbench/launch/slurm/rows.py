@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import product
 
 from pytest_llmbench.core.models.jobs import JobStatus, Phase
-from pytest_llmbench.launch.slurm.states import SUCCESS, phase_of
+from pytest_llmbench.launch.slurm.states import SUCCESS, find_phase
 
 SACCT_FIELDS = "JobIDRaw,State,ExitCode,DerivedExitCode,ElapsedRaw,Submit,Start,End,NodeList"
 SQUEUE_FIELDS = (
@@ -26,27 +26,27 @@ _STATE = re.compile(r"(?P<state>[A-Z_]+)(?: by (?P<uid>\d+))?")
 _DURATION = re.compile(r"(?:(?:(?P<days>\d+)-)?(?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d+)")
 
 
-def accounted(output: str, submitted: Mapping[str, datetime]) -> Statuses:
+def read_sacct(output: str, submitted: Mapping[str, datetime]) -> Statuses:
     """Return what sacct prints (SACCT_FIELDS, all duplicates, times in UTC) of the jobs, by id.
 
     A requeued job has a row for each start: the latest one counts, and the others are its restarts. Rows that were
     submitted earlier than `submitted` are of another job: Slurm begins again with 1 after the largest job id.
     """
     rows: dict[str, list[JobStatus]] = {}
-    for job_id, status in _rows(output, _sacct_status, submitted):
+    for job_id, status in _read_rows(output, _read_sacct_status, submitted):
         rows.setdefault(job_id, []).append(status)
-    return {job_id: _latest(sorted(starts, key=_submission)) for job_id, starts in rows.items()}
+    return {job_id: _take_latest(sorted(starts, key=_find_submission)) for job_id, starts in rows.items()}
 
 
-def queued(output: str, submitted: Mapping[str, datetime]) -> Statuses:
+def read_squeue(output: str, submitted: Mapping[str, datetime]) -> Statuses:
     """Return what squeue prints (SQUEUE_FIELDS, all states, times in UTC) of the jobs, by id.
 
     `started` of a waiting job is when Slurm expects it to start.
     """
-    return dict(_rows(output, _squeue_status, submitted))
+    return dict(_read_rows(output, _read_squeue_status, submitted))
 
 
-def merged(accounting: JobStatus | None, queue: JobStatus | None) -> JobStatus:
+def merge_statuses(accounting: JobStatus | None, queue: JobStatus | None) -> JobStatus:
     """Return what is known of a job by sacct and by squeue, where squeue was asked later.
 
     What slurmctld knows decides: accounting lags, and shows the failed start of a job that is already queued again. A
@@ -55,7 +55,7 @@ def merged(accounting: JobStatus | None, queue: JobStatus | None) -> JobStatus:
     if queue is None:
         if accounting is None:
             return JobStatus(Phase.UNKNOWN, "")
-        phase = phase_of(accounting.state)
+        phase = find_phase(accounting.state)
         over = phase is Phase.ENDED or accounting.state == "PREEMPTED"
         return replace(accounting, phase=Phase.ENDED if over else Phase.UNKNOWN)
     if accounting is None:
@@ -63,14 +63,14 @@ def merged(accounting: JobStatus | None, queue: JobStatus | None) -> JobStatus:
     same = accounting.state == queue.state
     return replace(
         queue,
-        derived_exit_code=_worse(queue.derived_exit_code, accounting.derived_exit_code if same else SUCCESS),
+        derived_exit_code=_choose_worse(queue.derived_exit_code, accounting.derived_exit_code if same else SUCCESS),
         submitted=min((status.submitted for status in (accounting, queue) if status.submitted), default=None),
         cancelled_by=accounting.cancelled_by if same else "",
         restarts=max(accounting.restarts, queue.restarts),
     )
 
 
-def hosts(expression: str) -> tuple[str, ...]:
+def expand_hosts(expression: str) -> tuple[str, ...]:
     """Return the names of a node list: `n[1-2,04]` reads n1 n2 n04. What cannot be expanded stays as it is."""
     if not expression or expression in ("None assigned", "(null)", "None"):
         return ()
@@ -80,7 +80,7 @@ def hosts(expression: str) -> tuple[str, ...]:
         return (expression,)
     expanded: list[str] = []
     for part in parts:
-        pieces = [_piece(piece) for piece in re.split(r"(\[[^\]]*\])", part)]
+        pieces = [_expand_piece(piece) for piece in re.split(r"(\[[^\]]*\])", part)]
         size = 1
         for piece in pieces:
             size *= len(piece)
@@ -90,21 +90,21 @@ def hosts(expression: str) -> tuple[str, ...]:
     return tuple(expanded)
 
 
-def gpus_of(gres: str) -> int:
+def count_gpus(gres: str) -> int:
     """Return the GPUs of a node with a gres of `gpu:8`, `gpu:h100:8(S:0-1),nvme:1` or `(null)`."""
-    found = re.findall(r"(?:^|,)gpu(?::[A-Za-z][^:,()]*)?(?::(\d+))?(?=[(,]|$)", gres)
-    return sum(int(count or 1) for count in found)
+    counts = re.findall(r"(?:^|,)gpu(?::[A-Za-z][^:,()]*)?(?::(\d+))?(?=[(,]|$)", gres)
+    return sum(int(count or 1) for count in counts)
 
 
-def seconds_of(duration: str) -> float | None:
+def parse_duration(duration: str) -> float | None:
     """Return `10:00`, `1:00:00` or `7-00:00:00` in seconds; None for `infinite` and what is no duration."""
-    found = _DURATION.fullmatch(duration)
-    if not found:
+    match = _DURATION.fullmatch(duration)
+    if not match:
         return None
-    return timedelta(**{unit: int(value) for unit, value in found.groupdict("0").items()}).total_seconds()
+    return timedelta(**{unit: int(value) for unit, value in match.groupdict("0").items()}).total_seconds()
 
 
-def _rows(
+def _read_rows(
     output: str, read: Callable[[Sequence[str]], JobStatus | None], submitted: Mapping[str, datetime]
 ) -> Iterator[tuple[str, JobStatus]]:
     """Yield what each line says of a job of ours; of one whose line cannot be read, that nothing is known."""
@@ -112,93 +112,93 @@ def _rows(
         job_id, *fields = line.split("|")
         if job_id in submitted and fields:
             status = read(fields) or JobStatus(Phase.UNKNOWN, "")
-            if _submission(status) >= submitted[job_id]:
+            if _find_submission(status) >= submitted[job_id]:
                 yield job_id, status
 
 
-def _latest(starts: Sequence[JobStatus]) -> JobStatus:
+def _take_latest(starts: Sequence[JobStatus]) -> JobStatus:
     return replace(starts[-1], submitted=starts[0].submitted, restarts=len(starts) - 1)
 
 
-def _submission(status: JobStatus) -> datetime:
+def _find_submission(status: JobStatus) -> datetime:
     return status.submitted or datetime.max.replace(tzinfo=UTC)
 
 
-def _sacct_status(fields: Sequence[str]) -> JobStatus | None:
+def _read_sacct_status(fields: Sequence[str]) -> JobStatus | None:
     if len(fields) != SACCT_FIELDS.count(","):
         return None
     word, exit_code, derived, elapsed, submitted, started, ended, nodes = fields
-    state, codes = _STATE.fullmatch(word), (_code(exit_code), _code(derived))
+    state, codes = _STATE.fullmatch(word), (_parse_code(exit_code), _parse_code(derived))
     if not state or not all(codes):
         return None
     return JobStatus(
-        phase=phase_of(state["state"]),
+        phase=find_phase(state["state"]),
         state=state["state"],
-        nodes=hosts(nodes),
+        nodes=expand_hosts(nodes),
         exit_code=codes[0],
         derived_exit_code=codes[1],
         elapsed_seconds=float(elapsed) if elapsed.isdecimal() else None,
-        submitted=_time(submitted),
-        started=_time(started),
-        ended=_time(ended),
+        submitted=_parse_time(submitted),
+        started=_parse_time(started),
+        ended=_parse_time(ended),
         cancelled_by=state["uid"] or "",
         seen_by="sacct",
     )
 
 
-def _squeue_status(fields: Sequence[str]) -> JobStatus | None:
+def _read_squeue_status(fields: Sequence[str]) -> JobStatus | None:
     if len(fields) < SQUEUE_FIELDS.count(","):
         return None
     state, exit_code, derived, elapsed, submitted, started, ended, nodes, restarts, reason = fields[:10]
-    codes = _code(exit_code), _code(derived)
+    codes = _parse_code(exit_code), _parse_code(derived)
     if not all(codes):
         return None
     # slurmctld does not show a job as PREEMPTED that it has put back into its queue
-    phase = Phase.ENDED if state == "PREEMPTED" else phase_of(state)
+    phase = Phase.ENDED if state == "PREEMPTED" else find_phase(state)
     return JobStatus(
         phase=phase,
         state=state,
         reason="" if reason == "None" else reason,
-        nodes=hosts(nodes),
+        nodes=expand_hosts(nodes),
         exit_code=codes[0],
         derived_exit_code=codes[1],
-        elapsed_seconds=seconds_of(elapsed),
-        submitted=_time(submitted),
-        started=_time(started),
-        ended=_time(ended) if phase is Phase.ENDED else None,
+        elapsed_seconds=parse_duration(elapsed),
+        submitted=_parse_time(submitted),
+        started=_parse_time(started),
+        ended=_parse_time(ended) if phase is Phase.ENDED else None,
         restarts=int(restarts) if restarts.isdecimal() else 0,
         seen_by="squeue",
     )
 
 
-def _code(text: str) -> str:
+def _parse_code(text: str) -> str:
     """Return `7:0` for it, and for the status of wait(2) that squeue prints, 1792; nothing for what is neither."""
     if text.isdecimal():
         return f"{int(text) >> 8}:{int(text) & 0x7F}"
     return text if re.fullmatch(r"\d+:\d+", text) else ""
 
 
-def _worse(code: str, other: str) -> str:
+def _choose_worse(code: str, other: str) -> str:
     return other if code == SUCCESS else code
 
 
-def _time(text: str) -> datetime | None:
+def _parse_time(text: str) -> datetime | None:
     try:
         return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S").replace(tzinfo=UTC)
     except ValueError:  # Unknown, None, N/A
         return None
 
 
-def _piece(piece: str) -> list[str]:
+def _expand_piece(piece: str) -> list[str]:
     """Return what a part of a node name stands for: itself, or each number of its brackets; nothing if unreadable."""
     if not piece.startswith("["):
         return [piece]
     numbers: list[str] = []
     for item in piece[1:-1].split(","):
-        found = re.fullmatch(r"(\d+)(?:-(\d+))?", item)
-        first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", item)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if not first <= last < first + MOST_HOSTS:
             return []
-        width = len(found[1]) if found else 0
+        width = len(match[1]) if match else 0
         numbers.extend(f"{number:0{width}d}" for number in range(first, last + 1))
     return numbers

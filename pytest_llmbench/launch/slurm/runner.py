@@ -9,7 +9,7 @@ from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class CommandOutput:
     """What a command returned: its exit code, 127 where there is no such program, 124 where it did not end in time."""
 
     code: int
@@ -22,11 +22,11 @@ class Runner(Protocol):
 
     def __call__(
         self, arguments: Sequence[str], *, timeout: float, environment: Mapping[str, str] | None = None
-    ) -> Done:
+    ) -> CommandOutput:
         """Return what the command said; no exception for one that fails, does not exist or does not end."""
 
 
-def run(arguments: Sequence[str], *, timeout: float, environment: Mapping[str, str] | None = None) -> Done:
+def run(arguments: Sequence[str], *, timeout: float, environment: Mapping[str, str] | None = None) -> CommandOutput:
     """Run a command as `Runner` says; `timeout` in seconds."""
     try:
         done = subprocess.run(  # noqa: S603 (argument lists of our own)
@@ -40,7 +40,7 @@ def run(arguments: Sequence[str], *, timeout: float, environment: Mapping[str, s
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return Done(124, "", f"{arguments[0]} did not end within {timeout:g} s")
+        return CommandOutput(124, "", f"{arguments[0]} did not end within {timeout:g} s")
     except OSError as error:
-        return Done(127, "", f"{arguments[0]}: {error.strerror}")
-    return Done(done.returncode, done.stdout, done.stderr)
+        return CommandOutput(127, "", f"{arguments[0]}: {error.strerror}")
+    return CommandOutput(done.returncode, done.stdout, done.stderr)

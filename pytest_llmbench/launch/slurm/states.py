@@ -9,6 +9,9 @@ from dataclasses import replace
 from pytest_llmbench.core.models import EndingCode
 from pytest_llmbench.core.models.jobs import Blame, JobEnd, JobStatus, Phase
 
+OWN = "pytest: "
+"""How the reason of a status that this program ended begins; EndedBy says so too, since journals have it."""
+
 SUCCESS = "0:0"
 OUT_OF_MEMORY_SIGNAL = 125
 """What Slurm gives as the signal of a step that ran out of memory."""
@@ -70,7 +73,7 @@ _NEVER = (
 _NEVER_PATTERNS = tuple((re.compile(pattern), text) for pattern, text in _NEVER)
 
 
-def phase_of(state: str) -> Phase:
+def find_phase(state: str) -> Phase:
     """Return where a job of a state stands; UNKNOWN for a word that is none of Slurm's.
 
     PREEMPTED and REQUEUED wait: such a job comes back, unless slurmctld itself says that it ended so.
@@ -78,14 +81,14 @@ def phase_of(state: str) -> Phase:
     return _PHASES.get(state, Phase.UNKNOWN)
 
 
-def lasting(status: JobStatus) -> JobStatus:
+def drop_passing(status: JobStatus) -> JobStatus:
     """Return what of a status is worth keeping: not for how long a job runs, nor when a waiting one may start, which
     Slurm computes anew all the time."""
     started = None if status.phase is Phase.WAITING else status.started
     return replace(status, elapsed_seconds=None, started=started)
 
 
-def end_of(status: JobStatus) -> JobEnd:
+def explain_status(status: JobStatus) -> JobEnd:
     """Return how a job ended, and whose failure it is. Only COMPLETED without any failed step ended well.
 
     What has not ended, or nothing is known of, is blamed on the run: it may run yet, and is not to be started again.
@@ -95,17 +98,17 @@ def end_of(status: JobStatus) -> JobEnd:
     if status.phase is not Phase.ENDED:
         return JobEnd(Blame.RUN, f"it has not ended: Slurm says {status.state or 'nothing'}")
     if status.state == "COMPLETED":
-        return _completed(status)
+        return _explain_completed(status)
     if status.state == "CANCELLED":
-        return JobEnd(Blame.CANCELLED, f"CANCELLED: {_canceller(status)}")
+        return JobEnd(Blame.CANCELLED, f"CANCELLED: {_name_canceller(status)}")
     if status.state == "FAILED":
-        return JobEnd(Blame.RUN, f"FAILED: {_failure(status)}")
+        return JobEnd(Blame.RUN, f"FAILED: {_explain_failure(status)}")
     blame, text = _ENDS.get(status.state, (Blame.RUN, "a state that is not known here, so no success"))
     nodes = f" ({', '.join(status.nodes)})" if blame is Blame.INFRASTRUCTURE and status.nodes else ""
     return JobEnd(blame, f"{status.state or 'no state'}: {text}{nodes}")
 
 
-def never_starts(status: JobStatus) -> str:
+def explain_stuck(status: JobStatus) -> str:
     """Return why a waiting job will never start by itself and what to do, or nothing if it may.
 
     Reasons that others can clear (resources, priority, running jobs of the account, nodes down, a job that somebody
@@ -120,39 +123,39 @@ def never_starts(status: JobStatus) -> str:
     return text and f"{reason}: {text}"
 
 
-def blame_of(ending_code: EndingCode) -> Blame:
+def find_blame(ending_code: EndingCode) -> Blame:
     """Return whose failure it is that a log ends with this code."""
     return _CODES.get(ending_code, Blame.RUN)
 
 
-def exit_words(code: str) -> str:
+def format_exit(code: str) -> str:
     """Return `exit code 7`, `signal 11 (SIGSEGV)` or `out of memory` for Slurm's `7:0`, `0:11` and `0:125`."""
     exit_code, _, number = code.partition(":")
     if not (exit_code.isdecimal() and number.isdecimal()):
         return f"exit code {code!r}"
     if int(number) == OUT_OF_MEMORY_SIGNAL:
         return "out of memory"
-    return f"signal {number}{_signal_name(int(number))}" if int(number) else f"exit code {exit_code}"
+    return f"signal {number}{_name_signal(int(number))}" if int(number) else f"exit code {exit_code}"
 
 
-def _signal_name(number: int) -> str:
+def _name_signal(number: int) -> str:
     return f" ({signal.Signals(number).name})" if number in signal.valid_signals() else ""
 
 
-def _completed(status: JobStatus) -> JobEnd:
+def _explain_completed(status: JobStatus) -> JobEnd:
     if status.exit_code not in ("", SUCCESS):
-        return JobEnd(Blame.RUN, f"COMPLETED, yet with {exit_words(status.exit_code)}")
+        return JobEnd(Blame.RUN, f"COMPLETED, yet with {format_exit(status.exit_code)}")
     if status.derived_exit_code not in ("", SUCCESS):
-        text = f"a step of it failed with {exit_words(status.derived_exit_code)}, although the batch script succeeded"
+        text = f"a step of it failed with {format_exit(status.derived_exit_code)}, although the batch script succeeded"
         return JobEnd(Blame.RUN, f"COMPLETED, but {text}")
     return JobEnd(Blame.NONE)
 
 
-def _failure(status: JobStatus) -> str:
+def _explain_failure(status: JobStatus) -> str:
     if status.reason == "BadConstraints" or (status.seen_by == "sacct" and not status.nodes):
         return "no node ever ran it: Slurm refused what it asks for"
-    return "Slurm gives no exit code" if status.exit_code in ("", SUCCESS) else exit_words(status.exit_code)
+    return "Slurm gives no exit code" if status.exit_code in ("", SUCCESS) else format_exit(status.exit_code)
 
 
-def _canceller(status: JobStatus) -> str:
+def _name_canceller(status: JobStatus) -> str:
     return f"by the user with uid {status.cancelled_by}" if status.cancelled_by else "Slurm does not say by whom"

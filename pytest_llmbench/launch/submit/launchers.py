@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from pytest_llmbench.core.errors import LaunchError, did_you_mean
 from pytest_llmbench.core.models.jobs import Job, JobSpec, JobStatus
-from pytest_llmbench.launch.recipe.redaction import redacted
+from pytest_llmbench.launch.recipe.redaction import redact
 from pytest_llmbench.launch.slurm.client import SlurmAway
 from pytest_llmbench.launch.submit import process, submissions
 from pytest_llmbench.launch.submit.local import LocalLauncher
@@ -89,8 +89,8 @@ class SlurmJobs:
 
     def poll(self, jobs: Sequence[Job]) -> Mapping[int, JobStatus]:
         """Ask Slurm for all jobs at once; one that it does not mention is unknown."""
-        found = self._slurm.poll({job.job_id: submitted_after(job) for job in jobs})
-        return {job.number: found[job.job_id] for job in jobs if job.job_id in found}
+        statuses = self._slurm.poll({job.job_id: estimate_submission(job) for job in jobs})
+        return {job.number: statuses[job.job_id] for job in jobs if job.job_id in statuses}
 
     def cancel(self, jobs: Sequence[Job]) -> str:
         """Cancel all jobs with one scancel."""
@@ -115,7 +115,7 @@ class SlurmLauncher:
         """Return the submissions that an output tells of."""
         raise NotImplementedError
 
-    def arguments(self, job: Job) -> tuple[str, ...]:
+    def build_arguments(self, job: Job) -> tuple[str, ...]:
         """Return the command of a job."""
         return job.spec.command
 
@@ -124,33 +124,33 @@ class SlurmLauncher:
         spec, journal = job.spec, self._tools.journal
         try:
             begun = process.start(
-                self.arguments(job),
+                self.build_arguments(job),
                 spec.directory,
                 dict(spec.environment),
                 job.folder / OUTPUT,
                 job.folder / EXIT,
-                record=lambda started: journal.submitting(job.number, started),
+                record=lambda started: journal.record_process(job.number, started),
             )
         except LaunchError as error:
-            raise SubmitError(f"{spec.case_id}: {redacted(str(error), spec)}") from error
-        return self._concluded(job, self._waited(job, begun, self._tools.submit_seconds))
+            raise SubmitError(f"{spec.case_id}: {redact(str(error), spec)}") from error
+        return self._conclude(job, self._wait_for_end(job, begun, self._tools.submit_seconds))
 
     def recover(self, job: Job, seconds: float = SUBMIT_SECONDS) -> Submission | None:
         """Find out what became of a submission; without a process in the journal its command did not run."""
-        begun = self._tools.journal.process_of(job.number)
+        begun = self._tools.journal.find_process(job.number)
         if begun is None or not (job.folder / OUTPUT).exists():
             return None
-        code = process.exit_code(job.folder / EXIT)
+        code = process.read_exit_code(job.folder / EXIT)
         if code is None:
-            code = self._waited(job, begun, seconds)
+            code = self._wait_for_end(job, begun, seconds)
         if code == process.NEVER_RAN:
             return None
         try:
-            return self._concluded(job, code)
+            return self._conclude(job, code)
         except NotReachedError:
             return None
 
-    def _waited(self, job: Job, begun: process.Process, seconds: float) -> int | None:
+    def _wait_for_end(self, job: Job, begun: process.Process, seconds: float) -> int | None:
         code = process.wait(begun, job.folder / EXIT, seconds, self._tools.sleep)
         if code is not None:
             return code
@@ -160,31 +160,31 @@ class SlurmLauncher:
             raise SubmitError(f"{job.spec.case_id}: its submission: {error}", uncertain=True) from error
         return None
 
-    def _concluded(self, job: Job, code: int | None) -> Submission:
+    def _conclude(self, job: Job, code: int | None) -> Submission:
         """Return the job that a submission command left, which ended with `code` (None: it did not by itself)."""
         output = job.folder / OUTPUT
-        text = without_secrets(output, job)
-        found = submissions.the_one(self._read(job, text), job, output) or self._marked(job)
-        if found:
-            return found
+        text = hide_secrets(output, job)
+        submission = submissions.require_single(self._read(job, text), job, output) or self._find_marked(job)
+        if submission:
+            return submission
         doubtful = submissions.DOUBTFUL.search(text) is not None
         if submissions.NOT_REACHED.search(text):
             if self.marked and code and not doubtful:  # and Slurm knows no job with this token
-                raise NotReachedError(submissions.refusal(job, code, text, output))
+                raise NotReachedError(submissions.describe_refusal(job, code, text, output))
             doubtful = True
-        if code is None or doubtful or code > KILLED or (code == 0 and not submissions.refused(text)):
-            raise SubmitError(submissions.doubt(job, output, marked=self.marked, text=text), uncertain=True)
-        raise SubmitError(submissions.refusal(job, code, text, output))
+        if code is None or doubtful or code > KILLED or (code == 0 and not submissions.is_refused(text)):
+            raise SubmitError(submissions.describe_doubt(job, output, marked=self.marked, text=text), uncertain=True)
+        raise SubmitError(submissions.describe_refusal(job, code, text, output))
 
     def _read(self, job: Job, text: str) -> Sequence[Submission]:
         return submissions.read_pattern(job.spec.job_id, text) if job.spec.job_id else self.read(text)
 
-    def _marked(self, job: Job) -> Submission | None:
+    def _find_marked(self, job: Job) -> Submission | None:
         """Return the job that carries the token of this one, where the command says it to Slurm."""
         if not self.marked:
             return None
         try:
-            job_id = self._tools.slurm.find([job.token], submitted_after(job)).get(job.token)
+            job_id = self._tools.slurm.find([job.token], estimate_submission(job)).get(job.token)
         except SlurmAway:
             raise
         except LaunchError as error:  # two jobs carry it
@@ -201,7 +201,7 @@ class Sbatch(SlurmLauncher):
         """Read `Submitted batch job 4711`."""
         return submissions.read_sbatch(text)
 
-    def arguments(self, job: Job) -> tuple[str, ...]:
+    def build_arguments(self, job: Job) -> tuple[str, ...]:
         """Return the command with our own options right behind the program, where they win over none of its own."""
         program, *others = job.spec.command
         exclude = (f"--exclude={','.join(job.spec.exclude)}",) if job.spec.exclude else ()
@@ -232,7 +232,7 @@ class NotReachedError(SlurmAway):
     """A submission that did not reach Slurm: nothing was submitted."""
 
 
-def assembled(tools: Tools) -> dict[str, Launcher]:
+def build_launchers(tools: Tools) -> dict[str, Launcher]:
     """Return one launcher for each kind; those that submit to Slurm share what asks it."""
     slurm = SlurmJobs(tools.slurm)
     return {
@@ -243,7 +243,7 @@ def assembled(tools: Tools) -> dict[str, Launcher]:
     }
 
 
-def launcher_of(spec: JobSpec, launchers: Mapping[str, Launcher]) -> Launcher:
+def find_launcher(spec: JobSpec, launchers: Mapping[str, Launcher]) -> Launcher:
     """Return the launcher of a job; LaunchError if there is none of that name."""
     if spec.via in launchers:
         return launchers[spec.via]
@@ -253,28 +253,28 @@ def launcher_of(spec: JobSpec, launchers: Mapping[str, Launcher]) -> Launcher:
     )
 
 
-def by_scheduler(jobs: Iterable[Job], launchers: Mapping[str, Launcher]) -> dict[Scheduler, list[Job]]:
+def group_by_scheduler(jobs: Iterable[Job], launchers: Mapping[str, Launcher]) -> dict[Scheduler, list[Job]]:
     """Return jobs by who runs them."""
-    found: dict[Scheduler, list[Job]] = {}
+    groups: dict[Scheduler, list[Job]] = {}
     for job in jobs:
-        found.setdefault(launcher_of(job.spec, launchers).scheduler, []).append(job)
-    return found
+        groups.setdefault(find_launcher(job.spec, launchers).scheduler, []).append(job)
+    return groups
 
 
-def submitted_after(job: Job) -> datetime:
+def estimate_submission(job: Job) -> datetime:
     """Return a moment before a job was submitted (UTC), for bounding what Slurm looks through."""
-    said = job.status.submitted if job.status else None
+    reported = job.status.submitted if job.status else None
     try:
         file = datetime.fromtimestamp((job.folder / OUTPUT).stat().st_mtime, UTC)
     except OSError:
         file = datetime.now(UTC)
-    return min(file, said.astimezone(UTC) if said else file) - CLOCKS_DIFFER
+    return min(file, reported.astimezone(UTC) if reported else file) - CLOCKS_DIFFER
 
 
-def without_secrets(output: Path, job: Job) -> str:
+def hide_secrets(output: Path, job: Job) -> str:
     """Return what a submission printed, with its secrets hidden, in the file too."""
     text = output.read_text(encoding="utf-8", errors="replace")
-    hidden = redacted(text, job.spec)
+    hidden = redact(text, job.spec)
     if hidden != text:
         output.write_text(hidden, encoding="utf-8")
     return hidden

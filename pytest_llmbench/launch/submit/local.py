@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models.jobs import Job, JobStatus, Phase, Purpose
-from pytest_llmbench.launch.recipe.redaction import redacted
+from pytest_llmbench.launch.recipe.redaction import redact
 from pytest_llmbench.launch.submit import process
-from pytest_llmbench.launch.submit.submissions import Submission, SubmitError, doubt
+from pytest_llmbench.launch.submit.submissions import Submission, SubmitError, describe_doubt
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Key
@@ -54,7 +54,7 @@ class LocalLauncher:
     def submit(self, job: Job) -> Submission:
         """Start a job; SubmitError if it cannot be started."""
         spec = job.spec
-        log = log_of(job)
+        log = find_log(job)
         _write_record(job, datetime.now(UTC))
         try:
             process.start(
@@ -63,51 +63,53 @@ class LocalLauncher:
                 dict(spec.environment),
                 log,
                 job.folder / EXIT,
-                record=lambda begun: self._journal.submitting(job.number, begun),
+                record=lambda begun: self._journal.record_process(job.number, begun),
             )
         except LaunchError as error:
-            raise SubmitError(f"{spec.case_id}: {redacted(str(error), spec)}") from error
-        return self._submission(job)
+            raise SubmitError(f"{spec.case_id}: {redact(str(error), spec)}") from error
+        return self._describe_submission(job)
 
     def recover(self, job: Job, seconds: float = 0.0) -> Submission | None:
         """Return a job that was started although pytest was killed just then; None if it was not."""
-        begun = self._journal.process_of(job.number)
-        if begun is None or not log_of(job).exists():
+        begun = self._journal.find_process(job.number)
+        if begun is None or not find_log(job).exists():
             return None
         code = process.wait(begun, job.folder / EXIT, JUST_KILLED_SECONDS, self._sleep)
         if code == process.NEVER_RAN:
             return None
-        if code is None and not (job.folder / CANCELLED).exists() and not process.alive(begun):
-            raise SubmitError(doubt(job, log_of(job)), uncertain=True)
-        return self._submission(job)
+        if code is None and not (job.folder / CANCELLED).exists() and not process.is_alive(begun):
+            raise SubmitError(describe_doubt(job, find_log(job)), uncertain=True)
+        return self._describe_submission(job)
 
     def poll(self, jobs: Sequence[Job]) -> Mapping[int, JobStatus]:
         """Return what became of each job."""
-        return {job.number: self._status(job) for job in jobs}
+        return {job.number: self._find_status(job) for job in jobs}
 
     def cancel(self, jobs: Sequence[Job]) -> str:
         """End jobs with everything that they started; return what went wrong, or nothing."""
         return "\n".join(filter(None, map(self._end, jobs)))
 
     def _end(self, job: Job) -> str:
-        begun = self._journal.process_of(job.number)
+        begun = self._journal.find_process(job.number)
         if begun is None:
             return f"job {job.number}: the journal knows no process of it"
         try:
-            if process.exit_code(job.folder / EXIT) is None:
+            if process.read_exit_code(job.folder / EXIT) is None:
                 (job.folder / CANCELLED).touch()
             process.stop(begun, GRACE_SECONDS, self._sleep)
         except (LaunchError, OSError) as error:
             return f"job {job.number}: {error}"
         return ""
 
-    def _status(self, job: Job) -> JobStatus:
-        begun = self._journal.process_of(job.number)
-        running = begun is not None and process.alive(begun)
-        code = process.exit_code(job.folder / EXIT)  # after asking for the process, which leaves it as its last act
-        phase, state, exit_code = _state(running, code, cancelled=(job.folder / CANCELLED).exists())
-        started = _written(_record(job))
-        ended = _written(job.folder / EXIT) if phase is Phase.ENDED else None
+    def _find_status(self, job: Job) -> JobStatus:
+        begun = self._journal.find_process(job.number)
+        running = begun is not None and process.is_alive(begun)
+        code = process.read_exit_code(
+            job.folder / EXIT
+        )  # after asking for the process, which leaves it as its last act
+        phase, state, exit_code = _find_state(running, code, cancelled=(job.folder / CANCELLED).exists())
+        started = _read_modified(_find_record(job))
+        ended = _read_modified(job.folder / EXIT) if phase is Phase.ENDED else None
         return JobStatus(
             phase=phase,
             state=state,
@@ -121,11 +123,11 @@ class LocalLauncher:
             seen_by="process",
         )
 
-    def _submission(self, job: Job) -> Submission:
+    def _describe_submission(self, job: Job) -> Submission:
         return Submission(str(job.number), job.folder)
 
 
-def log_of(job: Job) -> Path:
+def find_log(job: Job) -> Path:
     """Return where the output of a local job lies; SubmitError for a name that is none for a file."""
     name = job.spec.experiment or job.spec.case_id
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,199}", name):
@@ -133,7 +135,7 @@ def log_of(job: Job) -> Path:
     return job.folder / f"log-{name}_{job.number}_0.out"
 
 
-def _state(running: bool, code: int | None, *, cancelled: bool) -> tuple[Phase, str, str]:
+def _find_state(running: bool, code: int | None, *, cancelled: bool) -> tuple[Phase, str, str]:
     """Return phase, state and exit code in Slurm's words. A job that left no exit code did not end well."""
     if running and code is None:
         return Phase.RUNNING, "RUNNING", ""
@@ -143,27 +145,27 @@ def _state(running: bool, code: int | None, *, cancelled: bool) -> tuple[Phase, 
     return Phase.ENDED, "COMPLETED" if code == 0 else "FAILED", exit_code
 
 
-def _record(job: Job) -> Path:
+def _find_record(job: Job) -> Path:
     return job.folder / f"llmb-config_{job.number}.yaml"
 
 
 def _write_record(job: Job, now: datetime) -> None:
     import yaml
 
-    text = yaml.safe_dump(_facts(job, now), sort_keys=False)
+    text = yaml.safe_dump(_build_record(job, now), sort_keys=False)
     try:
-        _record(job).write_text(text, encoding="utf-8")
+        _find_record(job).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise SubmitError(f"{_record(job)} cannot be written: {error.strerror}") from error
+        raise SubmitError(f"{_find_record(job)} cannot be written: {error.strerror}") from error
 
 
-def _facts(job: Job, now: datetime) -> dict[str, dict[str, object]]:
+def _build_record(job: Job, now: datetime) -> dict[str, dict[str, object]]:
     """Return what the recipe launcher records of a job, as far as it is known here."""
     key, environment = job.spec.key, dict(job.spec.environment)
     return {
         "job_info": {"job_id": str(job.number), "launcher_type": "local", "launch_time": now.isoformat()},
         "workload_info": {"gsw_version": key.release, "workload_type": key.task or "pretrain"},
-        "model_info": _model(key),
+        "model_info": _describe_model(key),
         "job_config": {
             "profile_enabled": job.spec.purpose is Purpose.PROFILE,
             "strong_scaling": key.scaling == "strong",
@@ -172,7 +174,7 @@ def _facts(job: Job, now: datetime) -> dict[str, dict[str, object]]:
     }
 
 
-def _model(key: Key) -> dict[str, object]:
+def _describe_model(key: Key) -> dict[str, object]:
     return {
         "model_name": key.recipe,
         "model_size": key.size,
@@ -182,7 +184,7 @@ def _model(key: Key) -> dict[str, object]:
     }
 
 
-def _written(path: Path) -> datetime | None:
+def _read_modified(path: Path) -> datetime | None:
     try:
         return datetime.fromtimestamp(path.stat().st_mtime, UTC)
     except OSError:

@@ -66,7 +66,7 @@ def start(
     that cannot be passed on. Paths may be relative to the folder of this process.
     """
     exit_file, directory = exit_file.absolute(), directory.absolute()
-    program = _program(command, directory, environment)
+    program = _find_program(command, directory, environment)
     _check_environment(environment)
     if exit_file.exists():
         raise LaunchError(f"{exit_file} exists: a command was started here before, and is not started again")
@@ -75,7 +75,7 @@ def start(
     arguments = ["sh", "-c", WRAPPER, str(exit_file), mover, str(directory), program, *command[1:]]
     out = _open_output(output)
     try:
-        process, gate = _held(arguments, {**environment, MARK: mark}, out, mark)
+        process, gate = _start_held(arguments, {**environment, MARK: mark}, out, mark)
     except BaseException:
         output.unlink()
         raise
@@ -93,7 +93,7 @@ def start(
     return process
 
 
-def _held(arguments: list[str], environment: Mapping[str, str], out: int, mark: str) -> tuple[Process, int]:
+def _start_held(arguments: list[str], environment: Mapping[str, str], out: int, mark: str) -> tuple[Process, int]:
     """The wrapper, which waits, and the pipe on which it waits."""
     go, gate = os.pipe()
     try:
@@ -104,8 +104,8 @@ def _held(arguments: list[str], environment: Mapping[str, str], out: int, mark: 
         raise LaunchError(f"{arguments[6]} cannot be started: {problem}") from None
     finally:
         os.close(go)
-    stat = procfs.stat(pid)
-    return Process(pid, procfs.identity(stat.ticks if stat else "-"), mark), gate
+    stat = procfs.read_stat(pid)
+    return Process(pid, procfs.identify(stat.ticks if stat else "-"), mark), gate
 
 
 def _let_go(process: Process, gate: int) -> None:
@@ -120,7 +120,7 @@ def _let_go(process: Process, gate: int) -> None:
 def _spawn(arguments: list[str], environment: Mapping[str, str], go: int, out: int) -> int:
     # not subprocess.Popen: it complains about a child that is still running when it is let go
     actions = [(os.POSIX_SPAWN_DUP2, go, 0), (os.POSIX_SPAWN_DUP2, out, 1), (os.POSIX_SPAWN_DUP2, out, 2)]
-    closes = [(os.POSIX_SPAWN_CLOSE, number) for number in procfs.inherited()]
+    closes = [(os.POSIX_SPAWN_CLOSE, number) for number in procfs.list_inherited()]
     return os.posix_spawn(
         shutil.which("sh", path=os.defpath) or "/bin/sh",
         arguments,
@@ -132,7 +132,7 @@ def _spawn(arguments: list[str], environment: Mapping[str, str], go: int, out: i
     )
 
 
-def _program(command: Sequence[str], directory: Path, environment: Mapping[str, str]) -> str:
+def _find_program(command: Sequence[str], directory: Path, environment: Mapping[str, str]) -> str:
     """The program as the wrapper runs it: with a slash, so that the shell never takes it for a word of its own."""
     if not command or not command[0]:
         raise LaunchError("there is no command to start")
@@ -141,18 +141,18 @@ def _program(command: Sequence[str], directory: Path, environment: Mapping[str, 
     if any("\0" in argument for argument in command):
         raise LaunchError(f"an argument of {command[0]!r} holds a NUL byte, which no command can be given")
     if "/" in command[0]:
-        return _executable(command[0], directory)
+        return _check_executable(command[0], directory)
     path = environment.get("PATH", os.defpath)
     folders = os.pathsep.join(str(directory / folder) for folder in path.split(os.pathsep))
-    found = shutil.which(command[0], path=folders)
-    if found is None:
+    program = shutil.which(command[0], path=folders)
+    if program is None:
         raise LaunchError(
             f"{command[0]}: no such program in PATH={path} of the job; install it, or set PATH for the job"
         )
-    return found
+    return program
 
 
-def _executable(program: str, directory: Path) -> str:
+def _check_executable(program: str, directory: Path) -> str:
     file = directory / program
     if not file.is_file():
         raise LaunchError(f"{file}: no such program; check the folder of the recipe")
@@ -184,19 +184,19 @@ def _open_output(output: Path) -> int:
         ) from None
 
 
-def alive(process: Process) -> bool:
+def is_alive(process: Process) -> bool:
     """Whether the command runs. False leaves open what it started in the background: `stop` ends that too.
 
     LaunchError where the process belongs to another machine or container, of which nothing is known here.
     """
     procfs.check_machine(process.pid, process.started)
-    stat = _ours(process)
+    stat = _find_own(process)
     if stat is not None and stat.ended:
         _reap(process.pid)
     return stat is not None and not stat.ended
 
 
-def exit_code(exit_file: Path) -> int | None:
+def read_exit_code(exit_file: Path) -> int | None:
     """Return the exit code (128 + the signal that ended the command; NEVER_RAN), None while there is none.
 
     None of a process that is not alive: it was killed with its wrapper, or the machine went down, and how the command
@@ -214,11 +214,11 @@ def exit_code(exit_file: Path) -> int | None:
 def wait(process: Process, exit_file: Path, timeout: float, sleep: Callable[[float], object]) -> int | None:
     """Return the exit code once the command has ended, None after `timeout` seconds or where it left none."""
     waited, pause = 0.0, 0.002  # a submission takes some milliseconds, or minutes
-    while waited < timeout and alive(process):
+    while waited < timeout and is_alive(process):
         pause = min(pause * 1.5, 1.0, timeout - waited)
         sleep(pause)
         waited += pause
-    return exit_code(exit_file)
+    return read_exit_code(exit_file)
 
 
 def stop(process: Process, grace_seconds: float, sleep: Callable[[float], object]) -> None:
@@ -228,28 +228,28 @@ def stop(process: Process, grace_seconds: float, sleep: Callable[[float], object
     LaunchError where something of it is still there 10 s later, or where it is of another machine.
     """
     procfs.check_machine(process.pid, process.started)
-    left = _drain(process, _signal(_family(process), signal.SIGTERM), grace_seconds, sleep)
+    left = _drain(process, _send_signal(_find_family(process), signal.SIGTERM), grace_seconds, sleep)
     waited = 0.0
     while left and waited < KILL_SECONDS:
-        left = _drain(process, _signal(left, signal.SIGKILL), 0.1, sleep)
+        left = _drain(process, _send_signal(left, signal.SIGKILL), 0.1, sleep)
         waited += 0.1
     if left:
         raise LaunchError(f"processes {sorted(left)} do not end although they were killed; look at them with ps")
 
 
 def _drain(
-    process: Process, left: dict[int, procfs.Stat], seconds: float, sleep: Callable[[float], object]
-) -> dict[int, procfs.Stat]:
+    process: Process, left: dict[int, procfs.ProcessStat], seconds: float, sleep: Callable[[float], object]
+) -> dict[int, procfs.ProcessStat]:
     waited, pause = 0.0, 0.01
     while left and waited < seconds:
         pause = min(pause * 1.5, 0.25, seconds - waited)
         sleep(pause)
         waited += pause
-        left = _family(process, left)
+        left = _find_family(process, left)
     return left
 
 
-def _signal(family: dict[int, procfs.Stat], number: signal.Signals) -> dict[int, procfs.Stat]:
+def _send_signal(family: dict[int, procfs.ProcessStat], number: signal.Signals) -> dict[int, procfs.ProcessStat]:
     for pid in family:
         try:
             os.kill(pid, number)
@@ -258,19 +258,21 @@ def _signal(family: dict[int, procfs.Stat], number: signal.Signals) -> dict[int,
     return family
 
 
-def _family(process: Process, before: Mapping[int, procfs.Stat] | None = None) -> dict[int, procfs.Stat]:
+def _find_family(
+    process: Process, before: Mapping[int, procfs.ProcessStat] | None = None
+) -> dict[int, procfs.ProcessStat]:
     """What is left of a command: processes with its mark, and those of its session while the session is its own.
 
     The kernel does not use the number of a session again while one of its members lives, so the session is its own if
     its leader is there, a marked member, or one that was seen in it `before`.
     """
-    stats = dict(procfs.stats())
+    stats = dict(procfs.read_stats())
     leader = stats.get(process.pid)
-    marked = {pid for pid in stats if process.mark and procfs.carries(pid, MARK, process.mark)}
+    marked = {pid for pid in stats if process.mark and procfs.has_variable(pid, MARK, process.mark)}
     members = {pid for pid, stat in stats.items() if stat.session == process.pid}
-    known = {pid for pid in members if before and pid in before and before[pid].ticks == stats[pid].ticks}
-    led = leader is not None and procfs.same(leader, process.started)
-    family = marked | members if led or members & marked or known else marked
+    familiar = {pid for pid in members if before and pid in before and before[pid].ticks == stats[pid].ticks}
+    led = leader is not None and procfs.is_same(leader, process.started)
+    family = marked | members if led or members & marked or familiar else marked
     if leader is not None and led and leader.ended:
         _reap(process.pid)
     left = [pid for pid in family - {os.getpid()} if not stats[pid].ended]
@@ -278,9 +280,9 @@ def _family(process: Process, before: Mapping[int, procfs.Stat] | None = None) -
     return {pid: stats[pid] for pid in sorted(left, key=lambda pid: (int(stats[pid].ticks), pid))}
 
 
-def _ours(process: Process) -> procfs.Stat | None:
-    stat = procfs.stat(process.pid)
-    return stat if stat is not None and procfs.same(stat, process.started) else None
+def _find_own(process: Process) -> procfs.ProcessStat | None:
+    stat = procfs.read_stat(process.pid)
+    return stat if stat is not None and procfs.is_same(stat, process.started) else None
 
 
 def _reap(pid: int) -> None:

@@ -12,7 +12,7 @@ from pytest_llmbench.core.errors import LaunchError
 
 
 @dataclass(frozen=True, slots=True)
-class Stat:
+class ProcessStat:
     """Of one process: its state (one letter), session, and start time in clock ticks since the boot."""
 
     state: str
@@ -25,25 +25,25 @@ class Stat:
         return self.state in "ZX"
 
 
-def stat(pid: int) -> Stat | None:
+def read_stat(pid: int) -> ProcessStat | None:
     """Return what is known of a process, None where there is none of this number."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
     fields = text.rpartition(")")[2].split()  # the name before it may hold anything
-    return Stat(state=fields[0], session=int(fields[3]), ticks=fields[19])
+    return ProcessStat(state=fields[0], session=int(fields[3]), ticks=fields[19])
 
 
-def stats() -> Iterator[tuple[int, Stat]]:
+def read_stats() -> Iterator[tuple[int, ProcessStat]]:
     """Yield all processes that are there."""
     for name in os.listdir("/proc"):
-        found = stat(int(name)) if name.isdecimal() else None
-        if found is not None:
-            yield int(name), found
+        stat = read_stat(int(name)) if name.isdecimal() else None
+        if stat is not None:
+            yield int(name), stat
 
 
-def carries(pid: int, variable: str, value: str) -> bool:
+def has_variable(pid: int, variable: str, value: str) -> bool:
     """Whether a process was started with this variable, and not by Slurm, which hands variables on to its jobs.
 
     False for a process of another user, which cannot be looked at.
@@ -53,23 +53,23 @@ def carries(pid: int, variable: str, value: str) -> bool:
     except OSError:
         return False
     ours = f"{variable}={value}".encode() in variables
-    return ours and not any(found.startswith(b"SLURM_JOB_ID=") for found in variables)
+    return ours and not any(entry.startswith(b"SLURM_JOB_ID=") for entry in variables)
 
 
-def identity(ticks: str) -> str:
+def identify(ticks: str) -> str:
     """Return the host, boot, PID namespace and start time, which make a process number unique."""
-    return " ".join((*_machine(), ticks))
+    return " ".join((*_identify_machine(), ticks))
 
 
-def same(found: Stat, identified: str) -> bool:
+def is_same(stat: ProcessStat, identified: str) -> bool:
     """Whether a process of this machine is the one of that identity; the host may have got another name meanwhile."""
-    return identity(found.ticks).split()[1:] == identified.split()[1:]
+    return identify(stat.ticks).split()[1:] == identified.split()[1:]
 
 
 def check_machine(pid: int, identified: str) -> None:
     """LaunchError where nothing can be known here of a process: another machine, or another container on this one."""
     host, boot, namespace, _ = identified.split()
-    here, this_boot, this_namespace = _machine()
+    here, this_boot, this_namespace = _identify_machine()
     rebooted = boot != this_boot and host == here
     if not rebooted and (boot, namespace) != (this_boot, this_namespace):
         raise LaunchError(
@@ -78,7 +78,7 @@ def check_machine(pid: int, identified: str) -> None:
         )
 
 
-def inherited() -> Iterator[int]:
+def list_inherited() -> Iterator[int]:
     """Yield the open files that a child would get, such as the pipe of a CI that waits for its end; not 0, 1 and 2."""
     for number in map(int, os.listdir("/proc/self/fd")):
         try:
@@ -88,6 +88,6 @@ def inherited() -> Iterator[int]:
             continue
 
 
-def _machine() -> tuple[str, str, str]:
+def _identify_machine() -> tuple[str, str, str]:
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return socket.gethostname() or "?", boot, os.readlink("/proc/self/ns/pid")

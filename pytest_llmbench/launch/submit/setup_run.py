@@ -17,9 +17,9 @@ from typing import Protocol
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.formatting import escape
 from pytest_llmbench.core.models.jobs import Blame, JobStatus, Phase
-from pytest_llmbench.launch.preflight.plan import command_line
-from pytest_llmbench.launch.recipe.redaction import redacted
-from pytest_llmbench.launch.slurm.states import end_of, never_starts
+from pytest_llmbench.launch.preflight.plan import format_command
+from pytest_llmbench.launch.recipe.redaction import redact
+from pytest_llmbench.launch.slurm.states import explain_status, explain_stuck
 from pytest_llmbench.launch.submit.setup_step import SetupStep
 from pytest_llmbench.launch.submit.submissions import read_sbatch
 
@@ -46,7 +46,7 @@ class Queue(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class SetupHost:
     """Where a setup step runs: what it prints goes to `tell` line by line, secrets masked, and to the file `log`."""
 
     tell: Callable[[str], None]
@@ -57,7 +57,7 @@ class World:
     slurm: Queue | None = None
 
 
-def run_setup(step: SetupStep, world: World) -> str:
+def run_setup(step: SetupStep, world: SetupHost) -> str:
     """Run a setup step and wait for its end; return what went wrong, with the last lines and their file, or nothing.
 
     Stopped (Ctrl-C) or out of time, it leaves nothing behind: what it started is ended, a job of it is cancelled.
@@ -67,17 +67,17 @@ def run_setup(step: SetupStep, world: World) -> str:
     code = _run(step, world, lines)
     if code:
         shown = "ran out of time" if code is TOO_LONG else f"ended with exit code {code}"
-        return _failed(f"{command_line(step.planned.spec)} {shown}", lines, world.log)
+        return _explain_failure(f"{format_command(step.planned.spec)} {shown}", lines, world.log)
     if step.submits and (problem := _follow_job(step, world, lines)):
         return problem
     _tell_conflicts(lines, world.tell)
-    return _image_missing(step, lines, world.log)
+    return _explain_missing_image(step, lines, world.log)
 
 
 TOO_LONG = 124
 
 
-def _run(step: SetupStep, world: World, lines: list[str]) -> int:
+def _run(step: SetupStep, world: SetupHost, lines: list[str]) -> int:
     try:
         process = subprocess.Popen(  # noqa: S603 (an argument list from the recipe's file)
             step.command,
@@ -92,7 +92,7 @@ def _run(step: SetupStep, world: World, lines: list[str]) -> int:
         )
     except OSError as error:
         raise LaunchError(f"{step.command[0]} in {step.directory} cannot be started: {error.strerror}") from error
-    with _ended_in_time(process, world.seconds) as expired, world.log.open("w", encoding="utf-8") as file:
+    with _end_in_time(process, world.seconds) as expired, world.log.open("w", encoding="utf-8") as file:
         for line in process.stdout or ():
             _take(line, step, world, lines)
             file.write(lines[-1] + "\n")
@@ -101,7 +101,7 @@ def _run(step: SetupStep, world: World, lines: list[str]) -> int:
 
 
 @contextmanager
-def _ended_in_time(process: subprocess.Popen[str], seconds: float) -> Iterator[threading.Event]:
+def _end_in_time(process: subprocess.Popen[str], seconds: float) -> Iterator[threading.Event]:
     """End a command with all that it started when it takes too long, and in any case at the end."""
     expired = threading.Event()
 
@@ -134,50 +134,52 @@ def _end(process: subprocess.Popen[str]) -> None:
             continue
 
 
-def _take(line: str, step: SetupStep, world: World, lines: list[str]) -> None:
-    lines.append(escape(redacted(line.rstrip("\r\n"), step.planned.spec).replace("\t", "    ")))
+def _take(line: str, step: SetupStep, world: SetupHost, lines: list[str]) -> None:
+    lines.append(escape(redact(line.rstrip("\r\n"), step.planned.spec).replace("\t", "    ")))
     world.tell(lines[-1])
 
 
 # --- a job of Slurm ---------------------------------------------------------------------------------------
 
 
-def _follow_job(step: SetupStep, world: World, lines: list[str]) -> str:
+def _follow_job(step: SetupStep, world: SetupHost, lines: list[str]) -> str:
     submitted = read_sbatch("\n".join(lines))
     if len(submitted) != 1 or world.slurm is None:
-        return _failed("sbatch printed no job id: nothing to wait for", lines, world.log)
+        return _explain_failure("sbatch printed no job id: nothing to wait for", lines, world.log)
     job_id = submitted[0].job_id
     output = step.directory / f"slurm-{job_id}.out"
     lines.clear()
     world.tell(f"waiting for job {job_id}; its output: {output}")
     try:
-        problem = _waited(job_id, world.slurm, world, lambda ended: _new_output(output, ended, step, world, lines))
+        problem = _wait_for_job(
+            job_id, world.slurm, world, lambda ended: _show_new_output(output, ended, step, world, lines)
+        )
     except BaseException:
         world.tell(f"cancelling job {job_id} {world.slurm.cancel([job_id])}".rstrip())
         raise
     if problem:
-        return _failed(f"job {job_id}: {problem}", lines, output)
+        return _explain_failure(f"job {job_id}: {problem}", lines, output)
     return ""
 
 
-def _waited(job_id: str, slurm: Queue, world: World, show: Callable[[bool], None]) -> str:
+def _wait_for_job(job_id: str, slurm: Queue, world: SetupHost, show: Callable[[bool], None]) -> str:
     """Wait for the end of a job; return what went wrong, or nothing. A Slurm that is away is waited for."""
-    submitted = seen = world.now()
+    submitted = last_seen = world.now()
     stuck = ""
     while True:
-        status = _asked(job_id, slurm, submitted)
+        status = _poll_job(job_id, slurm, submitted)
         now = world.now()
         if status and status.phase is not Phase.UNKNOWN:
-            seen = now
+            last_seen = now
         ended = status is not None and status.phase is Phase.ENDED
         show(ended)
         if status and ended:
-            end = end_of(status)
+            end = explain_status(status)
             return "" if end.blame is Blame.NONE else end.text
-        before, stuck = stuck, never_starts(status) if status else ""
+        before, stuck = stuck, explain_stuck(status) if status else ""
         if stuck and stuck == before:
             return f"it will never start and was cancelled ({stuck}) {slurm.cancel([job_id])}".rstrip()
-        if (now - seen).total_seconds() > LOST_SECONDS:
+        if (now - last_seen).total_seconds() > LOST_SECONDS:
             return f"Slurm has not known it for {LOST_SECONDS / 60:.0f} minutes; `sacct -j {job_id}` may tell more"
         if (now - submitted).total_seconds() > world.seconds:
             problem = slurm.cancel([job_id])
@@ -185,14 +187,14 @@ def _waited(job_id: str, slurm: Queue, world: World, show: Callable[[bool], None
         world.sleep(POLL_SECONDS)
 
 
-def _asked(job_id: str, slurm: Queue, submitted: datetime) -> JobStatus | None:
+def _poll_job(job_id: str, slurm: Queue, submitted: datetime) -> JobStatus | None:
     try:
         return slurm.poll({job_id: submitted}).get(job_id)
-    except LaunchError:  # away for now: `_waited` ends in any case
+    except LaunchError:  # away for now: `_wait_for_job` ends in any case
         return None
 
 
-def _new_output(output: Path, ended: bool, step: SetupStep, world: World, lines: list[str]) -> None:
+def _show_new_output(output: Path, ended: bool, step: SetupStep, world: SetupHost, lines: list[str]) -> None:
     """Show the lines that came since the last time: whole ones, until the job has ended."""
     try:
         whole = output.read_text(encoding="utf-8", errors="replace")
@@ -206,7 +208,7 @@ def _new_output(output: Path, ended: bool, step: SetupStep, world: World, lines:
 # --- how it ended -----------------------------------------------------------------------------------------
 
 
-def _failed(what: str, lines: Sequence[str], file: Path) -> str:
+def _explain_failure(what: str, lines: Sequence[str], file: Path) -> str:
     telling = [line for line in lines if line.strip() and not HARMLESS.search(line)]
     return "\n".join([f"setup failed: {what}", *(f"  {line}" for line in telling[-LAST_LINES:]), f"all of it: {file}"])
 
@@ -224,18 +226,18 @@ def _tell_conflicts(lines: Sequence[str], tell: Callable[[str], None]) -> None:
         tell("pip's error about tritonclient and urllib3 is a known one and does no harm.")
 
 
-def _image_missing(step: SetupStep, lines: Sequence[str], file: Path) -> str:
+def _explain_missing_image(step: SetupStep, lines: Sequence[str], file: Path) -> str:
     wanted = step.images
     if not wanted or any(image.is_file() and image.stat().st_size for image in wanted):
         return ""
-    by_hand = _import_command(step)
+    by_hand = _format_import(step)
     places = " or ".join(str(path.parent) for path in wanted)
     if by_hand:
         return f"the setup step ended well; the container image {wanted[0].name} is fetched separately:\n  {by_hand}"
-    return _failed(f"it ended well and left no container image {wanted[0].name} in {places}", lines, file)
+    return _explain_failure(f"it ended well and left no container image {wanted[0].name} in {places}", lines, file)
 
 
-def _import_command(step: SetupStep) -> str:
+def _format_import(step: SetupStep) -> str:
     """Return how the image is fetched where the setup script does not do it: in the recipes with LLMB_INSTALL."""
     environment, facts = dict(step.environment), step.facts
     install = environment.get("LLMB_INSTALL")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.formatting import count_noun, escape, join_first
-from pytest_llmbench.core.models.jobs import Job
+from pytest_llmbench.core.models.jobs import Job, SubmissionState
 from pytest_llmbench.launch.recipe.redaction import MASK
 
 Reader = Callable[[str], Sequence["Submission"]]
@@ -62,10 +62,10 @@ DOUBTFUL = re.compile(r"Socket timed out|[Zz]ero [Bb]ytes were transmitted|timed
 
 
 MAYBE = "it may have been submitted: "
-"""How the problem of a job begins of which nothing tells; see `may_run`."""
+"""How the problem of an UNCERTAIN job begins."""
 
 SUPERSEDED = "its submission came to nothing, and another job took its place"
-"""The problem of a job that was submitted anew under another number; see `superseded`."""
+"""The problem of a SUPERSEDED job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,81 +84,89 @@ class SubmitError(LaunchError):
         self.uncertain = uncertain
 
 
-def may_run(job: Job) -> bool:
-    """Whether a job that counts as not submitted may run all the same: it must not be submitted again."""
-    return job.problem.startswith(MAYBE)
+def describe_problem(state: SubmissionState, text: str) -> str:
+    """Return why a job has no id, as people read it: its state, and what is known besides."""
+    if state is SubmissionState.SUPERSEDED:
+        return SUPERSEDED
+    return f"{MAYBE}{text}" if state is SubmissionState.UNCERTAIN else text
 
 
-def superseded(job: Job) -> bool:
-    """Whether another job of the session has taken the place of this one."""
-    return job.problem == SUPERSEDED
+def find_state(problem: str, job_id: str) -> SubmissionState:
+    """Return the state of a job in a journal of an earlier version, which kept its problem in words alone."""
+    if problem.startswith(MAYBE):
+        return SubmissionState.UNCERTAIN
+    if problem == SUPERSEDED:
+        return SubmissionState.SUPERSEDED
+    if problem:
+        return SubmissionState.NOT_SUBMITTED
+    return SubmissionState.SUBMITTED if job_id else SubmissionState.INTENDED
 
 
 def read_sbatch(text: str) -> list[Submission]:
     """Read `Submitted batch job 4711`."""
-    return _merged(Submission(found[1]) for found in _SBATCH.finditer(plain(text)))
+    return _merge(Submission(match[1]) for match in _SBATCH.finditer(remove_colours(text)))
 
 
 def read_script(text: str) -> list[Submission]:
     """Read what a script that submits by itself prints: NeMo-Run's block if there is one, else sbatch's own line."""
-    return _merged(_tasks(plain(text).splitlines())) or read_sbatch(text)
+    return _merge(_read_tasks(remove_colours(text).splitlines())) or read_sbatch(text)
 
 
 def read_llmb_run(text: str) -> list[Submission]:
     """Read llmb-run's own lines; without any, what the recipe's script printed."""
-    lines = plain(text).splitlines()
-    found = _merged(
-        Submission(match[1], _folder(match[2] or ""))
+    lines = remove_colours(text).splitlines()
+    submissions = _merge(
+        Submission(match[1], _read_folder(match[2] or ""))
         for pattern in _LLMB_RUN
         for line in lines
         if (match := pattern.search(line))
     )
-    return found or read_script(text)
+    return submissions or read_script(text)
 
 
 def read_pattern(pattern: str, text: str) -> list[Submission]:
     """Read a user's own pattern, a regular expression with a group `job` and perhaps `folder`."""
-    groups = [found.groupdict() for found in re.finditer(pattern, plain(text), re.MULTILINE)]
-    return _merged(Submission(each["job"], _folder(each.get("folder") or "")) for each in groups if each.get("job"))
+    groups = [match.groupdict() for match in re.finditer(pattern, remove_colours(text), re.MULTILINE)]
+    return _merge(Submission(each["job"], _read_folder(each.get("folder") or "")) for each in groups if each.get("job"))
 
 
-def the_one(found: Sequence[Submission], job: Job, output: Path) -> Submission | None:
+def require_single(submissions: Sequence[Submission], job: Job, output: Path) -> Submission | None:
     """Return the only submission, None where there is none; SubmitError for several, or an id that is not Slurm's."""
-    ids = [each.job_id for each in found]
-    if len(found) > 1:
+    ids = [each.job_id for each in submissions]
+    if len(submissions) > 1:
         raise SubmitError(
             f"{job.spec.case_id}: the submission printed {count_noun(len(ids), 'job id')} ({join_first(ids)}), expected"
             f" one: none of them is followed, and all of them may run (`scancel {' '.join(ids)}` ends them). What it"
             f" printed is in {output}; `job_id` of the command, in the baseline file, can say which one counts",
             uncertain=True,
         )
-    if found and not re.fullmatch(r"[0-9]+", ids[0]):
+    if submissions and not re.fullmatch(r"[0-9]+", ids[0]):
         raise SubmitError(
             f"{job.spec.case_id}: the submission printed the job id {escape(ids[0])!r}, which is none of Slurm's (a "
             f"number): nothing can follow that job, and it may run. What it printed is in {output}; see which executor "
             "the recipe uses",
             uncertain=True,
         )
-    return found[0] if found else None
+    return submissions[0] if submissions else None
 
 
-def refusal(job: Job, code: int | None, text: str, output: Path) -> str:
+def describe_refusal(job: Job, code: int | None, text: str, output: Path) -> str:
     """Say why a submission failed: its own last words, where they lie, and what to do. `text` holds no secret."""
     ended = "did not end in time" if code is None else f"ended with exit code {code} and no job id"
     return (
-        f"{job.spec.case_id}: the submission {ended}: {remedy(text)}. It said: {_last_words(job, text)} (all of its "
-        f"output: {output}; command: {job.spec.command[0]} in {job.spec.directory})"
+        f"{job.spec.case_id}: the submission {ended}: {find_remedy(text)}. It said: {_quote_end(job, text)} (all of "
+        f"its output: {output}; command: {job.spec.command[0]} in {job.spec.directory})"
     )
 
 
-def _last_words(job: Job, text: str) -> str:
-    lines = [escape(line.strip()) for line in plain(text).splitlines() if line.strip()]
-    if unknown_secrets(job):
+def _quote_end(job: Job, text: str) -> str:
+    lines = [escape(line.strip()) for line in remove_colours(text).splitlines() if line.strip()]
+    if has_unknown_secrets(job):
         return "(not shown: it may hold secrets that this session does not know)"
     return " | ".join(lines[-WORDS:]) or "(nothing)"
 
 
-def remedy(text: str) -> str:
+def find_remedy(text: str) -> str:
     """Return what to do about a refused submission."""
     return next(
         (advice for pattern, advice in REMEDIES if re.search(pattern, text)),
@@ -166,46 +174,46 @@ def remedy(text: str) -> str:
     )
 
 
-def refused(text: str) -> bool:
+def is_refused(text: str) -> bool:
     """Whether an output holds an error that is known: a command can end well although nothing was submitted, as
     llmb-run of 25.05 does."""
     return any(re.search(pattern, text) for pattern in (_LLMB_RUN_FAILED, *(pattern for pattern, _ in REMEDIES)))
 
 
-def doubt(job: Job, output: Path, *, marked: bool = False, text: str = "") -> str:
+def describe_doubt(job: Job, output: Path, *, marked: bool = False, text: str = "") -> str:
     """Say that nothing tells whether a job was submitted, what `text` says, and how to find out."""
     look = "squeue --me -t all -o '%i %T %j %k'" if marked else "squeue --me -t all -o '%i %T %j %V'"
     sign = f" (its comment would be llmb:{job.token})" if marked else ""
-    said = f"The submission said: {_last_words(job, text)}. " if text.strip() else ""
+    answer = f"The submission said: {_quote_end(job, text)}. " if text.strip() else ""
     return (
-        f"{job.spec.case_id}: nothing tells whether it was submitted, so it is not submitted again. {said}See "
+        f"{job.spec.case_id}: nothing tells whether it was submitted, so it is not submitted again. {answer}See "
         f"{shlex.quote(str(output))} and `{look}`{sign}; cancel it there if it runs, and start a new session for it"
     )
 
 
-def unknown_secrets(job: Job) -> bool:
+def has_unknown_secrets(job: Job) -> bool:
     """Whether a job has secrets of an earlier session, which the journal did not keep: nothing can hide them."""
     environment = dict(job.spec.environment)
     return any(environment.get(name) == MASK for name in job.spec.secrets)
 
 
-def plain(text: str) -> str:
+def remove_colours(text: str) -> str:
     """Return a text without colours."""
     return _ESCAPE.sub("", text)
 
 
-def _tasks(lines: Sequence[str]) -> Iterator[Submission]:
+def _read_tasks(lines: Sequence[str]) -> Iterator[Submission]:
     """Yield the jobs of NeMo-Run's block; its folder follows the job id."""
     job = ""
     for place, line in enumerate(lines):
-        if found := _TASK_JOB.search(line):
-            job = found[1]
+        if match := _TASK_JOB.search(line):
+            job = match[1]
             yield Submission(job)
-        elif job and (found := _TASK_FOLDER.search(line)):
-            yield Submission(job, _folder(_unwrapped(found[1], lines[place:])))
+        elif job and (match := _TASK_FOLDER.search(line)):
+            yield Submission(job, _read_folder(_unwrap(match[1], lines[place:])))
 
 
-def _unwrapped(begin: str, lines: Sequence[str]) -> str:
+def _unwrap(begin: str, lines: Sequence[str]) -> str:
     """Return a path with the lines that it was wrapped into; `lines` begins with that of its beginning."""
     path, previous = begin.strip(), lines[0] if begin.strip() else " " * WRAPPED
     for line in lines[1:]:
@@ -215,14 +223,14 @@ def _unwrapped(begin: str, lines: Sequence[str]) -> str:
     return path
 
 
-def _folder(text: str) -> Path | None:
+def _read_folder(text: str) -> Path | None:
     """Return an absolute path; None for anything else that stands in its place."""
     return Path(text.strip()) if text.strip().startswith("/") and "\0" not in text else None
 
 
-def _merged(found: Iterable[Submission]) -> list[Submission]:
+def _merge(submissions: Iterable[Submission]) -> list[Submission]:
     """Return each job id once, with the first folder that was printed for it."""
     folders: dict[str, Path | None] = {}
-    for each in found:
+    for each in submissions:
         folders[each.job_id] = folders.get(each.job_id) or each.folder
     return [Submission(job_id, folder) for job_id, folder in folders.items()]

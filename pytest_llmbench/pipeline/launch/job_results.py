@@ -26,9 +26,9 @@ from pytest_llmbench.core.models import (
     Verdict,
 )
 from pytest_llmbench.core.models.jobs import Blame, Job, LaunchFacts, Purpose
-from pytest_llmbench.pipeline.catalog import Catalog, tolerance_of
-from pytest_llmbench.pipeline.launch.rerun_policy import Judges
-from pytest_llmbench.pipeline.results import ConfigurationResult, Judged, deciding
+from pytest_llmbench.pipeline.catalog import Catalog, select_tolerance
+from pytest_llmbench.pipeline.launch.rerun_policy import RunJudge
+from pytest_llmbench.pipeline.results import ConfigurationResult, JudgedConfigurations
 from pytest_llmbench.pipeline.settings import Settings
 
 if TYPE_CHECKING:
@@ -40,9 +40,9 @@ STAGES = ("LLMB_WORKLOAD", "STAGE_PATH")
 """The variables that name the folder of a recipe's results."""
 
 
-def unjudged(verdict: Verdict, reason: Reason, text: str, baseline: Baseline, settings: Settings) -> Judgement:
+def skip_judgement(verdict: Verdict, reason: Reason, text: str, baseline: Baseline, settings: Settings) -> Judgement:
     """Return a judgement that compares nothing."""
-    tolerance = tolerance_of(settings, baseline)
+    tolerance = select_tolerance(settings, baseline)
     return Judgement(verdict, reason, text, baseline, baseline.step_seconds * tolerance.factor, tolerance)
 
 
@@ -70,29 +70,29 @@ class LaunchedRuns:
         self._logs: dict[tuple[int, int], Growing] = {}
         self._own: RunKeys = frozenset()
 
-    def judges(self, facts: Mapping[str, LaunchFacts]) -> Judges:
+    def judges(self, facts: Mapping[str, LaunchFacts]) -> RunJudge:
         """Return what decides the course of a launch; `facts` by configuration id."""
 
         def files(job: Job) -> tuple[Path, ...]:
             return _files(job, facts[job.spec.case_id])
 
-        return Judges(
+        return RunJudge(
             find=self._find, judge=self._judge, invalid=self._invalid, nodes=self._nodes, files=files, ending=_ending
         )
 
     def _find(self, job: Job) -> Run | None:
         """Return the run of a job: that of its own job id, and of no other."""
-        from pytest_llmbench.launch.recipe.environment import named_image
-        from pytest_llmbench.launch.submit.launchers import submitted_after
+        from pytest_llmbench.launch.recipe.environment import find_named_image
+        from pytest_llmbench.launch.submit.launchers import estimate_submission
         from pytest_llmbench.pipeline.find_runs import ingest_job
 
-        since = submitted_after(job)
-        run = ingest_job(_places(job), job.job_id, job.spec.key, self.catalog, self.now(), since=since)
+        since = estimate_submission(job)
+        run = ingest_job(_list_places(job), job.job_id, job.spec.key, self.catalog, self.now(), since=since)
         if run is None:
             return None
         self._own |= run.same_run_keys
         launch = f"{self.session} {job.spec.case_id}"
-        ran_on = {**named_image(job.spec), **dict(run.found.environment)}
+        ran_on = {**find_named_image(job.spec), **dict(run.found.environment)}
         found = dataclasses.replace(
             run.found,
             launch=launch,
@@ -101,13 +101,13 @@ class LaunchedRuns:
         )
         return dataclasses.replace(run, found=found)
 
-    def last_step(self, job: Job) -> tuple[int, int | None, float] | None:
+    def read_last_step(self, job: Job) -> tuple[int, int | None, float] | None:
         """Return the last step in the log of a running job, its total and its seconds."""
         from pytest_llmbench.ingest.parse.growing import Growing
 
         start = job.number, job.status.restarts if job.status else 0
-        path = _log(job) if start not in self._logs else None
-        growing = self._logs.get(start) or (Growing(path, self._definitions(job)) if path else None)
+        path = _find_log(job) if start not in self._logs else None
+        growing = self._logs.get(start) or (Growing(path, self._list_definitions(job)) if path else None)
         if growing is None:
             return None
         try:
@@ -118,8 +118,8 @@ class LaunchedRuns:
             self._logs[start] = growing  # its folder may hold the runs of months: it is not searched for every line
         return step
 
-    def _definitions(self, job: Job) -> tuple[RegexDialect, ...]:
-        return tuple(one.log for one in self.catalog.baselines[job.spec.key] if one.log)
+    def _list_definitions(self, job: Job) -> tuple[RegexDialect, ...]:
+        return tuple(baseline.log for baseline in self.catalog.baselines[job.spec.key] if baseline.log)
 
     @cached_property
     def _history(self) -> Measured:
@@ -133,31 +133,31 @@ class LaunchedRuns:
 
     def _judge(self, key: Key, runs: Sequence[Run]) -> ConfigurationResult:
         """Return the verdict on launched runs, newest first; each of the two looks of a sequence has half the level."""
-        from pytest_llmbench.pipeline.evaluate import at_acknowledged_level
-        from pytest_llmbench.pipeline.outcomes import result_of
+        from pytest_llmbench.pipeline.evaluate import apply_acknowledged_levels
+        from pytest_llmbench.pipeline.outcomes import judge_case
 
-        known = at_acknowledged_level(self._known({key: runs})[key], self.settings, self.catalog)
-        self._evidence[key] = tuple(dataclasses.replace(one, level=self.level) for one in known)
-        return result_of(Case(key.id, key), self._evidence[key], self.settings)
+        evidence = apply_acknowledged_levels(self._gather_evidence({key: runs})[key], self.settings, self.catalog)
+        self._evidence[key] = tuple(dataclasses.replace(item, level=self.level) for item in evidence)
+        return judge_case(Case(key.id, key), self._evidence[key], self.settings)
 
-    def _known(self, runs: Mapping[Key, Sequence[Run]]) -> dict[Key, tuple[Evidence, ...]]:
+    def _gather_evidence(self, runs: Mapping[Key, Sequence[Run]]) -> dict[Key, tuple[Evidence, ...]]:
         """Return the evidence on launched runs against each baseline, with all older ones, whose noise is theirs."""
-        from pytest_llmbench.pipeline.evaluate import evidence_of
+        from pytest_llmbench.pipeline.evaluate import collect_evidence
 
-        told = {other: of_key for other, of_key in self._history.items() if any(of_key) or other in self.past}
-        measured = {**told, **{key: self.measured(key, of_key) for key, of_key in runs.items()}}
-        return evidence_of(measured, self.settings, self.catalog, self.now(), self.past)
+        older = {other: of_key for other, of_key in self._history.items() if any(of_key) or other in self.past}
+        measured = {**older, **{key: self.measure_runs(key, of_key) for key, of_key in runs.items()}}
+        return collect_evidence(measured, self.settings, self.catalog, self.now(), self.past)
 
-    def reached(self, results: Mapping[Key, ConfigurationResult]) -> Judged:
+    def gather_results(self, results: Mapping[Key, ConfigurationResult]) -> JudgedConfigurations:
         """Return the results by id, with what each was reached from; of what was not judged, what its older runs tell.
 
         Nothing was acknowledged in that: what it says of noise and nights does not depend on the level.
         """
         unjudged = {key: () for key in results if key not in self._evidence}
-        known = {**(self._known(unjudged) if unjudged else {}), **self._evidence}
-        return {key.id: (result, known[key]) for key, result in results.items()}
+        evidence = {**(self._gather_evidence(unjudged) if unjudged else {}), **self._evidence}
+        return JudgedConfigurations({key.id: (result, evidence[key]) for key, result in results.items()})
 
-    def measured(self, key: Key, runs: Sequence[Run]) -> tuple[tuple[Measurement, ...], ...]:
+    def measure_runs(self, key: Key, runs: Sequence[Run]) -> tuple[tuple[Measurement, ...], ...]:
         """Return for each baseline what launched runs and older ones measured, in this order.
 
         A log of this launch that lies under --llmb-logs is no older run: its night would count twice.
@@ -168,7 +168,7 @@ class LaunchedRuns:
         return tuple(
             (
                 *(measure(run, baseline, now) for run in runs),
-                *(one for one in older if one.run.same_run_keys.isdisjoint(self._own)),
+                *(measurement for measurement in older if measurement.run.same_run_keys.isdisjoint(self._own)),
             )
             for baseline, older in zip(self.catalog.baselines[key], self._history[key], strict=True)
         )
@@ -180,9 +180,9 @@ class LaunchedRuns:
 
         baselines = self.catalog.baselines[key]
         done = reason is Reason.PURPOSE_DONE
-        baseline = next((one for one in baselines if one.budgets), baselines[0]) if done else baselines[0]
+        baseline = next((other for other in baselines if other.budgets), baselines[0]) if done else baselines[0]
         verdict = Verdict.NOT_COMPARABLE if done else Verdict.INVALID
-        judgement = unjudged(verdict, reason, text, baseline, self.settings)
+        judgement = skip_judgement(verdict, reason, text, baseline, self.settings)
         measurement = measure(run, baseline, self.now()) if run is not None and run.attempts else None
         judgement = dataclasses.replace(judgement, measurement=measurement)
         return with_budget_verdict(judgement, [measurement]) if done and measurement is not None else judgement
@@ -191,23 +191,23 @@ class LaunchedRuns:
         """Return what the runs behind a verdict tell of their nodes, and which of them to avoid."""
         from pytest_llmbench.judge.nodes import judge_nodes
 
-        evidence = deciding(result, self._evidence[result.case.key])
+        evidence = result.pick_deciding(self._evidence[result.case.key])
         finding = judge_nodes(result.judgement, evidence, nodes)
         return finding.text, finding.exclude
 
 
 def _files(job: Job, facts: LaunchFacts) -> tuple[Path, ...]:
-    from pytest_llmbench.launch.recipe.artifacts import outputs
+    from pytest_llmbench.launch.recipe.artifacts import find_outputs
 
     if job.spec.purpose is Purpose.MEASURE or not job.job_id:
         return ()
     began = job.status.submitted.timestamp() if job.status and job.status.submitted else None
-    folders = dict.fromkeys(filter(None, (job.log_folder, *job.spec.log_folders, *_own_folders(job))))
-    found = (outputs(folder, job.spec.purpose, facts, job.job_id, began) for folder in folders)
-    return tuple(dict.fromkeys(path for paths in found for path in paths))
+    folders = dict.fromkeys(filter(None, (job.log_folder, *job.spec.log_folders, *_list_own_folders(job))))
+    outputs_of_folders = (find_outputs(folder, job.spec.purpose, facts, job.job_id, began) for folder in folders)
+    return tuple(dict.fromkeys(path for paths in outputs_of_folders for path in paths))
 
 
-def _own_folders(job: Job) -> tuple[Path, ...]:
+def _list_own_folders(job: Job) -> tuple[Path, ...]:
     """Return where a job on this machine may leave files: nothing says where its log would lie in a cluster."""
     if job.spec.via != "local":
         return ()
@@ -215,16 +215,16 @@ def _own_folders(job: Job) -> tuple[Path, ...]:
     return (*stages, job.spec.directory)
 
 
-def _log(job: Job) -> Path | None:
+def _find_log(job: Job) -> Path | None:
     """Return the log of a job's latest attempt, None while there is none."""
     from pytest_llmbench.ingest.discover.find import find_runs
 
-    runs = find_runs([place for place in _places(job) if place.exists()]).runs
-    logs = [one.attempts[-1].log for one in runs if one.job_id == job.job_id and one.attempts]
+    runs = find_runs([place for place in _list_places(job) if place.exists()]).runs
+    logs = [run.attempts[-1].log for run in runs if run.job_id == job.job_id and run.attempts]
     return logs[-1] if logs else None
 
 
-def _places(job: Job) -> list[Path]:
+def _list_places(job: Job) -> list[Path]:
     """Return where the log of a job can lie; Slurm's own file in the folder where it was submitted comes last."""
     places = [job.log_folder, *job.spec.log_folders, job.folder, job.spec.directory / f"slurm-{job.job_id}.out"]
     return list(dict.fromkeys(place for place in places if place is not None))
@@ -233,22 +233,22 @@ def _places(job: Job) -> list[Path]:
 def _ending(job: Job, run: Run) -> tuple[Blame, str]:
     """Return whose failure the end of a run's last log is, and what the log says of it with its line; no secrets: where
     they are not known any more, as in a session that only collects, the log is named and not quoted."""
-    from pytest_llmbench.launch.recipe.redaction import MASK, redacted, secret_values
+    from pytest_llmbench.launch.recipe.redaction import MASK, find_secret_values, redact
 
-    blame, text = _told_by_log(run)
-    if MASK in secret_values(job.spec):
+    blame, text = _read_ending(run)
+    if MASK in find_secret_values(job.spec):
         return blame, f"see the end of {run.attempts[-1].files.log.name}: it may show secrets that only its job knew"
-    return blame, redacted(text, job.spec)
+    return blame, redact(text, job.spec)
 
 
-def _told_by_log(run: Run) -> tuple[Blame, str]:
+def _read_ending(run: Run) -> tuple[Blame, str]:
     from pytest_llmbench.ingest.parse.endings import read_last_line
-    from pytest_llmbench.launch.slurm.states import blame_of
+    from pytest_llmbench.launch.slurm.states import find_blame
 
     attempt = run.attempts[-1]
     log, ending = attempt.files.log, attempt.log.ending
     if ending is None:
         last = read_last_line(log)
         return Blame.NONE, f"the last line of {log.name}: {last}" if last else f"{log.name} is empty"
-    blame = Blame.RUN if ending.went_on else blame_of(ending.code)
+    blame = Blame.RUN if ending.went_on else find_blame(ending.code)
     return blame, formatting.describe_ending(ending, log.name)

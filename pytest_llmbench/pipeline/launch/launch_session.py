@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models import Case, Key, Reason, StoredRun, Verdict
-from pytest_llmbench.core.models.jobs import Purpose
+from pytest_llmbench.core.models.jobs import Job, Purpose, SubmissionState
 from pytest_llmbench.pipeline.catalog import Catalog
-from pytest_llmbench.pipeline.launch.job_results import LaunchedRuns, unjudged
+from pytest_llmbench.pipeline.launch.job_results import LaunchedRuns, skip_judgement
 from pytest_llmbench.pipeline.launch.planner import Host, Plan, Planner
-from pytest_llmbench.pipeline.launch.rerun_policy import Sequences
+from pytest_llmbench.pipeline.launch.rerun_policy import LaunchProgress
 from pytest_llmbench.pipeline.launch.settings import LARGEST_SEQUENCE, LaunchSettings
-from pytest_llmbench.pipeline.launch.stopping import Interrupted, stoppable, stopped, tell_left
+from pytest_llmbench.pipeline.launch.stopping import Interrupted, handle_stop, stop_jobs, tell_left
 from pytest_llmbench.pipeline.results import ConfigurationResult, SessionResults
 from pytest_llmbench.pipeline.settings import Settings
 
@@ -39,12 +39,12 @@ ALL_JOBS = 1_000_000
 NEVER_SUBMITTED = "not submitted before the session was interrupted: --llmb-resume submits it"
 
 
-def unlaunched(settings: Settings, catalog: Catalog) -> SessionResults:
+def start_unlaunched(settings: Settings, catalog: Catalog) -> SessionResults:
     """Return what is known before anything was launched: a result for each configuration, and no run."""
     text = "not launched"
     return SessionResults(
         configurations={
-            key.id: _missing(key, Reason.NOT_LAUNCHED, text, settings, catalog) for key in catalog.baselines
+            key.id: _build_missing(key, Reason.NOT_LAUNCHED, text, settings, catalog) for key in catalog.baselines
         },
         unmatched=(),
         runs_found=0,
@@ -55,12 +55,12 @@ def unlaunched(settings: Settings, catalog: Catalog) -> SessionResults:
     )
 
 
-def _missing(key: Key, reason: Reason, text: str, settings: Settings, catalog: Catalog) -> ConfigurationResult:
-    judgement = unjudged(Verdict.MISSING, reason, text, catalog.baselines[key][0], settings)
+def _build_missing(key: Key, reason: Reason, text: str, settings: Settings, catalog: Catalog) -> ConfigurationResult:
+    judgement = skip_judgement(Verdict.MISSING, reason, text, catalog.baselines[key][0], settings)
     return ConfigurationResult(Case(key.id, key), judgement)
 
 
-class Launching:
+class LaunchSession:
     """One session's launch; `batch` is what is known at its end, `secrets` the values that no report may show."""
 
     def __init__(
@@ -78,7 +78,7 @@ class Launching:
         self.host = host
         self.past = past
         self.planner = Planner(launch, settings.gpu, catalog, host)
-        self.batch = unlaunched(settings, catalog)
+        self.batch = start_unlaunched(settings, catalog)
         self.session = ""
         self.problems = False
         self.secrets: frozenset[str] = frozenset()
@@ -95,50 +95,52 @@ class Launching:
         if self.launch.dry_run:
             return self._tell_plan(self.planner.plan(selected))
         if self.launch.goes_on:
-            with self._resumed() as journal:
-                self._follow(self._planned_before(journal, selected), journal)
+            with self._resume() as journal:
+                self._follow(self._restore_plan(journal, selected), journal)
         else:
-            plan = self._checked(selected)
-            with self._begun(plan) as journal:
+            plan = self._plan_checked(selected)
+            with self._begin(plan) as journal:
                 self._follow(plan, journal)
         return self.launch.submit_only
 
-    def _checked(self, selected: Sequence[Key]) -> Plan:
+    def _plan_checked(self, selected: Sequence[Key]) -> Plan:
         """Return the plan of a new session; LaunchError for what is in its way."""
-        from pytest_llmbench.launch.preflight.checks import told
+        from pytest_llmbench.launch.preflight.problems import describe_problems
 
         plan = self.planner.plan(selected)
-        problems = self.planner.problems(plan)
+        problems = self.planner.find_problems(plan)
         if problems:
-            raise LaunchError(told(problems))
+            raise LaunchError(describe_problems(problems))
         return plan
 
-    def _planned_before(self, journal: Journal, selected: Sequence[Key]) -> Plan:
+    def _restore_plan(self, journal: Journal, selected: Sequence[Key]) -> Plan:
         """Return what of an earlier session's plan is selected. What is only collected needs no more than its journal:
         no token, no recipe. Another selection, or a forgotten option, never adds a job to a session."""
-        noted = json.loads(journal.noted(PLAN) or "{}")
+        noted = json.loads(journal.read_note(PLAN) or "{}")
         self.launch = self.planner.launch = self.launch.as_begun(noted)
         self._cases = cases = set(noted.get("cases", ()))
-        before = {job.spec.case_id: job.spec for job in reversed(journal.jobs())}
+        before = {job.spec.case_id: job.spec for job in reversed(journal.list_jobs())}
         jobs, skipped = [], {}
         for key in selected:
             if key.id not in (before if self.launch.collect else cases):
                 skipped[key] = "not part of the session that goes on"
             elif self.launch.collect:
-                jobs.append(self.planner.known(before[key.id]))
+                jobs.append(self.planner.restore_job(before[key.id]))
             else:
-                jobs.append(self.planner.planned(key, self.launch.purpose))
+                jobs.append(self.planner.plan_job(key, self.launch.purpose))
         if not jobs:
-            raise LaunchError(f"session {self.session} has none of the selected configurations: it has {_named(cases)}")
-        hours = sum(one.spec.gpu_hours for one in jobs)
+            raise LaunchError(
+                f"session {self.session} has none of the selected configurations: it has {_list_cases(cases)}"
+            )
+        hours = sum(job.spec.gpu_hours for job in jobs)
         limit = 0.0 if self.launch.collect else self.planner.limit
         return Plan(tuple(jobs), skipped, hours, limit, noted.get("runs", {}))
 
     def _tell_plan(self, plan: Plan) -> bool:
         from pytest_llmbench.launch.preflight import plan as text
 
-        problems = self.planner.problems(plan)
-        self.host.tell(text.plan(plan.jobs, problems, plan.limit, self.launch.repeats, plan.runs))
+        problems = self.planner.find_problems(plan)
+        self.host.tell(text.format_plan(plan.jobs, problems, plan.limit, self.launch.repeats, plan.runs))
         self._tell_skipped(plan)
         self.problems = bool(problems) or plan.hours > plan.limit
         return True
@@ -149,18 +151,18 @@ class Launching:
             self.host.tell(f"not launched: {formatting.count_noun(count, 'configuration')}: {why}")
 
     @contextmanager
-    def _begun(self, plan: Plan) -> Iterator[Journal]:
+    def _begin(self, plan: Plan) -> Iterator[Journal]:
         from pytest_llmbench.launch.journal.journal import Journal
 
         with closing(Journal(self.host.folder)) as journal:
             self._warn_of(journal)
-            self._cases = {one.spec.case_id for one in plan.jobs}
-            noted = {"cases": [one.spec.case_id for one in plan.jobs], "runs": plan.runs, **self.launch.to_note()}
+            self._cases = {job.spec.case_id for job in plan.jobs}
+            noted = {"cases": [job.spec.case_id for job in plan.jobs], "runs": plan.runs, **self.launch.to_note()}
             self.session = journal.begin("llmbench", self.host.now(), {PLAN: json.dumps(noted)})
             yield journal
 
     @contextmanager
-    def _resumed(self) -> Iterator[Journal]:
+    def _resume(self) -> Iterator[Journal]:
         from pytest_llmbench.launch.journal.journal import Journal
 
         with closing(Journal(self.host.folder)) as journal:
@@ -169,75 +171,73 @@ class Launching:
             yield journal
 
     def _warn_of(self, journal: Journal) -> None:
-        for past in journal.unfinished():
+        for past in journal.list_unfinished():
             if past.waiting and not past.alive:
                 jobs = formatting.count_noun(past.waiting, "job")
                 self.host.tell(f"llmbench: session {past.session} left {jobs}: --llmb-resume goes on with it")
 
     def _follow(self, plan: Plan, journal: Journal) -> None:
-        from pytest_llmbench.launch.recipe.redaction import secret_values
+        from pytest_llmbench.launch.recipe.redaction import find_secret_values
 
-        self.secrets = frozenset(value for one in plan.jobs for value in secret_values(one.spec))
+        self.secrets = frozenset(value for job in plan.jobs for value in find_secret_values(job.spec))
         level = LEVEL if self.launch.repeats == 1 else LEVEL / 2
         runs = LaunchedRuns(self.settings, self.catalog, self.session, level, self.host.now, past=self.past)
-        engine = self._engine(journal, runs)
-        sequences = Sequences(
-            [one.spec for one in plan.jobs],
-            runs.judges({one.spec.case_id: one.facts for one in plan.jobs}),
+        engine = self._build_engine(journal, runs)
+        progress = LaunchProgress(
+            [job.spec for job in plan.jobs],
+            runs.judges({job.spec.case_id: job.facts for job in plan.jobs}),
             self.launch,
-            affordable=self._affordable(plan),
-            profile=lambda spec: self.planner.planned(spec.key, Purpose.PROFILE).spec,
+            affordable=self._limit_hours(plan),
+            profile=lambda spec: self.planner.plan_job(spec.key, Purpose.PROFILE).spec,
             always=self.settings.record is not None,
             asked=plan.runs,
         )
-        with stoppable():
+        with handle_stop():
             try:
-                self._drive(engine, plan, journal, sequences)
+                self._drive(engine, plan, journal, progress)
             except KeyboardInterrupt:
-                raise Interrupted(stopped(engine, journal, self.host, keep=self.launch.keep_jobs)) from None
+                raise Interrupted(stop_jobs(engine, journal, self.host, keep=self.launch.keep_jobs)) from None
             except Exception:
                 tell_left(journal, self.host)
                 raise
-        self.batch = self._judged(plan, sequences, runs)
+        self.batch = self._judge(plan, progress, runs)
 
-    def _drive(self, engine: Engine, plan: Plan, journal: Journal, sequences: Sequences) -> None:
-        from pytest_llmbench.launch.submit.submissions import superseded
-
-        specs = [one.spec for one in plan.jobs]
+    def _drive(self, engine: Engine, plan: Plan, journal: Journal, progress: LaunchProgress) -> None:
+        specs = [job_of_plan.spec for job_of_plan in plan.jobs]
         if self.launch.submit_only:
             left = engine.submit_only(specs, goes_on=self.launch.goes_on)
-            self.problems = bool(left) or any(job.problem and not superseded(job) for job in journal.jobs())
+            self.problems = bool(left) or any(_is_refused(job) for job in journal.list_jobs())
             for spec in left:
                 self.host.tell(f"not submitted, for want of room: {spec.case_id}")
             self.host.tell(f"llmbench: submitted; pytest --llmb-collect follows and judges session {self.session}")
             return
         follow = engine.resume if self.launch.goes_on else engine.run
-        follow(specs, sequences.finished)
-        judged = {key.id for key in sequences.results()}
+        follow(specs, progress.take_ended)
+        judged = {key.id for key in progress.list_results()}
         if self._cases - judged or not journal.finish(self.host.now()):
             self.host.tell(f"llmbench: session {self.session} stays open: --llmb-resume goes on with it")
 
-    def _engine(self, journal: Journal, runs: LaunchedRuns) -> Engine:
+    def _build_engine(self, journal: Journal, runs: LaunchedRuns) -> Engine:
         from pytest_llmbench.launch.follow.engine import Engine
         from pytest_llmbench.launch.follow.progress import Progress
         from pytest_llmbench.launch.follow.watch import Limits
-        from pytest_llmbench.launch.submit.launchers import Tools, assembled
+        from pytest_llmbench.launch.submit.launchers import Tools, build_launchers
 
         host, pending = self.host, self.launch.pending_limit.total_seconds()
         limits = Limits(max_jobs=self.launch.max_jobs or ALL_JOBS, pending_seconds=pending)
         return Engine(
             journal,
-            assembled(Tools(journal, self.planner.slurm, host.sleep)),
+            build_launchers(Tools(journal, self.planner.slurm, host.sleep)),
             host.tell,
             host.now,
             host.sleep,
             limits,
-            progress=Progress(host.tell, runs.last_step),
+            progress=Progress(host.tell, runs.read_last_step),
             follow_only=self.launch.collect,
         )
 
-    def _affordable(self, plan: Plan) -> Callable[[float], bool]:
-        self._hours = sum(one.spec.gpu_hours for one in plan.jobs)  # without repeats, which follow
+    def _limit_hours(self, plan: Plan) -> Callable[[float], bool]:
+        self._hours = sum(job.spec.gpu_hours for job in plan.jobs)  # without repeats, which follow
 
         def affordable(hours: float) -> bool:
             if self._hours + hours > plan.limit:
@@ -247,7 +247,7 @@ class Launching:
 
         return affordable
 
-    def _judged(self, plan: Plan, sequences: Sequences, runs: LaunchedRuns) -> SessionResults:
+    def _judge(self, plan: Plan, progress: LaunchProgress, runs: LaunchedRuns) -> SessionResults:
         from pytest_llmbench.pipeline.evaluate import add_fleet_findings
         from pytest_llmbench.pipeline.fleet import with_efficiencies
         from pytest_llmbench.pipeline.requirements import apply_requirements
@@ -255,25 +255,29 @@ class Launching:
         results = dict(self.batch.configurations)
         for key, why in plan.skipped.items():
             reason = Reason.NOT_LAUNCHED if self.launch.goes_on else Reason.NOT_ON_CLUSTER
-            results[key.id] = _missing(key, reason, why, self.settings, self.catalog)
+            results[key.id] = _build_missing(key, reason, why, self.settings, self.catalog)
         told_fewer = self.launch.repeats < LARGEST_SEQUENCE and not self.settings.certify
         fewer = self.launch.repeats if told_fewer else None
-        reached = apply_requirements(runs.reached(sequences.results()), self.catalog.required_runs, fewer)
+        reached = apply_requirements(runs.gather_results(progress.list_results()), self.catalog.required_runs, fewer)
         judged, checks = add_fleet_findings(reached, self.settings, self.catalog, self.host.now())
-        results |= with_efficiencies(judged, self.catalog.configurations)
-        for result in [results[case] for case in sorted(self._cases) if case in results and case not in judged]:
+        results |= with_efficiencies(judged, self.catalog.configurations).results
+        for result in [results[case] for case in sorted(self._cases) if case in results and case not in judged.by_id]:
             baseline = self.catalog.baselines[result.case.key][0]
-            never = unjudged(Verdict.INVALID, Reason.NOT_SUBMITTED, NEVER_SUBMITTED, baseline, self.settings)
+            never = skip_judgement(Verdict.INVALID, Reason.NOT_SUBMITTED, NEVER_SUBMITTED, baseline, self.settings)
             results[result.case.id] = ConfigurationResult(result.case, never)
-        of_key = {course.spec.key: list(course.runs.values()) for course in sequences.courses.values()}
+        of_key = {course.spec.key: list(course.runs.values()) for course in progress.configurations.values()}
         return dataclasses.replace(
             self.batch,
             configurations=results,
             runs_found=sum(map(len, of_key.values())),
-            measurements={key: runs.measured(key, found)[0] for key, found in of_key.items()},
+            measurements={key: runs.measure_runs(key, runs_of_key)[0] for key, runs_of_key in of_key.items()},
             checks=checks,
         )
 
 
-def _named(cases: Collection[str]) -> str:
+def _list_cases(cases: Collection[str]) -> str:
     return formatting.join_first(sorted(cases)) or "no job"
+
+
+def _is_refused(job: Job) -> bool:
+    return bool(job.problem) and job.submission is not SubmissionState.SUPERSEDED

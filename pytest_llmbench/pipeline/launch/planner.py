@@ -20,7 +20,7 @@ from pytest_llmbench.pipeline.launch.settings import LaunchSettings
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from pytest_llmbench.launch.preflight.checks import Planned, Problem
+    from pytest_llmbench.launch.preflight.problems import LaunchProblem, PlannedJob
     from pytest_llmbench.launch.slurm.client import Slurm
     from pytest_llmbench.launch.slurm.runner import Runner
 
@@ -42,7 +42,7 @@ class Plan:
     """What is launched: the jobs, why the other selected configurations are not, GPU-hours, and by id how many runs a
     suite file asks for where that is more than one."""
 
-    jobs: tuple[Planned, ...]
+    jobs: tuple[PlannedJob, ...]
     skipped: Mapping[Key, str]
     hours: float
     limit: float
@@ -62,26 +62,26 @@ class Planner:
     @cached_property
     def cluster(self) -> Cluster:
         """The cluster: its file, what options say, else this machine. Raises LaunchError."""
-        from pytest_llmbench.launch.recipe.cluster import read_cluster, read_llmb_run, this_machine
+        from pytest_llmbench.launch.recipe.cluster import describe_machine, read_cluster, read_llmb_run
 
         path, launch = self.launch.cluster, self.launch
         if path is None:
-            cluster = self._described(this_machine(self.host.run))
+            cluster = self._describe_cluster(describe_machine(self.host.run))
         elif path.is_dir() or path.name == "cluster_config.yaml":
             cluster = read_llmb_run(path)
         else:
             cluster = read_cluster(path)
-        given = [_installed(name, folder) for name, folder in launch.recipes]
+        from_options = [_read_installed(name, folder) for name, folder in launch.recipes]
         return dataclasses.replace(
             cluster,
             gpu=self.gpu or cluster.gpu,
             largest=launch.largest or cluster.largest,
             gpus_per_node=launch.gpus_per_node or cluster.gpus_per_node,
             gpu_hours=launch.gpu_hours or cluster.gpu_hours,
-            installed=(*given, *cluster.installed),
+            installed=(*from_options, *cluster.installed),
         )
 
-    def _described(self, machine: Cluster) -> Cluster:
+    def _describe_cluster(self, machine: Cluster) -> Cluster:
         """Return this machine, or a cluster of which only the options tell: another GPU type, more than it has."""
         launch = self.launch
         larger = max(launch.largest, launch.gpus_per_node) > machine.largest
@@ -90,34 +90,34 @@ class Planner:
     @cached_property
     def facts(self) -> Mapping[tuple[str, str], LaunchFacts]:
         """How each recipe in each release is launched."""
-        from pytest_llmbench.launch.recipe.facts import facts_of
+        from pytest_llmbench.launch.recipe.facts import read_facts
 
-        found = (facts_of(recipe) for recipe in self.catalog.recipes)
-        return {(facts.recipe, facts.release): facts for facts in found if facts is not None}
+        every = (read_facts(recipe) for recipe in self.catalog.recipes)
+        return {(facts.recipe, facts.release): facts for facts in every if facts is not None}
 
     def plan(self, selected: Sequence[Key]) -> Plan:
         """Return the jobs of the selected configurations that this cluster can run; raises LaunchError if none."""
-        from pytest_llmbench.launch.recipe.fit import refuse_hours, unfit
+        from pytest_llmbench.launch.recipe.fit import explain_unfit, refuse_hours
 
         skipped: dict[Key, str] = {}
-        jobs: list[Planned] = []
+        jobs: list[PlannedJob] = []
         for key in selected:
             configuration = self.catalog.baselines[key][0].configuration
             facts = self.facts.get((key.recipe, key.release))
-            why = unfit(configuration, facts, self.cluster, self.launch.launcher)
+            why = explain_unfit(configuration, facts, self.cluster, self.launch.launcher)
             if why:
                 skipped[key] = why
             else:
-                jobs.append(self.planned(key, self.launch.purpose))
+                jobs.append(self.plan_job(key, self.launch.purpose))
         if not jobs:
-            raise LaunchError(_nothing_fits(skipped, self.cluster))
-        runs = self._asked(selected)
-        hours = dict(_hours(one.spec, runs.get(one.spec.case_id, 1)) for one in jobs)
+            raise LaunchError(_explain_nothing_fits(skipped, self.cluster))
+        runs = self._find_requested_runs(selected)
+        hours = dict(_estimate_hours(job.spec, runs.get(job.spec.case_id, 1)) for job in jobs)
         if not self.launch.dry_run:
             refuse_hours(hours, self.cluster.gpu_hours)
         return Plan(tuple(jobs), skipped, sum(hours.values()), self.limit, runs)
 
-    def _asked(self, selected: Sequence[Key]) -> dict[str, int]:
+    def _find_requested_runs(self, selected: Sequence[Key]) -> dict[str, int]:
         """Return by id how many runs a suite file asks for, and this launch may make, where these are several."""
         if self.launch.purpose is not Purpose.MEASURE:
             return {}
@@ -132,43 +132,43 @@ class Planner:
 
         return self.cluster.gpu_hours or DEFAULT_HOURS
 
-    def known(self, spec: JobSpec) -> Planned:
+    def restore_job(self, spec: JobSpec) -> PlannedJob:
         """Return a job that was submitted before; LaunchError where no baseline file has its recipe any more."""
-        from pytest_llmbench.launch.preflight.checks import Planned
+        from pytest_llmbench.launch.preflight.problems import PlannedJob
 
         facts = self.facts.get((spec.key.recipe, spec.key.release))
         if facts is None:
             raise LaunchError(f"{spec.case_id}: no baseline file says how it is launched (any more): --llmb-baselines")
-        return Planned(spec, facts)
+        return PlannedJob(spec, facts)
 
-    def planned(self, key: Key, purpose: Purpose) -> Planned:
+    def plan_job(self, key: Key, purpose: Purpose) -> PlannedJob:
         """Return the job of a configuration; raises LaunchError for a purpose that its recipe does not have."""
-        from pytest_llmbench.launch.preflight.checks import Planned
-        from pytest_llmbench.launch.recipe.environment import job_spec
-        from pytest_llmbench.launch.recipe.purpose import PurposeOptions, parse_profile, variables
+        from pytest_llmbench.launch.preflight.problems import PlannedJob
+        from pytest_llmbench.launch.recipe.environment import build_job
+        from pytest_llmbench.launch.recipe.purpose import PurposeOptions, build_variables, parse_profile
 
         baseline, facts = self.catalog.baselines[key][0], self.facts[key.recipe, key.release]
         asked = self.launch if purpose is self.launch.purpose else LaunchSettings()
         checkpoint = self.host.folder.parent / asked.checkpoint if asked.checkpoint else None
         profile = parse_profile(asked.profile) if purpose is Purpose.PROFILE else None
         options = PurposeOptions(profile, checkpoint)
-        spec = job_spec(
+        spec = build_job(
             baseline,
             facts,
             self.cluster,
             caller=self.host.environment,
             purpose=purpose,
-            variables=variables(facts, purpose, options, baseline.configuration),
+            variables=build_variables(facts, purpose, options, baseline.configuration),
             launcher=self.launch.launcher,
         )
-        return Planned(spec, facts)
+        return PlannedJob(spec, facts)
 
-    def problems(self, plan: Plan) -> tuple[Problem, ...]:
+    def find_problems(self, plan: Plan) -> tuple[LaunchProblem, ...]:
         """Return all that is in the way of the plan."""
-        from pytest_llmbench.launch.preflight.checks import preflight
+        from pytest_llmbench.launch.preflight.checks import check_launch
 
-        local = all(one.spec.via == "local" for one in plan.jobs)
-        return preflight(plan.jobs, self.cluster, None if local else self.slurm)
+        local = all(job.spec.via == "local" for job in plan.jobs)
+        return check_launch(plan.jobs, self.cluster, None if local else self.slurm)
 
     @cached_property
     def slurm(self) -> Slurm:
@@ -178,17 +178,17 @@ class Planner:
         return Slurm(self.host.run, self.host.environment)
 
 
-def _hours(spec: JobSpec, runs: int) -> tuple[str, float]:
+def _estimate_hours(spec: JobSpec, runs: int) -> tuple[str, float]:
     """Return what is run, in words, and its GPU-hours."""
     return f"{spec.case_id}, {runs} runs" if runs > 1 else spec.case_id, spec.gpu_hours * runs
 
 
-def _installed(name: str, folder: Path) -> InstalledRecipe:
+def _read_installed(name: str, folder: Path) -> InstalledRecipe:
     recipe, dash, release = name.partition("-")
     return InstalledRecipe(recipe, release if dash else "", folder)
 
 
-def _nothing_fits(skipped: Mapping[Key, str], cluster: Cluster) -> str:
+def _explain_nothing_fits(skipped: Mapping[Key, str], cluster: Cluster) -> str:
     by_reason: dict[str, list[str]] = {}
     for key, why in skipped.items():
         by_reason.setdefault(why, []).append(key.id)
@@ -204,8 +204,8 @@ def _nothing_fits(skipped: Mapping[Key, str], cluster: Cluster) -> str:
         if cluster.source is None
         else f"see {cluster.source}"
     )
-    return "\n".join(_filled(line) for line in (*lines, hint))
+    return "\n".join(_wrap(line) for line in (*lines, hint))
 
 
-def _filled(line: str) -> str:
+def _wrap(line: str) -> str:
     return textwrap.fill(line, 79, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models import JUDGED, Case, Judgement, Key, Reason, Run, Verdict
-from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobSpec, LaunchedJob, Phase, Purpose
+from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobSpec, LaunchedJob, Phase, Purpose, SubmissionState
 from pytest_llmbench.pipeline.results import ConfigurationResult
 
 if TYPE_CHECKING:
-    from pytest_llmbench.launch.follow.engine import Next
+    from pytest_llmbench.launch.follow.engine import NextJob
     from pytest_llmbench.pipeline.launch.settings import LaunchSettings
 
 GREEN = (Verdict.PASS, Verdict.IMPROVEMENT)
@@ -30,7 +30,7 @@ REASONS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Judges:
+class RunJudge:
     """What the sequence asks for: `find` the run of a job (None: no log), `judge` the runs of a configuration, newest
     first, `invalid` for what could not be judged, `nodes` for what the nodes of its runs tell, with those to avoid,
     `files` that a job leaves besides its log, `ending` for whose failure its log says the end was, in words."""
@@ -44,7 +44,7 @@ class Judges:
 
 
 @dataclass(slots=True)
-class Course:
+class ConfigurationProgress:
     """What has become of one configuration so far: jobs in the order in which they ended, runs and failures by repeat,
     and the repeats that have not ended."""
 
@@ -55,19 +55,19 @@ class Course:
     nodes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     failures: dict[int, Judgement] = field(default_factory=dict)
     files: list[Path] = field(default_factory=list)
-    told: str = ""
+    notes: str = ""
     profiled: bool = False
     result: ConfigurationResult | None = None
 
 
-class Sequences:
+class LaunchProgress:
     """The courses of all launched configurations. `finished` is called once for each job that ended, in any order; it
     returns the jobs that follow. A failed verdict is never retried: it is repeated, and every run counts."""
 
     def __init__(
         self,
         specs: Sequence[JobSpec],
-        judges: Judges,
+        judges: RunJudge,
         settings: LaunchSettings,
         *,
         affordable: Callable[[float], bool],
@@ -78,7 +78,7 @@ class Sequences:
         """Take the jobs that start, what judges them, whether GPU-hours are left, and how to profile a configuration;
         with `always` a run is repeated whatever it says, as recording needs it, with `asked` (runs by configuration id)
         also if it passes."""
-        self.courses = {spec.case_id: Course(spec, {1}) for spec in specs}
+        self.configurations = {spec.case_id: ConfigurationProgress(spec, {1}) for spec in specs}
         self._always = always
         self._asked = asked
         self._judges = judges
@@ -86,165 +86,172 @@ class Sequences:
         self._affordable = affordable
         self._profile = profile
 
-    def finished(self, job: Job, end: JobEnd) -> list[Next]:
+    def take_ended(self, job: Job, end: JobEnd) -> list[NextJob]:
         """Take a job that ended, and return what has to be started now."""
-        course = self.courses.get(job.spec.case_id)
+        course = self.configurations.get(job.spec.case_id)
         if course is None:
             return []
         run = self._judges.find(job) if job.job_id else None
-        end = self._explained(job, end, run)
+        end = self._explain(job, end, run)
         course.jobs.append((job, end))
         course.files += self._judges.files(job)
         if job.spec.purpose is not course.spec.purpose:  # the profile of a configuration that regressed
             return []
-        again = self._again(job, end)
+        again = self._start_again(job, end)
         if again is not None:
             return [again]
-        self._taken(course, job, end, run)
-        return [] if course.waiting else self._decided(course)
+        self._take(course, job, end, run)
+        return [] if course.waiting else self._decide(course)
 
-    def _explained(self, job: Job, end: JobEnd, run: Run | None) -> JobEnd:
+    def _explain(self, job: Job, end: JobEnd, run: Run | None) -> JobEnd:
         """Return how a job ended with what its log says of it; a cause of the infrastructure there is one."""
         if run is None or end.blame is Blame.NONE:
             return end
         blame, text = self._judges.ending(job, run)
         blame = blame if end.blame is Blame.RUN and blame is Blame.INFRASTRUCTURE else end.blame
-        return dataclasses.replace(end, blame=blame, text=_joined(end.text, text))
+        return dataclasses.replace(end, blame=blame, text=_join(end.text, text))
 
-    def _again(self, job: Job, end: JobEnd) -> Next | None:
+    def _start_again(self, job: Job, end: JobEnd) -> NextJob | None:
         """Return the same job once more, on other nodes, where the infrastructure failed."""
-        from pytest_llmbench.launch.follow.engine import Next
-        from pytest_llmbench.launch.submit.submissions import may_run
+        from pytest_llmbench.launch.follow.engine import NextJob
 
-        if may_run(job):
+        if job.submission is SubmissionState.UNCERTAIN:
             return None
-        own = self.courses[job.spec.case_id].spec.exclude
+        own = self.configurations[job.spec.case_id].spec.exclude
         if job.problem and job.spec.exclude != own:  # the cluster has no other nodes
-            return Next(dataclasses.replace(job.spec, exclude=own), job.attempt + 1, job.repeat)
+            return NextJob(dataclasses.replace(job.spec, exclude=own), job.attempt + 1, job.repeat)
         if end.blame is not Blame.INFRASTRUCTURE or job.attempt > self._settings.retries or self._settings.collect:
             return None
         if not self._affordable(job.spec.gpu_hours):
             return None
-        return Next(_avoiding(job.spec, _nodes(job)), job.attempt + 1, job.repeat)
+        return NextJob(_avoid_nodes(job.spec, _get_nodes(job)), job.attempt + 1, job.repeat)
 
-    def _taken(self, course: Course, job: Job, end: JobEnd, run: Run | None) -> None:
+    def _take(self, course: ConfigurationProgress, job: Job, end: JobEnd, run: Run | None) -> None:
         key = job.spec.key
         course.waiting.discard(job.repeat)
-        problem = self._problem(job, end, run)
+        problem = self._find_problem(job, end, run)
         if problem is not None or run is None:
             reason, text = problem or (Reason.LOG_MISSING, "no log")
             course.failures[job.repeat] = self._judges.invalid(key, reason, text, run)
             return
-        course.runs[job.repeat] = _dated(run, job)
-        course.nodes[run.id] = _nodes(job)
+        course.runs[job.repeat] = _date_run(run, job)
+        course.nodes[run.id] = _get_nodes(job)
 
-    def _problem(self, job: Job, end: JobEnd, run: Run | None) -> tuple[Reason, str] | None:
+    def _find_problem(self, job: Job, end: JobEnd, run: Run | None) -> tuple[Reason, str] | None:
         """Return why a job has no run that could be judged."""
         if job.problem:
             return Reason.NOT_SUBMITTED, job.problem.replace(f"{job.spec.case_id}: ", "", 1)
-        if end.blame is not Blame.NONE and not _purged(job):
+        if end.blame is not Blame.NONE and not _is_purged(job):
             reason = REASONS.get(job.status.state if job.status else "", Reason.JOB_FAILED)
-            never = reason is Reason.CANCELLED and not _nodes(job)  # sacct gives it a start all the same
+            never = reason is Reason.CANCELLED and not _get_nodes(job)  # sacct gives it a start all the same
             return (Reason.NEVER_STARTED if never else reason), end.text
         if run is None:
-            reason = Reason.JOB_LOST if _purged(job) else Reason.LOG_MISSING
+            reason = Reason.JOB_LOST if _is_purged(job) else Reason.LOG_MISSING
             places = formatting.join_first([str(place) for place in (job.log_folder, *job.spec.log_folders) if place])
             return reason, f"job {job.job_id} left no log of its own under {places or job.spec.directory}"
         key = run.identity.key
         if key != job.spec.key:
-            found = key.id if key else run.identity.because
-            return Reason.WRONG_CONFIGURATION, f"launched as {job.spec.case_id}, but its log says: {found}"
+            actual = key.id if key else run.identity.because
+            return Reason.WRONG_CONFIGURATION, f"launched as {job.spec.case_id}, but its log says: {actual}"
         return None
 
-    def _decided(self, course: Course) -> list[Next]:
+    def _decide(self, course: ConfigurationProgress) -> list[NextJob]:
         """Return the repeats that a verdict needs; without any, keep the verdict."""
         key = course.spec.key
         if not course.runs or course.spec.purpose is not Purpose.MEASURE:
             judgement = next(iter(course.failures.values()), None)
             course.result = (
-                self._done(course) if judgement is None else ConfigurationResult(Case(key.id, key), judgement)
+                self._conclude_purpose(course)
+                if judgement is None
+                else ConfigurationResult(Case(key.id, key), judgement)
             )
             return []
         runs = [course.runs[repeat] for repeat in sorted(course.runs, reverse=True)]
         result = self._judges.judge(key, runs)
-        more = self._repeats(course, result)
+        more = self._plan_repeats(course, result)
         if more:
             return more
-        course.told = _joined(course.told, self._judges.nodes(result, course.nodes)[0])
-        course.result = _with_failures(result, course.failures)
-        return self._profiling(course)
+        course.notes = _join(course.notes, self._judges.nodes(result, course.nodes)[0])
+        course.result = _add_failures(result, course.failures)
+        return self._plan_profile(course)
 
-    def _done(self, course: Course) -> ConfigurationResult:
+    def _conclude_purpose(self, course: ConfigurationProgress) -> ConfigurationResult:
         """Return the result of a job that was not to be judged: it did what it was for, or it is invalid."""
         key, run = course.spec.key, next(iter(course.runs.values()))
-        proof = _proof(course.spec.purpose, course.files, run)
+        proof = _find_proof(course.spec.purpose, course.files, run)
         if proof and not course.files:
             course.files += [attempt.files.log for attempt in run.attempts]  # the log is what was asked for
         reason = Reason.PURPOSE_DONE if proof else Reason.PURPOSE_MISSED
         text = f"{course.spec.purpose}: {proof or 'the job ended well, but left no sign of it'}; not judged for speed"
         if course.spec.purpose is Purpose.SAVE_CHECKPOINT:
-            found = dataclasses.replace(run.found, saves="it was launched to save one")
-            run = dataclasses.replace(run, found=found)
+            facts = dataclasses.replace(run.found, saves="it was launched to save one")
+            run = dataclasses.replace(run, found=facts)
         judgement = self._judges.invalid(key, reason, text, run)
         return ConfigurationResult(Case(key.id, key), judgement, done=text if proof else "")
 
-    def _repeats(self, course: Course, result: ConfigurationResult) -> list[Next]:
-        from pytest_llmbench.launch.follow.engine import Next
+    def _plan_repeats(self, course: ConfigurationProgress, result: ConfigurationResult) -> list[NextJob]:
+        from pytest_llmbench.launch.follow.engine import NextJob
 
         done = len(course.runs) + len(course.failures)
-        wanted = range(done + 1, self._runs(course, result) + 1) if done == 1 else ()
+        wanted = range(done + 1, self._count_runs(course, result) + 1) if done == 1 else ()
         if course.failures or self._settings.collect or not wanted:
             return []
         if not self._affordable(course.spec.gpu_hours * len(wanted)):
-            course.told = "not repeated: the limit of GPU-hours is reached"
+            course.notes = "not repeated: the limit of GPU-hours is reached"
             return []
         used = [node for nodes in course.nodes.values() for node in nodes]
         course.waiting = set(wanted)
         anywhere = self._always or result.judgement.verdict in GREEN  # nothing to learn of its nodes
-        spec = course.spec if anywhere else _avoiding(course.spec, used)
-        return [Next(spec, 1, repeat) for repeat in wanted]
+        spec = course.spec if anywhere else _avoid_nodes(course.spec, used)
+        return [NextJob(spec, 1, repeat) for repeat in wanted]
 
-    def _runs(self, course: Course, result: ConfigurationResult) -> int:
+    def _count_runs(self, course: ConfigurationProgress, result: ConfigurationResult) -> int:
         """Return how many runs a configuration is to have in all, by what its first one says."""
         verdict = result.judgement.verdict
         if self._always:
             return self._settings.repeats
         if verdict in GREEN:
             return self._asked.get(course.spec.case_id, 1)
-        settled = verdict not in JUDGED or _over_budget(result)  # no repeat undoes that
+        settled = verdict not in JUDGED or _is_over_budget(result)  # no repeat undoes that
         return 1 if settled else self._settings.repeats
 
-    def _profiling(self, course: Course) -> list[Next]:
-        from pytest_llmbench.launch.follow.engine import Next
+    def _plan_profile(self, course: ConfigurationProgress) -> list[NextJob]:
+        from pytest_llmbench.launch.follow.engine import NextJob
 
         result = course.result
-        regressed = result is not None and result.judgement.verdict is Verdict.REGRESSION and not _over_budget(result)
+        regressed = (
+            result is not None and result.judgement.verdict is Verdict.REGRESSION and not _is_over_budget(result)
+        )
         if not regressed or course.profiled or not self._settings.profile_on_regression or self._settings.collect:
             return []
         course.profiled = True
         try:
             spec = self._profile(course.spec)
         except LaunchError as error:  # its document has no profiles; the verdict stands all the same
-            course.told = _joined(course.told, f"not profiled: {error}")
+            course.notes = _join(course.notes, f"not profiled: {error}")
             return []
         if self._affordable(spec.gpu_hours):
-            return [Next(spec, 1, 1)]
-        course.told = _joined(course.told, "not profiled: the limit of GPU-hours is reached")
+            return [NextJob(spec, 1, 1)]
+        course.notes = _join(course.notes, "not profiled: the limit of GPU-hours is reached")
         return []
 
-    def results(self) -> dict[Key, ConfigurationResult]:
+    def list_results(self) -> dict[Key, ConfigurationResult]:
         """Return the verdicts with the jobs behind them; a course that was cut short has none."""
-        return {course.spec.key: self._result(course) for course in self.courses.values() if course.result is not None}
+        return {
+            course.spec.key: self._add_jobs(course)
+            for course in self.configurations.values()
+            if course.result is not None
+        }
 
-    def _result(self, course: Course) -> ConfigurationResult:
+    def _add_jobs(self, course: ConfigurationProgress) -> ConfigurationResult:
         result = course.result
         if result is None:
             raise ValueError(f"{course.spec.case_id} has not ended")
-        jobs = tuple(_launched(course, job, end, result) for job, end in course.jobs)
-        return dataclasses.replace(result, jobs=jobs, nodes=course.told)
+        jobs = tuple(_describe_job(course, job, end, result) for job, end in course.jobs)
+        return dataclasses.replace(result, jobs=jobs, nodes=course.notes)
 
 
-def _proof(purpose: Purpose, files: Sequence[Path], run: Run) -> str:
+def _find_proof(purpose: Purpose, files: Sequence[Path], run: Run) -> str:
     """Return what shows that a job did what it was for: its files, or a line of its log; empty where nothing does."""
     logs = [attempt.log for attempt in run.attempts]
     if purpose is Purpose.LOAD_CHECKPOINT:
@@ -257,29 +264,29 @@ def _proof(purpose: Purpose, files: Sequence[Path], run: Run) -> str:
     return f"left {formatting.count_noun(len(files), noun)}" if files else ""
 
 
-def _over_budget(result: ConfigurationResult) -> bool:
+def _is_over_budget(result: ConfigurationResult) -> bool:
     """Whether a checkpoint took too long, of which neither a repeat nor a profile of the steps tells more."""
     return result.judgement.reason is Reason.OVER_BUDGET
 
 
-def _joined(*texts: str) -> str:
+def _join(*texts: str) -> str:
     return "; ".join(filter(None, texts))
 
 
-def _purged(job: Job) -> bool:
+def _is_purged(job: Job) -> bool:
     """Whether the record of a job is gone, which does not mean that the job failed: its log tells."""
     return job.status is not None and job.status.phase is Phase.UNKNOWN
 
 
-def _nodes(job: Job) -> tuple[str, ...]:
+def _get_nodes(job: Job) -> tuple[str, ...]:
     return job.status.nodes if job.status else ()
 
 
-def _avoiding(spec: JobSpec, nodes: Sequence[str]) -> JobSpec:
+def _avoid_nodes(spec: JobSpec, nodes: Sequence[str]) -> JobSpec:
     return dataclasses.replace(spec, exclude=tuple(dict.fromkeys((*spec.exclude, *nodes))))
 
 
-def _dated(run: Run, job: Job) -> Run:
+def _date_run(run: Run, job: Job) -> Run:
     """Return a run that started when its job did, so that the order of repeats is certain."""
     started = job.status.started if job.status else None
     if started is None:
@@ -287,7 +294,7 @@ def _dated(run: Run, job: Job) -> Run:
     return dataclasses.replace(run, started=started, started_from=f"job {job.job_id}")
 
 
-def _with_failures(result: ConfigurationResult, failures: Mapping[int, Judgement]) -> ConfigurationResult:
+def _add_failures(result: ConfigurationResult, failures: Mapping[int, Judgement]) -> ConfigurationResult:
     """Return a result that is red where a repeat failed: what failed counts, too. An inconclusive one can be green."""
     if not failures or result.judgement.verdict in (Verdict.REGRESSION, Verdict.INVALID):
         return result
@@ -297,15 +304,15 @@ def _with_failures(result: ConfigurationResult, failures: Mapping[int, Judgement
     return dataclasses.replace(result, judgement=judgement)
 
 
-def _launched(course: Course, job: Job, end: JobEnd, result: ConfigurationResult) -> LaunchedJob:
-    seconds = {one.run.found.job_id: one.statistic_seconds for one in result.judgement.runs}
+def _describe_job(course: ConfigurationProgress, job: Job, end: JobEnd, result: ConfigurationResult) -> LaunchedJob:
+    seconds = {measurement.run.found.job_id: measurement.statistic_seconds for measurement in result.judgement.runs}
     return LaunchedJob(
         job_id=job.job_id,
         purpose=job.spec.purpose,
         attempt=job.attempt,
         repeat=job.repeat,
         state=job.status.state if job.status else "",
-        nodes=_nodes(job),
+        nodes=_get_nodes(job),
         step_seconds=seconds.get(job.job_id),
         text=job.problem or end.text,
         files=tuple(course.files) if job.spec.purpose is not Purpose.MEASURE else (),

@@ -26,7 +26,7 @@ class Interrupted(Exception):  # noqa: N818 (no error: somebody stopped the sess
 
 
 @contextmanager
-def stoppable() -> Iterator[None]:
+def handle_stop() -> Iterator[None]:
     """Let SIGTERM stop the session as Ctrl-C does: the jobs are cancelled then. A signal that follows at once is the
     same one: timeout(1) sends it to the process and to its group, and it must not stop the cancelling."""
     last = -AT_ONCE_SECONDS
@@ -48,36 +48,36 @@ def stoppable() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def stopped(engine: Engine, journal: Journal, host: Host, *, keep: bool) -> str:
+def stop_jobs(engine: Engine, journal: Journal, host: Host, *, keep: bool) -> str:
     """Cancel the jobs of this session, or leave them, and say so."""
     if keep:
-        ids = [job.job_id for job in journal.live() if job.job_id]
+        ids = [job.job_id for job in journal.list_live() if job.job_id]
         return f"{formatting.count_noun(len(ids), 'job')} left running: --llmb-resume goes on with {journal.session}"
-    before = sum(bool(job.job_id) for job in journal.live())
+    before = sum(bool(job.job_id) for job in journal.list_live())
     try:
         host.tell("llmbench: stopped; cancelling the jobs of this session ...")
         left = engine.cancel()
         if not left:
             journal.finish(host.now())
     except KeyboardInterrupt:
-        return f"stopped while cancelling; {still_there(journal)}"
+        return f"stopped while cancelling; {describe_left(journal)}"
     except LaunchError as error:
-        return f"{error}\n{still_there(journal)}"
+        return f"{error}\n{describe_left(journal)}"
     if left:
-        return f"could not be cancelled: {formatting.join_first(left)}; {still_there(journal)}"
+        return f"could not be cancelled: {formatting.join_first(left)}; {describe_left(journal)}"
     return f"{formatting.count_noun(before, 'job')} cancelled"
 
 
 def tell_left(journal: Journal, host: Host) -> None:
     """Say which jobs go on where a session ends in an error; without a terminal there is nobody to tell."""
     with suppress(OSError):
-        if journal.live():
-            host.tell(f"llmbench: session {journal.session}: {still_there(journal)}")
+        if journal.list_live():
+            host.tell(f"llmbench: session {journal.session}: {describe_left(journal)}")
 
 
-def still_there(journal: Journal) -> str:
+def describe_left(journal: Journal) -> str:
     """Say which jobs of a session may run on, and how to end them."""
-    live = journal.live()
+    live = journal.list_live()
     slurm = [job.job_id for job in live if job.job_id and job.spec.via != "local"]
     here = [f"{job.spec.case_id} on this machine" for job in live if job.job_id and job.spec.via == "local"]
     unknown = [f"{job.spec.case_id} was perhaps being submitted" for job in live if not job.job_id]

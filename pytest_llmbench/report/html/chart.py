@@ -27,32 +27,32 @@ class Chart:
     key: str = ""
 
 
-def named_lines(one: dict[str, Any]) -> Iterator[tuple[str, str, float]]:
+def list_lines(outcome: dict[str, Any]) -> Iterator[tuple[str, str, float]]:
     """Yield kind, text and seconds of the baseline and the bound, as far as there are."""
     for kind, text, value in (
-        ("expected", "baseline", one.get("expected_seconds")),
-        ("bound", "bound", one.get("bound_seconds")),
+        ("expected", "baseline", outcome.get("expected_seconds")),
+        ("bound", "bound", outcome.get("bound_seconds")),
     ):
         if value:
             yield kind, text, value
 
 
-def lines(one: dict[str, Any]) -> list[float]:
+def list_line_seconds(outcome: dict[str, Any]) -> list[float]:
     """Return the seconds of these lines."""
-    return [value for _, _, value in named_lines(one)]
+    return [value for _, _, value in list_lines(outcome)]
 
 
-def expected(one: dict[str, Any]) -> Iterator[str]:
+def list_lines_in_words(outcome: dict[str, Any]) -> Iterator[str]:
     """Yield these lines in words."""
-    for _, text, value in named_lines(one):
+    for _, text, value in list_lines(outcome):
         yield f"{text} {formatting.format_seconds(value)}"
 
 
-def span(values: Sequence[float]) -> str:
+def format_span(values: Sequence[float]) -> str:
     """Return the smallest and the largest of some seconds."""
     return f"{formatting.format_seconds(min(values))} to {formatting.format_seconds(max(values))}"
 
 
-def sentence(parts: Sequence[str]) -> str:
+def make_sentence(parts: Sequence[str]) -> str:
     """Return the parts that say something as one sentence."""
     return f"{'; '.join(part for part in parts if part)}."

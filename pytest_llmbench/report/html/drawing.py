@@ -83,23 +83,23 @@ ALIKE = 1e-6
 """Values that differ by less than this fraction are one value on a scale."""
 
 
-def numbers(low: float, high: float, *, percent: bool = False) -> Even:
+def make_number_scale(low: float, high: float, *, percent: bool = False) -> Even:
     """Return a scale of round numbers, which holds both ends; all of its texts have as many digits."""
     if not high - low > ALIKE * max(abs(low), abs(high)):
         low, high = low - (abs(low) / 20 or 0.05), high + (abs(high) / 20 or 0.05)
-    ticks = _ticks(_decimal(low), _decimal(high))
+    ticks = _choose_ticks(_round_to_decimal(low), _round_to_decimal(high))
     digits = max(0, *(-int(tick.normalize().as_tuple().exponent) for tick in ticks))
     form = f".{max(0, digits - 2)}%" if percent else f".{digits}f"
     texts = [(float(tick), format(tick, form)) for tick in ticks]
     return Even(texts[0][0], texts[-1][0], texts)
 
 
-def _decimal(value: float) -> Decimal:
+def _round_to_decimal(value: float) -> Decimal:
     """Return a value with a dozen digits: those that only a binary fraction has make no rounder numbers."""
     return Decimal(f"{value:.12g}")
 
 
-def _ticks(low: Decimal, high: Decimal) -> list[Decimal]:
+def _choose_ticks(low: Decimal, high: Decimal) -> list[Decimal]:
     """Return four to eight multiples of 1, 2, 2.5 or 5 times a power of ten, between which both ends lie. Leather's own
     search takes a hundred times as long."""
     rough = (high - low) / 5
@@ -119,10 +119,10 @@ class Picture:
 
     def line(self, points: Iterable[tuple[float, float | None]], kind: str = "line") -> None:
         """Draw a line through the points; it is interrupted where one has no value."""
-        given = list(points)
+        ends = list(points)
 
         def draw(plot: Plot) -> Element:
-            return _shape(kind, _path([None if y is None else plot.at(x, y) for x, y in given]))
+            return _make_shape(kind, _make_path([None if y is None else plot.at(x, y) for x, y in ends]))
 
         self._marks.append(draw)
 
@@ -136,7 +136,7 @@ class Picture:
 
         def draw(plot: Plot) -> Element:
             (left, low), (right, high) = plot.at(first, bottom), plot.at(last, top)
-            return _shape(kind, f"M{left} {low}H{right}V{high}H{left}z")
+            return _make_shape(kind, f"M{left} {low}H{right}V{high}H{left}z")
 
         self._marks.append(draw)
 
@@ -172,7 +172,7 @@ class Picture:
 
         def draw(plot: Plot) -> Element:
             places = (plot.at(x, y) for x, y in points)
-            return _shape(kind, "".join(f"M{left} {top}{SYMBOLS[symbol]}" for left, top in places))
+            return _make_shape(kind, "".join(f"M{left} {top}{SYMBOLS[symbol]}" for left, top in places))
 
         if points:
             self._marks.append(draw)
@@ -233,11 +233,11 @@ class Layer:
         return group
 
 
-def _shape(kind: str, path: str) -> Element:
+def _make_shape(kind: str, path: str) -> Element:
     return Element("path", {"class": kind, **STYLES.get(kind, {}), "d": path})
 
 
-def _path(places: Sequence[tuple[float, float] | None]) -> str:
+def _make_path(places: Sequence[tuple[float, float] | None]) -> str:
     """Return a path through the places; a point between two gaps is drawn as a short stroke."""
     parts, broken = [], True
     for place in places:
@@ -262,7 +262,7 @@ def _dress(drawn: Element) -> None:
             del element.attrib[name]
 
 
-def padded(values: Iterable[float], share: float = 0.08) -> tuple[float, float]:
+def pad(values: Iterable[float], share: float = 0.08) -> tuple[float, float]:
     """Return the smallest and the largest value with some room around them."""
     finite = [value for value in values if math.isfinite(value)]
     low, high = min(finite), max(finite)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pytest_llmbench.report.html.chart import FEWEST, Chart, sentence
-from pytest_llmbench.report.html.drawing import Even, Picture, numbers, padded
+from pytest_llmbench.report.html.chart import FEWEST, Chart, make_sentence
+from pytest_llmbench.report.html.drawing import Even, Picture, make_number_scale, pad
 
 Shares = Sequence[tuple[int, float]]
 """GPUs of a size, and its throughput per GPU as a share of the reference's."""
@@ -19,7 +19,7 @@ DRAWN = {
 """Of a curve: the kind of its line, the symbol and kind of its points, and the symbol in the key."""
 
 
-def curve(check: dict[str, Any], by_id: Mapping[str, dict[str, Any]], name: str) -> Chart | None:
+def draw_curve(check: dict[str, Any], by_id: Mapping[str, dict[str, Any]], name: str) -> Chart | None:
     """Return the chart of a weak-scaling check; None for other checks, and where nothing was compared.
 
     `by_id` are the outcomes of the session. Those of its members that were not compared show what is documented.
@@ -29,11 +29,15 @@ def curve(check: dict[str, Any], by_id: Mapping[str, dict[str, Any]], name: str)
     rows = [row for row in check["compared"] if row["baseline"] == check["compared"][0]["baseline"]]
     smallest = (rows[0]["reference_gpus"], 1.0)  # by definition
     measured = sorted([smallest, *((row["gpus"], row["measured"]) for row in rows if row["measured"])])
-    told = {label: sorted({smallest, *shares.items()}) for label, shares in _told(check, rows, by_id).items() if shares}
-    return _drawn(told, measured, name) if len(measured) >= FEWEST else None
+    expected = {
+        label: sorted({smallest, *shares.items()})
+        for label, shares in _collect_shares(check, rows, by_id).items()
+        if shares
+    }
+    return _draw(expected, measured, name) if len(measured) >= FEWEST else None
 
 
-def _told(
+def _collect_shares(
     check: dict[str, Any], rows: Sequence[dict[str, Any]], by_id: Mapping[str, dict[str, Any]]
 ) -> dict[str, dict[int, float]]:
     """Return what the baselines say of the compared sizes, and of the others where their outcomes are there; beside
@@ -41,38 +45,40 @@ def _told(
     kind, reference = rows[0]["baseline"], by_id.get(rows[0]["reference"])
     members = [by_id[name] for name in check.get("members", ()) if name in by_id]
 
-    def expected(one: dict[str, Any]) -> float | None:
-        return one["expected_seconds"] if one["baseline"]["kind"] == kind else None
+    def expected(outcome: dict[str, Any]) -> float | None:
+        return outcome["expected_seconds"] if outcome["baseline"]["kind"] == kind else None
 
-    own = _shares(members, reference, expected) | {row["gpus"]: row["documented"] for row in rows if row["documented"]}
+    own = _compute_shares(members, reference, expected) | {
+        row["gpus"]: row["documented"] for row in rows if row["documented"]
+    }
     if kind != "recorded":
         return {"documented": own}
-    return {"recorded": own, "documented": _shares(members, reference, _published)}
+    return {"recorded": own, "documented": _compute_shares(members, reference, _get_published_seconds)}
 
 
-def _published(one: dict[str, Any]) -> float | None:
-    seconds: float | None = one["baseline"].get("published_seconds")
-    return one["expected_seconds"] if one["baseline"]["kind"] == "published" else seconds
+def _get_published_seconds(outcome: dict[str, Any]) -> float | None:
+    seconds: float | None = outcome["baseline"].get("published_seconds")
+    return outcome["expected_seconds"] if outcome["baseline"]["kind"] == "published" else seconds
 
 
-def _shares(
+def _compute_shares(
     members: Sequence[dict[str, Any]],
     reference: dict[str, Any] | None,
     seconds: Callable[[dict[str, Any]], float | None],
 ) -> dict[int, float]:
     """Return by GPUs the throughput per GPU of the members as a share of the reference's, where both have a time."""
     whole = seconds(reference) if reference else None
-    told = {one["configuration"]["gpus"]: seconds(one) for one in members} if whole else {}
-    return {gpus: whole / time for gpus, time in told.items() if whole and time}
+    times = {outcome["configuration"]["gpus"]: seconds(outcome) for outcome in members} if whole else {}
+    return {gpus: whole / time for gpus, time in times.items() if whole and time}
 
 
-def _drawn(told: Mapping[str, Shares], measured: Shares, name: str) -> Chart | None:
+def _draw(expected: Mapping[str, Shares], measured: Shares, name: str) -> Chart | None:
     """Draw the throughput per GPU of a family's sizes, measured and what is told of them by who tells it."""
-    curves = {"measured": measured, **told}
+    curves = {"measured": measured, **expected}
     sizes = sorted({size for shares in curves.values() for size, _ in shares})
     places = {size: float(at) for at, size in enumerate(sizes)}
     x = Even(-0.5, len(sizes) - 0.5, [(places[size], str(size)) for size in sizes])
-    y = numbers(*padded([share for shares in curves.values() for _, share in shares], 0.2), percent=True)
+    y = make_number_scale(*pad([share for shares in curves.values() for _, share in shares], 0.2), percent=True)
     picture = Picture(x, y, "GPUs", "of the smallest")
     for label, shares in reversed(curves.items()):
         line, symbol, points, _ = DRAWN[label]
@@ -80,13 +86,13 @@ def _drawn(told: Mapping[str, Shares], measured: Shares, name: str) -> Chart | N
         picture.line(placed, line)
         picture.points(placed, symbol, points)
     key = ", ".join(f"{DRAWN[label][3]} {label}" for label in curves)
-    return Chart(name, "Throughput per GPU", _of_scaling(told, measured), picture.svg(name), key)
+    return Chart(name, "Throughput per GPU", _describe_scaling(expected, measured), picture.svg(name), key)
 
 
-def _of_scaling(told: Mapping[str, Shares], measured: Shares) -> str:
-    by_size = {label: dict(shares) for label, shares in told.items()}
+def _describe_scaling(expected: Mapping[str, Shares], measured: Shares) -> str:
+    by_size = {label: dict(shares) for label, shares in expected.items()}
     texts = []
     for size, share in measured:
         beside = ", ".join(f"{label} {shares[size]:.1%}" for label, shares in by_size.items() if size in shares)
         texts.append(f"{size} GPUs {share:.1%}" + (f" ({beside})" if beside else ""))
-    return sentence([f"Against the smallest size that was compared: {', '.join(texts)}"])
+    return make_sentence([f"Against the smallest size that was compared: {', '.join(texts)}"])

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.core.models import Caution
-from pytest_llmbench.report.advice import advice
-from pytest_llmbench.report.cautions import all_texts
-from pytest_llmbench.report.explain import named
+from pytest_llmbench.report.advice import advise
+from pytest_llmbench.report.cautions import list_all_texts
+from pytest_llmbench.report.explain import name_outcome
 from pytest_llmbench.report.html import families, table, verdicts
-from pytest_llmbench.report.html.details import details
-from pytest_llmbench.report.terminal import worst
+from pytest_llmbench.report.html.details import make_details
+from pytest_llmbench.report.terminal import select_worst
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -35,14 +35,14 @@ def render(described: Sequence[dict[str, Any]], now: datetime, cautions: Sequenc
 
     Whatever stands in an outcome is text of the page: the templates escape it, and the policy forbids other scripts.
     """
-    outcomes = sorted(worst(described), key=lambda one: (one["kind"], verdicts.rank(one)))
+    outcomes = sorted(select_worst(described), key=lambda outcome: (outcome["kind"], verdicts.rank_outcome(outcome)))
     style, script = (_read(name) for name in ("style.css", "script.js"))
     return (
-        _environment()
+        _make_environment()
         .get_template("page.html")
         .render(
-            **_content(outcomes),
-            cautions=all_texts(outcomes, cautions),
+            **_collect_content(outcomes),
+            cautions=list_all_texts(outcomes, cautions),
             now=f"{now:%Y-%m-%d %H:%M} UTC",
             style=style,
             script=script,
@@ -51,60 +51,74 @@ def render(described: Sequence[dict[str, Any]], now: datetime, cautions: Sequenc
     )
 
 
-def _content(outcomes: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _collect_content(outcomes: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return what the templates show."""
-    anchors = _anchors(outcomes)
-    of_kind = {kind: [one for one in outcomes if one["kind"] == kind] for kind in ("configuration", "stray", "check")}
-    by_id = {one["id"]: one for one in of_kind["configuration"]}
+    anchors = _assign_anchors(outcomes)
+    of_kind = {
+        kind: [outcome for outcome in outcomes if outcome["kind"] == kind]
+        for kind in ("configuration", "stray", "check")
+    }
+    by_id = {outcome["id"]: outcome for outcome in of_kind["configuration"]}
     return {
-        "title": verdicts.title(outcomes),
-        "counts": verdicts.counted(outcomes),
-        "words": verdicts.words(outcomes),
-        "next_steps": verdicts.next_steps(outcomes, anchors),
+        "title": verdicts.make_title(outcomes),
+        "counts": verdicts.count_colours(outcomes),
+        "words": verdicts.list_counts(outcomes),
+        "next_steps": verdicts.list_linked_advice(outcomes, anchors),
         "columns": table.COLUMNS,
-        "rows": table.rows(of_kind["configuration"], anchors),
-        "strays": [(anchors[verdicts.key(one)], one, verdicts.badge(one)) for one in of_kind["stray"]],
-        "checks": _checks(of_kind["check"], by_id, anchors),
-        "configurations": [details(one, anchors[verdicts.key(one)]) for one in of_kind["configuration"]],
-        "advice": advice,
+        "rows": table.list_rows(of_kind["configuration"], anchors),
+        "strays": [
+            (anchors[verdicts.identify_outcome(outcome)], outcome, verdicts.make_badge(outcome))
+            for outcome in of_kind["stray"]
+        ],
+        "checks": _list_checks(of_kind["check"], by_id, anchors),
+        "configurations": [
+            make_details(outcome, anchors[verdicts.identify_outcome(outcome)]) for outcome in of_kind["configuration"]
+        ],
+        "advice": advise,
     }
 
 
-def _checks(
+def _list_checks(
     checks: Sequence[dict[str, Any]], by_id: Mapping[str, dict[str, Any]], anchors: Mapping[tuple[str, str], str]
 ) -> dict[str, list[dict[str, Any]]]:
     """Return the checks of each kind, those of families with their curve."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    for one in sorted(checks, key=lambda one: one["check"]):
-        anchor = anchors[verdicts.key(one)]
-        chart = families.curve(one, by_id, f"{anchor}-curve")
-        title = KINDS.get(one["suite"], one["suite"].capitalize())
-        shown = {"anchor": anchor, "one": one, "named": named(one), "badge": verdicts.badge(one), "chart": chart}
-        found.setdefault(title, []).append(shown)
-    return found
+    of_kind: dict[str, list[dict[str, Any]]] = {}
+    for outcome in sorted(checks, key=lambda outcome: outcome["check"]):
+        anchor = anchors[verdicts.identify_outcome(outcome)]
+        chart = families.draw_curve(outcome, by_id, f"{anchor}-curve")
+        title = KINDS.get(outcome["suite"], outcome["suite"].capitalize())
+        shown = {
+            "anchor": anchor,
+            "one": outcome,
+            "named": name_outcome(outcome),
+            "badge": verdicts.make_badge(outcome),
+            "chart": chart,
+        }
+        of_kind.setdefault(title, []).append(shown)
+    return of_kind
 
 
-def _anchors(outcomes: Sequence[dict[str, Any]]) -> dict[tuple[str, str], str]:
+def _assign_anchors(outcomes: Sequence[dict[str, Any]]) -> dict[tuple[str, str], str]:
     """Return for the key of an outcome a name that links can hold, each once."""
-    found: dict[tuple[str, str], str] = {}
-    for one in outcomes:
-        head = "" if one["kind"] == "configuration" else f"{one.get('check', one['kind'])}-"
-        name = head + (re.sub(r"[^\w.-]+", "-", one["id"], flags=re.ASCII).strip("-") or "item")
-        taken = set(found.values())
-        found.setdefault(verdicts.key(one), name if name not in taken else f"{name}-{len(taken)}")
-    return found
+    anchors: dict[tuple[str, str], str] = {}
+    for outcome in outcomes:
+        head = "" if outcome["kind"] == "configuration" else f"{outcome.get('check', outcome['kind'])}-"
+        name = head + (re.sub(r"[^\w.-]+", "-", outcome["id"], flags=re.ASCII).strip("-") or "item")
+        taken = set(anchors.values())
+        anchors.setdefault(verdicts.identify_outcome(outcome), name if name not in taken else f"{name}-{len(taken)}")
+    return anchors
 
 
-def _environment() -> Environment:
+def _make_environment() -> Environment:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup, escape
 
-    made = Environment(
+    environment = Environment(
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    made.filters["drawn"] = Markup  # charts are elements, made by a library that escapes
-    made.filters["marked"] = lambda text: Markup(OPTION.sub(r"<code>\g<0></code>", str(escape(text))))  # noqa: S704
-    return made
+    environment.filters["drawn"] = Markup  # charts are elements, made by a library that escapes
+    environment.filters["marked"] = lambda text: Markup(OPTION.sub(r"<code>\g<0></code>", str(escape(text))))  # noqa: S704
+    return environment
 
 
 def _read(name: str) -> str:

@@ -8,9 +8,9 @@ from datetime import datetime
 from typing import Any
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.report.explain import named
-from pytest_llmbench.report.html.verdicts import Badge, badge, key, rank
-from pytest_llmbench.report.terminal import timed, timing
+from pytest_llmbench.report.explain import name_outcome
+from pytest_llmbench.report.html.verdicts import Badge, identify_outcome, make_badge, rank_outcome
+from pytest_llmbench.report.terminal import format_step_time, get_step_time
 
 COLUMNS = (
     ("Verdict", "text"),
@@ -34,7 +34,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class VerdictRow:
     """A configuration in the table; `cells` are those behind verdict and configuration."""
 
     anchor: str
@@ -44,29 +44,34 @@ class Row:
     cells: Sequence[Cell]
 
 
-def rows(configurations: Sequence[dict[str, Any]], anchors: dict[tuple[str, str], str]) -> list[Row]:
+def list_rows(configurations: Sequence[dict[str, Any]], anchors: dict[tuple[str, str], str]) -> list[VerdictRow]:
     """Return the rows in the order in which a reader wants them."""
-    ordered = sorted(configurations, key=rank)
-    return [Row(anchors[key(one)], named(one), badge(one), place, _cells(one)) for place, one in enumerate(ordered)]
-
-
-def _cells(one: dict[str, Any]) -> list[Cell]:
-    (measured, difference), run = timed(one), one.get("run")
+    ordered = sorted(configurations, key=rank_outcome)
     return [
-        _number(timing(one)[1], difference),
-        _number(timing(one)[0], measured),
-        _number(formatting.format_seconds(one["expected_seconds"]), one["expected_seconds"]),
-        _number(str(one["configuration"]["gpus"]), one["configuration"]["gpus"]),
-        Cell(run["age"] if run else "-", _newest_first(run)),
-        Cell(one["reason"], one["reason"]),
+        VerdictRow(
+            anchors[identify_outcome(outcome)], name_outcome(outcome), make_badge(outcome), place, _list_cells(outcome)
+        )
+        for place, outcome in enumerate(ordered)
     ]
 
 
-def _number(text: str, value: float | None) -> Cell:
+def _list_cells(outcome: dict[str, Any]) -> list[Cell]:
+    (measured, difference), run = get_step_time(outcome), outcome.get("run")
+    return [
+        _make_number_cell(format_step_time(outcome)[1], difference),
+        _make_number_cell(format_step_time(outcome)[0], measured),
+        _make_number_cell(formatting.format_seconds(outcome["expected_seconds"]), outcome["expected_seconds"]),
+        _make_number_cell(str(outcome["configuration"]["gpus"]), outcome["configuration"]["gpus"]),
+        Cell(run["age"] if run else "-", _rank_by_age(run)),
+        Cell(outcome["reason"], outcome["reason"]),
+    ]
+
+
+def _make_number_cell(text: str, value: float | None) -> Cell:
     return Cell(text, "" if value is None else f"{value:.9g}")
 
 
-def _newest_first(run: dict[str, Any] | None) -> str:
+def _rank_by_age(run: dict[str, Any] | None) -> str:
     """Return a number that is smaller for a younger run, empty for an unknown start."""
     started = (run or {}).get("started")
     return f"{-datetime.fromisoformat(started).timestamp():.0f}" if started else ""

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.report.cautions import findings
-from pytest_llmbench.report.explain import named
-from pytest_llmbench.report.next_steps import steps
-from pytest_llmbench.report.terminal import BY_DOCUMENT, ORDER, UNSURE, counting
+from pytest_llmbench.report.cautions import list_findings
+from pytest_llmbench.report.explain import name_outcome
+from pytest_llmbench.report.next_steps import list_advice
+from pytest_llmbench.report.terminal import BY_DOCUMENT, ORDER, UNSURE, select_counted
 
 COLOURS = {"red": "red", "unclear": "unclear", "green": "green", "skipped": "skipped"}
 """The colours of a page in their order, with the word for each."""
@@ -45,7 +45,7 @@ class Badge:
 
 
 @dataclass(frozen=True, slots=True)
-class Next:
+class LinkedAdvice:
     """What to do about items with one reason: (anchor, id) of the first ones, how many more there are, the advice."""
 
     reason: str
@@ -54,58 +54,65 @@ class Next:
     advice: str
 
 
-def badge(one: dict[str, Any]) -> Badge:
+def make_badge(outcome: dict[str, Any]) -> Badge:
     """Return how an outcome is shown."""
-    word = str(one.get("verdict") or one["reason"].upper())
-    other = "!" if one["status"] == "failed" else "\N{BULLET}"
-    return Badge(colour(one), SYMBOLS.get(word, other), word)
+    word = str(outcome.get("verdict") or outcome["reason"].upper())
+    other = "!" if outcome["status"] == "failed" else "\N{BULLET}"
+    return Badge(choose_colour(outcome), SYMBOLS.get(word, other), word)
 
 
-def colour(one: dict[str, Any]) -> str:
+def choose_colour(outcome: dict[str, Any]) -> str:
     """Return red for what failed, unclear for what passed in doubt, or unasked, else green or skipped."""
-    if one["status"] == "failed":
+    if outcome["status"] == "failed":
         return "red"
-    if one["status"] == "skipped":
+    if outcome["status"] == "skipped":
         return "skipped"
-    return "unclear" if one.get("verdict") in UNSURE else "green"
+    return "unclear" if outcome.get("verdict") in UNSURE else "green"
 
 
-def key(one: dict[str, Any]) -> tuple[str, str]:
+def identify_outcome(outcome: dict[str, Any]) -> tuple[str, str]:
     """Return what tells an outcome from all others of a session; checks of several kinds may share an id."""
-    return str(one.get("check", one["kind"])), one["id"]
+    return str(outcome.get("check", outcome["kind"])), outcome["id"]
 
 
-def rank(one: dict[str, Any]) -> tuple[int, int, str]:
+def rank_outcome(outcome: dict[str, Any]) -> tuple[int, int, str]:
     """Return by what outcomes are ordered: what needs a reader first, then the id, with 8 GPUs before 16."""
-    word = str(one.get("verdict"))
-    name = re.sub("[0-9]+", lambda digits: digits.group().zfill(9), one["id"])
-    return list(COLOURS).index(colour(one)), ORDER.index(word) if word in ORDER else len(ORDER), name
+    word = str(outcome.get("verdict"))
+    name = re.sub("[0-9]+", lambda digits: digits.group().zfill(9), outcome["id"])
+    return list(COLOURS).index(choose_colour(outcome)), ORDER.index(word) if word in ORDER else len(ORDER), name
 
 
-def counted(described: Sequence[dict[str, Any]]) -> list[tuple[str, int]]:
+def count_colours(described: Sequence[dict[str, Any]]) -> list[tuple[str, int]]:
     """Return each colour, and how many of what is counted have it."""
-    found = Counter(map(colour, counting(described)))
-    return [(name, found[name]) for name in COLOURS if found[name]]
+    numbers = Counter(map(choose_colour, select_counted(described)))
+    return [(name, numbers[name]) for name in COLOURS if numbers[name]]
 
 
-def words(described: Sequence[dict[str, Any]]) -> list[str]:
+def list_counts(described: Sequence[dict[str, Any]]) -> list[str]:
     """Return `1 REGRESSION`, `2 INVALID`, `72 PASS`: what `counted` counts, by verdict."""
-    found = Counter(badge(one).word for one in sorted(counting(described), key=rank))
-    told = [f"{number} {word}" for word, number in found.items()]
-    return [*told, BY_DOCUMENT] if any(one.get("timed") == "document" for one in described) else told
+    numbers = Counter(make_badge(outcome).word for outcome in sorted(select_counted(described), key=rank_outcome))
+    texts = [f"{number} {word}" for word, number in numbers.items()]
+    return [*texts, BY_DOCUMENT] if any(outcome.get("timed") == "document" for outcome in described) else texts
 
 
-def next_steps(described: Sequence[dict[str, Any]], anchors: Mapping[tuple[str, str], str]) -> list[Next]:
+def list_linked_advice(
+    described: Sequence[dict[str, Any]], anchors: Mapping[tuple[str, str], str]
+) -> list[LinkedAdvice]:
     """Return what to do, as the summary of the terminal says it: what is red first."""
     return [
-        Next(group[0]["reason"], [(anchors[key(one)], named(one)) for one in group[:3]], len(group[3:]), text)
-        for group, text in steps(sorted(described, key=rank))[:MOST]
+        LinkedAdvice(
+            group[0]["reason"],
+            [(anchors[identify_outcome(outcome)], name_outcome(outcome)) for outcome in group[:3]],
+            len(group[3:]),
+            text,
+        )
+        for group, text in list_advice(sorted(described, key=rank_outcome))[:MOST]
     ]
 
 
-def title(described: Sequence[dict[str, Any]]) -> str:
+def make_title(described: Sequence[dict[str, Any]]) -> str:
     """Return `3 red, trend: 6 SLOWER, 2 unclear, 77 green`, for the title of the window."""
-    counts = [f"{number} {name}" for name, number in counted(described)]
-    reported = [finding.text for finding in findings(described)]
+    counts = [f"{number} {name}" for name, number in count_colours(described)]
+    reported = [finding.text for finding in list_findings(described)]
     red = sum(text.endswith(" red") for text in counts)
     return ", ".join([*counts[:red], *reported, *counts[red:]]) or formatting.count_noun(len(described), "outcome")

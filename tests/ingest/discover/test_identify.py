@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.core.models import Baseline, Hint, Identity, Key, ParsedLog, Recipe, RunFiles
+from pytest_llmbench.core.throughput import tflops_per_gpu
 from pytest_llmbench.ingest.discover.folders import read_path_hints
 from pytest_llmbench.ingest.discover.identify import identify
 from pytest_llmbench.ingest.discover.match import cache_matches
@@ -323,45 +324,43 @@ def test_what_is_left_open_is_not_guessed(found: RunFiles, candidates: tuple[Key
     assert words in identity.because
 
 
-def expected_tflops(one: Baseline, seconds: float) -> float:
-    """A framework that logs 1000 TFLOP per sample of the batch."""
-    return one.configuration.global_batch_size * 1000 / one.key.gpus / seconds
+def work(key: Key, batch: int) -> float:
+    """Return the TFLOP/s that a configuration logs at 10 s."""
+    expected = baseline(key, batch)
+    return tflops_per_gpu(expected.configuration, 10.0) * (expected.logged_tflops_factor or 1.0)
 
 
-WORK = 128 * 1000 / 64 / 10
-"""What the Llama configuration logs at 10 s."""
-EVERYTHING = {"expected_tflops": expected_tflops}
+WORK = work(LLAMA, 128)
 
 
 @pytest.mark.parametrize(
-    ("found", "logs", "options", "expected"),
+    ("found", "logs", "expected"),
     [
         # nothing but the content: dialect, batch size, steps and TFLOP/s, all four
-        (run({}), [logged(batch=128, tflops=WORK)], EVERYTHING, LLAMA),
-        (run({}), [logged(batch=128, tflops=WORK)], {}, None),
-        (run({}), [logged(batch=128)], EVERYTHING, None),
-        (run({}), [logged(tflops=WORK)], EVERYTHING, None),
-        (run({}), [logged(batch=128, total=None, tflops=WORK)], EVERYTHING, None),
-        (run({}), [logged(None, batch=128, tflops=WORK)], EVERYTHING, None),
-        (run({}), [logged(batch=128, total=1, tflops=WORK)], EVERYTHING, None),
-        (run({}), [logged(batch=1024, tflops=200.0)], EVERYTHING, None),
-        (run({}), [logged(batch=128, tflops=WORK * 1.06)], EVERYTHING, None),
-        (run({}), [logged(batch=128, tflops=WORK * 1.04)], EVERYTHING, LLAMA),
-        (run({}), [], EVERYTHING, None),
+        (run({}), [logged(batch=128, tflops=WORK)], LLAMA),
+        (run({}), [logged(batch=128)], None),
+        (run({}), [logged(tflops=WORK)], None),
+        (run({}), [logged(batch=128, total=None, tflops=WORK)], None),
+        (run({}), [logged(None, batch=128, tflops=WORK)], None),
+        (run({}), [logged(batch=128, total=1, tflops=WORK)], None),
+        (run({}), [logged(batch=1024, tflops=work(GROK_H100, 1024))], None),
+        (run({}), [logged(batch=128, tflops=WORK * 1.06)], None),
+        (run({}), [logged(batch=128, tflops=WORK * 1.04)], LLAMA),
+        (run({}), [], None),
         # the precision leaves no trace in a log
-        (run(said(GROK_FP8, "recipe", "size", "gpus")), [logged(batch=1024)], EVERYTHING, None),
+        (run(said(GROK_FP8, "recipe", "size", "gpus")), [logged(batch=1024)], None),
         # the older folders do not name the recipe
-        (run(said(LLAMA, "size", "dtype", "gpus")), [logged(batch=128)], {}, LLAMA),
-        (run(said(LLAMA, "size", "dtype", "gpus")), [logged(tflops=WORK)], EVERYTHING, LLAMA),
-        (run(said(LLAMA, "size", "dtype", "gpus")), [logged()], EVERYTHING, None),
-        (run(said(LLAMA, "size", "dtype", "gpus")), [logged(None, batch=128)], EVERYTHING, None),
-        (run(said(LLAMA, "size", "dtype", "gpus")), [logged(batch=256)], {}, None),
+        (run(said(LLAMA, "size", "dtype", "gpus")), [logged(batch=128)], LLAMA),
+        (run(said(LLAMA, "size", "dtype", "gpus")), [logged(tflops=WORK)], LLAMA),
+        (run(said(LLAMA, "size", "dtype", "gpus")), [logged()], None),
+        (run(said(LLAMA, "size", "dtype", "gpus")), [logged(None, batch=128)], None),
+        (run(said(LLAMA, "size", "dtype", "gpus")), [logged(batch=256)], None),
     ],
 )
 def test_content_alone_matches_only_where_every_fact_confirms_one(
-    found: RunFiles, logs: list[ParsedLog], options: dict[str, Any], expected: Key | None
+    found: RunFiles, logs: list[ParsedLog], expected: Key | None
 ) -> None:
-    identity = decided(found, *logs, **options)
+    identity = decided(found, *logs)
     assert identity.key == expected, identity.because
     assert expected is None or "recipe" in identity.assumed
 

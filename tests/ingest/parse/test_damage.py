@@ -15,6 +15,8 @@ from written_logs import bar, dll, maxtext, nemo2, nemo2_run, parse
 from pytest_llmbench.core.models import ParsedLog
 from pytest_llmbench.ingest.parse.read import parse_blocks
 
+pytestmark = pytest.mark.slow
+
 Values = dict[tuple[int, str], set[float]]
 
 COLUMNS = (

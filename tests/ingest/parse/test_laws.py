@@ -17,6 +17,8 @@ from pytest_llmbench.core.dialects import DIALECTS
 from pytest_llmbench.core.models import ParsedLog
 from pytest_llmbench.ingest.parse.read import parse_blocks
 
+pytestmark = pytest.mark.slow
+
 STEP = tuple[int, float, float]
 EXAMPLES = settings(max_examples=20, derandomize=True)
 DAMAGED = settings(max_examples=30, derandomize=True)

@@ -15,6 +15,8 @@ from log_strategies import FRAMEWORKS, Written, write
 from pytest_llmbench.core.models import ParsedLog
 from pytest_llmbench.ingest.parse.read import parse_blocks
 
+pytestmark = pytest.mark.slow
+
 WINDOW = range(11, 45)
 STEP = 30
 DIALECTS = ("nemo1", "nemo1-dllogger", "nemo2", "maxtext", "megatron", "torchtitan")

@@ -18,7 +18,7 @@ from reading_places import reading_of, write_runs
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.models import RegexDialect
 from pytest_llmbench.ingest.reading import cache as log_cache
-from pytest_llmbench.ingest.reading import file_reading
+from pytest_llmbench.ingest.reading import reader
 from pytest_llmbench.ingest.reading.cache import LogCache, parser_version
 from pytest_llmbench.ingest.sources import local
 from pytest_llmbench.pipeline.option_values import cache_folder
@@ -58,16 +58,16 @@ class Places:
 @pytest.fixture
 def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Places:
     """Runs that were just written but count as settled, and a cache that is worth its file from the first log on."""
-    monkeypatch.setattr(file_reading, "SETTLED_NS", -(10**9))
+    monkeypatch.setattr(reader, "SETTLED_NS", -(10**9))
     monkeypatch.setattr(log_cache, "WORTH_FILES", 1)
     made = Places(tmp_path)
-    said = file_reading._parse
+    said = reader._parse
 
-    def counted(wanted: file_reading.FileToRead, definitions: Any) -> file_reading.ReadResult:
+    def counted(wanted: reader.FileToRead, definitions: Any) -> reader.ReadResult:
         made.read.append(Path(wanted.path))
         return said(wanted, definitions)
 
-    monkeypatch.setattr(file_reading, "_parse", counted)
+    monkeypatch.setattr(reader, "_parse", counted)
     return made
 
 
@@ -165,13 +165,11 @@ def test_where_the_system_keeps_no_time_of_changes_the_samples_tell(
 ) -> None:
     """As a file system in user space, a clock that was set back, or one of two seconds: every time is the same."""
 
-    def coarse(file: Any) -> Any:
-        status = os.stat(file)
-        same = dict.fromkeys(("st_ino", "st_dev", "st_mtime_ns", "st_ctime_ns"), 7)
-        return SimpleNamespace(st_size=status.st_size, st_mode=status.st_mode, **same)
+    def coarse(status: os.stat_result) -> local.FileState:
+        return status.st_size, 7, 7, 7, 7
 
-    for module in (file_reading, local):
-        monkeypatch.setattr(module, "os", SimpleNamespace(**{**vars(os), "stat": coarse, "fstat": coarse}))
+    for module in (local, reader):
+        monkeypatch.setattr(module, "select_numbers", coarse)
     places.again()
     preserved(places.logs[1], overwritten)
     assert places.again() == [places.logs[1]]
@@ -180,29 +178,29 @@ def test_where_the_system_keeps_no_time_of_changes_the_samples_tell(
 @pytest.mark.parametrize("ahead", [0, 3600])
 def test_a_log_that_was_just_written_is_read_again(places: Places, monkeypatch: pytest.MonkeyPatch, ahead: int) -> None:
     """It may change within the same tick of the clock; so may one that a machine writes whose clock is ahead."""
-    monkeypatch.setattr(file_reading, "SETTLED_NS", 2_000_000_000)
+    monkeypatch.setattr(reader, "SETTLED_NS", 2_000_000_000)
     for path in places.logs:
         os.utime(path, (path.stat().st_mtime - 9999, path.stat().st_mtime - 9999))  # only the change is new
     now = time.time_ns()
     shifted = SimpleNamespace(time_ns=lambda: now + 1_000_000_000 - ahead * 10**9)
-    monkeypatch.setattr(file_reading, "time", shifted)
+    monkeypatch.setattr(reader, "time", shifted)
     assert places.again() == sorted(places.logs)
     assert places.again() == sorted(places.logs)
-    monkeypatch.setattr(file_reading, "time", SimpleNamespace(time_ns=lambda: now + 60 * 10**9))
+    monkeypatch.setattr(reader, "time", SimpleNamespace(time_ns=lambda: now + 60 * 10**9))
     assert places.again() == sorted(places.logs)
     assert places.again() == []
 
 
 def test_a_log_that_changes_while_it_is_read_is_not_kept(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = file_reading._parse
+    said = reader._parse
 
-    def growing(wanted: file_reading.FileToRead, definitions: Any) -> file_reading.ReadResult:
+    def growing(wanted: reader.FileToRead, definitions: Any) -> reader.ReadResult:
         found = said(wanted, definitions)
         with open(wanted.path, "ab") as file:
             file.write(b"one more line\n")
         return found
 
-    monkeypatch.setattr(file_reading, "_parse", growing)
+    monkeypatch.setattr(reader, "_parse", growing)
     reading_of(places.runs, cache=places.cache())
     assert not places.folder.exists()
 

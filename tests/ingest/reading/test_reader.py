@@ -22,8 +22,7 @@ from pytest_llmbench.ingest.parse import read
 from pytest_llmbench.ingest.reading import reader as reading
 from pytest_llmbench.ingest.reading import worker_pool
 from pytest_llmbench.ingest.reading.codec import pack
-from pytest_llmbench.ingest.reading.file_reading import FileToRead, read_file
-from pytest_llmbench.ingest.reading.reader import ReadCounts
+from pytest_llmbench.ingest.reading.reader import FileToRead, ReadCounts, read_file
 
 Answered = SimpleQueue[tuple[worker_pool.Batch, bytes]]
 

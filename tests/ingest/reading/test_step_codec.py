@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from pytest_llmbench.core.models import Steps
-from pytest_llmbench.ingest.reading.step_codec import LazySteps, pack_steps, unpack_steps
+from pytest_llmbench.ingest.reading.codec import LazySteps, pack_steps, unpack_steps
 
 FLOATS = [0.0, -0.0, 1.5, float("nan"), -float("nan"), float("inf"), 5e-324]
 INTEGERS = [0, 1, 2, 3, -(2**63), 2**63 - 1]

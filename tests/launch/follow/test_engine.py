@@ -13,13 +13,15 @@ import pytest
 from job_specs import START, Clock, ended, job_spec, running, waiting
 
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobSpec, JobStatus, Phase
-from pytest_llmbench.launch.follow.engine import Engine, Next
+from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobSpec, JobStatus, Phase, SubmissionState
+from pytest_llmbench.launch.follow.engine import Engine, NextJob
 from pytest_llmbench.launch.follow.watch import Limits
 from pytest_llmbench.launch.journal.journal import Journal
 from pytest_llmbench.launch.slurm.client import SlurmAway
 from pytest_llmbench.launch.submit.launchers import Launcher
-from pytest_llmbench.launch.submit.submissions import Submission, SubmitError, may_run, superseded
+from pytest_llmbench.launch.submit.submissions import Submission, SubmitError
+
+pytestmark = pytest.mark.slow
 
 Life = Callable[[float], JobStatus | None]
 """What is known of a job so many seconds after its submission; None: nothing is."""
@@ -123,7 +125,7 @@ class Session:
         self.journal.begin("test", START)
         self.told: list[str] = []
         self.ends: list[tuple[Job, JobEnd]] = []
-        self.following: dict[str, list[Next]] = {}
+        self.following: dict[str, list[NextJob]] = {}
         self.engine = self.make()
 
     def make(self, limits: Limits = LIMITS, **more: Any) -> Engine:
@@ -141,7 +143,7 @@ class Session:
     def spec(self, case: str = "a", **changes: Any) -> JobSpec:
         return job_spec(self.folder, case_id=case, **changes)
 
-    def finished(self, job: Job, end: JobEnd) -> Sequence[Next]:
+    def finished(self, job: Job, end: JobEnd) -> Sequence[NextJob]:
         self.ends.append((job, end))
         return self.following.pop(job.spec.case_id, [])
 
@@ -179,7 +181,7 @@ def test_a_job_is_submitted_followed_and_handed_on_once(session: Session) -> Non
     assert job.job_id == "1001"
     assert job.log_folder == Path("/logs/1001")
     assert job.status == ended()
-    assert session.journal.live() == ()
+    assert session.journal.list_live() == ()
     for words in ("job 1001 submitted", "job 1001 runs on n1", "job 1001 ended COMPLETED"):
         assert session.text.count(words) == 1
 
@@ -255,7 +257,7 @@ def test_another_guess_of_when_a_job_may_start_is_no_change(session: Session) ->
 
 
 def test_what_follows_from_a_job_is_submitted_too(session: Session) -> None:
-    session.following["a"] = [Next(session.spec("a"), repeat=2), Next(session.spec("a", exclude=("n1",)), 2, 2)]
+    session.following["a"] = [NextJob(session.spec("a"), repeat=2), NextJob(session.spec("a", exclude=("n1",)), 2, 2)]
     session.run("a", "b")
     assert sorted((job.spec.case_id, job.attempt, job.repeat, job.spec.exclude) for job, _ in session.ends) == [
         ("a", 1, 1, ()),
@@ -266,7 +268,7 @@ def test_what_follows_from_a_job_is_submitted_too(session: Session) -> None:
 
 
 def test_the_same_job_is_not_asked_for_twice(session: Session) -> None:
-    session.following["a"] = [Next(session.spec("a"))]
+    session.following["a"] = [NextJob(session.spec("a"))]
     with pytest.raises(ValueError, match="already"):
         session.run("a")
 
@@ -415,7 +417,7 @@ def test_away_for_too_long_leaves_the_jobs_and_says_how_to_go_on(session: Sessio
     with pytest.raises(LaunchError, match=r"has not answered for 3. min(.|\n)*--llmb-resume"):
         session.run()
     assert session.world.cancels == []
-    assert len(session.journal.live()) == 1
+    assert len(session.journal.list_live()) == 1
 
 
 def test_a_submission_that_does_not_reach_slurm_is_made_when_it_answers_again(session: Session) -> None:
@@ -446,10 +448,10 @@ def killed_at(session: Session, age: float, *cases: str) -> None:
 
 def test_a_killed_session_goes_on_and_submits_nothing_twice(session: Session) -> None:
     session.world.lives["a"] = lives((5, running()), (1e9, ended()))
-    session.following["a"] = [Next(session.spec("a"), repeat=2)]
+    session.following["a"] = [NextJob(session.spec("a"), repeat=2)]
     killed_at(session, 30.0, "a", "b")
     assert len(session.world.submitted) == 3
-    session.following["a"] = [Next(session.spec("a"), repeat=2)]
+    session.following["a"] = [NextJob(session.spec("a"), repeat=2)]
     session.again().resume([session.spec("a"), session.spec("b"), session.spec("c")], session.finished)
     assert sorted((job.spec.case_id, job.repeat) for job, _ in session.ends) == [("a", 1), ("a", 2), ("b", 1), ("c", 1)]
     assert sorted(session.world.cases) == ["a", "a", "b", "c"]
@@ -472,7 +474,10 @@ def test_a_job_that_was_only_intended_is_submitted_on_resuming(session: Session)
     assert states(session) == {"a": "COMPLETED"}
     [submitted] = session.world.jobs
     assert submitted.folder != intended.folder
-    assert [superseded(job) for job in session.journal.jobs()] == [True, False]
+    assert [job.submission for job in session.journal.list_jobs()] == [
+        SubmissionState.SUPERSEDED,
+        SubmissionState.SUBMITTED,
+    ]
 
 
 def test_a_job_that_was_submitted_as_the_session_was_killed_is_found(session: Session) -> None:
@@ -488,7 +493,7 @@ def test_a_job_of_which_nothing_tells_is_never_submitted_again(session: Session)
     session.world.uncertain = True
     session.again().resume([session.spec("a")], session.finished)
     [(job, end)] = session.ends
-    assert may_run(job)
+    assert job.submission is SubmissionState.UNCERTAIN
     assert end.blame is Blame.RUN
     assert session.world.cases == []
 
@@ -520,7 +525,7 @@ def test_secrets_come_from_the_session_that_resumes(session: Session) -> None:
 def test_collecting_submits_nothing_and_says_what_it_leaves_out(session: Session) -> None:
     killed_at(session, 15.0, "a")
     session.journal.intend(session.spec("b"), START)
-    session.following["a"] = [Next(session.spec("a"), repeat=2)]
+    session.following["a"] = [NextJob(session.spec("a"), repeat=2)]
     session.again(follow_only=True).resume([session.spec(case) for case in "abc"], session.finished)
     assert states(session) == {"a": "COMPLETED"}
     assert session.world.cases == ["a"]
@@ -565,10 +570,10 @@ def test_cancelling_ends_exactly_the_jobs_of_this_session(session: Session) -> N
     killed_at(session, 30.0, "a", "b", "c")
     session.engine._sleep = session.clock.sleep
     assert session.engine.cancel() == ()
-    mine = tuple(job.job_id for job in session.journal.jobs() if job.spec.case_id in ("b", "c"))
+    mine = tuple(job.job_id for job in session.journal.list_jobs() if job.spec.case_id in ("b", "c"))
     assert session.world.cancels == [mine], "one scancel"
-    assert session.journal.live() == ()
-    assert {job.spec.case_id: job.status.state for job in session.journal.jobs() if job.status} == {
+    assert session.journal.list_live() == ()
+    assert {job.spec.case_id: job.status.state for job in session.journal.list_jobs() if job.status} == {
         "a": "COMPLETED",
         "b": "CANCELLED",
         "c": "CANCELLED",
@@ -581,8 +586,8 @@ def test_a_submission_under_way_is_waited_for_and_cancelled(session: Session) ->
     session.journal.intend(session.spec("b"), START)
     assert session.engine.cancel() == ()
     assert session.world.cancels == [("1001",)]
-    assert [job.problem for job in session.journal.jobs()] == ["", "cancelled before it was submitted"]
-    assert session.journal.live() == ()
+    assert [job.problem for job in session.journal.list_jobs()] == ["", "cancelled before it was submitted"]
+    assert session.journal.list_live() == ()
 
 
 @pytest.mark.parametrize("why", ["denied", "away", "doubt"])

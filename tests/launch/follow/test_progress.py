@@ -13,7 +13,7 @@ import pytest
 from job_specs import START, Clock, ended, job, running, waiting
 
 from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobStatus, Phase, Purpose
-from pytest_llmbench.launch.follow.progress import Progress, duration, fitted, summary
+from pytest_llmbench.launch.follow.progress import Progress, format_duration, summarize, wrap_line
 
 HERE = Path("/scratch")
 
@@ -29,10 +29,10 @@ def lines() -> list[str]:
 
 def test_each_change_of_a_job_has_its_line(lines: list[str]) -> None:
     progress, one = Progress(lines.append), job(HERE)
-    progress.submitted(one, START)
-    progress.started(replace(one, status=running("n1", "n2", "n3", "n4", "n5", "n6")), START)
-    progress.ended(replace(one, status=ended(elapsed_seconds=300.0)), JobEnd(Blame.NONE), START)
-    progress.ended(replace(one, status=ended("FAILED", "7:0")), JobEnd(Blame.RUN, "it exited with 7"), START)
+    progress.tell_submitted(one, START)
+    progress.tell_started(replace(one, status=running("n1", "n2", "n3", "n4", "n5", "n6")), START)
+    progress.tell_ended(replace(one, status=ended(elapsed_seconds=300.0)), JobEnd(Blame.NONE), START)
+    progress.tell_ended(replace(one, status=ended("FAILED", "7:0")), JobEnd(Blame.RUN, "it exited with 7"), START)
     text = [re.sub(r"\s+", " ", line)[9:] for line in lines]
     assert text == [
         "job 4711 submitted: grok1_314b-25.05-gb200-bf16-128",
@@ -44,7 +44,7 @@ def test_each_change_of_a_job_has_its_line(lines: list[str]) -> None:
 
 
 def test_a_refused_submission_is_told_in_full(lines: list[str]) -> None:
-    Progress(lines.append).ended(
+    Progress(lines.append).tell_ended(
         job(HERE, job_id="", problem="x"), JobEnd(Blame.RUN, "refused:\n    no account"), START
     )
     assert lines == [f"{START.astimezone():%H:%M:%S}  refused:\n          no account"]
@@ -52,7 +52,7 @@ def test_a_refused_submission_is_told_in_full(lines: list[str]) -> None:
 
 def test_which_of_several_jobs_for_one_configuration_is_said(lines: list[str]) -> None:
     spec = replace(job(HERE).spec, purpose=Purpose.PROFILE)
-    Progress(lines.append).submitted(job(HERE, spec=spec, attempt=2, repeat=3), START)
+    Progress(lines.append).tell_submitted(job(HERE, spec=spec, attempt=2, repeat=3), START)
     assert "(profile, run 3, attempt 2)" in " ".join(lines[0].split())
 
 
@@ -67,11 +67,11 @@ def test_which_of_several_jobs_for_one_configuration_is_said(lines: list[str]) -
     ],
 )
 def test_all_jobs_in_one_line(jobs: list[JobStatus | None], waits: int, expected: str) -> None:
-    assert summary([job(HERE, number, status=status) for number, status in enumerate(jobs)], waits) == expected
+    assert summarize([job(HERE, number, status=status) for number, status in enumerate(jobs)], waits) == expected
 
 
 def test_a_refused_job_is_not_pending() -> None:
-    assert summary([job(HERE, problem="no"), job(HERE, 2)]) == "1 pending, 1 refused"
+    assert summarize([job(HERE, problem="no"), job(HERE, 2)]) == "1 pending, 1 refused"
 
 
 def follow(
@@ -143,7 +143,7 @@ def test_lines_fit_80_columns_and_hold_no_control_characters(lines: list[str]) -
     progress = Progress(lines.append, lambda one: (1, 50, 1e6))
     progress.update([*jobs, job(HERE, 10, spec=spec, status=running())], 5, START)
     progress.update([*jobs, job(HERE, 10, spec=spec, status=running())], 5, START + timedelta(seconds=10))
-    progress.ended(replace(jobs[0], status=ended()), JobEnd(Blame.RUN, "x" * 300 + "\a\n\r\n" + "y" * 200), START)
+    progress.tell_ended(replace(jobs[0], status=ended()), JobEnd(Blame.RUN, "x" * 300 + "\a\n\r\n" + "y" * 200), START)
     shown = [part for line in lines for part in line.split("\n")]
     assert shown
     assert max(map(len, shown)) <= 80
@@ -155,8 +155,8 @@ def test_lines_fit_80_columns_and_hold_no_control_characters(lines: list[str]) -
     [(-1, "0 s"), (0, "0 s"), (99, "99 s"), (100, "2 min"), (240, "4 min"), (7200, "2 h"), (7500, "2 h 5 min")],
 )
 def test_durations(seconds: float, expected: str) -> None:
-    assert duration(seconds) == expected
+    assert format_duration(seconds) == expected
 
 
 def test_an_empty_line_stays_one() -> None:
-    assert fitted("") == ""
+    assert wrap_line("") == ""

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +24,7 @@ from hypothesis import strategies as st
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models import Key
-from pytest_llmbench.core.models.jobs import Job, JobSpec, JobStatus, Phase, Purpose
+from pytest_llmbench.core.models.jobs import EndedBy, Job, JobSpec, JobStatus, Phase, Purpose
 from pytest_llmbench.launch.journal import database, encoding
 from pytest_llmbench.launch.journal.journal import Journal
 from pytest_llmbench.launch.submit.process import Process
@@ -93,28 +94,28 @@ def test_a_job_is_on_disk_with_its_folder_before_anything_is_submitted(journal: 
     assert job.folder.is_dir()
     assert len(job.token) == 16
     again = reopened(journal)
-    assert again.jobs() == (replace(job, spec=HIDDEN),)
-    assert again.live() == again.jobs()
+    assert again.list_jobs() == (replace(job, spec=HIDDEN),)
+    assert again.list_live() == again.list_jobs()
     again.close()
 
 
 def test_everything_that_is_known_of_a_job_comes_back(journal: Journal) -> None:
     first, second, third = (journal.intend(SPEC, NOW).number for _ in range(3))
-    journal.submitting(first, PROCESS)
-    journal.submitted(first, "4711", Path("/logs/4711"), NOW)
-    journal.seen(first, RUNNING)
-    journal.submitting(second, PROCESS)
-    journal.failed(second, "no such partition", NOW)
-    journal.submitted(third, "4712", None, NOW)
-    journal.ended(third, DONE, "ended well", NOW)
-    expected = tuple(replace(job, spec=HIDDEN) for job in journal.jobs())
+    journal.record_process(first, PROCESS)
+    journal.record_submission(first, "4711", Path("/logs/4711"), NOW)
+    journal.record_status(first, RUNNING)
+    journal.record_process(second, PROCESS)
+    journal.record_failure(second, "no such partition", NOW)
+    journal.record_submission(third, "4712", None, NOW)
+    journal.record_end(third, DONE, "ended well", NOW)
+    expected = tuple(replace(job, spec=HIDDEN) for job in journal.list_jobs())
     again = reopened(journal)
-    assert again.jobs() == expected
-    assert [job.number for job in again.live()] == [first]
-    assert (again.process_of(first), again.process_of(third)) == (PROCESS, None)
-    assert (again.text_of(first), again.text_of(third)) == ("", "ended well")
-    assert [job.status for job in again.jobs()] == [RUNNING, None, DONE]
-    assert again.jobs()[1].problem == "no such partition"
+    assert again.list_jobs() == expected
+    assert [job.number for job in again.list_live()] == [first]
+    assert (again.find_process(first), again.find_process(third)) == (PROCESS, None)
+    assert (again.read_end(first), again.read_end(third)) == ("", "ended well")
+    assert [job.status for job in again.list_jobs()] == [RUNNING, None, DONE]
+    assert again.list_jobs()[1].problem == "no such partition"
     again.close()
 
 
@@ -126,18 +127,18 @@ def test_secrets_never_reach_the_disk_wherever_they_stand(journal: Journal) -> N
     )
     number = journal.intend(spec, NOW).number
     journal.intend(SPEC, NOW)
-    journal.failed(number, f"said {TOKEN}", NOW)
+    journal.record_failure(number, f"said {TOKEN}", NOW)
     journal.hide(["later-secret"])
-    journal.ended(2, DONE, f"said {TOKEN} and later-secret", NOW)
-    assert journal.jobs()[0].spec == spec  # in memory they are needed
-    assert journal.jobs()[0].problem == "said ***"
+    journal.record_end(2, DONE, f"said {TOKEN} and later-secret", NOW)
+    assert journal.list_jobs()[0].spec == spec  # in memory they are needed
+    assert journal.list_jobs()[0].problem == "said ***"
     written = b"".join(path.read_bytes() for path in journal.folder.rglob("*") if path.is_file())
     assert b"said ***" in written
     assert TOKEN.encode() not in written
     assert b"later-secret" not in written
     again = reopened(journal)
-    assert again.jobs()[0].spec.command == ("launch.sh", "--token=***")
-    assert dict(again.jobs()[0].spec.environment)["URL"] == "https://***@host/"
+    assert again.list_jobs()[0].spec.command == ("launch.sh", "--token=***")
+    assert dict(again.list_jobs()[0].spec.environment)["URL"] == "https://***@host/"
     again.close()
 
 
@@ -146,8 +147,8 @@ def test_a_value_that_is_no_real_secret_does_not_make_a_job_another(journal: Jou
     spec = replace(SPEC, command=("launch.sh", "128"), environment=(("HF_TOKEN", value),))
     journal.intend(spec, NOW)
     again = reopened(journal)
-    assert again.jobs()[0].spec == replace(spec, environment=(("HF_TOKEN", "***"),))
-    assert again.jobs()[0].folder.is_dir()
+    assert again.list_jobs()[0].spec == replace(spec, environment=(("HF_TOKEN", "***"),))
+    assert again.list_jobs()[0].folder.is_dir()
     again.close()
 
 
@@ -158,7 +159,7 @@ def test_a_value_that_is_no_real_secret_does_not_make_a_job_another(journal: Jou
 def test_a_case_that_could_leave_its_folder_is_refused(journal: Journal, case_id: str) -> None:
     with pytest.raises(LaunchError, match=r"name a folder"):
         journal.intend(replace(SPEC, case_id=case_id), NOW)
-    assert journal.jobs() == ()
+    assert journal.list_jobs() == ()
     assert not (journal.folder / "jobs").exists()
 
 
@@ -171,30 +172,30 @@ def test_other_cases_get_a_folder_below_that_of_their_session(journal: Journal, 
 
 def test_an_ended_job_never_gets_un_ended(journal: Journal) -> None:
     number = journal.intend(SPEC, NOW).number
-    journal.submitted(number, "1", None, NOW)
-    ended = journal.ended(number, DONE, "first", NOW)
-    assert journal.seen(number, RUNNING) == ended
-    assert journal.ended(number, RUNNING, "second", NOW) == ended
+    journal.record_submission(number, "1", None, NOW)
+    ended = journal.record_end(number, DONE, "first", NOW)
+    assert journal.record_status(number, RUNNING) == ended
+    assert journal.record_end(number, RUNNING, "second", NOW) == ended
     refused(
         "is over",
-        lambda: journal.submitted(number, "1", None, NOW),
-        lambda: journal.failed(number, "late", NOW),
-        lambda: journal.submitting(number, PROCESS),
+        lambda: journal.record_submission(number, "1", None, NOW),
+        lambda: journal.record_failure(number, "late", NOW),
+        lambda: journal.record_process(number, PROCESS),
     )
-    assert journal.text_of(number) == "first"
-    assert journal.live() == ()
+    assert journal.read_end(number) == "first"
+    assert journal.list_live() == ()
 
 
 def test_a_job_that_failed_to_be_submitted_stays_so(journal: Journal) -> None:
     number = journal.intend(SPEC, NOW).number
-    failed = journal.failed(number, "", NOW)
+    failed = journal.record_failure(number, "", NOW)
     assert failed.problem == "it was not submitted"
-    assert journal.seen(number, RUNNING) == failed
+    assert journal.record_status(number, RUNNING) == failed
     refused(
         "is over",
-        lambda: journal.submitted(number, "1", None, NOW),
-        lambda: journal.ended(number, DONE, "", NOW),
-        lambda: journal.failed(number, "again", NOW),
+        lambda: journal.record_submission(number, "1", None, NOW),
+        lambda: journal.record_end(number, DONE, "", NOW),
+        lambda: journal.record_failure(number, "again", NOW),
     )
 
 
@@ -202,34 +203,34 @@ def test_a_job_is_started_and_submitted_once(journal: Journal) -> None:
     first, second, local = (
         journal.intend(replace(SPEC, via=via), NOW).number for via in ("sbatch", "llmb-run", "local")
     )
-    journal.submitting(first, PROCESS)
+    journal.record_process(first, PROCESS)
     with pytest.raises(LaunchError, match="not started again"):
-        journal.submitting(first, PROCESS)
+        journal.record_process(first, PROCESS)
     with pytest.raises(LaunchError, match="cannot get ''"):
-        journal.submitted(first, "", None, NOW)
-    assert journal.submitted(first, "3", None, NOW) == journal.submitted(first, "3", None, NOW)
+        journal.record_submission(first, "", None, NOW)
+    assert journal.record_submission(first, "3", None, NOW) == journal.record_submission(first, "3", None, NOW)
     with pytest.raises(LaunchError, match="has id '3' and cannot get '4'"):
-        journal.submitted(first, "4", None, NOW)
+        journal.record_submission(first, "4", None, NOW)
     with pytest.raises(LaunchError, match="job id 3 of job number 2 is that of number 1"):
-        journal.submitted(second, "3", None, NOW)
+        journal.record_submission(second, "3", None, NOW)
     with pytest.raises(LaunchError, match="was submitted as 3"):
-        journal.failed(first, "no", NOW)
-    assert journal.submitted(local, "3", None, NOW).job_id == "3"  # a number of this journal, not of Slurm
+        journal.record_failure(first, "no", NOW)
+    assert journal.record_submission(local, "3", None, NOW).job_id == "3"  # a number of this journal, not of Slurm
     with pytest.raises(LaunchError, match="no job number 9"):
-        journal.submitting(9, PROCESS)
+        journal.record_process(9, PROCESS)
 
 
 def test_polls_that_say_nothing_new_are_not_written(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
     number = journal.intend(SPEC, NOW).number
-    journal.seen(number, RUNNING)
+    journal.record_status(number, RUNNING)
     with monkeypatch.context() as patch:
         patch.setattr(database, "transaction", None)
-        later = journal.seen(number, replace(RUNNING, elapsed_seconds=99.0))
+        later = journal.record_status(number, replace(RUNNING, elapsed_seconds=99.0))
     assert later.status == replace(RUNNING, elapsed_seconds=99.0)
-    assert journal.live() == (later,)
-    journal.seen(number, replace(RUNNING, nodes=("n3",), elapsed_seconds=100.0))
+    assert journal.list_live() == (later,)
+    journal.record_status(number, replace(RUNNING, nodes=("n3",), elapsed_seconds=100.0))
     again = reopened(journal)
-    assert again.jobs()[0].status == replace(RUNNING, nodes=("n3",), elapsed_seconds=100.0)
+    assert again.list_jobs()[0].status == replace(RUNNING, nodes=("n3",), elapsed_seconds=100.0)
     again.close()
 
 
@@ -238,44 +239,44 @@ def test_a_later_guess_of_when_a_job_may_start_is_not_written(
 ) -> None:
     number = journal.intend(SPEC, NOW).number
     waiting = JobStatus(Phase.WAITING, "PENDING", reason="Priority", started=NOW)
-    journal.seen(number, waiting)
+    journal.record_status(number, waiting)
     with monkeypatch.context() as patch:
         patch.setattr(database, "transaction", None)
-        assert journal.seen(number, replace(waiting, started=None)).status == replace(waiting, started=None)
+        assert journal.record_status(number, replace(waiting, started=None)).status == replace(waiting, started=None)
 
 
 def test_what_one_poll_says_is_written_together_or_not_at_all(journal: Journal) -> None:
     numbers = [journal.intend(SPEC, NOW).number for _ in range(3)]
     commits: list[str] = []
     journal._database.set_trace_callback(lambda said: commits.append(said) if said == "COMMIT" else None)
-    with journal.together():
+    with journal.write_together():
         for number in numbers:
-            journal.seen(number, RUNNING)
+            journal.record_status(number, RUNNING)
     assert len(commits) == 1
 
     def stopped() -> None:
-        with journal.together():
-            journal.ended(numbers[0], DONE, "", NOW)
+        with journal.write_together():
+            journal.record_end(numbers[0], DONE, "", NOW)
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         stopped()
     again = reopened(journal)
-    assert [job.status for job in again.jobs()] == [RUNNING] * 3
+    assert [job.status for job in again.list_jobs()] == [RUNNING] * 3
     again.close()
 
 
 def test_sessions_see_only_their_own_jobs_and_numbers_are_unique(journal: Journal, folder: Path) -> None:
     other = Journal(folder)
     other.begin("other", NOW, {"name": "theirs"})
-    assert (journal.noted("name"), other.noted("name")) == ("", "theirs")
+    assert (journal.read_note("name"), other.read_note("name")) == ("", "theirs")
     numbers = [each.intend(SPEC, NOW).number for each in (journal, other, journal, other)]
     assert len(set(numbers)) == 4
-    assert [job.number for job in journal.jobs()] == [numbers[0], numbers[2]]
-    assert [job.number for job in other.jobs()] == [numbers[1], numbers[3]]
-    assert journal.jobs()[0].folder.parent != other.jobs()[0].folder.parent
+    assert [job.number for job in journal.list_jobs()] == [numbers[0], numbers[2]]
+    assert [job.number for job in other.list_jobs()] == [numbers[1], numbers[3]]
+    assert journal.list_jobs()[0].folder.parent != other.list_jobs()[0].folder.parent
     with pytest.raises(LaunchError, match="no job number"):
-        journal.submitted(numbers[1], "1", None, NOW)
+        journal.record_submission(numbers[1], "1", None, NOW)
     other.close()
 
 
@@ -284,9 +285,9 @@ def test_a_session_in_use_is_not_resumed(journal: Journal, folder: Path) -> None
     for name in ("", journal.session):
         with pytest.raises(LaunchError, match=rf"{journal.session} is in use by process {os.getpid()} on "):
             other.resume(name)
-    [past] = other.unfinished()
+    [past] = other.list_unfinished()
     assert (past.alive, past.holder.split()[0]) == (True, str(os.getpid()))
-    assert journal.unfinished() == (past,)
+    assert journal.list_unfinished() == (past,)
     journal.close()
     assert other.resume() == journal.session
     other.close()
@@ -299,11 +300,11 @@ def test_the_newest_unfinished_session_is_resumed(folder: Path) -> None:
         ids.append(each.begin(label, NOW))
         each.intend(SPEC, NOW)
         if label == "third":
-            each.failed(each.live()[0].number, "no", NOW)
+            each.record_failure(each.list_live()[0].number, "no", NOW)
             assert each.finish(NOW)
         each.close()
     journal = Journal(folder)
-    found = [(past.session, past.label, past.started, past.waiting, past.alive) for past in journal.unfinished()]
+    found = [(past.session, past.label, past.started, past.waiting, past.alive) for past in journal.list_unfinished()]
     assert found == [(ids[1], "second", NOW, 1, False), (ids[0], "first", NOW, 1, False)]
     with pytest.raises(LaunchError, match=rf"{ids[2]} was finished on 2026-11-21.*unfinished are {ids[1]}, {ids[0]}"):
         journal.resume(ids[2])
@@ -317,7 +318,7 @@ def test_the_newest_unfinished_session_is_resumed(folder: Path) -> None:
 
 def test_without_a_session_there_is_nothing_to_resume_or_write(folder: Path) -> None:
     journal = Journal(folder)
-    assert journal.unfinished() == ()
+    assert journal.list_unfinished() == ()
     with pytest.raises(LaunchError, match=r"no session to resume in .*none is unfinished"):
         journal.resume()
     refused(
@@ -331,10 +332,10 @@ def test_without_a_session_there_is_nothing_to_resume_or_write(folder: Path) -> 
 def test_a_session_with_live_jobs_is_not_finished(journal: Journal) -> None:
     number = journal.intend(SPEC, NOW).number
     assert not journal.finish(NOW)
-    assert [past.waiting for past in journal.unfinished()] == [1]
-    journal.ended(number, DONE, "", NOW)  # with an empty text, for one that ended well
+    assert [past.waiting for past in journal.list_unfinished()] == [1]
+    journal.record_end(number, DONE, "", NOW)  # with an empty text, for one that ended well
     assert journal.finish(NOW)
-    assert journal.unfinished() == ()
+    assert journal.list_unfinished() == ()
 
 
 def test_ids_of_one_minute_differ(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -416,7 +417,7 @@ def test_a_job_without_a_folder_is_not_written_down(journal: Journal) -> None:
     with pytest.raises(LaunchError, match=r"cannot be made: .*nothing was submitted"):
         journal.intend(SPEC, NOW)
     again = reopened(journal)
-    assert again.jobs() == journal.jobs() == ()
+    assert again.list_jobs() == journal.list_jobs() == ()
     again.close()
 
 
@@ -424,21 +425,21 @@ def test_a_full_disk_is_an_error_and_memory_keeps_what_must_be_cancelled(journal
     first, second = (journal.intend(SPEC, NOW).number for _ in range(2))
     journal._database.execute("PRAGMA max_page_count = 1")
     with pytest.raises(LaunchError, match=r"full.*make room"):
-        journal.failed(second, "x" * 100_000, NOW)
+        journal.record_failure(second, "x" * 100_000, NOW)
     with pytest.raises(LaunchError, match=r"full.*make room"):
-        journal.submitted(first, "4711", Path("x" * 100_000), NOW)
-    assert [job.job_id for job in journal.live()] == ["4711"]
+        journal.record_submission(first, "4711", Path("x" * 100_000), NOW)
+    assert [job.job_id for job in journal.list_live()] == ["4711"]
     with pytest.raises(LaunchError, match=r"full.*make room"):
         journal.intend(replace(SPEC, experiment="x" * 100_000), NOW)
-    assert len(journal.jobs()) == 2  # what was not written down is not submitted
+    assert len(journal.list_jobs()) == 2  # what was not written down is not submitted
 
 
 def test_a_journal_that_is_removed_meanwhile_is_an_error(journal: Journal) -> None:
     number = journal.intend(SPEC, NOW).number
     shutil.rmtree(journal.folder)
     with pytest.raises(LaunchError, match=r"launch\.db: .*; "):
-        journal.submitted(number, "4711", None, NOW)
-    assert [job.job_id for job in journal.live()] == ["4711"]
+        journal.record_submission(number, "4711", None, NOW)
+    assert [job.job_id for job in journal.list_live()] == ["4711"]
 
 
 def test_a_file_held_by_another_program_is_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -470,9 +471,40 @@ def test_every_fault_of_the_file_has_a_remedy(name: str, remedy: str) -> None:
     error.sqlite_errorname = name
     with (
         pytest.raises(LaunchError, match=rf"launch.db: said \({name}\); .*{remedy}"),
-        database.explained(Path("launch.db")),
+        database.explain_errors(Path("launch.db")),
     ):
         raise error
+
+
+# --- journals of the version before -----------------------------------------------------------------------
+
+
+def test_a_journal_that_says_in_words_alone_what_became_of_jobs_is_read(folder: Path) -> None:
+    journal = Journal(folder)
+    journal.begin("old", NOW)
+    jobs = [journal.intend(replace(SPEC, case_id=f"case-{number}"), NOW) for number in range(4)]
+    journal.record_failure(jobs[0].number, "it may have been submitted: nothing tells", NOW)
+    journal.record_failure(jobs[1].number, "its submission came to nothing, and another job took its place", NOW)
+    journal.record_failure(jobs[2].number, "no such partition", NOW)
+    journal.record_submission(jobs[3].number, "17", None, NOW)
+    journal.record_end(jobs[3].number, replace(DONE, reason="pytest: never started"), "", NOW)
+    journal.close()
+    with closing(sqlite3.connect(folder / "launch.db")) as file:
+        file.execute("ALTER TABLE job DROP COLUMN submission")
+        file.execute("UPDATE job SET status = json_remove(status, '$.ended_by')")
+        file.commit()
+    journal = Journal(folder)
+    journal.resume()
+    assert [job.submission.value for job in journal.list_jobs()] == [
+        "uncertain",
+        "superseded",
+        "not-submitted",
+        "submitted",
+    ]
+    status = journal.list_jobs()[3].status
+    assert status is not None
+    assert status.ended_by is EndedBy.PYTEST
+    journal.close()
 
 
 # --- real processes --------------------------------------------------------------------------------------
@@ -480,6 +512,7 @@ def test_every_fault_of_the_file_has_a_remedy(name: str, remedy: str) -> None:
 WRITER = """
 import sys
 from datetime import datetime, UTC
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from pytest_llmbench.launch.journal.journal import Journal
@@ -489,11 +522,11 @@ print(journal.begin("writer", NOW), flush=True)
 for turn in range(int(sys.argv[2])):
     number = journal.intend(SPEC, NOW).number
     print("intended", number, flush=True)
-    journal.submitting(number, PROCESS)
-    journal.submitted(number, f"{sys.argv[3]}{turn}", None, NOW)
+    journal.record_process(number, PROCESS)
+    journal.record_submission(number, f"{sys.argv[3]}{turn}", None, NOW)
     print("submitted", number, flush=True)
-    journal.seen(number, RUNNING)
-    journal.ended(number, DONE, "x" * 5000, NOW)
+    journal.record_status(number, RUNNING)
+    journal.record_end(number, DONE, "x" * 5000, NOW)
     print("ended", number, flush=True)
 journal.finish(NOW)
 """
@@ -532,26 +565,26 @@ def test_a_killed_process_leaves_all_that_it_had_written(folder: Path, after: fl
         what: {int(number) for word, number in words if word == what} for what in ("intended", "submitted", "ended")
     }
     journal = Journal(folder)
-    assert [past.alive for past in journal.unfinished()] == [False]
+    assert [past.alive for past in journal.list_unfinished()] == [False]
     assert journal.resume() == session
-    live = {job.number for job in journal.live()}
-    assert {job.number for job in journal.jobs()} >= done["intended"]
-    assert {job.number for job in journal.jobs() if job.job_id} >= done["submitted"]
+    live = {job.number for job in journal.list_live()}
+    assert {job.number for job in journal.list_jobs()} >= done["intended"]
+    assert {job.number for job in journal.list_jobs() if job.job_id} >= done["submitted"]
     assert not live & done["ended"]
     assert len(live) <= 1
-    assert all(job.folder.is_dir() for job in journal.jobs())
-    assert journal.intend(SPEC, NOW).number == max([job.number for job in journal.jobs()], default=0)
+    assert all(job.folder.is_dir() for job in journal.list_jobs())
+    assert journal.intend(SPEC, NOW).number == max([job.number for job in journal.list_jobs()], default=0)
     journal.close()
 
 
 # --- laws ------------------------------------------------------------------------------------------------
 
 CHANGES: dict[str, Callable[[Journal, int, int], Any]] = {
-    "submitting": lambda journal, number, value: journal.submitting(number, PROCESS),
-    "submitted": lambda journal, number, value: journal.submitted(number, str(value), None, NOW),
-    "failed": lambda journal, number, value: journal.failed(number, f"problem {value}", NOW),
-    "seen": lambda journal, number, value: journal.seen(number, replace(RUNNING, restarts=value)),
-    "ended": lambda journal, number, value: journal.ended(number, replace(DONE, restarts=value), str(value), NOW),
+    "submitting": lambda journal, number, value: journal.record_process(number, PROCESS),
+    "submitted": lambda journal, number, value: journal.record_submission(number, str(value), None, NOW),
+    "failed": lambda journal, number, value: journal.record_failure(number, f"problem {value}", NOW),
+    "seen": lambda journal, number, value: journal.record_status(number, replace(RUNNING, restarts=value)),
+    "ended": lambda journal, number, value: journal.record_end(number, replace(DONE, restarts=value), str(value), NOW),
 }
 STEPS = st.lists(st.tuples(st.sampled_from(sorted(CHANGES)), st.integers(1, 3), st.integers(0, 2)), max_size=15)
 
@@ -568,19 +601,21 @@ def test_whatever_happens_what_is_over_stays_and_the_file_says_what_memory_says(
         journal.intend(HIDDEN, NOW)
     over: dict[int, tuple[Job, str]] = {}
     for change, number, value in steps:
-        before = journal.jobs()
+        before = journal.list_jobs()
         try:
             CHANGES[change](journal, number, value)
         except LaunchError:
-            assert journal.jobs() == before
-        live = {job.number for job in journal.live()}
-        now_over = {job.number: (job, journal.text_of(job.number)) for job in journal.jobs() if job.number not in live}
+            assert journal.list_jobs() == before
+        live = {job.number for job in journal.list_live()}
+        now_over = {
+            job.number: (job, journal.read_end(job.number)) for job in journal.list_jobs() if job.number not in live
+        }
         assert over.items() <= now_over.items()
         over = now_over
-    ids = [job.job_id for job in journal.jobs() if job.job_id]
+    ids = [job.job_id for job in journal.list_jobs() if job.job_id]
     assert len(ids) == len(set(ids))
     again = reopened(journal)
-    assert (again.jobs(), again.live()) == (journal.jobs(), journal.live())
+    assert (again.list_jobs(), again.list_live()) == (journal.list_jobs(), journal.list_live())
     again.close()
 
 
@@ -615,11 +650,11 @@ def test_two_hundred_jobs_are_polled_without_effort(journal: Journal) -> None:
     journal._database.execute("PRAGMA synchronous = OFF")
     numbers = [journal.intend(SPEC, NOW).number for _ in range(200)]
     for number in numbers:
-        journal.submitted(number, str(number), None, NOW)
-        journal.seen(number, RUNNING)
+        journal.record_submission(number, str(number), None, NOW)
+        journal.record_status(number, RUNNING)
     before = time.process_time()
     for poll in range(10):
         for number in numbers:
-            journal.seen(number, replace(RUNNING, elapsed_seconds=float(poll + 2)))
-        assert len(journal.live()) == 200
+            journal.record_status(number, replace(RUNNING, elapsed_seconds=float(poll + 2)))
+        assert len(journal.list_live()) == 200
     assert time.process_time() - before < 0.5

@@ -14,8 +14,9 @@ from planned import FACTS, Python, machine, planned, program
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models.jobs import Cluster, Purpose
-from pytest_llmbench.launch.preflight.check_files import Machine, suits
-from pytest_llmbench.launch.preflight.checks import Planned, Problem, preflight, told
+from pytest_llmbench.launch.preflight.check_files import LocalMachine, is_wanted_version
+from pytest_llmbench.launch.preflight.checks import check_launch
+from pytest_llmbench.launch.preflight.problems import LaunchProblem, PlannedJob, describe_problems
 from pytest_llmbench.launch.slurm.client import Partition
 
 
@@ -45,8 +46,8 @@ class FakeSlurm:
 CLUSTER = Cluster(partition="batch", account="research")
 
 
-def found(job: Planned, slurm: FakeSlurm | None = None, on: Machine | None = None) -> list[str]:
-    problems = preflight([job], CLUSTER, slurm or FakeSlurm(), on or machine())
+def found(job: PlannedJob, slurm: FakeSlurm | None = None, on: LocalMachine | None = None) -> list[str]:
+    problems = check_launch([job], CLUSTER, slurm or FakeSlurm(), on or machine())
     assert all(problem.cases == (job.spec.case_id,) or "(" in problem.cases[0] for problem in problems)
     return [f"{problem.what} | {problem.remedy}" for problem in problems]
 
@@ -55,18 +56,18 @@ def test_nothing_is_wrong_with_a_job_that_has_all_it_needs(tmp_path: Path) -> No
     assert found(planned(tmp_path)) == []
 
 
-def without(job: Planned, *names: str) -> Planned:
+def without(job: PlannedJob, *names: str) -> PlannedJob:
     pairs = tuple(pair for pair in job.spec.environment if pair[0] not in names)
     return replace(job, spec=replace(job.spec, environment=pairs))
 
 
-def with_(job: Planned, **variables: str) -> Planned:
+def with_(job: PlannedJob, **variables: str) -> PlannedJob:
     job = without(job, *variables)
     return replace(job, spec=replace(job.spec, environment=(*job.spec.environment, *variables.items())))
 
 
-def remove(path: str) -> Callable[[Path, Planned], Planned]:
-    def change(folder: Path, job: Planned) -> Planned:
+def remove(path: str) -> Callable[[Path, PlannedJob], PlannedJob]:
+    def change(folder: Path, job: PlannedJob) -> PlannedJob:
         place = folder / path
         shutil.rmtree(place) if place.is_dir() else place.unlink()
         return job
@@ -74,20 +75,20 @@ def remove(path: str) -> Callable[[Path, Planned], Planned]:
     return change
 
 
-def mode(path: str, bits: int) -> Callable[[Path, Planned], Planned]:
-    def change(folder: Path, job: Planned) -> Planned:
+def mode(path: str, bits: int) -> Callable[[Path, PlannedJob], PlannedJob]:
+    def change(folder: Path, job: PlannedJob) -> PlannedJob:
         (folder / path).chmod(bits)
         return job
 
     return change
 
 
-def empty_image(folder: Path, job: Planned) -> Planned:
+def empty_image(folder: Path, job: PlannedJob) -> PlannedJob:
     (folder / "stage/nemo.sqsh").write_text("")
     return job
 
 
-DAMAGE: dict[str, tuple[Callable[[Path, Planned], Planned], str, str]] = {
+DAMAGE: dict[str, tuple[Callable[[Path, PlannedJob], PlannedJob], str, str]] = {
     "no script": (remove("recipe/launch.sh"), "there is no launch.sh in", "`folder` of llama3.1-25.04"),
     "script not executable": (mode("recipe/launch.sh", 0o644), "cannot be executed", "chmod +x"),
     "no recipe": (remove("recipe"), "there is no folder", "`folder` of llama3.1-25.04"),
@@ -203,7 +204,7 @@ def test_of_a_shared_installation_only_the_workload_is_written(tmp_path: Path) -
     ],
 )
 def test_which_python_suits(wanted: str, has: str, suited: bool) -> None:
-    assert suits(has, wanted) is suited
+    assert is_wanted_version(has, wanted) is suited
 
 
 def test_the_wrong_python_is_named_with_its_place(tmp_path: Path) -> None:
@@ -267,7 +268,7 @@ def test_a_recipe_of_which_nothing_says_where_it_is_names_no_folder_of_ours(tmp_
 # --- Slurm ------------------------------------------------------------------------------------------------
 
 
-def sbatch(folder: Path, *options: str, script: str = "#!/bin/bash\n") -> Planned:
+def sbatch(folder: Path, *options: str, script: str = "#!/bin/bash\n") -> PlannedJob:
     job = planned(folder, via="sbatch", command=("sbatch", "-p", "batch", *options, "./launch.sh"))
     program(folder / "recipe/launch.sh", script)
     return without(job, "SBATCH_GPUS_PER_NODE")
@@ -375,10 +376,10 @@ def test_a_slurm_that_is_away_is_one_problem(tmp_path: Path) -> None:
 
 def test_a_machine_without_slurm_is_told_once_and_a_local_job_does_not_care(tmp_path: Path) -> None:
     jobs = [planned(tmp_path, gpus) for gpus in (8, 16)]
-    (problem,) = preflight(jobs, CLUSTER, None, machine())
+    (problem,) = check_launch(jobs, CLUSTER, None, machine())
     assert problem.what == "there is no Slurm on this machine: no sbatch on the job's PATH"
     assert len(problem.cases) == 2
-    assert preflight([planned(tmp_path, via="local")], CLUSTER, None, machine()) == ()
+    assert check_launch([planned(tmp_path, via="local")], CLUSTER, None, machine()) == ()
 
 
 # --- checkpoints ------------------------------------------------------------------------------------------
@@ -386,12 +387,12 @@ def test_a_machine_without_slurm_is_told_once_and_a_local_job_does_not_care(tmp_
 
 def test_checkpoints_have_to_fit_together_on_the_disk(tmp_path: Path) -> None:
     jobs = [planned(tmp_path, gpus, purpose=Purpose.SAVE_CHECKPOINT) for gpus in (16, 32)]
-    assert preflight(jobs, CLUSTER, FakeSlurm(), machine(free=210 * 10**9)) == ()
-    (problem,) = preflight(jobs, CLUSTER, FakeSlurm(), machine(free=209 * 10**9))
+    assert check_launch(jobs, CLUSTER, FakeSlurm(), machine(free=210 * 10**9)) == ()
+    (problem,) = check_launch(jobs, CLUSTER, FakeSlurm(), machine(free=209 * 10**9))
     assert problem.what == f"the checkpoints need 210 GB, and {tmp_path}/stage has 209 GB free"
     assert problem.cases[0] == "llama3.1_8b-25.04-h100-bf16-16 (105 GB)"
     measured = [planned(tmp_path)]
-    assert preflight(measured, CLUSTER, FakeSlurm(), machine(free=0)) == ()
+    assert check_launch(measured, CLUSTER, FakeSlurm(), machine(free=0)) == ()
 
 
 def test_a_checkpoint_has_to_lie_below_the_stage_folder(tmp_path: Path) -> None:
@@ -412,12 +413,12 @@ def test_one_problem_of_many_configurations_is_one_entry_and_slurm_is_asked_once
     jobs = [planned(tmp_path, 8 * count) for count in range(1, 27)]
     (tmp_path / "stage/nemo.sqsh").unlink()
     slurm, python = FakeSlurm(part(nodes=20)), Python()
-    problems = preflight(jobs, CLUSTER, slurm, replace(machine(), run=python))
+    problems = check_launch(jobs, CLUSTER, slurm, replace(machine(), run=python))
     assert [len(problem.cases) for problem in problems] == [26, 6]
     assert problems[1].cases[0] == "llama3.1_8b-25.04-h100-bf16-168 (21 nodes)"
     assert slurm.asked == 1
     assert len(python.asked) == 1
-    text = " ".join(told(problems).split())
+    text = " ".join(describe_problems(problems).split())
     assert "26 configurations: llama3.1_8b-25.04-h100-bf16-8," in text
     assert "and 21 more" in text
 
@@ -425,7 +426,7 @@ def test_one_problem_of_many_configurations_is_one_entry_and_slurm_is_asked_once
 def test_the_text_fits_and_holds_no_secret(tmp_path: Path) -> None:
     job = planned(tmp_path, environment={"SBATCH_PARTITION": "nowhere", "LLMB_INSTALL": "x"})
     shutil.rmtree(tmp_path / "stage")
-    text = told(preflight([job], CLUSTER, FakeSlurm(), machine()))
+    text = describe_problems(check_launch([job], CLUSTER, FakeSlurm(), machine()))
     assert text.startswith("3 problems to solve first:\n 1. LLMB_INSTALL must not be set")
     assert "hf_secretvalue" not in text
     long = [line for line in text.splitlines() if len(line) > 79]
@@ -433,20 +434,20 @@ def test_the_text_fits_and_holds_no_secret(tmp_path: Path) -> None:
 
 
 def test_golden_text() -> None:
-    problem = Problem(
+    problem = LaunchProblem(
         "no container image a.sqsh in /stage and /stage/images", "run `llmbench setup a --release 1`", ("a",)
     )
-    assert told([problem]) == (
+    assert describe_problems([problem]) == (
         "1 problem to solve first:\n"
         " 1. no container image a.sqsh in /stage and /stage/images\n"
         "      1 configuration: a\n"
         "      do: run `llmbench setup a --release 1`"
     )
-    assert told([]) == ""
+    assert describe_problems([]) == ""
 
 
 def test_a_free_disk_is_read_from_the_machine(tmp_path: Path) -> None:
-    assert Machine().free_bytes(tmp_path) > 0
+    assert LocalMachine().free_bytes(tmp_path) > 0
 
 
 def test_facts_without_needs_are_no_problem(tmp_path: Path) -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 from planned import planned
 
 from pytest_llmbench.core.models.jobs import Purpose
-from pytest_llmbench.launch.preflight.plan import budget, command_line, plan
-from pytest_llmbench.launch.preflight.problems import Planned, Problem
+from pytest_llmbench.launch.preflight.plan import format_budget, format_command, format_plan
+from pytest_llmbench.launch.preflight.problems import LaunchProblem, PlannedJob
 
 
-def at(job: Planned, environment: dict[str, str]) -> Planned:
+def at(job: PlannedJob, environment: dict[str, str]) -> PlannedJob:
     """Return a job without this test's folder in it."""
     spec = replace(job.spec, directory=Path("/recipe"), environment=tuple(environment.items()))
     return replace(job, spec=spec)
@@ -24,8 +24,8 @@ def test_golden_plan(tmp_path: Path) -> None:
     shared = {"DTYPE": "bf16", "HF_TOKEN": "hf_1234"}
     first = at(planned(tmp_path, 8, via="sbatch", command=command), {**shared, "A": "x", "B": "y"})
     second = at(planned(tmp_path, 16, via="sbatch", command=command), {**shared, "A": "z"})
-    problem = Problem("no container image", "run setup", ("a", "b"))
-    assert plan([first, second], [problem], limit=50, repeats=3) == (
+    problem = LaunchProblem("no container image", "run setup", ("a", "b"))
+    assert format_plan([first, second], [problem], limit=50, repeats=3) == (
         "llama3.1_8b-25.04-h100-bf16-8  (sbatch)\n"
         "  1 node, 8 GPUs, 1.60 GPU-hours\n"
         "  cd /recipe\n"
@@ -63,7 +63,7 @@ def test_a_secret_is_shown_nowhere(tmp_path: Path) -> None:
         directory=Path(f"/home/{secret}"),
         environment=(("HF_TOKEN", secret), ("URL", f"https://u:{secret}@host"), ("PATH", "/bin")),
     )
-    text = plan([replace(planned(tmp_path), spec=spec)], [])
+    text = format_plan([replace(planned(tmp_path), spec=spec)], [])
     assert "s3cret" not in text
     assert "HF_TOKEN=***" in text
     assert "'--token=***' ***" in text
@@ -83,7 +83,7 @@ def test_a_command_can_be_pasted_whatever_its_arguments_hold(tmp_path: Path) -> 
         "",
     )
     spec = replace(planned(tmp_path).spec, command=("printf", "%s|", *words), secrets=())
-    line = command_line(spec)
+    line = format_command(spec)
     assert "\n" not in line
     assert "\x1b" not in line
     done = subprocess.run(
@@ -96,37 +96,37 @@ def test_a_command_can_be_pasted_whatever_its_arguments_hold(tmp_path: Path) -> 
 def test_the_budget_counts_by_recipe_and_says_what_is_unknown(tmp_path: Path) -> None:
     one = planned(tmp_path, 8)
     other = replace(one, facts=replace(one.facts, release="25.05"), spec=replace(one.spec, gpu_hours=0.0))
-    assert budget([one, other]) == [
+    assert format_budget([one, other]) == [
         "llama3.1 25.04: 1 job, 1.6 GPU-hours of steps",
         "llama3.1 25.05: 1 job whose duration nothing says yet",
         "2 jobs, 1.6 GPU-hours of steps and 1 job whose duration nothing says yet",
     ]
-    assert budget([]) == ["0 jobs, 0.0 GPU-hours of steps"]
+    assert format_budget([]) == ["0 jobs, 0.0 GPU-hours of steps"]
 
 
 def test_more_than_is_allowed_says_what_to_do(tmp_path: Path) -> None:
-    told = " ".join(budget([planned(tmp_path, 8)], limit=1)).split()
+    told = " ".join(format_budget([planned(tmp_path, 8)], limit=1)).split()
     expected = "more than allowed: select fewer with -k or -m, or allow them: --llmb-gpu-hours=2, or `gpu_hours: 2`"
     assert expected in " ".join(told)
-    assert "more than allowed" not in " ".join(budget([planned(tmp_path, 8)], limit=2))
+    assert "more than allowed" not in " ".join(format_budget([planned(tmp_path, 8)], limit=2))
 
 
 def test_repeats_are_counted_for_what_is_measured_only(tmp_path: Path) -> None:
     profile = planned(tmp_path, 8, purpose=Purpose.PROFILE)
-    assert budget([profile], repeats=3) == ["1 job, 1.6 GPU-hours of steps"]
-    assert "1.60 GPU-hours, profile: not judged for speed" in plan([profile], [])
+    assert format_budget([profile], repeats=3) == ["1 job, 1.6 GPU-hours of steps"]
+    assert "1.60 GPU-hours, profile: not judged for speed" in format_plan([profile], [])
 
 
 def test_the_runs_that_are_asked_for_are_counted_and_further_ones_are_not_counted_twice(tmp_path: Path) -> None:
     one = planned(tmp_path, 8)
     hours = one.spec.gpu_hours
     told = [f"2 jobs, {2 * hours:.1f} GPU-hours of steps; 3 are allowed", "more than allowed: "]
-    lines = budget([one], 3, 3, {one.spec.case_id: 2})
+    lines = format_budget([one], 3, 3, {one.spec.case_id: 2})
     assert [line[: len(start)] for line, start in zip(lines, told, strict=False)] == told
     assert lines[-1] == f"at most {3 * hours:.1f} GPU-hours if every configuration needs 3 runs"
-    assert budget([one], None, 3, {one.spec.case_id: 3}) == [f"3 jobs, {3 * hours:.1f} GPU-hours of steps"]
+    assert format_budget([one], None, 3, {one.spec.case_id: 3}) == [f"3 jobs, {3 * hours:.1f} GPU-hours of steps"]
 
 
 def test_different_launchers_and_purposes_show_their_whole_environment(tmp_path: Path) -> None:
     jobs = [at(planned(tmp_path, purpose=purpose), {"A": "x"}) for purpose in (Purpose.MEASURE, Purpose.PROFILE)]
-    assert plan(jobs, []).count("    A=x") == 2
+    assert format_plan(jobs, []).count("    A=x") == 2

@@ -10,8 +10,14 @@ import pytest
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models.jobs import Cluster, InstalledRecipe
-from pytest_llmbench.launch.recipe.cluster import CLUSTER, filled, read_cluster, read_llmb_run, this_machine
-from pytest_llmbench.launch.slurm.runner import Done
+from pytest_llmbench.launch.recipe.cluster import (
+    CLUSTER,
+    describe_machine,
+    fill_references,
+    read_cluster,
+    read_llmb_run,
+)
+from pytest_llmbench.launch.slurm.runner import CommandOutput
 
 WHOLE = """\
 schema: 1
@@ -148,12 +154,12 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_references_are_taken_from_the_caller() -> None:
     caller = {"A": "x y", "B": "${A}"}
-    assert filled("${A}/${B}", caller, "here") == "x y/${A}", "a value is never read again"
-    assert filled("$A $(date) ${}", {}, "here") == "$A $(date) ${}"
+    assert fill_references("${A}/${B}", caller, "here") == "x y/${A}", "a value is never read again"
+    assert fill_references("$A $(date) ${}", {}, "here") == "$A $(date) ${}"
     with pytest.raises(
         LaunchError, match=r"cluster.yaml: environment: HF_TOKEN is taken from \$\{TOKEN\}, and that is"
     ):
-        filled("${TOKEN}", caller, "cluster.yaml: environment: HF_TOKEN")
+        fill_references("${TOKEN}", caller, "cluster.yaml: environment: HF_TOKEN")
 
 
 def test_the_page_about_the_cluster_is_true(file: Path) -> None:
@@ -289,9 +295,9 @@ def test_a_folder_without_the_file_is_named(tmp_path: Path) -> None:
 def test_this_machine_is_a_node_with_its_gpus(code: int, out: str, gpu: str, count: int) -> None:
     asked: list[tuple[str, ...]] = []
 
-    def run(arguments: Sequence[str], **_: object) -> Done:
+    def run(arguments: Sequence[str], **_: object) -> CommandOutput:
         asked.append(tuple(arguments))
-        return Done(code, out, "")
+        return CommandOutput(code, out, "")
 
-    assert this_machine(run) == Cluster(gpu=gpu, gpus_per_node=count, largest=count)
+    assert describe_machine(run) == Cluster(gpu=gpu, gpus_per_node=count, largest=count)
     assert asked == [("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")]

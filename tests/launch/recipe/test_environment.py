@@ -16,7 +16,7 @@ from shipped_specs import CALLER, CLUSTER, baseline, facts, spec
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models.jobs import Cluster, Command, InstalledRecipe, JobSpec, LaunchFacts, Purpose
-from pytest_llmbench.launch.recipe.environment import IMAGE, job_spec, missing, named_image
+from pytest_llmbench.launch.recipe.environment import IMAGE, build_job, find_named_image, list_missing
 
 STAGE = Path("/lustre/stage")
 GB200 = Cluster(gpu="gb200", account="acct", partition="batch")
@@ -186,7 +186,7 @@ def test_the_gpus_per_node_that_the_old_documents_call_null_are_left_out() -> No
 def test_account_and_partition_that_nothing_names_are_left_out() -> None:
     assert spec("grok1/24.11", "fp8-8", Cluster(gpu="h100")).command == ("sbatch", "-N", "1", "./launch.sh")
     joined = own_command("sbatch --account={account} -p {partition} -N {nodes} ./launch.sh")
-    job = job_spec(baseline("grok1/24.11", "fp8-8"), joined, Cluster(gpu="h100", partition="p q"), caller=CALLER)
+    job = build_job(baseline("grok1/24.11", "fp8-8"), joined, Cluster(gpu="h100", partition="p q"), caller=CALLER)
     assert job.command == ("sbatch", "-p", "p q", "-N", "1", "./launch.sh")
 
 
@@ -244,7 +244,7 @@ def test_llmb_run_works_in_its_own_folder_whatever_is_installed_where() -> None:
 
 def test_a_recipe_of_ones_own_runs_beside_its_file(tmp_path: Path) -> None:
     own = replace(own_command("./launch.sh", "local"), file=tmp_path / "mine.yaml")
-    job = job_spec(baseline("grok1/24.11", "fp8-8"), own, Cluster(gpu="h100"), caller=CALLER)
+    job = build_job(baseline("grok1/24.11", "fp8-8"), own, Cluster(gpu="h100"), caller=CALLER)
     assert (job.via, job.directory) == ("local", tmp_path)
 
 
@@ -256,7 +256,7 @@ def test_the_callers_virtual_environment_counts_where_the_recipe_wants_one() -> 
 
 def test_the_gpus_that_the_caller_may_use_count_on_this_machine_only() -> None:
     caller = {**CALLER, "CUDA_VISIBLE_DEVICES": "3"}
-    local = job_spec(
+    local = build_job(
         baseline("grok1/24.11", "fp8-8"), own_command("./launch.sh", "local"), Cluster(gpu="h100"), caller=caller
     )
     assert environment(local)["CUDA_VISIBLE_DEVICES"] == "3"
@@ -294,7 +294,7 @@ def test_the_log_lies_below_the_last_folder_that_is_known(
 def test_a_job_on_this_machine_has_no_log_but_its_own_output() -> None:
     """A log of Slurm's job 3, left in results/, is not the log of the third local job."""
     own = replace(own_command("./launch.sh", "local"), log="results/{dtype}/log_{job}.out")
-    assert job_spec(baseline("grok1/24.11", "fp8-8"), own, Cluster(gpu="h100"), caller=CALLER).log_folders == ()
+    assert build_job(baseline("grok1/24.11", "fp8-8"), own, Cluster(gpu="h100"), caller=CALLER).log_folders == ()
 
 
 # --- values are data --------------------------------------------------------------------------------------
@@ -312,7 +312,7 @@ def own_command(command: str, via: str = "sbatch", job_id: str = "") -> LaunchFa
 def test_a_value_with_anything_in_it_is_one_argument_and_one_variable(value: str) -> None:
     own = own_command("prog {account} x{stage}y $STAGE_PATH ${VALUE}")
     cluster = Cluster(gpu="h100", account=value, environment=(("VALUE", value.replace("${", "$ {")),))
-    job = job_spec(baseline("grok1/24.11", "fp8-8"), own, cluster, caller={**CALLER, "STAGE_PATH": value})
+    job = build_job(baseline("grok1/24.11", "fp8-8"), own, cluster, caller={**CALLER, "STAGE_PATH": value})
     assert job.command == ("prog", value, f"x{value}y", value, value.replace("${", "$ {"))
 
 
@@ -320,7 +320,7 @@ def test_a_value_with_anything_in_it_is_one_argument_and_one_variable(value: str
 def test_a_value_reaches_a_process_as_it_is(value: str, tmp_path: Path) -> None:
     own = own_command(f"{sys.executable} -c PRINT {{account}} $STAGE_PATH")
     cluster = Cluster(gpu="h100", account=value, environment=(("VALUE", value),))
-    job = job_spec(baseline("grok1/24.11", "fp8-8"), own, cluster, caller={**CALLER, "STAGE_PATH": value})
+    job = build_job(baseline("grok1/24.11", "fp8-8"), own, cluster, caller={**CALLER, "STAGE_PATH": value})
     command = [PRINT if word == "PRINT" else word for word in job.command]
     done = subprocess.run(command, env=environment(job), cwd=tmp_path, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == [[value, value], value, value]
@@ -337,7 +337,7 @@ def test_what_no_process_can_have_is_refused_without_its_value() -> None:
     with pytest.raises(LaunchError, match="'A B' in cluster is no name of a variable"):
         spec("grok1/24.11", "fp8-8", replace(CLUSTER, environment=(("A B", "x"),)))
     with pytest.raises(LaunchError, match="its command holds a NUL"):
-        job_spec(baseline("grok1/24.11", "fp8-8"), own_command("sbatch a\0b"), CLUSTER, caller=CALLER)
+        build_job(baseline("grok1/24.11", "fp8-8"), own_command("sbatch a\0b"), CLUSTER, caller=CALLER)
 
 
 def test_a_reference_that_is_not_set_names_key_and_variable() -> None:
@@ -349,7 +349,7 @@ def test_a_reference_that_is_not_set_names_key_and_variable() -> None:
 def test_a_command_that_cannot_be_read_is_named() -> None:
     for command, message in (("sbatch 'x", "No closing quotation"), ("run {job}", "{job} is not known before")):
         with pytest.raises(LaunchError, match=r"grok1/24.11.yaml: launch: commands: own") as caught:
-            job_spec(baseline("grok1/24.11", "fp8-8"), own_command(command), CLUSTER, caller=CALLER)
+            build_job(baseline("grok1/24.11", "fp8-8"), own_command(command), CLUSTER, caller=CALLER)
         assert message in str(caught.value)
 
 
@@ -358,13 +358,18 @@ def test_a_variable_that_is_not_set_stays_as_it_is_written() -> None:
     caller = {name: value for name, value in CALLER.items() if name != "STAGE_PATH"}
     job = spec("maxtext_llama2/24.11", "fp8-256", caller=caller)
     assert job.command[-1] == "$STAGE_PATH/launch.sh"
-    assert missing(job, facts("maxtext_llama2/24.11")) == ["STAGE_PATH"]
+    assert list_missing(job, facts("maxtext_llama2/24.11")) == ["STAGE_PATH"]
 
 
 def test_what_is_missing_is_named() -> None:
     job = spec("llama3.1/25.04", "8b-25.04-h100-bf16-8", Cluster(gpu="h100"), caller={"HF_TOKEN": ""})
-    assert missing(job, facts("llama3.1/25.04")) == ["STAGE_PATH", "HF_TOKEN", "SBATCH_ACCOUNT", "SBATCH_PARTITION"]
-    assert missing(spec("llama3.1/25.04", "8b-25.04-h100-bf16-8"), facts("llama3.1/25.04")) == []
+    assert list_missing(job, facts("llama3.1/25.04")) == [
+        "STAGE_PATH",
+        "HF_TOKEN",
+        "SBATCH_ACCOUNT",
+        "SBATCH_PARTITION",
+    ]
+    assert list_missing(spec("llama3.1/25.04", "8b-25.04-h100-bf16-8"), facts("llama3.1/25.04")) == []
 
 
 def test_secrets_are_those_of_the_name_of_the_cluster_file_and_of_what_carries_one() -> None:
@@ -384,7 +389,7 @@ def test_the_rest_of_a_job() -> None:
     assert job.gpu_hours == pytest.approx(50 * baseline("grok1/24.11", "fp8-256").step_seconds * 256 / 3600)
     own = own_command("x", "script", job_id=r"id (?P<job>\d+)")
     untimed = replace(baseline("grok1/24.11", "fp8-8"), step_seconds=math.nan)
-    job = job_spec(untimed, own, CLUSTER, caller=CALLER)
+    job = build_job(untimed, own, CLUSTER, caller=CALLER)
     assert (job.job_id, job.gpu_hours) == (r"id (?P<job>\d+)", 0.0)
 
 
@@ -400,5 +405,5 @@ def test_the_rest_of_a_job() -> None:
 )
 def test_the_image_that_a_cluster_file_names(value: str, secret: bool, expected: dict[str, str]) -> None:
     cluster = replace(CLUSTER, environment=((IMAGE, value),), secrets=(IMAGE,) if secret else ())
-    assert named_image(spec("grok1/24.11", "fp8-256", cluster)) == expected
-    assert named_image(spec("grok1/24.11", "fp8-256")) == {}
+    assert find_named_image(spec("grok1/24.11", "fp8-256", cluster)) == expected
+    assert find_named_image(spec("grok1/24.11", "fp8-256")) == {}

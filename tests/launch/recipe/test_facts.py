@@ -8,7 +8,7 @@ import pytest
 from shipped_specs import facts, recipe
 
 from pytest_llmbench.core.models.jobs import Checkpointing, Command, Profiling
-from pytest_llmbench.launch.recipe.facts import facts_of
+from pytest_llmbench.launch.recipe.facts import read_facts
 
 SHIPPED = ("grok1/24.11", "grok1/25.05", "llama3.1/25.04", "maxtext_llama2/24.11", "nemotron4/25.01")
 ENABLED = (("ENABLE_PROFILE", "true"),)
@@ -49,7 +49,7 @@ def test_a_command_keeps_its_template_folder_and_variables() -> None:
 def test_a_command_of_its_own_name_says_how_it_is_launched_and_what_it_prints() -> None:
     own = ("mine", (("command", "./go"), ("via", "script"), ("job_id", r"id (?P<job>\d+)")))
     launch = (("kind", "mine"), ("commands", (own,)), ("gpus_per_node", ()))
-    found = facts_of(replace(recipe("grok1/24.11"), launch=launch))
+    found = read_facts(replace(recipe("grok1/24.11"), launch=launch))
     assert found is not None
     assert found.commands == (Command("mine", "script", "./go", job_id=r"id (?P<job>\d+)"),)
 
@@ -122,4 +122,4 @@ def test_checkpoints_have_sizes_in_bytes_and_numbers_of_gpus() -> None:
 
 
 def test_a_recorded_file_says_nothing_of_launching() -> None:
-    assert facts_of(replace(recipe("grok1/25.05"), launch=())) is None
+    assert read_facts(replace(recipe("grok1/25.05"), launch=())) is None

@@ -10,13 +10,13 @@ from shipped_specs import baseline, facts, recipe
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models.jobs import Cluster, InstalledRecipe
-from pytest_llmbench.launch.recipe.fit import gpu_hours, nodes_of, refuse_hours, unfit
+from pytest_llmbench.launch.recipe.fit import count_nodes, estimate_gpu_hours, explain_unfit, refuse_hours
 
 H100 = Cluster(gpu="h100")
 
 
 def reason(name: str, ending: str, cluster: Cluster, launcher: str = "") -> str:
-    return unfit(baseline(name, ending).configuration, facts(name), cluster, launcher)
+    return explain_unfit(baseline(name, ending).configuration, facts(name), cluster, launcher)
 
 
 @pytest.mark.parametrize(
@@ -68,12 +68,12 @@ def test_a_launcher_that_is_asked_for_counts_more_than_the_clusters() -> None:
 
 def test_without_launch_facts_nothing_is_launched() -> None:
     configuration = baseline("grok1/24.11", "bf16-8").configuration
-    assert unfit(configuration, None, H100).startswith("nothing says how grok1 24.11 is launched")
+    assert explain_unfit(configuration, None, H100).startswith("nothing says how grok1 24.11 is launched")
 
 
 def test_a_node_of_which_nothing_says_the_gpus() -> None:
     unknown = replace(facts("grok1/24.11"), gpus_per_node=())
-    assert "set `gpus_per_node`" in unfit(baseline("grok1/24.11", "bf16-8").configuration, unknown, H100)
+    assert "set `gpus_per_node`" in explain_unfit(baseline("grok1/24.11", "bf16-8").configuration, unknown, H100)
 
 
 @pytest.mark.parametrize(
@@ -88,21 +88,21 @@ def test_a_node_of_which_nothing_says_the_gpus() -> None:
 )
 def test_the_number_of_nodes(name: str, ending: str, per_node: int, nodes: int) -> None:
     """A GB200 node has 4 GPUs, what the cluster says of its own counts more, and less than a node is one."""
-    assert nodes_of(baseline(name, ending).key, facts(name), Cluster(gpus_per_node=per_node)) == nodes
+    assert count_nodes(baseline(name, ending).key, facts(name), Cluster(gpus_per_node=per_node)) == nodes
 
 
 def test_gpus_that_do_not_divide_are_refused() -> None:
     with pytest.raises(LaunchError, match="64 GPUs are no whole number of nodes with 12"):
-        nodes_of(baseline("grok1/24.11", "bf16-64").key, facts("grok1/24.11"), Cluster(gpus_per_node=12))
+        count_nodes(baseline("grok1/24.11", "bf16-64").key, facts("grok1/24.11"), Cluster(gpus_per_node=12))
 
 
 def test_gpu_hours_are_those_of_the_steps() -> None:
     grok = baseline("grok1/25.05", "gb200-bf16-128")
-    assert gpu_hours(grok) == pytest.approx(50 * 7.325 * 128 / 3600)
+    assert estimate_gpu_hours(grok) == pytest.approx(50 * 7.325 * 128 / 3600)
     untimed = replace(grok, step_seconds=math.nan)
-    assert (gpu_hours(untimed), gpu_hours(untimed, 2.5)) == (0.0, 2.5)
+    assert (estimate_gpu_hours(untimed), estimate_gpu_hours(untimed, 2.5)) == (0.0, 2.5)
     both = [one for name in ("grok1/24.11", "grok1/25.05") for one in recipe(name).baselines]
-    assert sum(map(gpu_hours, both)) == pytest.approx(2508, abs=1)
+    assert sum(map(estimate_gpu_hours, both)) == pytest.approx(2508, abs=1)
     assert len(both) == 26
 
 

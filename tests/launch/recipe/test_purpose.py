@@ -13,8 +13,8 @@ from planned import FACTS
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models import Configuration, Key
 from pytest_llmbench.core.models.jobs import LaunchFacts, Pairs, Profiling, Purpose
-from pytest_llmbench.launch.recipe.artifacts import checkpoint_problem, outputs
-from pytest_llmbench.launch.recipe.purpose import ProfileRequest, PurposeOptions, parse_profile, variables
+from pytest_llmbench.launch.recipe.artifacts import explain_unloadable, find_outputs
+from pytest_llmbench.launch.recipe.purpose import ProfileRequest, PurposeOptions, build_variables, parse_profile
 
 NEMOTRON = replace(
     FACTS,
@@ -115,7 +115,7 @@ CASES: dict[str, tuple[LaunchFacts, Purpose, str, Pairs]] = {
 def test_the_variables_are_those_of_the_document(name: str) -> None:
     facts, purpose, profile, pairs = CASES[name]
     options = PurposeOptions(profile=None if profile == "-" else parse_profile(profile))
-    assert variables(facts, purpose, options, configuration()) == pairs
+    assert build_variables(facts, purpose, options, configuration()) == pairs
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_the_variables_are_those_of_the_document(name: str) -> None:
 )
 def test_what_a_document_does_not_have_is_refused(purpose: Purpose, noun: str) -> None:
     with pytest.raises(LaunchError, match=f"grok1 24.11 documents {noun}"):
-        variables(PLAIN, purpose, PurposeOptions(), configuration())
+        build_variables(PLAIN, purpose, PurposeOptions(), configuration())
 
 
 @pytest.mark.parametrize(
@@ -145,13 +145,13 @@ def test_what_a_document_does_not_have_is_refused(purpose: Purpose, noun: str) -
 )
 def test_a_profile_that_the_recipe_cannot_make_is_refused(profile: str, message: str) -> None:
     with pytest.raises(LaunchError) as raised:
-        variables(FACTS, Purpose.PROFILE, PurposeOptions(profile=parse_profile(profile)), configuration())
+        build_variables(FACTS, Purpose.PROFILE, PurposeOptions(profile=parse_profile(profile)), configuration())
     assert message in str(raised.value)
 
 
 def test_a_run_is_profiled_or_traced() -> None:
     with pytest.raises(LaunchError, match="exclude each other"):
-        variables(FACTS, Purpose.NCCL_TRACE, PurposeOptions(profile=ProfileRequest()), configuration())
+        build_variables(FACTS, Purpose.NCCL_TRACE, PurposeOptions(profile=ProfileRequest()), configuration())
 
 
 # --- checkpoints ------------------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ def test_a_run_is_profiled_or_traced() -> None:
 
 @pytest.mark.parametrize("gpus", [16, 128])
 def test_a_checkpoint_is_saved_at_documented_scales(gpus: int) -> None:
-    assert variables(FACTS, Purpose.SAVE_CHECKPOINT, PurposeOptions(), configuration(gpus))
+    assert build_variables(FACTS, Purpose.SAVE_CHECKPOINT, PurposeOptions(), configuration(gpus))
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_a_checkpoint_is_saved_at_documented_scales(gpus: int) -> None:
 )
 def test_other_scales_are_refused(gpus: int, size: str, message: str) -> None:
     with pytest.raises(LaunchError, match=message):
-        variables(FACTS, Purpose.SAVE_CHECKPOINT, PurposeOptions(), configuration(gpus, size))
+        build_variables(FACTS, Purpose.SAVE_CHECKPOINT, PurposeOptions(), configuration(gpus, size))
 
 
 def checkpoint(folder: Path, name: str = "epoch=0-consumed_samples=12800.0") -> Path:
@@ -184,7 +184,7 @@ def checkpoint(folder: Path, name: str = "epoch=0-consumed_samples=12800.0") -> 
 
 def load(folder: Path, gpus: int = 16, stage: Path | None = None) -> Pairs:
     options = PurposeOptions(load_checkpoint=folder, stage=stage)
-    return variables(FACTS, Purpose.LOAD_CHECKPOINT, options, configuration(gpus))
+    return build_variables(FACTS, Purpose.LOAD_CHECKPOINT, options, configuration(gpus))
 
 
 def test_a_checkpoint_is_loaded_from_the_parent_of_its_weights(tmp_path: Path) -> None:
@@ -203,25 +203,25 @@ def test_the_weights_themselves_are_refused_with_the_parent(tmp_path: Path) -> N
 def test_a_folder_above_is_refused_with_the_newest_checkpoint_in_it(tmp_path: Path) -> None:
     old, new = checkpoint(tmp_path, "a"), checkpoint(tmp_path, "b")
     os.utime(old / "weights", (1, 1))
-    assert checkpoint_problem(tmp_path, None).endswith(f"did you mean {new}? (2 checkpoints below it)")
+    assert explain_unloadable(tmp_path, None).endswith(f"did you mean {new}? (2 checkpoints below it)")
 
 
 def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     (tmp_path / "weights").mkdir()
-    assert checkpoint_problem(tmp_path / "nowhere", None) == "no such folder"
-    assert "has no file *.distcp: not a checkpoint, or one that was not saved" in checkpoint_problem(tmp_path, None)
+    assert explain_unloadable(tmp_path / "nowhere", None) == "no such folder"
+    assert "has no file *.distcp: not a checkpoint, or one that was not saved" in explain_unloadable(tmp_path, None)
 
 
 def test_a_checkpoint_outside_the_stage_folder_is_refused_also_through_a_link(tmp_path: Path) -> None:
     stage = tmp_path / "stage"
     stage.mkdir()
     (stage / "link").symlink_to(checkpoint(tmp_path / "other"))
-    assert f"it has to lie below {stage}" in checkpoint_problem(stage / "link", stage)
+    assert f"it has to lie below {stage}" in explain_unloadable(stage / "link", stage)
 
 
 def test_loading_needs_a_folder_and_enough_gpus(tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match="expected the folder of a checkpoint"):
-        variables(FACTS, Purpose.LOAD_CHECKPOINT, PurposeOptions(), configuration())
+        build_variables(FACTS, Purpose.LOAD_CHECKPOINT, PurposeOptions(), configuration())
     with pytest.raises(LaunchError, match="documented for 8b on 16 or more GPUs, not on 8"):
         load(checkpoint(tmp_path), gpus=8)
 
@@ -240,16 +240,16 @@ def test_a_profile_belongs_to_the_job_of_its_name(tmp_path: Path) -> None:
     )
     for name in names:
         (folder / name).write_text("")
-    assert [path.name for path in outputs(tmp_path, Purpose.PROFILE, FACTS, "12")] == [names[0], names[2]]
-    assert outputs(tmp_path, Purpose.PROFILE, FACTS, "12", since=2**40) == ()
-    assert outputs(tmp_path, Purpose.MEASURE, FACTS, "12") == ()
-    assert outputs(tmp_path / "nowhere", Purpose.PROFILE, FACTS, "12") == ()
+    assert [path.name for path in find_outputs(tmp_path, Purpose.PROFILE, FACTS, "12")] == [names[0], names[2]]
+    assert find_outputs(tmp_path, Purpose.PROFILE, FACTS, "12", since=2**40) == ()
+    assert find_outputs(tmp_path, Purpose.MEASURE, FACTS, "12") == ()
+    assert find_outputs(tmp_path / "nowhere", Purpose.PROFILE, FACTS, "12") == ()
 
 
 def test_a_saved_checkpoint_is_the_folder_of_its_weights(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path)
     (tmp_path / "weights").mkdir()
-    assert outputs(tmp_path, Purpose.SAVE_CHECKPOINT, FACTS) == (folder / "weights",)
+    assert find_outputs(tmp_path, Purpose.SAVE_CHECKPOINT, FACTS) == (folder / "weights",)
 
 
 def test_the_search_ends(tmp_path: Path) -> None:
@@ -258,4 +258,4 @@ def test_the_search_ends(tmp_path: Path) -> None:
     deep.mkdir(parents=True)
     (deep / "profile_1.nsys-rep").write_text("")
     (tmp_path / "a/circle").symlink_to(tmp_path)
-    assert outputs(tmp_path, Purpose.PROFILE, FACTS) == ()
+    assert find_outputs(tmp_path, Purpose.PROFILE, FACTS) == ()

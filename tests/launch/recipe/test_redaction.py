@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shipped_specs import CALLER, spec
 
-from pytest_llmbench.launch.recipe.redaction import redacted, secret_names, secret_values, shown
+from pytest_llmbench.launch.recipe.redaction import find_secret_names, find_secret_values, mask_environment, redact
 
 HARD = "a'b c;$(d)\n\"/+?&=é"
 
@@ -22,16 +22,16 @@ HARD = "a'b c;$(d)\n\"/+?&=é"
     ["HF_TOKEN", "MY_SECRET", "DB_PASSWORD", "PGPASSWD", "WANDB_API_KEY", "apikey", "AWS_ACCESS_KEY_ID", "X_KEY"],
 )
 def test_a_telling_name_is_a_secret(name: str) -> None:
-    assert secret_names({name: "x", "DTYPE": "fp8"}) == (name,)
+    assert find_secret_names({name: "x", "DTYPE": "fp8"}) == (name,)
 
 
 @pytest.mark.parametrize("name", ["PWD", "OLDPWD", "PATH", "DTYPE", "TOKENIZERS_PARALLELISM", "KEYBOARD", "AUTHOR"])
 def test_a_name_that_only_sounds_so_is_none(name: str) -> None:
-    assert secret_names({name: "x"}) == ()
+    assert find_secret_names({name: "x"}) == ()
 
 
 def test_the_names_that_are_given_are_secrets_too() -> None:
-    assert secret_names({"A": "1", "HF_TOKEN": "2"}, ("A", "B")) == ("A", "B", "HF_TOKEN")
+    assert find_secret_names({"A": "1", "HF_TOKEN": "2"}, ("A", "B")) == ("A", "B", "HF_TOKEN")
 
 
 @pytest.mark.parametrize(
@@ -48,35 +48,35 @@ def test_the_names_that_are_given_are_secrets_too() -> None:
     ],
 )
 def test_a_value_is_hidden_in_every_spelling(form: str) -> None:
-    for line in redacted(f"before {form} after", [HARD]).splitlines():
+    for line in redact(f"before {form} after", [HARD]).splitlines():
         assert not [part for part in ("b c", "$(d)", "d%29", "%28d", "b%20c", "b+c") if part in line]
 
 
 @given(value=st.text(min_size=1, max_size=30), around=st.text(max_size=10))
 def test_no_value_survives_as_it_is(value: str, around: str) -> None:
     if len(value) >= 4 and value not in "***":
-        assert value not in redacted(f"{around}{value}{around}", [value]).replace("***", "\0")
+        assert value not in redact(f"{around}{value}{around}", [value]).replace("***", "\0")
 
 
 def test_a_short_value_is_hidden_where_it_stands_alone() -> None:
-    assert redacted("token=ab, cabbage ab.", ["ab"]) == "token=***, cabbage ***."
+    assert redact("token=ab, cabbage ab.", ["ab"]) == "token=***, cabbage ***."
 
 
 def test_the_longer_of_two_values_is_hidden_first() -> None:
-    assert redacted("abcdefgh", ["abcd", "abcdefgh"]) == "***"
+    assert redact("abcdefgh", ["abcd", "abcdefgh"]) == "***"
 
 
 def test_a_job_hides_its_own_secrets_wherever_they_stand() -> None:
     job = spec("llama3.1/25.04", "8b-25.04-h100-bf16-8")
     assert "HF_TOKEN" in job.secrets
-    assert secret_values(job) == (CALLER["HF_TOKEN"],)
-    assert redacted(f"curl -H 'Bearer {CALLER['HF_TOKEN']}'", job) == "curl -H 'Bearer ***'"
-    assert redacted("nothing to hide", replace(job, secrets=())) == "nothing to hide"
+    assert find_secret_values(job) == (CALLER["HF_TOKEN"],)
+    assert redact(f"curl -H 'Bearer {CALLER['HF_TOKEN']}'", job) == "curl -H 'Bearer ***'"
+    assert redact("nothing to hide", replace(job, secrets=())) == "nothing to hide"
 
 
 def test_shown_variables_keep_their_order_and_hide_values_everywhere() -> None:
     environment = {"A": "1", "HF_TOKEN": "hf_secret", "URL": "https://me:hf_secret@host", "EMPTY_TOKEN": ""}
-    assert shown(environment, ["HF_TOKEN", "EMPTY_TOKEN"]) == (
+    assert mask_environment(environment, ["HF_TOKEN", "EMPTY_TOKEN"]) == (
         ("A", "1"),
         ("HF_TOKEN", "***"),
         ("URL", "https://me:***@host"),

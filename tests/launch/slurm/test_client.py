@@ -10,9 +10,9 @@ import pytest
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models.jobs import Blame, JobStatus, Phase
 from pytest_llmbench.launch.slurm.client import Partition, Slurm, SlurmAway
-from pytest_llmbench.launch.slurm.rows import gpus_of, hosts, seconds_of
-from pytest_llmbench.launch.slurm.runner import Done
-from pytest_llmbench.launch.slurm.states import end_of
+from pytest_llmbench.launch.slurm.rows import count_gpus, expand_hosts, parse_duration
+from pytest_llmbench.launch.slurm.runner import CommandOutput
+from pytest_llmbench.launch.slurm.states import explain_status
 
 SUBMITTED = datetime(2026, 11, 21, 5, 54, 27, tzinfo=UTC)
 
@@ -49,29 +49,30 @@ QUEUE = {
     "completing": "1|COMPLETING|0|0|0:00|2026-11-21T05:54:27|2026-11-21T05:54:28|2026-11-21T05:54:28|n[1-2]|0|None|",
 }
 
-UNREACHABLE = Done(1, "", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n")
-NO_DATABASE = Done(1, "", "sacct: error: Problem talking to the database: Connection refused\n")
-NO_ACCOUNTING = Done(1, "", "Slurm accounting storage is disabled\n")
-UNKNOWN_JOB = Done(1, "", "slurm_load_jobs error: Invalid job id specified\n")
+UNREACHABLE = CommandOutput(1, "", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n")
+NO_DATABASE = CommandOutput(1, "", "sacct: error: Problem talking to the database: Connection refused\n")
+NO_ACCOUNTING = CommandOutput(1, "", "Slurm accounting storage is disabled\n")
+UNKNOWN_JOB = CommandOutput(1, "", "slurm_load_jobs error: Invalid job id specified\n")
 
 
 class Fake:
     """A Slurm that says what it is given, by program, and keeps what it was asked."""
 
-    def __init__(self, **answers: str | Done) -> None:
+    def __init__(self, **answers: str | CommandOutput) -> None:
         self.answers = {
-            name: answer if isinstance(answer, Done) else Done(0, answer, "") for name, answer in answers.items()
+            name: answer if isinstance(answer, CommandOutput) else CommandOutput(0, answer, "")
+            for name, answer in answers.items()
         }
         self.asked: list[tuple[str, ...]] = []
         self.environment: Mapping[str, str] = {}
 
     def __call__(
         self, arguments: Sequence[str], *, timeout: float, environment: Mapping[str, str] | None = None
-    ) -> Done:
+    ) -> CommandOutput:
         assert timeout == 30
         self.asked.append(tuple(arguments))
         self.environment = environment or {}
-        return self.answers.get(arguments[0], Done(0, "", ""))
+        return self.answers.get(arguments[0], CommandOutput(0, "", ""))
 
     def status(self, job_id: str) -> JobStatus:
         return Slurm(self, {}).poll({job_id: SUBMITTED})[job_id]
@@ -117,7 +118,7 @@ def test_where_a_job_stands(job_id: str, queue: str, phase: Phase, state: str, s
     ],
 )
 def test_how_a_job_ended(job_id: str, blame: Blame) -> None:
-    assert end_of(Fake(sacct=SACCT).status(job_id)).blame is blame
+    assert explain_status(Fake(sacct=SACCT).status(job_id)).blame is blame
 
 
 @pytest.mark.parametrize(("job_id", "queue"), [("4", "failed step"), ("3", "signal")])
@@ -125,7 +126,7 @@ def test_sacct_and_squeue_give_the_same_exit_codes(job_id: str, queue: str) -> N
     by_sacct = Fake(sacct=SACCT).status(job_id)
     alone = Fake(sacct=NO_ACCOUNTING, squeue=QUEUE[queue]).status(job_id)
     assert (alone.exit_code, alone.derived_exit_code) == (by_sacct.exit_code, by_sacct.derived_exit_code)
-    assert end_of(alone).blame is Blame.RUN
+    assert explain_status(alone).blame is Blame.RUN
 
 
 def test_a_failed_step_that_only_sacct_knows_is_not_lost() -> None:
@@ -175,19 +176,21 @@ def test_a_single_job_that_squeue_refuses_to_know() -> None:
     assert Fake(sacct=NO_ACCOUNTING, squeue=UNKNOWN_JOB).status("1").phase is Phase.UNKNOWN
 
 
-@pytest.mark.parametrize("answer", [UNREACHABLE, Done(124, "", "squeue did not end within 30 s"), Done(1, "", "")])
-def test_a_controller_that_does_not_answer_is_away_whatever_accounting_says(answer: Done) -> None:
+@pytest.mark.parametrize(
+    "answer", [UNREACHABLE, CommandOutput(124, "", "squeue did not end within 30 s"), CommandOutput(1, "", "")]
+)
+def test_a_controller_that_does_not_answer_is_away_whatever_accounting_says(answer: CommandOutput) -> None:
     with pytest.raises(SlurmAway, match="squeue does not answer"):
         Fake(sacct=SACCT, squeue=answer).status("1")
 
 
 def test_a_missing_program_says_what_to_do() -> None:
     with pytest.raises(SlurmAway, match="login node"):
-        Fake(sacct=SACCT, squeue=Done(127, "", "squeue: No such file or directory")).status("1")
+        Fake(sacct=SACCT, squeue=CommandOutput(127, "", "squeue: No such file or directory")).status("1")
 
 
-@pytest.mark.parametrize("answer", [NO_DATABASE, Done(124, "", "sacct did not end within 30 s")])
-def test_without_an_answer_from_accounting_the_controller_has_to_know_all_jobs(answer: Done) -> None:
+@pytest.mark.parametrize("answer", [NO_DATABASE, CommandOutput(124, "", "sacct did not end within 30 s")])
+def test_without_an_answer_from_accounting_the_controller_has_to_know_all_jobs(answer: CommandOutput) -> None:
     assert Fake(sacct=answer, squeue=QUEUE["running"]).status("5").state == "RUNNING"
     with pytest.raises(SlurmAway, match="sacct does not answer"):
         Fake(sacct=answer, squeue="").status("5")
@@ -216,14 +219,20 @@ def test_all_jobs_are_cancelled_with_one_command() -> None:
 @pytest.mark.parametrize(
     ("answer", "problem"),
     [
-        (Done(1, "", "scancel: error: Kill job error on job id 1: Invalid job id specified\n"), ""),
-        (Done(1, "", "scancel: error: Kill job error on job id 1: Access/permission denied\n"), "permission denied"),
-        (Done(1, "", "scancel: error: Kill job error on job id 1: Unable to contact slurm controller"), "Unable to"),
-        (Done(1, "", ""), "ended with 1"),
-        (Done(124, "", "scancel did not end within 30 s"), "did not end"),
+        (CommandOutput(1, "", "scancel: error: Kill job error on job id 1: Invalid job id specified\n"), ""),
+        (
+            CommandOutput(1, "", "scancel: error: Kill job error on job id 1: Access/permission denied\n"),
+            "permission denied",
+        ),
+        (
+            CommandOutput(1, "", "scancel: error: Kill job error on job id 1: Unable to contact slurm controller"),
+            "Unable to",
+        ),
+        (CommandOutput(1, "", ""), "ended with 1"),
+        (CommandOutput(124, "", "scancel did not end within 30 s"), "did not end"),
     ],
 )
-def test_what_went_wrong_with_cancelling(answer: Done, problem: str) -> None:
+def test_what_went_wrong_with_cancelling(answer: CommandOutput, problem: str) -> None:
     said = Slurm(Fake(scancel=answer), {}).cancel(["1"])
     assert problem in said
     assert bool(said) is bool(problem)
@@ -235,7 +244,7 @@ def test_only_numbers_reach_scancel() -> None:
     assert fake.asked == [("scancel", "7")]
 
 
-def find(tokens: Sequence[str], **answers: str | Done) -> dict[str, str]:
+def find(tokens: Sequence[str], **answers: str | CommandOutput) -> dict[str, str]:
     return Slurm(Fake(**answers), {}).find(tokens, SUBMITTED)
 
 
@@ -276,10 +285,10 @@ def test_partitions() -> None:
         ("associations,limits,qos", "research\n", ("research",)),
         ("none", "research\n", None),
         ("associations", "", None),
-        ("associations", Done(1, "", "sacctmgr: error: Sending PersistInit msg: Connection refused"), None),
+        ("associations", CommandOutput(1, "", "sacctmgr: error: Sending PersistInit msg: Connection refused"), None),
     ],
 )
-def test_accounts(enforced: str, listed: str | Done, accounts: tuple[str, ...] | None) -> None:
+def test_accounts(enforced: str, listed: str | CommandOutput, accounts: tuple[str, ...] | None) -> None:
     config = f"Configuration data\nAccountingStorageEnforce = {enforced}\nAccountingStorageHost = all\n"
     assert Slurm(Fake(scontrol=config, id="root\n", sacctmgr=listed), {}).accounts() == accounts
 
@@ -300,7 +309,7 @@ def test_accounts(enforced: str, listed: str | Done, accounts: tuple[str, ...] |
     ],
 )
 def test_node_lists(expression: str, names: list[str]) -> None:
-    assert list(hosts(expression)) == names
+    assert list(expand_hosts(expression)) == names
 
 
 @pytest.mark.parametrize(
@@ -311,7 +320,7 @@ def test_node_lists(expression: str, names: list[str]) -> None:
     ],
 )
 def test_gpus_of_a_node(gres: str, gpus: int) -> None:
-    assert gpus_of(gres) == gpus
+    assert count_gpus(gres) == gpus
 
 
 @pytest.mark.parametrize(
@@ -319,7 +328,7 @@ def test_gpus_of_a_node(gres: str, gpus: int) -> None:
     [("0:07", 7), ("10:00", 600), ("1:00:00", 3600), ("7-00:00:00", 604800), ("infinite", None), ("N/A", None)],
 )
 def test_durations(text: str, seconds: float | None) -> None:
-    assert seconds_of(text) == seconds
+    assert parse_duration(text) == seconds
 
 
 def test_a_margin_for_clocks_that_differ() -> None:

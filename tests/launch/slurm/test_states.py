@@ -8,7 +8,7 @@ import pytest
 
 from pytest_llmbench.core.models import EndingCode
 from pytest_llmbench.core.models.jobs import Blame, JobStatus, Phase
-from pytest_llmbench.launch.slurm.states import blame_of, end_of, exit_words, never_starts, phase_of
+from pytest_llmbench.launch.slurm.states import explain_status, explain_stuck, find_blame, find_phase, format_exit
 
 STARTED = datetime(2026, 1, 2, tzinfo=UTC)
 
@@ -41,7 +41,7 @@ def ended(state: str, exit_code: str = "0:0", derived: str = "0:0", cancelled_by
     ],
 )
 def test_phases(state: str, phase: Phase) -> None:
-    assert phase_of(state) is phase
+    assert find_phase(state) is phase
 
 
 @pytest.mark.parametrize(
@@ -72,14 +72,14 @@ def test_phases(state: str, phase: Phase) -> None:
     ids=lambda value: f"{value.phase}-{value.state}-{value.derived_exit_code}" if isinstance(value, JobStatus) else "",
 )
 def test_ends(status: JobStatus, blame: Blame, words: str) -> None:
-    end = end_of(status)
+    end = explain_status(status)
     assert end.blame is blame
     assert words in end.text
     assert bool(end.text) is (blame is not Blame.NONE)
 
 
 def test_the_nodes_of_a_failure_of_the_infrastructure_are_named() -> None:
-    assert "(n1, n2)" in end_of(JobStatus(Phase.ENDED, "NODE_FAIL", nodes=("n1", "n2"))).text
+    assert "(n1, n2)" in explain_status(JobStatus(Phase.ENDED, "NODE_FAIL", nodes=("n1", "n2"))).text
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_the_nodes_of_a_failure_of_the_infrastructure_are_named() -> None:
     ],
 )
 def test_a_refused_submission_is_recorded_as_failed(status: JobStatus) -> None:
-    assert end_of(status).text == "FAILED: no node ever ran it: Slurm refused what it asks for"
+    assert explain_status(status).text == "FAILED: no node ever ran it: Slurm refused what it asks for"
 
 
 @pytest.mark.parametrize(
@@ -105,9 +105,9 @@ def test_a_refused_submission_is_recorded_as_failed(status: JobStatus) -> None:
     ],
 )
 def test_reasons_that_never_clear(reason: str) -> None:
-    why = never_starts(JobStatus(Phase.WAITING, "PENDING", reason))
+    why = explain_stuck(JobStatus(Phase.WAITING, "PENDING", reason))
     assert why.startswith(f"{reason}: ")
-    assert not never_starts(JobStatus(Phase.RUNNING, "RUNNING", reason))
+    assert not explain_stuck(JobStatus(Phase.RUNNING, "RUNNING", reason))
 
 
 @pytest.mark.parametrize(
@@ -132,16 +132,16 @@ def test_reasons_that_never_clear(reason: str) -> None:
     ],
 )
 def test_reasons_that_may_clear(reason: str) -> None:
-    assert not never_starts(JobStatus(Phase.WAITING, "PENDING", reason))
+    assert not explain_stuck(JobStatus(Phase.WAITING, "PENDING", reason))
 
 
 @pytest.mark.parametrize("state", ["REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"])
 def test_held_states_never_start(state: str) -> None:
-    assert never_starts(JobStatus(Phase.WAITING, state)).startswith(f"{state}: ")
+    assert explain_stuck(JobStatus(Phase.WAITING, state)).startswith(f"{state}: ")
 
 
 def test_the_blame_of_each_ending_of_a_log() -> None:
-    blames = {code: blame_of(code) for code in EndingCode}
+    blames = {code: find_blame(code) for code in EndingCode}
     infrastructure = {code for code, blame in blames.items() if blame is Blame.INFRASTRUCTURE}
     assert infrastructure == {"node-failure", "preempted", "gpu-failure", "nccl-timeout"}
     assert {code for code, blame in blames.items() if blame is Blame.CANCELLED} == {"cancelled", "step-cancelled"}
@@ -159,4 +159,4 @@ def test_the_blame_of_each_ending_of_a_log() -> None:
     ],
 )
 def test_exit_codes_in_words(code: str, words: str) -> None:
-    assert exit_words(code).endswith(words)
+    assert format_exit(code).endswith(words)

@@ -22,7 +22,14 @@ from pytest_llmbench.ingest.discover.names import read_log_name
 from pytest_llmbench.launch.journal.journal import Journal
 from pytest_llmbench.launch.slurm.client import SlurmAway
 from pytest_llmbench.launch.submit import process
-from pytest_llmbench.launch.submit.launchers import LAUNCHERS, Launcher, NotReachedError, Tools, assembled, launcher_of
+from pytest_llmbench.launch.submit.launchers import (
+    LAUNCHERS,
+    Launcher,
+    NotReachedError,
+    Tools,
+    build_launchers,
+    find_launcher,
+)
 from pytest_llmbench.launch.submit.local import LocalLauncher
 from pytest_llmbench.launch.submit.submissions import Submission, SubmitError
 
@@ -70,7 +77,7 @@ class Bench:
 
     def patient(self, seconds: float) -> dict[str, Launcher]:
         """Launchers that wait so long for the end of a submission."""
-        return assembled(Tools(self.journal, cast("Slurm", self.slurm), submit_seconds=seconds))
+        return build_launchers(Tools(self.journal, cast("Slurm", self.slurm), submit_seconds=seconds))
 
     def intend(self, text: str, *arguments: str, **changes: Any) -> Job:
         """A job whose submission command is a script of `text`."""
@@ -94,7 +101,7 @@ class Bench:
 
         job = self.intend(text)
         with pytest.raises(KeyboardInterrupt):
-            assembled(Tools(self.journal, cast("Slurm", self.slurm), interrupt))["sbatch"].submit(job)
+            build_launchers(Tools(self.journal, cast("Slurm", self.slurm), interrupt))["sbatch"].submit(job)
         return job
 
 
@@ -110,7 +117,7 @@ def test_there_is_a_launcher_for_every_via(bench: Bench) -> None:
 
 def test_a_launcher_that_does_not_exist_names_the_nearest(bench: Bench) -> None:
     with pytest.raises(LaunchError, match=r"no launcher 'sbach' \(did you mean 'sbatch'"):
-        launcher_of(job_spec(bench.folder, via="sbach"), bench.launchers)
+        find_launcher(job_spec(bench.folder, via="sbach"), bench.launchers)
 
 
 def test_sbatch_gets_token_and_excluded_nodes_first_and_hostile_arguments_as_data(bench: Bench) -> None:
@@ -248,7 +255,7 @@ def test_recovering_waits_for_a_submission_that_still_runs(bench: Bench) -> None
 def test_a_submission_whose_command_never_ran_was_certainly_not_submitted(bench: Bench, via: str) -> None:
     """pytest was killed between writing down the process and letting it go: the wrapper says so."""
     one = bench.intend("true", via=via)
-    bench.journal.submitting(one.number, process.Process(1, "another start"))
+    bench.journal.record_process(one.number, process.Process(1, "another start"))
     (one.folder / "submit.out").touch()
     (one.folder / "submit.exit").write_text(f"{process.NEVER_RAN}\n")
     assert bench.recover(one) is None
@@ -281,7 +288,7 @@ def start(journal: Journal, folder: Path, text: str, **changes: Any) -> tuple[Lo
     )
     one = journal.intend(spec, START)
     found = launcher.submit(one)
-    return launcher, journal.submitted(one.number, found.job_id, found.folder, START)
+    return launcher, journal.record_submission(one.number, found.job_id, found.folder, START)
 
 
 def followed(launcher: LocalLauncher, one: Job) -> JobStatus:

@@ -16,7 +16,9 @@ from sessions import until
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.launch.submit import procfs
-from pytest_llmbench.launch.submit.process import MARK, NEVER_RAN, Process, alive, exit_code, start, stop, wait
+from pytest_llmbench.launch.submit.process import MARK, NEVER_RAN, Process, is_alive, read_exit_code, start, stop, wait
+
+pytestmark = pytest.mark.slow
 
 PATH = {"PATH": "/usr/bin:/bin"}
 
@@ -66,7 +68,7 @@ def folder(tmp_path: Path) -> Iterator[Folder]:
 
 
 def gone(pid: int) -> bool:
-    found = procfs.stat(pid)
+    found = procfs.read_stat(pid)
     return found is None or found.ended
 
 
@@ -136,7 +138,7 @@ def test_the_command_keeps_no_file_of_the_caller_open(folder: Folder) -> None:
     os.close(writer)
     assert os.read(reader, 1) == b""  # end of file: nobody else can write, although the command runs
     os.close(reader)
-    assert alive(process)
+    assert is_alive(process)
 
 
 @pytest.mark.parametrize("name", ["exit", "cd", "command_of", "."])
@@ -209,7 +211,7 @@ def test_the_process_is_recorded_before_the_command_runs(folder: Folder) -> None
     def record(process: Process) -> None:
         time.sleep(0.2)
         assert not (folder.path / "ran").exists()
-        assert alive(process)
+        assert is_alive(process)
         recorded.append(process)
 
     process = folder.start("touch", "ran", record=record)
@@ -227,7 +229,7 @@ def test_what_cannot_be_recorded_never_runs(folder: Folder) -> None:
 
     with pytest.raises(LaunchError, match="disk full"):
         folder.start("touch", "ran", record=record)
-    assert not alive(seen[0])
+    assert not is_alive(seen[0])
     assert list(folder.path.iterdir()) == []
 
 
@@ -255,7 +257,7 @@ def test_a_killed_caller_leaves_its_command_running_or_never_started(
     pid, started, mark = done.stdout.strip().split("|")
     process = Process(int(pid), started, mark)
     assert wait(process, folder.exit_file, 20, time.sleep) == code
-    until(lambda: not alive(process))
+    until(lambda: not is_alive(process))
     assert folder.said() == said
 
 
@@ -265,14 +267,14 @@ def test_wait_ends_at_its_time_out_and_leaves_the_command_alone(folder: Folder) 
     assert wait(process, folder.exit_file, 30, slept.append) is None
     assert sum(slept) == pytest.approx(30)
     assert max(slept) == 1.0
-    assert alive(process)
+    assert is_alive(process)
 
 
 def test_an_ended_command_is_not_alive_and_leaves_no_zombie(folder: Folder) -> None:
     process = folder.start("true")
     until(lambda: gone(process.pid))
-    assert not alive(process)
-    assert procfs.stat(process.pid) is None
+    assert not is_alive(process)
+    assert procfs.read_stat(process.pid) is None
 
 
 def test_a_number_that_is_used_again_is_another_process(folder: Folder) -> None:
@@ -280,17 +282,17 @@ def test_a_number_that_is_used_again_is_another_process(folder: Folder) -> None:
     host, boot, namespace, ticks = process.started.split()
     for other in (f"{host} {boot} {namespace} {int(ticks) - 1}", f"{host} before-the-boot {namespace} {ticks}"):
         stale = Process(process.pid, other, "0" * 32)
-        assert not alive(stale)
+        assert not is_alive(stale)
         stop(stale, 0, time.sleep)
-    assert alive(process)
-    assert alive(replace(process, started=f"renamed {boot} {namespace} {ticks}"))
+    assert is_alive(process)
+    assert is_alive(replace(process, started=f"renamed {boot} {namespace} {ticks}"))
 
 
 @pytest.mark.parametrize("started", ["other other-boot {} 1", "{0} {1} pid:[1] 1"])
 def test_of_another_machine_or_container_nothing_is_claimed(started: str) -> None:
-    host, boot, namespace, _ = procfs.identity("1").split()
+    host, boot, namespace, _ = procfs.identify("1").split()
     process = Process(1, started.format(namespace) if "{0}" not in started else started.format(host, boot))
-    for ask in (alive, lambda process: stop(process, 0, time.sleep)):
+    for ask in (is_alive, lambda process: stop(process, 0, time.sleep)):
         with pytest.raises(LaunchError, match="go on where it was started"):
             ask(process)
 
@@ -314,7 +316,7 @@ def test_stop_asks_first_and_leaves_nothing_that_the_command_started(folder: Fol
     stop(process, 0.5, time.sleep)
     assert "asked" in folder.said()
     assert all(gone(pid) for pid in [*pids, process.pid])
-    assert not alive(process)
+    assert not is_alive(process)
     for other in (stranger, slurm):
         assert other.poll() is None
         other.kill()
@@ -327,15 +329,15 @@ def test_stop_returns_as_soon_as_a_polite_command_has_ended(folder: Folder) -> N
     before = time.monotonic()
     stop(process, 60, time.sleep)
     assert time.monotonic() - before < 20
-    assert exit_code(folder.exit_file) == 143
+    assert read_exit_code(folder.exit_file) == 143
 
 
 def test_stop_ends_what_a_dead_wrapper_left(folder: Folder) -> None:
     process = folder.start("sh", "-c", "echo pid $$; exec sleep 600")
     pid = int(folder.says("pid")[1])
     os.kill(process.pid, signal.SIGKILL)
-    until(lambda: not alive(process))
-    assert exit_code(folder.exit_file) is None  # how it ends is not known
+    until(lambda: not is_alive(process))
+    assert read_exit_code(folder.exit_file) is None  # how it ends is not known
     assert not gone(pid)
     stop(process, 5, time.sleep)
     assert gone(pid)
@@ -351,7 +353,7 @@ def test_stop_ends_what_ignores_it_and_lost_its_mark_after_all_others_ended(fold
     process = folder.start("sh", "-c", STUBBORN)
     pid = int(folder.says("pid")[1])
     os.kill(process.pid, signal.SIGKILL)
-    until(lambda: not alive(process))
+    until(lambda: not is_alive(process))
     stop(process, 0.5, time.sleep)
     assert gone(pid)
 
@@ -377,7 +379,7 @@ def test_a_zombie_that_nobody_reaps_does_not_keep_stop(folder: Folder) -> None:
 def test_a_slurm_job_on_this_machine_that_a_command_submitted_is_not_its_family(folder: Folder) -> None:
     process = folder.start("sh", "-c", "SLURM_JOB_ID=7 setsid sleep 600 & sleep 0.1; echo pid $!")
     pid = int(folder.says("pid")[1])
-    until(lambda: not alive(process))
+    until(lambda: not is_alive(process))
     stop(process, 0, time.sleep)
     assert not gone(pid)
     os.kill(pid, signal.SIGKILL)
@@ -394,4 +396,4 @@ def test_what_does_not_end_is_named(folder: Folder, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("text", ["", "x\n", "-2\n", "99999\n"])
 def test_what_is_no_exit_code_is_none(folder: Folder, text: str) -> None:
     folder.exit_file.write_text(text)
-    assert exit_code(folder.exit_file) is None
+    assert read_exit_code(folder.exit_file) is None

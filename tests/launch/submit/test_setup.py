@@ -15,11 +15,11 @@ import pytest
 from planned import FACTS, machine, program
 
 from pytest_llmbench.baseline.read import find_shipped_baselines, read_recipes
-from pytest_llmbench.cli.run_setup import Asked, chosen, set_up
+from pytest_llmbench.cli.run_setup import SetupOptions, choose_recipe, set_up
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models.jobs import Cluster, InstalledRecipe, JobStatus, LaunchFacts, Phase
-from pytest_llmbench.launch.submit.setup_run import World, run_setup
-from pytest_llmbench.launch.submit.setup_step import SetupStep, problems_of, setup_step
+from pytest_llmbench.launch.submit.setup_run import SetupHost, run_setup
+from pytest_llmbench.launch.submit.setup_step import SetupStep, build_setup_step, check_setup
 
 PLAIN = replace(FACTS, setup="./setup.sh", virtual_environment=False, python="", image="")
 CLUSTER = Cluster(account="my account", partition="batch")
@@ -39,7 +39,7 @@ def caller(folder: Path, **others: str) -> dict[str, str]:
 def step(
     folder: Path, script: str = "echo done", facts: LaunchFacts = PLAIN, cluster: Cluster = CLUSTER, **others: str
 ) -> SetupStep:
-    return setup_step(facts, cluster, caller(folder, **others), recipe(folder, script))
+    return build_setup_step(facts, cluster, caller(folder, **others), recipe(folder, script))
 
 
 # --- what it is -------------------------------------------------------------------------------------------
@@ -92,13 +92,13 @@ def test_the_folder_is_told_or_installed_never_the_current_one(tmp_path: Path, m
     folder = recipe(tmp_path)
     monkeypatch.chdir(folder)
     with pytest.raises(LaunchError, match="nothing says where that is: give it with --folder=DIR"):
-        setup_step(PLAIN, CLUSTER, caller(tmp_path))
+        build_setup_step(PLAIN, CLUSTER, caller(tmp_path))
     with pytest.raises(LaunchError, match=f"there is none in {tmp_path}"):
-        setup_step(PLAIN, CLUSTER, caller(tmp_path), tmp_path)
+        build_setup_step(PLAIN, CLUSTER, caller(tmp_path), tmp_path)
     installed = replace(
         CLUSTER, installed=(InstalledRecipe("llama3.1", "", tmp_path), InstalledRecipe("llama3.1", "25.04", folder))
     )
-    assert setup_step(PLAIN, installed, caller(tmp_path)).directory == folder
+    assert build_setup_step(PLAIN, installed, caller(tmp_path)).directory == folder
 
 
 def test_a_recipe_without_a_setup_step_has_nothing_to_do(tmp_path: Path) -> None:
@@ -107,11 +107,13 @@ def test_a_recipe_without_a_setup_step_has_nothing_to_do(tmp_path: Path) -> None
 
 
 def test_what_is_in_the_way_is_told_before_anything_runs(tmp_path: Path) -> None:
-    assert problems_of(step(tmp_path), machine()) == ""
-    text = problems_of(step(tmp_path, facts=replace(PLAIN, python="3.12")), machine())
+    assert check_setup(step(tmp_path), machine()) == ""
+    text = check_setup(step(tmp_path, facts=replace(PLAIN, python="3.12")), machine())
     assert "llama3.1 25.04 needs a virtual environment of its own" in text
-    lacking = setup_step(replace(PLAIN, setup="sbatch ./setup.sh"), CLUSTER, {"PATH": "/nowhere"}, recipe(tmp_path))
-    text = problems_of(lacking, machine())
+    lacking = build_setup_step(
+        replace(PLAIN, setup="sbatch ./setup.sh"), CLUSTER, {"PATH": "/nowhere"}, recipe(tmp_path)
+    )
+    text = check_setup(lacking, machine())
     assert "STAGE_PATH is not set" in text
     assert "no sbatch on the PATH" in text
     assert "HF_TOKEN" not in text
@@ -135,9 +137,9 @@ class Clock:
         self.time += timedelta(seconds=seconds)
 
 
-def world(folder: Path, told: list[str], **fields: object) -> World:
+def world(folder: Path, told: list[str], **fields: object) -> SetupHost:
     clock = Clock()
-    made = World(told.append, clock.now, clock.sleep, folder / ".llmbench/setup/x.log", 20.0)
+    made = SetupHost(told.append, clock.now, clock.sleep, folder / ".llmbench/setup/x.log", 20.0)
     return replace(made, **fields)  # type: ignore[arg-type]
 
 
@@ -269,7 +271,7 @@ class Queue:
 def submitted(folder: Path, queue: Queue, told: list[str], **fields: object) -> str:
     program(folder / "bin/sbatch", "#!/bin/sh\necho Submitted batch job 12\n")
     facts = replace(PLAIN, setup="sbatch -N 1 ./setup.sh")
-    built = setup_step(facts, CLUSTER, caller(folder, PATH=f"{folder}/bin:/bin:/usr/bin"), recipe(folder))
+    built = build_setup_step(facts, CLUSTER, caller(folder, PATH=f"{folder}/bin:/bin:/usr/bin"), recipe(folder))
     return run_setup(built, world(folder, told, **{"slurm": queue, "seconds": 3600.0, **fields}))
 
 
@@ -332,19 +334,19 @@ RECIPES = read_recipes([find_shipped_baselines()])
 )
 def test_the_recipe_has_to_be_known(name: str, release: str, message: str) -> None:
     with pytest.raises(LaunchError, match=message):
-        chosen(name, release, RECIPES, Cluster())
+        choose_recipe(name, release, RECIPES, Cluster())
 
 
 def test_the_release_is_the_only_one_or_the_installed_one() -> None:
-    assert chosen("nemotron4", "", RECIPES, Cluster()).release == "25.01"
+    assert choose_recipe("nemotron4", "", RECIPES, Cluster()).release == "25.01"
     installed = Cluster(installed=(InstalledRecipe("grok1", "25.05"),))
-    assert chosen("grok1", "", RECIPES, installed).release == "25.05"
-    assert chosen("grok1", "24.11", RECIPES, installed).release == "24.11"
+    assert choose_recipe("grok1", "", RECIPES, installed).release == "25.05"
+    assert choose_recipe("grok1", "24.11", RECIPES, installed).release == "24.11"
 
 
 def test_a_dry_run_runs_nothing(tmp_path: Path) -> None:
     recipe(tmp_path, "touch $STAGE_PATH/ran")
-    asked = Asked("maxtext_llama2", folder=Path("recipe"), dry_run=True)
+    asked = SetupOptions("maxtext_llama2", folder=Path("recipe"), dry_run=True)
     text, is_good = set_up(asked, RECIPES, tmp_path, caller(tmp_path), print)
     assert text == f"STAGE_PATH={tmp_path}/stage\ncd {tmp_path}/recipe\nbash ./setup.sh"
     assert is_good

@@ -11,15 +11,15 @@ from job_specs import job
 from pytest_llmbench.launch.submit.submissions import (
     Submission,
     SubmitError,
-    doubt,
+    describe_doubt,
+    describe_refusal,
+    find_remedy,
+    is_refused,
     read_llmb_run,
     read_pattern,
     read_sbatch,
     read_script,
-    refusal,
-    refused,
-    remedy,
-    the_one,
+    require_single,
 )
 
 OUTPUT = Path("/scratch/submit.out")
@@ -119,17 +119,17 @@ def test_a_users_own_pattern() -> None:
 
 def test_one_job_is_expected_and_every_other_number_is_told() -> None:
     one = job(Path("/scratch"))
-    assert the_one([], one, OUTPUT) is None
-    assert the_one([Submission("7")], one, OUTPUT) == Submission("7")
+    assert require_single([], one, OUTPUT) is None
+    assert require_single([Submission("7")], one, OUTPUT) == Submission("7")
     with pytest.raises(SubmitError, match=r"2 job ids \(7, 8\), expected one.*scancel 7 8") as caught:
-        the_one([Submission("7"), Submission("8")], one, OUTPUT)
+        require_single([Submission("7"), Submission("8")], one, OUTPUT)
     assert caught.value.uncertain
 
 
 @pytest.mark.parametrize("name", ["train-x8f2", "411_1", "7;rm", "", "१"])
 def test_an_id_that_is_not_slurms_is_not_followed(name: str) -> None:
     with pytest.raises(SubmitError, match="none of Slurm's") as caught:
-        the_one([Submission(name)], job(Path("/scratch")), OUTPUT)
+        require_single([Submission(name)], job(Path("/scratch")), OUTPUT)
     assert caught.value.uncertain
 
 
@@ -148,14 +148,14 @@ def test_an_id_that_is_not_slurms_is_not_followed(name: str) -> None:
     ],
 )
 def test_a_refusal_says_what_to_do(text: str, expected: str) -> None:
-    assert expected in remedy(text)
-    told = refusal(job(Path("/scratch")), 1, f"first line\n{text}\n", OUTPUT)
+    assert expected in find_remedy(text)
+    told = describe_refusal(job(Path("/scratch")), 1, f"first line\n{text}\n", OUTPUT)
     assert all(part in told for part in (text, expected, "exit code 1", str(OUTPUT), "grok1_314b-25.05-gb200-bf16-128"))
 
 
 def test_a_refusal_shows_the_last_lines_only_and_nothing_that_a_terminal_would_act_on() -> None:
     text = "\n".join(f"line {number}" for number in range(100)) + "\n\x1b]0;title\x07bad\x07\n"
-    told = refusal(job(Path("/scratch")), None, text, OUTPUT)
+    told = describe_refusal(job(Path("/scratch")), None, text, OUTPUT)
     assert "line 99" in told
     assert "line 90" not in told
     assert "did not end in time" in told
@@ -164,7 +164,7 @@ def test_a_refusal_shows_the_last_lines_only_and_nothing_that_a_terminal_would_a
 
 def test_what_an_earlier_session_printed_is_not_shown_where_its_secrets_are_unknown() -> None:
     spec = replace(job(Path("/scratch")).spec, environment=(("HF_TOKEN", "***"),), secrets=("HF_TOKEN",))
-    told = refusal(job(Path("/scratch"), spec=spec), 1, "+ export HF_TOKEN=hf_secret\n", OUTPUT)
+    told = describe_refusal(job(Path("/scratch"), spec=spec), 1, "+ export HF_TOKEN=hf_secret\n", OUTPUT)
     assert "hf_secret" not in told
     assert "may hold secrets" in told
 
@@ -181,11 +181,11 @@ def test_what_an_earlier_session_printed_is_not_shown_where_its_secrets_are_unkn
     ],
 )
 def test_an_error_that_is_known_is_a_refusal_also_where_the_command_ended_well(text: str, expected: bool) -> None:
-    assert refused(text) is expected
+    assert is_refused(text) is expected
 
 
 def test_a_doubt_says_how_to_find_out() -> None:
-    assert "It said" not in doubt(job(Path("/scratch")), OUTPUT)
-    assert "said: line 1 | line 2. See" in doubt(job(Path("/scratch")), OUTPUT, text="line 1\nline 2\n")
-    assert "squeue --me" in doubt(job(Path("/scratch")), OUTPUT)
-    assert "llmb:token1" in doubt(job(Path("/scratch")), OUTPUT, marked=True)
+    assert "It said" not in describe_doubt(job(Path("/scratch")), OUTPUT)
+    assert "said: line 1 | line 2. See" in describe_doubt(job(Path("/scratch")), OUTPUT, text="line 1\nline 2\n")
+    assert "squeue --me" in describe_doubt(job(Path("/scratch")), OUTPUT)
+    assert "llmb:token1" in describe_doubt(job(Path("/scratch")), OUTPUT, marked=True)

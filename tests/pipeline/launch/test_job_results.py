@@ -40,15 +40,15 @@ def test_a_running_jobs_log_is_looked_for_until_it_has_steps_and_again_after_a_r
     runs = LaunchedRuns(settings, load(settings), "session", 0.05, lambda: START)
     one = job(tmp_path, log_folder=tmp_path, status=running())
     log = tmp_path / f"log-nemo_fake_8b_8_{one.job_id}.out"
-    assert runs.last_step(one) is None
+    assert runs.read_last_step(one) is None
     log.write_text("no step yet\n")
-    assert runs.last_step(one) is None
+    assert runs.read_last_step(one) is None
     assert len(searched) == 2
     for step in range(3):
         log.write_text("".join(LINE.format(number) for number in range(step + 1)))
-        assert runs.last_step(one) == (step + 1, 50, 2.5)
+        assert runs.read_last_step(one) == (step + 1, 50, 2.5)
     assert len(searched) == 3
-    assert runs.last_step(replace(one, status=running(restarts=1))) == (3, 50, 2.5)
+    assert runs.read_last_step(replace(one, status=running(restarts=1))) == (3, 50, 2.5)
     assert len(searched) == 4
 
 
@@ -128,7 +128,7 @@ def test_the_log_of_a_job_is_read_in_the_dialect_that_its_baseline_file_defines(
     log = tmp_path / "logs" / f"log-fake_8b_8_{one.job_id}.out"
     log.write_text("".join(f"it {step}/50 2500 ms/step\n" for step in range(1, 8)))
     runs = LaunchedRuns(settings, catalog, "session", 0.05, lambda: START)
-    assert runs.last_step(one) == (7, 50, 2.5)
+    assert runs.read_last_step(one) == (7, 50, 2.5)
     run = ingest_job([tmp_path / "logs"], one.job_id, key, catalog, START)
     assert run is not None
     assert run.identity.key == key
@@ -170,6 +170,6 @@ def test_the_log_of_a_launched_run_below_the_old_ones_is_no_older_run(tmp_path: 
     judges = runs.judges({})
     found = judges.find(one)
     assert found is not None
-    ((_, (evidence,)),) = runs.reached({key: judges.judge(key, [found])}).values()
+    ((_, (evidence,)),) = runs.gather_results({key: judges.judge(key, [found])}).by_id.values()
     assert [each.run.found.job_id for each in evidence.measurements] == [one.job_id, "9999"]
     assert evidence.measurements[0].run is found

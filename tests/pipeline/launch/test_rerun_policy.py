@@ -11,9 +11,8 @@ import pytest
 from builders import BASELINE, KEY, NOW, measurement, run
 
 from pytest_llmbench.core.models import Case, Judgement, Key, Reason, Run, Tolerance, Verdict
-from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobSpec, JobStatus, Phase, Purpose
-from pytest_llmbench.launch.submit.submissions import MAYBE
-from pytest_llmbench.pipeline.launch.rerun_policy import Judges, Sequences
+from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobSpec, JobStatus, Phase, Purpose, SubmissionState
+from pytest_llmbench.pipeline.launch.rerun_policy import LaunchProgress, RunJudge
 from pytest_llmbench.pipeline.launch.settings import LaunchSettings
 from pytest_llmbench.pipeline.results import ConfigurationResult
 
@@ -50,7 +49,7 @@ class Course:
         self.reason = Reason.CANNOT_TELL
         self.left = budget
         self.found: Callable[[Job], Run | None] = lambda job: run(id=f"run-{job.job_id}", job_id=job.job_id)
-        judges = Judges(
+        judges = RunJudge(
             find=self.find,
             judge=self.judge,
             invalid=lambda _key, reason, text, _run: replace(judgement(Verdict.INVALID, reason), text=text),
@@ -58,7 +57,7 @@ class Course:
             files=lambda _job: (),
             ending=lambda _job, _run: (Blame.NONE, ""),
         )
-        self.sequences = Sequences(
+        self.sequences = LaunchProgress(
             [SPEC],
             judges,
             LaunchSettings(**settings),
@@ -93,11 +92,11 @@ class Course:
         self.count += 1
         status = JobStatus(Phase.ENDED, "COMPLETED", nodes=(f"n{self.count}",), started=NOW)
         made: dict[str, Any] = {"job_id": str(self.count), "status": status, **fields}
-        return self.sequences.finished(Job(self.count, "token", spec, Path("/jobs"), **made), end)
+        return self.sequences.take_ended(Job(self.count, "token", spec, Path("/jobs"), **made), end)
 
     @property
     def result(self) -> ConfigurationResult:
-        return self.sequences.results()[KEY]
+        return self.sequences.list_results()[KEY]
 
 
 @pytest.mark.parametrize("verdict", [Verdict.PASS, Verdict.IMPROVEMENT])
@@ -210,7 +209,7 @@ def test_a_cause_of_the_infrastructure_that_only_the_log_tells_is_retried() -> N
     )
     [again] = course.end(CRASHED)
     assert again.attempt == 2
-    assert course.sequences.courses[KEY.id].jobs[0][1].text == "exit code 1; NCCL timed out (x.out:7)"
+    assert course.sequences.configurations[KEY.id].jobs[0][1].text == "exit code 1; NCCL timed out (x.out:7)"
 
 
 @pytest.mark.parametrize("verdict", [Verdict.PASS, Verdict.IMPROVEMENT])
@@ -244,8 +243,8 @@ def test_without_other_nodes_a_repeat_runs_where_it_can() -> None:
 def test_a_job_that_may_run_is_never_submitted_again() -> None:
     course = Course(Verdict.REGRESSION)
     [second, _] = course.end()
-    maybe = f"{MAYBE}nothing tells"
-    assert course.end(CRASHED, spec=second.spec, repeat=2, problem=maybe, job_id="", status=None) == []
+    doubt = {"problem": "nothing tells", "submission": SubmissionState.UNCERTAIN}
+    assert course.end(CRASHED, spec=second.spec, repeat=2, job_id="", status=None, **doubt) == []
 
 
 def test_a_job_that_was_not_submitted_is_invalid_and_says_why() -> None:
@@ -308,7 +307,7 @@ def test_recording_repeats_every_run_whatever_it_says_and_where_it_likes(verdict
     course = Course(verdict, always=True)
     assert [(one.repeat, one.spec.exclude) for one in course.end()] == [(2, ()), (3, ())]
     assert course.end(repeat=2) == []
-    assert not course.sequences.results()
+    assert not course.sequences.list_results()
     course.end(repeat=3)
     assert course.looks == [1, 3]
 
@@ -316,4 +315,4 @@ def test_recording_repeats_every_run_whatever_it_says_and_where_it_likes(verdict
 def test_a_job_of_another_session_or_configuration_changes_nothing() -> None:
     course = Course(Verdict.PASS)
     assert course.end(spec=replace(SPEC, case_id="other")) == []
-    assert not course.sequences.results()
+    assert not course.sequences.list_results()

@@ -13,6 +13,8 @@ from outcomes import told
 
 from pytest_llmbench.report.html.page import render
 
+pytestmark = pytest.mark.slow
+
 SLOW = "grok1_314b-24.11-h100-bf16-8"
 
 JENKINS = "sandbox; default-src 'none'; img-src 'self'; style-src 'self';"

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pytest_llmbench.report.html.drawing import Even, Picture, numbers
-from pytest_llmbench.report.html.families import curve
-from pytest_llmbench.report.html.history_chart import history
-from pytest_llmbench.report.html.step_charts import distribution, steps
+from pytest_llmbench.report.html.drawing import Even, Picture, make_number_scale
+from pytest_llmbench.report.html.families import draw_curve
+from pytest_llmbench.report.html.history_chart import draw_history
+from pytest_llmbench.report.html.step_charts import draw_distribution, draw_steps
 
 WINDOW = {"first": 11, "last": 44, "statistic": "mean", "text": ""}
 
@@ -49,7 +49,7 @@ def night(seconds: float | None = 10.0, verdict: str = "PASS", day: int = 1, **c
 
 
 def test_the_sentence_of_the_steps() -> None:
-    chart = steps(ran([31.0, *[10.0] * 22, 12.5, *[10.1] * 26], slow=[23]), "a")
+    chart = draw_steps(ran([31.0, *[10.0] * 22, 12.5, *[10.1] * 26], slow=[23]), "a")
     assert chart is not None
     assert chart.sentence == (
         "50 steps, 10.00 s to 31.00 s; window 11 to 44; 1 slow step (23); 1 above the scale, which ends at 13.00 s; "
@@ -60,7 +60,7 @@ def test_the_sentence_of_the_steps() -> None:
 
 
 def test_the_chart_shows_window_stragglers_baseline_and_bound() -> None:
-    chart = steps(ran([*[10.0] * 23, 12.5, 30.0, *[10.1] * 25], slow=[23, 24]), "a")
+    chart = draw_steps(ran([*[10.0] * 23, 12.5, 30.0, *[10.1] * 25], slow=[23, 24]), "a")
     assert chart is not None
     for kind in ("window", "line", "slow", "expected", "bound"):
         assert len(shapes(chart.svg, kind)) == 1, kind
@@ -69,7 +69,7 @@ def test_the_chart_shows_window_stragglers_baseline_and_bound() -> None:
 
 
 def test_a_step_without_a_time_interrupts_the_line() -> None:
-    whole, torn = (steps(ran([10.0, 10.1, value, 10.2, 10.0]), "a") for value in (10.0, None))
+    whole, torn = (draw_steps(ran([10.0, 10.1, value, 10.2, 10.0]), "a") for value in (10.0, None))
     assert whole is not None
     assert torn is not None
     assert shapes(whole.svg, "line")[0].count("M") == 1
@@ -77,15 +77,15 @@ def test_a_step_without_a_time_interrupts_the_line() -> None:
 
 
 def test_a_run_that_ended_before_its_window_shows_none() -> None:
-    chart = steps(ran([10.0] * 8), "a")
+    chart = draw_steps(ran([10.0] * 8), "a")
     assert chart is not None
     assert shapes(chart.svg, "window") == []
 
 
 @pytest.mark.parametrize("count", [0, 1])
 def test_too_few_steps_are_no_chart(count: int) -> None:
-    assert steps(ran([10.0] * count), "a") is None
-    assert distribution(ran([10.0] * count), "a") is None
+    assert draw_steps(ran([10.0] * count), "a") is None
+    assert draw_distribution(ran([10.0] * count), "a") is None
 
 
 TIMES = st.lists(st.none() | st.floats(1e-6, 1e6), min_size=2, max_size=60)
@@ -98,7 +98,7 @@ def test_every_time_stays_within_the_chart(
     one = ran(times, expected_seconds=expected, bound_seconds=expected and expected * 1.05)
     one["metrics"] = {"step_time_seconds": {"value": tonight}}
     one["history"] = [night(value) for value in times]
-    for chart in (steps(one, "a"), distribution(one, "a"), history(one, "a")):
+    for chart in (draw_steps(one, "a"), draw_distribution(one, "a"), draw_history(one, "a")):
         if chart is not None:
             width, height = (float(ElementTree.fromstring(chart.svg).attrib[name]) for name in ("width", "height"))  # noqa: S314
             for path in itertools.chain.from_iterable(shapes(chart.svg, kind) for kind in ("line", "expected", "bar")):
@@ -111,7 +111,7 @@ def test_every_time_stays_within_the_chart(
 
 
 def test_the_sentence_of_the_distribution() -> None:
-    chart = distribution(ran([10.0] * 20 + [10.2] * 30), "a")
+    chart = draw_distribution(ran([10.0] * 20 + [10.2] * 30), "a")
     assert chart is not None
     assert chart.sentence == (
         "34 steps of the window: median 10.20 s, half of them from 10.00 s to 10.20 s, slowest 10.20 s; "
@@ -121,14 +121,14 @@ def test_the_sentence_of_the_distribution() -> None:
 
 
 def test_the_bars_count_every_step() -> None:
-    chart = distribution(ran([10.0] * 20 + [12.0] * 10 + [99.0] * 20), "a")
+    chart = draw_distribution(ran([10.0] * 20 + [12.0] * 10 + [99.0] * 20), "a")
     assert chart is not None
     heights = [float(low) - float(high) for low, high in re.findall(r"M\S+ (\S+?)H\S+?V(\S+?)H", chart.svg)]
     assert [value / heights[0] for value in heights] == pytest.approx([1, 10 / 9, 15 / 9], abs=0.01)
 
 
 def test_a_run_that_means_nothing_has_no_distribution() -> None:
-    assert distribution(ran([10.0] * 50, problems=[{"code": "diverged", "text": "", "line": 0}]), "a") is None
+    assert draw_distribution(ran([10.0] * 50, problems=[{"code": "diverged", "text": "", "line": 0}]), "a") is None
 
 
 # --- history ----------------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ def test_a_run_that_means_nothing_has_no_distribution() -> None:
 def test_the_sentence_of_the_history() -> None:
     nights = [night(day=1), night(None, "INVALID", 2), night(10.8, "REGRESSION", 3)]
     change = {"started": "2025-10-03T03:00:00+00:00", "night": 2, "difference": 0.08}
-    chart = history(ran([], history=nights, changes=[change]), "a")
+    chart = draw_history(ran([], history=nights, changes=[change]), "a")
     assert chart is not None
     assert chart.sentence == (
         "3 nights from 2025-10-01 to 2025-10-03 and tonight, 10.00 s to 10.80 s; 1 without a step time; "
@@ -149,7 +149,7 @@ def test_the_sentence_of_the_history() -> None:
 
 def test_the_line_of_the_baseline_has_its_corners_only() -> None:
     nights = [{**night(day=day), "expected_seconds": 10.0 if day < 9 else 9.0} for day in range(1, 21)]
-    chart = history(ran([], history=nights, expected_seconds=9.0), "a")
+    chart = draw_history(ran([], history=nights, expected_seconds=9.0), "a")
     assert chart is not None
     (line,) = shapes(chart.svg, "expected")
     places = [float(x) for x in re.findall(r"[ML](\S+)", line)]
@@ -159,7 +159,7 @@ def test_the_line_of_the_baseline_has_its_corners_only() -> None:
 
 def test_every_verdict_has_its_symbol_and_tonight_a_ring() -> None:
     verdicts = ("PASS", "INCONCLUSIVE", "REGRESSION", "NOT_COMPARABLE", "something new")
-    chart = history(ran([], history=[night(verdict=verdict) for verdict in verdicts]), "a")
+    chart = draw_history(ran([], history=[night(verdict=verdict) for verdict in verdicts]), "a")
     assert chart is not None
     counts = {kind: sum(path.count("M") for path in shapes(chart.svg, kind)) for kind in ("pass", "unclear", "other")}
     assert counts == {"pass": 2, "unclear": 1, "other": 2}
@@ -168,7 +168,7 @@ def test_every_verdict_has_its_symbol_and_tonight_a_ring() -> None:
 
 def test_tonights_run_counts_only_if_it_means_something() -> None:
     nights = [night(), night()]
-    chart = history(ran([], history=nights, problems=[{"code": "diverged", "text": "", "line": 0}]), "a")
+    chart = draw_history(ran([], history=nights, problems=[{"code": "diverged", "text": "", "line": 0}]), "a")
     assert chart is not None
     assert ", not tonight, 10.00 s" in chart.sentence
     assert shapes(chart.svg, "hollow") == []
@@ -179,14 +179,14 @@ def test_a_change_tonight_and_one_that_is_known() -> None:
         {"started": "2025-10-03", "night": 2, "difference": 0.03, "acknowledged": {"reason": "driver"}},
         {"started": "2025-10-04", "night": 9, "difference": 0.03},
     ]
-    chart = history(ran([], history=[night(), night()], changes=changes), "a")
+    chart = draw_history(ran([], history=[night(), night()], changes=changes), "a")
     assert chart is not None
     assert "+3.0 % known" in texts(chart.svg)
     assert len(shapes(chart.svg, "change")) == 1  # the other one is of no night that is known here
 
 
 def test_without_older_nights_there_is_no_history() -> None:
-    assert history(ran([10.0] * 50), "a") is None
+    assert draw_history(ran([10.0] * 50), "a") is None
 
 
 # --- scaling ----------------------------------------------------------------------------------------------
@@ -209,7 +209,7 @@ def test_a_family_shows_measured_and_documented_sizes() -> None:
         "members": ["f-8", "f-16", "f-32"],
         "compared": [{**ROW, "measured": 0.931, "documented": 0.987, "verdict": "REGRESSION"}],
     }
-    chart = curve(check, {one["id"]: one for one in (member(8, 10.0), member(32, 12.5))}, "a")
+    chart = draw_curve(check, {one["id"]: one for one in (member(8, 10.0), member(32, 12.5))}, "a")
     assert chart is not None
     assert chart.sentence == (
         "Against the smallest size that was compared: 8 GPUs 100.0% (documented 100.0%), "
@@ -227,11 +227,11 @@ def test_a_family_against_its_own_recorded_baselines_shows_the_documented_ones_b
         {**member(gpus, 9.0), "baseline": {"kind": "recorded", "published_seconds": seconds}}
         for gpus, seconds in ((8, 10.0), (16, 10.2), (32, None))
     ]
-    chart = curve(check, {one["id"]: one for one in own}, "a")
+    chart = draw_curve(check, {one["id"]: one for one in own}, "a")
     assert chart is not None
     assert "16 GPUs 93.1% (recorded 97.0%, documented 98.0%)" in chart.sentence
     assert [text.split(" ")[1] for text in chart.key.split(", ")] == ["measured", "recorded", "documented"]
-    alone = curve(check, {}, "a")
+    alone = draw_curve(check, {}, "a")
     assert alone is not None
     assert "documented" not in alone.sentence + alone.key
 
@@ -239,7 +239,7 @@ def test_a_family_against_its_own_recorded_baselines_shows_the_documented_ones_b
 @pytest.mark.parametrize("changes", [{"check": "fp8-speedup"}, {"compared": []}])
 def test_other_checks_have_no_curve(changes: dict[str, Any]) -> None:
     row = {**ROW, "measured": 0.9, "documented": 1.0, "verdict": "PASS"}
-    assert curve({"check": "weak-scaling", "members": [], "compared": [row], **changes}, {}, "a") is None
+    assert draw_curve({"check": "weak-scaling", "members": [], "compared": [row], **changes}, {}, "a") is None
 
 
 # --- drawing ----------------------------------------------------------------------------------------------
@@ -249,7 +249,7 @@ def test_other_checks_have_no_curve(changes: dict[str, Any]) -> None:
 @example(low=-5e-324, high=-5e-324)  # the smallest number there is: to a chart it is 0
 def test_a_scale_holds_both_ends_and_its_texts_are_its_ticks(low: float, high: float) -> None:
     low, high = min(low, high), max(low, high)
-    scale = numbers(low, high)
+    scale = make_number_scale(low, high)
     assert scale.low <= low or math.isclose(scale.low, low, rel_tol=1e-9, abs_tol=1e-300)
     assert scale.high >= high or math.isclose(scale.high, high, rel_tol=1e-9, abs_tol=1e-300)
     ticks = [(value, float(text)) for value, text in scale.texts]
@@ -258,7 +258,7 @@ def test_a_scale_holds_both_ends_and_its_texts_are_its_ticks(low: float, high: f
 
 
 def test_percentages_have_the_digits_that_tell_them_apart() -> None:
-    assert [text for _, text in numbers(0.985, 1.005, percent=True).texts] == [
+    assert [text for _, text in make_number_scale(0.985, 1.005, percent=True).texts] == [
         "98.5%",
         "99.0%",
         "99.5%",

@@ -6,8 +6,8 @@ import pytest
 from written_trees import Tree
 
 from pytest_llmbench.core.models import Shards
-from pytest_llmbench.ingest.discover import shards
-from pytest_llmbench.ingest.discover.shards import count_shards
+from pytest_llmbench.ingest.discover import evidence
+from pytest_llmbench.ingest.discover.evidence import count_shards
 
 NEMO = "code/nemo_experiments/default/checkpoints"
 
@@ -28,7 +28,7 @@ def test_shards_are_counted_where_runs_save(tree: Tree, files: list[str], found:
 
 
 def test_a_search_ends(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards, "ENTRIES", 10)
+    monkeypatch.setattr(evidence, "ENTRIES", 10)
     root = tree([f"checkpoints/{folder}/__{number}_0.distcp" for folder in "ab" for number in range(20)])
     found = count_shards(root)
     assert found is not None
