@@ -7,18 +7,11 @@ from itertools import chain
 from typing import Any
 
 from pytest_llmbench.core import formatting
+from pytest_llmbench.core.metric_definitions import Definition, list_rows
 from pytest_llmbench.core.models import NoteCode
 from pytest_llmbench.report import environment, jobs, tries
 from pytest_llmbench.report.advice import advise
 from pytest_llmbench.report.columns import WIDTH, count_columns, escape_commands, wrap
-
-ROWS = (
-    ("step time", "step_time_seconds", "{:#.4g} s"),
-    ("tokens/s", "tokens_per_second", "{:,.0f}"),
-    ("MFU", "mfu", "{:.2%}"),
-    ("TFLOP/s per GPU", "tflops_per_gpu", "{:,.1f}"),
-    ("days to 1T tokens", "days_to_1t_tokens", "{:,.2f}"),
-)
 
 
 def explain(described: dict[str, Any], *, short: bool) -> str:
@@ -82,13 +75,14 @@ def compare_metrics(described: dict[str, Any]) -> list[tuple[str, str, str, str]
     unjudged = described.get("verdict") in ("NOT_COMPARABLE", "MISSING") or described["reason"] == "nothing-left"
     if described.get("problems") or unjudged:
         return []
-    return [_compare_metric(row, metrics[row[1]]["value"], expected.get(row[1])) for row in ROWS if row[1] in metrics]
+    rows = [(definition, name) for name, definition in list_rows() if name in metrics]
+    return [_compare_metric(definition, metrics[name]["value"], expected.get(name)) for definition, name in rows]
 
 
-def _compare_metric(row: tuple[str, str, str], measured: float, wanted: float | None) -> tuple[str, str, str, str]:
-    label, _, form = row
+def _compare_metric(definition: Definition, measured: float, wanted: float | None) -> tuple[str, str, str, str]:
     change = formatting.format_difference(measured / wanted if wanted else None)
-    return label, form.format(measured), form.format(wanted) if wanted else "-", change
+    form = definition.form
+    return definition.label, form.format(measured), form.format(wanted) if wanted else "-", change
 
 
 def list_facts(described: dict[str, Any]) -> Iterator[tuple[str, str]]:

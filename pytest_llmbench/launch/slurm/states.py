@@ -8,6 +8,9 @@ from dataclasses import replace
 
 from pytest_llmbench.core.models.jobs import Blame, JobEnd, JobStatus, Phase
 
+OWN = "pytest: "
+"""How the reason of a status that this program ended begins; EndedBy says so too, since journals have it."""
+
 SUCCESS = "0:0"
 OUT_OF_MEMORY_SIGNAL = 125
 """What Slurm gives as the signal of a step that ran out of memory."""

@@ -170,6 +170,6 @@ def test_the_log_of_a_launched_run_below_the_old_ones_is_no_older_run(tmp_path: 
     judges = runs.judges({})
     found = judges.find(one)
     assert found is not None
-    ((_, (evidence,)),) = runs.gather_results({key: judges.judge(key, [found])}).values()
+    ((_, (evidence,)),) = runs.gather_results({key: judges.judge(key, [found])}).by_id.values()
     assert [each.run.found.job_id for each in evidence.measurements] == [one.job_id, "9999"]
     assert evidence.measurements[0].run is found
