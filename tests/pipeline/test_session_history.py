@@ -212,7 +212,7 @@ def test_workers_get_no_url(tmp_path: Path) -> None:
         Settings(history=given), lambda: builders.NOW, tmp_path, results=SessionResults({}, (), 0, 0, (), {})
     )
     assert b"secret" not in session.for_workers()
-    assert Session.in_worker(session.for_workers()).settings.history is None
+    assert Session.from_controller(session.for_workers()).settings.history is None
 
 
 def test_an_unreadable_part_of_the_past_is_not_needed(place: StoreLocation) -> None:
