@@ -13,8 +13,8 @@ import pytest
 from remembered import ID, START, document, nights, outcome
 
 from pytest_llmbench.core.models import Measurement, StoredRun, Verdict, Window
-from pytest_llmbench.history.nights import read_stored_runs
-from pytest_llmbench.history.place import StoreLocation
+from pytest_llmbench.history.location import StoreLocation
+from pytest_llmbench.history.stored_runs import read_stored_runs
 from pytest_llmbench.history.write import write
 from pytest_llmbench.judge import estimate
 from pytest_llmbench.judge import nights as of_nights
@@ -194,7 +194,7 @@ def test_workers_get_no_url(tmp_path: Path) -> None:
         Settings(history=given), lambda: builders.NOW, tmp_path, results=SessionResults({}, (), 0, 0, (), {})
     )
     assert b"secret" not in session.for_workers()
-    assert Session.in_worker(session.for_workers()).settings.history is None
+    assert Session.from_controller(session.for_workers()).settings.history is None
 
 
 def test_an_unreadable_part_of_the_past_is_not_needed(place: StoreLocation) -> None:
