@@ -27,6 +27,7 @@ from pytest_llmbench.core.models import (
     Checkpoints,
     DroppedRecords,
     Ending,
+    EndingCode,
     ParsedLog,
     RegexDialect,
     Segment,
@@ -163,9 +164,13 @@ _FIELDS: dict[type[Any], tuple[Any, ...]] = {
     record: tuple(getattr(record, one.name) for one in fields(record)) for record in _RECORDS
 }
 """The fields of each type, which get and set the value of one."""
-_TEXTS: dict[type[Any], Callable[[Any], str]] = {datetime: datetime.isoformat, LogError: str}
+_TEXTS: dict[type[Any], Callable[[Any], str]] = {datetime: datetime.isoformat, LogError: str, EndingCode: str}
 """What is kept as a text."""
-_MAKERS: dict[str, Callable[[str], Any]] = {"datetime": datetime.fromisoformat, "LogError": LogError}
+_MAKERS: dict[str, Callable[[str], Any]] = {
+    "datetime": datetime.fromisoformat,
+    "LogError": LogError,
+    "EndingCode": EndingCode,
+}
 _NAMES = {one.__name__: one for one in _RECORDS}
 
 _SCALARS = frozenset({str, int, float, bool, type(None)})
