@@ -68,7 +68,9 @@ def main() -> int:
         judging, judged = timed(lambda: evaluate.judge_measured(measured, settings, catalog, now))
         each = Settings(logs=settings.logs, runs="each")
         every, all_results = timed(lambda: evaluate.judge_measured(measured, each, catalog, now))
-        of_configurations = [one for _, of_key in judged.values() for one in of_key if one.measurements]
+        of_configurations = [
+            one for _, per_baseline in judged.by_id.values() for one in per_baseline if one.measurements
+        ]
         engine, _ = timed(lambda: [judge(one) for one in of_configurations])
     per_verdict = engine / len(of_configurations) * 1000
     print(f"| {count} runs, {len(of_configurations)} configurations | CPU s | of reading |")
@@ -78,7 +80,7 @@ def main() -> int:
         ("measuring", measuring),
         ("judging the newest of each configuration, with the noise of all", judging),
         ("the same, the first time (imports scipy.special)", first),
-        (f"judging each run in an item of its own ({len(all_results)} verdicts)", every),
+        (f"judging each run in an item of its own ({len(all_results.by_id)} verdicts)", every),
     ):
         print(f"| {label} | {seconds:.2f} | {seconds / reading:.3f} |")
     of_reading = engine / len(of_configurations) / (reading / count)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_llmbench.baseline.schema import GROUPS, NO_PEAK
+from pytest_llmbench.baseline.schema import CONFIGURATION, NO_PEAK
 from pytest_llmbench.core.dialects import REGEX, name_regex_dialect
 from pytest_llmbench.core.models import (
     AcceptedValue,
@@ -41,10 +41,7 @@ class StatedModel:
 
 @dataclass(frozen=True, slots=True)
 class RecipeFile:
-    """A recipe with what only lint and recording need.
-
-    `tolerances`, `budgets` and `drift_budget` stand for the whole file.
-    """
+    """A recipe with what only lint and recording need; the limits are those that stand for the whole file."""
 
     recipe: Recipe
     models: tuple[tuple[str, StatedModel], ...]
@@ -101,10 +98,8 @@ def _make_model(model: YamlMapping) -> StatedModel:
 
 
 def _find_resolutions(entry: YamlMapping) -> dict[str, float]:
-    """Return for each table one unit in the last place of its step times, in seconds.
-
-    The cell with the most decimals tells: a spreadsheet prints 10.00 s as `10`.
-    """
+    """Return for each table one unit in the last place of its step times, in seconds."""
+    # The cell with the most decimals tells: a spreadsheet prints 10.00 s as `10`.
     decimals: dict[str, int] = defaultdict(int)
     for row in entry["configurations"]:
         table, (_, _, digits) = row.get("table", ""), row["cells"]["step_time"].partition(".")
@@ -174,35 +169,33 @@ def _choose_step_seconds(recording: Recording, window: Window) -> float:
 
 
 def _make_configuration(entry: YamlMapping, row: YamlMapping) -> Configuration:
+    model, values = entry["models"][row["size"]], _group_by_record(row)
+    # A document rounds the FLOPs of its full model; those of a proxy follow from the formula.
+    formula = model["formula"].partition(":")[0] if row.get("proxy") else model["formula"]
+    sizes = ("hidden_size", "vocabulary_size", "ffn_size", "attention_heads", "query_groups", "top_k")
     return Configuration(
         key=make_key(entry, row),
-        architecture=_make_architecture(entry["models"][row["size"]], row),
-        parallelism=Parallelism(**{name: row.get(name) for name in GROUPS}),
-        global_batch_size=row["gbs"],
-        micro_batch_size=row.get("mbs"),
-        gradient_accumulation=row.get("ga"),
-        proxy=row.get("proxy", False),
+        architecture=Architecture(
+            formula=formula, **{name: model.get(name) for name in sizes}, **values["configuration.architecture"]
+        ),
+        parallelism=Parallelism(**values["configuration.parallelism"]),
+        **values["configuration"],
     )
 
 
 def make_key(entry: YamlMapping, row: YamlMapping) -> Key:
     """Return the key of one configuration row."""
-    optional = {name: row.get(name, "") for name in ("task", "scaling", "variant")}
-    return Key(entry["recipe"], row["size"], entry["release"], row["gpu"], row["dtype"], row["gpus"], **optional)
+    return Key(recipe=entry["recipe"], release=entry["release"], **_group_by_record(row)["key"])
 
 
-def _make_architecture(model: YamlMapping, row: YamlMapping) -> Architecture:
-    # A document rounds the FLOPs of its full model; those of a proxy follow from the formula.
-    formula = model["formula"].partition(":")[0] if row.get("proxy") else model["formula"]
-    sizes = ("ffn_size", "attention_heads", "query_groups", "top_k")
-    return Architecture(
-        formula=formula,
-        sequence_length=row["sequence_length"],
-        layers=row["layers"],
-        hidden_size=model["hidden_size"],
-        vocabulary_size=model["vocabulary_size"],
-        **{name: model.get(name) for name in sizes},
-    )
+def _group_by_record(row: YamlMapping) -> dict[str, dict[str, Any]]:
+    """Return the values that a row states, by the record that they are a part of and the field that they become."""
+    records: dict[str, dict[str, Any]] = defaultdict(dict)
+    for key in CONFIGURATION:
+        if key.name in row.values:
+            record, _, field = key.field.rpartition(".")
+            records[record][field] = row[key.name]
+    return records
 
 
 def _make_errata(entry: YamlMapping) -> Iterator[Erratum]:

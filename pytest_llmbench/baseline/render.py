@@ -6,13 +6,15 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from decimal import Decimal
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from pytest_llmbench.baseline.schema import GROUPS, NO_PEAK
+from pytest_llmbench.baseline.schema import CONFIGURATION, LOG, NO_PEAK, RECORDED
 from pytest_llmbench.core.dialects import REGEX
 from pytest_llmbench.core.errors import RecordError
-from pytest_llmbench.core.models import Baseline, Budget, Configuration, Key, Recording, RegexDialect, Tolerance
+from pytest_llmbench.core.models import Baseline, Budget, Configuration, Key, Recording, Tolerance
+from pytest_llmbench.core.yamlfile.schema import Fields, Items, Names, Number, Spec
 
 NameT = TypeVar("NameT")
 ValueT = TypeVar("ValueT")
@@ -66,19 +68,13 @@ def _collect_facts(baseline: Baseline) -> dict[str, Any]:
         "recipe": key.recipe,
         "release": key.release,
         "dialect": REGEX if baseline.log else baseline.dialect,
-        "log": _render_log(baseline.log) if baseline.log else None,
+        "log": _to_plain(LOG, baseline.log) if baseline.log else None,
         "source": {"document": baseline.source.document},
         "timed": baseline.timed,
         "window": {"statistic": window.statistic, "first": window.first, "last": window.last},
         "steps": baseline.steps,
         "logged_tflops_factor": baseline.logged_tflops_factor,
     }
-
-
-def _render_log(definition: RegexDialect) -> dict[str, Any]:
-    """Return the definition of a dialect as its file states it."""
-    stated = {name: value for name, value in asdict(definition).items() if name != "name"}
-    return {name: value for name, value in stated.items() if value != ""}
 
 
 def _render_tolerance(tolerances: Iterable[Tolerance]) -> dict[str, str]:
@@ -141,42 +137,28 @@ def _agree(path: Path, what: str, pairs: Iterable[tuple[NameT, ValueT]]) -> dict
 
 
 def _render_row(baseline: Baseline, shared: SharedKeys) -> dict[str, Any]:
-    configuration, key = baseline.configuration, baseline.key
     row = {
-        **{name: getattr(key, name) for name in ("size", "gpu", "dtype", "gpus", "task", "scaling", "variant")},
-        "table": baseline.source.table,
-        "sequence_length": configuration.architecture.sequence_length,
-        "layers": configuration.architecture.layers,
-        **{name: getattr(configuration.parallelism, name) for name in GROUPS},
-        "mbs": configuration.micro_batch_size,
-        "gbs": configuration.global_batch_size,
-        "ga": configuration.gradient_accumulation,
-        "proxy": configuration.proxy or None,
-        **_render_tolerance(tolerance for tolerance in baseline.tolerances if tolerance not in shared.tolerances),
+        **{key.name: attrgetter(key.field)(baseline) for key in CONFIGURATION if key.field},
+        **_render_tolerance(limit for limit in baseline.tolerances if limit not in shared.tolerances),
         **_render_budgets(budget for budget in baseline.budgets if budget not in shared.budgets),
-        "recorded": _render_recording(baseline.recording),
     }
-    return {name: value for name, value in row.items() if value not in (None, "")}
+    if baseline.recording:
+        row["recorded"] = _render_recording(baseline.recording)
+    return {name: value for name, value in row.items() if value}
 
 
-def _render_recording(recording: Recording | None) -> dict[str, Any] | None:
-    if recording is None:
-        return None
-    seconds = ("mean_seconds", "trimmed_mean_seconds", "standard_deviation_seconds")
-    optional = {
-        "newest_run": recording.newest_run,
-        "by": recording.by,
-        "environment": dict(recording.environment),
-        "reason": recording.reason,
-        "levels": recording.levels,
-        "earlier": [{name: value for name, value in asdict(value).items() if value} for value in recording.earlier],
-    }
-    return {
-        "date": recording.date,
-        "runs": int(recording.runs),
-        **{name: float(getattr(recording, name)) for name in seconds},
-        "run_seconds": [float(value) for value in recording.run_seconds],
-        **({"groups": int(recording.groups)} if recording.groups is not None else {}),
-        "log_sha256": list(recording.log_sha256),
-        **{name: value for name, value in optional.items() if value},
-    }
+def _render_recording(recording: Recording) -> dict[str, Any]:
+    values = [(key, getattr(recording, key.name)) for key in RECORDED]
+    return {key.name: _to_plain(key.spec, value) for key, value in values if value or key.required_in}
+
+
+def _to_plain(spec: Spec, value: Any) -> Any:
+    """Return the value of a record in the types that YAML writes: a number may be one of numpy."""
+    if isinstance(spec, Number):
+        return int(value) if spec.whole else float(value)
+    if isinstance(spec, Items):
+        return [_to_plain(spec.item, item) for item in value]
+    if isinstance(spec, Fields):
+        names = (*spec.required, *spec.optional)
+        return {name: getattr(value, name) for name in names if getattr(value, name) not in ("", None)}
+    return dict(value) if isinstance(spec, Names) else value

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import string
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 
@@ -39,7 +40,17 @@ FORMULA_NEEDS: dict[str, tuple[str, ...]] = {
 """The sizes that each FLOPs formula needs besides hidden and vocabulary size."""
 
 DERIVED = ("tokens_per_second", "mfu", "days_to_1t")
-GROUPS = ("tp", "pp", "cp", "ep", "etp", "dp", "vp", "fsdp")
+PARALLEL_GROUPS = {
+    "tp": "tensor-parallel",
+    "pp": "pipeline-parallel",
+    "cp": "context-parallel",
+    "ep": "expert-parallel",
+    "etp": "expert-tensor-parallel",
+    "dp": "data-parallel",
+    "vp": "virtual-pipeline",
+    "fsdp": "sharded data-parallel",
+}
+GROUPS = tuple(PARALLEL_GROUPS)
 COLUMNS = (*GROUPS, "sequence_length", "layers", "mbs", "gbs", "ga")
 NOT_GIVEN = ("NA", "n/a")
 NO_PEAK = "NA"
@@ -48,6 +59,38 @@ PLACEHOLDERS = (
     *("account", "partition", "nodes", "stage", "checkpoint", "gpus_per_node"),
     *("recipe", "size", "gpu", "dtype", "gpus", "gsw_version", "experiment", "timestamp", "job", "restart"),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class KeyDefinition:
+    """A key of a baseline file: everything that reads, checks, writes or documents it follows from here."""
+
+    name: str
+    spec: Spec
+    meaning: str
+    """As docs/baselines.md states it."""
+
+    field: str = ""
+    """The attribute of a `Baseline` that it becomes, dotted; empty where it becomes none or more than one."""
+
+    required_in: tuple[str, ...] = ()
+    """The kinds of files that have to state it."""
+
+    allowed_in: tuple[str, ...] = KINDS
+    """The kinds of files that may state it. A key whose values differ between kinds is defined once for each."""
+
+    is_owned: bool = False
+    """Whether only the owner of a recorded file writes it: no recording changes it."""
+
+
+def make_fields(keys: Iterable[KeyDefinition], kind: str) -> Fields:
+    """Return the keys that a file of this kind has to state and may state."""
+    allowed = [key for key in keys if kind in key.allowed_in]
+    return Fields(
+        {key.name: key.spec for key in allowed if kind in key.required_in},
+        {key.name: key.spec for key in allowed if kind not in key.required_in},
+    )
+
 
 _LARGEST_STEP_SECONDS = 86400
 _DIGITS = r"\d{1,15}(\.\d{1,12})?"
@@ -137,47 +180,68 @@ _CELLS = Fields(
         "days_to_1t": _printed_metric("number of days"),
     },
 )
-_RECORDED = Fields(
-    {
-        "date": _DATE,
-        "runs": Number(1, 10**6, whole=True),
-        "mean_seconds": _SECONDS,
-        "trimmed_mean_seconds": _SECONDS,
-        "standard_deviation_seconds": Number(0, _LARGEST_STEP_SECONDS),
-        "run_seconds": Items(_SECONDS),
-        "log_sha256": Items(Text("64 hexadecimal digits", r"[0-9a-f]{64}"), least=0),
-    },
-    {
-        "groups": Number(1, 10**6, whole=True),
-        "newest_run": _DATE,
-        "by": _TEXT,
-        "environment": Names(_TEXT),
-        "reason": _TEXT,
-        "levels": _TEXT,
-        "earlier": Items(Fields({"date": _DATE, "seconds": _SECONDS}, {"by": _TEXT, "reason": _TEXT}), least=0),
-    },
+RECORDED = (
+    KeyDefinition("date", _DATE, "the day on which it was recorded", required_in=KINDS),
+    KeyDefinition("runs", Number(1, 10**6, whole=True), "how many runs it is the mean of", required_in=KINDS),
+    KeyDefinition("mean_seconds", _SECONDS, "mean step time of these runs", required_in=KINDS),
+    KeyDefinition("trimmed_mean_seconds", _SECONDS, "their trimmed mean, which decides", required_in=KINDS),
+    KeyDefinition(
+        "standard_deviation_seconds", Number(0, _LARGEST_STEP_SECONDS), "of the steps within a run", required_in=KINDS
+    ),
+    KeyDefinition("run_seconds", Items(_SECONDS), "the step time of each run", required_in=KINDS),
+    KeyDefinition("groups", Number(1, 10**6, whole=True), "how many runs are independent: nights, sets of nodes"),
+    KeyDefinition(
+        "log_sha256", Items(Text("64 hexadecimal digits", r"[0-9a-f]{64}"), least=0), "of their logs", required_in=KINDS
+    ),
+    KeyDefinition("newest_run", _DATE, "the day on which the newest of them started (UTC)"),
+    KeyDefinition("by", _TEXT, "who recorded it, and on which host"),
+    KeyDefinition("environment", Names(_TEXT), "what these runs agree on"),
+    KeyDefinition("reason", _TEXT, "why it may be further from the earlier values than `drift_budget` allows"),
+    KeyDefinition("levels", _TEXT, "why the mean of runs of several levels may stand"),
+    KeyDefinition(
+        "earlier",
+        Items(Fields({"date": _DATE, "seconds": _SECONDS}, {"by": _TEXT, "reason": _TEXT}), least=0),
+        "the values that it replaced, oldest first",
+    ),
 )
-_CONFIGURATION: dict[str, Spec] = {
-    "size": _NAME,
-    "gpu": _WORD,
-    "dtype": _WORD,
-    "gpus": _GROUP,
-    "sequence_length": _SIZE,
-    "layers": Number(1, 100_000, whole=True),
-    "gbs": _SIZE,
-}
-_CONFIGURATION_OPTIONS: dict[str, Spec] = {
-    **dict.fromkeys(GROUPS, _GROUP),
-    "mbs": _SIZE,
-    "ga": _SIZE,
-    "proxy": Flag(),
-    "task": _NAME,
-    "scaling": _NAME,
-    "variant": _NAME,
-    "table": _TEXT,
-    "tolerance": _TOLERANCES,
-    "budgets": _BUDGETS,
-}
+"""What `--llmb-record` writes of a configuration, in this order; each key is a field of `Recording`."""
+
+_LAYERS = Number(1, 100_000, whole=True)
+CONFIGURATION = (
+    KeyDefinition("size", _NAME, "of the model, a name under `models`", "key.size", required_in=KINDS),
+    KeyDefinition("gpu", _WORD, "the type of GPU", "key.gpu", required_in=KINDS),
+    KeyDefinition("dtype", _WORD, "the precision", "key.dtype", required_in=KINDS),
+    KeyDefinition("gpus", _GROUP, "the number of GPUs", "key.gpus", required_in=KINDS),
+    KeyDefinition("task", _NAME, "tells rows apart that are the same in all of the above, such as lora", "key.task"),
+    KeyDefinition("scaling", _NAME, "the same: weak or strong", "key.scaling"),
+    KeyDefinition("variant", _NAME, "the same: anything else", "key.variant"),
+    KeyDefinition("table", _TEXT, "the title of the document's table", "source.table"),
+    KeyDefinition("sequence_length", _SIZE, "in tokens", "configuration.architecture.sequence_length", KINDS),
+    KeyDefinition("layers", _LAYERS, "a proxy has fewer", "configuration.architecture.layers", KINDS),
+    *(
+        KeyDefinition(name, _GROUP, f"size of the {what} group", f"configuration.parallelism.{name}")
+        for name, what in PARALLEL_GROUPS.items()
+    ),
+    KeyDefinition("mbs", _SIZE, "micro batch size", "configuration.micro_batch_size"),
+    KeyDefinition("gbs", _SIZE, "global batch size", "configuration.global_batch_size", required_in=KINDS),
+    KeyDefinition("ga", _SIZE, "steps of gradient accumulation", "configuration.gradient_accumulation"),
+    KeyDefinition(
+        "proxy", Flag(), "true: it is not the full model, so it has no days to 1T tokens", "configuration.proxy"
+    ),
+    KeyDefinition("tolerance", _TOLERANCES, "that of this configuration"),
+    KeyDefinition("budgets", _BUDGETS, "those of this configuration"),
+    KeyDefinition("cells", _CELLS, "the printed values", required_in=("published",), allowed_in=("published",)),
+    KeyDefinition("cells", _CELLS, "the printed values", allowed_in=("recorded",)),
+    KeyDefinition(
+        "recorded",
+        make_fields(RECORDED, "recorded"),
+        "what was measured",
+        required_in=("recorded",),
+        allowed_in=("recorded",),
+    ),
+)
+"""The keys of one configuration, in the order in which a recorded file states them."""
+
 _WORKED = Fields(
     {"sequence_length": _SIZE, "layers": _SIZE, "attention": _COUNTED, "mlp": _COUNTED, "embedding": _COUNTED},
     {"flops": _FLOPS},
@@ -247,7 +311,7 @@ _PEAK = Text(
     accept=lambda text: text == NO_PEAK or is_positive(text),
 )
 _LITERAL = Text("at least three characters of one line", r"[^\r\n]*\S[^\r\n]*", accept=lambda text: len(text) > 2)
-_LOG = Fields(
+LOG = Fields(
     {"find": _LITERAL, "pattern": _TEXT},
     {
         "unit": Text(choices=(*UNITS, RATE)),
@@ -257,58 +321,71 @@ _LOG = Fields(
         "end": _LITERAL,
     },
 )
-_REQUIRED: dict[str, Spec] = {
-    "schema": Number(1, 1, whole=True),
-    "kind": Text(choices=KINDS),
-    "recipe": _NAME,
-    "release": Text('a release such as "25.05"', _NAME.pattern),
-    "dialect": Text(choices=(*DIALECTS, REGEX)),
-    "source": Fields({"document": _TEXT}, {"text": _TEXT, "note": _TEXT}),
-    "peak_tflops": Names(Names(_PEAK, _WORD), _WORD),
-    "models": Names(_MODEL, _NAME),
-}
-_OPTIONAL: dict[str, Spec] = {
-    "log": _LOG,
-    "layout": Text(choices=("results", "experiments", "workloads")),
-    "dp_excludes_ep": Flag(),
-    "tolerance": _TOLERANCES,
-    "budgets": _BUDGETS,
-    "drift_budget": _FRACTION,
-    "logged_tflops_factor": Number(0.5, 2),
-    "launch": _LAUNCH,
-    "errata": Items(_ERRATUM, least=0),
-}
+_STEP = Number(0, 10**9, whole=True)
+_TIMED = ("published", "recorded")
+_FROM_DOCUMENT = ("published", "recipe")
+
+
+def _make_window(*statistics: str) -> Fields:
+    return Fields({"statistic": Text(choices=statistics), "first": _STEP, "last": _STEP})
+
+
+FILE = (
+    KeyDefinition("schema", Number(1, 1, whole=True), "1", required_in=KINDS),
+    KeyDefinition("kind", Text(choices=KINDS), "who vouches for the numbers, if anybody does", required_in=KINDS),
+    KeyDefinition("recipe", _NAME, "the workload", "key.recipe", required_in=KINDS),
+    KeyDefinition(
+        "release", Text('a release such as "25.05"', _NAME.pattern), "of its document", "key.release", required_in=KINDS
+    ),
+    KeyDefinition("dialect", Text(choices=(*DIALECTS, REGEX)), "how its log is written", required_in=KINDS),
+    KeyDefinition(
+        "source",
+        Fields({"document": _TEXT}, {"text": _TEXT, "note": _TEXT}),
+        "where the numbers come from",
+        required_in=KINDS,
+    ),
+    KeyDefinition(
+        "peak_tflops", Names(Names(_PEAK, _WORD), _WORD), "of one GPU, by type and precision", required_in=KINDS
+    ),
+    KeyDefinition("models", Names(_MODEL, _NAME), "what FLOPs are counted from, by size", required_in=KINDS),
+    KeyDefinition(
+        "timed", Text(choices=("last_step", "mean")), "what the source timed", "timed", ("published",), _FROM_DOCUMENT
+    ),
+    KeyDefinition(
+        "timed", Text(choices=("mean", "trimmed_mean")), "what the source timed", "timed", ("recorded",), ("recorded",)
+    ),
+    KeyDefinition("window", _make_window("mean"), "the steps that are measured", "", ("published",), _FROM_DOCUMENT),
+    KeyDefinition(
+        "window", _make_window("mean", "trimmed_mean"), "the steps that are measured", "", ("recorded",), ("recorded",)
+    ),
+    KeyDefinition("steps", Number(1, 10**9, whole=True), "of a run", "steps", required_in=_TIMED),
+    KeyDefinition("title", _TEXT, "the recipe as people call it", required_in=_FROM_DOCUMENT, is_owned=True),
+    KeyDefinition("framework", _TEXT, "what trains it", required_in=_FROM_DOCUMENT, is_owned=True),
+    KeyDefinition(
+        "names", Items(_NAME), "how folders, files and metadata spell it", required_in=_FROM_DOCUMENT, is_owned=True
+    ),
+    KeyDefinition("log", LOG, "the lines of a dialect of your own"),
+    KeyDefinition(
+        "layout", Text(choices=("results", "experiments", "workloads")), "the folders of its runs", is_owned=True
+    ),
+    KeyDefinition("dp_excludes_ep", Flag(), "true: DP counts copies of all the experts", is_owned=True),
+    KeyDefinition("tolerance", _TOLERANCES, "how much worse a run may be"),
+    KeyDefinition("budgets", _BUDGETS, "what a checkpoint may take"),
+    KeyDefinition("drift_budget", _FRACTION, "how far recorded values may move in all"),
+    KeyDefinition("logged_tflops_factor", Number(0.5, 2), "logged TFLOP/s as a multiple of the computed"),
+    KeyDefinition("launch", _LAUNCH, "how it is launched", is_owned=True),
+    KeyDefinition("errata", Items(_ERRATUM, least=0), "what the document prints and contradicts", is_owned=True),
+)
+"""The keys of a file besides `configurations`, in the order in which a message lists those that are missing."""
 
 
 def get_file_fields(kind: str) -> Fields:
-    """Return the keys of a whole file: a recorded one needs fewer facts about the document, and a recording; a recipe
-    that nothing has timed has no cells, and a window and a number of steps where they are not the usual ones."""
-    recorded, timed = kind == "recorded", kind != "recipe"
-    cells, recording = {"cells": _CELLS} if timed else {}, {"recorded": _RECORDED}
-    row = Fields(
-        {**_CONFIGURATION, **(recording if recorded else cells)},
-        {**_CONFIGURATION_OPTIONS, **(cells if recorded else {})},
-    )
-    about: dict[str, Spec] = {"title": _TEXT, "framework": _TEXT, "names": Items(_NAME)}
-    how = _measurement_keys(recorded)
-    return Fields(
-        {**_REQUIRED, **(how if timed else {}), **({} if recorded else about), "configurations": Items(row)},
-        {**({} if timed else how), **(about if recorded else {}), **_OPTIONAL},
-    )
+    """Return the keys of a whole file of this kind."""
+    rows = Items(make_fields(CONFIGURATION, kind))
+    return make_fields((*FILE, KeyDefinition("configurations", rows, "one row each", required_in=KINDS)), kind)
 
 
 def add_defaults(entry: YamlMapping) -> YamlMapping:
     """Return a file with the window, the number of steps and what is timed, where a recipe leaves them out."""
     window = YamlMapping(entry.line, {"statistic": "mean", "first": 11, "last": 44}, {})
     return replace(entry, values={"timed": "mean", "window": window, "steps": 50, **entry.values})
-
-
-def _measurement_keys(recorded: bool) -> dict[str, Spec]:
-    """Return the keys that say what was measured."""
-    step = Number(0, 10**9, whole=True)
-    statistics = ("mean", "trimmed_mean") if recorded else ("mean",)
-    return {
-        "timed": Text(choices=("mean", "trimmed_mean") if recorded else ("last_step", "mean")),
-        "window": Fields({"statistic": Text(choices=statistics), "first": step, "last": step}),
-        "steps": Number(1, 10**9, whole=True),
-    }

@@ -15,6 +15,7 @@ from pathlib import Path
 from pytest_llmbench.baseline.read import read_file, read_recipe
 from pytest_llmbench.baseline.records import merge_budgets
 from pytest_llmbench.baseline.render import SharedKeys, format_peak, render_baselines
+from pytest_llmbench.baseline.schema import FILE
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import BaselineError, RecordError
 from pytest_llmbench.core.models import Baseline, Key, Recipe, Recording, Source
@@ -23,7 +24,7 @@ from pytest_llmbench.core.tolerance import merge_tolerances
 PATIENCE_SECONDS = 60.0
 """So long a session waits for another one that records into the same folder, which takes much less than a second."""
 
-_OWNED = "title|framework|names|layout|launch|errata|dp_excludes_ep"
+_OWNED = "|".join(key.name for key in FILE if key.is_owned)
 
 _OWN = re.compile(rf"^(?:{_OWNED}):[^\n]*\n(?:(?:[ \t#\-][^\n]*)?\n)*", re.MULTILINE | re.ASCII)
 """The keys of a recorded file that no recording changes, with their lines: they stay as they are."""
@@ -250,7 +251,8 @@ def _verify(path: Path, written: Recipe, baselines: dict[Key, Baseline]) -> None
 
 
 def _make_comparable(baseline: Baseline) -> tuple[Baseline, str]:
-    """No NaN equals another, so a peak that nothing states is compared as written. What a document says beside a
-    recorded value stands in another file."""
+    """Return what a file has to read back to."""
+    # No NaN equals another, so a peak that nothing states is compared as written.
+    # What a document says beside a recorded value stands in another file.
     comparable = replace(baseline, source=Source(""), peak_tflops=0.0, published_seconds=None)
     return comparable, format_peak(baseline.peak_tflops)

@@ -11,7 +11,7 @@ from datetime import datetime
 from pytest_llmbench.core.formatting import count_noun, format_difference, join_first
 from pytest_llmbench.core.models import Outcome
 from pytest_llmbench.pipeline.catalog import load
-from pytest_llmbench.pipeline.evaluate import judge_found
+from pytest_llmbench.pipeline.evaluate import evaluate_runs
 from pytest_llmbench.pipeline.find_runs import ingest
 from pytest_llmbench.pipeline.outcomes import decide_outcomes
 from pytest_llmbench.pipeline.results import SessionResults
@@ -40,11 +40,11 @@ def replay(before: Settings, after: Settings, now: datetime) -> Replay:
     """Judge the runs under `before.logs` twice; they are read once unless `after` takes them for another release."""
     catalog = load(before)
     runs = ingest(before, catalog, now)
-    outcomes_before = _decide(judge_found(runs, before, catalog, now), before)
+    outcomes_before = _decide(evaluate_runs(runs, before, catalog, now), before)
     catalogue_after = load(after)
     if after.baseline_release != before.baseline_release:
         runs = ingest(after, catalogue_after, now)
-    outcomes_after = _decide(judge_found(runs, after, catalogue_after, now), after)
+    outcomes_after = _decide(evaluate_runs(runs, after, catalogue_after, now), after)
     changes = tuple(
         VerdictChange(name, outcomes_before.get(name), outcomes_after.get(name))
         for name in sorted({*outcomes_before, *outcomes_after})

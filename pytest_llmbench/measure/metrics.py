@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_llmbench.core import throughput
-from pytest_llmbench.core.metric_definitions import BUDGETED, METRICS
+from pytest_llmbench.core.metric_definitions import BUDGETED, METRICS, STEP_TIME, Statistic
 from pytest_llmbench.core.models import LOAD, SAVE, Baseline, CheckpointRecord, Checkpoints, Metric
 from pytest_llmbench.core.robust import mean, trimmed_mean
 from pytest_llmbench.measure.timing import Timing
@@ -25,30 +25,20 @@ def make_metric(name: str, value: float, standard_deviation: float | None = None
 
 
 def derive_metrics(baseline: Baseline, seconds: float) -> tuple[Metric, ...]:
-    """Return what follows from a step time alone: tokens/s, MFU, TFLOP/s and, but for proxies, days to 1T tokens.
+    """Return the metrics that have a value at a step time, itself the first.
 
-    No MFU without a peak, and nothing from a step time that is NaN: a baseline that nothing has timed.
+    Nothing from a step time that is NaN: a baseline that nothing has timed.
     """
     if math.isnan(seconds):
         return ()
-    configuration = baseline.configuration
-    tokens = throughput.tokens_per_second(configuration, seconds)
-    days = throughput.days_to_1t_tokens(configuration, seconds)
-    return (
-        make_metric("tokens_per_second", tokens),
-        make_metric("tokens_per_second_per_gpu", tokens / configuration.key.gpus),
-        *_derive_utilization(baseline, seconds),
-        make_metric("tflops_per_gpu", throughput.tflops_per_gpu(configuration, seconds)),
-        *([make_metric("days_to_1t_tokens", days)] if days is not None else []),
-    )
+    formulas = ((name, definition.formula) for name, definition in METRICS.items() if definition.formula)
+    values = ((name, formula(baseline, seconds)) for name, formula in formulas)
+    return tuple(make_metric(name, value) for name, value in values if value is not None)
 
 
 def expect_metrics(baseline: Baseline) -> tuple[Metric, ...]:
     """Return the metrics at the baseline's step time; none where it has no step time."""
-    seconds = baseline.step_seconds
-    return (
-        () if math.isnan(seconds) else (make_metric("step_time_seconds", seconds), *derive_metrics(baseline, seconds))
-    )
+    return derive_metrics(baseline, baseline.step_seconds)
 
 
 def compute_window_metrics(baseline: Baseline, timed: Timing, seconds: float) -> tuple[Metric, ...]:
@@ -60,13 +50,12 @@ def compute_window_metrics(baseline: Baseline, timed: Timing, seconds: float) ->
     window, steps = counted.seconds, counted.mean_of.tolist()
     deviation, middle = compute_spread(window), mean(window, steps)
     return (
-        make_metric("step_time_seconds", seconds, deviation),
+        make_metric(STEP_TIME, seconds, deviation),
         make_metric("step_time_mean_seconds", middle, deviation),
         make_metric("step_time_trimmed_mean_seconds", trimmed_mean(window, steps)),
         make_metric("step_time_cv", deviation / middle),
-        *derive_metrics(baseline, seconds),
-        *_average_logged("logged_tflops_per_gpu", counted.tflops_per_gpu),
-        *_find_largest("peak_memory_bytes", timed.sound.peak_memory_bytes),
+        *(metric for metric in derive_metrics(baseline, seconds) if metric.name != STEP_TIME),
+        *_take_printed(timed),
     )
 
 
@@ -99,19 +88,18 @@ def compute_spread(values: Floats) -> float:
     return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
 
 
-def _derive_utilization(baseline: Baseline, seconds: float) -> tuple[Metric, ...]:
-    if math.isnan(baseline.peak_tflops):
-        return ()
-    return (
-        make_metric("mfu", throughput.model_flops_utilization(baseline.configuration, seconds, baseline.peak_tflops)),
-    )
-
-
-def _average_logged(name: str, values: Floats) -> tuple[Metric, ...]:
-    present = values[np.isfinite(values)]
-    return (make_metric(name, float(np.mean(present)), compute_spread(present)),) if len(present) else ()
-
-
-def _find_largest(name: str, values: Floats) -> tuple[Metric, ...]:
-    present = values[np.isfinite(values)]
-    return (make_metric(name, float(np.max(present))),) if len(present) else ()
+def _take_printed(timed: Timing) -> Iterator[Metric]:
+    """Yield the metrics that a log prints itself."""
+    for name, definition in METRICS.items():
+        if definition.printed is None:
+            continue
+        column, statistic = definition.printed
+        of_window = statistic is Statistic.MEAN_OF_WINDOW
+        values: Floats = getattr(timed.window if of_window else timed.sound, column)
+        present = values[np.isfinite(values)]
+        if not len(present):
+            continue
+        if of_window:
+            yield make_metric(name, float(np.mean(present)), compute_spread(present))
+        else:
+            yield make_metric(name, float(np.max(present)))

@@ -83,7 +83,7 @@ def is_required(key: Key, patterns: Iterable[str]) -> bool:
     return any(pattern == "all" or fnmatch.fnmatchcase(key.id, pattern) for pattern in patterns)
 
 
-def tolerance_of(settings: Settings, baseline: Baseline) -> Tolerance:
+def select_tolerance(settings: Settings, baseline: Baseline) -> Tolerance:
     """Return the tolerance that applies, the one with the smallest bound on the step time.
 
     For each metric the command line decides, else the ini file, else the baseline file, and where none limits the step
@@ -95,7 +95,7 @@ def tolerance_of(settings: Settings, baseline: Baseline) -> Tolerance:
     return min(tolerances, key=lambda tolerance: tolerance.factor)
 
 
-def drift_budget_of(settings: Settings, baseline: Baseline) -> float:
+def select_drift_budget(settings: Settings, baseline: Baseline) -> float:
     """Return how far recorded values may move: the command line decides, else the ini file, else the baseline file."""
     return settings.drift_budget or baseline.drift_budget or DRIFT_BUDGET
 
@@ -114,7 +114,7 @@ def is_any_improvement(key: Key, settings: Settings, catalog: Catalog) -> bool:
     return "local" in kinds
 
 
-def relatives_of(key: Key, catalog: Catalog) -> tuple[tuple[str, float], ...]:
+def find_relatives(key: Key, catalog: Catalog) -> tuple[tuple[str, float], ...]:
     """Return the ids and step times of the other configurations of a model, in any release, size and precision."""
     others = (of_key[0] for other, of_key in catalog.baselines.items() if other.recipe == key.recipe and other != key)
     return tuple((one.key.id, one.step_seconds) for one in others if one.step_seconds > 0)

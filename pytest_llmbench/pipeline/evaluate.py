@@ -24,27 +24,26 @@ from pytest_llmbench.ingest.duplicates import mark_past_copies
 from pytest_llmbench.pipeline.catalog import (
     PLAUSIBLE,
     Catalog,
-    drift_budget_of,
+    find_relatives,
     is_any_improvement,
-    relatives_of,
-    tolerance_of,
+    select_drift_budget,
+    select_tolerance,
 )
 from pytest_llmbench.pipeline.find_runs import IngestedRuns, ingest
 from pytest_llmbench.pipeline.fleet import (
-    comparisons,
-    efficiencies,
-    older_nights,
-    shared_shift,
+    compare_configurations,
+    compute_efficiencies,
+    find_fleet_shift,
+    find_previous_runs,
     with_metric,
     with_shift,
     with_warnings,
 )
-from pytest_llmbench.pipeline.outcomes import result_of
+from pytest_llmbench.pipeline.outcomes import find_unmatched, judge_case
 from pytest_llmbench.pipeline.requirements import apply_requirements
-from pytest_llmbench.pipeline.results import Judged, SessionResults
+from pytest_llmbench.pipeline.results import JudgedConfigurations, SessionResults
 from pytest_llmbench.pipeline.settings import Settings
-from pytest_llmbench.pipeline.trends import trend_checks, unneeded, with_changes
-from pytest_llmbench.pipeline.unmatched import find_unmatched
+from pytest_llmbench.pipeline.trends import find_unneeded, make_trend_checks, with_changes
 
 if TYPE_CHECKING:
     from pytest_llmbench.ingest.reading.reader import ReadCounts
@@ -72,64 +71,70 @@ def gather(
     The `past` only tells the noise.
     """
     with pause_garbage_collection():
-        return judge_found(ingest(settings, catalog, now, tell), settings, catalog, now, past)
+        return evaluate_runs(ingest(settings, catalog, now, tell), settings, catalog, now, past)
 
 
-def judge_found(
-    found: IngestedRuns, settings: Settings, catalog: Catalog, now: datetime, past: Past = NO_PAST
+def evaluate_runs(
+    ingested: IngestedRuns, settings: Settings, catalog: Catalog, now: datetime, past: Past = NO_PAST
 ) -> SessionResults:
-    """Measure and judge runs that were read; those before `settings.since` only tell the noise."""
-    runs = mark_past_copies(found.runs, past)
+    """Measure and judge runs that were read; those before `settings.since` only tell the noise.
+
+    The order of the stages: each configuration is measured and judged by itself, then against what a suite file asks
+    for, then beside all others.
+    """
+    runs = mark_past_copies(ingested.runs, past)
     current = [run for run in runs if not _is_before(run, settings)]
     measured = measure_runs(runs, catalog, now)
     judged = judge_measured(measured, settings, catalog, now, past)
-    judged, checks = add_fleet_findings(apply_requirements(judged, catalog.required_runs), settings, catalog, now)
+    judged = apply_requirements(judged, catalog.required_runs)
+    judged, checks = add_fleet_findings(judged, settings, catalog, now)
     return SessionResults(
-        configurations={name: result for name, (result, _) in judged.items()},
-        unmatched=(*find_unmatched(current, settings, now), *found.unreadable),
-        runs_found=len(found.runs),
-        runs_before_since=len(found.runs) - len(current),
-        ignored=found.ignored,
-        measurements={key: _current(measurements[0], settings) for key, measurements in measured.items()},
+        configurations=judged.results,
+        unmatched=(*find_unmatched(current, settings, now), *ingested.unreadable),
+        runs_found=len(ingested.runs),
+        runs_before_since=len(ingested.runs) - len(current),
+        ignored=ingested.ignored,
+        measurements={key: _select_current(per_baseline[0], settings) for key, per_baseline in measured.items()},
         checks=checks,
         required=frozenset(catalog.required_runs),
-        remarks=tuple(unneeded(judged, catalog.acknowledged)) if settings.record is None else (),
+        remarks=tuple(find_unneeded(judged, catalog.acknowledged)) if settings.record is None else (),
     )
 
 
 def add_fleet_findings(
-    judged: Judged, settings: Settings, catalog: Catalog, now: datetime
-) -> tuple[Judged, tuple[Check, ...]]:
+    judged: JudgedConfigurations, settings: Settings, catalog: Catalog, now: datetime
+) -> tuple[JudgedConfigurations, tuple[Check, ...]]:
     """Return the results with what only all of them, and their nights, show; and the items that are about that."""
-    older = older_nights(judged)
-    shift = shared_shift(judged, older)
-    accepts = settings.record is None and not settings.certify  # neither a recording nor a certificate does
+    previous = find_previous_runs(judged)
+    shift = find_fleet_shift(judged, previous)
+    # A recording and a certificate accept no change: the one is the new level, the other rests on the published one.
+    accepts = settings.record is None and not settings.certify
     acknowledged = catalog.acknowledged if accepts else ()
-    shown = with_changes(with_warnings(with_shift(judged, shift)), older, acknowledged, now)
-    return shown, tuple(_checks(shown, shift, settings, catalog))
+    judged = with_shift(judged, shift)
+    judged = with_warnings(judged)
+    judged = with_changes(judged, previous, acknowledged, now)
+    checks = _make_checks(judged, shift, settings, catalog)
+    return judged, tuple(dataclasses.replace(check, timed=settings.timed) for check in checks)
 
 
-def _checks(judged: Judged, shift: SharedShift | None, settings: Settings, catalog: Catalog) -> Iterator[Check]:
-    for check in _all_checks(judged, shift, settings, catalog):
-        yield dataclasses.replace(check, timed=settings.timed)
-
-
-def _all_checks(judged: Judged, shift: SharedShift | None, settings: Settings, catalog: Catalog) -> Iterator[Check]:
-    from pytest_llmbench.pipeline.selftest import selftests
+def _make_checks(
+    judged: JudgedConfigurations, shift: SharedShift | None, settings: Settings, catalog: Catalog
+) -> Iterator[Check]:
+    from pytest_llmbench.pipeline.selftest import run_selftests
 
     if settings.record is None:
-        yield from comparisons(judged, shift, catalog.configurations, settings)
-        yield from trend_checks(judged, settings, catalog.acknowledged)
+        yield from compare_configurations(judged, shift, catalog.configurations, settings)
+        yield from make_trend_checks(judged, settings, catalog.acknowledged)
     if settings.selftest:
-        yield from selftests(judged, settings)
+        yield from run_selftests(judged, settings)
 
 
 def _is_before(run: Run, settings: Settings) -> bool:
     return settings.since is not None and run.started is not None and run.started < settings.since
 
 
-def _current(measurements: Sequence[Measurement], settings: Settings) -> tuple[Measurement, ...]:
-    return tuple(one for one in measurements if not _is_before(one.run, settings))
+def _select_current(measurements: Sequence[Measurement], settings: Settings) -> tuple[Measurement, ...]:
+    return tuple(measurement for measurement in measurements if not _is_before(measurement.run, settings))
 
 
 def measure_runs(runs: Sequence[Run], catalog: Catalog, now: datetime) -> Measured:
@@ -149,59 +154,67 @@ def measure_runs(runs: Sequence[Run], catalog: Catalog, now: datetime) -> Measur
 
 def _with_scaling(measured: Measured, catalog: Catalog) -> Measured:
     """Add the weak-scaling efficiency to the newest valid run of each member of a family."""
-    newest = {key: next((one for one in of_key[0] if one.valid), None) for key, of_key in measured.items()}
-    valid = {key: one for key, one in newest.items() if one is not None}
+    newest = {key: next((run for run in runs[0] if run.valid), None) for key, runs in measured.items()}
+    valid = {key: run for key, run in newest.items() if run is not None}
     scaled = dict(measured)
-    for key, efficiency in efficiencies(valid, catalog.configurations):
-        first = tuple(with_metric(one, efficiency) if one is newest[key] else one for one in measured[key][0])
+    for key, efficiency in compute_efficiencies(valid, catalog.configurations):
+        first = tuple(with_metric(run, efficiency) if run is newest[key] else run for run in measured[key][0])
         scaled[key] = (first, *measured[key][1:])
     return scaled
 
 
 def judge_measured(
     measured: Measured, settings: Settings, catalog: Catalog, now: datetime, past: Past = NO_PAST
-) -> Judged:
+) -> JudgedConfigurations:
     """Return by item id the verdict, with what those against each of its baselines were reached from."""
-    return {
-        case.id: (result_of(case, chosen, settings), chosen)
-        for key, of_key in evidence_of(measured, settings, catalog, now, past).items()
-        for case, unmoved in _cases(key, of_key, settings.runs)
-        for chosen in (at_acknowledged_level(unmoved, settings, catalog),)
-    }
+    by_id = {}
+    for key, collected in collect_evidence(measured, settings, catalog, now, past).items():
+        for case, of_case in _list_cases(key, collected, settings.runs):
+            evidence = apply_acknowledged_levels(of_case, settings, catalog)
+            by_id[case.id] = (judge_case(case, evidence, settings), evidence)
+    return JudgedConfigurations(by_id)
 
 
-def at_acknowledged_level(of_key: Sequence[Evidence], settings: Settings, catalog: Catalog) -> tuple[Evidence, ...]:
-    """Return the evidence against each baseline, at the level that was acknowledged; a recording acknowledges none."""
-    from pytest_llmbench.judge.acknowledged import apply_acknowledgements
-
-    known = catalog.acknowledged if settings.record is None else ()
-    return tuple(apply_acknowledgements(one, known, certify=settings.certify) for one in of_key)
-
-
-def evidence_of(
+def collect_evidence(
     measured: Measured, settings: Settings, catalog: Catalog, now: datetime, past: Past = NO_PAST
 ) -> dict[Key, tuple[Evidence, ...]]:
     """Return for each key the evidence against each of its baselines; what is known of the noise uses all of them."""
     from pytest_llmbench.judge.prior import estimate_prior
 
     evidence = {}
-    for key, of_key in measured.items():
-        found, recalled = _with_past(of_key, past.get(key, ()))
-        pairs = zip(catalog.baselines[key], found, strict=True)
-        evidence[key] = tuple(_against(baseline, one, recalled, settings, now) for baseline, one in pairs)
-        if any(found) and not is_any_improvement(key, settings, catalog):
-            relatives = relatives_of(key, catalog)
+    for key, per_baseline in measured.items():
+        runs, stored = _with_past(per_baseline, past.get(key, ()))
+        pairs = zip(catalog.baselines[key], runs, strict=True)
+        evidence[key] = tuple(
+            _compare_with(baseline, of_baseline, stored, settings, now) for baseline, of_baseline in pairs
+        )
+        if any(runs) and not is_any_improvement(key, settings, catalog):
+            relatives = find_relatives(key, catalog)
             evidence[key] = tuple(
-                dataclasses.replace(one, plausible=PLAUSIBLE, relatives=relatives) for one in evidence[key]
+                dataclasses.replace(of_baseline, plausible=PLAUSIBLE, relatives=relatives)
+                for of_baseline in evidence[key]
             )
-    known = estimate_prior((of_key[0] for of_key in evidence.values()), settings.assumed_cv)
-    return {key: tuple(dataclasses.replace(one, prior=known) for one in of_key) for key, of_key in evidence.items()}
+    noise = estimate_prior((per_baseline[0] for per_baseline in evidence.values()), settings.assumed_cv)
+    return {
+        key: tuple(dataclasses.replace(of_baseline, prior=noise) for of_baseline in per_baseline)
+        for key, per_baseline in evidence.items()
+    }
 
 
-def _against(
+def apply_acknowledged_levels(
+    per_baseline: Sequence[Evidence], settings: Settings, catalog: Catalog
+) -> tuple[Evidence, ...]:
+    """Return the evidence against each baseline, at the level that was acknowledged; a recording acknowledges none."""
+    from pytest_llmbench.judge.acknowledged import apply_acknowledgements
+
+    entries = catalog.acknowledged if settings.record is None else ()
+    return tuple(apply_acknowledgements(of_baseline, entries, certify=settings.certify) for of_baseline in per_baseline)
+
+
+def _compare_with(
     baseline: Baseline,
     measurements: tuple[Measurement, ...],
-    recalled: Sequence[StoredRun],
+    stored: Sequence[StoredRun],
     settings: Settings,
     now: datetime,
 ) -> Evidence:
@@ -211,53 +224,59 @@ def _against(
 
     return Evidence(
         baseline=baseline,
-        measurements=_current(measurements, settings),
-        tolerance=tolerance_of(settings, baseline),
+        measurements=_select_current(measurements, settings),
+        tolerance=select_tolerance(settings, baseline),
         now=now,
         prior=assume_noise(settings.assumed_cv),
         max_age=settings.max_age,
         excluded_by_since=tuple(one for one in measurements if _is_before(one.run, settings)),
         repeat_window=settings.repeat_window,
         assumed_cv=settings.assumed_cv,
-        drift_budget=drift_budget_of(settings, baseline),
-        stored_runs=Recalled([one for one in recalled if one.window == baseline.window]),
+        drift_budget=select_drift_budget(settings, baseline),
+        stored_runs=Recalled([run for run in stored if run.window == baseline.window]),
     )
 
 
 def _with_past(
-    of_key: tuple[tuple[Measurement, ...], ...], past: Sequence[StoredRun]
+    per_baseline: tuple[tuple[Measurement, ...], ...], past: Sequence[StoredRun]
 ) -> tuple[tuple[tuple[Measurement, ...], ...], list[StoredRun]]:
     """Return the runs with the commit of the first session that judged each, which no log has and the history knows;
     and the valid runs that only the history knows."""
-    here = frozenset(mark for one in of_key[0] for mark in one.run.same_run_keys)
-    jobs = {job_id for job_id, _ in here}
+    marks = frozenset(mark for measurement in per_baseline[0] for mark in measurement.run.same_run_keys)
+    jobs = {job_id for job_id, _ in marks}
     commits: dict[tuple[str, str | datetime], str] = {
-        mark: one.environment["commit"]
-        for one in past
-        if one.job_id in jobs and "commit" in one.environment
-        for mark in ((one.job_id, one.logs), (one.job_id, one.started))
-        if mark in here
+        mark: stored.environment["commit"]
+        for stored in past
+        if stored.job_id in jobs and "commit" in stored.environment
+        for mark in ((stored.job_id, stored.logs), (stored.job_id, stored.started))
+        if mark in marks
     }
-    found = tuple(tuple(_with_commit(one, commits) for one in runs) for runs in of_key) if commits else of_key
-    return found, exclude_same_runs([one for one in past if one.valid], here)
+    if commits:
+        per_baseline = tuple(tuple(_with_commit(run, commits) for run in runs) for runs in per_baseline)
+    return per_baseline, exclude_same_runs([stored for stored in past if stored.valid], marks)
 
 
-def _with_commit(one: Measurement, commits: Mapping[tuple[str, str | datetime], str]) -> Measurement:
-    commit = next((commits[mark] for mark in one.run.same_run_keys if mark in commits), "")
+def _with_commit(measurement: Measurement, commits: Mapping[tuple[str, str | datetime], str]) -> Measurement:
+    run = measurement.run
+    commit = next((commits[mark] for mark in run.same_run_keys if mark in commits), "")
     if not commit:
-        return one
-    told = dataclasses.replace(one.run.found, environment=(*one.run.found.environment, ("commit", commit)))
-    return dataclasses.replace(one, run=dataclasses.replace(one.run, found=told))
+        return measurement
+    files = dataclasses.replace(run.found, environment=(*run.found.environment, ("commit", commit)))
+    return dataclasses.replace(measurement, run=dataclasses.replace(run, found=files))
 
 
-def _cases(key: Key, of_key: tuple[Evidence, ...], runs: str) -> Iterator[tuple[Case, tuple[Evidence, ...]]]:
+def _list_cases(key: Key, per_baseline: tuple[Evidence, ...], runs: str) -> Iterator[tuple[Case, tuple[Evidence, ...]]]:
     """Yield one item a configuration, or one a run, for which the older ones are history."""
-    found = of_key[0].measurements
-    if runs == "newest" or not found:
-        yield Case(key.id, key), of_key
+    measurements = per_baseline[0].measurements
+    if runs == "newest" or not measurements:
+        yield Case(key.id, key), per_baseline
         return
-    labels = [one.run.found.job_id or "run" for one in found]
+    labels = [measurement.run.found.job_id or "run" for measurement in measurements]
     for position, label in enumerate(labels):
+        # A job may leave several runs, and a run without a job has no name of its own: ids must differ.
         unique = label if labels.count(label) == 1 else f"{label}-{position + 1}"
-        chosen = (dataclasses.replace(one, measurements=one.measurements[position:]) for one in of_key)
-        yield Case(f"{key.id}-{unique}", key, found[position].run.id), tuple(chosen)
+        of_case = tuple(
+            dataclasses.replace(of_baseline, measurements=of_baseline.measurements[position:])
+            for of_baseline in per_baseline
+        )
+        yield Case(f"{key.id}-{unique}", key, measurements[position].run.id), of_case

@@ -22,7 +22,7 @@ from pytest_llmbench.core.models import (
     Status,
     Verdict,
 )
-from pytest_llmbench.pipeline.results import ConfigurationResult, Judged, deciding
+from pytest_llmbench.pipeline.results import ConfigurationResult, JudgedConfigurations
 from pytest_llmbench.pipeline.settings import Settings
 
 if TYPE_CHECKING:
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from pytest_llmbench.judge.nights import EarlierNights
     from pytest_llmbench.judge.shift import SharedShift
 
-Older: TypeAlias = "Mapping[Key, EarlierNights]"
+PreviousRuns: TypeAlias = "Mapping[Key, EarlierNights]"
 """For each key the nights before tonight, oldest first."""
 
 
-def comparisons(
-    judged: Judged, shift: SharedShift | None, configurations: Sequence[Configuration], settings: Settings
+def compare_configurations(
+    judged: JudgedConfigurations, shift: SharedShift | None, configurations: Sequence[Configuration], settings: Settings
 ) -> Iterator[Check]:
     """Yield the shared shift, and weak scaling and speed-up of the families and pairs of which two were judged.
 
@@ -46,7 +46,7 @@ def comparisons(
 
     if shift is not None:
         yield _shift_check(shift, settings.scaling)
-    judgements = {key: (result.judgement, *result.others) for key, (result, _) in newest_of(judged).items()}
+    judgements = {key: (result.judgement, *result.others) for key, (result, _) in judged.newest.items()}
     found = [
         *compare_weak_scaling(group_families(configurations), judgements),
         *compare_speed_ups(find_pairs(configurations), judgements),
@@ -98,82 +98,67 @@ def _row(row: ComparisonRow) -> str:
     return f"  {name:<18} {row.measured:6.3f}, {row.baseline} {row.documented:6.3f}: {interval:<27} {row.verdict}"
 
 
-def shared_shift(judged: Judged, older: Older) -> SharedShift | None:
+def find_fleet_shift(judged: JudgedConfigurations, older: PreviousRuns) -> SharedShift | None:
     """Return the shift that most configurations share since their last runs, or against their baselines."""
     from pytest_llmbench.judge.shift import find_shared_shift, measure_shift
 
-    told = [measure_shift(result.judgement, older[key]) for key, (result, _) in newest_of(judged).items()]
+    told = [measure_shift(result.judgement, older[key]) for key, (result, _) in judged.newest.items()]
     return find_shared_shift([one for one in told if one is not None])
 
 
-def with_shift(judged: Judged, shift: SharedShift | None) -> Judged:
+def with_shift(judged: JudgedConfigurations, shift: SharedShift | None) -> JudgedConfigurations:
     """Return the results with the shared shift named in each regressed one; it still fails."""
     if shift is None or shift.shift < 0:
         return judged
-    newest = {result.case.id for result, _ in newest_of(judged).values()}
-    return {
-        name: (_named(result, shift) if name in newest else result, evidence)
-        for name, (result, evidence) in judged.items()
-    }
+
+    def name_shift(judgement: Judgement, _: Evidence) -> Judgement:
+        if judgement.verdict is not Verdict.REGRESSION:
+            return judgement
+        return replace(judgement, text=f"{judgement.text}; {shift.text}")
+
+    return judged.map_newest(name_shift)
 
 
-def _named(result: ConfigurationResult, shift: SharedShift) -> ConfigurationResult:
-    judgement = result.judgement
-    if judgement.verdict is not Verdict.REGRESSION:
-        return result
-    return replace(result, judgement=replace(judgement, text=f"{judgement.text}; {shift.text}"))
-
-
-def newest_of(judged: Judged) -> dict[Key, tuple[ConfigurationResult, Evidence]]:
-    """Return for each key the result of its newest run, and what its deciding verdict was reached from."""
-    newest: dict[Key, tuple[ConfigurationResult, Evidence]] = {}
-    for result, evidence in judged.values():
-        newest.setdefault(result.case.key, (result, deciding(result, evidence)))
-    return newest
-
-
-def judged_runs(judgement: Judgement) -> tuple[Measurement, ...]:
+def list_judged_runs(judgement: Judgement) -> tuple[Measurement, ...]:
     """Return the runs that a verdict rests on; empty where they gave none."""
     return judgement.runs if judgement.verdict in JUDGED else ()
 
 
-def older_nights(judged: Judged) -> Older:
+def find_previous_runs(judged: JudgedConfigurations) -> PreviousRuns:
     """Return for each key its nights before tonight, oldest first: all of them where nothing was judged."""
     from pytest_llmbench.judge.nights import previous_daily_runs
 
-    newest = newest_of(judged)
+    newest = judged.newest
     return {
-        key: previous_daily_runs(judged_runs(result.judgement), evidence) for key, (result, evidence) in newest.items()
+        key: previous_daily_runs(list_judged_runs(result.judgement), evidence)
+        for key, (result, evidence) in newest.items()
     }
 
 
-def with_warnings(judged: Judged) -> Judged:
+def with_warnings(judged: JudgedConfigurations) -> JudgedConfigurations:
     """Return the results, with a note in each that is not red though slower than its baseline beyond chance."""
     from pytest_llmbench.judge.shift import LEVEL, adjust_p_values
 
-    newest = {result.case.id: result.judgement.estimate for result, _ in newest_of(judged).values()}
-    adjusted = adjust_p_values({name: one.p_slower for name, one in newest.items() if one is not None})
-    return {
-        name: (_warned(result, adjusted[name], len(adjusted)), evidence)
-        if adjusted.get(name, 1.0) < LEVEL
-        else (result, evidence)
-        for name, (result, evidence) in judged.items()
-    }
+    estimates = {key: result.judgement.estimate for key, (result, _) in judged.newest.items()}
+    adjusted = adjust_p_values({key: one.p_slower for key, one in estimates.items() if one is not None})
 
+    def warn(judgement: Judgement, _: Evidence) -> Judgement:
+        probability = adjusted.get(judgement.baseline.key, 1.0)
+        if probability >= LEVEL or judgement.verdict is not Verdict.PASS or judgement.measurement is None:
+            return judgement
+        chance = f"(p = {probability:.2g}, adjusted for {len(adjusted)})"
+        note = Note(
+            NoteCode.SLOWER_THAN_BASELINE, f"slower than its baseline beyond chance, within the tolerance {chance}"
+        )
+        return replace(judgement, notes=(*judgement.notes, note))
 
-def _warned(result: ConfigurationResult, probability: float, of: int) -> ConfigurationResult:
-    judgement = result.judgement
-    if judgement.verdict is not Verdict.PASS or judgement.measurement is None:
-        return result
-    text = f"slower than its baseline beyond chance, within the tolerance (p = {probability:.2g}, adjusted for {of})"
-    notes = (*judgement.notes, Note(NoteCode.SLOWER_THAN_BASELINE, text))
-    return replace(result, judgement=replace(judgement, notes=notes))
+    return judged.map_newest(warn)
 
 
 # --- the efficiency as a metric ---------------------------------------------------------------------------
 
 
-def efficiencies(
+def compute_efficiencies(
     newest: Mapping[Key, Measurement], configurations: Sequence[Configuration]
 ) -> Iterator[tuple[Key, Metric]]:
     """Yield the weak-scaling efficiency of each measured member of a family of which the smallest size was measured."""
@@ -191,22 +176,26 @@ def with_metric(measurement: Measurement, added: Metric) -> Measurement:
     return replace(measurement, metrics=(*measurement.metrics, added))
 
 
-def with_efficiencies(judged: Judged, configurations: Sequence[Configuration]) -> dict[str, ConfigurationResult]:
+def with_efficiencies(judged: JudgedConfigurations, configurations: Sequence[Configuration]) -> JudgedConfigurations:
     """Return the results of runs that were judged one by one, with the efficiencies that only all of them tell.
 
     Last of all, since the evidence holds the measurements without it. As for runs on disk, those are compared that are
     valid, against the first baseline of their configurations.
     """
-    found = {
-        result.case.key: (result, result.judgement.measurement)
-        for result, evidence in judged.values()
+    measurements = {
+        result.case.key: result.judgement.measurement
+        for result, evidence in judged.by_id.values()
         if result.judgement.measurement is not None
         and result.judgement.measurement.valid
         and result.judgement.baseline is evidence[0].baseline
     }
-    results = {name: result for name, (result, _) in judged.items()}
-    for key, efficiency in efficiencies({key: one for key, (_, one) in found.items()}, configurations):
-        result, measurement = found[key]
-        judgement = replace(result.judgement, measurement=with_metric(measurement, efficiency))
-        results[result.case.id] = replace(result, judgement=judgement)
-    return results
+    added = dict(compute_efficiencies(measurements, configurations))
+
+    def add_efficiency(result: ConfigurationResult, _: tuple[Evidence, ...]) -> ConfigurationResult:
+        key = result.case.key
+        if key not in added:
+            return result
+        measurement = with_metric(measurements[key], added[key])
+        return replace(result, judgement=replace(result.judgement, measurement=measurement))
+
+    return judged.map(add_efficiency)

@@ -10,7 +10,7 @@ from typing import Any
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import Caution, CautionCode, Check, UnmatchedRun
-from pytest_llmbench.pipeline.outcomes import red_results
+from pytest_llmbench.pipeline.outcomes import find_red_results
 from pytest_llmbench.pipeline.results import SessionResults
 from pytest_llmbench.pipeline.settings import Settings
 
@@ -52,7 +52,7 @@ def subjects_seen(results: SessionResults, settings: Settings, failing: Collecti
     seen |= {_subject(check): f"{check.kind} {check.id}" if check.failed else "" for check in results.checks}
     if settings.record is not None:
         return seen
-    red = {result.case.id: str(result.judgement.verdict) for result in red_results(results, settings)}
+    red = {result.case.id: str(result.judgement.verdict) for result in find_red_results(results, settings)}
     seen |= {(TEST, identifier): f"{verdict} {identifier}" for identifier, verdict in red.items()}
     return seen | {("test_unmatched_run", stray.id): f"{stray.reason.upper()} {stray.id}" for stray in failing}
 

@@ -32,7 +32,7 @@ Place = tuple[Path, int]
 Excerpt = dict[str, Any]
 
 
-def excerpts(places: Iterable[Place]) -> dict[Place, Excerpt]:
+def read_excerpts(places: Iterable[Place]) -> dict[Place, Excerpt]:
     """Return at most 40 lines around each place, and the number of the first; each archive is passed once.
 
     A place is left out where there is nothing to be read: a log of another machine, or gone since it was judged.

@@ -1,20 +1,25 @@
-"""What becomes of each selected item: the one place where it is decided whether anything is green."""
+"""What becomes of each selected item, the one place where it is decided whether anything is green; and of runs that are
+of no known configuration."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
+from datetime import datetime
+from pathlib import Path
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import (
     JUDGED,
     Case,
     Evidence,
+    Identity,
     Judgement,
     Key,
     NoteCode,
     Outcome,
     Reason,
+    Run,
     Status,
     UnmatchedRun,
     Verdict,
@@ -22,38 +27,37 @@ from pytest_llmbench.core.models import (
 from pytest_llmbench.pipeline.catalog import is_required
 from pytest_llmbench.pipeline.results import ConfigurationResult, SessionResults
 from pytest_llmbench.pipeline.settings import Settings
-from pytest_llmbench.pipeline.unmatched import briefly, invalidate_if_newer_unmatched
 
 
 def decide_outcomes(results: SessionResults, selected: Collection[str], settings: Settings) -> tuple[Outcome, ...]:
     """Return what becomes of each selected item id; if none of them has a valid run, none of them is green."""
     found = [results.configurations[identifier] for identifier in selected]
-    judged = _judged(found)
+    judged = _list_judged_keys(found)
     chosen = [invalidate_if_newer_unmatched(result, results.unmatched, settings) for result in found]
     done = judged or any(result.done for result in found)
-    nothing = "" if done else _nothing_judged(results, len(chosen), settings)
+    nothing = "" if done else _explain_nothing_judged(results, len(chosen), settings)
     outcomes = []
     for result in chosen:
-        status = Status.FAILED if nothing else _status(result, judged, results, settings)
+        status = Status.FAILED if nothing else _decide_status(result, judged, results, settings)
         outcome = Outcome(result.case, status, result.judgement, result.others, nothing)
         outcomes.append(replace(outcome, jobs=result.jobs, nodes=result.nodes))
     return tuple(outcomes)
 
 
-def red_results(results: SessionResults, settings: Settings) -> Iterator[ConfigurationResult]:
+def find_red_results(results: SessionResults, settings: Settings) -> Iterator[ConfigurationResult]:
     """Yield the results that are red by themselves, whether their items are selected or not."""
-    judged = _judged(results.configurations.values())
+    judged = _list_judged_keys(results.configurations.values())
     for result in results.configurations.values():
         shown = invalidate_if_newer_unmatched(result, results.unmatched, settings)
-        if _status(shown, judged, results, settings) is Status.FAILED:
+        if _decide_status(shown, judged, results, settings) is Status.FAILED:
             yield shown
 
 
-def _judged(results: Iterable[ConfigurationResult]) -> set[Key]:
+def _list_judged_keys(results: Iterable[ConfigurationResult]) -> set[Key]:
     return {result.case.key for result in results if result.judgement.verdict in JUDGED}
 
 
-def _status(
+def _decide_status(
     result: ConfigurationResult, judged: Collection[Key], results: SessionResults, settings: Settings
 ) -> Status:
     """Return what becomes of an item, where `judged` are the configurations of which there is a verdict."""
@@ -63,7 +67,7 @@ def _status(
     return item_status(result.judgement, required=required, settings=settings)
 
 
-def result_of(case: Case, evidence: Sequence[Evidence], settings: Settings) -> ConfigurationResult:
+def judge_case(case: Case, evidence: Sequence[Evidence], settings: Settings) -> ConfigurationResult:
     """Return the verdict on a case, the worst of those against each of its baselines."""
     from pytest_llmbench.judge.consequence import pick_worst
 
@@ -71,23 +75,23 @@ def result_of(case: Case, evidence: Sequence[Evidence], settings: Settings) -> C
         return item_status(judgement, required=False, settings=settings)
 
     return ConfigurationResult(
-        case, *pick_worst([decided(one, settings, alone=bool(case.run_id)) for one in evidence], status)
+        case, *pick_worst([judge_evidence(one, settings, alone=bool(case.run_id)) for one in evidence], status)
     )
 
 
-def decided(evidence: Evidence, settings: Settings, *, alone: bool) -> Judgement:
+def judge_evidence(evidence: Evidence, settings: Settings, *, alone: bool) -> Judgement:
     """Return the verdict under these settings; a certificate rests on nothing that is not certain."""
     from pytest_llmbench.judge.decide import judge, judge_alone
 
     judgement = judge_alone(evidence) if alone else judge(evidence)
-    doubt = _uncertified(judgement, settings) if settings.certify else ""
+    doubt = _find_doubt(judgement, settings) if settings.certify else ""
     if not doubt:
         return judgement
     text = f"{judgement.text}; {doubt}: not certified"
     return replace(judgement, verdict=Verdict.INCONCLUSIVE, reason=Reason.CANNOT_TELL, text=text)
 
 
-def _uncertified(judgement: Judgement, settings: Settings) -> str:
+def _find_doubt(judgement: Judgement, settings: Settings) -> str:
     """Return why a green verdict certifies nothing; empty where it does, or is not green."""
     if judgement.verdict not in (Verdict.PASS, Verdict.IMPROVEMENT):
         return ""
@@ -108,7 +112,7 @@ def item_status(judgement: Judgement, *, required: bool, settings: Settings) -> 
     )
 
 
-def _nothing_judged(results: SessionResults, selected: int, settings: Settings) -> str:
+def _explain_nothing_judged(results: SessionResults, selected: int, settings: Settings) -> str:
     """Say why nothing is green: which runs were found, and what would match them."""
     told = f"nothing was judged: no valid run of the {formatting.count_noun(selected, 'selected configuration')}."
     if settings.launch is not None:
@@ -118,14 +122,14 @@ def _nothing_judged(results: SessionResults, selected: int, settings: Settings) 
     if not results.runs_found:
         others = f", only {formatting.count_noun(len(results.ignored), 'other file')}" if results.ignored else ""
         return f"{told} There is no log (.out or .log) with a training step under the given paths{others}."
-    return f"{told} {formatting.count_noun(results.runs_found, 'run')} found: {_found(results)}."
+    return f"{told} {formatting.count_noun(results.runs_found, 'run')} found: {_describe_runs(results)}."
 
 
-def _found(results: SessionResults) -> str:
+def _describe_runs(results: SessionResults) -> str:
     """Return the runs with what keeps each from being judged, those of which the same is to be said together."""
     ids: dict[str, list[str]] = {}
     for stray in results.unmatched:
-        ids.setdefault(f"{'; '.join(briefly(stray.text))}{_near(stray)}", []).append(stray.id)
+        ids.setdefault(f"{'; '.join(shorten_reason(stray.text))}{_describe_nearest(stray)}", []).append(stray.id)
     for one in (result.judgement for result in results.configurations.values()):
         if one.measurement:
             ids.setdefault(f"{one.baseline.key.id}: {one.verdict}", []).append(one.measurement.run.id)
@@ -134,8 +138,68 @@ def _found(results: SessionResults) -> str:
     return ", ".join(shown) + (f" and {rest} more" if rest else "")
 
 
-def _near(stray: UnmatchedRun) -> str:
+def _describe_nearest(stray: UnmatchedRun) -> str:
     """Return the nearest configuration, and the option that would match the run."""
     option = next((part for part in stray.text.split("; ")[1:] if "--llmb-" in part), "")
     near = f"nearest {stray.nearest[0].id}" if stray.nearest else ""
     return "".join(f"; {part}" for part in (near, option) if part)
+
+
+# --- runs of no known configuration ---------------------------------------------------------------------------------
+
+
+def find_unmatched(runs: Sequence[Run], settings: Settings, now: datetime) -> Iterator[UnmatchedRun]:
+    """Yield the runs that no baseline fits, but for those too old to matter."""
+    identified = {mark for run in runs if run.identity.key for mark in _fingerprints(run)}
+    for run in runs:
+        identity = run.identity
+        old = settings.max_age is not None and run.started is not None and now - run.started > settings.max_age
+        if identity.key is None and not old:
+            reason = Reason.AMBIGUOUS if identity.candidates else Reason.UNMATCHED
+            path: Path = run.attempts[-1].files.log if run.attempts else run.found.folder
+            copied = bool(_fingerprints(run)) and _fingerprints(run) <= identified
+            serious = run.found.excluded is None and not copied and _nearly_identified(identity)
+            candidates = identity.candidates if serious else ()
+            about = identity.may_be
+            yield UnmatchedRun(
+                run.id, reason, identity.because, path, candidates, identity.nearest, run.started, about=about
+            )
+
+
+def _fingerprints(run: Run) -> set[str]:
+    """Return the fingerprints of a run's logs that hold steps: empty and unreadable logs are all alike."""
+    return {attempt.log.fingerprint for attempt in run.attempts if attempt.log.segments}
+
+
+def _nearly_identified(identity: Identity) -> bool:
+    """Whether a run is so nearly of one configuration that an older run must not stand for it.
+
+    Its candidates differ in GPU type and release, which an option decides, or in what its sources contradict each other
+    about. A log that could be almost anything puts nothing in doubt.
+    """
+    decided = {"gpu", "release", *identity.contradicted}
+    names = (field.name for field in fields(Key) if field.name not in decided)
+    return all(len({getattr(key, name) for key in identity.candidates}) == 1 for name in names)
+
+
+def shorten_reason(because: str) -> list[str]:
+    """Return of why a run is of no configuration the head, and what nothing says of it."""
+    head, *rest = because.split("; ")
+    return [head, *(part for part in rest if part.startswith("nothing says"))]
+
+
+def invalidate_if_newer_unmatched(
+    result: ConfigurationResult, unmatched: Sequence[UnmatchedRun], settings: Settings
+) -> ConfigurationResult:
+    """Return a result, INVALID where a newer run may be of its configuration: an older one must not stand for it."""
+    measurement = result.judgement.measurement
+    if measurement is None or result.case.run_id or settings.unmatched == "list":
+        return result
+    started = measurement.run.started
+    for stray in unmatched:
+        newer = stray.started is None or started is None or stray.started > started
+        if newer and result.case.key in stray.candidates:
+            text = f"a newer run may be of this configuration: {stray.id}: {stray.text}"
+            invalid = replace(result.judgement, verdict=Verdict.INVALID, reason=Reason.AMBIGUOUS, text=text)
+            return replace(result, judgement=invalid)
+    return result

@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -32,11 +33,14 @@ from pytest_llmbench.core.robust import mean, trimmed_mean
 from pytest_llmbench.core.tolerance import TIME, get_slot
 from pytest_llmbench.ingest.sources import local
 from pytest_llmbench.ingest.sources.compressed import Stream
-from pytest_llmbench.pipeline.catalog import drift_budget_of
+from pytest_llmbench.pipeline.catalog import select_drift_budget
+from pytest_llmbench.pipeline.outcomes import invalidate_if_newer_unmatched
 from pytest_llmbench.pipeline.results import ConfigurationResult, SessionResults
 from pytest_llmbench.pipeline.settings import Settings
 from pytest_llmbench.pipeline.trends import FAILS
-from pytest_llmbench.pipeline.unmatched import invalidate_if_newer_unmatched
+
+if TYPE_CHECKING:
+    from pytest_llmbench.launch.slurm.runner import Runner
 
 LARGEST_SPREAD = 0.1
 """Runs further apart than this, or than what the baseline's file tolerates if that is more, are not of one state."""
@@ -54,6 +58,9 @@ TWO_LEVELS = (
 )
 
 STALLED = "not recorded: a few slow steps take more than a fifth of a run's time; look at its log, record another run"
+
+GIT_SECONDS = 5
+"""Git answers at once, or its folder hangs."""
 
 _NOWHERE: Mapping[str, frozenset[str]] = MappingProxyType({})
 
@@ -155,7 +162,7 @@ def _accepted(
     for key, (baseline, recording) in measured.items():
         last = before.get(key)
         previous = last.recording if last else None
-        budget = drift_budget_of(settings, last or baseline)
+        budget = select_drift_budget(settings, last or baseline)
         why = "" if settings.accept_drift else accepted_values.explain_refusal(recording, previous, budget)
         if why:
             refused[key] = Verdict.REGRESSION, Reason.DRIFTED, f"not recorded: {why}"
@@ -364,3 +371,12 @@ def _since_first(recording: Recording) -> str:
     first, why = recording.earlier[0], f"; accepted: {recording.reason}" if recording.reason else ""
     change = formatting.format_difference(recording.trimmed_mean_seconds / first.seconds)
     return f"; {change} since {formatting.format_seconds(first.seconds)} of {first.date}{why}"
+
+
+def find_author(directory: Path, environment: Mapping[str, str], host: str, run: Runner) -> str:
+    """Return `alice@example.com on login1`: the e-mail address that git knows in this folder, else the user's name."""
+    answer = run(["git", "-C", str(directory), "config", "user.email"], timeout=GIT_SECONDS)
+    stated = answer.out.strip() if answer.code == 0 else ""
+    names = (stated, environment.get("USER", ""), environment.get("LOGNAME", ""))
+    who = next((name.strip() for name in names if name.strip()), "somebody")
+    return formatting.escape(f"{who} on {host}" if host else who)

@@ -23,7 +23,7 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import SettingsError, did_you_mean
 from pytest_llmbench.core.models import Evidence, Key, Note, NoteCode, Reason, Recipe, RequiredRuns, Verdict
 from pytest_llmbench.core.yamlfile.schema import Fields, Flag, Items, Names, Number, Report, Text, YamlMapping
-from pytest_llmbench.pipeline.results import ConfigurationResult, Judged
+from pytest_llmbench.pipeline.results import ConfigurationResult, JudgedConfigurations
 from pytest_llmbench.pipeline.settings import Settings
 
 SCALE, REPEATS = 512, 3
@@ -125,19 +125,20 @@ def _release(text: str) -> tuple[int, ...]:
 # --- what is there ----------------------------------------------------------------------------------------
 
 
-def apply_requirements(judged: Judged, asked: Mapping[Key, RequiredRuns], fewer: int | None = None) -> Judged:
+def apply_requirements(
+    judged: JudgedConfigurations, required: Mapping[Key, RequiredRuns], fewer: int | None = None
+) -> JudgedConfigurations:
     """Return the results; one with fewer valid runs than a suite asks for is MISSING, unless it is red anyway.
 
     The runs of its evidence count that are not older than `max_age` allows. Where a launch was told to make `fewer`,
     and so many are there, the verdict stands, with a note of what is missing.
     """
-    return {
-        name: (_short_of(result, asked.get(result.case.key), evidence[0], fewer), evidence)
-        for name, (result, evidence) in judged.items()
-    }
+    return judged.map(
+        lambda result, evidence: _check_run_count(result, required.get(result.case.key), evidence[0], fewer)
+    )
 
 
-def _short_of(
+def _check_run_count(
     result: ConfigurationResult, asked: RequiredRuns | None, evidence: Evidence, fewer: int | None
 ) -> ConfigurationResult:
     judgement = result.judgement

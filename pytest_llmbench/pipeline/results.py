@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from pytest_llmbench.core.models import Case, Check, Evidence, Judgement, Key, Measurement, UnmatchedRun
 from pytest_llmbench.core.models.jobs import LaunchedJob
@@ -11,36 +11,69 @@ from pytest_llmbench.core.models.jobs import LaunchedJob
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationResult:
-    """The verdict that decides an item, the verdicts against further baselines, and the jobs that it was launched as.
-
-    `nodes` is what is said of the nodes, `done` what a job did that was not to be judged.
-    """
+    """The verdict that decides an item, those against further baselines, and the jobs that it was launched as."""
 
     case: Case
     judgement: Judgement
     others: tuple[Judgement, ...] = ()
     jobs: tuple[LaunchedJob, ...] = ()
     nodes: str = ""
+    """What is said of the nodes on which the jobs ran."""
     done: str = ""
+    """What a job did that was not to be judged, such as a profile; empty for all others."""
+
+    def pick_deciding(self, evidence: Sequence[Evidence]) -> Evidence:
+        """Return which evidence, of that against each baseline, the verdict that decides was reached from."""
+        return next(of_baseline for of_baseline in evidence if of_baseline.baseline is self.judgement.baseline)
 
 
-def deciding(result: ConfigurationResult, evidence: Sequence[Evidence]) -> Evidence:
-    """Return which evidence, of that against each baseline, the verdict that decides was reached from."""
-    return next(one for one in evidence if one.baseline is result.judgement.baseline)
+@dataclass(frozen=True, slots=True)
+class JudgedConfigurations:
+    """The results of a session, each with the evidence against each of its baselines.
 
+    The passes that look at all configurations together return a changed copy (`map`, `map_newest`).
+    """
 
-Judged = Mapping[str, tuple[ConfigurationResult, tuple[Evidence, ...]]]
-"""By item id the result, and the evidence against each baseline."""
+    by_id: Mapping[str, tuple[ConfigurationResult, tuple[Evidence, ...]]]
+    """By item id; of several runs of one configuration the newest comes first."""
+
+    @property
+    def results(self) -> dict[str, ConfigurationResult]:
+        """The results by item id."""
+        return {name: result for name, (result, _) in self.by_id.items()}
+
+    @property
+    def newest(self) -> dict[Key, tuple[ConfigurationResult, Evidence]]:
+        """For each key the result of its newest run, and the evidence that its deciding verdict was reached from."""
+        newest: dict[Key, tuple[ConfigurationResult, Evidence]] = {}
+        for result, evidence in self.by_id.values():
+            if result.case.key not in newest:
+                newest[result.case.key] = (result, result.pick_deciding(evidence))
+        return newest
+
+    def map(
+        self, change: Callable[[ConfigurationResult, tuple[Evidence, ...]], ConfigurationResult]
+    ) -> JudgedConfigurations:
+        """Return these configurations with each result changed; the evidence stays."""
+        return JudgedConfigurations(
+            {name: (change(result, evidence), evidence) for name, (result, evidence) in self.by_id.items()}
+        )
+
+    def map_newest(self, change: Callable[[Judgement, Evidence], Judgement]) -> JudgedConfigurations:
+        """Return these configurations with the deciding judgement of each one's newest run changed."""
+        newest = {result.case.id for result, _ in self.newest.values()}
+
+        def change_newest(result: ConfigurationResult, evidence: tuple[Evidence, ...]) -> ConfigurationResult:
+            if result.case.id not in newest:
+                return result
+            return replace(result, judgement=change(result.judgement, result.pick_deciding(evidence)))
+
+        return self.map(change_newest)
 
 
 @dataclass(frozen=True, slots=True)
 class SessionResults:
-    """Results by item id, and the runs behind them.
-
-    `checks` are about several of them, or about the gate itself; `remarks` stand in the summary; `required` are those
-    that a suite file asks for. `measurements` holds, newest first, every run of a configuration against the baseline
-    that decides; it stays with the process that read the logs.
-    """
+    """Results by item id, and the runs behind them."""
 
     configurations: Mapping[str, ConfigurationResult]
     unmatched: tuple[UnmatchedRun, ...]
@@ -48,6 +81,11 @@ class SessionResults:
     runs_before_since: int
     ignored: tuple[str, ...]
     measurements: Mapping[Key, tuple[Measurement, ...]]
+    """Newest first, every run of a configuration against the baseline that decides. They stay with the process that
+    read the logs: a worker gets none."""
     checks: tuple[Check, ...] = ()
+    """What is said of several configurations together, or of the gate itself."""
     remarks: tuple[str, ...] = ()
+    """Lines for the summary."""
     required: frozenset[Key] = frozenset()
+    """The configurations that a suite file asks for."""

@@ -23,11 +23,11 @@ from pytest_llmbench.core.models import (
     Status,
     Steps,
 )
-from pytest_llmbench.pipeline.outcomes import decided, item_status
-from pytest_llmbench.pipeline.results import Judged, deciding
+from pytest_llmbench.pipeline.outcomes import item_status, judge_evidence
+from pytest_llmbench.pipeline.results import JudgedConfigurations
 from pytest_llmbench.pipeline.settings import Settings
 
-Change = Callable[[Segment, Measurement], Segment | None]
+Damage = Callable[[Segment, Measurement], Segment | None]
 """Returns the damaged segment, or None where the log cannot express the damage."""
 
 Decide = Callable[[Evidence], tuple[Judgement, Status]]
@@ -63,17 +63,17 @@ class SelfTest:
         return tuple(mutant for mutant in self.mutants if mutant.caught is False)
 
 
-def selftests(judged: Judged, settings: Settings) -> Iterator[Check]:
+def run_selftests(judged: JudgedConfigurations, settings: Settings) -> Iterator[Check]:
     """Yield a self-test of each run that passed, against the baseline that decided."""
-    for name, (result, evidence) in judged.items():
+    for name, (result, evidence) in judged.by_id.items():
         alone = bool(result.case.run_id)
 
         def decide(one: Evidence, alone: bool = alone) -> tuple[Judgement, Status]:
-            judgement = decided(one, settings, alone=alone)
+            judgement = judge_evidence(one, settings, alone=alone)
             return judgement, item_status(judgement, required=False, settings=settings)
 
         if item_status(result.judgement, required=False, settings=settings) is Status.PASSED:
-            tested = selftest(name, deciding(result, evidence), result.judgement, decide)
+            tested = run_selftest(name, result.pick_deciding(evidence), result.judgement, decide)
             if tested is not None:
                 yield _check(tested)
 
@@ -106,7 +106,7 @@ def _lines(mutants: tuple[Mutant, ...]) -> Iterator[str]:
         yield f"  {mutant.name:<36} {word:<13} {mutant.told}"
 
 
-def selftest(identifier: str, evidence: Evidence, judgement: Judgement, decide: Decide) -> SelfTest | None:
+def run_selftest(identifier: str, evidence: Evidence, judgement: Judgement, decide: Decide) -> SelfTest | None:
     """Judge damaged copies of a run whose item passed: each has to fail. None where nothing was compared."""
     newest, estimate = judgement.measurement, judgement.estimate
     if newest is None or estimate is None:
@@ -124,7 +124,7 @@ def selftest(identifier: str, evidence: Evidence, judgement: Judgement, decide: 
 def _judged(
     name: str,
     runs: tuple[Measurement, ...],
-    change: Change,
+    change: Damage,
     evidence: Evidence,
     decide: Decide,
 ) -> Mutant:
@@ -141,7 +141,7 @@ def _judged(
     return Mutant(name, status is Status.FAILED, f"{after.verdict} ({after.reason})")
 
 
-def _damaged(measurement: Measurement, change: Change) -> Run | None:
+def _damaged(measurement: Measurement, change: Damage) -> Run | None:
     """Return the run with only the part of its log that was judged, changed."""
     run = measurement.run
     attempt = next(one for one in run.attempts if one.files.number == measurement.attempt)
@@ -155,7 +155,7 @@ def _damaged(measurement: Measurement, change: Change) -> Run | None:
 # --- damage -----------------------------------------------------------------------------------------------
 
 
-def slowed(factor: float) -> Change:
+def slowed(factor: float) -> Damage:
     """Return the change that multiplies all step times; what the log derives from them follows."""
 
     def change(segment: Segment, _: Measurement) -> Segment:
@@ -231,7 +231,7 @@ def other_world_size(segment: Segment, _: Measurement) -> Segment | None:
     return replace(segment, stated=tuple(stated))
 
 
-CHANGES: dict[str, Change] = {
+CHANGES: dict[str, Damage] = {
     "NaN loss": nan_loss,
     "truncated": truncated,
     "seconds read as milliseconds": read_as_milliseconds,

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import socket
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
+from itertools import takewhile
 from operator import attrgetter
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench import __version__
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.errors import HistoryError
+from pytest_llmbench.core.errors import HistoryError, LogError
 from pytest_llmbench.core.models import Key, StoredRun, Window, exclude_same_runs, join_fingerprints, make_run_keys
+from pytest_llmbench.ingest.parse.fingerprint import Fingerprint, take_sample
+from pytest_llmbench.ingest.sources import local
+from pytest_llmbench.ingest.sources.compressed import Stream
+from pytest_llmbench.ingest.sources.packed import find_archive, read_unlisted
 
 if TYPE_CHECKING:
-    from pytest_llmbench.history.place import StoreLocation
+    from pytest_llmbench.history.location import StoreLocation
 
 PAUSES = (0.5, 2.0)
 """Seconds before a server is asked again; SQLite has waited already."""
@@ -28,7 +38,7 @@ class SessionHistory:
 
     def __init__(self, place: StoreLocation, keys: Iterable[Key]) -> None:
         """Open the store, which is made or brought to the newest version, and read the past."""
-        from pytest_llmbench.history.nights import read_stored_runs
+        from pytest_llmbench.history.stored_runs import read_stored_runs
         from pytest_llmbench.history.write import prepare
 
         self.place = place
@@ -49,7 +59,7 @@ class SessionHistory:
 
         Of a night that lies in the folder, too, the history knows the verdict.
         """
-        from pytest_llmbench.report.nights import describe_stored_run, join_daily_runs
+        from pytest_llmbench.report.judgement import describe_stored_run, join_daily_runs
 
         if told["kind"] != "configuration":
             return told
@@ -111,7 +121,7 @@ class SessionHistory:
 
 
 def _kept(document: dict[str, Any], folders: Sequence[Path], shown: str) -> str:
-    from pytest_llmbench.history.unsaved import write_unsaved
+    from pytest_llmbench.history.record import write_unsaved
 
     try:
         path = write_unsaved(document, folders)
@@ -119,3 +129,94 @@ def _kept(document: dict[str, Any], folders: Sequence[Path], shown: str) -> str:
         return f"they could not be kept in a file either ({error.strerror}), and are lost to it"
     told = formatting.format_place(path, folders[0])
     return f"they are kept: llmbench history add {told} --history {shown}"
+
+
+# --- the sha256 of the logs behind verdicts -------------------------------------------------------------------------
+
+# A fingerprint tells runs apart, a hash proves which bytes. A log is read once more for it, and its fingerprint is
+# taken of the very bytes that are hashed: where it is not the one of the log that was judged, there is no hash.
+
+JudgedLog = tuple[Path, str]
+"""A log as it was judged: where it lay, and its fingerprint."""
+
+
+def with_hashes(outcomes: Sequence[dict[str, Any]], directory: Path) -> list[dict[str, Any]]:
+    """Return outcomes, those of a run with `log_sha256`: in the order of its logs the hash of each, of the file or
+    member as it lies there, or None where it is gone, changed since, or of another machine.
+
+    Paths in the outcomes are relative to `directory`. What cannot be read is no error; an interrupt is one.
+    """
+    logs = [_logs(one, directory) for one in outcomes]
+    known = _hashes({log for of_one in logs for log in of_one})
+    return [
+        {**one, "log_sha256": [known.get(log) for log in of_one]} if of_one else one
+        for one, of_one in zip(outcomes, logs, strict=True)
+    ]
+
+
+def _logs(one: dict[str, Any], directory: Path) -> list[JudgedLog]:
+    """Return the logs of the run that was judged; none where the outcome does not tell which is which."""
+    marks = one["run"]["log_fingerprint"] if one["kind"] == "configuration" and one["run"] else []
+    places = dict.fromkeys(told["log"] for told in one.get("tries", ()))
+    both = zip(places, marks, strict=True) if len(places) == len(marks) else ()
+    return [(directory / place, mark) for place, mark in both]
+
+
+def _hashes(logs: Collection[JudgedLog]) -> dict[JudgedLog, str]:
+    """Return the hashes of those that can be read and are unchanged; files side by side, an archive in one pass."""
+    here = [log for log in logs if os.path.isfile(log[0])]
+    of_archive: dict[Path, set[JudgedLog]] = defaultdict(set)
+    for log in set(logs).difference(here):
+        if archive := find_archive(log[0]):
+            of_archive[archive].add(log)
+    found = _of_files(here)
+    for archive, wanted in of_archive.items():
+        found |= _of_members(archive, wanted)
+    return {log: digest for log, digest in found.items() if digest}
+
+
+def _of_files(logs: Sequence[JudgedLog]) -> dict[JudgedLog, str]:
+    """Return the hashes of files; whoever interrupts waits for a block of each at most."""
+    stopped = Event()
+
+    def of_file(log: JudgedLog) -> str:
+        path, fingerprint = log
+        return _hash(takewhile(lambda _: not stopped.is_set(), local.read_blocks(path)), path, fingerprint)
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        try:
+            return dict(zip(logs, pool.map(of_file, logs), strict=True))
+        except KeyboardInterrupt:
+            stopped.set()
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _of_members(archive: Path, wanted: Collection[JudgedLog]) -> dict[JudgedLog, str]:
+    """Return the hashes of members, of several that have one name the last; what was whole before a cut counts."""
+    fingerprints = dict(wanted)
+    found: dict[JudgedLog, str] = {}
+    try:
+        for path, data in read_unlisted(archive, Stream(local.read_blocks(archive), archive), fingerprints):
+            found[path, fingerprints[path]] = _hash(data, path, fingerprints[path])
+    except LogError:
+        pass  # it was told when it was read
+    return found
+
+
+def _hash(blocks: Iterable[bytes], path: Path, fingerprint: str) -> str:
+    """Return the hash of the bytes of a file; empty where they cannot be read, or their text is another one now."""
+    digest, found, size = hashlib.sha256(), Fingerprint(), 0
+
+    def hashed() -> Iterator[bytes]:
+        for block in blocks:
+            digest.update(block)
+            yield block
+
+    try:
+        for text in Stream(hashed(), path):
+            found.take(take_sample(size, text))
+            size += len(text)
+    except LogError:
+        return ""
+    return digest.hexdigest() if found.digest(size) == fingerprint else ""

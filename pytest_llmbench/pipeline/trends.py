@@ -22,8 +22,8 @@ from pytest_llmbench.core.models import (
     OnBound,
     Status,
 )
-from pytest_llmbench.pipeline.fleet import Older, judged_runs, newest_of
-from pytest_llmbench.pipeline.results import ConfigurationResult, Judged
+from pytest_llmbench.pipeline.fleet import PreviousRuns, list_judged_runs
+from pytest_llmbench.pipeline.results import ConfigurationResult, JudgedConfigurations
 from pytest_llmbench.pipeline.settings import Settings
 
 if TYPE_CHECKING:
@@ -33,25 +33,29 @@ FAILS = 0.01
 """A smaller change to slower, as a fraction, is told and fails nothing; several that come to it together do."""
 
 
-def with_changes(judged: Judged, older: Older, acknowledged: Sequence[Acknowledgement], now: datetime) -> Judged:
+def with_changes(
+    judged: JudgedConfigurations, previous: PreviousRuns, acknowledged: Sequence[Acknowledgement], now: datetime
+) -> JudgedConfigurations:
     """Return the results, the newest of each configuration with the changes in its nights."""
-    from pytest_llmbench.judge.acknowledged import select_covering
+    daily = {key: _list_daily_runs(result.judgement, previous[key]) for key, (result, _) in judged.newest.items()}
+    correlation = _correlate(daily.values())
 
-    newest = newest_of(judged)
-    nights = {key: _nights(result.judgement, older[key]) for key, (result, _) in newest.items()}
-    correlation = _correlation(nights.values())
-    changed = {}
-    for key, (result, evidence) in newest.items():
-        known = replace(
-            result.judgement, daily_runs=tuple([one for one in nights[key][0] if isinstance(one, DailyRun)])
+    def add_changes(judgement: Judgement, evidence: Evidence) -> Judgement:
+        key = judgement.baseline.key
+        before, _ = daily[key]
+        judgement = replace(judgement, daily_runs=tuple([one for one in before if isinstance(one, DailyRun)]))
+        changes = _find_changes(
+            judgement,
+            evidence,
+            previous[key],
+            daily[key],
+            acknowledged=acknowledged,
+            today=now.date(),
+            correlation=correlation,
         )
-        own = select_covering(key, acknowledged)
-        changes = _changes(
-            known, evidence, older[key], nights[key], acknowledged=own, today=now.date(), correlation=correlation
-        )
-        flips = _on_bound(known, nights[key], changes)
-        changed[result.case.id] = replace(result, judgement=replace(known, changes=changes, on_bound=flips))
-    return {name: (changed.get(name, result), evidence) for name, (result, evidence) in judged.items()}
+        return replace(judgement, changes=changes, on_bound=_on_bound(judgement, daily[key], changes))
+
+    return judged.map_newest(add_changes)
 
 
 def _on_bound(
@@ -66,14 +70,14 @@ def _on_bound(
     return find_flips((*nights[0], *nights[1]), judgement.bound_seconds, since)
 
 
-def _nights(judgement: Judgement, older: EarlierNights) -> tuple[DailyRuns, DailyRuns]:
+def _list_daily_runs(judgement: Judgement, previous: EarlierNights) -> tuple[DailyRuns, DailyRuns]:
     """Return the nights of a configuration before tonight, and tonight as one or none."""
     from pytest_llmbench.judge.seen import average_current_runs, list_daily_runs
 
-    return list_daily_runs(older), average_current_runs(judged_runs(judgement))
+    return list_daily_runs(previous), average_current_runs(list_judged_runs(judgement))
 
 
-def _correlation(nights: Iterable[tuple[DailyRuns, DailyRuns]]) -> float:
+def _correlate(nights: Iterable[tuple[DailyRuns, DailyRuns]]) -> float:
     """Return the correlation of a night with the next over all configurations."""
     import numpy as np
 
@@ -83,37 +87,39 @@ def _correlation(nights: Iterable[tuple[DailyRuns, DailyRuns]]) -> float:
     return estimate_fleet_correlation(np.log(np.array([one.statistic_seconds for one in series])) for series in long)
 
 
-def _changes(
+def _find_changes(
     judgement: Judgement,
     evidence: Evidence,
-    older: EarlierNights,
-    nights: tuple[DailyRuns, DailyRuns],
+    previous: EarlierNights,
+    daily: tuple[DailyRuns, DailyRuns],
     *,
     acknowledged: Sequence[Acknowledgement],
     today: date,
     correlation: float,
 ) -> tuple[LevelChange, ...]:
     """Return the changes in the nights of one configuration."""
+    from pytest_llmbench.judge.acknowledged import select_covering
     from pytest_llmbench.judge.changes import FEWEST
     from pytest_llmbench.judge.estimate import estimate_noise
     from pytest_llmbench.judge.seen import find_coarse_unit
     from pytest_llmbench.judge.series import find_changes
 
-    series = (*nights[0], *nights[1])
+    series = (*daily[0], *daily[1])
     if len(series) < FEWEST:
         return ()
-    unit = find_coarse_unit((*older, *judged_runs(judgement)))
-    noise = estimate_noise(evidence, older)
-    return find_changes(series, noise, acknowledged, today, coarse=unit, correlation=correlation)
+    own = select_covering(evidence.baseline.key, acknowledged)
+    unit = find_coarse_unit((*previous, *list_judged_runs(judgement)))
+    noise = estimate_noise(evidence, previous)
+    return find_changes(series, noise, own, today, coarse=unit, correlation=correlation)
 
 
-def unneeded(judged: Judged, acknowledged: Sequence[Acknowledgement]) -> Iterator[str]:
+def find_unneeded(judged: JudgedConfigurations, acknowledged: Sequence[Acknowledgement]) -> Iterator[str]:
     """Yield a remark for each acknowledgement that says nothing of any run that was judged, or whose change was taken
     back: until it goes, the next one has its room."""
     from pytest_llmbench.judge.acknowledged import describe_acknowledgement, select_covering
 
-    said = [(result.case.key, note.text) for result, _ in judged.values() for note in result.judgement.notes]
-    changes = [change for result, _ in judged.values() for change in result.judgement.changes]
+    said = [(result.case.key, note.text) for result, _ in judged.by_id.values() for note in result.judgement.notes]
+    changes = [change for result, _ in judged.by_id.values() for change in result.judgement.changes]
     for one in acknowledged:
         stand = [change.stands for change in changes if change.acknowledged == one]
         if not any(select_covering(key, [one]) and describe_acknowledgement(one) in text for key, text in said):
@@ -122,13 +128,15 @@ def unneeded(judged: Judged, acknowledged: Sequence[Acknowledgement]) -> Iterato
             yield f"{one.place}: taken back since, it can go ({one.configuration}): {describe_acknowledgement(one)}"
 
 
-def trend_checks(judged: Judged, settings: Settings, acknowledged: Sequence[Acknowledgement]) -> Iterator[Check]:
+def make_trend_checks(
+    judged: JudgedConfigurations, settings: Settings, acknowledged: Sequence[Acknowledgement]
+) -> Iterator[Check]:
     """Yield an item for each configuration whose level stands changed, or that sits on its bound.
 
     It fails only if `settings.trend` is "fail", for a change to slower of 1 % or more, or several that come to it
     together, that nobody acknowledged, or whose acknowledgement expired.
     """
-    for result, _ in newest_of(judged).values():
+    for result, _ in judged.newest.values():
         standing = [one for one in result.judgement.changes if one.stands]
         if standing:
             yield _check(result, standing, settings, acknowledged)

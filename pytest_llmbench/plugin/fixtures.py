@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 @pytest.fixture
 def llmb_case(request: pytest.FixtureRequest) -> Case:
     """The configuration that an item is about; a test that uses it, or any fixture below, has an item for each."""
-    case: Case = _given(request)
+    case: Case = _get_case(request)
     return case
 
 
 @pytest.fixture
 def llmb_verdict(llmb_case: Case, request: pytest.FixtureRequest) -> Outcome:
     """The verdict on the configuration: `failed`, `skipped` and `message` are what the test has to act on."""
-    from pytest_llmbench.plugin.stash import DESCRIBED, session_of
+    from pytest_llmbench.plugin.stash import DESCRIBED, get_session
     from pytest_llmbench.report.outcome import list_properties
 
-    outcome, described = session_of(request.config).outcome(llmb_case)
+    outcome, described = get_session(request.config).get_outcome(llmb_case)
     request.node.stash[DESCRIBED] = described
     request.node.user_properties.extend(list_properties(described))
     return outcome
@@ -55,17 +55,17 @@ def llmb_run(llmb_measurement: Measurement) -> Run:
 @pytest.fixture
 def llmb_unmatched(request: pytest.FixtureRequest) -> UnmatchedRun:
     """A run that matches no baseline, or a file or folder that could not be read; `message` says why."""
-    from pytest_llmbench.plugin.stash import DESCRIBED, session_of
+    from pytest_llmbench.plugin.stash import DESCRIBED, get_session
 
-    stray, described = session_of(request.config).stray(_given(request))
+    run, described = get_session(request.config).describe_unmatched(_get_case(request))
     request.node.stash[DESCRIBED] = described
-    return stray
+    return run
 
 
 def _check(request: pytest.FixtureRequest) -> Check:
-    from pytest_llmbench.plugin.stash import DESCRIBED, session_of
+    from pytest_llmbench.plugin.stash import DESCRIBED, get_session
 
-    check, described = session_of(request.config).check(_given(request))
+    check, described = get_session(request.config).describe_check(_get_case(request))
     request.node.stash.setdefault(DESCRIBED, described)  # the verdict on a configuration comes first
     return check
 
@@ -100,7 +100,7 @@ def llmb_selftest(request: pytest.FixtureRequest) -> Check:
     return _check(request)
 
 
-def _given(request: pytest.FixtureRequest) -> Any:
+def _get_case(request: pytest.FixtureRequest) -> Any:
     if request.param is None:
         pytest.fail("this test judges runs, and there are none: add --llmb-logs=PATH", pytrace=False)
     return request.param

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Collection, Generator
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_llmbench.core import formatting
 from pytest_llmbench.pipeline.left_out import selection_from
-from pytest_llmbench.plugin.outputs import remember, workflow_commands, write_reports
+from pytest_llmbench.plugin.collection import PERFORMANCE, add_checks
+from pytest_llmbench.plugin.outputs import store_outcomes, workflow_commands, write_reports
 from pytest_llmbench.plugin.stash import (
     DESCRIBED,
     INFORMATION,
-    checked,
-    in_worker,
-    selected,
-    selecting,
-    session_of,
-    suite_wanted,
-    typed_judging,
+    SUITE_ID,
+    find_judging_option,
+    get_session,
+    is_suite_wanted,
+    is_worker,
+    list_selected_ids,
+    list_selecting_options,
+    raise_usage_errors,
     uses_runs,
 )
 
@@ -35,14 +38,14 @@ NOTHING_SELECTED = (
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     """Hand what the controller read and judged to an xdist worker."""
-    node.workerinput["llmb"] = session_of(node.config).for_workers()
+    node.workerinput["llmb"] = get_session(node.config).for_workers()
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """Say what decides: the baselines and the tolerance in use, and where the logs are."""
     from pytest_llmbench.plugin.terminal import header
 
-    return [f"llmbench: {line}" for line in header(session_of(config))]
+    return [f"llmbench: {line}" for line in header(get_session(config))]
 
 
 # --- items ------------------------------------------------------------------------------------------------
@@ -57,17 +60,67 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     config = session.config
     if config.getoption("collectonly"):
         return None
-    from pytest_llmbench.plugin.launching import launched
-
-    if session_of(config).settings.launch is not None and launched(session):
+    state = get_session(config)
+    if state.settings.launch is not None and _may_launch(session) and _launch_selected(session):
         return True
-    state = session_of(config)
-    checked(lambda: state.decide_outcomes(list(selected(session.items))))
+    raise_usage_errors(lambda: state.decide_outcomes(list(list_selected_ids(session.items))))
     if session.items:  # the controller of workers has none
         from pytest_llmbench.plugin.selection import selection_of
 
         state.selection = selection_of(session)
     return None
+
+
+def _may_launch(session: pytest.Session) -> bool:
+    """Whether a session does more than to tell something, and could collect everything."""
+    return not session.testsfailed and not any(session.config.getoption(name, None) for name in INFORMATION)
+
+
+def _launch_selected(session: pytest.Session) -> bool:
+    """Launch what is selected; whether the session ends with that."""
+    from pytest_llmbench.pipeline.launch.stopping import Interrupted
+
+    config = session.config
+    _refuse_all_failed(session)
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+
+    def tell(line: str) -> None:
+        if reporter is not None:
+            reporter.write_line(line)
+            reporter.flush()  # a CI log is no terminal: lines would stay in the buffer for hours
+
+    tell("")
+    try:
+        ends: bool = raise_usage_errors(
+            lambda: get_session(config).launch(list(list_selected_ids(session.items)), tell)
+        )
+    except Interrupted as error:
+        pytest.exit(str(error), returncode=pytest.ExitCode.INTERRUPTED)
+    if not ends:
+        add_checks(session)
+    return ends
+
+
+def _refuse_all_failed(session: pytest.Session) -> None:
+    """Refuse --lf where no selected item is known to have failed: pytest would run all, and all would be launched."""
+    cache = getattr(session.config, "cache", None)
+    if not session.config.getoption("lf", False) or cache is None:
+        return
+    failed = cache.get("cache/lastfailed", {})
+    if any(item.nodeid in failed for item in session.items):
+        return
+    told = "--lf: none of the selected items is known to have failed, so nothing is launched"
+    raise pytest.UsageError(f"{told}{_failed_checks(failed)}")
+
+
+def _failed_checks(failed: Collection[str]) -> str:
+    """Return what to do where items failed that only a launch has; empty without such."""
+    own = (node for node in failed if node.startswith(f"{SUITE_ID}/") and f"/{PERFORMANCE}.py::" not in node)
+    names = [node.rpartition("::")[2] for node in own]
+    if not names:
+        return ""
+    failed_names = formatting.join_first(names)
+    return f"; {failed_names} failed, and follows from what was launched: leave out --lf to launch it again"
 
 
 @pytest.hookimpl(wrapper=True)
@@ -79,17 +132,15 @@ def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Generator[None, p
         report.llmb = described if report.outcome == described["status"] else _overruled(described, report)  # type: ignore[attr-defined]
     elif uses_runs(item):
         report.llmb_unjudged = True  # type: ignore[attr-defined]
-    if in_worker(item.config) and (selection := session_of(item.config).hand_over_selection()):
+    if is_worker(item.config) and (selection := get_session(item.config).hand_over_selection()):
         report.llmb_selection = selection  # type: ignore[attr-defined]
     return report
 
 
 def _overruled(described: dict[str, Any], report: pytest.TestReport) -> dict[str, Any]:
     """Return the outcome of a user's own test that ended otherwise than the verdict on its configuration."""
-    from pytest_llmbench.core.formatting import escape
-
     crash = getattr(report.longrepr, "reprcrash", None)
-    error = escape(str(crash.message if crash else report.longreprtext).strip().partition("\n")[0])
+    error = formatting.escape(str(crash.message if crash else report.longreprtext).strip().partition("\n")[0])
     own = described.get("verdict") or described["reason"].upper()
     verdict, text = "NOT_ASSERTED", f"{own}, but the test {report.outcome} without asking for it"
     if report.failed:
@@ -117,22 +168,22 @@ class Collector:
             self.session.ran.add(report.nodeid)
         if hasattr(report, "llmb"):
             if report.outcome in ("passed", "failed", "skipped"):  # a plugin's own outcome is tried again
-                self.session.keep([report.llmb])
+                self.session.described.append(report.llmb)
         elif hasattr(report, "llmb_unjudged"):
             self.session.used = True
             self.session.unjudged += [report.nodeid] if report.skipped else []
         elif report.failed and report.when not in ("setup", "call", "teardown"):  # xdist's word of a crash has none
-            self.session.keep(self.session.crashed(report.nodeid, report.longreprtext))
+            self.session.described += self.session.describe_crash(report.nodeid, report.longreprtext)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Write the report files. A session that judged nothing, or a report that cannot be written, is red."""
     config = session.config
-    if in_worker(config) or any(config.getoption(name, None) for name in INFORMATION):
+    if is_worker(config) or any(config.getoption(name, None) for name in INFORMATION):
         return
-    state = session_of(config)
-    expected = state.used or bool(typed_judging(config)) or suite_wanted(config)
+    state = get_session(config)
+    expected = state.used or bool(find_judging_option(config)) or is_suite_wanted(config)
     if state.ended_early:
         session.exitstatus = session.exitstatus or int(state.problems)
         return
@@ -141,17 +192,17 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
     if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and expected:
         state.failures.append(NOTHING_SELECTED)
-    state.notice_left_out(selecting(config))
+    state.notice_left_out(list_selecting_options(config))
     if not write_reports(state, int(session.exitstatus)):
         session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
-    remember(state)  # last: whatever happens there, verdicts and reports stand
+    store_outcomes(state)  # last: whatever happens there, verdicts and reports stand
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Print a line for each configuration, what to do next, and the count by verdict."""
     from pytest_llmbench.plugin.terminal import summary
 
-    session = session_of(config)
+    session = get_session(config)
     for report in chain.from_iterable(terminalreporter.stats.values()):
         _shorten(report)
     lines = summary(session, config.get_verbosity())

@@ -22,37 +22,39 @@ def write_reports(session: Session, exit_code: int) -> bool:
     """
     from pytest_llmbench.report.junit import render
 
-    if session.settings.html or session.settings.json:
-        if session.remembered is not None:
-            session.described = [session.remembered.with_nights(one) for one in session.described]
-        session.described = _with_lines(session)
+    complete = _complete(session) if session.settings.html or session.settings.json else []
     well = _write(session, "junit", "JUnit report", lambda: render(session.described, session.now))
-    well &= _write(session, "html", "HTML report", lambda: _page(session))
-    well &= _write(session, "json", "JSON document", lambda: _document(session, exit_code or int(not well)))
+    well &= _write(session, "html", "HTML report", lambda: _page(session, complete))
+    well &= _write(session, "json", "JSON document", lambda: _document(session, complete, exit_code or int(not well)))
     _tell_github(session, exit_code or int(not well))
     return well
 
 
-def _with_lines(session: Session) -> list[dict[str, Any]]:
-    """Return the outcomes with the lines of their logs around a failure, without the secrets of launched jobs; without
-    lines where they cannot be read, or where the secrets are not known, as in a session that only collects."""
+def _complete(session: Session) -> list[dict[str, Any]]:
+    """Return the outcomes with the nights of the history, and the lines of their logs around a failure.
+
+    Nothing shows the secrets of launched jobs. There are no lines where a log cannot be read, or where the secrets are
+    not known, as in a session that only collects.
+    """
     from pytest_llmbench.launch.recipe.redaction import MASK, redact
-    from pytest_llmbench.pipeline.log_excerpt import excerpts
+    from pytest_llmbench.pipeline.log_excerpt import read_excerpts
 
-    wanted = [_place(session, one["excerpt"]) for one in session.described if "excerpt" in one]
-    found = excerpts(wanted) if MASK not in session.secrets else {}
+    history = session.history
+    outcomes = session.described if history is None else [history.with_nights(outcome) for outcome in session.described]
+    places = [_locate_excerpt(session, outcome["excerpt"]) for outcome in outcomes if "excerpt" in outcome]
+    excerpts = read_excerpts(places) if MASK not in session.secrets else {}
 
-    def completed(told: dict[str, Any]) -> dict[str, Any]:
-        lines = found.get(_place(session, told["excerpt"])) if "excerpt" in told else None
-        if lines is None:
-            return {name: value for name, value in told.items() if name != "excerpt"}
-        shown = [redact(line, session.secrets) for line in lines["lines"]]
-        return {**told, "excerpt": {**told["excerpt"], **lines, "lines": shown}}
+    def add_lines(outcome: dict[str, Any]) -> dict[str, Any]:
+        excerpt = excerpts.get(_locate_excerpt(session, outcome["excerpt"])) if "excerpt" in outcome else None
+        if excerpt is None:
+            return {name: value for name, value in outcome.items() if name != "excerpt"}
+        lines = [redact(line, session.secrets) for line in excerpt["lines"]]
+        return {**outcome, "excerpt": {**outcome["excerpt"], **excerpt, "lines": lines}}
 
-    return [completed(one) for one in session.described]
+    return [add_lines(outcome) for outcome in outcomes]
 
 
-def _place(session: Session, excerpt: dict[str, Any]) -> tuple[Path, int]:
+def _locate_excerpt(session: Session, excerpt: dict[str, Any]) -> tuple[Path, int]:
     return session.directory / excerpt["log"], excerpt["line"]
 
 
@@ -72,13 +74,13 @@ def _write(session: Session, name: str, label: str, content: Callable[[], bytes]
     return True
 
 
-def _page(session: Session) -> bytes:
+def _page(session: Session, outcomes: list[dict[str, Any]]) -> bytes:
     from pytest_llmbench.report.html.page import render
 
-    return render(session.described, session.now, session.cautions).encode("utf-8", "backslashreplace")
+    return render(outcomes, session.now, session.cautions).encode("utf-8", "backslashreplace")
 
 
-def _document(session: Session, exit_code: int) -> bytes:
+def _document(session: Session, outcomes: list[dict[str, Any]], exit_code: int) -> bytes:
     from pytest_llmbench.plugin.terminal import header, tolerances
     from pytest_llmbench.report.document import SessionEnding, make_document, render
 
@@ -90,7 +92,7 @@ def _document(session: Session, exit_code: int) -> bytes:
         "timed": str(session.settings.timed),
     }
     ending = SessionEnding(exit_code, session.failures, session.cautions)
-    return render(make_document(session.described, asked, ending, session.now))
+    return render(make_document(outcomes, asked, ending, session.now))
 
 
 def _tell_github(session: Session, exit_code: int) -> None:
@@ -114,11 +116,11 @@ def workflow_commands(session: Session) -> list[str]:
     return github.list_workflow_commands(session.described, session.failures) if session.settings.github else []
 
 
-def remember(session: Session) -> None:
+def store_outcomes(session: Session) -> None:
     """Store the outcomes in the history, if there is one; what cannot be stored is told, and changes nothing."""
-    if session.remembered is None:
+    if session.history is None:
         return
-    from pytest_llmbench.pipeline.log_hashes import with_hashes
+    from pytest_llmbench.pipeline.session_history import with_hashes
     from pytest_llmbench.report.terminal import select_worst
 
     told = select_worst(session.described)
@@ -127,6 +129,6 @@ def remember(session: Session) -> None:
     except KeyboardInterrupt:  # all is decided by now, and gigabytes take their time
         session.written.append("history: interrupted, so it holds no sha256 of the logs of this session")
     folders = (session.directory, Path(tempfile.gettempdir()))
-    stored, problem = session.remembered.store(told, session.now, session.command, os.environ, folders)
+    stored, problem = session.history.store(told, session.now, session.command, os.environ, folders)
     session.written += filter(None, [stored])
     session.failures += filter(None, [problem])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -33,32 +33,55 @@ SOUND = ("PASS", "IMPROVEMENT", "REGRESSION", "INCONCLUSIVE", "RECORDED")
 
 
 class Session:
-    """Lazily read and judged runs. `described` collects the outcome dictionaries that reports are made from; `context`
-    says why nothing was judged, where nothing was; `noticed` are the cautions that hooks add while it goes on,
-    `unjudged` the node ids of items that were skipped before there was a verdict."""
+    """What one pytest session judges, and what it keeps for its reports.
 
-    def __init__(self, settings: Settings, clock: Callable[[], datetime], directory: Path) -> None:
-        """Take the resolved settings, the source of the time, and the folder that paths are shown relative to."""
+    Each thing is made once, in this order: the settings; the catalog and the history, before anything is collected
+    (`prepare`); the results, when the items are collected, which a launch replaces once its jobs have ended; the
+    outcomes of the selected items, before the first of them runs (`decide_outcomes`).
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Callable[[], datetime],
+        directory: Path,
+        *,
+        results: SessionResults | None = None,
+    ) -> None:
+        """Take the resolved settings, the source of the time, the folder that paths are shown relative to, and the
+        results where they are known: in a worker they are those of the controller, which alone reads logs."""
         self.settings = settings
         self.directory = directory
-        self.described: list[dict[str, Any]] = []
-        self.written: list[str] = []
-        self.failures: list[str] = []
-        self.noticed: list[Caution] = []
-        self.unjudged: list[str] = []
+        self.command: tuple[str, ...] = ()
+        """The arguments of pytest, for the history."""
+        self.tell_reading: Callable[[ReadCounts], None] | None = None
+        self._clock = clock
+        self._results = results
+        self._outcomes: dict[str, tuple[Outcome, dict[str, Any]]] = {}
+        self._short = False
+
+        # What a launch tells of itself.
+        self.ended_early = False
+        self.problems = False
+        self.secrets: frozenset[str] = frozenset()
+
+        # What hooks see while items run.
         self.selection: Selection | None = None
         self.ran: set[str] = set()
         self.used = False
-        self.ended_early = False
-        self.problems = False
-        self.command: tuple[str, ...] = ()
-        self.tell_reading: Callable[[ReadCounts], None] | None = None
-        self._clock = clock
-        self._settled: dict[str, tuple[Outcome, dict[str, Any]]] = {}
-        self.secrets: frozenset[str] = frozenset()
-        self._short = False
+        """Whether an item used a fixture of ours."""
+        self.unjudged: list[str] = []
+        """Node ids of items that were skipped before there was a verdict."""
+        self.noticed: list[Caution] = []
         self._handed_over = False
+
+        # What reports are made from.
+        self.described: list[dict[str, Any]] = []
+        """The outcome dictionaries of the items that ended."""
         self.context = ""
+        """Why nothing was judged, where nothing was."""
+        self.written: list[str] = []
+        self.failures: list[str] = []
 
     @classmethod
     def from_options(cls, values: Mapping[str, Any], directory: Path) -> Session:
@@ -69,8 +92,8 @@ class Session:
 
     def prepare(self) -> None:
         """Read the baselines and the history now, so that what is wrong is told before anything else happens."""
-        if "results" not in self.__dict__:
-            _ = self.catalog, self.remembered
+        if self._results is None:
+            _ = self.catalog, self.history
 
     @cached_property
     def now(self) -> datetime:
@@ -86,7 +109,7 @@ class Session:
         return with_acknowledged(load(self.settings), self.settings.acknowledged, self.now.date())
 
     @cached_property
-    def remembered(self) -> SessionHistory | None:
+    def history(self) -> SessionHistory | None:
         """What the history knows, None without one; HistoryError where it cannot be used."""
         place = self.settings.history
         if place is None:
@@ -97,20 +120,25 @@ class Session:
         from pytest_llmbench.pipeline.session_history import SessionHistory
 
         with pause_garbage_collection():
-            remembered = SessionHistory(place, self.catalog.baselines)
+            history = SessionHistory(place, self.catalog.baselines)
             gc.freeze()  # a year of nights stays to the end: the collector need not look at it even once
-        return remembered
+        return history
 
-    @cached_property
+    @property
     def results(self) -> SessionResults:
         """Everything found and judged; the first use reads the logs. Before a launch nothing is."""
+        if self._results is None:
+            self._results = self._gather()
+        return self._results
+
+    def _gather(self) -> SessionResults:
         if self.settings.launch is not None:
             from pytest_llmbench.pipeline.launch.launch_session import start_unlaunched
 
             return start_unlaunched(self.settings, self.catalog)
         from pytest_llmbench.pipeline.evaluate import gather
 
-        past = self.remembered.past if self.remembered else {}
+        past = self.history.past if self.history else {}
         return gather(self.settings, self.catalog, self.now, self.tell_reading, past)
 
     def launch(self, selected: Collection[str], tell: Callable[[str], None]) -> bool:
@@ -123,8 +151,7 @@ class Session:
         self.ended_early = launching.run(keys)
         self.problems = launching.problems
         self.secrets = launching.secrets
-        self.__dict__["results"] = launching.batch
-        self.__dict__.pop("cases", None)  # there are checks now
+        self._results = launching.batch
         return self.ended_early
 
     def _launching(self, tell: Callable[[str], None]) -> LaunchSession:
@@ -140,7 +167,7 @@ class Session:
             raise ValueError("the session launches nothing")
         environment = {"PYTHON": sys.executable, **os.environ}  # for recipes that ask for an interpreter
         host = Host(self._clock, time.sleep, run, environment, tell, self.directory / ".llmbench")
-        past = self.remembered.past if self.remembered else None
+        past = self.history.past if self.history else None
         return LaunchSession(self.settings, self.settings.launch, self.catalog, host, past)
 
     def decide_outcomes(self, selected: Collection[str]) -> None:
@@ -154,56 +181,58 @@ class Session:
             outcomes = decide_outcomes(self.results, selected, self.settings)
         else:
             recipes = self.catalog.recipes
-            outcomes, paths = record(self.results, selected, self.settings, self.now, self._author(), recipes=recipes)
+            outcomes, paths = record(
+                self.results, selected, self.settings, self.now, self._find_author(), recipes=recipes
+            )
             self.written += [f"wrote {formatting.format_place(path, self.directory)}" for path in paths]
         self._short = sum(outcome.failed for outcome in outcomes) + len(self.failing_unmatched) >= SHORT_FROM
         self.context = next((outcome.context for outcome in outcomes if outcome.context), "")
         for outcome in outcomes:
-            told = self._told(outcome)
-            named = ": ".join(filter(None, (told["text"], formatting.join_first(list_files(told)))))
-            one_line = f"{told['verdict']} ({told['reason']}): {named}"
-            message = one_line if outcome.skipped else explain(told, short=self._short)
-            self._settled[outcome.case.id] = replace(outcome, message=message), told
+            described = self._describe(outcome)
+            named = ": ".join(filter(None, (described["text"], formatting.join_first(list_files(described)))))
+            one_line = f"{described['verdict']} ({described['reason']}): {named}"
+            message = one_line if outcome.skipped else explain(described, short=self._short)
+            self._outcomes[outcome.case.id] = replace(outcome, message=message), described
 
-    def _author(self) -> str:
+    def _find_author(self) -> str:
         import os
         import socket
 
         from pytest_llmbench.launch.slurm.runner import run
-        from pytest_llmbench.pipeline.authorship import author
+        from pytest_llmbench.pipeline.record_baselines import find_author
 
-        return author(self.directory, os.environ, socket.gethostname(), run)
+        return find_author(self.directory, os.environ, socket.gethostname(), run)
 
-    def _told(self, outcome: Outcome) -> dict[str, Any]:
+    def _describe(self, outcome: Outcome) -> dict[str, Any]:
         from pytest_llmbench.report.outcome import describe
 
-        told: dict[str, Any] = formatting.escape_values(
+        described: dict[str, Any] = formatting.escape_values(
             describe(outcome, self.now, self.directory, self.settings.commit)
         )
-        return told
+        return described
 
-    def outcome(self, case: Case) -> tuple[Outcome, dict[str, Any]]:
+    def get_outcome(self, case: Case) -> tuple[Outcome, dict[str, Any]]:
         """Return the outcome of a selected item, and its dictionary."""
-        return self._settled[case.id]
+        return self._outcomes[case.id]
 
-    def stray(self, stray: UnmatchedRun) -> tuple[UnmatchedRun, dict[str, Any]]:
-        """Return a stray with the message of its item, and its dictionary."""
+    def describe_unmatched(self, run: UnmatchedRun) -> tuple[UnmatchedRun, dict[str, Any]]:
+        """Return a run of no known configuration with the message of its item, and its dictionary."""
         from pytest_llmbench.report.explain import explain
         from pytest_llmbench.report.outcome import describe_stray
 
-        told = formatting.escape_values(describe_stray(stray, self.directory))
-        return replace(stray, message=explain(told, short=self._short)), told
+        described = formatting.escape_values(describe_stray(run, self.directory))
+        return replace(run, message=explain(described, short=self._short)), described
 
-    def check(self, check: Check) -> tuple[Check, dict[str, Any]]:
+    def describe_check(self, check: Check) -> tuple[Check, dict[str, Any]]:
         """Return a check with the message of its item, and its dictionary."""
         from pytest_llmbench.report.explain import explain
         from pytest_llmbench.report.outcome import describe_check
 
-        told = formatting.escape_values(describe_check(check))
-        message = check.text if check.skipped else explain(told, short=self._short)
-        return replace(check, message=message), told
+        described = formatting.escape_values(describe_check(check))
+        message = check.text if check.skipped else explain(described, short=self._short)
+        return replace(check, message=message), described
 
-    @cached_property
+    @property
     def cases(self) -> dict[str, tuple[Any, ...]]:
         """What has items, by the name of the built-in test, in the order in which they run."""
         of_kind = {kind: tuple(check for check in self.results.checks if check.kind == kind) for kind in KINDS}
@@ -226,12 +255,10 @@ class Session:
         return pickle.dumps((settings, self.directory, self.now, results))
 
     @classmethod
-    def in_worker(cls, pickled: bytes) -> Session:
+    def from_controller(cls, pickled: bytes) -> Session:
         """Return the session of the controller, from `for_workers`."""
         settings, directory, now, results = pickle.loads(pickled)  # noqa: S301 (comes from our own controller)
-        session = cls(settings, lambda: now, directory)
-        session.__dict__["results"] = results
-        return session
+        return cls(settings, lambda: now, directory, results=results)
 
     def hand_over_selection(self) -> dict[str, Any] | None:
         """Return what a worker selected as plain values, once."""
@@ -253,9 +280,9 @@ class Session:
         by = "" if chosen else options or "the selection"
         self.noticed += tell_left_out(self.selection, self.ran, self.unjudged, seen, by)
         if self.settings.record is None:
-            told = {one["id"] for one in self.described if one["kind"] == "stray"}
+            reported = {item["id"] for item in self.described if item["kind"] == "stray"}
             left_out = {name for _, name in (*self.selection.left_out, *self.selection.deselected)}
-            untold = (one for one in self.results.unmatched if one.id not in told | left_out)
+            untold = (run for run in self.results.unmatched if run.id not in reported | left_out)
             self.noticed += tell_newer(self.results, self.selection, untold)
 
     @property
@@ -270,34 +297,37 @@ class Session:
 
         if not self.described:
             return ()
-        today, seen = self.now.date(), (tuple(self.noticed), tuple(self.unjudged))
-        judged = JudgedSession(self.described, self.results, self.settings, self.catalog, today, *seen)
-        return tuple(find_cautions(judged))
+        session = JudgedSession(
+            self.described,
+            self.results,
+            self.settings,
+            self.catalog,
+            self.now.date(),
+            noticed=tuple(self.noticed),
+            unjudged=tuple(self.unjudged),
+        )
+        return tuple(find_cautions(session))
 
-    def keep(self, told: Sequence[dict[str, Any]]) -> None:
-        """Keep outcomes for the reports."""
-        self.described += told
-
-    def crashed(self, nodeid: str, error: str) -> list[dict[str, Any]]:
+    def describe_crash(self, nodeid: str, error: str) -> list[dict[str, Any]]:
         """Return the outcome of an item that ended without one: its worker crashed."""
         from pytest_llmbench.core.models import Outcome, Status
 
         result = self.results.configurations.get(nodeid.partition("[")[2].removesuffix("]"))
         if result is None:
             return []
-        told = self._told(Outcome(result.case, Status.FAILED, result.judgement))
+        described = self._describe(Outcome(result.case, Status.FAILED, result.judgement))
         text = f"the item did not end: {formatting.escape(error.strip().partition(chr(10))[0])}"
-        return [{**told, "verdict": "TEST_FAILED", "reason": "test-failed", "text": text}]
+        return [{**described, "verdict": "TEST_FAILED", "reason": "test-failed", "text": text}]
 
 
-def _is_judged(one: dict[str, Any]) -> bool:
+def _is_judged(described: dict[str, Any]) -> bool:
     from pytest_llmbench.core.models import Reason
 
-    if one["status"] == "failed":
+    if described["status"] == "failed":
         return True
-    if one["kind"] == "check":
-        return bool(one["decides"])
-    if one["reason"] == Reason.PURPOSE_DONE:  # a profile, say, that was asked for
+    if described["kind"] == "check":
+        return bool(described["decides"])
+    if described["reason"] == Reason.PURPOSE_DONE:  # a profile, say, that was asked for
         return True
-    verdict = one.get("overruled") or one.get("verdict")
-    return verdict in SOUND and not (one["status"] == "skipped" and verdict == "INCONCLUSIVE")
+    verdict = described.get("overruled") or described.get("verdict")
+    return verdict in SOUND and not (described["status"] == "skipped" and verdict == "INCONCLUSIVE")

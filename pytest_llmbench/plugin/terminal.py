@@ -33,8 +33,8 @@ def header(session: Session) -> Iterator[str]:
         yield f"tolerance: {tolerance}"
     for path in settings.logs:
         yield f"{'history' if settings.launch else 'logs'}: {formatting.format_place(path, session.directory)}"
-    if session.remembered:
-        yield f"history in {session.remembered.describe()}"
+    if session.history:
+        yield f"history in {session.history.describe()}"
     yield from _rules(session)
 
 
@@ -74,7 +74,7 @@ def summary(session: Session, verbosity: int = 0) -> list[TerminalLine]:
 
 def _remarks(session: Session) -> list[str]:
     """Return what the summary adds to the verdicts: runs left out or only listed, files that are no logs."""
-    from pytest_llmbench.pipeline.unmatched import briefly
+    from pytest_llmbench.pipeline.outcomes import shorten_reason
 
     results, since = session.results, session.settings.since
     remarks = []
@@ -85,7 +85,8 @@ def _remarks(session: Session) -> list[str]:
     told = {one["id"] for one in session.described if one["kind"] == "stray"}
     untold = [stray for stray in results.unmatched if stray.id not in told]
     remarks += [
-        f"{stray.reason.upper()}, not judged: {stray.id}: {'; '.join(briefly(stray.text))}" for stray in untold[:5]
+        f"{stray.reason.upper()}, not judged: {stray.id}: {'; '.join(shorten_reason(stray.text))}"
+        for stray in untold[:5]
     ]
     if len(untold) > 5:
         remarks.append(f"{len(untold) - 5} more runs were not judged: --llmb-unmatched=fail makes an item of each")

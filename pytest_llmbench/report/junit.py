@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.report import environment, jobs
-from pytest_llmbench.report.explain import explain
-from pytest_llmbench.report.outcome import COUNTING, PROPERTIES, list_properties
+from pytest_llmbench.report import jobs
+from pytest_llmbench.report.explain import explain, format_environment
+from pytest_llmbench.report.outcome import COUNTING, list_properties, list_property_names
 from pytest_llmbench.report.terminal import JUDGED, SEVERITY, select_worst
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _list_values(outcome: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "context", outcome.get("context")
     if outcome.get("run"):
         yield from _list_run_values(outcome["run"])
-    yield "environment", environment.format_environment(outcome.get("environment") or {})
+    yield "environment", format_environment(outcome.get("environment") or {})
     if outcome.get("line"):
         yield "log_line", outcome["line"]
     yield "node_finding", jobs.find_node_text(outcome)
@@ -112,8 +112,9 @@ def _list_values(outcome: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 def _list_metrics(outcome: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     if outcome.get("verdict") not in COUNTING:  # else it is among the properties
         yield "last_step_seconds", outcome.get("last_step_seconds")
+    published = list_property_names()
     for name, metric in outcome.get("metrics", {}).items():
-        if name not in PROPERTIES:
+        if name not in published:
             yield name, metric["value"]
         yield f"{name}_standard_deviation", metric["standard_deviation"]
     for name, value in outcome.get("expected_metrics", {}).items():

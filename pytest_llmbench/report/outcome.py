@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from pytest_llmbench.core import formatting
+from pytest_llmbench.core import formatting, metric_definitions
 from pytest_llmbench.core.models import (
     JUDGED,
     Check,
@@ -19,31 +19,11 @@ from pytest_llmbench.core.models import (
     UnmatchedRun,
     Verdict,
 )
-from pytest_llmbench.report import jobs, nights, steps, tries
+from pytest_llmbench.report import jobs, steps
 from pytest_llmbench.report import judgement as of_judgement
 
 SCHEMA = 1
 """Raised when a field of the dictionary changes its meaning."""
-
-PROPERTIES = (
-    "step_time_seconds",
-    "expected_seconds",
-    "bound_seconds",
-    "tokens_per_second",
-    "mfu",
-    "tflops_per_gpu",
-    "days_to_1t_tokens",
-    "last_step_seconds",
-    "window",
-    "timed",
-    "verdict",
-    "reason",
-    "log",
-    "launcher",
-    "log_attempts",
-)
-"""The properties of a test case in --junitxml, in this order; those that a run does not have are left out. What was
-launched has those of `jobs` besides."""
 
 COUNTING = (*sorted(JUDGED), "RECORDED", "TEST_FAILED", "NOT_ASSERTED")
 """Verdicts whose step time and metrics mean something."""
@@ -82,7 +62,7 @@ def describe(outcome: Outcome, now: datetime, directory: Path, commit: str = "")
         "jobs": [jobs.describe(job, directory) for job in outcome.jobs],
         "nodes": outcome.nodes,
         **_describe_steps_and_excerpt(outcome, directory),
-        **nights.describe_daily_runs(judgement),
+        **of_judgement.describe_daily_runs(judgement),
     }
 
 
@@ -185,6 +165,21 @@ def _describe_compared(pair: ComparedConfiguration) -> dict[str, Any]:
     }
 
 
+def list_property_names() -> tuple[str, ...]:
+    """Return the properties of a test case in --junitxml, in their order; those that a run does not have are left out.
+
+    What was launched has those of `jobs` besides.
+    """
+    metrics = metric_definitions.list_property_names()
+    return (
+        *metrics[:1],  # the step time, beside what it is compared with
+        "expected_seconds",
+        "bound_seconds",
+        *metrics[1:],
+        *("last_step_seconds", "window", "timed", "verdict", "reason", "log", "launcher", "log_attempts"),
+    )
+
+
 def list_properties(described: dict[str, Any]) -> list[tuple[str, str]]:
     """Return names and texts for `item.user_properties`; values keep all their digits."""
     values = dict(described)
@@ -195,8 +190,8 @@ def list_properties(described: dict[str, Any]) -> list[tuple[str, str]]:
     values["launcher"] = (described.get("run") or {}).get("launcher") or None
     if described.get("window"):
         values["window"] = described["window"]["text"]
-    values["log_attempts"] = tries.format_tries(described)
-    texts = [(name, values.get(name)) for name in PROPERTIES]
+    values["log_attempts"] = jobs.format_tries(described)
+    texts = [(name, values.get(name)) for name in list_property_names()]
     properties_of_run = [
         (name, repr(value) if isinstance(value, float) else str(value)) for name, value in texts if value is not None
     ]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 
 import pytest
 
 from pytest_llmbench.baseline.lint import lint_file
 from pytest_llmbench.baseline.read import read_file
-from pytest_llmbench.baseline.schema import KINDS, get_file_fields
+from pytest_llmbench.baseline.schema import CONFIGURATION, FILE, KINDS, RECORDED, KeyDefinition, get_file_fields
 from pytest_llmbench.core.yamlfile.schema import Fields, Items, Spec
 from pytest_llmbench.ingest.parse.read import parse_blocks
 
@@ -44,6 +45,26 @@ def test_the_example_of_a_dialect_reads_the_line_that_it_is_made_for(tmp_path: P
 def examples() -> dict[str, str]:
     """The examples of the page by their first key."""
     return {text.partition(":")[0]: text for text in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)}
+
+
+def table_of(definitions: Sequence[KeyDefinition], title: str) -> str:
+    """The table of keys as the page has to hold it."""
+    lines = [f"| {title} | needed | what it is |", "|---|---|---|"]
+    for name, group in groupby(definitions, lambda key: key.name):
+        keys = list(group)
+        needed = [kind for kind in KINDS if any(kind in key.required_in for key in keys)]
+        where = "yes" if needed == list(KINDS) else " and ".join(needed)
+        lines.append(f"| `{name}` | {where} | {keys[0].meaning} |")
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("definitions", "title"),
+    [(FILE, "of a file"), (CONFIGURATION, "of a configuration"), (RECORDED, "of `recorded`")],
+    ids=["file", "configuration", "recorded"],
+)
+def test_the_tables_of_keys_are_those_of_the_schema(definitions: Sequence[KeyDefinition], title: str) -> None:
+    assert table_of(definitions, title) in PAGE
 
 
 def keys(spec: Spec, name: str = "") -> Iterator[str]:

@@ -24,7 +24,7 @@ from pytest_llmbench.cli.run_table import make_rows
 from pytest_llmbench.core import throughput
 from pytest_llmbench.core.models import JUDGED, Baseline, Identity, Judgement, Key, Reason, Run, Steps, Verdict, Window
 from pytest_llmbench.pipeline.catalog import Catalog, load
-from pytest_llmbench.pipeline.evaluate import judge_found
+from pytest_llmbench.pipeline.evaluate import evaluate_runs
 from pytest_llmbench.pipeline.find_runs import IngestedRuns, ingest
 from pytest_llmbench.pipeline.settings import Settings
 
@@ -126,7 +126,7 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def judged(found: IngestedRuns, settings: Settings, catalog: Catalog, now: datetime) -> dict[str, Judgement]:
     """Return the gate's verdict on each run, by its id."""
-    results = judge_found(found, settings, catalog, now)
+    results = evaluate_runs(found, settings, catalog, now)
     return {result.case.run_id: result.judgement for result in results.configurations.values() if result.case.run_id}
 
 

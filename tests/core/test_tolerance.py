@@ -15,7 +15,7 @@ from pytest_llmbench.core import throughput
 from pytest_llmbench.core.metric_definitions import METRICS
 from pytest_llmbench.core.models import Tolerance
 from pytest_llmbench.core.tolerance import NAMES, get_slot, merge_tolerances, parse_tolerances
-from pytest_llmbench.pipeline.catalog import tolerance_of
+from pytest_llmbench.pipeline.catalog import select_tolerance
 from pytest_llmbench.pipeline.settings import CERTIFIED, DEFAULT_TOLERANCE, Settings
 
 
@@ -140,7 +140,7 @@ def applied(flag: str = "", ini: str = "", file: str = "") -> Tolerance:
         return parse_tolerances(text, source) if text else ()
 
     settings = Settings(tolerances=merge_tolerances(parsed(ini, "ini"), parsed(flag, "--llmb-tolerance")))
-    return tolerance_of(settings, at(BASELINE, tolerances=parsed(file, "baseline file")))
+    return select_tolerance(settings, at(BASELINE, tolerances=parsed(file, "baseline file")))
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_a_certificate_asks_for_95_percent_of_performance_whatever_a_baseline_fi
     settings = Settings(tolerances=(CERTIFIED,))
     for file in ("", "3%", "40%", "perf:3%"):
         baseline = at(BASELINE, tolerances=parse_tolerances(file, "baseline file") if file else ())
-        assert tolerance_of(settings, baseline) == CERTIFIED
+        assert select_tolerance(settings, baseline) == CERTIFIED
     assert math.isclose(CERTIFIED.factor, 1 / 0.95)
     tighter = at(BASELINE, tolerances=parse_tolerances("mfu:1%", "baseline file"))
-    assert tolerance_of(settings, tighter).of == "mfu", "another metric's is a bound of its own"
+    assert select_tolerance(settings, tighter).of == "mfu", "another metric's is a bound of its own"

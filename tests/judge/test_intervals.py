@@ -30,7 +30,7 @@ from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.judge.estimate import estimate_difference
 from pytest_llmbench.judge.shape import find_shape
 from pytest_llmbench.measure.measurement import measure
-from pytest_llmbench.pipeline.selftest import selftest
+from pytest_llmbench.pipeline.selftest import run_selftest
 
 RECORDED = at(
     BASELINE,
@@ -142,7 +142,7 @@ def test_a_damaged_log_of_such_times_does_not_pass(columns: Steps, window: Windo
     found = evidence(measure(run(log(replace(segment(columns), first_step=1))), baseline, NOW), baseline=baseline)
     judgement, status = decide(found)
     assert status is Status.PASSED
-    tested = selftest("x", found, judgement, decide)
+    tested = run_selftest("x", found, judgement, decide)
     assert tested is not None
     assert tested.survivors == ()
     assert {mutant.name for mutant in tested.mutants if mutant.caught} >= {"NaN loss", "truncated", "missing window"}

@@ -18,6 +18,7 @@ from pytest_llmbench.core.models import (
     Checkpoints,
     DroppedRecords,
     Ending,
+    EndingCode,
     Hint,
     Measurement,
     Reason,
@@ -29,7 +30,7 @@ from pytest_llmbench.measure import metrics
 from pytest_llmbench.measure.measurement import measure
 from pytest_llmbench.measure.unmatched import make_stand_in
 
-KILLED = Ending("time-limit", "JOB 1 CANCELLED DUE TO TIME LIMIT", 300)
+KILLED = Ending(EndingCode.TIME_LIMIT, "JOB 1 CANCELLED DUE TO TIME LIMIT", 300)
 
 
 def changed(name: str, position: int, value: float) -> Any:
@@ -72,7 +73,8 @@ def test_every_metric_moves_as_it_declares_when_a_run_is_slower() -> None:
     """A metric that points the other way than it says is how a gate passes the slow and fails the fast."""
     fast, slow = ({one.name: one for one in metrics.derive_metrics(BASELINE, seconds)} for seconds in (7.0, 8.0))
     compared = {name for name, one in fast.items() if one.larger_is_better is not None}
-    assert compared == {"tokens_per_second", "tokens_per_second_per_gpu", "mfu", "tflops_per_gpu", "days_to_1t_tokens"}
+    throughput = {"tokens_per_second", "tokens_per_second_per_gpu", "mfu", "tflops_per_gpu"}
+    assert compared == {"step_time_seconds", *throughput, "days_to_1t_tokens"}
     for name in compared:
         assert (slow[name].value < fast[name].value) is fast[name].larger_is_better, name
     assert METRICS["step_time_seconds"].larger_is_better is False
@@ -140,7 +142,10 @@ def test_shards_without_a_save_in_the_log_are_nobodys_checkpoint() -> None:
 
 
 def test_a_later_attempt_that_cannot_be_read_may_be_the_one_that_counts() -> None:
-    for code, text in (("unreadable", "cannot read it"), ("cut", "the gzip data of log end before their end")):
+    for code, text in (
+        (EndingCode.UNREADABLE, "cannot read it"),
+        (EndingCode.CUT, "the gzip data of log end before their end"),
+    ):
         (problem,) = measured(run(log(segment()), log(ending=Ending(code, text, 0)))).problems
         assert (problem.reason, problem.text) == (Reason.UNREADABLE, f"the later attempt 1 cannot be read: {text}")
 

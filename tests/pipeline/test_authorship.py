@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench.launch.slurm.runner import CommandOutput, run
-from pytest_llmbench.pipeline.authorship import author
+from pytest_llmbench.pipeline.record_baselines import find_author
 
 
 def git(out: str, code: int = 0) -> object:
@@ -32,8 +32,8 @@ def git(out: str, code: int = 0) -> object:
     ],
 )
 def test_who_records(answer: object, environment: dict[str, str], host: str, expected: str) -> None:
-    assert author(Path("/project"), environment, host, answer) == expected  # type: ignore[arg-type]
+    assert find_author(Path("/project"), environment, host, answer) == expected  # type: ignore[arg-type]
 
 
 def test_a_folder_without_git_is_no_error(tmp_path: Path) -> None:
-    assert author(tmp_path / "nowhere", {"USER": "alice"}, "login1", run) == "alice on login1"
+    assert find_author(tmp_path / "nowhere", {"USER": "alice"}, "login1", run) == "alice on login1"

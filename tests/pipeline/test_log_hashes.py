@@ -19,7 +19,7 @@ from pytest_llmbench.ingest.parse.fingerprint import WHOLE
 from pytest_llmbench.ingest.parse.read import LARGE, read_log
 from pytest_llmbench.ingest.sources import local
 from pytest_llmbench.ingest.sources.compressed import Stream
-from pytest_llmbench.pipeline.log_hashes import with_hashes
+from pytest_llmbench.pipeline.session_history import with_hashes
 
 TEXT = b"Epoch 0: 1/50, train_step_timing in s: 7.4\n" * 9
 

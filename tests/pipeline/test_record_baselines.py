@@ -68,7 +68,7 @@ def recorded(folder: Path, start: datetime, *runs: tuple[float, ...]) -> Session
 
 def test_the_value_that_decides_is_the_one_that_is_told(tmp_path: Path) -> None:
     session = recorded(tmp_path, NOW - timedelta(hours=5))
-    outcome, _ = session.outcome(session.results.configurations[KEY.id].case)
+    outcome, _ = session.get_outcome(session.results.configurations[KEY.id].case)
     (baseline,) = read_recipe(tmp_path / "own" / "grok1" / "25.05.yaml").baselines
     assert baseline.recording is not None
     assert outcome.recorded_seconds == baseline.step_seconds == baseline.recording.trimmed_mean_seconds
@@ -102,7 +102,7 @@ def test_sessions_that_record_side_by_side_keep_what_the_others_recorded(tmp_pat
             wait([session], timeout=0.5)  # it would be done by then
             place.parent.mkdir(exist_ok=True)
             place.write_text(text, encoding="utf-8")
-        assert session.result().outcome(other.results.configurations[KEY.id].case)[0].skipped
+        assert session.result().get_outcome(other.results.configurations[KEY.id].case)[0].skipped
     assert [one.key.gpus for one in read_recipe(place).baselines] == [128, 256]
 
 
@@ -173,7 +173,7 @@ def test_runs_of_two_levels_are_refused_and_those_of_one_are_not(tmp_path: Path)
     settings = Settings(logs=(tmp_path / "runs",), record=tmp_path / "own")
     mixed, one_level = (Session(each, lambda: NOW, tmp_path) for each in (settings, replace(settings, since=since)))
     mixed.decide_outcomes([KEY.id])
-    refused, told = mixed.outcome(mixed.results.configurations[KEY.id].case)
+    refused, told = mixed.get_outcome(mixed.results.configurations[KEY.id].case)
     assert (refused.failed, told["reason"]) == (True, "repeats-disagree")
     assert f"since {since:%Y-%m-%d}; --llmb-since={since:%Y-%m-%d} takes the last one" in told["text"]
     assert not (tmp_path / "own").exists()
@@ -185,12 +185,12 @@ def test_runs_of_two_levels_are_refused_and_those_of_one_are_not(tmp_path: Path)
 def test_a_first_recording_says_how_far_it_is_from_the_document_and_how_many_runs_count(tmp_path: Path) -> None:
     """A value 30 % beyond its document is recorded, and nobody overlooks it: in the line, the text and the JSON."""
     session = recorded(tmp_path, NOW - timedelta(hours=5), (7.325 * 1.3,) * 50, (7.325 * 1.302,) * 50)
-    _, told = session.outcome(session.results.configurations[KEY.id].case)
+    _, told = session.get_outcome(session.results.configurations[KEY.id].case)
     notes = {note["code"]: note["text"] for note in told["notes"]}
     assert notes["recorded-against-published"] == "+30.1 % against the published 7.325 s"
     assert notes["recorded-few-groups"].startswith("k0 = 1: one night on one set of nodes; record 5 runs on 5 nights")
     assert told["text"].endswith(f"; {notes['recorded-against-published']}; {notes['recorded-few-groups']}")
-    session.keep([told])
+    session.described.append(told)
     summary = " ".join(" ".join(telling.summary(session)).split())
     assert notes["recorded-against-published"] in summary
     assert notes["recorded-few-groups"] in summary
@@ -224,7 +224,7 @@ def recording_outcome(folder: Path, **options: Any) -> tuple[Outcome, dict[str, 
     """Return what a session that records says of the runs in a folder."""
     session = Session(Settings(logs=(folder / "runs",), record=folder / "own", **options), lambda: NOW, folder)
     session.decide_outcomes([KEY.id])
-    return session.outcome(session.results.configurations[KEY.id].case)
+    return session.get_outcome(session.results.configurations[KEY.id].case)
 
 
 @pytest.mark.parametrize("levels", LEVELS.values(), ids=LEVELS)
@@ -277,11 +277,11 @@ def test_runs_that_are_the_baseline_of_nothing_are_refused(
 ) -> None:
     """Each says so in its own line, red, and not that it would pass."""
     session = recorded(tmp_path, NOW - timedelta(hours=5), *runs)
-    outcome, told = session.outcome(session.results.configurations[KEY.id].case)
+    outcome, told = session.get_outcome(session.results.configurations[KEY.id].case)
     assert outcome.failed
     assert (told["verdict"], told["reason"], told["context"]) == ("INVALID", reason, "")
     assert told["text"].startswith(f"not recorded: {why}")
-    session.keep([told])
+    session.described.append(told)
     summary = " ".join(" ".join(telling.summary(session)).split())
     assert f"not recorded: {why}" in summary
     assert "1 red: 1 INVALID" in summary

@@ -13,14 +13,14 @@ import pytest
 from remembered import ID, START, document, nights, outcome
 
 from pytest_llmbench.core.models import Measurement, StoredRun, Verdict, Window
-from pytest_llmbench.history.nights import read_stored_runs
-from pytest_llmbench.history.place import StoreLocation
+from pytest_llmbench.history.location import StoreLocation
+from pytest_llmbench.history.stored_runs import read_stored_runs
 from pytest_llmbench.history.write import write
 from pytest_llmbench.judge import estimate
 from pytest_llmbench.judge import nights as of_nights
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.pipeline.catalog import Catalog, load
-from pytest_llmbench.pipeline.evaluate import evidence_of
+from pytest_llmbench.pipeline.evaluate import collect_evidence
 from pytest_llmbench.pipeline.launch.job_results import LaunchedRuns
 from pytest_llmbench.pipeline.results import SessionResults
 from pytest_llmbench.pipeline.session_history import SessionHistory
@@ -112,7 +112,7 @@ def evidence(past_runs: tuple[StoredRun, ...], *found: Measurement) -> Any:
     baseline = builders.BASELINE
     catalog = Catalog(baselines={builders.KEY: (baseline,)}, recipes=())
     measured = {builders.KEY: (found,)}
-    (made,) = evidence_of(measured, Settings(), catalog, builders.NOW, {builders.KEY: past_runs})[builders.KEY]
+    (made,) = collect_evidence(measured, Settings(), catalog, builders.NOW, {builders.KEY: past_runs})[builders.KEY]
     return made
 
 
@@ -208,10 +208,11 @@ def test_launched_runs_are_judged_with_the_noise_of_the_history() -> None:
 def test_workers_get_no_url(tmp_path: Path) -> None:
     """It may hold a password."""
     given = StoreLocation("shown", url="postgresql://u:secret@h/d")
-    session = Session(Settings(history=given), lambda: builders.NOW, tmp_path)
-    session.__dict__["results"] = SessionResults({}, (), 0, 0, (), {})
+    session = Session(
+        Settings(history=given), lambda: builders.NOW, tmp_path, results=SessionResults({}, (), 0, 0, (), {})
+    )
     assert b"secret" not in session.for_workers()
-    assert Session.in_worker(session.for_workers()).settings.history is None
+    assert Session.from_controller(session.for_workers()).settings.history is None
 
 
 def test_an_unreadable_part_of_the_past_is_not_needed(place: StoreLocation) -> None:

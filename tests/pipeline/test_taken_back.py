@@ -20,9 +20,9 @@ from pytest_llmbench.judge.acknowledged import apply_acknowledgements, select_co
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.judge.series import find_changes
 from pytest_llmbench.pipeline.acknowledgements import read_acknowledged
-from pytest_llmbench.pipeline.results import ConfigurationResult
+from pytest_llmbench.pipeline.results import ConfigurationResult, JudgedConfigurations
 from pytest_llmbench.pipeline.settings import Settings
-from pytest_llmbench.pipeline.trends import trend_checks, unneeded
+from pytest_llmbench.pipeline.trends import find_unneeded, make_trend_checks
 
 pytestmark = pytest.mark.slow
 
@@ -71,10 +71,10 @@ def seen(levels: Sequence[float], entries: Sequence[Acknowledgement], factor: fl
     of = apply_acknowledgements(evidence(tonight, *runs[1:], prior=KNOWN), entries)
     found = find_changes(series, KNOWN, select_covering(KEY, entries), TODAY)
     judgement = judge(of)
-    judged = {KEY.id: (ConfigurationResult(Case(KEY.id, KEY), _with(judgement, found)), (of,))}
-    checks = tuple(trend_checks(judged, Settings(trend="fail"), entries))
+    judged = JudgedConfigurations({KEY.id: (ConfigurationResult(Case(KEY.id, KEY), _with(judgement, found)), (of,))})
+    checks = tuple(make_trend_checks(judged, Settings(trend="fail"), entries))
     level = of.baseline.step_seconds / 7.325
-    return Seen(found, checks, level, judgement.verdict, tuple(unneeded(judged, entries)))
+    return Seen(found, checks, level, judgement.verdict, tuple(find_unneeded(judged, entries)))
 
 
 def _with(judgement: Judgement, changes: tuple[LevelChange, ...]) -> Judgement:

@@ -27,7 +27,7 @@ from pytest_llmbench.cli import main as cli
 from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.core.models import Baseline
 from pytest_llmbench.history import look, store
-from pytest_llmbench.history.place import StoreLocation
+from pytest_llmbench.history.location import StoreLocation
 from pytest_llmbench.pipeline import session_history as remembering
 
 pytestmark = pytest.mark.slow
@@ -275,7 +275,7 @@ def test_who_interrupts_the_hashing_loses_hashes_and_no_verdict(
     def interrupted(*arguments: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(importlib.import_module("pytest_llmbench.pipeline.log_hashes"), "with_hashes", interrupted)
+    monkeypatch.setattr(importlib.import_module("pytest_llmbench.pipeline.session_history"), "with_hashes", interrupted)
     ended = night(0)
     (row,) = look.list_verdicts(place(pytester), GROK)
     assert (ended.ret, row["verdict"], row["log_sha256"]) == (pytest.ExitCode.OK, "PASS", [])
@@ -288,7 +288,7 @@ def test_without_a_history_no_log_is_read_again(
     def refused(*arguments: Any) -> None:
         raise AssertionError("hashed")
 
-    monkeypatch.setattr(importlib.import_module("pytest_llmbench.pipeline.log_hashes"), "with_hashes", refused)
+    monkeypatch.setattr(importlib.import_module("pytest_llmbench.pipeline.session_history"), "with_hashes", refused)
     assert judged(f"--llmb-logs={generated(GROK)}", "-k", GROK).ret == pytest.ExitCode.OK
 
 

@@ -19,12 +19,12 @@ from pytest_llmbench.core.models.jobs import LaunchedJob, Purpose
 from pytest_llmbench.judge.comparison import WEAK_SCALING, compare
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.measure.measurement import measure
-from pytest_llmbench.pipeline.fleet import older_nights, shared_shift, with_shift, with_warnings
-from pytest_llmbench.pipeline.results import ConfigurationResult
-from pytest_llmbench.pipeline.selftest import selftest
+from pytest_llmbench.pipeline.fleet import find_fleet_shift, find_previous_runs, with_shift, with_warnings
+from pytest_llmbench.pipeline.results import ConfigurationResult, JudgedConfigurations
+from pytest_llmbench.pipeline.selftest import run_selftest
 from pytest_llmbench.report.explain import explain
 from pytest_llmbench.report.junit import render
-from pytest_llmbench.report.outcome import PROPERTIES, describe, list_properties
+from pytest_llmbench.report.outcome import describe, list_properties, list_property_names
 from pytest_llmbench.report.terminal import render_summary
 
 FOLDER = Path("/runs")
@@ -68,7 +68,7 @@ def lines(one: dict[str, Any], label: str) -> list[str]:
 
 
 def properties_of(one: dict[str, Any]) -> dict[str, str]:
-    return {name: value for name, value in list_properties(one) if name not in PROPERTIES}
+    return {name: value for name, value in list_properties(one) if name not in list_property_names()}
 
 
 def case(*described: dict[str, Any]) -> ElementTree.Element:
@@ -267,14 +267,14 @@ def test_recording_the_first_value_compares_with_nothing() -> None:
 def test_without_a_value_nothing_is_said_of_the_session_and_nothing_is_damaged() -> None:
     found = evidence(measure(GOOD, EMPTY, NOW), baseline=EMPTY)
     judgement = judge(found)
-    judged = {KEY.id: (ConfigurationResult(Case(KEY.id, KEY), judgement), (found,))}
-    assert shared_shift(judged, older_nights(judged)) is None
+    judged = JudgedConfigurations({KEY.id: (ConfigurationResult(Case(KEY.id, KEY), judgement), (found,))})
+    assert find_fleet_shift(judged, find_previous_runs(judged)) is None
     assert with_warnings(with_shift(judged, None)) == judged
 
     def decide(_: Evidence) -> tuple[Judgement, Status]:
         return judgement, Status.PASSED
 
-    assert selftest(KEY.id, found, judgement, decide) is None
+    assert run_selftest(KEY.id, found, judgement, decide) is None
     compared = compare(WEAK_SCALING, "x", [EMPTY.configuration] * 2, {KEY: [judgement]})
     assert compared.verdict is Verdict.MISSING
 

@@ -21,7 +21,7 @@ from pytest_llmbench.ingest.sources import local
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.measure.measurement import measure
 from pytest_llmbench.pipeline import log_excerpt as quoting
-from pytest_llmbench.pipeline.log_excerpt import LARGEST, WIDEST, excerpts
+from pytest_llmbench.pipeline.log_excerpt import LARGEST, WIDEST, read_excerpts
 from pytest_llmbench.report.outcome import describe
 from pytest_llmbench.report.steps import MOST
 
@@ -91,7 +91,7 @@ PACKED: dict[str, Callable[[bytes], bytes]] = {
 
 
 def excerpt(path: Path, line: int) -> dict[str, Any] | None:
-    return excerpts([(path, line)]).get((path, line))
+    return read_excerpts([(path, line)]).get((path, line))
 
 
 # --- the excerpt ------------------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ def test_logs_in_an_archive_are_quoted_in_one_pass(
 
     monkeypatch.setattr(local, "read_blocks", blocks)
     places = [(path / names[1], 29_000), (path / names[2], 400), (path / names[0], 3)]
-    found = excerpts([*places, (path / "runs" / "gone.out", 3), (path / "runs" / "d.out", 3)])
+    found = read_excerpts([*places, (path / "runs" / "gone.out", 3), (path / "runs" / "d.out", 3)])
     assert opened == [path]
     assert set(found) == set(places)
     for place, one in found.items():
@@ -161,22 +161,22 @@ def test_logs_in_an_archive_are_quoted_in_one_pass(
 def test_of_a_log_that_an_archive_holds_twice_the_last_one_counts(tmp_path: Path) -> None:
     path = tmp_path / "night.tar"
     path.write_bytes(archive([("a.out", b"old\n" * 9), ("./a.out", b"new\n" * 9)]))
-    assert excerpts([(path / "a.out", 2)])[path / "a.out", 2]["lines"] == ["new"] * 9
+    assert read_excerpts([(path / "a.out", 2)])[path / "a.out", 2]["lines"] == ["new"] * 9
 
 
 def test_of_an_archive_that_is_cut_what_was_whole_is_quoted(tmp_path: Path) -> None:
     path = tmp_path / "night.tar"
     path.write_bytes(archive([("a.out", b"whole\n"), ("b.out", b"cut\n" * 999)])[:2000])
-    assert list(excerpts([(path / "a.out", 1), (path / "b.out", 900)])) == [(path / "a.out", 1)]
+    assert list(read_excerpts([(path / "a.out", 1), (path / "b.out", 900)])) == [(path / "a.out", 1)]
 
 
 def test_a_large_archive_is_not_passed_for_a_quotation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the log stands at its beginning: another one of its name may follow, and would count."""
     path = tmp_path / "night.tar.gz"
     path.write_bytes(gzip.compress(archive([("a.out", numbered(9).encode()), ("b.out", bytes(4 << 20))])))
-    assert excerpts([(path / "a.out", 1)])
+    assert read_excerpts([(path / "a.out", 1)])
     monkeypatch.setattr(quoting, "MOST", 4 << 20)
-    assert excerpts([(path / "a.out", 1)]) == {}
+    assert read_excerpts([(path / "a.out", 1)]) == {}
 
 
 def test_a_log_in_an_archive_that_is_compressed_out_of_all_bounds_is_not_quoted(
@@ -185,7 +185,7 @@ def test_a_log_in_an_archive_that_is_compressed_out_of_all_bounds_is_not_quoted(
     path = tmp_path / "night.tar"
     path.write_bytes(archive([("a.out.gz", gzip.compress(bytes(8 << 20)))]))
     monkeypatch.setattr(quoting, "MOST", 4 << 20)
-    assert excerpts([(path / "a.out.gz", 2)]) == {}
+    assert read_excerpts([(path / "a.out.gz", 2)]) == {}
 
 
 def test_a_failure_says_where_its_problem_stands(tmp_path: Path) -> None:

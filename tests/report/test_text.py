@@ -14,6 +14,7 @@ from builders import BASELINE, KEY, NOW, evidence, log, means_of, measurement, r
 from pytest_llmbench.core.models import (
     Case,
     Ending,
+    EndingCode,
     Note,
     NoteCode,
     Outcome,
@@ -28,7 +29,7 @@ from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.measure.measurement import measure
 from pytest_llmbench.report.advice import ADVICE, advise
 from pytest_llmbench.report.explain import explain
-from pytest_llmbench.report.outcome import PROPERTIES, describe, describe_stray, list_properties
+from pytest_llmbench.report.outcome import describe, describe_stray, list_properties, list_property_names
 from pytest_llmbench.report.terminal import format_counts, render_summary
 
 FOLDER = Path("/runs")
@@ -218,7 +219,7 @@ def test_means_of_several_steps_are_not_shown_as_steps() -> None:
     assert "each time is the mean of 10 steps: 4 times for 40 steps; the first is at step 20 (line 120)" in text
 
 
-KILLED = Ending("time-limit", "JOB 1 CANCELLED DUE TO TIME LIMIT", 300)
+KILLED = Ending(EndingCode.TIME_LIMIT, "JOB 1 CANCELLED DUE TO TIME LIMIT", 300)
 REQUEUED = run(log(segment(steps([7.3] * 13), finished=False), ending=KILLED), log(segment()))
 
 
@@ -290,7 +291,7 @@ def test_a_step_time_that_does_not_count_is_no_property(content: Run) -> None:
 
 def test_properties_are_strings_with_all_digits() -> None:
     told = dict(list_properties(outcome(SLOW)))
-    assert tuple(told) == tuple(name for name in PROPERTIES if name != "log_attempts")  # it had one
+    assert tuple(told) == tuple(name for name in list_property_names() if name != "log_attempts")  # it had one
     assert all(isinstance(value, str) for value in told.values())
     assert float(told["bound_seconds"]) == 7.325 * 1.05
     assert told["window"] == "mean of steps 11 to 44"

@@ -15,12 +15,12 @@ import numpy as np
 from builders import log, run, segment, steps
 
 from pytest_llmbench.core.formatting import escape_values
-from pytest_llmbench.core.models import Attempt, AttemptFiles, Baseline, Ending, Reason, Run, UnmatchedRun
+from pytest_llmbench.core.models import Attempt, AttemptFiles, Baseline, Ending, EndingCode, Reason, Run, UnmatchedRun
 from pytest_llmbench.core.models.jobs import LaunchedJob, Purpose
 from pytest_llmbench.pipeline.catalog import load
-from pytest_llmbench.pipeline.evaluate import judge_found
+from pytest_llmbench.pipeline.evaluate import evaluate_runs
 from pytest_llmbench.pipeline.find_runs import IngestedRuns
-from pytest_llmbench.pipeline.log_excerpt import excerpts
+from pytest_llmbench.pipeline.log_excerpt import read_excerpts
 from pytest_llmbench.pipeline.outcomes import decide_outcomes
 from pytest_llmbench.pipeline.settings import Settings
 from pytest_llmbench.report.outcome import describe, describe_check, describe_stray
@@ -45,7 +45,7 @@ def night(folder: Path, nights: int = NIGHTS) -> list[dict[str, Any]]:
     baselines = [of_key[0] for of_key in catalog.baselines.values()]
     runs = [_run(place, baseline, folder) for place, baseline in enumerate(baselines[:-3])]
     found = IngestedRuns(tuple(runs), (), ())
-    results = judge_found(found, settings, catalog, NOW)
+    results = evaluate_runs(found, settings, catalog, NOW)
     results = replace(
         results,
         configurations={**results.configurations, **_launched(results.configurations, baselines[LAUNCHED].key.id)},
@@ -75,7 +75,9 @@ def _run(place: int, baseline: Baseline, folder: Path) -> Run:
     torn = log(
         segment(steps(seconds[:21].tolist(), global_batch_size=columns["global_batch_size"][:21]), finished=False)
     )
-    torn = replace(torn, ending=Ending("time-limit", f"error: *** STEP CANCELLED DUE TO TIME LIMIT {HOSTILE}", 121))
+    torn = replace(
+        torn, ending=Ending(EndingCode.TIME_LIMIT, f"error: *** STEP CANCELLED DUE TO TIME LIMIT {HOSTILE}", 121)
+    )
     logs = {INCOMPLETE: (torn,), RESTARTED: (torn, whole)}.get(place, (whole,))
     found = {"excluded": Reason.PROFILED, "excluded_because": "its folder is called nsys"} if place == PROFILED else {}
     started = NOW - timedelta(hours=2 + place % 7)
@@ -103,7 +105,7 @@ def _launched(results: Any, name: str) -> dict[str, Any]:
 def _with_lines(told: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Return an outcome with the lines of its log around a failure, as a session reads them for its reports."""
     place = told.get("excerpt")
-    found = [*excerpts([(folder / place["log"], place["line"])]).values()] if place else []
+    found = [*read_excerpts([(folder / place["log"], place["line"])]).values()] if place else []
     return {**told, "excerpt": {**place, **found[0]}} if place and found else told
 
 

@@ -44,6 +44,29 @@ class Blame(StrEnum):
     CANCELLED = "cancelled"
 
 
+class SubmissionState(StrEnum):
+    """How far the submission of a job came. UNCERTAIN: nothing tells, so it may run and is not submitted again.
+
+    SUPERSEDED: it came to nothing, and another job of the session took its place.
+    """
+
+    INTENDED = "intended"
+    SUBMITTED = "submitted"
+    NOT_SUBMITTED = "not-submitted"
+    UNCERTAIN = "uncertain"
+    SUPERSEDED = "superseded"
+
+
+class EndedBy(StrEnum):
+    """Who decided that a job is over.
+
+    OTHERS: itself, Slurm or a user, as its state says. PYTEST: this program cancelled it, or gave it up.
+    """
+
+    OTHERS = "others"
+    PYTEST = "pytest"
+
+
 # --- how a recipe is launched (from the baseline file) ----------------------------------------------------
 
 
@@ -202,6 +225,7 @@ class JobStatus:
     cancelled_by: str = ""
     restarts: int = 0
     seen_by: str = ""
+    ended_by: EndedBy = EndedBy.OTHERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +244,7 @@ class Job:
     log_folder: Path | None = None
     status: JobStatus | None = None
     problem: str = ""
+    submission: SubmissionState = SubmissionState.INTENDED
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from pytest_llmbench.core.models import (
     Checkpoints,
     DroppedRecords,
     Ending,
+    EndingCode,
     ParsedLog,
     RegexDialect,
     Segment,
@@ -164,8 +165,12 @@ _FIELDS: dict[type[Any], tuple[Any, ...]] = {
     record: tuple(getattr(record, one.name) for one in fields(record)) for record in _RECORDS
 }
 # What is kept as a text.
-_TEXTS: dict[type[Any], Callable[[Any], str]] = {datetime: datetime.isoformat, LogError: str}
-_MAKERS: dict[str, Callable[[str], Any]] = {"datetime": datetime.fromisoformat, "LogError": LogError}
+_TEXTS: dict[type[Any], Callable[[Any], str]] = {datetime: datetime.isoformat, LogError: str, EndingCode: str}
+_MAKERS: dict[str, Callable[[str], Any]] = {
+    "datetime": datetime.fromisoformat,
+    "LogError": LogError,
+    "EndingCode": EndingCode,
+}
 _NAMES = {one.__name__: one for one in _RECORDS}
 
 _SCALARS = frozenset({str, int, float, bool, type(None)})

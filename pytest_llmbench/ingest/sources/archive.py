@@ -53,8 +53,8 @@ class ArchiveMember:
 class Reel:
     """An archive that is read once, from its first byte to its last.
 
-    `read_members()` yields each member; `read_data()` then yields the bytes of the last one that was yielded, as far as they are
-    wanted. LogError says where the archive ends early or what in it is no archive.
+    `read_members()` yields each member; `read_data()` then yields the bytes of the last one, as far as they are wanted.
+    LogError says where the archive ends early or what in it is no archive.
     """
 
     def __init__(self, blocks: Iterable[bytes]) -> None:

@@ -9,14 +9,14 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models.jobs import Job, JobEnd, JobSpec, JobStatus, Phase
+from pytest_llmbench.core.models.jobs import Job, JobEnd, JobSpec, JobStatus, Phase, SubmissionState
 from pytest_llmbench.launch.follow.cancel import cancel_jobs
 from pytest_llmbench.launch.follow.progress import Progress, summarize
 from pytest_llmbench.launch.follow.watch import Absence, Limits, Watch, differs, explain_end, has_moved_on
 from pytest_llmbench.launch.recipe.redaction import MASK, find_secret_values
 from pytest_llmbench.launch.slurm.client import SlurmAway
 from pytest_llmbench.launch.submit.launchers import Launcher, Scheduler, find_launcher, group_by_scheduler
-from pytest_llmbench.launch.submit.submissions import MAYBE, SUPERSEDED, Submission, SubmitError, superseded
+from pytest_llmbench.launch.submit.submissions import Submission, SubmitError, describe_problem
 
 if TYPE_CHECKING:
     from pytest_llmbench.launch.journal.journal import Journal
@@ -123,7 +123,11 @@ class Engine:
             self._journal.hide(find_secret_values(spec))
         self._specs = {spec.case_id: spec for spec in specs}
         live = {job.number for job in self._journal.list_live()}
-        jobs = [self._restore_secrets(job) for job in self._journal.list_jobs() if not superseded(job)]
+        jobs = [
+            self._restore_secrets(job)
+            for job in self._journal.list_jobs()
+            if job.submission is not SubmissionState.SUPERSEDED
+        ]
         self._known = {NextJob(job.spec, job.attempt, job.repeat).identity for job in jobs}
         self._resumed = frozenset(self._known)
         self._jobs = {job.number: job for job in jobs}
@@ -224,7 +228,7 @@ class Engine:
 
     def _submit_again(self, job: Job) -> None:
         """Submit a job anew, in a folder of its own, of which a submission came to nothing; the journal keeps both."""
-        self._journal.record_failure(job.number, SUPERSEDED, self._now())
+        self._record_failure(job, SubmissionState.SUPERSEDED)
         del self._jobs[job.number]
         self._submit(self._journal.intend(job.spec, self._now(), job.attempt, job.repeat), job.spec)
 
@@ -241,8 +245,11 @@ class Engine:
         return done
 
     def _note_refusal(self, job: Job, error: SubmitError) -> None:
-        problem = f"{MAYBE}{error}" if error.uncertain else str(error)
-        self._hand_on(replace(self._journal.record_failure(job.number, problem, self._now()), spec=job.spec))
+        state = SubmissionState.UNCERTAIN if error.uncertain else SubmissionState.NOT_SUBMITTED
+        self._hand_on(replace(self._record_failure(job, state, str(error)), spec=job.spec))
+
+    def _record_failure(self, job: Job, state: SubmissionState, text: str = "") -> Job:
+        return self._journal.record_failure(job.number, describe_problem(state, text), self._now(), state)
 
     def _leave_out(self) -> None:
         while self._queue:
@@ -328,7 +335,7 @@ class Engine:
         submission = self._find_launcher(job.spec).recover(job, RECOVER_SECONDS)
         if submission:
             return self._note_submission(job, submission)
-        self._journal.record_failure(job.number, "cancelled before it was submitted", self._now())
+        self._record_failure(job, SubmissionState.NOT_SUBMITTED, "cancelled before it was submitted")
         return None
 
     # --- small things -------------------------------------------------------------------------------------

@@ -7,12 +7,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobStatus, Phase
+from pytest_llmbench.core.models.jobs import Blame, EndedBy, Job, JobEnd, JobStatus, Phase
 from pytest_llmbench.launch.follow.progress import format_duration
-from pytest_llmbench.launch.slurm.states import drop_passing, explain_status, explain_stuck
-
-OWN = "pytest: "
-"""A status with such a reason was ended by us; it is kept with the job, so that a resumed session says the same."""
+from pytest_llmbench.launch.slurm.states import OWN, drop_passing, explain_status, explain_stuck
 
 BLOCKED_SECONDS = 10.0
 """A reason that never clears has to be seen for so long, in poll after poll."""
@@ -86,9 +83,8 @@ class Watch:
         if (now - memory.known).total_seconds() < self._limits.lost_seconds:
             return PollDecision(job.status)
         last = job.status or JobStatus(Phase.UNKNOWN, "")
-        return PollDecision(
-            replace(last, phase=Phase.UNKNOWN, state="", reason=OWN + _describe_lost(job, self._limits)), ended=True
-        )
+        lost = replace(last, phase=Phase.UNKNOWN, state="")
+        return PollDecision(_mark_own(lost, _describe_lost(job, self._limits)), ended=True)
 
     def _find_doom(self, status: JobStatus, memory: _JobMemory, now: datetime) -> str:
         """Return why a job is not to be waited for any longer, or nothing."""
@@ -115,8 +111,8 @@ class Watch:
             memory.cancelled, memory.since = now, now
             return PollDecision(status, cancel=True)
         if (now - memory.since).total_seconds() >= self._limits.lost_seconds:
-            text = f"{OWN}{memory.doomed}; it could not be cancelled and is still {status.state}: scancel {job.job_id}"
-            return PollDecision(replace(status, phase=Phase.ENDED, reason=text), ended=True)
+            text = f"{memory.doomed}; it could not be cancelled and is still {status.state}: scancel {job.job_id}"
+            return PollDecision(_mark_own(replace(status, phase=Phase.ENDED), text), ended=True)
         again = (now - memory.cancelled).total_seconds() >= CANCEL_AGAIN_SECONDS
         memory.cancelled = now if again else memory.cancelled
         return PollDecision(status, cancel=again)
@@ -162,7 +158,7 @@ def explain_end(job: Job) -> JobEnd:
         return JobEnd(Blame.RUN, job.problem)
     if job.status is None:
         return JobEnd(Blame.RUN, "nothing is known of its end")
-    if job.status.reason.startswith(OWN):
+    if job.status.ended_by is EndedBy.PYTEST:
         blame = Blame.CANCELLED if job.status.state == "CANCELLED" else Blame.RUN
         return JobEnd(blame, job.status.reason.removeprefix(OWN))
     return explain_status(job.status)
@@ -181,7 +177,12 @@ def has_moved_on(old: JobStatus | None, new: JobStatus | None) -> bool:
 
 
 def _add_reason(status: JobStatus, doomed: str) -> JobStatus:
-    return replace(status, reason=OWN + doomed) if doomed and status.state == "CANCELLED" else status
+    return _mark_own(status, doomed) if doomed and status.state == "CANCELLED" else status
+
+
+def _mark_own(status: JobStatus, text: str) -> JobStatus:
+    """Return a status that we ended; it is kept with the job, so that a resumed session says the same."""
+    return replace(status, reason=OWN + text, ended_by=EndedBy.PYTEST)
 
 
 def _describe_lost(job: Job, limits: Limits) -> str:

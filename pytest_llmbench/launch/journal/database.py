@@ -25,7 +25,7 @@ CREATE TABLE job (
     pid INTEGER, process_started TEXT, mark TEXT,
     job_id TEXT NOT NULL DEFAULT '', log_folder TEXT, status TEXT,
     problem TEXT NOT NULL DEFAULT '', text TEXT,
-    intended TEXT NOT NULL, submitted TEXT, over TEXT
+    intended TEXT NOT NULL, submitted TEXT, over TEXT, submission TEXT
 );
 CREATE INDEX job_of_session ON job (session);
 CREATE TABLE note (
@@ -102,7 +102,11 @@ def _prepare(database: sqlite3.Connection, file: Path) -> None:
             for statement in filter(str.strip, TABLES.split(";")):
                 database.execute(statement)
             database.execute(f"PRAGMA user_version = {SCHEMA}")
-        elif version != SCHEMA:
+        elif version == SCHEMA:
+            columns = {row[1] for row in database.execute("PRAGMA table_info(job)")}
+            if "submission" not in columns:  # an earlier version made the file, and may still write it: names suffice
+                database.execute("ALTER TABLE job ADD COLUMN submission TEXT")
+        else:
             raise LaunchError(
                 f"{file} has version {version}, expected {SCHEMA}: another version of pytest-llmbench wrote it, which "
                 f"can still follow its jobs, or another program; use that version, or {MOVE}"

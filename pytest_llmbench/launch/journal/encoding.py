@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.core.models import Key
-from pytest_llmbench.core.models.jobs import JobSpec, JobStatus, Pairs, Phase, Purpose
+from pytest_llmbench.core.models.jobs import EndedBy, JobSpec, JobStatus, Pairs, Phase, Purpose
 from pytest_llmbench.launch.recipe.redaction import MASK, find_secret_values, redact
+from pytest_llmbench.launch.slurm.states import OWN
 
 SHORTEST = 4
 """A shorter secret value is only hidden where its variable is: in another text it means nothing, as `1` does."""
@@ -53,7 +54,11 @@ def decode_status(text: str) -> JobStatus:
     """Return the status; errors as of `decode_spec`."""
     fields = json.loads(text)
     times = {name: _read_time(fields[name]) for name in ("submitted", "started", "ended")}
-    return JobStatus(**{**fields, **times, "phase": Phase(fields["phase"]), "nodes": tuple(fields["nodes"])})
+    # a journal of an earlier version says in words alone who ended a job
+    by_words = EndedBy.PYTEST if fields["reason"].startswith(OWN) else EndedBy.OTHERS
+    ended_by = EndedBy(fields.get("ended_by", by_words))
+    codes = {"phase": Phase(fields["phase"]), "ended_by": ended_by}
+    return JobStatus(**{**fields, **times, **codes, "nodes": tuple(fields["nodes"])})
 
 
 def _make_plain(value: Any) -> Any:

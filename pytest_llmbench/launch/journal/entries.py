@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models.jobs import Job
+from pytest_llmbench.core.models.jobs import Job, SubmissionState
 from pytest_llmbench.launch.journal.database import NAME
 from pytest_llmbench.launch.journal.encoding import decode_spec, decode_status, encode_status
 from pytest_llmbench.launch.submit.process import Process
+from pytest_llmbench.launch.submit.submissions import find_state
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ def update(
     """Write an entry over its row, with the times that are given; False where there is no such row."""
     job, process = entry.job, entry.process
     statement = """UPDATE job SET pid = ?, process_started = ?, mark = ?, job_id = ?, log_folder = ?, status = ?,
-                   problem = ?, text = ?, submitted = coalesce(submitted, ?), over = coalesce(over, ?)
+                   problem = ?, text = ?, submission = ?, submitted = coalesce(submitted, ?), over = coalesce(over, ?)
                    WHERE number = ?"""
     row = (
         *((process.pid, process.started, process.mark) if process else (None, None, None)),
@@ -54,6 +55,7 @@ def update(
         None if job.status is None else encode_status(job.status),
         job.problem,
         entry.text,
+        job.submission.value,
         submitted,
         over,
         job.number,
@@ -64,7 +66,7 @@ def update(
 def read(database: sqlite3.Connection, folder: Path, session: str) -> dict[int, JournalEntry]:
     """Return the jobs of a session by number; LaunchError for a row that cannot be read."""
     query = """SELECT number, token, spec, attempt, repeat, pid, process_started, mark, job_id, log_folder, status,
-               problem, text FROM job WHERE session = ? ORDER BY number"""
+               problem, text, submission FROM job WHERE session = ? ORDER BY number"""
     rows = database.execute(query, (session,)).fetchall()
     return {row[0]: _read_entry(row, folder, session) for row in rows}
 
@@ -84,6 +86,7 @@ def _read_entry(row: tuple[Any, ...], folder: Path, session: str) -> JournalEntr
         status,
         problem,
         text,
+        submission,
     ) = row
     try:
         spec = decode_spec(spec_text)
@@ -104,5 +107,6 @@ def _read_entry(row: tuple[Any, ...], folder: Path, session: str) -> JournalEntr
         log_folder=None if log_folder is None else Path(log_folder),
         status=job_status,
         problem=problem,
+        submission=SubmissionState(submission) if submission else find_state(problem, job_id),
     )
     return JournalEntry(job, None if pid is None else Process(pid, started, mark), text)

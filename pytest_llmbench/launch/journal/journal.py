@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models.jobs import Job, JobSpec, JobStatus
+from pytest_llmbench.core.models.jobs import Job, JobSpec, JobStatus, SubmissionState
 from pytest_llmbench.launch.journal import database, entries, lock, sessions
 from pytest_llmbench.launch.journal.encoding import encode_spec
 from pytest_llmbench.launch.journal.entries import JournalEntry
@@ -120,15 +120,22 @@ class Journal:
         for other in self.list_jobs():
             if other.number != number and _identify(other, other.job_id) == _identify(entry.job, job_id):
                 raise LaunchError(f"job id {job_id} of job number {number} is that of number {other.number} already")
-        return self._store(replace(entry, job=replace(entry.job, job_id=job_id, log_folder=log_folder)), submitted=now)
+        job = replace(entry.job, job_id=job_id, log_folder=log_folder, submission=SubmissionState.SUBMITTED)
+        return self._store(replace(entry, job=job), submitted=now)
 
-    def record_failure(self, number: int, problem: str, now: datetime) -> Job:
-        """Write down why a job was certainly not submitted; LaunchError for one that was."""
+    def record_failure(
+        self,
+        number: int,
+        problem: str,
+        now: datetime,
+        state: SubmissionState = SubmissionState.NOT_SUBMITTED,
+    ) -> Job:
+        """Write down why a job has no id, and whether it may run all the same; LaunchError for one that has an id."""
         entry = self._find_open_entry(number)
         if entry.job.job_id:
             raise LaunchError(f"job number {number} was submitted as {entry.job.job_id}: it cannot have failed to be")
         problem = redact(problem, self._hidden) or "it was not submitted"
-        return self._store(replace(entry, job=replace(entry.job, problem=problem)), over=now)
+        return self._store(replace(entry, job=replace(entry.job, problem=problem, submission=state)), over=now)
 
     def record_status(self, number: int, status: JobStatus) -> Job:
         """Write down what is known of a job; of one that is over, what was known at its end stays."""

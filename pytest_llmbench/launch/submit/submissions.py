@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.formatting import count_noun, escape, join_first
-from pytest_llmbench.core.models.jobs import Job
+from pytest_llmbench.core.models.jobs import Job, SubmissionState
 from pytest_llmbench.launch.recipe.redaction import MASK
 
 Reader = Callable[[str], Sequence["Submission"]]
@@ -62,10 +62,10 @@ DOUBTFUL = re.compile(r"Socket timed out|[Zz]ero [Bb]ytes were transmitted|timed
 
 
 MAYBE = "it may have been submitted: "
-"""How the problem of a job begins of which nothing tells; see `may_run`."""
+"""How the problem of an UNCERTAIN job begins."""
 
 SUPERSEDED = "its submission came to nothing, and another job took its place"
-"""The problem of a job that was submitted anew under another number; see `superseded`."""
+"""The problem of a SUPERSEDED job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +84,22 @@ class SubmitError(LaunchError):
         self.uncertain = uncertain
 
 
-def may_run(job: Job) -> bool:
-    """Whether a job that counts as not submitted may run all the same: it must not be submitted again."""
-    return job.problem.startswith(MAYBE)
+def describe_problem(state: SubmissionState, text: str) -> str:
+    """Return why a job has no id, as people read it: its state, and what is known besides."""
+    if state is SubmissionState.SUPERSEDED:
+        return SUPERSEDED
+    return f"{MAYBE}{text}" if state is SubmissionState.UNCERTAIN else text
 
 
-def superseded(job: Job) -> bool:
-    """Whether another job of the session has taken the place of this one."""
-    return job.problem == SUPERSEDED
+def find_state(problem: str, job_id: str) -> SubmissionState:
+    """Return the state of a job in a journal of an earlier version, which kept its problem in words alone."""
+    if problem.startswith(MAYBE):
+        return SubmissionState.UNCERTAIN
+    if problem == SUPERSEDED:
+        return SubmissionState.SUPERSEDED
+    if problem:
+        return SubmissionState.NOT_SUBMITTED
+    return SubmissionState.SUBMITTED if job_id else SubmissionState.INTENDED
 
 
 def read_sbatch(text: str) -> list[Submission]:

@@ -26,9 +26,9 @@ from pytest_llmbench.core.models import (
     Verdict,
 )
 from pytest_llmbench.core.models.jobs import Blame, Job, LaunchFacts, Purpose
-from pytest_llmbench.pipeline.catalog import Catalog, tolerance_of
+from pytest_llmbench.pipeline.catalog import Catalog, select_tolerance
 from pytest_llmbench.pipeline.launch.rerun_policy import RunJudge
-from pytest_llmbench.pipeline.results import ConfigurationResult, Judged, deciding
+from pytest_llmbench.pipeline.results import ConfigurationResult, JudgedConfigurations
 from pytest_llmbench.pipeline.settings import Settings
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ STAGES = ("LLMB_WORKLOAD", "STAGE_PATH")
 
 def skip_judgement(verdict: Verdict, reason: Reason, text: str, baseline: Baseline, settings: Settings) -> Judgement:
     """Return a judgement that compares nothing."""
-    tolerance = tolerance_of(settings, baseline)
+    tolerance = select_tolerance(settings, baseline)
     return Judgement(verdict, reason, text, baseline, baseline.step_seconds * tolerance.factor, tolerance)
 
 
@@ -133,29 +133,29 @@ class LaunchedRuns:
 
     def _judge(self, key: Key, runs: Sequence[Run]) -> ConfigurationResult:
         """Return the verdict on launched runs, newest first; each of the two looks of a sequence has half the level."""
-        from pytest_llmbench.pipeline.evaluate import at_acknowledged_level
-        from pytest_llmbench.pipeline.outcomes import result_of
+        from pytest_llmbench.pipeline.evaluate import apply_acknowledged_levels
+        from pytest_llmbench.pipeline.outcomes import judge_case
 
-        evidence = at_acknowledged_level(self._gather_evidence({key: runs})[key], self.settings, self.catalog)
+        evidence = apply_acknowledged_levels(self._gather_evidence({key: runs})[key], self.settings, self.catalog)
         self._evidence[key] = tuple(dataclasses.replace(item, level=self.level) for item in evidence)
-        return result_of(Case(key.id, key), self._evidence[key], self.settings)
+        return judge_case(Case(key.id, key), self._evidence[key], self.settings)
 
     def _gather_evidence(self, runs: Mapping[Key, Sequence[Run]]) -> dict[Key, tuple[Evidence, ...]]:
         """Return the evidence on launched runs against each baseline, with all older ones, whose noise is theirs."""
-        from pytest_llmbench.pipeline.evaluate import evidence_of
+        from pytest_llmbench.pipeline.evaluate import collect_evidence
 
         older = {other: of_key for other, of_key in self._history.items() if any(of_key) or other in self.past}
         measured = {**older, **{key: self.measure_runs(key, of_key) for key, of_key in runs.items()}}
-        return evidence_of(measured, self.settings, self.catalog, self.now(), self.past)
+        return collect_evidence(measured, self.settings, self.catalog, self.now(), self.past)
 
-    def gather_results(self, results: Mapping[Key, ConfigurationResult]) -> Judged:
+    def gather_results(self, results: Mapping[Key, ConfigurationResult]) -> JudgedConfigurations:
         """Return the results by id, with what each was reached from; of what was not judged, what its older runs tell.
 
         Nothing was acknowledged in that: what it says of noise and nights does not depend on the level.
         """
         unjudged = {key: () for key in results if key not in self._evidence}
         evidence = {**(self._gather_evidence(unjudged) if unjudged else {}), **self._evidence}
-        return {key.id: (result, evidence[key]) for key, result in results.items()}
+        return JudgedConfigurations({key.id: (result, evidence[key]) for key, result in results.items()})
 
     def measure_runs(self, key: Key, runs: Sequence[Run]) -> tuple[tuple[Measurement, ...], ...]:
         """Return for each baseline what launched runs and older ones measured, in this order.
@@ -191,7 +191,7 @@ class LaunchedRuns:
         """Return what the runs behind a verdict tell of their nodes, and which of them to avoid."""
         from pytest_llmbench.judge.nodes import judge_nodes
 
-        evidence = deciding(result, self._evidence[result.case.key])
+        evidence = result.pick_deciding(self._evidence[result.case.key])
         finding = judge_nodes(result.judgement, evidence, nodes)
         return finding.text, finding.exclude
 

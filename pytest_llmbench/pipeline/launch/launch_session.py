@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models import Case, Key, Reason, StoredRun, Verdict
-from pytest_llmbench.core.models.jobs import Purpose
+from pytest_llmbench.core.models.jobs import Job, Purpose, SubmissionState
 from pytest_llmbench.pipeline.catalog import Catalog
 from pytest_llmbench.pipeline.launch.job_results import LaunchedRuns, skip_judgement
 from pytest_llmbench.pipeline.launch.planner import Host, Plan, Planner
@@ -203,12 +203,10 @@ class LaunchSession:
         self.batch = self._judge(plan, progress, runs)
 
     def _drive(self, engine: Engine, plan: Plan, journal: Journal, progress: LaunchProgress) -> None:
-        from pytest_llmbench.launch.submit.submissions import superseded
-
         specs = [job_of_plan.spec for job_of_plan in plan.jobs]
         if self.launch.submit_only:
             left = engine.submit_only(specs, goes_on=self.launch.goes_on)
-            self.problems = bool(left) or any(job.problem and not superseded(job) for job in journal.list_jobs())
+            self.problems = bool(left) or any(_is_refused(job) for job in journal.list_jobs())
             for spec in left:
                 self.host.tell(f"not submitted, for want of room: {spec.case_id}")
             self.host.tell(f"llmbench: submitted; pytest --llmb-collect follows and judges session {self.session}")
@@ -262,8 +260,8 @@ class LaunchSession:
         fewer = self.launch.repeats if told_fewer else None
         reached = apply_requirements(runs.gather_results(progress.list_results()), self.catalog.required_runs, fewer)
         judged, checks = add_fleet_findings(reached, self.settings, self.catalog, self.host.now())
-        results |= with_efficiencies(judged, self.catalog.configurations)
-        for result in [results[case] for case in sorted(self._cases) if case in results and case not in judged]:
+        results |= with_efficiencies(judged, self.catalog.configurations).results
+        for result in [results[case] for case in sorted(self._cases) if case in results and case not in judged.by_id]:
             baseline = self.catalog.baselines[result.case.key][0]
             never = skip_judgement(Verdict.INVALID, Reason.NOT_SUBMITTED, NEVER_SUBMITTED, baseline, self.settings)
             results[result.case.id] = ConfigurationResult(result.case, never)
@@ -279,3 +277,7 @@ class LaunchSession:
 
 def _list_cases(cases: Collection[str]) -> str:
     return formatting.join_first(sorted(cases)) or "no job"
+
+
+def _is_refused(job: Job) -> bool:
+    return bool(job.problem) and job.submission is not SubmissionState.SUPERSEDED

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models import JUDGED, Case, Judgement, Key, Reason, Run, Verdict
-from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobSpec, LaunchedJob, Phase, Purpose
+from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobSpec, LaunchedJob, Phase, Purpose, SubmissionState
 from pytest_llmbench.pipeline.results import ConfigurationResult
 
 if TYPE_CHECKING:
@@ -114,9 +114,8 @@ class LaunchProgress:
     def _start_again(self, job: Job, end: JobEnd) -> NextJob | None:
         """Return the same job once more, on other nodes, where the infrastructure failed."""
         from pytest_llmbench.launch.follow.engine import NextJob
-        from pytest_llmbench.launch.submit.submissions import may_run
 
-        if may_run(job):
+        if job.submission is SubmissionState.UNCERTAIN:
             return None
         own = self.configurations[job.spec.case_id].spec.exclude
         if job.problem and job.spec.exclude != own:  # the cluster has no other nodes

@@ -22,6 +22,7 @@ from pytest_llmbench.core.models import (
     Checkpoints,
     DroppedRecords,
     Ending,
+    EndingCode,
     ParsedLog,
     RegexDialect,
     Steps,
@@ -43,7 +44,9 @@ def test_real_logs_come_out_as_they_went_in(root: str | Path) -> None:
 
 
 def test_everything_that_a_log_can_hold_comes_out() -> None:
-    ending = Ending("traceback", "Ü\udcff\x00'", 3, rank="1", beside=Ending("cut", "", 0), went_on=True)
+    ending = Ending(
+        EndingCode.TRACEBACK, "Ü\udcff\x00'", 3, rank="1", beside=Ending(EndingCode.CUT, "", 0), went_on=True
+    )
     log = ParsedLog(
         dialect=None,
         segments=(),

@@ -13,13 +13,13 @@ import pytest
 from job_specs import START, Clock, ended, job_spec, running, waiting
 
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobSpec, JobStatus, Phase
+from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobSpec, JobStatus, Phase, SubmissionState
 from pytest_llmbench.launch.follow.engine import Engine, NextJob
 from pytest_llmbench.launch.follow.watch import Limits
 from pytest_llmbench.launch.journal.journal import Journal
 from pytest_llmbench.launch.slurm.client import SlurmAway
 from pytest_llmbench.launch.submit.launchers import Launcher
-from pytest_llmbench.launch.submit.submissions import Submission, SubmitError, may_run, superseded
+from pytest_llmbench.launch.submit.submissions import Submission, SubmitError
 
 pytestmark = pytest.mark.slow
 
@@ -474,7 +474,10 @@ def test_a_job_that_was_only_intended_is_submitted_on_resuming(session: Session)
     assert states(session) == {"a": "COMPLETED"}
     [submitted] = session.world.jobs
     assert submitted.folder != intended.folder
-    assert [superseded(job) for job in session.journal.list_jobs()] == [True, False]
+    assert [job.submission for job in session.journal.list_jobs()] == [
+        SubmissionState.SUPERSEDED,
+        SubmissionState.SUBMITTED,
+    ]
 
 
 def test_a_job_that_was_submitted_as_the_session_was_killed_is_found(session: Session) -> None:
@@ -490,7 +493,7 @@ def test_a_job_of_which_nothing_tells_is_never_submitted_again(session: Session)
     session.world.uncertain = True
     session.again().resume([session.spec("a")], session.finished)
     [(job, end)] = session.ends
-    assert may_run(job)
+    assert job.submission is SubmissionState.UNCERTAIN
     assert end.blame is Blame.RUN
     assert session.world.cases == []
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +24,7 @@ from hypothesis import strategies as st
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models import Key
-from pytest_llmbench.core.models.jobs import Job, JobSpec, JobStatus, Phase, Purpose
+from pytest_llmbench.core.models.jobs import EndedBy, Job, JobSpec, JobStatus, Phase, Purpose
 from pytest_llmbench.launch.journal import database, encoding
 from pytest_llmbench.launch.journal.journal import Journal
 from pytest_llmbench.launch.submit.process import Process
@@ -475,11 +476,43 @@ def test_every_fault_of_the_file_has_a_remedy(name: str, remedy: str) -> None:
         raise error
 
 
+# --- journals of the version before -----------------------------------------------------------------------
+
+
+def test_a_journal_that_says_in_words_alone_what_became_of_jobs_is_read(folder: Path) -> None:
+    journal = Journal(folder)
+    journal.begin("old", NOW)
+    jobs = [journal.intend(replace(SPEC, case_id=f"case-{number}"), NOW) for number in range(4)]
+    journal.record_failure(jobs[0].number, "it may have been submitted: nothing tells", NOW)
+    journal.record_failure(jobs[1].number, "its submission came to nothing, and another job took its place", NOW)
+    journal.record_failure(jobs[2].number, "no such partition", NOW)
+    journal.record_submission(jobs[3].number, "17", None, NOW)
+    journal.record_end(jobs[3].number, replace(DONE, reason="pytest: never started"), "", NOW)
+    journal.close()
+    with closing(sqlite3.connect(folder / "launch.db")) as file:
+        file.execute("ALTER TABLE job DROP COLUMN submission")
+        file.execute("UPDATE job SET status = json_remove(status, '$.ended_by')")
+        file.commit()
+    journal = Journal(folder)
+    journal.resume()
+    assert [job.submission.value for job in journal.list_jobs()] == [
+        "uncertain",
+        "superseded",
+        "not-submitted",
+        "submitted",
+    ]
+    status = journal.list_jobs()[3].status
+    assert status is not None
+    assert status.ended_by is EndedBy.PYTEST
+    journal.close()
+
+
 # --- real processes --------------------------------------------------------------------------------------
 
 WRITER = """
 import sys
 from datetime import datetime, UTC
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from pytest_llmbench.launch.journal.journal import Journal

@@ -11,8 +11,7 @@ import pytest
 from builders import BASELINE, KEY, NOW, measurement, run
 
 from pytest_llmbench.core.models import Case, Judgement, Key, Reason, Run, Tolerance, Verdict
-from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobSpec, JobStatus, Phase, Purpose
-from pytest_llmbench.launch.submit.submissions import MAYBE
+from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobSpec, JobStatus, Phase, Purpose, SubmissionState
 from pytest_llmbench.pipeline.launch.rerun_policy import LaunchProgress, RunJudge
 from pytest_llmbench.pipeline.launch.settings import LaunchSettings
 from pytest_llmbench.pipeline.results import ConfigurationResult
@@ -244,8 +243,8 @@ def test_without_other_nodes_a_repeat_runs_where_it_can() -> None:
 def test_a_job_that_may_run_is_never_submitted_again() -> None:
     course = Course(Verdict.REGRESSION)
     [second, _] = course.end()
-    maybe = f"{MAYBE}nothing tells"
-    assert course.end(CRASHED, spec=second.spec, repeat=2, problem=maybe, job_id="", status=None) == []
+    doubt = {"problem": "nothing tells", "submission": SubmissionState.UNCERTAIN}
+    assert course.end(CRASHED, spec=second.spec, repeat=2, job_id="", status=None, **doubt) == []
 
 
 def test_a_job_that_was_not_submitted_is_invalid_and_says_why() -> None:

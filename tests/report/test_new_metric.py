@@ -1,0 +1,48 @@
+"""A metric is declared in one place: what stands in its table is in JSON, JUnit, the terminal's text and the page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from builders import BASELINE, KEY, NOW, evidence, log, run, segment, steps
+
+from pytest_llmbench.core.metric_definitions import METRICS, Definition
+from pytest_llmbench.core.models import Case, Outcome, Status
+from pytest_llmbench.judge.decide import judge
+from pytest_llmbench.measure.measurement import measure
+from pytest_llmbench.report import junit
+from pytest_llmbench.report.explain import explain
+from pytest_llmbench.report.html.page import render
+from pytest_llmbench.report.outcome import describe, list_properties
+
+
+def test_a_metric_that_is_declared_is_in_every_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    declared = Definition(
+        "samples/s",
+        larger_is_better=True,
+        formula=lambda baseline, seconds: baseline.configuration.global_batch_size / seconds,
+        label="samples/s",
+        form="{:.3f}",
+        is_property=True,
+    )
+    monkeypatch.setitem(METRICS, "samples_per_second", declared)
+    judgement = judge(evidence(measure(run(log(segment(steps(8.0)))), BASELINE, NOW)))
+    described = describe(Outcome(Case(KEY.id, KEY), Status.FAILED, judgement), NOW, Path("/runs"))
+    batch = BASELINE.configuration.global_batch_size
+    value, wanted = batch / 8.0, batch / BASELINE.step_seconds
+    stored = json.loads(json.dumps(described))
+    assert stored["metrics"]["samples_per_second"]["unit"] == "samples/s"
+    assert stored["metrics"]["samples_per_second"]["value"] == pytest.approx(value)
+    assert stored["expected_metrics"]["samples_per_second"] == pytest.approx(wanted)
+    assert float(dict(list_properties(described))["samples_per_second"]) == pytest.approx(value)
+    assert (
+        f"samples_per_second: {stored['metrics']['samples_per_second']['value']!r}"
+        in junit.render([described], NOW).decode()
+    )
+    row = next(line for line in explain(described, short=False).splitlines() if "samples/s" in line)
+    assert row.split()[1:3] == [f"{value:.3f}", f"{wanted:.3f}"]
+    page = render([described], NOW)
+    assert "samples/s" in page
+    assert f"{value:.3f}" in page
