@@ -18,17 +18,21 @@ from pytest_llmbench.core.models import Architecture, Baseline, Configuration, E
 
 @dataclass(frozen=True, slots=True)
 class LintReport:
-    """What one file holds. `derived` counts printed numbers besides step times, `reproduced` those that follow from
-    the step time and the stated constants; `findings` is empty for a file that may be shipped."""
+    """What one file holds, in counts, and what is wrong with it."""
 
     path: Path
     configurations: int
     cells: int
     numbers: int
     derived: int
+    """Printed numbers besides step times."""
+
     reproduced: int
+    """Those of them that follow from the step time and the stated constants."""
+
     errata: tuple[Erratum, ...]
     findings: tuple[str, ...]
+    """Empty for a file that may be shipped."""
 
 
 @dataclass(frozen=True, slots=True)

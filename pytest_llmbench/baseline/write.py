@@ -251,7 +251,8 @@ def _verify(path: Path, written: Recipe, baselines: dict[Key, Baseline]) -> None
 
 
 def _make_comparable(baseline: Baseline) -> tuple[Baseline, str]:
-    """No NaN equals another, so a peak that nothing states is compared as written. What a document says beside a
-    recorded value stands in another file."""
+    """Return what a file has to read back to."""
+    # No NaN equals another, so a peak that nothing states is compared as written.
+    # What a document says beside a recorded value stands in another file.
     comparable = replace(baseline, source=Source(""), peak_tflops=0.0, published_seconds=None)
     return comparable, format_peak(baseline.peak_tflops)

@@ -234,7 +234,7 @@ def _format_status(problem: Problem | None) -> str:
 
 def _format_attempts(run: Run, choice: Choice, total: int) -> str:
     from pytest_llmbench.measure.tries import list_tries
-    from pytest_llmbench.report.tries import describe_try, format_tries
+    from pytest_llmbench.report.jobs import describe_try, format_tries
 
     return format_tries({"tries": [describe_try(attempt, Path()) for attempt in list_tries(run, choice, total)]}) or ""
 

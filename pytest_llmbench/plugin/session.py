@@ -255,7 +255,7 @@ class Session:
         return pickle.dumps((settings, self.directory, self.now, results))
 
     @classmethod
-    def in_worker(cls, pickled: bytes) -> Session:
+    def from_controller(cls, pickled: bytes) -> Session:
         """Return the session of the controller, from `for_workers`."""
         settings, directory, now, results = pickle.loads(pickled)  # noqa: S301 (comes from our own controller)
         return cls(settings, lambda: now, directory, results=results)

@@ -111,13 +111,15 @@ class LabelledCell(NamedTuple):
 
 
 class CellContent(NamedTuple):
-    """What one cell states: the text of a metric in a baseline file, or configuration columns; nothing where the
-    document gives no value. `is_proxy`: it marks its model size so."""
+    """What one cell states: a metric or configuration columns; nothing where the document gives no value."""
 
     metric: str = ""
     text: str = ""
+    """Of the metric, as a baseline file keeps it."""
+
     facts: ConfigurationColumns = {}  # noqa: RUF012 (a NamedTuple's default, never changed)
     is_proxy: bool = False
+    """Whether it marks its model size as that of a proxy."""
 
 
 def is_known_label(label: str) -> bool:

@@ -28,30 +28,37 @@ SHIFTED = "the last cell of its row is empty, which may be shifted: write NA whe
 
 @dataclass(frozen=True, slots=True)
 class UnreadCell:
-    """A cell that is in no file, and why. `decisive` is False where its table is about something else."""
+    """A cell that is in no file, and why."""
 
     line: int
     text: str
     reason: str
     decisive: bool = True
+    """False where its table is about something else."""
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentConfiguration:
-    """What one column or row says of one configuration.
-
-    `recipe` is the name that its title gives, `table` the title itself, `facts` are configuration columns by name with
-    the precision as printed, `cells` the metrics as a baseline file keeps them. `values` are all the cells that were
-    read. `proxy`: its size is marked so.
-    """
+    """What one column or row says of one configuration."""
 
     line: int
     recipe: str
+    """The name that its title gives."""
+
     table: str
+    """The title itself."""
+
     facts: ConfigurationColumns
+    """Columns by name, with the precision as printed."""
+
     cells: dict[str, str]
+    """The metrics as a baseline file keeps them."""
+
     values: tuple[LabelledCell, ...]
+    """All the cells that were read."""
+
     proxy: bool = False
+    """Whether its size is marked as that of a proxy."""
 
 
 def read_table(table: MarkdownTable) -> tuple[tuple[DocumentConfiguration, ...], tuple[UnreadCell, ...]]:
@@ -107,6 +114,7 @@ def _check_rows(table: MarkdownTable) -> Iterator[tuple[MarkdownRow, str]]:
     wide = len(table.header.cells)
     for row, below in zip_longest(table.rows, table.rows[1:]):
         why = ""
+        # As GFM would fill it, or cut it, values could change their columns in silence.
         if len(row.cells) != wide:
             why = f"its row has {len(row.cells)} cells, the header {wide}: nobody knows where each belongs"
         elif table.header.closed > row.closed and below is not None and len(below.cells) < wide:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_llmbench.core.models import Ending, ParsedLog, RegexDialect
+from pytest_llmbench.core.models import Ending, EndingCode, ParsedLog, RegexDialect
 from pytest_llmbench.ingest.parse.collect import LogCollector
 from pytest_llmbench.ingest.parse.endings import MARKERS, Endings, name_file
 from pytest_llmbench.ingest.parse.fingerprint import Fingerprint, take_sample
@@ -16,10 +16,6 @@ from pytest_llmbench.ingest.parse.training import MARKERS as TRAINING
 from pytest_llmbench.ingest.parse.training import Training
 from pytest_llmbench.ingest.sources import local
 from pytest_llmbench.ingest.sources.compressed import HEAD, Stream, find_method
-
-CUT = "cut"
-"""The code of the ending of a log whose compressed data end before their end."""
-
 
 LARGE = 8 << 20
 """Bytes of a file from which on it is searched by several threads."""
@@ -91,6 +87,6 @@ def _read_stream(stream: Stream, extra: Iterable[RegexDialect]) -> ParsedLog:
 def _add_cut_ending(log: ParsedLog, stream: Stream) -> ParsedLog:
     """Return a log with what became of its file as its ending, unless it says itself how it ended."""
     text = f"the {stream.method} data of {stream.path.name} end before their end: copy or compress the log again"
-    cut = Ending(CUT, text, log.lines)
+    cut = Ending(EndingCode.CUT, text, log.lines)
     readings = tuple(replace(one, ending=one.ending or cut) for one in log.readings)
     return replace(log, ending=log.ending or cut, readings=readings)

@@ -11,7 +11,7 @@ from builders import log, run, segment, steps
 from job_specs import START, job, running
 from written_logs import parse
 
-from pytest_llmbench.core.models import Discovery, Ending
+from pytest_llmbench.core.models import Discovery, Ending, EndingCode
 from pytest_llmbench.core.models.jobs import Blame
 from pytest_llmbench.ingest.discover import find
 from pytest_llmbench.pipeline.catalog import load
@@ -88,7 +88,7 @@ def test_a_time_out_of_nccl_that_an_exception_caused_is_the_failure_of_the_run(
 
 
 def test_what_steps_follow_is_no_failure_of_the_infrastructure(tmp_path: Path) -> None:
-    warned = replace(parse(WAITED).ending or Ending("", "", 0), went_on=True)
+    warned = replace(parse(WAITED).ending or Ending(EndingCode.CUT, "", 0), went_on=True)
     assert judged(tmp_path, warned)[0] is Blame.RUN
 
 
