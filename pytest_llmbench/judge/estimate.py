@@ -11,7 +11,7 @@ import numpy as np
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import Baseline, Estimate, Evidence, Measurement, Noise
 from pytest_llmbench.judge import margin, noise
-from pytest_llmbench.judge.nights import EarlierNights, PreviousRun
+from pytest_llmbench.judge.nights import PreviousRun, PreviousRuns, estimate_daily_noise
 from pytest_llmbench.judge.sample import WithinRun, estimate_within_run
 
 FEWEST_STEPS = 3
@@ -62,7 +62,7 @@ def average_difference(runs: Sequence[Measurement], baseline: Baseline) -> float
     return sum(math.log(value / baseline.step_seconds) for value in seconds) / len(seconds)
 
 
-def estimate_noise(evidence: Evidence, older: EarlierNights, current: Sequence[Measurement] = ()) -> Noise:
+def estimate_noise(evidence: Evidence, older: PreviousRuns, current: Sequence[Measurement] = ()) -> Noise:
     """Return the run-to-run noise of a configuration, pooled from all that was measured; else what is assumed."""
     own = [
         *list_own_noise(evidence.baseline, older),
@@ -77,7 +77,7 @@ def estimate_noise(evidence: Evidence, older: EarlierNights, current: Sequence[M
     return noise.pool([alike, together]) or together
 
 
-def list_own_noise(baseline: Baseline, older: EarlierNights) -> list[Noise | None]:
+def list_own_noise(baseline: Baseline, older: PreviousRuns) -> list[Noise | None]:
     """Return what a configuration's own nights and its recorded runs say of its noise; None where they are too few.
 
     Of recorded runs only those of different nights or nodes do, with as many degrees of freedom as they have groups
@@ -85,7 +85,7 @@ def list_own_noise(baseline: Baseline, older: EarlierNights) -> list[Noise | Non
     """
     groups = count_recorded_groups(baseline)
     recorded = _estimate_recorded_noise(baseline) if 1 < groups < math.inf else None
-    return [older.noise, replace(recorded, degrees_of_freedom=groups - 1.0) if recorded else None]
+    return [estimate_daily_noise(older), replace(recorded, degrees_of_freedom=groups - 1.0) if recorded else None]
 
 
 def count_recorded_groups(baseline: Baseline) -> float:

@@ -23,9 +23,9 @@ def estimate_prior(configurations: Iterable[Evidence], assumed_cv: float) -> Noi
     return noise.estimate_from_others(measured) or noise.assume_noise(assumed_cv)
 
 
-def _list_previous(evidence: Evidence) -> nights.EarlierNights:
+def _list_previous(evidence: Evidence) -> nights.PreviousRuns:
     """Return the nights before the newest valid run; where there is none but a history, all nights."""
     newest = next((run for run in evidence.measurements if run.valid), None)
     if newest is None and not evidence.stored_runs:
-        return nights.EarlierNights()
+        return ()
     return nights.previous_daily_runs([newest] if newest else [], evidence)

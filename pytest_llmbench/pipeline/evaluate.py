@@ -219,7 +219,6 @@ def _compare_with(
     now: datetime,
 ) -> Evidence:
     """Return what is known of a configuration against a baseline, but for what others say of the noise."""
-    from pytest_llmbench.judge.nights import Recalled
     from pytest_llmbench.judge.noise import assume_noise
 
     return Evidence(
@@ -233,7 +232,7 @@ def _compare_with(
         repeat_window=settings.repeat_window,
         assumed_cv=settings.assumed_cv,
         drift_budget=select_drift_budget(settings, baseline),
-        stored_runs=Recalled([run for run in stored if run.window == baseline.window]),
+        stored_runs=tuple(run for run in stored if run.window == baseline.window),
     )
 
 

@@ -17,7 +17,7 @@ from pytest_llmbench.core.option_origins import NO_ORIGINS, Origin, Origins, Wri
 from pytest_llmbench.core.options import OPTIONS, destination
 
 if TYPE_CHECKING:
-    from pytest_llmbench.history.place import StoreLocation
+    from pytest_llmbench.history.location import StoreLocation
 
 Converted = TypeVar("Converted")
 
@@ -186,7 +186,7 @@ def with_packages(flag: str, given: Path | None, extra: str, packages: Sequence[
 
 def history(values: Mapping[str, Any], directory: Path) -> StoreLocation | None:
     """Return where the history is, None where none is asked for; SettingsError where it cannot be used."""
-    from pytest_llmbench.history.place import locate_store
+    from pytest_llmbench.history.location import locate_store
 
     given = value(values, "--llmb-history")
     try:

@@ -42,7 +42,7 @@ from pytest_llmbench.pipeline.option_values import (
 )
 
 if TYPE_CHECKING:
-    from pytest_llmbench.history.place import StoreLocation
+    from pytest_llmbench.history.location import StoreLocation
 
 _PERCENT = partial(parse_fraction, expected="a percentage such as 1% or 0.5%")
 
