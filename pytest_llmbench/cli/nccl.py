@@ -6,8 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from pytest_llmbench.cli.output import Output, Subparsers
-from pytest_llmbench.cli.run_arguments import rename_flags
+from pytest_llmbench.cli.command import Output, Subparsers, rename_flags
 from pytest_llmbench.core.errors import RecordError
 from pytest_llmbench.report.whole_file import write_whole
 
