@@ -62,27 +62,27 @@ Origins = Mapping[str, Origin]
 NO_ORIGINS: Origins = {}
 
 
-def find_option_origins(given: Sequence[str], arguments: Mapping[Written, Sequence[str]], file: str) -> Origins:
+def find_option_origins(flags: Sequence[str], arguments: Mapping[Written, Sequence[str]], file: str) -> Origins:
     """Return where the options that were given were written.
 
     `arguments` are those of each place, that which counts before all others first; `file` is pytest's configuration.
     """
-    flags = {place: {argument.partition("=")[0] for argument in there} for place, there in arguments.items()}
+    by_place = {place: {argument.partition("=")[0] for argument in there} for place, there in arguments.items()}
 
     def place_of(flag: str) -> Written:
-        return next((place for place, there in flags.items() if flag in there), Written.ELSEWHERE)
+        return next((place for place, there in by_place.items() if flag in there), Written.ELSEWHERE)
 
-    return {flag: Origin(place_of(flag), flag, file) for flag in given}
+    return {flag: Origin(place_of(flag), flag, file) for flag in flags}
 
 
 def find_ini_origins(keys: Sequence[str], overrides: Sequence[str], typed: Sequence[str], file: str) -> Origins:
     """Return where ini keys were written: the `keys` in the file, `overrides` (`llmb_trend=fail`) behind `-o`."""
-    found = {key: Origin(Written.INI, key, file) for key in keys}
+    origins = {key: Origin(Written.INI, key, file) for key in keys}
     for override in overrides:
         key = override.partition("=")[0]
         at = Written.TYPED if any(override in argument for argument in typed) else Written.ADDOPTS
-        found[key] = Origin(at, f"-o {key}", file)
-    return found
+        origins[key] = Origin(at, f"-o {key}", file)
+    return origins
 
 
 def find_origin(origins: Origins, flag: str) -> Origin | None:
@@ -175,7 +175,7 @@ def refuse_empty(keys: Mapping[str, object], file: str) -> None:
 
 def find_shadowed_keys(path: Path) -> dict[str, list[str]]:
     """Return our keys in the configuration files beside the one that pytest reads, which count for nothing there."""
-    found: dict[str, list[str]] = {}
+    shadowed: dict[str, list[str]] = {}
     for name in CONFIGURATIONS:
         beside = path.with_name(name)
         if beside == path or not beside.is_file():
@@ -186,8 +186,8 @@ def find_shadowed_keys(path: Path) -> dict[str, list[str]]:
             continue
         ours = [key for key in keys if key in INI_KEYS]
         if ours:
-            found[name] = ours
-    return found
+            shadowed[name] = ours
+    return shadowed
 
 
 INI_KEYS = tuple(destination(option.flag) for option in OPTIONS if option.ini)
