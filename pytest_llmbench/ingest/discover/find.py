@@ -247,7 +247,7 @@ def _collect_hints(draft: JobDraft, folder: Folder, where: Layout | None, record
 def _make_id(draft: JobDraft, folder: Folder, where: Layout, job: str) -> str:
     """Return a name without a machine's paths: the folders below the given path that tell runs apart, and the job.
 
-    The given folder itself is named only where nothing stands below it: its name may change from night to night.
+    The given folder itself is named only where nothing stands below it: its name may change from day to day.
     """
     below = folder.below_given_path
     parts = _drop_layout_words(below[1:]) or _drop_layout_words(below)
