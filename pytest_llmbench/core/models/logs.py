@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -120,16 +121,39 @@ class Segment:
     rewards: bool = False
 
 
+class EndingCode(StrEnum):
+    """How a log ended, the stronger cause first, and last what makes that a log does not say it."""
+
+    TIME_LIMIT = "time-limit"
+    NODE_FAILURE = "node-failure"
+    GPU_FAILURE = "gpu-failure"
+    OUT_OF_MEMORY = "out-of-memory"
+    GPU_OUT_OF_MEMORY = "gpu-out-of-memory"
+    DIVERGED = "diverged"
+    PREEMPTED = "preempted"
+    REQUEUED = "requeued"
+    CANCELLED = "cancelled"
+    EXITED = "exited"
+    SEGFAULT = "segfault"
+    TRACEBACK = "traceback"
+    NCCL_TIMEOUT = "nccl-timeout"
+    AFTERMATH = "aftermath"
+    TASK_FAILURE = "task-failure"
+    STEP_CANCELLED = "step-cancelled"
+    CUT = "cut"
+    UNREADABLE = "unreadable"
+
+
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a log says it ended: a short code ("time-limit", "traceback", ...), the text that says so, and its line.
+    """How a log says it ended: a code, the text that says so, and its line.
 
     file: the name of the file of that line where it is not the log itself. rank: which process wrote it, in words.
     beside: what else happened, before it or because of it. went_on: steps follow, so it may be no more than a warning.
     before_training: a standard error shows that training began behind it.
     """
 
-    code: str
+    code: EndingCode
     text: str
     line: int
     file: str = ""
