@@ -14,7 +14,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pytest_llmbench.cli.output import Output, Subparsers, tell
+from pytest_llmbench.cli.command import Output, Subparsers, tell
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.core.options import OPTIONS
@@ -80,13 +80,13 @@ def _run(arguments: argparse.Namespace) -> Output:
 
 
 def _parse_moment(text: str) -> datetime:
-    from pytest_llmbench.pipeline.option_values import parse_moment
+    from pytest_llmbench.pipeline.option_converters import parse_moment
 
     return _convert(parse_moment, text)
 
 
 def _parse_age(text: str) -> timedelta:
-    from pytest_llmbench.pipeline.option_values import parse_days
+    from pytest_llmbench.pipeline.option_converters import parse_days
 
     return _convert(parse_days, text)
 

@@ -179,7 +179,7 @@ def test_launched_runs_are_judged_with_the_noise_of_the_history() -> None:
     settings = Settings()
     runs = LaunchedRuns(settings, load(settings), "session", 0.025, lambda: builders.NOW, past=known)
     one = builders.run(builders.log(builders.segment()), job_id="99", launch="session", started=builders.NOW)
-    judgement = runs.judges({}).judge(builders.KEY, [one]).judgement
+    judgement = runs.judge(builders.KEY, [one]).judgement
     assert judgement.estimate is not None
     assert (judgement.estimate.noise.source, judgement.estimate.runs) == ("9 nights of history", 1)
 

@@ -220,10 +220,10 @@ def _convert_time(modified: float) -> datetime | None:
         return None
 
 
-def _describe_build(record: Metadata | None, hints: Sequence[Hint]) -> str:
-    """Return the container, the versions and the release of a run as one text; sources that differ are all in it."""
+def _describe_build(record: Metadata | None, hints: Sequence[Hint]) -> tuple[str, ...]:
+    """Return the container, the versions and the release of a run, sorted; of sources that differ, all."""
     releases = {f"release={hint.value.removeprefix('v')}" for hint in hints if hint.field == "release"}
-    return "; ".join(sorted(releases.union(record.build if record else ())))
+    return tuple(sorted(releases.union(record.build if record else ())))
 
 
 def _is_run_folder(name: str, where: Layout) -> bool:
