@@ -159,7 +159,7 @@ class Session:
         import sys
         import time
 
-        from pytest_llmbench.launch.slurm.runner import run
+        from pytest_llmbench.launch.slurm.client import run
         from pytest_llmbench.pipeline.launch.launch_session import LaunchSession
         from pytest_llmbench.pipeline.launch.planner import Host
 
@@ -198,7 +198,7 @@ class Session:
         import os
         import socket
 
-        from pytest_llmbench.launch.slurm.runner import run
+        from pytest_llmbench.launch.slurm.client import run
         from pytest_llmbench.pipeline.record_baselines import find_author
 
         return find_author(self.directory, os.environ, socket.gethostname(), run)
