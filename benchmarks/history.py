@@ -27,8 +27,8 @@ from generator.__main__ import shipped
 
 from pytest_llmbench.core.models import Baseline
 from pytest_llmbench.history import record
-from pytest_llmbench.history.nights import read_stored_runs
-from pytest_llmbench.history.place import StoreLocation, locate_store
+from pytest_llmbench.history.location import StoreLocation, locate_store
+from pytest_llmbench.history.stored_runs import read_stored_runs
 from pytest_llmbench.history.write import write
 
 START = datetime(2025, 1, 1, 2, tzinfo=UTC)

@@ -24,26 +24,28 @@ ConfigurationName = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class UtilizationChange:
-    """MFU of one configuration in both sets, as fractions, and the logarithm of its change by part.
-
-    The parts add up to log(after / before). `printed`: both are the cells of the documents, whose own sums may differ
-    from what follows from their step times; otherwise both are computed, and the last part is zero.
-    """
+    """MFU of one configuration in both sets, as fractions."""
 
     before: float
     after: float
     parts: Mapping[str, float]
+    """The logarithm of the change, by part; they add up to log(after / before)."""
+
     printed: bool
+    """Whether both are the cells of the documents, whose own sums may differ from what follows from their step times;
+    otherwise both are computed, and the last part is zero."""
 
 
 @dataclass(frozen=True, slots=True)
 class BaselineDifference:
-    """One configuration in either set, None where it is not; `facts` are what was changed: name, before, after."""
+    """One configuration in either set, None where it is not."""
 
     id: str
     before: Baseline | None
     after: Baseline | None
     facts: tuple[tuple[str, str, str], ...] = ()
+    """What else was changed: name, before, after."""
+
     utilization: UtilizationChange | None = None
 
     @property
@@ -139,13 +141,11 @@ def _collect_facts(baseline: Baseline) -> dict[str, str]:
 
 
 def _collect_recorded_facts(recording: Recording | None) -> dict[str, str | None]:
-    """Return what else of a recording holds a run to its baseline: the mean, and the value that drift is counted from.
-
-    The mean in tenths of a percent above the trimmed mean, or every recording would differ.
-    """
+    """Return what else of a recording decides about a run: the mean, and the value that drift is counted from."""
     if recording is None:
         return {"mean": None, "drift from": None, "levels": None}
     first = find_reference(recording)
+    # In tenths of a percent above the trimmed mean, or every recording would differ.
     above = formatting.format_difference(recording.mean_seconds / recording.trimmed_mean_seconds)
     levels = recording.levels or None
     return {

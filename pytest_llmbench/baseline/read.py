@@ -77,6 +77,7 @@ def _find_yaml_files(directory: Path) -> Iterator[Path]:
 
     visited = set()
     for folder, folders, names in os.walk(directory, onerror=fail, followlinks=True):
+        # A link to a folder above itself would be followed for ever.
         real = Path(folder).resolve()
         if real in visited:
             folders.clear()

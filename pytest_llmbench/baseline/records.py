@@ -41,10 +41,7 @@ class StatedModel:
 
 @dataclass(frozen=True, slots=True)
 class RecipeFile:
-    """A recipe with what only lint and recording need.
-
-    `tolerances`, `budgets` and `drift_budget` stand for the whole file.
-    """
+    """A recipe with what only lint and recording need; the limits are those that stand for the whole file."""
 
     recipe: Recipe
     models: tuple[tuple[str, StatedModel], ...]
@@ -101,10 +98,8 @@ def _make_model(model: YamlMapping) -> StatedModel:
 
 
 def _find_resolutions(entry: YamlMapping) -> dict[str, float]:
-    """Return for each table one unit in the last place of its step times, in seconds.
-
-    The cell with the most decimals tells: a spreadsheet prints 10.00 s as `10`.
-    """
+    """Return for each table one unit in the last place of its step times, in seconds."""
+    # The cell with the most decimals tells: a spreadsheet prints 10.00 s as `10`.
     decimals: dict[str, int] = defaultdict(int)
     for row in entry["configurations"]:
         table, (_, _, digits) = row.get("table", ""), row["cells"]["step_time"].partition(".")

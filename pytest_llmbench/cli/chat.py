@@ -6,7 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
-from pytest_llmbench.cli.output import Output, Subparsers
+from pytest_llmbench.cli.command import Output, Subparsers
 from pytest_llmbench.core.errors import ReportError
 
 

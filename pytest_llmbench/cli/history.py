@@ -14,7 +14,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pytest_llmbench.cli.output import Output, Subparsers, tell
+from pytest_llmbench.cli.command import Output, Subparsers, tell
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.core.options import OPTIONS
@@ -23,8 +23,8 @@ from pytest_llmbench.report.whole_file import write_whole
 if TYPE_CHECKING:
     import pandas as pd
 
+    from pytest_llmbench.history.location import StoreLocation
     from pytest_llmbench.history.look import Extent
-    from pytest_llmbench.history.place import StoreLocation
 
 Parsed = TypeVar("Parsed")
 
@@ -70,7 +70,7 @@ def add(commands: Subparsers) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> Output:
-    from pytest_llmbench.history.place import locate_store
+    from pytest_llmbench.history.location import locate_store
 
     place = locate_store(arguments.history, Path.cwd(), writes=arguments.action in ("prune", "add"))
     if arguments.action == "prune":
@@ -80,13 +80,13 @@ def _run(arguments: argparse.Namespace) -> Output:
 
 
 def _parse_moment(text: str) -> datetime:
-    from pytest_llmbench.pipeline.option_values import parse_moment
+    from pytest_llmbench.pipeline.option_converters import parse_moment
 
     return _convert(parse_moment, text)
 
 
 def _parse_age(text: str) -> timedelta:
-    from pytest_llmbench.pipeline.option_values import parse_days
+    from pytest_llmbench.pipeline.option_converters import parse_days
 
     return _convert(parse_days, text)
 
@@ -280,7 +280,7 @@ def _is_agreed(question: str) -> bool:
 
 
 def _add(place: StoreLocation, arguments: argparse.Namespace) -> str:
-    from pytest_llmbench.history.unsaved import read_unsaved
+    from pytest_llmbench.history.record import read_unsaved
     from pytest_llmbench.history.write import write
 
     documents = [(path, read_unsaved(path)) for path in arguments.files]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from pytest_llmbench import __version__
 from pytest_llmbench.cli import baselines, chat, history, nccl, replay, setup, summary
-from pytest_llmbench.cli.output import Output, discard_output, tell
+from pytest_llmbench.cli.command import Output, discard_output, tell
 from pytest_llmbench.core.errors import LlmbenchError
 
 CommandFunction = Callable[[argparse.Namespace], Output]

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import math
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
-from pytest_llmbench.cli.output import Output, Subparsers
-from pytest_llmbench.cli.run_arguments import add_runs, rename_flags, resolve_settings
+from pytest_llmbench.cli.command import Output, Subparsers, add_runs, rename_flags, resolve_settings
 from pytest_llmbench.core.errors import SettingsError
+from pytest_llmbench.core.formatting import count_noun, format_difference, join_first
+
+if TYPE_CHECKING:
+    from pytest_llmbench.core.models import Outcome
+    from pytest_llmbench.pipeline.results import SessionResults
+    from pytest_llmbench.pipeline.settings import Settings
 
 WHAT_IF = (
     "--llmb-tolerance",
@@ -41,7 +51,6 @@ def add(commands: Subparsers) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> Output:
-    from pytest_llmbench.cli.judge_again import format_replay, replay
     from pytest_llmbench.core.options import destination
 
     values = {name: getattr(arguments, name) for name in map(destination, WHAT_IF)}
@@ -54,3 +63,110 @@ def _run(arguments: argparse.Namespace) -> Output:
     with rename_flags():
         replayed = replay(resolve_settings(arguments), resolve_settings(arguments, **changed), datetime.now(UTC))
     return Output(format_replay(replayed), code=0 if replayed.judged else 1)
+
+
+# --- both verdicts ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictChange:
+    """A configuration whose verdict, or what follows from it, is another one; None where it has no item."""
+
+    id: str
+    before: Outcome | None
+    after: Outcome | None
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """All that was judged, and what changed. `judged` counts the items with a verdict in either case, of `items`."""
+
+    judged: int
+    items: int
+    changes: tuple[VerdictChange, ...]
+
+
+def replay(before: Settings, after: Settings, now: datetime) -> Replay:
+    """Judge the runs under `before.logs` twice; they are read once unless `after` takes them for another release."""
+    from pytest_llmbench.pipeline.catalog import load
+    from pytest_llmbench.pipeline.evaluate import evaluate_runs
+    from pytest_llmbench.pipeline.find_runs import ingest
+
+    catalog = load(before)
+    runs = ingest(before, catalog, now)
+    outcomes_before = _decide(evaluate_runs(runs, before, catalog, now), before)
+    catalog_after = load(after)
+    if after.baseline_release != before.baseline_release:
+        runs = ingest(after, catalog_after, now)
+    outcomes_after = _decide(evaluate_runs(runs, after, catalog_after, now), after)
+    changes = tuple(
+        VerdictChange(name, outcomes_before.get(name), outcomes_after.get(name))
+        for name in sorted({*outcomes_before, *outcomes_after})
+        if _get_verdict(outcomes_before.get(name)) != _get_verdict(outcomes_after.get(name))
+    )
+    judged = sum(
+        _is_judged(outcomes_before.get(name)) or _is_judged(outcomes_after.get(name))
+        for name in {*outcomes_before, *outcomes_after}
+    )
+    return Replay(judged, len({*outcomes_before, *outcomes_after}), changes)
+
+
+def format_replay(replayed: Replay) -> str:
+    """Return the changes, 79 columns wide: those that turn red, those that turn green, the others; and a count."""
+    if not replayed.judged:
+        return "nothing was judged: there is no valid run of a known configuration under the given paths"
+    lines, count = [], []
+    for label, colours in (("turn red", (False, True)), ("turn from red", (True, False)), ("change otherwise", None)):
+        chosen = [change for change in replayed.changes if _matches_colours(change, colours)]
+        if chosen:
+            count.append(f"{len(chosen)} {label}")
+            heading = f"{label} (nothing turns red, or from red):" if colours is None else f"{label}:"
+            lines += [heading, *map(_format_change, filter(_has_run, chosen)), *_list_without_run(chosen)]
+    total = f"{len(replayed.changes)} of {count_noun(replayed.items, 'item')} would change"
+    return "\n".join([*lines, ": ".join(filter(None, [total, ", ".join(count)]))])
+
+
+def _matches_colours(change: VerdictChange, colours: tuple[bool, bool] | None) -> bool:
+    before, after = _is_failed(change.before), _is_failed(change.after)
+    return before == after if colours is None else (before, after) == colours
+
+
+def _has_run(change: VerdictChange) -> bool:
+    return any(
+        outcome is not None and outcome.judgement.measurement is not None for outcome in (change.before, change.after)
+    )
+
+
+def _list_without_run(changes: Sequence[VerdictChange]) -> list[str]:
+    """Return one line for all that have no run."""
+    ids = [change.id for change in changes if not _has_run(change)]
+    text = f"{len(ids)} without a run: {join_first(ids)}"
+    return textwrap.wrap(text, 79, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False) if ids else []
+
+
+def _format_change(change: VerdictChange) -> str:
+    names = " -> ".join(
+        str(outcome.judgement.verdict) if outcome else "none" for outcome in (change.before, change.after)
+    )
+    shown = change.after or change.before
+    ratio = shown.judgement.log_difference if shown else None
+    skipped = " (skipped)" if change.after is not None and change.after.skipped else ""
+    return f"  {change.id:<38} {names:<28} {'' if ratio is None else format_difference(math.exp(ratio)):>7}{skipped}"
+
+
+def _decide(results: SessionResults, settings: Settings) -> dict[str, Outcome]:
+    from pytest_llmbench.pipeline.outcomes import decide_outcomes
+
+    return {outcome.case.id: outcome for outcome in decide_outcomes(results, list(results.configurations), settings)}
+
+
+def _get_verdict(outcome: Outcome | None) -> object:
+    return outcome and (outcome.judgement.verdict, outcome.status)
+
+
+def _is_judged(outcome: Outcome | None) -> bool:
+    return outcome is not None and outcome.judged
+
+
+def _is_failed(outcome: Outcome | None) -> bool:
+    return outcome is not None and outcome.failed

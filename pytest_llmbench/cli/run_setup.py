@@ -76,8 +76,7 @@ def _run(step: SetupStep, directory: Path, tell: Callable[[str], None]) -> tuple
 
 
 def _open_slurm(step: SetupStep) -> Slurm:
-    from pytest_llmbench.launch.slurm.client import Slurm
-    from pytest_llmbench.launch.slurm.runner import run
+    from pytest_llmbench.launch.slurm.client import Slurm, run
 
     return Slurm(run, dict(step.environment))
 

@@ -6,8 +6,7 @@ import argparse
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from pytest_llmbench.cli.output import Output, Subparsers
-from pytest_llmbench.cli.run_arguments import add_runs, rename_flags, resolve_settings
+from pytest_llmbench.cli.command import Output, Subparsers, add_runs, rename_flags, resolve_settings
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Window

@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_llmbench.core.models.logs import EndingCode
 from pytest_llmbench.core.urls import is_remote, to_url
 
 if TYPE_CHECKING:
@@ -24,22 +25,22 @@ COMMIT = 12
 """Letters of a commit: enough to find it."""
 
 ENDINGS = {
-    "time-limit": "it reached its time limit",
-    "node-failure": "a node failed under it",
-    "gpu-failure": "a GPU failed under it",
-    "out-of-memory": "a node ran out of host memory",
-    "gpu-out-of-memory": "a GPU ran out of memory",
-    "diverged": "it stopped itself, as its loss or a gradient was no number",
-    "preempted": "it was preempted",
-    "requeued": "it was put back into the queue",
-    "cancelled": "it was cancelled by hand (scancel)",
-    "segfault": "a process crashed",
-    "traceback": "a process died of an exception",
-    "nccl-timeout": "NCCL gave up waiting for a collective operation",
-    "exited": "it ended itself before its last step",
-    "aftermath": "a process ended because of another one, of whose end nothing is said",
-    "task-failure": "a task of it failed",
-    "step-cancelled": "its step was cancelled, by hand (scancel) unless it failed without a word",
+    EndingCode.TIME_LIMIT: "it reached its time limit",
+    EndingCode.NODE_FAILURE: "a node failed under it",
+    EndingCode.GPU_FAILURE: "a GPU failed under it",
+    EndingCode.OUT_OF_MEMORY: "a node ran out of host memory",
+    EndingCode.GPU_OUT_OF_MEMORY: "a GPU ran out of memory",
+    EndingCode.DIVERGED: "it stopped itself, as its loss or a gradient was no number",
+    EndingCode.PREEMPTED: "it was preempted",
+    EndingCode.REQUEUED: "it was put back into the queue",
+    EndingCode.CANCELLED: "it was cancelled by hand (scancel)",
+    EndingCode.SEGFAULT: "a process crashed",
+    EndingCode.TRACEBACK: "a process died of an exception",
+    EndingCode.NCCL_TIMEOUT: "NCCL gave up waiting for a collective operation",
+    EndingCode.EXITED: "it ended itself before its last step",
+    EndingCode.AFTERMATH: "a process ended because of another one, of whose end nothing is said",
+    EndingCode.TASK_FAILURE: "a task of it failed",
+    EndingCode.STEP_CANCELLED: "its step was cancelled, by hand (scancel) unless it failed without a word",
 }
 """How a log ended, by the code of `models.Ending`; the text of another code says all by itself."""
 
@@ -144,9 +145,9 @@ def fold_nodes(nodes: Iterable[str]) -> str:
     numbers: dict[tuple[str, str], set[str]] = {}
     whole = set()
     for name in nodes:
-        found = re.match(r"([^.\[]*?)([0-9]+)([^.0-9]*(?:\..*)?)$", name)  # the last number of a host's own name
-        if found:
-            numbers.setdefault((found[1], found[3]), set()).add(found[2])
+        match = re.match(r"([^.\[]*?)([0-9]+)([^.0-9]*(?:\..*)?)$", name)  # the last number of a host's own name
+        if match:
+            numbers.setdefault((match[1], match[3]), set()).add(match[2])
         else:
             whole.add(name)
     return ",".join(sorted(whole) + [_group(head, numbers[head, tail], tail) for head, tail in sorted(numbers)])

@@ -22,15 +22,13 @@ _TOKEN = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class NamedGroup:
-    """A named group of a pattern, with the characters of the pattern that stand directly before and after it.
-
-    up_to: the pattern as far as the group goes, with what is open closed.
-    """
+    """A named group of a pattern, with the characters of the pattern that stand directly before and after it."""
 
     name: str
     before: str
     after: str
     up_to: str = ""
+    """The pattern as far as the group goes, with what is open closed."""
 
 
 def compile_pattern(pattern: str) -> Any:

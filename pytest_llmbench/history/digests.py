@@ -22,7 +22,7 @@ from pytest_llmbench.history.store import connect
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Row, Select
 
-    from pytest_llmbench.history.place import StoreLocation
+    from pytest_llmbench.history.location import StoreLocation
 
 SIZE = 2000
 """So many verdicts, of all configurations, are packed together; up to so many are read one by one."""

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_llmbench.core.errors import HistoryError, did_you_mean
 from pytest_llmbench.history import digests
+from pytest_llmbench.history.location import StoreLocation
 from pytest_llmbench.history.migrations import holds_something, migrate
-from pytest_llmbench.history.place import StoreLocation
 from pytest_llmbench.history.store import connect
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
     from sqlalchemy.exc import DBAPIError
 
-    from pytest_llmbench.history.place import StoreLocation
+    from pytest_llmbench.history.location import StoreLocation
 
 PATIENCE_SECONDS = 20
 """How long other processes may hold the store; each of ours does for less than a second."""

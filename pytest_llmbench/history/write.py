@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.core.models import join_fingerprints, make_run_keys
 from pytest_llmbench.history import digests
+from pytest_llmbench.history.location import StoreLocation
 from pytest_llmbench.history.migrations import migrate
-from pytest_llmbench.history.place import StoreLocation
 from pytest_llmbench.history.store import connect
 
 if TYPE_CHECKING:

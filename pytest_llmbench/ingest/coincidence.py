@@ -1,6 +1,6 @@
 """Whether two runs print the same steps, and how probable that is by chance.
 
-Honest nights may agree where a log prints few digits, or the means of several steps.
+Honest runs may agree where a log prints few digits, or the means of several steps.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ from pytest_llmbench.core.robust import winsorise
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Flags, Floats
 
+# Equal runs are no coincidence where chance makes them in fewer than 10^-9 of pairs.
 CERTAIN = -9.0
-"""Equal runs are no coincidence where chance makes them in fewer than 10^-9 of pairs."""
 
+# Steps in a row that two runs share before they are compared at all.
 SHINGLE = 3
-"""Steps in a row that two runs share before they are compared at all."""
 
+# Places of a log that are remembered: those of the smallest hash, most of which a copy has too.
 MARKS = 4
-"""Places of a log that are remembered: those of the smallest hash, most of which a copy has too."""
 
+# Equal pairs of steps that are assumed beyond those seen: of few steps nobody knows how often two are equal.
 UNSEEN = 3.0
-"""Equal pairs of steps that are assumed beyond those seen: of few steps nobody knows how often two are equal."""
 
+# The share of the fastest and of the slowest steps that do not tell how many values there are: a checkpoint slows the
+# same steps of every run.
 TAIL = 0.1
-"""The share of the fastest and of the slowest steps that do not tell how many values there are: a checkpoint slows
-the same steps of every run."""
 
+# Steps of which anything can be said.
 FEWEST = 3
-"""Steps of which anything can be said."""
 
+# The largest correlation of neighbours that is believed.
 STEADIEST = 0.99
-"""The largest correlation of neighbours that is believed."""
 
+# Other runs of the configuration that are asked how often such steps agree.
 WITNESSES = 5
-"""Other runs of the configuration that are asked how often such steps agree."""
 
+# Dialects whose printed times are means over so many steps, which neighbours share.
 MOVING_MEANS = {"nemo1": 5}
-"""Dialects whose printed times are means over so many steps, which neighbours share."""
 
 _FACTORS = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9)
 

@@ -24,20 +24,20 @@ from pytest_llmbench.ingest.coincidence import (
 
 FILE_TIME = "the time of the file"
 
+# A job of which only metadata is left waits in the queue for no longer: its log was pruned, or it died long ago.
 LONGEST_QUEUE = timedelta(days=7)
-"""A job of which only metadata is left waits in the queue for no longer: its log was pruned, or it died long ago."""
 
+# A start that lies further ahead than this is not believed, or an old run would be the newest for ever.
 CLOCK_SKEW = timedelta(days=1)
-"""A start that lies further ahead than this is not believed, or an old run would be the newest for ever."""
 
+# What says when a run started.
 STARTED = ("started", "started_from", "datings", "order_source")
-"""What says when a run started."""
 
+# Times that lie no further apart do not tell which of two files was there first.
 WRITTEN_TOGETHER = timedelta(seconds=2)
-"""Times that lie no further apart do not tell which of two files was there first."""
 
+# Names of logs that a launcher writes: a job of this name was there even if it left no step.
 LAUNCHED = re.compile(r"log-|slurm-|(combined|stdout)\.log$")
-"""Names of logs that a launcher writes: a job of this name was there even if it left no step."""
 
 
 def drop_attached(runs: Sequence[Run]) -> tuple[list[Run], list[tuple[Run, Run]]]:
@@ -102,11 +102,7 @@ def _make_copy_key(run: Run) -> object:
 
 
 def _merge_dates(copies: Sequence[Run]) -> Run:
-    """Return one of several copies, with the start that they agree on: the earliest of the best source.
-
-    A copy is never written before its original, so the earliest file time is right; but a folder above may be dated for
-    another reason. Where it contradicts the file times, the start is not known.
-    """
+    """Return one of several copies, with the start that they agree on: the earliest of the best source."""
     last = copies[-1]
     if len(copies) == 1:
         return last
@@ -115,6 +111,8 @@ def _merge_dates(copies: Sequence[Run]) -> Run:
     if sure:
         first = min(sure, key=lambda run: (run.started, run.started_from))
         return dataclasses.replace(last, **{name: getattr(first, name) for name in STARTED})
+    # A copy is never written before its original, so the earliest file time is right; but a folder above may be dated
+    # for another reason. Where it contradicts the file times, the start is not known.
     written = [run.found.modified for run in copies if run.found.modified is not None]
     stated = [run.started for run in copies if run.started is not None]
     if not written or (
@@ -187,11 +185,7 @@ class _EarlierRuns:
         self._places: dict[int, list[Run]] = defaultdict(list)
 
     def find_alike(self, run: Run) -> list[Run]:
-        """Return the runs seen before that this one may be a copy of, the oldest first; it is seen itself then.
-
-        A part of a log is looked for only where the digits of the log leave no room for chance: coarse logs agree with
-        each other in many places, and no part of one could be called a copy.
-        """
+        """Return the runs seen before that this one may be a copy of, the oldest first; it is seen itself then."""
         parts = list_parts(run)
         marks = [hash_steps(part.steps) for part in parts]
         steps = tuple(whole for whole, _ in marks)
@@ -201,6 +195,8 @@ class _EarlierRuns:
         }
         places = {mark for _, of_part in marks for mark in of_part}
         shared = {other.id: other for mark in places for other in self._places.get(mark, ())}
+        # A part of a log is looked for only where its digits leave no room for chance: coarse logs agree with each
+        # other in many places, and no part of one could be called a copy.
         if not shared or estimate_chance([(part, read_times(part.steps) > -math.inf) for part in parts]) < CERTAIN:
             near |= shared
             for mark in places:

@@ -17,11 +17,11 @@ from pytest_llmbench.core.models import Clock, Dating, Key, Remains, Run
 from pytest_llmbench.core.robust import median
 from pytest_llmbench.ingest.duplicates import CLOCK_SKEW, LONGEST_QUEUE, WRITTEN_TOGETHER, count_steps
 
+# A moment of a stated zone that lies further ahead than this is not believed: clocks differ by seconds.
 EXACT_SKEW = timedelta(minutes=10)
-"""A moment of a stated zone that lies further ahead than this is not believed: clocks differ by seconds."""
 
+# A launch this young need not have a log yet.
 FRESH = timedelta(minutes=10)
-"""A launch this young need not have a log yet."""
 
 LEFT = {
     None: "no log is left of this job",
@@ -30,8 +30,8 @@ LEFT = {
     Remains.FOLDER: "a launch without a log",
 }
 
+# From the most certain to the least.
 CLOCKS = (Clock.METADATA, Clock.FOLDER_NAME, Clock.LOG, Clock.FOLDER_ABOVE, Clock.FILE_TIME)
-"""From the most certain to the least."""
 
 
 def drop_future_datings(datings: Iterable[Dating], now: datetime) -> list[Dating]:
@@ -40,10 +40,7 @@ def drop_future_datings(datings: Iterable[Dating], now: datetime) -> list[Dating
 
 
 def order_runs(runs: Sequence[Run], now: datetime) -> list[Run]:
-    """Return runs, newest first, those of one configuration by one clock; a run whose start nothing says is the newest.
-
-    It has to be judged: an older good one must not stand for it.
-    """
+    """Return runs, newest first, those of one configuration by one clock; a run without a start is the newest."""
     of_key: dict[Key | None, list[Run]] = defaultdict(list)
     for run in runs:
         of_key[run.identity.key].append(run)
@@ -58,6 +55,7 @@ def _make_sort_key(run: Run, now: datetime) -> tuple[datetime, bool, tuple[int, 
 
     Of two logs of one job that tell different times the slower counts as the later one: it has to be judged.
     """
+    # A run without a start has to be judged: an older good one must not stand for it.
     started = run.started or now + 2 * CLOCK_SKEW
     return (
         started,
@@ -103,10 +101,8 @@ def _date_by_one_clock(runs: Sequence[Run], now: datetime) -> list[Run]:
 
 
 def _move_newest(dated: Sequence[Run], datings: Mapping[str, Mapping[Clock, Dating]], clock: Clock) -> list[Run]:
-    """Return runs, with the newest put behind the others where a better clock, which not all have, tells another one.
-
-    One old log without a stamp would make the times of files decide, which a copy has changed.
-    """
+    """Return runs, with the newest put behind the others where a better clock, which not all have, says so."""
+    # One old log without a stamp would make the times of files decide, which a copy has changed.
     newest = max(dated, key=lambda run: run.started or datetime.min.replace(tzinfo=UTC))
     for better in CLOCKS[: CLOCKS.index(clock)]:
         if better not in datings[newest.id]:
@@ -150,8 +146,8 @@ def _place_run(run: Run, dated: Sequence[Run], datings: Mapping[str, Mapping[Clo
 
 
 def _is_later(run: Run, other: Run, datings: Mapping[str, Mapping[Clock, Dating]]) -> bool:
-    """Whether a run is later than another one by the first clock that both have, or else by file time or job id: what
-    died must not be taken for older than it is."""
+    """Whether a run is later than another one by the first clock that both have, or else by file time or job id."""
+    # In doubt later: what died must not be taken for older than it is.
     mine, others = datings[run.id], datings[other.id]
     for clock in CLOCKS[:-1]:
         if clock in mine and clock in others and mine[clock].zoned == others[clock].zoned:

@@ -18,6 +18,8 @@ class CurrentRuns:
 
     runs: tuple[Measurement, ...]
     counted: tuple[Measurement, ...]
+    previous: nights.PreviousRuns
+    """The runs of the nights before."""
     notes: tuple[Note, ...] = ()
     apart: bool = False
 
@@ -35,15 +37,19 @@ def select_current_runs(newest: Measurement, evidence: Evidence) -> CurrentRuns:
         *(Note(NoteCode.REPEAT_LOST, f"a repeat cannot be judged: {run.problems[0].text}") for run in lost),
     )
     if len(runs) == 1:
-        return CurrentRuns(runs, usual.runs, (*notes, *_note_unknown_build(newest, evidence)))
+        return CurrentRuns(runs, usual.runs, older, (*notes, *_note_unknown_build(newest, evidence)))
     shown = formatting.join_first([formatting.format_seconds(run.statistic_seconds) for run in runs])
     apart = disagree(usual.runs, estimate_noise(evidence, older))
     if apart and not newest.run.found.launch:
         text = f"{len(runs)} repeats differ too much, the newest decides: {shown}"
-        return CurrentRuns((newest,), usual.runs[:1], (Note(NoteCode.REPEATS_DISAGREE, text), *notes))
-    return CurrentRuns(
-        runs, usual.runs, (Note(NoteCode.REPEATS, f"the mean of {len(runs)} repeats: {shown}"), *notes), apart
-    )
+        return CurrentRuns(
+            (newest,),
+            usual.runs[:1],
+            nights.previous_daily_runs((newest,), evidence),
+            (Note(NoteCode.REPEATS_DISAGREE, text), *notes),
+        )
+    text = f"the mean of {len(runs)} repeats: {shown}"
+    return CurrentRuns(runs, usual.runs, older, (Note(NoteCode.REPEATS, text), *notes), apart)
 
 
 def _note_unknown_build(newest: Measurement, evidence: Evidence) -> tuple[Note, ...]:

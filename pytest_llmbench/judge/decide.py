@@ -195,7 +195,7 @@ class _Decision:
 def _compare(evidence: Evidence, newest: Measurement) -> Judgement:
     together = select_current_runs(newest, evidence)
     current, counted = together.runs, together.counted
-    older = nights.previous_daily_runs(current, evidence)
+    older = together.previous
     noise = estimate_noise(evidence, older, counted)
     estimate = estimate_difference(counted, evidence, noise)
     shape = find_current_shape(together)
@@ -276,7 +276,7 @@ def _decide_faster(evidence: Evidence) -> _Decision:
 
 
 def _decide_over_days(
-    evidence: Evidence, newest: Measurement, older: nights.EarlierNights, meets: bool
+    evidence: Evidence, newest: Measurement, older: nights.PreviousRuns, meets: bool
 ) -> _Decision | None:
     """Return what three INCONCLUSIVE nights running say together of a run that does not meet the literal rule.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import Baseline, Estimate, Evidence, Measurement, Noise
 from pytest_llmbench.judge import margin, noise
-from pytest_llmbench.judge.nights import EarlierNights, PreviousRun
+from pytest_llmbench.judge.nights import PreviousRun, PreviousRuns, estimate_daily_noise, previous_daily_runs
 from pytest_llmbench.judge.sample import WithinRun, estimate_within_run
 
 FEWEST_STEPS = 3
@@ -62,7 +62,7 @@ def average_difference(runs: Sequence[Measurement], baseline: Baseline) -> float
     return sum(math.log(value / baseline.step_seconds) for value in seconds) / len(seconds)
 
 
-def estimate_noise(evidence: Evidence, older: EarlierNights, current: Sequence[Measurement] = ()) -> Noise:
+def estimate_noise(evidence: Evidence, older: PreviousRuns, current: Sequence[Measurement] = ()) -> Noise:
     """Return the run-to-run noise of a configuration, pooled from all that was measured; else what is assumed."""
     own = [
         *list_own_noise(evidence.baseline, older),
@@ -77,7 +77,7 @@ def estimate_noise(evidence: Evidence, older: EarlierNights, current: Sequence[M
     return noise.pool([alike, together]) or together
 
 
-def list_own_noise(baseline: Baseline, older: EarlierNights) -> list[Noise | None]:
+def list_own_noise(baseline: Baseline, older: PreviousRuns) -> list[Noise | None]:
     """Return what a configuration's own nights and its recorded runs say of its noise; None where they are too few.
 
     Of recorded runs only those of different nights or nodes do, with as many degrees of freedom as they have groups
@@ -85,7 +85,7 @@ def list_own_noise(baseline: Baseline, older: EarlierNights) -> list[Noise | Non
     """
     groups = count_recorded_groups(baseline)
     recorded = _estimate_recorded_noise(baseline) if 1 < groups < math.inf else None
-    return [older.noise, replace(recorded, degrees_of_freedom=groups - 1.0) if recorded else None]
+    return [estimate_daily_noise(older), replace(recorded, degrees_of_freedom=groups - 1.0) if recorded else None]
 
 
 def count_recorded_groups(baseline: Baseline) -> float:
@@ -162,3 +162,28 @@ def _compare_threshold_only(
         p_slower=None,
         threshold_only=True,
     )
+
+
+# --- what configurations say of each other ----------------------------------------------------------------
+
+
+def estimate_prior(configurations: Iterable[Evidence], assumed_cv: float) -> Noise:
+    """Return what the configurations say of each other's noise; where too few can, the assumed one.
+
+    `assumed_cv` is the coefficient of variation from run to run. The runs that are judged tell nothing here, so that a
+    regression does not widen its own interval.
+    """
+    measured = [
+        own
+        for evidence in configurations
+        if (own := noise.pool(list_own_noise(evidence.baseline, _list_previous(evidence))))
+    ]
+    return noise.estimate_from_others(measured) or noise.assume_noise(assumed_cv)
+
+
+def _list_previous(evidence: Evidence) -> PreviousRuns:
+    """Return the nights before the newest valid run; where there is none but a history, all nights."""
+    newest = next((run for run in evidence.measurements if run.valid), None)
+    if newest is None and not evidence.stored_runs:
+        return ()
+    return previous_daily_runs([newest] if newest else [], evidence)

@@ -18,7 +18,7 @@ import numpy as np
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import Evidence, Measurement, Note, NoteCode, Reason, StoredRun
 from pytest_llmbench.core.robust import HICCUP, mean, median
-from pytest_llmbench.judge.nights import EarlierNights, PreviousRun
+from pytest_llmbench.judge.nights import PreviousRun, PreviousRuns
 
 LARGE = 1.5
 """Medians from which on a step is no straggler of the kind that a published mean holds as well."""
@@ -43,7 +43,7 @@ class ForgivenRuns:
     notes: tuple[Note, ...] = ()
 
 
-def forgive_hiccups(runs: Sequence[Measurement], older: EarlierNights, evidence: Evidence) -> ForgivenRuns:
+def forgive_hiccups(runs: Sequence[Measurement], older: PreviousRuns, evidence: Evidence) -> ForgivenRuns:
     """Return runs with their hiccups forgiven; as they are where too many nights of the last week had some."""
     slow = [_find_hiccup(run, evidence) for run in runs]
     if not any(slow):
@@ -88,7 +88,7 @@ def _replace_steps(run: Measurement, slow: Sequence[int]) -> Measurement:
     return replace(run, window_seconds=tuple(window.tolist()), statistic_seconds=mean(window, run.mean_of))
 
 
-def _count_recent(older: EarlierNights, current: Measurement, evidence: Evidence) -> int:
+def _count_recent(older: PreviousRuns, current: Measurement, evidence: Evidence) -> int:
     """Return how many of the six nights before tonight had a hiccup."""
     started = current.started
     if started is None:

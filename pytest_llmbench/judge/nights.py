@@ -6,7 +6,6 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from functools import cached_property
 from itertools import pairwise
 from operator import attrgetter
 
@@ -21,29 +20,21 @@ PreviousRun = Measurement | StoredRun
 ADJACENT = timedelta(days=4)
 """Nights this near to each other are running: a weekend may lie between them."""
 
+PreviousRuns = tuple[PreviousRun, ...]
+"""The runs of the nights before tonight, oldest first, one each."""
+
+# A year of nights of 82 configurations is 30,000 runs: these are called for each of them.
+_STATISTIC: Callable[[PreviousRun], float | None] = attrgetter("statistic_seconds")
 _BEGUN: Callable[[PreviousRun], datetime] = attrgetter("started")  # of those that have one
 
 
-class EarlierNights(tuple[PreviousRun, ...]):
-    """The nights before tonight, oldest first, one run each; their noise is worked out once."""
-
-    @cached_property
-    def noise(self) -> Noise | None:
-        """What they say of the noise from run to run; None where they are too few."""
-        recalled = sum(isinstance(run, StoredRun) for run in self)
-        source = "nights" if not recalled else "nights of history"
-        if 0 < recalled < len(self):
-            source = f"nights, {recalled} of them of the history"
-        return estimate_from_history(np.log(np.array([run.statistic_seconds for run in self], dtype=float)), source)
-
-
-class Recalled(tuple[StoredRun, ...]):
-    """The valid runs that only the history knows, oldest first, with the nights before a day of which they are all."""
-
-    @cached_property
-    def before(self) -> dict[int | None, EarlierNights]:
-        """By the day of tonight (an ordinal; None: nothing ran), as `history` found them."""
-        return {}
+def estimate_daily_noise(previous: PreviousRuns) -> Noise | None:
+    """Return what the runs of earlier nights say of the noise from run to run; None where they are too few."""
+    stored = sum(isinstance(run, StoredRun) for run in previous)
+    source = "nights" if not stored else "nights of history"
+    if 0 < stored < len(previous):
+        source = f"nights, {stored} of them of the history"
+    return estimate_from_history(np.log(np.array(list(map(_STATISTIC, previous)), dtype=float)), source)
 
 
 def find_repeats(newest: Measurement, evidence: Evidence) -> tuple[tuple[Measurement, ...], tuple[Measurement, ...]]:
@@ -65,7 +56,7 @@ def find_repeats(newest: Measurement, evidence: Evidence) -> tuple[tuple[Measure
         if run.run.started is not None
         and not run.run.found.launch
         and started - run.run.started <= window
-        and identify_build(run) == identify_build(newest) != ""
+        and identify_build(run) == identify_build(newest) != ()
         and run.window_seconds != newest.window_seconds  # a copy is no second run
     ]
     return (newest, *(run for run in near if run.valid)), tuple(run for run in near if run.problems)
@@ -78,13 +69,13 @@ def select_launch(run: Measurement, evidence: Evidence) -> tuple[Measurement, ..
     return (run, *same) if launch else (run,)
 
 
-def identify_build(measurement: Measurement) -> str:
+def identify_build(measurement: Measurement) -> tuple[str, ...]:
     """Return what says which build a run is of; empty where nothing but its release does."""
-    parts = [part for part in measurement.run.found.build.split("; ") if part]
-    return "; ".join(parts) if any(not part.startswith("release=") for part in parts) else ""
+    build = measurement.run.found.build
+    return build if any(not part.startswith("release=") for part in build) else ()
 
 
-def previous_daily_runs(current: Sequence[Measurement], evidence: Evidence) -> EarlierNights:
+def previous_daily_runs(current: Sequence[Measurement], evidence: Evidence) -> PreviousRuns:
     """Return one valid run for each earlier night (day, UTC), oldest first: the newest of that day.
 
     Runs of one day share what changes from night to night, so that they would make the noise look small; those of
@@ -93,18 +84,17 @@ def previous_daily_runs(current: Sequence[Measurement], evidence: Evidence) -> E
     """
     started = max((run.started for run in current if run.started), default=evidence.now)
     day = started.toordinal() if current else None
-    measured, recalled = (*evidence.measurements, *evidence.excluded_by_since), evidence.stored_runs
-    measured_runs = [run for run in measured if run.valid and run.started is not None and run not in current]
-    alone = not measured_runs and all(run.started <= started for run in recalled[-1:])
-    memo = recalled.before if alone and isinstance(recalled, Recalled) else {}
-    if day not in memo:
-        ordered: list[PreviousRun] = sorted((*measured_runs, *recalled), key=_BEGUN)
-        before = ordered[: bisect_right(ordered, started, key=_BEGUN)]
-        by_day = dict(zip(map(datetime.toordinal, map(_BEGUN, before)), before, strict=True))
-        if day is not None:  # an earlier run of its day is no earlier night
-            by_day.pop(day, None)
-        memo[day] = EarlierNights(by_day.values())
-    return memo[day]
+    measured = [
+        run
+        for run in (*evidence.measurements, *evidence.excluded_by_since)
+        if run.valid and run.started is not None and run not in current
+    ]
+    ordered: list[PreviousRun] = sorted((*measured, *evidence.stored_runs), key=_BEGUN)
+    before = ordered[: bisect_right(ordered, started, key=_BEGUN)]
+    by_day = dict(zip(map(datetime.toordinal, map(_BEGUN, before)), before, strict=True))
+    if day is not None:  # an earlier run of its day is no earlier night
+        by_day.pop(day, None)
+    return tuple(by_day.values())
 
 
 def select_consecutive(older: Sequence[Measurement], newest: Measurement, count: int) -> list[Measurement]:

@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_llmbench.core import formatting, throughput
-from pytest_llmbench.core.models import Baseline, Ending, NoteCode, Problem, Reason, Remains, Run, Steps, Window
+from pytest_llmbench.core.models import (
+    Baseline,
+    Ending,
+    EndingCode,
+    NoteCode,
+    Problem,
+    Reason,
+    Remains,
+    Run,
+    Steps,
+    Window,
+)
 from pytest_llmbench.core.robust import median
 from pytest_llmbench.measure import stated, training
 from pytest_llmbench.measure.gaps import find_gaps
@@ -66,7 +77,7 @@ def explain_no_steps(run: Run, baseline: Baseline, now: datetime) -> Problem:
     if not run.attempts:
         return Problem(Reason.NO_STEPS, _describe_missing_log(run))
     files, ending = run.attempts[-1].files, run.attempts[-1].log.ending
-    if ending and ending.code == "unreadable":
+    if ending and ending.code is EndingCode.UNREADABLE:
         return Problem(Reason.UNREADABLE, ending.text)
     if ending:
         text = f"no training step in the log: {formatting.describe_ending(ending, files.log.name)}"
@@ -134,7 +145,9 @@ def _find_unread(run: Run, choice: Choice) -> Iterator[Problem]:
     """Yield later attempts that could not be read: they may be the ones that count."""
     for attempt in run.attempts[run.attempts.index(choice.attempt) + 1 :]:
         ending = attempt.log.ending
-        if ending is not None and (ending.code == "unreadable" or (ending.code == "cut" and not attempt.log.segments)):
+        if ending is not None and (
+            ending.code is EndingCode.UNREADABLE or (ending.code is EndingCode.CUT and not attempt.log.segments)
+        ):
             text = f"the later attempt {attempt.files.number} cannot be read: {ending.text}"
             yield Problem(Reason.UNREADABLE, text)
 
@@ -181,7 +194,7 @@ def is_begun_again(run: Run, choice: Choice) -> bool:
 
 
 def _choose_reason(ending: Ending, other: Reason) -> Reason:
-    return Reason.DIVERGED if ending.code == "diverged" and not ending.went_on else other
+    return Reason.DIVERGED if ending.code is EndingCode.DIVERGED and not ending.went_on else other
 
 
 def _find_unprinted_losses(steps: Steps, window: Window) -> Iterator[Problem]:

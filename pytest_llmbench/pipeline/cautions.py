@@ -28,7 +28,7 @@ from pytest_llmbench.core.models import (
     Tolerance,
     Verdict,
 )
-from pytest_llmbench.core.option_origins import Origin, Written, origin_of
+from pytest_llmbench.core.option_origins import Origin, Written, find_origin
 from pytest_llmbench.core.options import destination
 from pytest_llmbench.pipeline.catalog import Catalog, select_drift_budget
 from pytest_llmbench.pipeline.settings import ASSUMED_CV, CERTIFIED, DEFAULT_TOLERANCE, Settings
@@ -60,7 +60,7 @@ class JudgedSession:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedVerdicts:
     """The judgements that decided, and their settings."""
 
     settings: Settings
@@ -70,11 +70,11 @@ class Judged:
 
     def origin(self, flag: str) -> Origin:
         """Return where the value of an option was written."""
-        return origin_of(self.settings.origins, flag) or Origin(Written.TYPED, flag)
+        return find_origin(self.settings.origins, flag) or Origin(Written.TYPED, flag)
 
     def is_given(self, flag: str) -> bool:
         """Whether a value was written for an option at all."""
-        return origin_of(self.settings.origins, flag) is not None
+        return find_origin(self.settings.origins, flag) is not None
 
     @property
     def recorded(self) -> list[Baseline]:
@@ -94,7 +94,9 @@ def find_cautions(session: JudgedSession) -> Iterator[Caution]:
         return
     results = session.results.configurations
     selected = [results[one["id"]] for one in outcomes if one["kind"] == "configuration" and one["id"] in results]
-    judged = Judged(session.settings, session.catalog, list(_judgements(selected)), len(session.results.unmatched))
+    judged = JudgedVerdicts(
+        session.settings, session.catalog, list(_judgements(selected)), len(session.results.unmatched)
+    )
     if judged.judgements:
         yield from _of_tolerance(judged)
         yield from _of_acknowledgements(judged, session)
@@ -112,7 +114,7 @@ def _judgements(results: Sequence[ConfigurationResult]) -> Iterator[Judgement]:
 # --- how it was judged ------------------------------------------------------------------------------------
 
 
-def _of_tolerance(judged: Judged) -> Iterator[Caution]:
+def _of_tolerance(judged: JudgedVerdicts) -> Iterator[Caution]:
     """Yield the tolerances that are not the default, but for a stricter one that was typed."""
     expected = CERTIFIED if judged.settings.certify else DEFAULT_TOLERANCE
     of_tolerance: dict[tuple[Tolerance, str], int] = {}
@@ -128,17 +130,17 @@ def _of_tolerance(judged: Judged) -> Iterator[Caution]:
         yield Caution(CautionCode.TOLERANCE, f"tolerance {tolerance}, not {expected} ({origin}){of_some}")
 
 
-def _is_typed_and_stricter(tolerance: Tolerance, expected: Tolerance, judged: Judged) -> bool:
+def _is_typed_and_stricter(tolerance: Tolerance, expected: Tolerance, judged: JudgedVerdicts) -> bool:
     origin = _tolerance_origin(tolerance, judged)
     return origin is not None and origin.typed and tolerance.factor < expected.factor
 
 
-def _tolerance_origin(tolerance: Tolerance, judged: Judged) -> Origin | None:
+def _tolerance_origin(tolerance: Tolerance, judged: JudgedVerdicts) -> Origin | None:
     """Return where a tolerance was written; None for one of a baseline file."""
     return judged.settings.origins.get("llmb_tolerance" if tolerance.source == "ini" else tolerance.source)
 
 
-def _of_acknowledgements(judged: Judged, session: JudgedSession) -> Iterator[Caution]:
+def _of_acknowledgements(judged: JudgedVerdicts, session: JudgedSession) -> Iterator[Caution]:
     """Yield how many accepted changes moved the level of a run, and the largest level."""
     from pytest_llmbench.judge.acknowledged import LARGEST
 
@@ -161,7 +163,7 @@ def _in_force(judgement: Judgement, catalog: Catalog, session: JudgedSession) ->
     return [one for one in of_key if one.since <= session.today <= one.expires]
 
 
-def _of_baselines(judged: Judged) -> Iterator[Caution]:
+def _of_baselines(judged: JudgedVerdicts) -> Iterator[Caution]:
     """Yield how far recorded baselines are above the published ones, and how far they may drift."""
     ratios = {one.key.id: one.step_seconds / one.published_seconds for one in judged.recorded if one.published_seconds}
     far = {name: ratio for name, ratio in ratios.items() if ratio > 1 + FAR}
@@ -179,7 +181,7 @@ def _of_baselines(judged: Judged) -> Iterator[Caution]:
         yield Caution(CautionCode.DRIFT_BUDGET, f"drift budget {_percent(max(budgets))}, {usual} ({origin})")
 
 
-def _of_settings(judged: Judged) -> Iterator[Caution]:
+def _of_settings(judged: JudgedVerdicts) -> Iterator[Caution]:
     """Yield the options that let pass what the defaults would not, and those that nobody typed for this session."""
     for code, text in _texts(judged.settings, judged).items():
         if text:
@@ -189,7 +191,7 @@ def _of_settings(judged: Judged) -> Iterator[Caution]:
         yield Caution(CautionCode.OVERRIDDEN, f"{key} is replaced by {judged.origin(flag)}")
 
 
-def _texts(settings: Settings, judged: Judged) -> dict[CautionCode, str]:
+def _texts(settings: Settings, judged: JudgedVerdicts) -> dict[CautionCode, str]:
     """Return what is said of each option, whose name is the code; empty where there is nothing to say."""
     release, since, window = settings.baseline_release, settings.since, settings.repeat_window
     passes = settings.improvement == "pass" and judged.is_given("--llmb-improvement")  # the default is not so lenient
@@ -218,12 +220,12 @@ def _texts(settings: Settings, judged: Judged) -> dict[CautionCode, str]:
     }
 
 
-def _untyped(judged: Judged, texts: dict[CautionCode, str]) -> dict[CautionCode, str]:
+def _untyped(judged: JudgedVerdicts, texts: dict[CautionCode, str]) -> dict[CautionCode, str]:
     """Return what is said of options only where nobody typed them."""
     return {code: text for code, text in texts.items() if not judged.origin(f"--llmb-{code}").typed}
 
 
-def _ignores_recorded(judged: Judged) -> bool:
+def _ignores_recorded(judged: JudgedVerdicts) -> bool:
     there = any(recipe.kind == "recorded" for recipe in judged.catalog.recipes)
     return there and not judged.settings.certify and judged.settings.against == "published"
 
@@ -239,7 +241,7 @@ def _of_outcomes(outcomes: Sequence[dict[str, Any]], session: JudgedSession) -> 
     """Yield what was selected and has no verdict."""
     configurations = [one for one in outcomes if one["kind"] == "configuration"]
     stale = sum(one["reason"] == Reason.TOO_OLD for one in configurations)
-    origin, limit = origin_of(session.settings.origins, "--llmb-max-age"), session.settings.max_age
+    origin, limit = find_origin(session.settings.origins, "--llmb-max-age"), session.settings.max_age
     if stale and limit and origin and not origin.typed:
         yield Caution(CautionCode.MAX_AGE, f"{stale} stale, older than {formatting.format_age(limit)} ({origin})")
     if session.unjudged and not any(one.code is CautionCode.SKIPPED_ITEMS for one in session.noticed):

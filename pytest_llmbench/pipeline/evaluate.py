@@ -179,7 +179,7 @@ def collect_evidence(
     measured: Measured, settings: Settings, catalog: Catalog, now: datetime, past: Past = NO_PAST
 ) -> dict[Key, tuple[Evidence, ...]]:
     """Return for each key the evidence against each of its baselines; what is known of the noise uses all of them."""
-    from pytest_llmbench.judge.prior import estimate_prior
+    from pytest_llmbench.judge.estimate import estimate_prior
 
     evidence = {}
     for key, per_baseline in measured.items():
@@ -219,7 +219,6 @@ def _compare_with(
     now: datetime,
 ) -> Evidence:
     """Return what is known of a configuration against a baseline, but for what others say of the noise."""
-    from pytest_llmbench.judge.nights import Recalled
     from pytest_llmbench.judge.noise import assume_noise
 
     return Evidence(
@@ -233,7 +232,7 @@ def _compare_with(
         repeat_window=settings.repeat_window,
         assumed_cv=settings.assumed_cv,
         drift_budget=select_drift_budget(settings, baseline),
-        stored_runs=Recalled([run for run in stored if run.window == baseline.window]),
+        stored_runs=tuple(run for run in stored if run.window == baseline.window),
     )
 
 

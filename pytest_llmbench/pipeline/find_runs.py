@@ -17,6 +17,7 @@ from pytest_llmbench.core.models import (
     Clock,
     Dating,
     Ending,
+    EndingCode,
     Identity,
     Key,
     ParsedLog,
@@ -40,9 +41,6 @@ from pytest_llmbench.pipeline.settings import Settings
 if TYPE_CHECKING:
     from pytest_llmbench.ingest.discover.match import Matching
     from pytest_llmbench.ingest.reading.reader import ReadCounts, Reading
-
-UNREADABLE = "unreadable"
-"""The code of the ending of a log that could not be opened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,14 +160,14 @@ def _parsed(files: AttemptFiles, reading: Reading) -> ParsedLog:
         log = reading.log(files.log)
         said = reading.ending(files.err) if files.err else None
     except LogError as error:
-        return ParsedLog(dialect=None, segments=(), ending=Ending(UNREADABLE, str(error), 0))
+        return ParsedLog(dialect=None, segments=(), ending=Ending(EndingCode.UNREADABLE, str(error), 0))
     return add_error_ending(log, said)
 
 
 def _is_run(found: RunFiles, attempts: Sequence[Attempt]) -> bool:
     """Whether files are a training run: they hold steps, could not be read, or are what a launched job leaves."""
     logs = [attempt.log for attempt in attempts]
-    if any(log.segments or (log.ending and log.ending.code == UNREADABLE) for log in logs):
+    if any(log.segments or (log.ending and log.ending.code is EndingCode.UNREADABLE) for log in logs):
         return True
     named = {"recipe", "size"} <= {hint.field for hint in found.hints}
     launched = (

@@ -27,10 +27,10 @@ from pytest_llmbench.pipeline.settings import Settings
 
 if TYPE_CHECKING:
     from pytest_llmbench.judge.comparison import ComparisonRow, ConfigurationComparison
-    from pytest_llmbench.judge.nights import EarlierNights
+    from pytest_llmbench.judge.nights import PreviousRun
     from pytest_llmbench.judge.shift import SharedShift
 
-PreviousRuns: TypeAlias = "Mapping[Key, EarlierNights]"
+PreviousRuns: TypeAlias = "Mapping[Key, tuple[PreviousRun, ...]]"
 """For each key the nights before tonight, oldest first."""
 
 
@@ -41,7 +41,7 @@ def compare_configurations(
 
     They only report unless `settings.scaling` is "fail".
     """
-    from pytest_llmbench.judge.scaling import compare_speed_ups, compare_weak_scaling
+    from pytest_llmbench.judge.comparison import compare_speed_ups, compare_weak_scaling
     from pytest_llmbench.measure.scaling import find_pairs, group_families
 
     if shift is not None:

@@ -40,7 +40,7 @@ from pytest_llmbench.pipeline.settings import Settings
 from pytest_llmbench.pipeline.trends import FAILS
 
 if TYPE_CHECKING:
-    from pytest_llmbench.launch.slurm.runner import Runner
+    from pytest_llmbench.launch.slurm.client import Runner
 
 LARGEST_SPREAD = 0.1
 """Runs further apart than this, or than what the baseline's file tolerates if that is more, are not of one state."""

@@ -27,7 +27,7 @@ from pytest_llmbench.ingest.sources.compressed import Stream
 from pytest_llmbench.ingest.sources.packed import find_archive, read_unlisted
 
 if TYPE_CHECKING:
-    from pytest_llmbench.history.place import StoreLocation
+    from pytest_llmbench.history.location import StoreLocation
 
 PAUSES = (0.5, 2.0)
 """Seconds before a server is asked again; SQLite has waited already."""
@@ -38,7 +38,7 @@ class SessionHistory:
 
     def __init__(self, place: StoreLocation, keys: Iterable[Key]) -> None:
         """Open the store, which is made or brought to the newest version, and read the past."""
-        from pytest_llmbench.history.nights import read_stored_runs
+        from pytest_llmbench.history.stored_runs import read_stored_runs
         from pytest_llmbench.history.write import prepare
 
         self.place = place
@@ -59,7 +59,7 @@ class SessionHistory:
 
         Of a night that lies in the folder, too, the history knows the verdict.
         """
-        from pytest_llmbench.report.nights import describe_stored_run, join_daily_runs
+        from pytest_llmbench.report.judgement import describe_stored_run, join_daily_runs
 
         if told["kind"] != "configuration":
             return told
@@ -121,7 +121,7 @@ class SessionHistory:
 
 
 def _kept(document: dict[str, Any], folders: Sequence[Path], shown: str) -> str:
-    from pytest_llmbench.history.unsaved import write_unsaved
+    from pytest_llmbench.history.record import write_unsaved
 
     try:
         path = write_unsaved(document, folders)

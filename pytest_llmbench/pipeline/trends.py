@@ -27,7 +27,7 @@ from pytest_llmbench.pipeline.results import ConfigurationResult, JudgedConfigur
 from pytest_llmbench.pipeline.settings import Settings
 
 if TYPE_CHECKING:
-    from pytest_llmbench.judge.nights import EarlierNights
+    from pytest_llmbench.judge.nights import PreviousRun
 
 FAILS = 0.01
 """A smaller change to slower, as a fraction, is told and fails nothing; several that come to it together do."""
@@ -70,7 +70,7 @@ def _on_bound(
     return find_flips((*nights[0], *nights[1]), judgement.bound_seconds, since)
 
 
-def _list_daily_runs(judgement: Judgement, previous: EarlierNights) -> tuple[DailyRuns, DailyRuns]:
+def _list_daily_runs(judgement: Judgement, previous: tuple[PreviousRun, ...]) -> tuple[DailyRuns, DailyRuns]:
     """Return the nights of a configuration before tonight, and tonight as one or none."""
     from pytest_llmbench.judge.seen import average_current_runs, list_daily_runs
 
@@ -90,7 +90,7 @@ def _correlate(nights: Iterable[tuple[DailyRuns, DailyRuns]]) -> float:
 def _find_changes(
     judgement: Judgement,
     evidence: Evidence,
-    previous: EarlierNights,
+    previous: tuple[PreviousRun, ...],
     daily: tuple[DailyRuns, DailyRuns],
     *,
     acknowledged: Sequence[Acknowledgement],

@@ -15,13 +15,13 @@ from pytest_llmbench.plugin.stash import (
     SESSION,
     SUITE,
     SUITE_ID,
-    checked,
-    in_worker,
-    session_of,
-    suite_wanted,
-    typed_judging,
+    find_judging_option,
+    get_session,
+    is_suite_wanted,
+    is_worker,
+    list_wanted_ids,
+    raise_usage_errors,
     uses_runs,
-    wanted_ids,
 )
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Suite(pytest.Directory):
 
     def collect(self) -> Iterator[SuiteModule]:
         """Yield the files; but for the configurations', only those that have something to say."""
-        for name, cases in session_of(self.config).cases.items():
+        for name, cases in get_session(self.config).cases.items():
             if cases or name == PERFORMANCE:
                 yield SuiteModule.of(self, SUITE / f"{name}.py")
 
@@ -63,7 +63,7 @@ class Suite(pytest.Directory):
 def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Directory | None:
     """Collect the built-in suite instead of the project where no path was given."""
     config = parent.config
-    if path != config.rootpath or not suite_wanted(config):
+    if path != config.rootpath or not is_suite_wanted(config):
         return None
     suite: Suite = Suite.from_parent(parent, path=path)
     return suite
@@ -73,10 +73,10 @@ def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Dir
 def pytest_collection(session: pytest.Session) -> None:
     """Read the logs before the items are made, so that a problem with them is one message."""
     config = session.config
-    cases = checked(lambda: session_of(config).cases)
+    cases = raise_usage_errors(lambda: get_session(config).cases)
     items = [f"{SUITE_ID}/{name}.py::{name}[{case.id}]" for name, of_name in cases.items() for case in of_name]
-    unknown = [node for node in wanted_ids(config) if not any(_is_under(item, node) for item in items)]
-    if unknown and not in_worker(config):
+    unknown = [node for node in list_wanted_ids(config) if not any(_is_under(item, node) for item in items)]
+    if unknown and not is_worker(config):
         raise pytest.UsageError(f"not found: {unknown[0]}; --collect-only lists the items")
 
 
@@ -86,8 +86,8 @@ def add_checks(session: pytest.Session) -> None:
     They are about what was launched, so no selection leaves them out, only --deselect with the id of one. Beside a
     user's own tests there are none, as for runs on disk, unless one of them fails: the session must not be green then.
     """
-    config, state = session.config, session_of(session.config)
-    if not suite_wanted(config) and not any(check.failed for check in state.results.checks):
+    config, state = session.config, get_session(session.config)
+    if not is_suite_wanted(config) and not any(check.failed for check in state.results.checks):
         return
     added = items_besides(session)
     config.stash[COLLECTED] += added
@@ -111,7 +111,7 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
         if SESSION not in metafunc.config.stash:
             parameters = [pytest.param(None, id="no-logs", marks=pytest.mark.llmb)]
         else:
-            cases = checked(lambda: session_of(metafunc.config).cases)[name]
+            cases = raise_usage_errors(lambda: get_session(metafunc.config).cases)[name]
             parameters = [pytest.param(case, id=case.id, marks=_marks(name, case)) for case in cases]
         metafunc.parametrize(fixture, parameters, indirect=True)
 
@@ -124,7 +124,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def keep_wanted(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep the items whose node ids were given, as a failed one is copied from the output to run it again."""
-    wanted = wanted_ids(config)
+    wanted = list_wanted_ids(config)
     if not wanted:
         return
     kept = [item for item in items if any(_is_under(item.nodeid, node) for node in wanted)]
@@ -141,9 +141,9 @@ def _is_under(nodeid: str, given: str) -> bool:
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Refuse a session in which nothing uses the --llmb options that were typed."""
     config = session.config
-    if in_worker(config) or not session.items:
+    if is_worker(config) or not session.items:
         return
-    typed = typed_judging(config)
+    typed = find_judging_option(config)
     if typed and not any(uses_runs(item) for item in session.items):
         raise pytest.UsageError(f"no selected test uses {typed}: a test asks for a run with the fixture llmb_verdict")
 

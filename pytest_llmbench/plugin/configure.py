@@ -20,13 +20,13 @@ from pytest_llmbench.core.option_origins import (
     INI_KEYS,
     Origins,
     Written,
-    file_keys,
-    ini_origins,
-    option_origins,
+    find_ini_origins,
+    find_option_origins,
+    find_shadowed_keys,
+    read_file_keys,
     refuse_empty,
     refuse_misplaced,
     refuse_unknown,
-    shadowed_keys,
 )
 from pytest_llmbench.core.options import LAUNCH_OPTIONS, OPTIONS, destination
 from pytest_llmbench.ingest.reading.progress import ReadingProgress
@@ -37,12 +37,12 @@ from pytest_llmbench.plugin.session import Session
 from pytest_llmbench.plugin.stash import (
     INFORMATION,
     SESSION,
-    checked,
-    in_worker,
-    judging,
-    launching,
-    suite_wanted,
-    wanted_ids,
+    is_judging,
+    is_launching,
+    is_suite_wanted,
+    is_worker,
+    list_wanted_ids,
+    raise_usage_errors,
 )
 
 HOOKS = ("pytest_llmbench.plugin.hooks", "pytest_llmbench.plugin.collection", "pytest_llmbench.plugin.selection")
@@ -51,26 +51,26 @@ HOOKS = ("pytest_llmbench.plugin.hooks", "pytest_llmbench.plugin.collection", "p
 
 def start(config: pytest.Config) -> None:
     """Refuse misused options; with runs to judge register the hooks, and read the baselines."""
-    if not in_worker(config):
+    if not is_worker(config):
         _refuse_misuse(config)
-        checked(lambda: _refuse_strange_keys(config))
-    if suite_wanted(config):
+        raise_usage_errors(lambda: _refuse_strange_keys(config))
+    if is_suite_wanted(config):
         config.args = [str(config.rootpath)]  # a new list: the old one may be the option itself
-    if judging(config):
+    if is_judging(config):
         session = _session(config)
         config.stash[SESSION] = session
         for name in HOOKS:
             config.pluginmanager.register(import_module(name), name)
         config.pluginmanager.register(Collector(session), "pytest_llmbench_collector")
-        checked(session.prepare)
+        raise_usage_errors(session.prepare)
 
 
 def _session(config: pytest.Config) -> Session:
-    if in_worker(config):
-        return Session.in_worker(config.workerinput["llmb"])  # type: ignore[attr-defined]
-    made: Session = checked(lambda: Session.from_options(_values(config), config.invocation_params.dir))
+    if is_worker(config):
+        return Session.from_controller(config.workerinput["llmb"])  # type: ignore[attr-defined]
+    made: Session = raise_usage_errors(lambda: Session.from_options(_values(config), config.invocation_params.dir))
     xml = config.getoption("xmlpath", None)
-    checked(lambda: refuse_shared({"--junitxml": Path(xml) if xml else None}, outputs(made.settings)))
+    raise_usage_errors(lambda: refuse_shared({"--junitxml": Path(xml) if xml else None}, outputs(made.settings)))
     made.noticed += _shadowed(config)
     made.tell_reading = _progress(config)
     made.command = tuple(map(str, config.invocation_params.args))
@@ -99,16 +99,18 @@ def _refuse_misuse(config: pytest.Config) -> None:
             )
     given = [argument.partition("=")[0] for argument in typed if argument.startswith("--llmb-")]
     idle = {option.flag for option in LAUNCH_OPTIONS} & set(given)
-    if idle and not launching(config):
+    if idle and not is_launching(config):
         raise pytest.UsageError(f"{min(idle)} has nothing to launch: add --llmb-launch")
-    if given and not judging(config):
+    if given and not is_judging(config):
         raise pytest.UsageError(f"{given[0]} has no runs to work on: add --llmb-logs=PATH, or --llmb-launch")
     if "-" in (config.getoption("llmb_logs") or ()) and config.getoption("capture") != "no":
         raise pytest.UsageError("--llmb-logs=- reads standard input, which pytest takes away from tests: add -s")
-    if launching(config) and _distributed(config):
+    if is_launching(config) and _distributed(config):
         raise pytest.UsageError("a launch runs in one process: leave out -n, or add -n0 (jobs run side by side anyway)")
-    if 0 < len(wanted_ids(config)) < len(config.getoption("file_or_dir", None) or []):
-        raise pytest.UsageError(f"{wanted_ids(config)[0]}: ids of built-in tests and paths cannot run in one session")
+    if 0 < len(list_wanted_ids(config)) < len(config.getoption("file_or_dir", None) or []):
+        raise pytest.UsageError(
+            f"{list_wanted_ids(config)[0]}: ids of built-in tests and paths cannot run in one session"
+        )
     if config.getoption("llmb_record") and config.getoption("numprocesses", None):
         raise pytest.UsageError("--llmb-record writes from one process: leave out -n, or add -n0")
 
@@ -145,8 +147,8 @@ def _origins(config: pytest.Config, given: Sequence[str]) -> Origins:
         Written.ADDOPTS: config.getini("addopts"),
     }
     return {
-        **option_origins(given, arguments, file),
-        **ini_origins(keys, config.getoption("override_ini") or (), typed, file),
+        **find_option_origins(given, arguments, file),
+        **find_ini_origins(keys, config.getoption("override_ini") or (), typed, file),
     }
 
 
@@ -154,7 +156,7 @@ def _shadowed(config: pytest.Config) -> Iterator[Caution]:
     """Yield the keys of ours that count for nothing, since pytest reads another file of the same folder."""
     if config.inipath is None or config.getoption("inifilename", None):
         return
-    for name, keys in shadowed_keys(config.inipath).items():
+    for name, keys in find_shadowed_keys(config.inipath).items():
         text = f"{keys[0]} in {name} does not count: pytest reads {config.inipath.name}"
         yield Caution(CautionCode.OVERRIDDEN, text)
 
@@ -183,7 +185,7 @@ def _is_declared(config: pytest.Config, key: str) -> bool:
 def _file_keys(config: pytest.Config) -> dict[str, object]:
     """Return what the configuration file sets that pytest reads; without one nothing."""
     path = config.inipath
-    return file_keys(path) if path is not None and path.is_file() else {}
+    return read_file_keys(path) if path is not None and path.is_file() else {}
 
 
 def _file(config: pytest.Config) -> str:

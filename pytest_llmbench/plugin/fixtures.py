@@ -20,10 +20,10 @@ def llmb_case(request: pytest.FixtureRequest) -> Case:
 @pytest.fixture
 def llmb_verdict(llmb_case: Case, request: pytest.FixtureRequest) -> Outcome:
     """The verdict on the configuration: `failed`, `skipped` and `message` are what the test has to act on."""
-    from pytest_llmbench.plugin.stash import DESCRIBED, session_of
+    from pytest_llmbench.plugin.stash import DESCRIBED, get_session
     from pytest_llmbench.report.outcome import list_properties
 
-    outcome, described = session_of(request.config).get_outcome(llmb_case)
+    outcome, described = get_session(request.config).get_outcome(llmb_case)
     request.node.stash[DESCRIBED] = described
     request.node.user_properties.extend(list_properties(described))
     return outcome
@@ -55,17 +55,17 @@ def llmb_run(llmb_measurement: Measurement) -> Run:
 @pytest.fixture
 def llmb_unmatched(request: pytest.FixtureRequest) -> UnmatchedRun:
     """A run that matches no baseline, or a file or folder that could not be read; `message` says why."""
-    from pytest_llmbench.plugin.stash import DESCRIBED, session_of
+    from pytest_llmbench.plugin.stash import DESCRIBED, get_session
 
-    run, described = session_of(request.config).describe_unmatched(_get_case(request))
+    run, described = get_session(request.config).describe_unmatched(_get_case(request))
     request.node.stash[DESCRIBED] = described
     return run
 
 
 def _check(request: pytest.FixtureRequest) -> Check:
-    from pytest_llmbench.plugin.stash import DESCRIBED, session_of
+    from pytest_llmbench.plugin.stash import DESCRIBED, get_session
 
-    check, described = session_of(request.config).describe_check(_get_case(request))
+    check, described = get_session(request.config).describe_check(_get_case(request))
     request.node.stash.setdefault(DESCRIBED, described)  # the verdict on a configuration comes first
     return check
 

@@ -16,13 +16,13 @@ from pytest_llmbench.plugin.stash import (
     DESCRIBED,
     INFORMATION,
     SUITE_ID,
-    checked,
-    in_worker,
-    selected,
-    selecting,
-    session_of,
-    suite_wanted,
-    typed_judging,
+    find_judging_option,
+    get_session,
+    is_suite_wanted,
+    is_worker,
+    list_selected_ids,
+    list_selecting_options,
+    raise_usage_errors,
     uses_runs,
 )
 
@@ -38,14 +38,14 @@ NOTHING_SELECTED = (
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     """Hand what the controller read and judged to an xdist worker."""
-    node.workerinput["llmb"] = session_of(node.config).for_workers()
+    node.workerinput["llmb"] = get_session(node.config).for_workers()
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """Say what decides: the baselines and the tolerance in use, and where the logs are."""
     from pytest_llmbench.plugin.terminal import header
 
-    return [f"llmbench: {line}" for line in header(session_of(config))]
+    return [f"llmbench: {line}" for line in header(get_session(config))]
 
 
 # --- items ------------------------------------------------------------------------------------------------
@@ -60,10 +60,10 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     config = session.config
     if config.getoption("collectonly"):
         return None
-    state = session_of(config)
+    state = get_session(config)
     if state.settings.launch is not None and _may_launch(session) and _launch_selected(session):
         return True
-    checked(lambda: state.decide_outcomes(list(selected(session.items))))
+    raise_usage_errors(lambda: state.decide_outcomes(list(list_selected_ids(session.items))))
     if session.items:  # the controller of workers has none
         from pytest_llmbench.plugin.selection import selection_of
 
@@ -91,7 +91,9 @@ def _launch_selected(session: pytest.Session) -> bool:
 
     tell("")
     try:
-        ends: bool = checked(lambda: session_of(config).launch(list(selected(session.items)), tell))
+        ends: bool = raise_usage_errors(
+            lambda: get_session(config).launch(list(list_selected_ids(session.items)), tell)
+        )
     except Interrupted as error:
         pytest.exit(str(error), returncode=pytest.ExitCode.INTERRUPTED)
     if not ends:
@@ -130,7 +132,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Generator[None, p
         report.llmb = described if report.outcome == described["status"] else _overruled(described, report)  # type: ignore[attr-defined]
     elif uses_runs(item):
         report.llmb_unjudged = True  # type: ignore[attr-defined]
-    if in_worker(item.config) and (selection := session_of(item.config).hand_over_selection()):
+    if is_worker(item.config) and (selection := get_session(item.config).hand_over_selection()):
         report.llmb_selection = selection  # type: ignore[attr-defined]
     return report
 
@@ -178,10 +180,10 @@ class Collector:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Write the report files. A session that judged nothing, or a report that cannot be written, is red."""
     config = session.config
-    if in_worker(config) or any(config.getoption(name, None) for name in INFORMATION):
+    if is_worker(config) or any(config.getoption(name, None) for name in INFORMATION):
         return
-    state = session_of(config)
-    expected = state.used or bool(typed_judging(config)) or suite_wanted(config)
+    state = get_session(config)
+    expected = state.used or bool(find_judging_option(config)) or is_suite_wanted(config)
     if state.ended_early:
         session.exitstatus = session.exitstatus or int(state.problems)
         return
@@ -190,7 +192,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
     if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and expected:
         state.failures.append(NOTHING_SELECTED)
-    state.notice_left_out(selecting(config))
+    state.notice_left_out(list_selecting_options(config))
     if not write_reports(state, int(session.exitstatus)):
         session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
     store_outcomes(state)  # last: whatever happens there, verdicts and reports stand
@@ -200,7 +202,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     """Print a line for each configuration, what to do next, and the count by verdict."""
     from pytest_llmbench.plugin.terminal import summary
 
-    session = session_of(config)
+    session = get_session(config)
     for report in chain.from_iterable(terminalreporter.stats.values()):
         _shorten(report)
     lines = summary(session, config.get_verbosity())

@@ -20,10 +20,10 @@ from pytest_llmbench.plugin.stash import (
     CASES,
     COLLECTED,
     SUITE_ID,
+    get_session,
     is_deselected,
-    selecting,
-    session_of,
-    suite_wanted,
+    is_suite_wanted,
+    list_selecting_options,
 )
 
 SELECTING = ("_pytest.mark", "_pytest.cacheprovider", "_pytest.stepwise", "pytest_llmbench.plugin.collection")
@@ -40,7 +40,7 @@ def pytest_collection_modifyitems(
     if config.getoption("stepwise", False):  # it looks for the item that failed last among those that are there
         keep_wanted(config, items)
     result = yield
-    if not suite_wanted(config):
+    if not is_suite_wanted(config):
         added = _failing_checks(session, collected)
         collected += added
         by_name.update(added)
@@ -110,7 +110,7 @@ def _is_red(case: Any) -> bool:
 def _failing_checks(session: pytest.Session, collected: Sequence[pytest.Item]) -> list[pytest.Item]:
     """Return the items of the failing checks that none of a user's own tests, which judge configurations, is about."""
     there = {subject for item in collected for subject, _ in _cases(item)}
-    failed = [check for check in session_of(session.config).results.checks if check.failed]
+    failed = [check for check in get_session(session.config).results.checks if check.failed]
     if not failed or not any(name == PERFORMANCE for name, _ in there):
         return []
     pairs = ((item, *pair) for item in items_besides(session) for pair in _cases(item))
@@ -128,9 +128,9 @@ def _uncount(config: pytest.Config, following: Collection[pytest.Item]) -> None:
 def _never_collected(config: pytest.Config, collected: Collection[Subject]) -> Iterator[Subject]:
     """Yield what has no item although the built-in suite makes one of each case, and node ids of a user's own tests, or
     --lf, leave items out before there are any."""
-    whole = suite_wanted(config)
-    if whole or (selecting(config) and any(name == PERFORMANCE for name, _ in collected)):
-        for name, cases in session_of(config).cases.items():
+    whole = is_suite_wanted(config)
+    if whole or (list_selecting_options(config) and any(name == PERFORMANCE for name, _ in collected)):
+        for name, cases in get_session(config).cases.items():
             if whole or name == PERFORMANCE:
                 yield from ((name, case.id) for case in cases if (name, case.id) not in collected)
 
@@ -145,7 +145,7 @@ def selection_of(session: pytest.Session) -> Selection:
         for subject, _ in _cases(item):
             by_name[subject] = by_name.get(subject, True) and unnamed
     for subject in list(_never_collected(session.config, by_name)):
-        by_name[subject] = not suite_wanted(session.config)
+        by_name[subject] = not is_suite_wanted(session.config)
     gone = [subject for subject in by_name if subject not in there]
     left_out, deselected = ([one for one in gone if by_name[one] is unnamed] for unnamed in (True, False))
     return Selection(kept, tuple(left_out), tuple(deselected))

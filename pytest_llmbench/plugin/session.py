@@ -159,7 +159,7 @@ class Session:
         import sys
         import time
 
-        from pytest_llmbench.launch.slurm.runner import run
+        from pytest_llmbench.launch.slurm.client import run
         from pytest_llmbench.pipeline.launch.launch_session import LaunchSession
         from pytest_llmbench.pipeline.launch.planner import Host
 
@@ -198,7 +198,7 @@ class Session:
         import os
         import socket
 
-        from pytest_llmbench.launch.slurm.runner import run
+        from pytest_llmbench.launch.slurm.client import run
         from pytest_llmbench.pipeline.record_baselines import find_author
 
         return find_author(self.directory, os.environ, socket.gethostname(), run)
@@ -255,7 +255,7 @@ class Session:
         return pickle.dumps((settings, self.directory, self.now, results))
 
     @classmethod
-    def in_worker(cls, pickled: bytes) -> Session:
+    def from_controller(cls, pickled: bytes) -> Session:
         """Return the session of the controller, from `for_workers`."""
         settings, directory, now, results = pickle.loads(pickled)  # noqa: S301 (comes from our own controller)
         return cls(settings, lambda: now, directory, results=results)

@@ -40,31 +40,31 @@ INFORMATION = ("collectonly", "setuponly", "setupplan", "showfixtures", "show_fi
 """Options of pytest with which a session only tells something."""
 
 
-def session_of(config: pytest.Config) -> Session:
+def get_session(config: pytest.Config) -> Session:
     """Return the state of a session that judges runs; KeyError in any other."""
     return config.stash[SESSION]
 
 
-def launching(config: pytest.Config) -> bool:
+def is_launching(config: pytest.Config) -> bool:
     """Whether the session launches jobs, or goes on with what was launched."""
     return any(config.getoption(destination(flag)) for flag in LAUNCHING)
 
 
-def judging(config: pytest.Config) -> bool:
+def is_judging(config: pytest.Config) -> bool:
     """Whether the session judges runs, from disk or launched."""
-    return bool(config.getoption("llmb_logs")) or launching(config)
+    return bool(config.getoption("llmb_logs")) or is_launching(config)
 
 
-def suite_wanted(config: pytest.Config) -> bool:
+def is_suite_wanted(config: pytest.Config) -> bool:
     """Whether the built-in tests run: without a path on the command line, or with their own node ids."""
-    return judging(config) and len(wanted_ids(config)) == len(_paths(config))
+    return is_judging(config) and len(list_wanted_ids(config)) == len(_paths(config))
 
 
 def _paths(config: pytest.Config) -> list[str]:
     return list(config.getoption("file_or_dir", None) or [])
 
 
-def wanted_ids(config: pytest.Config) -> list[str]:
+def list_wanted_ids(config: pytest.Config) -> list[str]:
     """Return the node ids of built-in tests that were given; from a sub-folder pytest prints them with `../`."""
     plain = (path.lstrip("./").rstrip("/") for path in _paths(config))
     return [path for path in plain if path == SUITE_ID or path.startswith(f"{SUITE_ID}/")]
@@ -75,7 +75,7 @@ def is_deselected(item: pytest.Item) -> bool:
     return item.nodeid.startswith(tuple(item.config.getoption("deselect") or ()))
 
 
-def selecting(config: pytest.Config) -> str:
+def list_selecting_options(config: pytest.Config) -> str:
     """Return the options that select by name, as they were given: `-k and -m`."""
     given = {
         "-k": config.getoption("keyword", ""),
@@ -87,11 +87,11 @@ def selecting(config: pytest.Config) -> str:
     return " and ".join(name for name, value in given.items() if value)
 
 
-def in_worker(config: pytest.Config) -> bool:
+def is_worker(config: pytest.Config) -> bool:
     return hasattr(config, "workerinput")
 
 
-def checked(action: Any) -> Any:
+def raise_usage_errors(action: Any) -> Any:
     """Return what `action` returns; a problem that the user can fix becomes a usage error."""
     from pytest_llmbench.core.errors import LlmbenchError
 
@@ -105,14 +105,14 @@ def uses_runs(item: pytest.Item) -> bool:
     return bool(CASES.keys() & set(getattr(item, "fixturenames", ())))
 
 
-def typed_judging(config: pytest.Config) -> str:
+def find_judging_option(config: pytest.Config) -> str:
     """Return the option on the command line that asks for runs to be judged; empty where none was typed."""
     flags = ("--llmb-logs", *LAUNCHING)
     typed = (str(argument).partition("=")[0] for argument in config.invocation_params.args)
     return next((argument for argument in typed if argument in flags), "")
 
 
-def selected(items: Sequence[pytest.Item]) -> Iterator[str]:
+def list_selected_ids(items: Sequence[pytest.Item]) -> Iterator[str]:
     """Yield the ids of the configurations that the items are about, each once; a test that a mark keeps from running
     asks for none."""
     specs = (getattr(item, "callspec", None) for item in items if not _kept_from_running(item))

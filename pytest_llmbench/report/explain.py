@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.metric_definitions import Definition, list_rows
 from pytest_llmbench.core.models import NoteCode
-from pytest_llmbench.report import environment, jobs, tries
+from pytest_llmbench.report import jobs
 from pytest_llmbench.report.advice import advise
 from pytest_llmbench.report.columns import WIDTH, count_columns, escape_commands, wrap
+
+LABELS = {
+    "cuda": "CUDA",
+    "cuda_driver": "CUDA of the driver",
+    "jax": "JAX",
+    "nccl": "NCCL",
+    "nvidia_release": "NVIDIA Release",
+    "pytorch": "PyTorch",
+}
+"""Names that are written otherwise; the others stand as they are."""
+
+LONGEST_ENVIRONMENT = 200
+"""Letters of the line: three lines of a message."""
 
 
 def explain(described: dict[str, Any], *, short: bool) -> str:
@@ -114,13 +128,13 @@ def list_facts(described: dict[str, Any]) -> Iterator[tuple[str, str]]:
         job = f"job {run['job_id']}, " if run["job_id"] else ""
         started = run["started"][:16].replace("T", " ") if run["started"] else "at an unknown time"
         yield "run", f"{job}started {started} ({run['started_from']}), {run['age']} old"
-    if ran_on := environment.format_environment(described.get("environment") or {}):
+    if ran_on := format_environment(described.get("environment") or {}):
         yield "software", ran_on
     for change in described.get("changes", []):
         if change["stands"]:
             yield "change", change["text"]
     yield from _list_job_facts(described)
-    for line in tries.list_tries(described):
+    for line in jobs.list_tries(described):
         yield "attempt", line
     for problem in described.get("problems", [])[1:]:
         yield "also", problem["text"] + (f" (line {problem['line']})" if problem["line"] else "")
@@ -199,7 +213,7 @@ def _format_other_statistic(described: dict[str, Any]) -> str:
 
 def _list_notes(described: dict[str, Any]) -> Iterator[tuple[str, str]]:
     # Each attempt has a line of its own then.
-    listed = (NoteCode.ATTEMPTS, NoteCode.SEGMENTS) if tries.list_tries(described) else ()
+    listed = (NoteCode.ATTEMPTS, NoteCode.SEGMENTS) if jobs.list_tries(described) else ()
     text = described["text"]  # may say it already
     notes = [note for note in described.get("notes", []) if note["code"] not in listed and note["text"] not in text]
     for note in notes[:5]:
@@ -212,3 +226,14 @@ def _format_fact(label: str, text: str) -> list[str]:
     if label == "file":
         return [f"  {label:<10}{text}"]  # whole, to be copied
     return wrap(f"  {label:<10}{text}", " " * 12)
+
+
+def format_environment(environment: Mapping[str, str]) -> str:
+    """Return `driver 570.133.20, framework nemo2 25.04, NCCL 2.26.6`; empty where nothing is known."""
+    values = (f"{name_label(name)} {formatting.shorten_setting(name, text)}" for name, text in environment.items())
+    return textwrap.shorten(", ".join(values), LONGEST_ENVIRONMENT, placeholder=" ...")
+
+
+def name_label(name: str) -> str:
+    """Return a name as people write it."""
+    return LABELS.get(name, name.replace("_", " "))

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.report import environment, jobs
-from pytest_llmbench.report.explain import explain
+from pytest_llmbench.report import jobs
+from pytest_llmbench.report.explain import explain, format_environment
 from pytest_llmbench.report.outcome import COUNTING, list_properties, list_property_names
 from pytest_llmbench.report.terminal import JUDGED, SEVERITY, select_worst
 
@@ -90,7 +90,7 @@ def _list_values(outcome: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "context", outcome.get("context")
     if outcome.get("run"):
         yield from _list_run_values(outcome["run"])
-    yield "environment", environment.format_environment(outcome.get("environment") or {})
+    yield "environment", format_environment(outcome.get("environment") or {})
     if outcome.get("line"):
         yield "log_line", outcome["line"]
     yield "node_finding", jobs.find_node_text(outcome)

@@ -19,7 +19,7 @@ from pytest_llmbench.core.models import (
     UnmatchedRun,
     Verdict,
 )
-from pytest_llmbench.report import jobs, nights, steps, tries
+from pytest_llmbench.report import jobs, steps
 from pytest_llmbench.report import judgement as of_judgement
 
 SCHEMA = 1
@@ -62,7 +62,7 @@ def describe(outcome: Outcome, now: datetime, directory: Path, commit: str = "")
         "jobs": [jobs.describe(job, directory) for job in outcome.jobs],
         "nodes": outcome.nodes,
         **_describe_steps_and_excerpt(outcome, directory),
-        **nights.describe_daily_runs(judgement),
+        **of_judgement.describe_daily_runs(judgement),
     }
 
 
@@ -190,7 +190,7 @@ def list_properties(described: dict[str, Any]) -> list[tuple[str, str]]:
     values["launcher"] = (described.get("run") or {}).get("launcher") or None
     if described.get("window"):
         values["window"] = described["window"]["text"]
-    values["log_attempts"] = tries.format_tries(described)
+    values["log_attempts"] = jobs.format_tries(described)
     texts = [(name, values.get(name)) for name in list_property_names()]
     properties_of_run = [
         (name, repr(value) if isinstance(value, float) else str(value)) for name, value in texts if value is not None

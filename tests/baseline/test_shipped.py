@@ -1,4 +1,4 @@
-"""The shipped files hold what the five documents print, cell for cell."""
+"""The shipped files hold what the five documents print, cell for cell, and are found wherever the package stands."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from shipped_documents import DOCUMENTS, recipe, text_of
 
 from pytest_llmbench.baseline.read import find_shipped_baselines, read_file, read_recipes
+from pytest_llmbench.core.errors import BaselineError
 from pytest_llmbench.core.models import Baseline, Window
 
 ROWS = {
@@ -272,3 +273,32 @@ def test_a_step_time_is_known_to_the_last_place_of_its_table(name: str, printed:
     baselines = recipe(name).baselines
     assert printed <= {dict(baseline.cells)["step_time"] for baseline in baselines}
     assert {baseline.resolution_seconds for baseline in baselines} == {unit}
+
+
+def package(root: Path) -> Path:
+    path = root / "pytest_llmbench"
+    path.mkdir(parents=True)
+    return path
+
+
+def test_the_installed_package_has_them() -> None:
+    assert (find_shipped_baselines() / "grok1" / "24.11.yaml").is_file()
+
+
+def test_a_wheel_has_them_inside(tmp_path: Path) -> None:
+    inside = package(tmp_path) / "baselines"
+    inside.mkdir()
+    (tmp_path / "baselines").mkdir()
+    assert find_shipped_baselines(tmp_path / "pytest_llmbench") == inside
+
+
+def test_a_checkout_has_them_beside(tmp_path: Path) -> None:
+    (tmp_path / "baselines").mkdir()
+    (tmp_path / "pyproject.toml").touch()
+    assert find_shipped_baselines(package(tmp_path)) == tmp_path / "baselines"
+
+
+def test_a_folder_of_that_name_in_site_packages_is_somebody_elses(tmp_path: Path) -> None:
+    (tmp_path / "baselines").mkdir()
+    with pytest.raises(BaselineError, match="expected the shipped baseline files"):
+        find_shipped_baselines(package(tmp_path))

@@ -21,10 +21,10 @@ from sqlalchemy import delete, func, select, text, update
 from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.core.models import StoredRun
 from pytest_llmbench.history import digests, look
-from pytest_llmbench.history import nights as reading
-from pytest_llmbench.history.nights import read_stored_runs
-from pytest_llmbench.history.place import StoreLocation
+from pytest_llmbench.history import stored_runs as reading
+from pytest_llmbench.history.location import StoreLocation
 from pytest_llmbench.history.store import connect
+from pytest_llmbench.history.stored_runs import read_stored_runs
 from pytest_llmbench.history.tables import DIGEST, RUN, VERDICT
 from pytest_llmbench.history.write import write
 

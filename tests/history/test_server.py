@@ -11,7 +11,7 @@ from remembered import document, outcome
 
 from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.history import digests, look, migrations
-from pytest_llmbench.history.place import locate_store
+from pytest_llmbench.history.location import locate_store
 from pytest_llmbench.history.store import connect
 from pytest_llmbench.history.write import prepare, write
 from pytest_llmbench.pipeline import session_history as remembering

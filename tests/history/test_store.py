@@ -18,9 +18,9 @@ from sqlalchemy import Connection, Table, inspect
 
 from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.history import digests, look, migrations, store
-from pytest_llmbench.history.nights import LAST, read_stored_runs
-from pytest_llmbench.history.place import StoreLocation
+from pytest_llmbench.history.location import StoreLocation
 from pytest_llmbench.history.store import connect
+from pytest_llmbench.history.stored_runs import LAST, read_stored_runs
 from pytest_llmbench.history.tables import METADATA, RUN, SESSION, VERDICT
 from pytest_llmbench.history.write import prepare, write
 
@@ -216,7 +216,7 @@ from pathlib import Path
 sys.path[:0] = {path!r}
 from remembered import document, outcome
 from pytest_llmbench.history import digests
-from pytest_llmbench.history.place import locate_store
+from pytest_llmbench.history.location import locate_store
 from pytest_llmbench.history.write import write
 
 digests.SIZE = 5
@@ -252,7 +252,7 @@ sys.path[:0] = {path!r}
 from remembered import document, outcome
 from sqlalchemy import event
 from pytest_llmbench.history import store, write
-from pytest_llmbench.history.place import locate_store
+from pytest_llmbench.history.location import locate_store
 
 place = locate_store({url!r}, Path("."))
 write.write(place, document(outcome(7.4, 1)))

@@ -18,6 +18,7 @@ from pytest_llmbench.core.models import (
     Checkpoints,
     DroppedRecords,
     Ending,
+    EndingCode,
     Hint,
     Measurement,
     Reason,
@@ -29,7 +30,7 @@ from pytest_llmbench.measure import metrics
 from pytest_llmbench.measure.measurement import measure
 from pytest_llmbench.measure.unmatched import make_stand_in
 
-KILLED = Ending("time-limit", "JOB 1 CANCELLED DUE TO TIME LIMIT", 300)
+KILLED = Ending(EndingCode.TIME_LIMIT, "JOB 1 CANCELLED DUE TO TIME LIMIT", 300)
 
 
 def changed(name: str, position: int, value: float) -> Any:
@@ -141,7 +142,10 @@ def test_shards_without_a_save_in_the_log_are_nobodys_checkpoint() -> None:
 
 
 def test_a_later_attempt_that_cannot_be_read_may_be_the_one_that_counts() -> None:
-    for code, text in (("unreadable", "cannot read it"), ("cut", "the gzip data of log end before their end")):
+    for code, text in (
+        (EndingCode.UNREADABLE, "cannot read it"),
+        (EndingCode.CUT, "the gzip data of log end before their end"),
+    ):
         (problem,) = measured(run(log(segment()), log(ending=Ending(code, text, 0)))).problems
         assert (problem.reason, problem.text) == (Reason.UNREADABLE, f"the later attempt 1 cannot be read: {text}")
 

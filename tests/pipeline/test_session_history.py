@@ -13,8 +13,8 @@ import pytest
 from remembered import ID, START, document, nights, outcome
 
 from pytest_llmbench.core.models import Measurement, StoredRun, Verdict, Window
-from pytest_llmbench.history.nights import read_stored_runs
-from pytest_llmbench.history.place import StoreLocation
+from pytest_llmbench.history.location import StoreLocation
+from pytest_llmbench.history.stored_runs import read_stored_runs
 from pytest_llmbench.history.write import write
 from pytest_llmbench.judge import estimate
 from pytest_llmbench.judge import nights as of_nights
@@ -160,24 +160,6 @@ def test_nights_of_both_kinds_are_one_series() -> None:
     assert same == replace(noise, source="9 nights")
 
 
-def test_nights_that_are_kept_are_those_that_are_found_anew() -> None:
-    """For each day that is asked for, with what was found on disk and without, also where some are of a later day."""
-    recalled = [
-        past(7.3 + 0.01 * hours, 0, started=builders.NOW - timedelta(hours=7 * hours)) for hours in range(40, 0, -1)
-    ]
-    (found,) = builders.nights(7.4)
-    runs = [builders.measurement(7.4, run=builders.run(started=builders.NOW - timedelta(days=day))) for day in range(4)]
-    kept = of_nights.Recalled(recalled)
-    for tonight in ([], *([run] for run in runs), runs[:2], *([run] for run in runs), []):
-        for others in ((), (found,)):
-            measured = builders.evidence(*tonight, *others)
-            anew = of_nights.previous_daily_runs(tonight, replace(measured, stored_runs=tuple(recalled)))
-            assert of_nights.previous_daily_runs(tonight, replace(measured, stored_runs=kept)) == anew
-            assert of_nights.previous_daily_runs(tonight, replace(measured, stored_runs=kept)).noise == anew.noise
-    today = builders.NOW.toordinal()
-    assert set(kept.before) == {None, today}
-
-
 def test_one_day_is_one_night_wherever_it_is_known_from() -> None:
     tonight = builders.measurement(7.4, run=builders.run(started=builders.NOW))
     (found,) = builders.nights(7.4)
@@ -197,7 +179,7 @@ def test_launched_runs_are_judged_with_the_noise_of_the_history() -> None:
     settings = Settings()
     runs = LaunchedRuns(settings, load(settings), "session", 0.025, lambda: builders.NOW, past=known)
     one = builders.run(builders.log(builders.segment()), job_id="99", launch="session", started=builders.NOW)
-    judgement = runs.judges({}).judge(builders.KEY, [one]).judgement
+    judgement = runs.judge(builders.KEY, [one]).judgement
     assert judgement.estimate is not None
     assert (judgement.estimate.noise.source, judgement.estimate.runs) == ("9 nights of history", 1)
 
@@ -212,7 +194,7 @@ def test_workers_get_no_url(tmp_path: Path) -> None:
         Settings(history=given), lambda: builders.NOW, tmp_path, results=SessionResults({}, (), 0, 0, (), {})
     )
     assert b"secret" not in session.for_workers()
-    assert Session.in_worker(session.for_workers()).settings.history is None
+    assert Session.from_controller(session.for_workers()).settings.history is None
 
 
 def test_an_unreadable_part_of_the_past_is_not_needed(place: StoreLocation) -> None:

@@ -12,8 +12,8 @@ from xml.etree import ElementTree
 import pytest
 from builders import BASELINE, HISTORY, KEY, NOW, evidence, log, run, segment, steps
 
-from pytest_llmbench.cli.judge_again import Replay, VerdictChange
-from pytest_llmbench.cli.judge_again import format_replay as replayed
+from pytest_llmbench.cli.replay import Replay, VerdictChange
+from pytest_llmbench.cli.replay import format_replay as replayed
 from pytest_llmbench.core.models import Baseline, Case, Evidence, Judgement, Outcome, Reason, Run, Status, Verdict
 from pytest_llmbench.core.models.jobs import LaunchedJob, Purpose
 from pytest_llmbench.judge.comparison import WEAK_SCALING, compare

@@ -19,8 +19,7 @@ from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobSpec, Phase
 from pytest_llmbench.launch.follow.engine import Engine, NextJob
 from pytest_llmbench.launch.follow.watch import Limits
 from pytest_llmbench.launch.journal.journal import Journal
-from pytest_llmbench.launch.slurm.client import Slurm
-from pytest_llmbench.launch.slurm.runner import CommandOutput, run
+from pytest_llmbench.launch.slurm.client import CommandOutput, Slurm, run
 from pytest_llmbench.launch.submit.launchers import Tools, build_launchers
 
 pytestmark = pytest.mark.slow

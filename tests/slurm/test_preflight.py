@@ -15,8 +15,7 @@ from planned import machine, planned, program
 from pytest_llmbench.core.models.jobs import Cluster
 from pytest_llmbench.launch.preflight.checks import check_launch
 from pytest_llmbench.launch.preflight.problems import LaunchProblem, PlannedJob
-from pytest_llmbench.launch.slurm.client import Slurm
-from pytest_llmbench.launch.slurm.runner import run
+from pytest_llmbench.launch.slurm.client import Slurm, run
 from pytest_llmbench.launch.submit.setup_run import SetupHost, run_setup
 from pytest_llmbench.launch.submit.setup_step import build_setup_step
 

@@ -15,7 +15,7 @@ import numpy as np
 from builders import log, run, segment, steps
 
 from pytest_llmbench.core.formatting import escape_values
-from pytest_llmbench.core.models import Attempt, AttemptFiles, Baseline, Ending, Reason, Run, UnmatchedRun
+from pytest_llmbench.core.models import Attempt, AttemptFiles, Baseline, Ending, EndingCode, Reason, Run, UnmatchedRun
 from pytest_llmbench.core.models.jobs import LaunchedJob, Purpose
 from pytest_llmbench.pipeline.catalog import load
 from pytest_llmbench.pipeline.evaluate import evaluate_runs
@@ -75,11 +75,13 @@ def _run(place: int, baseline: Baseline, folder: Path) -> Run:
     torn = log(
         segment(steps(seconds[:21].tolist(), global_batch_size=columns["global_batch_size"][:21]), finished=False)
     )
-    torn = replace(torn, ending=Ending("time-limit", f"error: *** STEP CANCELLED DUE TO TIME LIMIT {HOSTILE}", 121))
+    torn = replace(
+        torn, ending=Ending(EndingCode.TIME_LIMIT, f"error: *** STEP CANCELLED DUE TO TIME LIMIT {HOSTILE}", 121)
+    )
     logs = {INCOMPLETE: (torn,), RESTARTED: (torn, whole)}.get(place, (whole,))
     found = {"excluded": Reason.PROFILED, "excluded_because": "its folder is called nsys"} if place == PROFILED else {}
     started = NOW - timedelta(hours=2 + place % 7)
-    made = run(*logs, key=key, started=started, id=f"run_{place}", job_id=str(156000 + place), build="b", **found)
+    made = run(*logs, key=key, started=started, id=f"run_{place}", job_id=str(156000 + place), build=("b",), **found)
     path = folder / f"log-{key.recipe}_{key.size}_{place}.out"
     if place in (SLOWER, DIVERGED, INCOMPLETE, STALLED):
         path.write_text(

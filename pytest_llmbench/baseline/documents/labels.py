@@ -134,8 +134,8 @@ def _split_number(text: str) -> tuple[str, str]:
 
 
 def _read_digits(name: str, number: str, *, large: bool) -> str:
-    """Return a number without commas; a step time of `7,325` may be 7.325 s or 7325 s, so nobody guesses, nor whether
-    `85.459` tokens/s are 85,459 (or ms, which are as `large`)."""
+    """Return a number without commas; ValueError for one that may be read in two ways. `large`: tokens/s and ms are."""
+    # `85.459` tokens/s may be 85,459, and a step time of `7,325` may be 7.325 s or 7325 s: nobody guesses.
     if large and _POINT_OR_THOUSANDS.fullmatch(number):
         raise ValueError("its point may be one for thousands")
     if _NUMBER.fullmatch(number):

@@ -1,8 +1,4 @@
-"""The tables of a Markdown document, with the lines on which they stand.
-
-Pages that were rendered to text have tables without outer pipes, one right below the other and below prose, where a
-Markdown parser sees one table, or none. So a table is what stands around a line of dashes, and ends with the pipes.
-"""
+"""The tables of a Markdown document, with the lines on which they stand."""
 
 from __future__ import annotations
 
@@ -11,6 +7,10 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+# A Markdown parser does not see these tables. Pages that were rendered to text have tables without outer pipes, one
+# right below the other and below prose: of the 24 tables (104 rows) of the five documents markdown-it-py makes 11 (226
+# rows, prose among them). As GFM says it also fills a row that is too short and cuts one that is too long, so that
+# nobody could tell a shifted row. So a table is what stands around a line of dashes, and ends with the pipes.
 _PIPE = re.compile(r"(?<!\\)\|")
 _DASHES = re.compile(r"\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?")
 _HEADING = re.compile(
@@ -41,30 +41,34 @@ the digits beside it."""
 
 @dataclass(frozen=True, slots=True)
 class MarkdownRow:
-    """The cells of one line, 1-based, without their markup, at least one; and whether a pipe stands behind the last."""
+    """The cells of one line, at least one, without their markup."""
 
     line: int
+    """1-based."""
+
     cells: tuple[str, ...]
     closed: bool = True
+    """Whether a pipe stands behind the last cell."""
 
 
 @dataclass(frozen=True, slots=True)
 class MarkdownTable:
-    """A table, the heading above it and the last line of text between the two, each empty where there is none."""
+    """A table with what stands above it, empty where there is nothing."""
 
     heading: str
     header: MarkdownRow
     rows: tuple[MarkdownRow, ...]
     lead: str = ""
+    """The last line of text between the heading and the table."""
 
 
 @dataclass(frozen=True, slots=True)
 class MarkdownTables:
-    """The tables of a document in its order, and the lines that look like rows and belong to none: also those of
-    comments and of tables in HTML."""
+    """The tables of a document in its order."""
 
     tables: tuple[MarkdownTable, ...]
     stray: tuple[MarkdownRow, ...]
+    """The lines that look like rows and belong to no table: also those of comments and of tables in HTML."""
 
 
 def _normalize_lines(text: str) -> str:
@@ -131,14 +135,12 @@ def _is_dashes(line: str) -> bool:
 
 
 def _find_end(lines: Sequence[str], place: int) -> int:
-    """Return where the rows end: at a line without a pipe, or at the header of the next table.
-
-    A row of single dashes says that nothing was measured; within a table only longer ones begin another. A line of
-    nothing but numbers is the rest of a row that was torn.
-    """
+    """Return where the rows end: at a line without a pipe, or at the header of the next table."""
     while place < len(lines):
+        # A line of nothing but numbers is the rest of a row that was torn.
         if not _PIPE.search(lines[place]) and not _NUMBERS.fullmatch(lines[place]):
             break
+        # A row of single dashes says that nothing was measured; within a table only longer ones begin another.
         if place + 1 < len(lines) and _is_header(lines, place, 3):
             break
         place += 1

@@ -53,18 +53,20 @@ ProseValues = Mapping[str, ProseValue]
 
 @dataclass(frozen=True, slots=True)
 class Prose:
-    """What the text states, each with its line.
-
-    `peaks` by GPU type and precision in TFLOP/s; `models` by size, empty where no size is named, with the sizes of the
-    architecture, `formula`, `printed_flops`, and the sums of a worked example as `worked attention` and so on; `about`
-    with `timed`, `first`, `last`, `steps` and `dialect`. Of values that contradict each other none is there, and all
-    are in `unread`.
-    """
+    """What the text states, each with its line."""
 
     peaks: Mapping[tuple[str, str], ProseValue]
+    """In TFLOP/s, by GPU type and precision."""
+
     models: Mapping[str, ProseValues]
+    """By size, empty where none is named: the sizes of the architecture, `formula`, `printed_flops`, and the sums of a
+    worked example as `worked attention` and so on."""
+
     about: ProseValues
+    """`timed`, `first`, `last`, `steps` and `dialect`."""
+
     unread: Sequence[UnreadCell] = ()
+    """The values that contradict each other, none of which is taken."""
 
 
 def read_prose(text: str) -> Prose:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -120,16 +121,39 @@ class Segment:
     rewards: bool = False
 
 
+class EndingCode(StrEnum):
+    """How a log ended, the stronger cause first, and last what makes that a log does not say it."""
+
+    TIME_LIMIT = "time-limit"
+    NODE_FAILURE = "node-failure"
+    GPU_FAILURE = "gpu-failure"
+    OUT_OF_MEMORY = "out-of-memory"
+    GPU_OUT_OF_MEMORY = "gpu-out-of-memory"
+    DIVERGED = "diverged"
+    PREEMPTED = "preempted"
+    REQUEUED = "requeued"
+    CANCELLED = "cancelled"
+    EXITED = "exited"
+    SEGFAULT = "segfault"
+    TRACEBACK = "traceback"
+    NCCL_TIMEOUT = "nccl-timeout"
+    AFTERMATH = "aftermath"
+    TASK_FAILURE = "task-failure"
+    STEP_CANCELLED = "step-cancelled"
+    CUT = "cut"
+    UNREADABLE = "unreadable"
+
+
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a log says it ended: a short code ("time-limit", "traceback", ...), the text that says so, and its line.
+    """How a log says it ended: a code, the text that says so, and its line.
 
     file: the name of the file of that line where it is not the log itself. rank: which process wrote it, in words.
     beside: what else happened, before it or because of it. went_on: steps follow, so it may be no more than a warning.
     before_training: a standard error shows that training began behind it.
     """
 
-    code: str
+    code: EndingCode
     text: str
     line: int
     file: str = ""
@@ -170,12 +194,12 @@ class Checkpoints:
     @property
     def load_line(self) -> int:
         """The first line that says that a checkpoint was loaded, 0 for none."""
-        return next((one.line for one in self.records if one.action == LOAD), 0)
+        return next((record.line for record in self.records if record.action == LOAD), 0)
 
     @property
     def save_line(self) -> int:
         """The first line that says that a checkpoint was saved, 0 for none."""
-        return next((one.line for one in self.records if one.action == SAVE), 0)
+        return next((record.line for record in self.records if record.action == SAVE), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,10 +230,10 @@ class ParsedLog:
     @property
     def dialects(self) -> frozenset[str]:
         """Every dialect in which it has steps."""
-        return frozenset(one.dialect for one in (self, *self.readings) if one.dialect)
+        return frozenset(log.dialect for log in (self, *self.readings) if log.dialect)
 
     def read_as(self, *dialects: str) -> ParsedLog:
         """Return the log as the first of these dialects reads it, as it is where none of them does."""
-        by_name = {one.dialect: one for one in (self, *self.readings)}
+        by_name = {log.dialect: log for log in (self, *self.readings)}
         read = next((by_name[name] for name in dialects if name in by_name), self)
         return replace(read, fingerprint=self.fingerprint, size_bytes=self.size_bytes, readings=())

@@ -99,7 +99,8 @@ def _read_yaml_text(path: Path, what: str, raises: type[LlmbenchError]) -> str:
 
 
 def _refuse_extras(path: Path, events: Any, raises: type[LlmbenchError]) -> None:
-    """Look at the events one by one, so that a bomb is refused before a node is built (nesting crashes libyaml)."""
+    """Raise for the first event of YAML's that no file of ours needs."""
+    # One by one, so that a bomb is refused before a node is built: deep nesting crashes libyaml.
     depth = documents = 0
     for event in events:
         name = type(event).__name__

@@ -33,7 +33,7 @@ class Claims:
 
 
 def collect_claims(hints: Iterable[Hint], recipes: Sequence[Recipe]) -> Claims:
-    """Put hints together; two spellings of one recipe, a release and its patch release, `016` and `16` are one."""
+    """Put hints together: two spellings of one recipe, a release and its patch release, `016` and `16` are one."""
     of_field: dict[str, list[Claim]] = {}
     for hint in hints:
         same_field = of_field.setdefault(hint.field, [])

@@ -18,13 +18,13 @@ from pytest_llmbench.ingest.discover.stamps import read_stamp
 _REPORT_JOB = re.compile(r"_\d+g_(\d+)_\d+_\d+\.nsys-rep$", re.IGNORECASE)
 _NUMBER = re.compile(r"(?<!\d)\d+(?!\d)")
 
+# A number of so many digits in the name of a report is the id of a job of that number; a shorter one may be a size or
+# a rank, and only the documents' form of a name says which number is the job's.
 CERTAIN_DIGITS = 5
-"""A number of so many digits in the name of a report is the id of a job of that number; a shorter one may be a size or
-a rank, and only the documents' form of a name says which number is the job's."""
 
+# A report without a job id that was written this long before a log's last line is of an earlier run: once it stands
+# there, it must not silence every later run.
 SAME_LAUNCH = timedelta(days=1)
-"""A report without a job id that was written this long before a log's last line is of an earlier run: once it stands
-there, it must not silence every later night."""
 
 OwnedRun = tuple[RunFiles, Sequence[str]]
 """A run, and the names of the folders that are its own, outermost first."""
@@ -127,12 +127,12 @@ def _mark_profiled(run: RunFiles, report: Path) -> RunFiles:
     return replace(run, excluded=Reason.PROFILED, excluded_because=f"the profiler's report {where} {beside}")
 
 
+# Where the documented runs save, below the folder of their log.
 FOLDERS = ("checkpoints", "code/nemo_experiments/default/checkpoints")
-"""Where the documented runs save, below the folder of their log."""
 
 SHARD = ".distcp"
+# How many entries of folders are looked at.
 ENTRIES = 50_000
-"""How many entries of folders are looked at."""
 
 
 def count_shards(folder: Path) -> Shards | None:

@@ -134,8 +134,8 @@ def _read_loose(parts: Sequence[str]) -> Layout:
 SBATCH, NEMO_RUN, LOCAL = "sbatch", "nemo-run", "nemo-run-local"
 CONFIGURED = "configured-sbatch"
 
+# What the metadata's `launcher_type` means; any other word stands for itself.
 STATED = {"nemo": NEMO_RUN, "configured_sbatch": CONFIGURED, "sbatch": SBATCH}
-"""What the metadata's `launcher_type` means; any other word stands for itself."""
 
 _STREAMS = ("combined.log", "stdout.log", "stderr.log")
 

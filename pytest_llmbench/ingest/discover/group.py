@@ -12,8 +12,8 @@ from pytest_llmbench.ingest.discover import names
 from pytest_llmbench.ingest.discover.metadata import FILE_NAME
 from pytest_llmbench.ingest.discover.walk import Folder, Notes, WalkedFile
 
+# How the name of a log ends; the last one is what GPT-NeoX writes.
 _LOG_ENDS = (".out", ".log", "_stdout.txt")
-"""How the name of a log ends; the last one is what GPT-NeoX writes."""
 _SLURM = re.compile(r"slurm-(\d+(?:[_+]\d+)?)\.out", re.IGNORECASE)
 _SKIPPED = {
     "sbatch_": "the launcher's second copy of a job's output",
@@ -30,17 +30,17 @@ _STREAMS = ("combined.log", "stdout.log", "stderr.log")
 
 @dataclass(slots=True)
 class JobDraft:
-    """The files of one job in one folder. `spoken_for`: whether the names of its folders speak of it too; that is not
-    so for a file of any other name beside a launcher's logs. `remains` is what is left of a job without attempts."""
+    """The files of one job in one folder."""
 
     job: str
     base: str
     pairs: names.NamePairs = ()
+    # Whether the names of its folders speak of it too; not so for a file of any other name beside a launcher's logs.
     spoken_for: bool = True
     launched: bool = True
     attempts: dict[int, AttemptFiles] = field(default_factory=dict)
     modified: float = 0.0
-    remains: Remains | None = None
+    remains: Remains | None = None  # what is left of a job without attempts
     remains_at: Path | None = None
 
 

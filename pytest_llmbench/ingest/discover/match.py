@@ -18,12 +18,11 @@ _PRETRAINING = frozenset(("", "pretrain", "pretraining"))
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The run to be matched: what it says, the layout it stands in, the dialects in which each of its logs with steps
-    can be read, and the known recipes."""
+    """The run to be matched, and the recipes that are known."""
 
     claims: Claims
     layout: str
-    dialects: Sequence[frozenset[str]]
+    dialects: Sequence[frozenset[str]]  # those in which each of its logs with steps can be read
     recipes: Sequence[Recipe]
 
 
@@ -45,10 +44,8 @@ Matching = Callable[[Subject], tuple[Match, ...]]
 
 
 def cache_matches() -> Matching:
-    """Return `match_baselines` that keeps its answers: of thousands of runs, most say the same but for who says it.
-
-    Every subject has to be of the same recipes.
-    """
+    """Return `match_baselines` that keeps its answers; every subject has to be of the same recipes."""
+    # Of thousands of runs most say the same but for who says it, so the sources are no part of the key.
     cache: dict[object, tuple[Match, ...]] = {}
 
     def find(subject: Subject) -> tuple[Match, ...]:
@@ -122,11 +119,9 @@ def _measure_distance(match: Match, gpus: str, dtype: str) -> tuple[bool, float,
 
 
 def fits_layout(layout: str, recipe: Recipe) -> bool:
-    """Whether a recipe's release writes this layout.
-
-    `workloads` came with 25.05 and replaced `results`; `experiments` is the 25.04 form, and what is left of `workloads`
-    when only that folder was copied.
-    """
+    """Whether a recipe's release writes this layout."""
+    # `workloads` came with 25.05 and replaced `results`; `experiments` is the 25.04 form, and what is left of
+    # `workloads` when only that folder was copied.
     release = re.match(r"v?(\d+)\.(\d+)", recipe.release)
     number = (int(release[1]), int(release[2])) if release else None
     if layout == "workloads":

@@ -1,8 +1,6 @@
 """`llmb-config_<job>.yaml`, the launcher's own record of a job: read as text, distrusted, never fatal.
 
-The file is taken apart from the events of the YAML parser, not loaded: every value stays the text that was written
-(`25.10` is a release and no number), a repeated key or an alias is an error, and nesting is limited, because composing
-deeply nested YAML with the C loader crashes the interpreter.
+Every value stays the text that was written (`25.10` is a release, no number); a repeated key or an alias is an error.
 """
 
 from __future__ import annotations
@@ -28,8 +26,8 @@ if TYPE_CHECKING:
 
 SIZE_LIMIT = 256 * 1024
 DEPTH_LIMIT = 20
+# Letters of a value of the environment.
 LONGEST = 200
-"""Letters of a value of the environment."""
 FILE_NAME = re.compile(r"llmb-config_(.+)\.ya?ml", re.IGNORECASE)
 
 _TEXTS = {
@@ -60,22 +58,19 @@ Tree = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """What a metadata file says of its job; `odd` lists the values in it that could not be used, `build` says as
-    "key=value" which versions and container images it ran, but for the release, which is a hint. `zoned`: the launch
-    time names its zone. `launcher` is its word for what started the job, `saves` says that the job was to save a
-    checkpoint. `environment` holds container, versions and commits by the names of the reports."""
+    """What a metadata file says of its job."""
 
     job: str
     hints: tuple[Hint, ...]
     started: datetime | None = None
-    zoned: bool = False
+    zoned: bool = False  # the launch time names its zone
     excluded: Reason | None = None
     excluded_because: str = ""
-    odd: tuple[str, ...] = ()
-    build: tuple[str, ...] = ()
-    launcher: str = ""
-    saves: str = ""
-    environment: Pairs = ()
+    odd: tuple[str, ...] = ()  # values that could not be used, each with the reason
+    build: tuple[str, ...] = ()  # "key=value" of versions and container images, but for the release, which is a hint
+    launcher: str = ""  # the file's own word for what started the job
+    saves: str = ""  # says that the job was to save a checkpoint
+    environment: Pairs = ()  # container, versions and commits by the names of the reports
 
 
 def read_metadata(path: Path, read: Callable[[Path, int], bytes] | None = None) -> Metadata:
@@ -95,6 +90,7 @@ def parse(data: bytes) -> Tree:
     import yaml
 
     loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+    # Events are read, not nodes: composing deeply nested YAML with the C loader crashes the interpreter.
     try:
         following = loader(data).get_event
         nodes = (event for event in iter(following, None) if isinstance(event, yaml.NodeEvent))

@@ -32,31 +32,31 @@ _GPUS_THEN_SIZE = re.compile(
     rf"(?P<recipe>[^_]+)-(?P<gpus>\d+)_(?P<size>{SIZE})(?:_(?P<job>\d+))?(?:_(?P<attempt>\d+))?", _IGNORE
 )
 _JOB_AND_ATTEMPT = re.compile(r"(?P<base>.*?)_(?P<job>\d+)(?:_(?P<attempt>\d+))?", re.DOTALL)
+# The recipes of FP8 (current scaling, MXFP8, delayed scaling, sub-channel scaling), and names of the precision with
+# each: they differ by 6 to 50 %, so that a run of one of them is none of another.
 RECIPES = {
     "cs": ("fp8_cs", "fp8cs"),
     "mx": ("fp8_mx", "fp8mx", "mxfp8"),
     "ds": ("fp8_ds", "fp8ds"),
     "sc": ("fp8_sc", "fp8sc"),
 }
-"""The recipes of FP8 (current scaling, MXFP8, delayed scaling, sub-channel scaling), and names of the precision with
-each: they differ by 6 to 50 %, so that a run of one of them is none of another."""
 _SETTING = re.compile(r"(tp|pp|cp|ep|etp|dp|vp|fsdp|mbs|gbs|ga)(\d+)", _IGNORE)
+# Tokens of a sequence: `seq4096`, `seqlen8192`, `ctx8k`.
 _SEQUENCE = re.compile(r"(?:seq(?:uence)?|ctx|context)(?:[-]?len(?:gth)?)?[-]?(\d{3,}|\d+(?=k))(k?)", _IGNORE)
-"""Tokens of a sequence: `seq4096`, `seqlen8192`, `ctx8k`."""
 _TASK = re.compile(TYPE, re.IGNORECASE)
 _GPUS = re.compile(r"gpus?(\d+)|(\d+)(?:gpus?|g)", _IGNORE)
 _NODES = re.compile(r"nodes?(\d+)|(\d+)(?:nodes?|n)", _IGNORE)
 _STAMP = re.compile(r"\d{10}|\d{19}")
 _LAUNCHED = re.compile(r"log-.+\.(?:out|log)|slurm-\d+(?:[_+]\d+)?\.out", _IGNORE)
 _COMPRESSED = re.compile(r"(.+\.(?:out|log|err))\.(?:gz|zst|xz|bz2)", _IGNORE)
+# A job id, perhaps with a restart, or a time stamp, behind what the names of many runs share.
 _NUMBERS = re.compile(r"_[0-9]{5,}(?:_[0-9]+)?\Z")
-"""A job id, perhaps with a restart, or a time stamp, behind what the names of many runs share."""
 _PACKED = (".gz", ".zst", ".xz", ".bz2")
 _PROFILED = re.compile(r"_nsys(?:_\d+)*$", re.IGNORECASE)
 _TRACED = re.compile(r"nccl[-_]?trace", re.IGNORECASE)
 _GPU_TYPE = re.compile(GPU, re.IGNORECASE)
+# How many names are remembered: those of a run's folders and files are asked for a dozen times.
 _KNOWN = 4096
-"""How many names are remembered: those of a run's folders and files are asked for a dozen times."""
 _SETTING_FIELDS = {"mbs": "micro_batch_size", "gbs": "global_batch_size", "ga": "gradient_accumulation"}
 
 NamePairs = tuple[tuple[str, str], ...]

@@ -27,12 +27,11 @@ class JobFolder:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The metadata files of one folder: by the position of the draft they belong to, those whose job has no log here,
-    and those of which nobody can tell. The last two are by job id."""
+    """The metadata files of one folder."""
 
-    of_draft: Mapping[int, Path]
-    without_log: Mapping[str, Path]
-    undecided: Mapping[str, Path]
+    of_draft: Mapping[int, Path]  # by the position of the draft they belong to
+    without_log: Mapping[str, Path]  # by job id, of jobs that have no log here
+    undecided: Mapping[str, Path]  # by job id, of which nobody can tell
 
 
 def find_job_folders(folders: Iterable[Folder]) -> tuple[JobFolder, ...]:
@@ -101,8 +100,8 @@ def _list_experiment_folders(place: JobFolder) -> list[tuple[str, ...]]:
     return [parts[: len(parts) - above] for above in range(len(place.where.experiment))]
 
 
+# What the launcher's own output is called: it is there although the training left no log.
 COPIED_OUTPUT = "sbatch_"
-"""What the launcher's own output is called: it is there although the training left no log."""
 
 Parts = tuple[str, ...]
 

@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
+# What a time that a folder's name bears is said to come from.
 NAME_OF = "the name of folder "
-"""What a time that a folder's name bears is said to come from."""
 
+# Seconds of the years 2014 to 2033, with milliseconds or nanoseconds.
 _EPOCH = re.compile(r"(?<!\d)(1[4-9]\d{8})(\d{9}|\d{3})?(?!\d)")
-"""Seconds of the years 2014 to 2033, with milliseconds or nanoseconds."""
 _WRITTEN = (
     re.compile(
         r"(?<!\d)(20\d\d)[-_.]?(\d\d)[-_.]?(\d\d)[-_T ](\d\d)[-:_.h]?(\d\d)[-:_.m]?(\d\d)(?:\.\d+)?(Z|UTC)?(?!\d)"

@@ -16,16 +16,16 @@ from pytest_llmbench.ingest.discover import names
 from pytest_llmbench.ingest.sources.listing import FileStatus, FolderEntry
 from pytest_llmbench.ingest.sources.stores import Stores, is_called_archive
 
+# Folders of a run whose files are no logs, whatever their names; the profiler's reports in them are evidence all the
+# same. Elsewhere (`code/experiments/...`) such a name says nothing.
 CLOSED = ("configs", "code", "checkpoints", "nsys_profile", ".git")
-"""Folders of a run whose files are no logs, whatever their names; the profiler's reports in them are evidence all the
-same. Elsewhere (`code/experiments/...`) such a name says nothing."""
 
+# Folders that hold runs: what holds one of them is no part of a run.
 LAYOUTS = ("results", "experiments", "workloads")
-"""Folders that hold runs: what holds one of them is no part of a run."""
 
 REPORT = ".nsys-rep"
+# What the names of folders begin with that recipes write the profiler's reports into (`nsys`, `nsys_profile`).
 PROFILES = "nsys"
-"""What the names of folders begin with that recipes write the profiler's reports into (`nsys`, `nsys_profile`)."""
 
 KEPT = (
     ".out",
@@ -47,8 +47,8 @@ KEPT = (
     ".tbz2",
 )
 
+# Logs that are put away (`.out.lz4`, `.out.1`, `.out.bak`): not read, and told.
 RENAMED = re.compile(r".+\.(?:out|log)\.\w{1,9}", re.IGNORECASE | re.DOTALL)
-"""Logs that are put away (`.out.lz4`, `.out.1`, `.out.bak`): not read, and told."""
 
 Notes = list[tuple[Path, str]]
 _Identity = tuple[int, int]
@@ -65,18 +65,15 @@ class WalkedFile(NamedTuple):
 
 @dataclass(eq=False)
 class Folder:
-    """One folder: its files, the given path that led to it, and the files that were given by name; `only_chosen` where
-    nothing else in it was asked for.
+    """One folder and its files."""
 
-    `text` is its whole path and `parts` the names in it: of thousands of folders, few are ever asked for as a path.
-    """
-
+    # The whole path as a text, and the names in it: of thousands of folders, few are ever asked for as a Path.
     text: str
     parts: tuple[str, ...]
-    given_path: Path
+    given_path: Path  # the path among those given that led to it
     files: list[WalkedFile] = field(default_factory=list)
-    chosen: frozenset[str] = frozenset()
-    only_chosen: bool = False
+    chosen: frozenset[str] = frozenset()  # the files that were given by name
+    only_chosen: bool = False  # nothing else in it was asked for
 
     @property
     def name(self) -> str:

@@ -11,11 +11,10 @@ from typing import NamedTuple
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LogError
-from pytest_llmbench.core.models import Ending, Segment
+from pytest_llmbench.core.models import Ending, EndingCode, Segment
 from pytest_llmbench.ingest.parse.cause import FAILURES, ORDERLY, PLACES, choose_cause
 from pytest_llmbench.ingest.parse.dropped import make_printable
-from pytest_llmbench.ingest.parse.ranks import read_rank
-from pytest_llmbench.ingest.parse.records import find_line_stop
+from pytest_llmbench.ingest.parse.records import find_line_stop, read_rank
 from pytest_llmbench.ingest.parse.scan import REACH_BACK, ByteChunk, Hit
 from pytest_llmbench.ingest.parse.tracebacks import HEAD, Traceback, Tracebacks
 from pytest_llmbench.ingest.sources.local import File
@@ -28,26 +27,26 @@ LINE_LENGTH, LAST_BYTES = 200, 8192
 """Of a last line that is shown, and of the end of a log in which it is looked for."""
 
 PATTERNS = {
-    "time-limit": SLURM + rb".{0,99}DUE TO TIME LIMIT",
-    "node-failure": SLURM + rb".{0,99}DUE TO NODE.FAIL|srun: error: Node failure on ",
-    "gpu-failure": rb"uncorrectable (?:ECC|NVLink) error (?:encountered|detected)|CUDA_ERROR_ECC_UNCORRECTABLE"
+    EndingCode.TIME_LIMIT: SLURM + rb".{0,99}DUE TO TIME LIMIT",
+    EndingCode.NODE_FAILURE: SLURM + rb".{0,99}DUE TO NODE.FAIL|srun: error: Node failure on ",
+    EndingCode.GPU_FAILURE: rb"uncorrectable (?:ECC|NVLink) error (?:encountered|detected)|CUDA_ERROR_ECC_UNCORRECTABLE"
     rb"|NVRM: Xid \([^)]{1,60}\): " + XIDS + rb"\b",
-    "out-of-memory": rb"srun: error: \S{1,99}: tasks? .{1,99}: Out Of Memory"
+    EndingCode.OUT_OF_MEMORY: rb"srun: error: \S{1,99}: tasks? .{1,99}: Out Of Memory"
     rb"|slurmstepd\S{0,99}: error: .{0,99}(?:oom.kill|out-of-memory handler)|[Oo]ut of memory: Kill(?:ed)? process",
-    "gpu-out-of-memory": rb"\bOutOfMemoryError: |RuntimeError: RESOURCE_EXHAUSTED"
+    EndingCode.GPU_OUT_OF_MEMORY: rb"\bOutOfMemoryError: |RuntimeError: RESOURCE_EXHAUSTED"
     rb"|RuntimeError: CUDA (?:error: )?out of memory",
-    "diverged": rb"Error: .{0,99}(?:found (?:NaN|Inf) in local |Unexpected result (?:nan|inf)\b)"
+    EndingCode.DIVERGED: rb"Error: .{0,99}(?:found (?:NaN|Inf) in local |Unexpected result (?:nan|inf)\b)"
     rb"|ValueError: The loss returned in .{1,40} is (?:nan|inf)",
-    "preempted": SLURM + rb".{0,99}DUE TO PREEMPTION|\bPreemption detected, saving checkpoint and exiting",
-    "requeued": SLURM + rb".{0,99}DUE TO JOB REQUEUE",
-    "cancelled": rb"error: \*\*\* JOB \S{1,99} (?:ON \S{1,99} )?CANCELLED ",
-    "exited": rb"\[exiting program after (?:consuming all available data|[\d.]{1,20} minutes)",
-    "segfault": rb"\bSegmentation fault\b",
-    "nccl-timeout": rb"Watchdog caught collective operation timeout",
-    "task-failure": SLURM + rb".{0,99}DUE TO TASK FAILURE"
+    EndingCode.PREEMPTED: SLURM + rb".{0,99}DUE TO PREEMPTION|\bPreemption detected, saving checkpoint and exiting",
+    EndingCode.REQUEUED: SLURM + rb".{0,99}DUE TO JOB REQUEUE",
+    EndingCode.CANCELLED: rb"error: \*\*\* JOB \S{1,99} (?:ON \S{1,99} )?CANCELLED ",
+    EndingCode.EXITED: rb"\[exiting program after (?:consuming all available data|[\d.]{1,20} minutes)",
+    EndingCode.SEGFAULT: rb"\bSegmentation fault\b",
+    EndingCode.NCCL_TIMEOUT: rb"Watchdog caught collective operation timeout",
+    EndingCode.TASK_FAILURE: SLURM + rb".{0,99}DUE TO TASK FAILURE"
     rb"|srun: error: \S{1,99}: tasks? .{1,99}: (?:Exited with exit code|Aborted|Killed|Bus error)"
     rb"|: line \d{1,9}: +\d{1,9} Killed\b",
-    "step-cancelled": SLURM,
+    EndingCode.STEP_CANCELLED: SLURM,
 }
 """What a line says, the stronger cause first. A step without a reason is cancelled after a crash as well as by hand."""
 
@@ -79,7 +78,7 @@ WORDS = (
 LONGEST_PATTERN = 512
 
 _PATTERN = re.compile(b"|".join(b"(%b)" % pattern for pattern in PATTERNS.values()))
-_NAMES = tuple(PATTERNS)
+_CODES = tuple(PATTERNS)
 
 SIGNALLED = re.compile(rb"(?:[\w.]+\.)?SignalException\b|.{1,99}killed by signal: Terminated")
 AFTERMATH = re.compile(
@@ -116,7 +115,7 @@ class Endings:
     """Collects the lines that say how a log ended: the latest KEPT of each code, so that no log fills the memory."""
 
     def __init__(self) -> None:
-        self._found: dict[str, deque[Ending]] = {}
+        self._found: dict[EndingCode, deque[Ending]] = {}
         self._read_to = (0, 0)
         self._tracebacks = Tracebacks()
 
@@ -205,23 +204,23 @@ def _describe_traceback(traceback: Traceback) -> Ending:
     return Ending(_read_code(traceback), text, traceback.line, rank=_format_rank(traceback.rank))
 
 
-def _read_code(traceback: Traceback) -> str:
+def _read_code(traceback: Traceback) -> EndingCode:
     """Return what the exception of a traceback means."""
     if traceback.first.startswith(b"KeyboardInterrupt"):
-        return "step-cancelled"
+        return EndingCode.STEP_CANCELLED
     if AFTERMATH.match(traceback.first) or any(SIGNALLED.match(text) for text in (traceback.first, traceback.last)):
-        return "aftermath"
+        return EndingCode.AFTERMATH
     places = [match.lastindex or 0 for text in (traceback.first, traceback.last) for match in _PATTERN.finditer(text)]
-    told = [code for code in (_NAMES[place - 1] for place in places) if code in (*FAILURES, "nccl-timeout")]
-    return min(told, key=PLACES.__getitem__, default="traceback")
+    told = [code for code in (_CODES[place - 1] for place in places) if code in (*FAILURES, EndingCode.NCCL_TIMEOUT)]
+    return min(told, key=PLACES.__getitem__, default=EndingCode.TRACEBACK)
 
 
-def _read_line_code(line: bytes) -> str:
-    """Return the strongest of what a line says, or an empty text."""
+def _read_line_code(line: bytes) -> EndingCode | None:
+    """Return the strongest of what a line says, or None."""
     if not any(word in line for word in WORDS):
-        return ""
+        return None
     places = [match.lastindex or 0 for match in _PATTERN.finditer(line)]
-    return _NAMES[min(places) - 1] if places else ""
+    return _CODES[min(places) - 1] if places else None
 
 
 def _format_rank(rank: str) -> str:

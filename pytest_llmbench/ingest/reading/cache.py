@@ -1,8 +1,7 @@
 """What logs said when they were last read, in a file of this user: an unchanged log is not read again.
 
-There is one file for each set of places that are read together, with everything that was found below them; it is
-written as a whole and renamed, so that sessions side by side, on any file system, never see half of one. The last of
-them counts: what another one had read is read again. It holds columns and texts, and nothing in it is executed.
+There is one file for each set of places that are read together, with everything that was found below them. It holds
+columns and texts, and nothing in it is executed.
 """
 
 from __future__ import annotations
@@ -24,21 +23,21 @@ from pytest_llmbench.ingest.reading.reader import FileToRead, ReadResult
 from pytest_llmbench.ingest.sources.local import FileState, read_state
 
 CachedReadings = dict[tuple[str, bool], tuple[FileState, ReadResult]]
-"""By file, which is a Wanted or equal to one, the state in which it was read, and what it said."""
+"""By file, which is a FileToRead or equal to one, the state in which it was read, and what it said."""
 
 MAGIC = b"llmbench log cache 2\n"
+# Magic, what it is of, checksum and size of the rest.
 _HEADER = struct.Struct(f"={len(MAGIC)}s32sIQ")
-"""Magic, what it is of, checksum and size of the rest."""
 
 SUFFIX = ".logs"
+# Fewer new files with fewer bytes are read again sooner than a cache file is written.
 WORTH_FILES, WORTH_BYTES = 50, 8 << 20
-"""Fewer new files with fewer bytes are read again sooner than a cache file is written."""
+# Bytes of all cache files together.
 LARGEST = 512 << 20
-"""Bytes of all cache files together."""
+# All that a parser may import: a change of any file there may change what a log says.
 ROOMS = ("ingest", "core")
-"""All that a parser may import: a change of any file there may change what a log says."""
+# A cache file that was not used for so long is removed.
 OLDEST_SECONDS = 30 * 86400
-"""A cache file that was not used for so long is removed."""
 
 
 class LogCache:
@@ -110,6 +109,8 @@ class LogCache:
         return data if zlib.crc32(data) == check else b""
 
     def _write(self, header: bytes, data: bytes) -> None:
+        # Written as a whole and renamed: sessions side by side, on any file system, never see half of one. The last of
+        # them counts; what another one had read is read again.
         handle, name = tempfile.mkstemp(dir=self._folder, suffix=SUFFIX)
         try:
             with os.fdopen(handle, "wb") as file:

@@ -27,6 +27,7 @@ from pytest_llmbench.core.models import (
     Checkpoints,
     DroppedRecords,
     Ending,
+    EndingCode,
     ParsedLog,
     RegexDialect,
     Segment,
@@ -45,8 +46,8 @@ StepLayout: TypeAlias = tuple[list[int], list[int]]
 """How many steps each segment has, and of how many runs each column is, 0 where all its values are kept."""
 
 _TYPES = {"Floats": np.float64, "Integers": np.int64, "Flags": np.bool_}
-_COLUMNS = {one.name: np.dtype(_TYPES[str(one.type)]) for one in fields(Steps)}
-"""The type of each column."""
+# The type of each column.
+_COLUMNS = {column.name: np.dtype(_TYPES[str(column.type)]) for column in fields(Steps)}
 
 _LENGTH = np.dtype(np.int64)
 _ALIGNED = 8
@@ -80,7 +81,7 @@ def pack_steps(steps: Sequence[Steps]) -> tuple[StepLayout, list[bytes]]:
     data: list[bytes] = []
     pieces = _join(steps)
     for name, kind in _COLUMNS.items() if steps else ():
-        values = np.concatenate([getattr(one, name) for one in pieces], dtype=kind)
+        values = np.concatenate([getattr(part, name) for part in pieces], dtype=kind)
         if kind == np.int64:
             values[1:] -= values[:-1]
         bounds = _find_run_bounds(values)
@@ -138,48 +139,52 @@ def _join(steps: Sequence[Steps]) -> list[Steps]:
     """Return steps with those as one that were unpacked side by side."""
     joined: list[Steps] = []
     before: StepSpan | None = None
-    for one in steps:
-        place: StepSpan | None = getattr(one, "_place", None)  # copies have none
+    for part in steps:
+        place: StepSpan | None = getattr(part, "_place", None)  # copies have none
         if before and place and place[0] is before[0] and place[1] == before[2]:
             place = before[0], before[1], place[2]
             joined[-1] = _make_lazy(place)
         else:
-            joined.append(one)
+            joined.append(part)
         before = place
     return joined
 
 
 def _make_lazy(place: StepSpan) -> LazySteps:
-    made = LazySteps.__new__(LazySteps)
-    object.__setattr__(made, "_place", place)
-    return made
+    steps = LazySteps.__new__(LazySteps)
+    object.__setattr__(steps, "_place", place)
+    return steps
 
 
+# Bytes of the JSON text.
 _HEADER = struct.Struct("=Q")
-"""Bytes of the JSON text."""
 
 _RECORDS = (ParsedLog, Segment, Ending, DroppedRecords, CheckpointRecord, Checkpoints, Statement, Unread, RegexDialect)
+# The fields of each type, which get and set the value of one.
 _FIELDS: dict[type[Any], tuple[Any, ...]] = {
-    record: tuple(getattr(record, one.name) for one in fields(record)) for record in _RECORDS
+    record: tuple(getattr(record, column.name) for column in fields(record)) for record in _RECORDS
 }
-"""The fields of each type, which get and set the value of one."""
-_TEXTS: dict[type[Any], Callable[[Any], str]] = {datetime: datetime.isoformat, LogError: str}
-"""What is kept as a text."""
-_MAKERS: dict[str, Callable[[str], Any]] = {"datetime": datetime.fromisoformat, "LogError": LogError}
-_NAMES = {one.__name__: one for one in _RECORDS}
+# What is kept as a text.
+_TEXTS: dict[type[Any], Callable[[Any], str]] = {datetime: datetime.isoformat, LogError: str, EndingCode: str}
+_MAKERS: dict[str, Callable[[str], Any]] = {
+    "datetime": datetime.fromisoformat,
+    "LogError": LogError,
+    "EndingCode": EndingCode,
+}
+_NAMES = {record.__name__: record for record in _RECORDS}
 
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 
+# How often one value stands below another, and a column of this one.
 _SAME = "same"
-"""How often one value stands below another, and a column of this one."""
+# For each value the number of the column that it is the next one of, and these columns: one for each type.
 _MIXED = "mixed"
-"""For each value the number of the column that it is the next one of, and these columns: one for each type."""
+# Tuples of one length: a column for each place in them.
 _ROWS = "rows"
-"""Tuples of one length: a column for each place in them."""
+# The lengths of tuples, and a column of what is in them.
 _TUPLES = "tuples"
-"""The lengths of tuples, and a column of what is in them."""
+# The place of the first among the steps of all segments, and that behind the last.
 _STEPS = "steps"
-"""The place of the first among the steps of all segments, and that behind the last."""
 
 
 def pack(value: object) -> bytes:
@@ -188,9 +193,9 @@ def pack(value: object) -> bytes:
     TypeError for anything else.
     """
     steps: list[Steps] = []
-    told = _to_json([value], steps)
+    tree = _to_json([value], steps)
     layout, arrays = pack_steps(steps)
-    text = json.dumps([told, layout], separators=(",", ":"), check_circular=False).encode()
+    text = json.dumps([tree, layout], separators=(",", ":"), check_circular=False).encode()
     text += b" " * (-len(text) % 8)
     return b"".join((_HEADER.pack(len(text)), text, *arrays))
 
@@ -202,8 +207,8 @@ def unpack(data: bytes) -> Any:
     """
     (size,) = _HEADER.unpack_from(data)
     with pause_garbage_collection():
-        told, layout = json.loads(data[_HEADER.size : _HEADER.size + size])
-        (value,) = _from_json(told, unpack_steps(data, _HEADER.size + size, layout))
+        tree, layout = json.loads(data[_HEADER.size : _HEADER.size + size])
+        (value,) = _from_json(tree, unpack_steps(data, _HEADER.size + size, layout))
     return value
 
 
@@ -218,7 +223,7 @@ def _to_json(values: Sequence[Any], steps: list[Steps]) -> Any:
     if kinds <= _SCALARS:
         return values
     if len(kinds) > 1:
-        return {_MIXED: _mixed_to_json(values, steps)}
+        return {_MIXED: _kinds_to_json(values, steps)}
     return _kind_to_json(kinds.pop(), values, steps)
 
 
@@ -238,39 +243,39 @@ def _kind_to_json(kind: type[Any], values: Sequence[Any], steps: list[Steps]) ->
 
 def _records_to_json(kind: type[Any], values: Sequence[Any], steps: list[Steps]) -> dict[str, Any]:
     columns = [_to_json(list(map(field.__get__, values)), steps) for field in _FIELDS[kind]]
-    if len(values) > 1 and all(type(one) is dict and _SAME in one for one in columns):
-        return {_SAME: [len(values), {kind.__name__: [one[_SAME][1] for one in columns]}]}
+    if len(values) > 1 and all(type(column) is dict and _SAME in column for column in columns):
+        return {_SAME: [len(values), {kind.__name__: [column[_SAME][1] for column in columns]}]}
     return {kind.__name__: columns}
 
 
-def _mixed_to_json(values: Sequence[Any], steps: list[Steps]) -> list[Any]:
+def _kinds_to_json(values: Sequence[Any], steps: list[Steps]) -> list[Any]:
     """Return what stands for values of several types; scalars are one of them."""
     columns: dict[Any, list[Any]] = {}
-    kinds = [None if type(one) in _SCALARS else type(one) for one in values]
-    for kind, one in zip(kinds, values, strict=True):
-        columns.setdefault(kind, []).append(one)
+    kinds = [None if type(value) in _SCALARS else type(value) for value in values]
+    for kind, value in zip(kinds, values, strict=True):
+        columns.setdefault(kind, []).append(value)
     numbers = {kind: number for number, kind in enumerate(columns)}
-    return [[numbers[kind] for kind in kinds], [_to_json(one, steps) for one in columns.values()]]
+    return [[numbers[kind] for kind in kinds], [_to_json(value, steps) for value in columns.values()]]
 
 
 def _tuples_to_json(values: Sequence[Sequence[Any]], steps: list[Steps]) -> dict[str, Any]:
     lengths = list(map(len, values))
     if 0 < lengths[0] <= len(values) and lengths.count(lengths[0]) == len(values):
-        return {_ROWS: [_to_json(one, steps) for one in zip(*values, strict=True)]}
+        return {_ROWS: [_to_json(column, steps) for column in zip(*values, strict=True)]}
     return {_TUPLES: [lengths, _to_json(list(chain.from_iterable(values)), steps)]}
 
 
-def _from_json(told: Any, steps: Sequence[Steps]) -> list[Any]:
+def _from_json(tree: Any, steps: Sequence[Steps]) -> list[Any]:
     """Return the values that `_column` was given; `steps` are all that it set aside."""
-    if isinstance(told, list):
-        return told
-    ((kind, what),) = dict(told).items()
+    if isinstance(tree, list):
+        return tree
+    ((kind, what),) = dict(tree).items()
     if kind == _SAME:
         return _from_json(what[1], steps) * int(what[0])
     if kind == _STEPS:
         return list(steps[what[0] : what[1]])
     if kind == _MIXED:
-        parts = [deque(_from_json(one, steps)) for one in what[1]]
+        parts = [deque(_from_json(column, steps)) for column in what[1]]
         return [parts[number].popleft() for number in what[0]]
     if kind == _TUPLES:
         items = iter(_from_json(what[1], steps))
@@ -282,14 +287,14 @@ def _make_values(kind: str, what: list[Any], steps: Sequence[Steps]) -> list[Any
     """Return records or tuples that are made from columns, or what is made from texts."""
     if kind in _MAKERS:
         return list(map(_MAKERS[kind], what))
-    columns = [_from_json(one, steps) for one in what]
+    columns = [_from_json(part, steps) for part in what]
     if kind == _ROWS:
         return list(zip(*columns, strict=True))
     record = _NAMES[kind]
-    made = list(map(object.__new__, repeat(record, len(columns[0]))))
+    records = list(map(object.__new__, repeat(record, len(columns[0]))))
     for field, column in zip(_FIELDS[record], columns, strict=True):
-        if len(column) != len(made):
-            raise ValueError(f"found {len(column)} values of a {kind}, expected {len(made)}")
-        for _ in map(field.__set__, made, column):  # a third of the time of calling the type with all of them
+        if len(column) != len(records):
+            raise ValueError(f"found {len(column)} values of a {kind}, expected {len(records)}")
+        for _ in map(field.__set__, records, column):  # a third of the time of calling the type with all of them
             pass
-    return made
+    return records

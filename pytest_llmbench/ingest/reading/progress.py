@@ -7,11 +7,11 @@ from typing import Protocol
 
 from pytest_llmbench.ingest.reading.reader import ReadCounts
 
+# A shorter reading tells nothing.
 FIRST_SECONDS = 2.0
-"""A shorter reading tells nothing."""
 REWRITE_SECONDS = 0.5
+# Where nothing can be rewritten the second line comes so long after the first, and each later one twice as late.
 LINE_SECONDS, LONGEST_SECONDS = 10.0, 300.0
-"""Where nothing can be rewritten the second line comes so long after the first, and each later one twice as late."""
 
 _UNITS = ("kB", "MB", "GB", "TB")
 

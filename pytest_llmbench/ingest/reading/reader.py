@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 ReadResult: TypeAlias = ParsedLog | Ending | LogError | None
 """What a file says: a log; a standard error that tells of an ending, or of none; or why it cannot be read."""
 
+# What changed this shortly before it was read may change again and look the same: there are file systems that keep
+# times in steps of two seconds.
 SETTLED_NS = 2_000_000_000
-"""What changed this shortly before it was read may change again and look the same: there are file systems that keep
-times in steps of two seconds."""
 
 
 class FileToRead(NamedTuple):
@@ -71,17 +71,17 @@ def _stat(path: str) -> os.stat_result | None:
 
 Value = TypeVar("Value")
 
+# What a worker reads at once: enough to be worth an answer, and little enough to be shared evenly.
 BATCH_FILES, BATCH_BYTES = 64, 4 << 20
-"""What a worker reads at once: enough to be worth an answer, and little enough to be shared evenly."""
 
+# About what it takes to read a small file, and each byte of it.
 FILE_SECONDS, BYTE_SECONDS = 7e-4, 2e-9
-"""About what it takes to read a small file, and each byte of it."""
 
+# About what it takes to start a worker: there is one for each time as much work, beside this process.
 WORKER_SECONDS = 0.25
-"""About what it takes to start a worker: there is one for each time as much work, beside this process."""
 
+# With more of them this process would only take answers.
 MOST_WORKERS = 8
-"""With more of them this process would only take answers."""
 
 
 class ReadCounts(NamedTuple):

@@ -1,8 +1,6 @@
 """Reading files in several processes.
 
-Each worker is a new interpreter that runs this module and nothing else: it is no fork, since the session may have
-threads, and does not import the main program, which may not expect it. It ends when its standard input does, so none
-outlives the session, however that ends. What a worker does not answer for is read here.
+What a worker does not answer for is read by this process.
 """
 
 from __future__ import annotations
@@ -27,8 +25,10 @@ if TYPE_CHECKING:
 Batch: TypeAlias = Sequence[FileToRead]
 Answers: TypeAlias = Sequence[tuple[ReadResult, FileState | None]]
 
-READY = b"+"
+READY = b"+"  # a worker's first answer: its interpreter and its imports work
 _SIZE = struct.Struct("=Q")
+# Each worker is a new interpreter that runs this module and nothing else: no fork, since the session may have threads,
+# and no import of the main program, which may not expect it. It ends when its standard input does: none outlives us.
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.stdin.buffer.readline()); "
     "from pytest_llmbench.ingest.reading.worker_pool import serve; serve()"
@@ -67,14 +67,12 @@ def _take_next(waiting: SimpleQueue[Batch], answered: SimpleQueue[tuple[Batch, b
 
 
 def _unpack_answers(data: bytes, batch: Batch) -> Answers:
-    """Return what a worker says of a batch, empty where it does not: it was killed, or cannot read a file.
-
-    Why a file cannot be read is told by this process alone: a worker may have other limits.
-    """
+    """Return what a worker says of a batch, empty where it does not: it was killed, or cannot read a file."""
     from pytest_llmbench.core.errors import LogError
     from pytest_llmbench.ingest.reading.codec import unpack
 
     answers: Answers = unpack(data) if data else ()
+    # Why a file cannot be read is told by this process alone: a worker may have other limits.
     failed = len(answers) != len(batch) or any(isinstance(result, LogError) for result, _ in answers)
     return () if failed else answers
 

@@ -1,7 +1,4 @@
-"""Reading a tar archive as it streams by: its members one after another, nothing on disk, memory for one block.
-
-Python's own tarfile ends a damaged archive without a word, and reads what a header says is a header into memory.
-"""
+"""Reading a tar archive as it streams by: its members one after another, nothing on disk, memory for one block."""
 
 from __future__ import annotations
 
@@ -21,14 +18,14 @@ from pytest_llmbench.ingest.sources.headers import (
     read_pax,
 )
 
+# Bytes of a long name or a pax header; Linux takes no name of more than 4096.
 LARGEST_HEADER = 1 << 20
-"""Bytes of a long name or a pax header; Linux takes no name of more than 4096."""
 
+# Members that an archive may have.
 MEMBERS = 1_000_000
-"""Members that an archive may have."""
 
+# Bytes that the names of all members may have together.
 NAMES = 1 << 27
-"""Bytes that the names of all members may have together."""
 
 _LONG_NAME, _LONG_TARGET, _PAX, _SOLARIS, _GLOBAL = b"L", b"K", b"x", b"X", b"g"
 
@@ -50,11 +47,14 @@ class ArchiveMember:
         return self.kind == FILE
 
 
+# Why not the standard library's tarfile, even as a stream with a strict TarInfo: it ends a damaged archive without a
+# word, reads as much into memory as a header asks for, and takes pax headers that lie (of the eight in test_archive.py
+# Python 3.11 tells one). What reads pax headers there is private and differs between versions of Python.
 class Reel:
     """An archive that is read once, from its first byte to its last.
 
-    `members()` yields each member; `data()` then yields the bytes of the last one that was yielded, as far as they are
-    wanted. LogError says where the archive ends early or what in it is no archive.
+    `read_members()` yields each member; `read_data()` then yields the bytes of the last one, as far as they are wanted.
+    LogError says where the archive ends early or what in it is no archive.
     """
 
     def __init__(self, blocks: Iterable[bytes]) -> None:

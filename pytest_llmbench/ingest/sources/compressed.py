@@ -13,23 +13,23 @@ from pytest_llmbench.core.errors import LogError
 
 BLOCK = 1 << 20
 
+# Compressed bytes that are decompressed at once. No method makes more than 128 MiB of them, whatever they say.
 SLICE = 4096
-"""Compressed bytes that are decompressed at once. No method makes more than 128 MiB of them, whatever they say."""
 
+# Bytes that may come out of a file at any ratio.
 UNSUSPECTED = 1 << 30
-"""Bytes that may come out of a file at any ratio."""
 
+# Beyond UNSUSPECTED, more bytes of text than this for one compressed byte are no log's but a bomb's.
 RATIO = 500
-"""Beyond UNSUSPECTED, more bytes of text than this for one compressed byte are no log's but a bomb's."""
 
+# No more than 256 GiB come out of a compressed file.
 LARGEST = 1 << 38
-"""No more than 256 GiB come out of a compressed file."""
 
+# Bytes of memory that the data may ask for: what zstd without `--long=28` or more and xz at any level need.
 WINDOW = 1 << 27
-"""Bytes of memory that the data may ask for: what zstd without `--long=28` or more and xz at any level need."""
 
+# Bytes that tell how a file is compressed.
 HEAD = 10
-"""Bytes that tell how a file is compressed."""
 
 MAGIC = {
     "gzip": rb"\x1f\x8b",

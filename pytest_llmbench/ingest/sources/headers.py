@@ -33,8 +33,8 @@ KINDS = {
     b"M": "rest of a file in another volume",
     b"V": "label",
 }
+# Members without data, whatever size their header says.
 DATALESS = frozenset({HARD_LINK, LINK, "device", FOLDER, "FIFO", "label"})
-"""Members without data, whatever size their header says."""
 
 _RECORD = re.compile(rb"(\d{1,9}) ([^=]{1,255})=")
 

@@ -22,8 +22,8 @@ No program sets the time of the last change: what was copied with the times of a
 has a new one. Where a file system keeps none, or clocks were set back, the samples tell.
 """
 
+# How many bytes the samples at both ends of a file have, a sixteenth of it; there are two short ones between them.
 SAMPLES = range(512, 4097)
-"""How many bytes the samples at both ends of a file have, a sixteenth of it; there are two short ones between them."""
 SHORT_SAMPLE = 256
 
 _CHANGED = "changed while it was read ({what}): read it again when nobody writes it"

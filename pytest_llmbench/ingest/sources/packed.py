@@ -15,26 +15,26 @@ from pytest_llmbench.ingest.sources.compressed import Stream
 from pytest_llmbench.ingest.sources.headers import FOLDER, HARD_LINK, LINK
 from pytest_llmbench.ingest.sources.listing import Listing
 
+# Names of archives that are opened where they are met in a folder.
 NAME = re.compile(r".+\.(?:tar(?:\.(?:gz|zst|xz|bz2))?|tgz|tzst|txz|tbz2?)", re.IGNORECASE | re.DOTALL)
-"""Names of archives that are opened where they are met in a folder."""
 
+# Bytes of the largest metadata file that is kept while the archive is listed.
 SMALL = 1 << 20
-"""Bytes of the largest metadata file that is kept while the archive is listed."""
 
+# Bytes of all metadata files that are kept.
 ALL_SMALL = 1 << 28
-"""Bytes of all metadata files that are kept."""
 
+# Folders with logs or metadata that an archive may have.
 FOLDERS = 200_000
-"""Folders with logs or metadata that an archive may have."""
 
+# Characters and folders of a member's name: Linux has no longer paths, and no run lies deeper.
 LONGEST, DEPTH = 4096, 64
-"""Characters and folders of a member's name: Linux has no longer paths, and no run lies deeper."""
 
 _METADATA = (".yaml", ".yml")
 
+# What the name of a launch's folder holds, a time: it is listed although it may hold no file, since then its log is
+# missing.
 _LAUNCH = re.compile(r"\d{8}")
-"""What the name of a launch's folder holds, a time: it is listed although it may hold no file, since then its log is
-missing."""
 
 Notes = list[tuple[Path, str]]
 

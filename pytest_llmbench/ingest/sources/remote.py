@@ -18,8 +18,8 @@ from pytest_llmbench.core.urls import URL, to_path, to_url
 from pytest_llmbench.ingest.sources.listing import ListedEntry, ListedStatus
 
 BLOCK = 1 << 20
+# Files and folders that are listed.
 ENTRIES = 1_000_000
-"""Files and folders that are listed."""
 
 _PASSWORD = re.compile(r"[^/@]*:[^/@]*@")
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")

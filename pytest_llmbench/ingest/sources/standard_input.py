@@ -11,17 +11,17 @@ from weakref import WeakKeyDictionary, finalize
 
 from pytest_llmbench.core.errors import LogError, SettingsError
 
+# The path under which it is known.
 PATH = Path("<stdin>")
-"""The path under which it is known."""
 
 BLOCK = 1 << 20
+# Bytes that are kept in memory; more go to a temporary file that the system removes with the process.
 IN_MEMORY = 1 << 26
-"""Bytes that are kept in memory; more go to a temporary file that the system removes with the process."""
 
 SpooledInput = tempfile.SpooledTemporaryFile[bytes]
 
+# What streams held that cannot be read twice: a session that judges twice reads them once.
 _READ: WeakKeyDictionary[BinaryIO, SpooledInput | LogError] = WeakKeyDictionary()
-"""What streams held that cannot be read twice: a session that judges twice reads them once."""
 
 
 def check_input(flag: str, source: object) -> Path:

@@ -13,9 +13,8 @@ from pathlib import Path
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models.jobs import Job, JobSpec, JobStatus, SubmissionState
-from pytest_llmbench.launch.journal import database, entries, lock, sessions
-from pytest_llmbench.launch.journal.encoding import encode_spec
-from pytest_llmbench.launch.journal.entries import JournalEntry
+from pytest_llmbench.launch.journal import database, entries, sessions
+from pytest_llmbench.launch.journal.entries import JournalEntry, encode_spec
 from pytest_llmbench.launch.recipe.redaction import find_secret_values, redact
 from pytest_llmbench.launch.slurm.states import drop_passing
 from pytest_llmbench.launch.submit.process import Process
@@ -82,7 +81,7 @@ class Journal:
     def close(self) -> None:
         """Let the session go; one that is not finished can be resumed."""
         self._database.close()
-        lock.release(self._lock)
+        sessions.release_lock(self._lock)
         self._lock = None
 
     # --- jobs ---------------------------------------------------------------------------------------------

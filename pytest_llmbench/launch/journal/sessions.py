@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import secrets
+import socket
 import sqlite3
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,7 +13,6 @@ from pathlib import Path
 
 from pytest_llmbench.core.errors import LaunchError, did_you_mean
 from pytest_llmbench.core.formatting import join_first
-from pytest_llmbench.launch.journal import lock
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +64,9 @@ def finish(database: sqlite3.Connection, session: str, now: datetime) -> None:
 
 def _read_session(folder: Path, session: str, label: str, started: str, waiting: int) -> UnfinishedSession:
     file = _find_lock_file(folder, session)
-    alive = lock.is_held(file)
+    alive = is_locked(file)
     return UnfinishedSession(
-        session, label, datetime.fromisoformat(started), waiting, alive, lock.read_holder(file) if alive else ""
+        session, label, datetime.fromisoformat(started), waiting, alive, read_holder(file) if alive else ""
     )
 
 
@@ -77,10 +79,10 @@ def _make_id(database: sqlite3.Connection, now: datetime) -> str:
 
 def _lock_session(folder: Path, session: str) -> int:
     file = _find_lock_file(folder, session)
-    handle = lock.take(file)
+    handle = take_lock(file)
     if handle is None:
         raise LaunchError(
-            f"session {session} is in use by process {lock.read_holder(file)}: wait until it has ended, or end it; "
+            f"session {session} is in use by process {read_holder(file)}: wait until it has ended, or end it; "
             "no two share a session"
         )
     return handle
@@ -97,3 +99,53 @@ def _explain_absent(database: sqlite3.Connection, folder: Path, session: str, th
     row = database.execute("SELECT finished FROM session WHERE id = ?", (session,)).fetchone()
     what = f"was finished on {row[0]}" if row else f"is not in {folder}"
     return f"session {session} {what}: {rest}"
+
+
+# --- a lock on a file, which the kernel releases when its holder dies, however it dies ----------------------
+
+
+def take_lock(path: Path) -> int | None:
+    """Return an open file that holds the lock until it is closed, None where another has it; LaunchError."""
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise LaunchError(f"{path} cannot be opened: {error.strerror}; see that the folder can be written") from None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, f"{os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+    except BlockingIOError:
+        os.close(handle)
+        return None
+    except OSError as error:
+        os.close(handle)
+        text = (
+            f"{path} cannot be locked: {error.strerror}; start pytest in a folder whose file system has locks and room"
+        )
+        raise LaunchError(text) from None
+    return handle
+
+
+def is_locked(path: Path) -> bool:
+    """Whether somebody has the lock; one who takes it in this moment is refused, so ask where nobody can."""
+    handle = os.open(path, os.O_RDONLY) if path.exists() else None
+    if handle is None:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
+def read_holder(path: Path) -> str:
+    """Return who took the lock last: `1234 on login1`."""
+    return path.read_text(encoding="utf-8", errors="replace").strip() or "unknown"
+
+
+def release_lock(handle: int | None) -> None:
+    """Give a lock back."""
+    if handle is not None:
+        os.close(handle)

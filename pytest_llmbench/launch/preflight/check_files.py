@@ -13,7 +13,7 @@ from pytest_llmbench.core.models.jobs import Purpose
 from pytest_llmbench.launch.preflight.problems import JobProblem, PlannedJob
 from pytest_llmbench.launch.recipe.artifacts import explain_unloadable
 from pytest_llmbench.launch.recipe.environment import IMAGE, list_missing
-from pytest_llmbench.launch.slurm.runner import Runner, run
+from pytest_llmbench.launch.slurm.client import Runner, run
 
 STAGES = ("STAGE_PATH", "LLMB_INSTALL")
 """The variables of the folder that holds a recipe's image, and the results."""

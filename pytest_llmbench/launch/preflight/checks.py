@@ -15,7 +15,7 @@ from pytest_llmbench.launch.preflight.problems import (
     PlannedJob,
     group_problems,
 )
-from pytest_llmbench.launch.slurm.runner import CommandOutput, Runner
+from pytest_llmbench.launch.slurm.client import CommandOutput, Runner
 
 CHECKS = (
     check_files.check_variables,

@@ -23,7 +23,7 @@ from pytest_llmbench.core.yamlfile.schema import (
     YamlMapping,
     read_entry,
 )
-from pytest_llmbench.launch.slurm.runner import Runner
+from pytest_llmbench.launch.slurm.client import Runner
 
 LLMB_RUN_FILE = "cluster_config.yaml"
 

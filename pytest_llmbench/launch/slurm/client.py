@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Protocol
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models.jobs import JobStatus
@@ -19,7 +21,6 @@ from pytest_llmbench.launch.slurm.rows import (
     read_sacct,
     read_squeue,
 )
-from pytest_llmbench.launch.slurm.runner import CommandOutput, Runner
 
 COMMENT = "llmb:"
 """What stands before the token in the comment of a job."""
@@ -29,6 +30,44 @@ CLOCK_MARGIN = timedelta(hours=1)
 
 _NO_ACCOUNTING = ("accounting storage is disabled", "not running a supported accounting_storage plugin")
 _OVERRIDES = re.compile(r"(SQUEUE|SACCT|SINFO)_.*|SLURM_TIME_FORMAT")
+
+
+@dataclass(frozen=True, slots=True)
+class CommandOutput:
+    """What a command returned: its exit code, 127 where there is no such program, 124 where it did not end in time."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Runner(Protocol):
+    """Runs an argument list, never a shell line; `environment` None is that of this process."""
+
+    def __call__(
+        self, arguments: Sequence[str], *, timeout: float, environment: Mapping[str, str] | None = None
+    ) -> CommandOutput:
+        """Return what the command said; no exception for one that fails, does not exist or does not end."""
+
+
+def run(arguments: Sequence[str], *, timeout: float, environment: Mapping[str, str] | None = None) -> CommandOutput:
+    """Run a command as `Runner` says; `timeout` in seconds."""
+    try:
+        done = subprocess.run(  # noqa: S603 (argument lists of our own)
+            arguments,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=timeout,
+            env=environment,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return CommandOutput(124, "", f"{arguments[0]} did not end within {timeout:g} s")
+    except OSError as error:
+        return CommandOutput(127, "", f"{arguments[0]}: {error.strerror}")
+    return CommandOutput(done.returncode, done.stdout, done.stderr)
 
 
 class SlurmAway(LaunchError):  # noqa: N818 (a state of the cluster, which passes)

@@ -6,6 +6,7 @@ import re
 import signal
 from dataclasses import replace
 
+from pytest_llmbench.core.models import EndingCode
 from pytest_llmbench.core.models.jobs import Blame, JobEnd, JobStatus, Phase
 
 OWN = "pytest: "
@@ -35,12 +36,12 @@ _ENDS = {
 }
 
 _CODES = {
-    "node-failure": Blame.INFRASTRUCTURE,
-    "preempted": Blame.INFRASTRUCTURE,
-    "gpu-failure": Blame.INFRASTRUCTURE,
-    "nccl-timeout": Blame.INFRASTRUCTURE,
-    "cancelled": Blame.CANCELLED,
-    "step-cancelled": Blame.CANCELLED,
+    EndingCode.NODE_FAILURE: Blame.INFRASTRUCTURE,
+    EndingCode.PREEMPTED: Blame.INFRASTRUCTURE,
+    EndingCode.GPU_FAILURE: Blame.INFRASTRUCTURE,
+    EndingCode.NCCL_TIMEOUT: Blame.INFRASTRUCTURE,
+    EndingCode.CANCELLED: Blame.CANCELLED,
+    EndingCode.STEP_CANCELLED: Blame.CANCELLED,
 }
 
 _HELD_STATES = {
@@ -122,8 +123,8 @@ def explain_stuck(status: JobStatus) -> str:
     return text and f"{reason}: {text}"
 
 
-def find_blame(ending_code: str) -> Blame:
-    """Return whose failure it is that a log ends with a code of `parse.endings`."""
+def find_blame(ending_code: EndingCode) -> Blame:
+    """Return whose failure it is that a log ends with this code."""
     return _CODES.get(ending_code, Blame.RUN)
 
 

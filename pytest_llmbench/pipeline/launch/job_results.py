@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.core import formatting
@@ -27,7 +28,6 @@ from pytest_llmbench.core.models import (
 )
 from pytest_llmbench.core.models.jobs import Blame, Job, LaunchFacts, Purpose
 from pytest_llmbench.pipeline.catalog import Catalog, select_tolerance
-from pytest_llmbench.pipeline.launch.rerun_policy import RunJudge
 from pytest_llmbench.pipeline.results import ConfigurationResult, JudgedConfigurations
 from pytest_llmbench.pipeline.settings import Settings
 
@@ -57,30 +57,23 @@ class LaunchedRuns:
         level: float,
         now: Callable[[], datetime],
         *,
+        facts: Mapping[str, LaunchFacts] = MappingProxyType({}),
         past: Mapping[Key, Sequence[StoredRun]] | None = None,
     ) -> None:
-        """Take the settings, the baselines, the level of each look, and the runs that the history knows."""
+        """Take the settings, the baselines, the level of each look, how each configuration is launched (by id), and the
+        runs that the history has stored."""
         self.settings = settings
         self.catalog = catalog
         self.session = session
         self.level = level
         self.now = now
+        self.facts = facts
         self.past = past or {}
         self._evidence: dict[Key, tuple[Evidence, ...]] = {}
         self._logs: dict[tuple[int, int], Growing] = {}
         self._own: RunKeys = frozenset()
 
-    def judges(self, facts: Mapping[str, LaunchFacts]) -> RunJudge:
-        """Return what decides the course of a launch; `facts` by configuration id."""
-
-        def files(job: Job) -> tuple[Path, ...]:
-            return _files(job, facts[job.spec.case_id])
-
-        return RunJudge(
-            find=self._find, judge=self._judge, invalid=self._invalid, nodes=self._nodes, files=files, ending=_ending
-        )
-
-    def _find(self, job: Job) -> Run | None:
+    def find_run(self, job: Job) -> Run | None:
         """Return the run of a job: that of its own job id, and of no other."""
         from pytest_llmbench.launch.recipe.environment import find_named_image
         from pytest_llmbench.launch.submit.launchers import estimate_submission
@@ -131,7 +124,7 @@ class LaunchedRuns:
         runs = ingest(self.settings, self.catalog, now).runs if self.settings.logs else ()
         return measure_runs(runs, self.catalog, now)
 
-    def _judge(self, key: Key, runs: Sequence[Run]) -> ConfigurationResult:
+    def judge(self, key: Key, runs: Sequence[Run]) -> ConfigurationResult:
         """Return the verdict on launched runs, newest first; each of the two looks of a sequence has half the level."""
         from pytest_llmbench.pipeline.evaluate import apply_acknowledged_levels
         from pytest_llmbench.pipeline.outcomes import judge_case
@@ -173,7 +166,7 @@ class LaunchedRuns:
             for baseline, older in zip(self.catalog.baselines[key], self._history[key], strict=True)
         )
 
-    def _invalid(self, key: Key, reason: Reason, text: str, run: Run | None) -> Judgement:
+    def judge_invalid(self, key: Key, reason: Reason, text: str, run: Run | None) -> Judgement:
         """Return what is said of a job that was not judged; one that did what it was for is held to its budgets."""
         from pytest_llmbench.judge.budgets import with_budget_verdict
         from pytest_llmbench.measure.measurement import measure
@@ -187,24 +180,36 @@ class LaunchedRuns:
         judgement = dataclasses.replace(judgement, measurement=measurement)
         return with_budget_verdict(judgement, [measurement]) if done and measurement is not None else judgement
 
-    def _nodes(self, result: ConfigurationResult, nodes: Mapping[str, tuple[str, ...]]) -> tuple[str, tuple[str, ...]]:
-        """Return what the runs behind a verdict tell of their nodes, and which of them to avoid."""
+    def explain_nodes(self, result: ConfigurationResult, nodes: Mapping[str, tuple[str, ...]]) -> str:
+        """Return what the runs behind a verdict tell of their nodes, which are given by run id."""
         from pytest_llmbench.judge.nodes import judge_nodes
 
         evidence = result.pick_deciding(self._evidence[result.case.key])
-        finding = judge_nodes(result.judgement, evidence, nodes)
-        return finding.text, finding.exclude
+        return judge_nodes(result.judgement, evidence, nodes).text
 
+    def list_files(self, job: Job) -> tuple[Path, ...]:
+        """Return the files that a job left besides its log: profiles or checkpoints, as it was launched for."""
+        from pytest_llmbench.launch.recipe.artifacts import find_outputs
 
-def _files(job: Job, facts: LaunchFacts) -> tuple[Path, ...]:
-    from pytest_llmbench.launch.recipe.artifacts import find_outputs
+        if job.spec.purpose is Purpose.MEASURE or not job.job_id:
+            return ()
+        began = job.status.submitted.timestamp() if job.status and job.status.submitted else None
+        folders = dict.fromkeys(filter(None, (job.log_folder, *job.spec.log_folders, *_list_own_folders(job))))
+        outputs_of_folders = (
+            find_outputs(folder, job.spec.purpose, self.facts[job.spec.case_id], job.job_id, began)
+            for folder in folders
+        )
+        return tuple(dict.fromkeys(path for paths in outputs_of_folders for path in paths))
 
-    if job.spec.purpose is Purpose.MEASURE or not job.job_id:
-        return ()
-    began = job.status.submitted.timestamp() if job.status and job.status.submitted else None
-    folders = dict.fromkeys(filter(None, (job.log_folder, *job.spec.log_folders, *_list_own_folders(job))))
-    outputs_of_folders = (find_outputs(folder, job.spec.purpose, facts, job.job_id, began) for folder in folders)
-    return tuple(dict.fromkeys(path for paths in outputs_of_folders for path in paths))
+    def read_ending(self, job: Job, run: Run) -> tuple[Blame, str]:
+        """Return whose failure the end of a run's last log is, and what the log says of it with its line."""
+        from pytest_llmbench.launch.recipe.redaction import MASK, find_secret_values, redact
+
+        blame, text = _read_ending(run)
+        if MASK in find_secret_values(job.spec):  # a session that only collects does not know what to hide
+            log = run.attempts[-1].files.log.name
+            return blame, f"see the end of {log}: it may show secrets that only its job knew"
+        return blame, redact(text, job.spec)
 
 
 def _list_own_folders(job: Job) -> tuple[Path, ...]:
@@ -228,17 +233,6 @@ def _list_places(job: Job) -> list[Path]:
     """Return where the log of a job can lie; Slurm's own file in the folder where it was submitted comes last."""
     places = [job.log_folder, *job.spec.log_folders, job.folder, job.spec.directory / f"slurm-{job.job_id}.out"]
     return list(dict.fromkeys(place for place in places if place is not None))
-
-
-def _ending(job: Job, run: Run) -> tuple[Blame, str]:
-    """Return whose failure the end of a run's last log is, and what the log says of it with its line; no secrets: where
-    they are not known any more, as in a session that only collects, the log is named and not quoted."""
-    from pytest_llmbench.launch.recipe.redaction import MASK, find_secret_values, redact
-
-    blame, text = _read_ending(run)
-    if MASK in find_secret_values(job.spec):
-        return blame, f"see the end of {run.attempts[-1].files.log.name}: it may show secrets that only its job knew"
-    return blame, redact(text, job.spec)
 
 
 def _read_ending(run: Run) -> tuple[Blame, str]:

@@ -17,8 +17,9 @@ from pytest_llmbench.pipeline.catalog import Catalog
 from pytest_llmbench.pipeline.launch.job_results import LaunchedRuns, skip_judgement
 from pytest_llmbench.pipeline.launch.planner import Host, Plan, Planner
 from pytest_llmbench.pipeline.launch.rerun_policy import LaunchProgress
-from pytest_llmbench.pipeline.launch.settings import LARGEST_SEQUENCE, LaunchSettings
+from pytest_llmbench.pipeline.launch.settings import LaunchSettings
 from pytest_llmbench.pipeline.launch.stopping import Interrupted, handle_stop, stop_jobs, tell_left
+from pytest_llmbench.pipeline.option_converters import LARGEST_SEQUENCE
 from pytest_llmbench.pipeline.results import ConfigurationResult, SessionResults
 from pytest_llmbench.pipeline.settings import Settings
 
@@ -181,11 +182,13 @@ class LaunchSession:
 
         self.secrets = frozenset(value for job in plan.jobs for value in find_secret_values(job.spec))
         level = LEVEL if self.launch.repeats == 1 else LEVEL / 2
-        runs = LaunchedRuns(self.settings, self.catalog, self.session, level, self.host.now, past=self.past)
+        facts = {job.spec.case_id: job.facts for job in plan.jobs}
+        now = self.host.now
+        runs = LaunchedRuns(self.settings, self.catalog, self.session, level, now, facts=facts, past=self.past)
         engine = self._build_engine(journal, runs)
         progress = LaunchProgress(
             [job.spec for job in plan.jobs],
-            runs.judges({job.spec.case_id: job.facts for job in plan.jobs}),
+            runs,
             self.launch,
             affordable=self._limit_hours(plan),
             profile=lambda spec: self.planner.plan_job(spec.key, Purpose.PROFILE).spec,

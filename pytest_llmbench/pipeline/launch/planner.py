@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from pytest_llmbench.launch.preflight.problems import LaunchProblem, PlannedJob
-    from pytest_llmbench.launch.slurm.client import Slurm
-    from pytest_llmbench.launch.slurm.runner import Runner
+    from pytest_llmbench.launch.slurm.client import Runner, Slurm
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LaunchError
@@ -29,18 +29,26 @@ REASONS = {
 """Why a run is invalid by the state in which its job ended; job-failed for every other."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunJudge:
-    """What the sequence asks for: `find` the run of a job (None: no log), `judge` the runs of a configuration, newest
-    first, `invalid` for what could not be judged, `nodes` for what the nodes of its runs tell, with those to avoid,
-    `files` that a job leaves besides its log, `ending` for whose failure its log says the end was, in words."""
+class RunJudge(Protocol):
+    """What `LaunchProgress` asks about the runs of jobs that have ended."""
 
-    find: Callable[[Job], Run | None]
-    judge: Callable[[Key, Sequence[Run]], ConfigurationResult]
-    invalid: Callable[[Key, Reason, str, Run | None], Judgement]
-    nodes: Callable[[ConfigurationResult, Mapping[str, tuple[str, ...]]], tuple[str, tuple[str, ...]]]
-    files: Callable[[Job], tuple[Path, ...]]
-    ending: Callable[[Job, Run], tuple[Blame, str]]
+    def find_run(self, job: Job) -> Run | None:
+        """Return the run of a job, None without a log of its own."""
+
+    def judge(self, key: Key, runs: Sequence[Run]) -> ConfigurationResult:
+        """Return the verdict on the runs of a configuration, newest first."""
+
+    def judge_invalid(self, key: Key, reason: Reason, text: str, run: Run | None) -> Judgement:
+        """Return what is said of a job whose speed was not judged."""
+
+    def explain_nodes(self, result: ConfigurationResult, nodes: Mapping[str, tuple[str, ...]]) -> str:
+        """Return what the runs behind a verdict tell of their nodes, which are given by run id."""
+
+    def list_files(self, job: Job) -> tuple[Path, ...]:
+        """Return the files that a job left besides its log."""
+
+    def read_ending(self, job: Job, run: Run) -> tuple[Blame, str]:
+        """Return whose failure the end of a run is, and what its log says of it."""
 
 
 @dataclass(slots=True)
@@ -67,7 +75,7 @@ class LaunchProgress:
     def __init__(
         self,
         specs: Sequence[JobSpec],
-        judges: RunJudge,
+        judge: RunJudge,
         settings: LaunchSettings,
         *,
         affordable: Callable[[float], bool],
@@ -81,7 +89,7 @@ class LaunchProgress:
         self.configurations = {spec.case_id: ConfigurationProgress(spec, {1}) for spec in specs}
         self._always = always
         self._asked = asked
-        self._judges = judges
+        self._judge = judge
         self._settings = settings
         self._affordable = affordable
         self._profile = profile
@@ -91,10 +99,10 @@ class LaunchProgress:
         course = self.configurations.get(job.spec.case_id)
         if course is None:
             return []
-        run = self._judges.find(job) if job.job_id else None
+        run = self._judge.find_run(job) if job.job_id else None
         end = self._explain(job, end, run)
         course.jobs.append((job, end))
-        course.files += self._judges.files(job)
+        course.files += self._judge.list_files(job)
         if job.spec.purpose is not course.spec.purpose:  # the profile of a configuration that regressed
             return []
         again = self._start_again(job, end)
@@ -107,7 +115,7 @@ class LaunchProgress:
         """Return how a job ended with what its log says of it; a cause of the infrastructure there is one."""
         if run is None or end.blame is Blame.NONE:
             return end
-        blame, text = self._judges.ending(job, run)
+        blame, text = self._judge.read_ending(job, run)
         blame = blame if end.blame is Blame.RUN and blame is Blame.INFRASTRUCTURE else end.blame
         return dataclasses.replace(end, blame=blame, text=_join(end.text, text))
 
@@ -132,7 +140,7 @@ class LaunchProgress:
         problem = self._find_problem(job, end, run)
         if problem is not None or run is None:
             reason, text = problem or (Reason.LOG_MISSING, "no log")
-            course.failures[job.repeat] = self._judges.invalid(key, reason, text, run)
+            course.failures[job.repeat] = self._judge.judge_invalid(key, reason, text, run)
             return
         course.runs[job.repeat] = _date_run(run, job)
         course.nodes[run.id] = _get_nodes(job)
@@ -167,11 +175,11 @@ class LaunchProgress:
             )
             return []
         runs = [course.runs[repeat] for repeat in sorted(course.runs, reverse=True)]
-        result = self._judges.judge(key, runs)
+        result = self._judge.judge(key, runs)
         more = self._plan_repeats(course, result)
         if more:
             return more
-        course.notes = _join(course.notes, self._judges.nodes(result, course.nodes)[0])
+        course.notes = _join(course.notes, self._judge.explain_nodes(result, course.nodes))
         course.result = _add_failures(result, course.failures)
         return self._plan_profile(course)
 
@@ -186,7 +194,7 @@ class LaunchProgress:
         if course.spec.purpose is Purpose.SAVE_CHECKPOINT:
             facts = dataclasses.replace(run.found, saves="it was launched to save one")
             run = dataclasses.replace(run, found=facts)
-        judgement = self._judges.invalid(key, reason, text, run)
+        judgement = self._judge.judge_invalid(key, reason, text, run)
         return ConfigurationResult(Case(key.id, key), judgement, done=text if proof else "")
 
     def _plan_repeats(self, course: ConfigurationProgress, result: ConfigurationResult) -> list[NextJob]:

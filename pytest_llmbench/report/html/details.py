@@ -9,7 +9,7 @@ from typing import Any
 from pytest_llmbench.core import formatting
 from pytest_llmbench.report import explain, jobs
 from pytest_llmbench.report.advice import advise
-from pytest_llmbench.report.html.chart import Chart
+from pytest_llmbench.report.html.drawing import Chart
 from pytest_llmbench.report.html.history_chart import draw_history, format_change
 from pytest_llmbench.report.html.step_charts import draw_distribution, draw_steps
 from pytest_llmbench.report.html.verdicts import Badge, make_badge

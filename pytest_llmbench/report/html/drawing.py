@@ -7,7 +7,7 @@ class by which the page's own gives it a colour.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -15,6 +15,8 @@ from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
 import leather
+
+from pytest_llmbench.core import formatting
 
 WIDTH, HEIGHT = 460, 250
 """Of a chart with leather's margin around it, in pixels at its natural size."""
@@ -268,3 +270,55 @@ def pad(values: Iterable[float], share: float = 0.08) -> tuple[float, float]:
     low, high = min(finite), max(finite)
     room = (high - low) * share or abs(high) * share or 1.0
     return low - room, high + room
+
+
+# --- what the charts of a configuration share ------------------------------------------------------------
+
+BEYOND = 1.5
+"""What takes longer than the bound, or the median, times this is drawn at the edge: the others stay readable."""
+
+FEWEST = 2
+"""Steps, nights or sizes of which a chart says more than a number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A drawn chart: what it is of, a sentence for those who do not see it, the element, and what its symbols mean;
+    `id` is the sentence's."""
+
+    id: str
+    title: str
+    sentence: str
+    svg: str
+    key: str = ""
+
+
+def list_lines(outcome: dict[str, Any]) -> Iterator[tuple[str, str, float]]:
+    """Yield kind, text and seconds of the baseline and the bound, as far as there are."""
+    for kind, text, value in (
+        ("expected", "baseline", outcome.get("expected_seconds")),
+        ("bound", "bound", outcome.get("bound_seconds")),
+    ):
+        if value:
+            yield kind, text, value
+
+
+def list_line_seconds(outcome: dict[str, Any]) -> list[float]:
+    """Return the seconds of these lines."""
+    return [value for _, _, value in list_lines(outcome)]
+
+
+def list_lines_in_words(outcome: dict[str, Any]) -> Iterator[str]:
+    """Yield these lines in words."""
+    for _, text, value in list_lines(outcome):
+        yield f"{text} {formatting.format_seconds(value)}"
+
+
+def format_span(values: Sequence[float]) -> str:
+    """Return the smallest and the largest of some seconds."""
+    return f"{formatting.format_seconds(min(values))} to {formatting.format_seconds(max(values))}"
+
+
+def make_sentence(parts: Sequence[str]) -> str:
+    """Return the parts that say something as one sentence."""
+    return f"{'; '.join(part for part in parts if part)}."

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pytest_llmbench.report.html.chart import FEWEST, Chart, make_sentence
-from pytest_llmbench.report.html.drawing import Even, Picture, make_number_scale, pad
+from pytest_llmbench.report.html.drawing import FEWEST, Chart, Even, Picture, make_number_scale, make_sentence, pad
 
 Shares = Sequence[tuple[int, float]]
 """GPUs of a size, and its throughput per GPU as a share of the reference's."""

@@ -7,8 +7,17 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.report.html.chart import BEYOND, FEWEST, Chart, format_span, make_sentence
-from pytest_llmbench.report.html.drawing import Even, Picture, make_number_scale, pad
+from pytest_llmbench.report.html.drawing import (
+    BEYOND,
+    FEWEST,
+    Chart,
+    Even,
+    Picture,
+    format_span,
+    make_number_scale,
+    make_sentence,
+    pad,
+)
 
 DATES = 5
 """Dates under a history, at most."""

@@ -7,17 +7,20 @@ from collections.abc import Sequence
 from typing import Any
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.report.html.chart import (
+from pytest_llmbench.report.html.drawing import (
     BEYOND,
     FEWEST,
     Chart,
+    Even,
+    Picture,
     format_span,
     list_line_seconds,
     list_lines,
     list_lines_in_words,
+    make_number_scale,
     make_sentence,
+    pad,
 )
-from pytest_llmbench.report.html.drawing import Even, Picture, make_number_scale, pad
 
 BINS = 12
 """Bars of the values of a window, about."""

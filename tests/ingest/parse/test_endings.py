@@ -22,7 +22,7 @@ from shared_data import shared
 from written_logs import maxtext_run, nemo2_run, parse
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import Ending
+from pytest_llmbench.core.models import Ending, EndingCode
 from pytest_llmbench.ingest.parse.cause import CODES, DECISIONS, FAILURES, add_error_ending, combine_endings
 from pytest_llmbench.ingest.parse.dropped import make_printable
 from pytest_llmbench.ingest.parse.endings import PATTERNS
@@ -90,7 +90,7 @@ def test_a_log_and_its_standard_error_tell_one_ending(
 
 
 def test_a_log_whose_end_is_cut_off_ended_as_its_standard_error_says() -> None:
-    cut, limit = Ending("cut", "the gzip data of x.out.gz end before their end", 7), parse(TIME_LIMIT).ending
+    cut, limit = Ending(EndingCode.CUT, "the gzip data of x.out.gz end before their end", 7), parse(TIME_LIMIT).ending
     assert combine_endings(cut, limit) is limit
     assert combine_endings(cut, None) is cut
     assert combine_endings(None, None) is None

@@ -9,9 +9,8 @@ import pytest
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models.jobs import Blame, JobStatus, Phase
-from pytest_llmbench.launch.slurm.client import Partition, Slurm, SlurmAway
+from pytest_llmbench.launch.slurm.client import CommandOutput, Partition, Slurm, SlurmAway
 from pytest_llmbench.launch.slurm.rows import count_gpus, expand_hosts, parse_duration
-from pytest_llmbench.launch.slurm.runner import CommandOutput
 from pytest_llmbench.launch.slurm.states import explain_status
 
 SUBMITTED = datetime(2026, 11, 21, 5, 54, 27, tzinfo=UTC)

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
+from pytest_llmbench.core.models import EndingCode
 from pytest_llmbench.core.models.jobs import Blame, JobStatus, Phase
-from pytest_llmbench.ingest.parse.cause import CODES
 from pytest_llmbench.launch.slurm.states import explain_status, explain_stuck, find_blame, find_phase, format_exit
 
 STARTED = datetime(2026, 1, 2, tzinfo=UTC)
@@ -141,7 +141,7 @@ def test_held_states_never_start(state: str) -> None:
 
 
 def test_the_blame_of_each_ending_of_a_log() -> None:
-    blames = {code: find_blame(code) for code in (*CODES, "something-new")}
+    blames = {code: find_blame(code) for code in EndingCode}
     infrastructure = {code for code, blame in blames.items() if blame is Blame.INFRASTRUCTURE}
     assert infrastructure == {"node-failure", "preempted", "gpu-failure", "nccl-timeout"}
     assert {code for code, blame in blames.items() if blame is Blame.CANCELLED} == {"cancelled", "step-cancelled"}

@@ -11,7 +11,7 @@ from builders import log, run, segment, steps
 from job_specs import START, job, running
 from written_logs import parse
 
-from pytest_llmbench.core.models import Discovery, Ending
+from pytest_llmbench.core.models import Discovery, Ending, EndingCode
 from pytest_llmbench.core.models.jobs import Blame
 from pytest_llmbench.ingest.discover import find
 from pytest_llmbench.pipeline.catalog import load
@@ -62,7 +62,7 @@ def judged(tmp_path: Path, ending: Ending | None) -> tuple[Blame, str]:
     settings = Settings()
     runs = LaunchedRuns(settings, load(settings), "session", 0.05, lambda: START)
     one = run(log(segment(steps([7.3] * 30), finished=False), ending=ending))
-    return runs.judges({}).ending(job(tmp_path), one)
+    return runs.read_ending(job(tmp_path), one)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_a_time_out_of_nccl_that_an_exception_caused_is_the_failure_of_the_run(
 
 
 def test_what_steps_follow_is_no_failure_of_the_infrastructure(tmp_path: Path) -> None:
-    warned = replace(parse(WAITED).ending or Ending("", "", 0), went_on=True)
+    warned = replace(parse(WAITED).ending or Ending(EndingCode.CUT, "", 0), went_on=True)
     assert judged(tmp_path, warned)[0] is Blame.RUN
 
 
@@ -143,12 +143,12 @@ def test_a_run_ran_in_the_image_that_its_job_was_told_to_use(tmp_path: Path) -> 
     one = job(tmp_path, log_folder=tmp_path, status=running())
     one = replace(one, spec=replace(one.spec, environment=(("RUN_CONF_IMAGE", "/images/own.sqsh"),)))
     (tmp_path / f"log-nemo_fake_8b_8_{one.job_id}.out").write_text(LINE.format(0))
-    found = runs.judges({}).find(one)
+    found = runs.find_run(one)
     assert found is not None
     assert found.found.environment == (("container", "/images/own.sqsh"),)
     record = f"job_info: {{job_id: '{one.job_id}'}}\ncontainer_info: {{images: [its.sqsh]}}\n"
     (tmp_path / f"llmb-config_{one.job_id}.yaml").write_text(record)
-    found = runs.judges({}).find(one)
+    found = runs.find_run(one)
     assert found is not None
     assert found.found.environment == (("container", "its.sqsh"),)
 
@@ -167,9 +167,8 @@ def test_the_log_of_a_launched_run_below_the_old_ones_is_no_older_run(tmp_path: 
         log = folder / f"log-fake_8b_8_{number}.out"
         log.write_text("".join(f"it {step}/50 2500 ms/step\n" for step in range(1, 51)))
     runs = LaunchedRuns(settings, catalog, "session", 0.05, lambda: START)
-    judges = runs.judges({})
-    found = judges.find(one)
+    found = runs.find_run(one)
     assert found is not None
-    ((_, (evidence,)),) = runs.gather_results({key: judges.judge(key, [found])}).by_id.values()
+    ((_, (evidence,)),) = runs.gather_results({key: runs.judge(key, [found])}).by_id.values()
     assert [each.run.found.job_id for each in evidence.measurements] == [one.job_id, "9999"]
     assert evidence.measurements[0].run is found

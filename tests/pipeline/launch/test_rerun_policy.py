@@ -12,7 +12,7 @@ from builders import BASELINE, KEY, NOW, measurement, run
 
 from pytest_llmbench.core.models import Case, Judgement, Key, Reason, Run, Tolerance, Verdict
 from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobSpec, JobStatus, Phase, Purpose, SubmissionState
-from pytest_llmbench.pipeline.launch.rerun_policy import LaunchProgress, RunJudge
+from pytest_llmbench.pipeline.launch.rerun_policy import LaunchProgress
 from pytest_llmbench.pipeline.launch.settings import LaunchSettings
 from pytest_llmbench.pipeline.results import ConfigurationResult
 
@@ -47,19 +47,12 @@ class Course:
         self.verdicts = list(verdicts)
         self.looks: list[int] = []
         self.reason = Reason.CANNOT_TELL
+        self.ending = Blame.NONE, ""
         self.left = budget
         self.found: Callable[[Job], Run | None] = lambda job: run(id=f"run-{job.job_id}", job_id=job.job_id)
-        judges = RunJudge(
-            find=self.find,
-            judge=self.judge,
-            invalid=lambda _key, reason, text, _run: replace(judgement(Verdict.INVALID, reason), text=text),
-            nodes=self.nodes,
-            files=lambda _job: (),
-            ending=lambda _job, _run: (Blame.NONE, ""),
-        )
         self.sequences = LaunchProgress(
             [SPEC],
-            judges,
+            self,
             LaunchSettings(**settings),
             affordable=self.affordable,
             profile=lambda spec: replace(spec, purpose=Purpose.PROFILE),
@@ -68,7 +61,7 @@ class Course:
         )
         self.count = 0
 
-    def find(self, job: Job) -> Run | None:
+    def find_run(self, job: Job) -> Run | None:
         return self.found(job)
 
     def judge(self, key: Key, runs: Sequence[Run]) -> ConfigurationResult:
@@ -80,8 +73,17 @@ class Course:
             Case(key.id, key), judgement(verdict, self.reason, measurement=newest, repeats=repeats)
         )
 
-    def nodes(self, _result: ConfigurationResult, _nodes: Mapping[str, tuple[str, ...]]) -> tuple[str, tuple[str, ...]]:
-        return "", ()
+    def judge_invalid(self, _key: Key, reason: Reason, text: str, _run: Run | None) -> Judgement:
+        return replace(judgement(Verdict.INVALID, reason), text=text)
+
+    def explain_nodes(self, _result: ConfigurationResult, _nodes: Mapping[str, tuple[str, ...]]) -> str:
+        return ""
+
+    def list_files(self, _job: Job) -> tuple[Path, ...]:
+        return ()
+
+    def read_ending(self, _job: Job, _run: Run) -> tuple[Blame, str]:
+        return self.ending
 
     def affordable(self, hours: float) -> bool:
         self.left -= hours
@@ -204,9 +206,7 @@ def test_a_failure_of_the_run_is_not_retried() -> None:
 
 def test_a_cause_of_the_infrastructure_that_only_the_log_tells_is_retried() -> None:
     course = Course(Verdict.PASS)
-    course.sequences._judges = replace(
-        course.sequences._judges, ending=lambda _job, _run: (Blame.INFRASTRUCTURE, "NCCL timed out (x.out:7)")
-    )
+    course.ending = Blame.INFRASTRUCTURE, "NCCL timed out (x.out:7)"
     [again] = course.end(CRASHED)
     assert again.attempt == 2
     assert course.sequences.configurations[KEY.id].jobs[0][1].text == "exit code 1; NCCL timed out (x.out:7)"

@@ -13,8 +13,8 @@ from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.core.models import StoredRun
 from pytest_llmbench.history import digests
 from pytest_llmbench.history.digests import DAMAGED, Digest, StoredVerdict
+from pytest_llmbench.history.location import StoreLocation
 from pytest_llmbench.history.migrations import is_current
-from pytest_llmbench.history.place import StoreLocation
 from pytest_llmbench.history.store import connect
 
 LAST = 365

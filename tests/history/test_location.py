@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench.core.errors import HistoryError
-from pytest_llmbench.history.place import SQLITE_HEADER, hide_passwords, locate_store
+from pytest_llmbench.history.location import SQLITE_HEADER, hide_passwords, locate_store
 from pytest_llmbench.history.write import prepare
 
 
