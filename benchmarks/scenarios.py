@@ -31,7 +31,7 @@ from pytest_llmbench.core.models import (
     Window,
 )
 from pytest_llmbench.judge import noise
-from pytest_llmbench.judge.prior import estimate_prior
+from pytest_llmbench.judge.estimate import estimate_prior
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats
@@ -64,7 +64,7 @@ STEP_LINES = tuple(range(111, 145))
 
 
 def _run(started: datetime) -> Run:
-    found = RunFiles(f"{started:%m-%d_%H}", Path("/simulated"), (), (), build="one")
+    found = RunFiles(f"{started:%m-%d_%H}", Path("/simulated"), (), (), build=("one",))
     return Run(found, (), Identity(KEY, "simulated"), started)
 
 

@@ -109,8 +109,10 @@ def _find_wrong_cells(file: RecipeFile) -> Iterator[_Mismatch]:
 
 def _find_wrong_columns(file: RecipeFile) -> Iterator[_Mismatch]:
     for baseline in file.recipe.baselines:
-        for column in find_contradictions(baseline.configuration, dp_excludes_ep=file.recipe.dp_excludes_ep):
-            yield _Mismatch(baseline.key.id, column.column, column.printed, column.expected, baseline.source.line)
+        contradictions = _find_contradictions(baseline.configuration, dp_excludes_ep=file.recipe.dp_excludes_ep)
+        yield from (
+            _Mismatch(baseline.key.id, *contradiction, baseline.source.line) for contradiction in contradictions
+        )
 
 
 def _find_unexplained(file: RecipeFile, differences: tuple[_Mismatch, ...]) -> Iterator[str]:
@@ -185,16 +187,11 @@ def _is_same_flops(flops: float, printed: str) -> bool:
 # --- how group sizes, batch sizes and the number of GPUs have to fit -------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Contradiction:
-    """A column that does not follow from the others; `expected` is None where no whole number would."""
-
-    column: str
-    printed: str
-    expected: str | None
+Contradiction = tuple[str, str, str | None]
+"""A column that does not follow from the others, its value, and what it should be: None where no whole number would."""
 
 
-def find_contradictions(configuration: Configuration, *, dp_excludes_ep: bool) -> Iterator[Contradiction]:
+def _find_contradictions(configuration: Configuration, *, dp_excludes_ep: bool) -> Iterator[Contradiction]:
     """Yield every column that contradicts: GPUs = TP x PP x CP x DP, GBS = MBS x GA x DP, and FSDP groups of GPUs.
 
     Columns that the document does not print are not checked. `dp_excludes_ep`: DP counts copies of all the experts,
@@ -202,10 +199,10 @@ def find_contradictions(configuration: Configuration, *, dp_excludes_ep: bool) -
     """
     groups, gpus = configuration.parallelism, configuration.key.gpus
     if groups.fsdp is not None and gpus % groups.fsdp:
-        yield Contradiction("fsdp", str(groups.fsdp), None)
+        yield ("fsdp", str(groups.fsdp), None)
     model_parallel = (groups.tp or 1) * (groups.pp or 1) * (groups.cp or 1)
     if gpus % model_parallel:
-        yield Contradiction("tp", str(groups.tp), None)
+        yield ("tp", str(groups.tp), None)
         return
     ranks = gpus // model_parallel
     yield from _check_data_parallel(groups.dp, ranks, (groups.ep or 1) if dp_excludes_ep else 1)
@@ -214,7 +211,7 @@ def find_contradictions(configuration: Configuration, *, dp_excludes_ep: bool) -
 
 def _check_data_parallel(printed: int | None, ranks: int, experts: int) -> Iterator[Contradiction]:
     if printed is not None and printed * experts != ranks:
-        yield Contradiction("dp", str(printed), _divide_exactly(ranks, experts))
+        yield ("dp", str(printed), _divide_exactly(ranks, experts))
 
 
 def _check_batch(configuration: Configuration, ranks: int) -> Iterator[Contradiction]:
@@ -223,9 +220,9 @@ def _check_batch(configuration: Configuration, ranks: int) -> Iterator[Contradic
     if micro is None or batch == micro * (accumulation or 1) * ranks:
         return
     if accumulation is not None:
-        yield Contradiction("ga", str(accumulation), _divide_exactly(batch, micro * ranks))
+        yield ("ga", str(accumulation), _divide_exactly(batch, micro * ranks))
     elif configuration.parallelism.fsdp is not None or batch % (micro * ranks):
-        yield Contradiction("gbs", str(batch), str(micro * ranks))
+        yield ("gbs", str(batch), str(micro * ranks))
 
 
 def _divide_exactly(numerator: int, denominator: int) -> str | None:

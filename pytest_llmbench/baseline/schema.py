@@ -101,7 +101,7 @@ def is_positive(text: str) -> bool:
     return float(text.rstrip("%")) > 0
 
 
-def _printed_metric(name: str, digits: str = _DIGITS) -> Text:
+def _make_metric_spec(name: str, digits: str = _DIGITS) -> Text:
     example = "47.59%" if digits.endswith("%") else "7.325"
     absent = "|".join(NOT_GIVEN)
     return Text(
@@ -171,13 +171,13 @@ _CELLS = Fields(
         )
     },
     {
-        "tokens_per_second": _printed_metric("throughput"),
+        "tokens_per_second": _make_metric_spec("throughput"),
         "mfu": Text(
             'a printed MFU above 0% and at most 100% such as "47.59%", or NA or n/a',
             rf"(?a:{_DIGITS}%|NA|n/a)",
             accept=_is_utilization,
         ),
-        "days_to_1t": _printed_metric("number of days"),
+        "days_to_1t": _make_metric_spec("number of days"),
     },
 )
 RECORDED = (

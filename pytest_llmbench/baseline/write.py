@@ -76,7 +76,7 @@ def find_recorded(directory: Path, wanted: Collection[Key], baselines: Iterable[
     recorded = {
         baseline.key: baseline for baseline in baselines if baseline.recording is not None and baseline.key in wanted
     }
-    for path in sorted({_recorded_path(directory, key) for key in wanted}):
+    for path in sorted({_make_path(directory, key) for key in wanted}):
         existing, _ = _read_existing(path)
         recorded |= {key: baseline for key, baseline in existing.items() if key in wanted}
     return recorded
@@ -98,7 +98,7 @@ def make_recorded_baseline(published: Baseline, recording: Recording) -> Baselin
     )
 
 
-def _recorded_path(directory: Path, key: Key) -> Path:
+def _make_path(directory: Path, key: Key) -> Path:
     return directory / key.recipe / f"{key.release}.yaml"
 
 
@@ -141,7 +141,7 @@ def _group_by_file(directory: Path, recorded: Sequence[tuple[Baseline, Recording
     files: dict[Path, dict[Key, Baseline]] = {}
     for published, recording in recorded:
         key = published.key
-        baselines = files.setdefault(_recorded_path(directory, key), {})
+        baselines = files.setdefault(_make_path(directory, key), {})
         if key in baselines:
             raise RecordError(f"{key.id}: found two recordings of it, expected one")
         baselines[key] = make_recorded_baseline(published, recording)

@@ -80,13 +80,13 @@ def _run(arguments: argparse.Namespace) -> Output:
 
 
 def _parse_moment(text: str) -> datetime:
-    from pytest_llmbench.pipeline.option_values import parse_moment
+    from pytest_llmbench.pipeline.option_converters import parse_moment
 
     return _convert(parse_moment, text)
 
 
 def _parse_age(text: str) -> timedelta:
-    from pytest_llmbench.pipeline.option_values import parse_days
+    from pytest_llmbench.pipeline.option_converters import parse_days
 
     return _convert(parse_days, text)
 

@@ -34,11 +34,11 @@ def _run(arguments: argparse.Namespace) -> Output:
 
     from pytest_llmbench.cli import nccl_text as text
     from pytest_llmbench.ingest.nccl import changes, saved
-    from pytest_llmbench.pipeline.option_values import readable
+    from pytest_llmbench.pipeline.option_converters import find_readable
 
     with rename_flags():
-        paths = [readable("--llmb-logs", place, Path.cwd()) for place in arguments.logs]
-        against = arguments.against and readable("--llmb-against", arguments.against, Path.cwd())
+        paths = [find_readable("--llmb-logs", place, Path.cwd()) for place in arguments.logs]
+        against = arguments.against and find_readable("--llmb-against", arguments.against, Path.cwd())
     trace = saved.read_saved(paths)
     other = saved.read_saved([against]) if against else None
     if arguments.save:

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 
 from pytest_llmbench.core.formatting import count_noun, escape
 from pytest_llmbench.ingest.nccl.changes import TraceChange, TraceComparison, format_bytes, format_percent, format_sizes
-from pytest_llmbench.ingest.nccl.kinds import PER_RANK
-from pytest_llmbench.ingest.nccl.records import MEMBERS
+from pytest_llmbench.ingest.nccl.records import MEMBERS, PER_RANK
 from pytest_llmbench.ingest.nccl.trace import Trace, TraceRow
 
 WIDTH = 79

@@ -35,7 +35,7 @@ def list_accepted(recording: Recording) -> tuple[AcceptedValue, ...]:
 def find_reference(recording: Recording) -> AcceptedValue:
     """Return the value that drift is counted from: the newest with a reason, or the first."""
     accepted = list_accepted(recording)
-    return next((one for one in reversed(accepted) if one.reason), accepted[0])
+    return next((value for value in reversed(accepted) if value.reason), accepted[0])
 
 
 def is_beyond(seconds: float, first: AcceptedValue, budget: float) -> bool:
@@ -65,10 +65,10 @@ def follow_recording(recording: Recording, previous: Recording | None, budget: f
         return replace(recording, reason=previous.reason, earlier=previous.earlier)
     first, seconds = find_reference(previous), recording.trimmed_mean_seconds
     if is_beyond(seconds, first, budget):
-        told = reason
+        kept_reason = reason
     else:
-        told = FASTER if is_beyond(first.seconds, AcceptedValue("", seconds), budget) else ""
-    return replace(recording, reason=told, earlier=_pruned(list_accepted(previous)))
+        kept_reason = FASTER if is_beyond(first.seconds, AcceptedValue("", seconds), budget) else ""
+    return replace(recording, reason=kept_reason, earlier=_pruned(list_accepted(previous)))
 
 
 def describe_move(seconds: float, first: AcceptedValue) -> str:
@@ -81,4 +81,4 @@ def describe_move(seconds: float, first: AcceptedValue) -> str:
 
 def _pruned(accepted: Sequence[AcceptedValue]) -> tuple[AcceptedValue, ...]:
     newest = len(accepted) - KEPT
-    return tuple(one for place, one in enumerate(accepted) if place == 0 or one.reason or place >= newest)
+    return tuple(value for place, value in enumerate(accepted) if place == 0 or value.reason or place >= newest)

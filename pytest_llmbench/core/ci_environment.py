@@ -21,8 +21,8 @@ ADDRESSES = ("CI_JOB_URL", "CI_PIPELINE_URL", "BUILD_URL", "BUILDKITE_BUILD_URL"
 
 def read_commit(environment: Mapping[str, str]) -> str:
     """Return the commit that is tested; empty for none, and for a name of one such as HEAD."""
-    named = (environment.get(name, "").strip() for name in COMMITS)
-    return next((one for one in named if re.fullmatch("[0-9a-fA-F]{7,64}", one)), "")
+    named = (environment.get(variable, "").strip() for variable in COMMITS)
+    return next((name for name in named if re.fullmatch("[0-9a-fA-F]{7,64}", name)), "")
 
 
 def read_job_url(environment: Mapping[str, str]) -> str:

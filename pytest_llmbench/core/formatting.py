@@ -145,9 +145,9 @@ def fold_nodes(nodes: Iterable[str]) -> str:
     numbers: dict[tuple[str, str], set[str]] = {}
     whole = set()
     for name in nodes:
-        found = re.match(r"([^.\[]*?)([0-9]+)([^.0-9]*(?:\..*)?)$", name)  # the last number of a host's own name
-        if found:
-            numbers.setdefault((found[1], found[3]), set()).add(found[2])
+        match = re.match(r"([^.\[]*?)([0-9]+)([^.0-9]*(?:\..*)?)$", name)  # the last number of a host's own name
+        if match:
+            numbers.setdefault((match[1], match[3]), set()).add(match[2])
         else:
             whole.add(name)
     return ",".join(sorted(whole) + [_group(head, numbers[head, tail], tail) for head, tail in sorted(numbers)])

@@ -62,59 +62,59 @@ Origins = Mapping[str, Origin]
 NO_ORIGINS: Origins = {}
 
 
-def option_origins(given: Sequence[str], arguments: Mapping[Written, Sequence[str]], file: str) -> Origins:
+def find_option_origins(flags: Sequence[str], arguments: Mapping[Written, Sequence[str]], file: str) -> Origins:
     """Return where the options that were given were written.
 
     `arguments` are those of each place, that which counts before all others first; `file` is pytest's configuration.
     """
-    flags = {place: {argument.partition("=")[0] for argument in there} for place, there in arguments.items()}
+    by_place = {place: {argument.partition("=")[0] for argument in there} for place, there in arguments.items()}
 
     def place_of(flag: str) -> Written:
-        return next((place for place, there in flags.items() if flag in there), Written.ELSEWHERE)
+        return next((place for place, there in by_place.items() if flag in there), Written.ELSEWHERE)
 
-    return {flag: Origin(place_of(flag), flag, file) for flag in given}
+    return {flag: Origin(place_of(flag), flag, file) for flag in flags}
 
 
-def ini_origins(keys: Sequence[str], overrides: Sequence[str], typed: Sequence[str], file: str) -> Origins:
+def find_ini_origins(keys: Sequence[str], overrides: Sequence[str], typed: Sequence[str], file: str) -> Origins:
     """Return where ini keys were written: the `keys` in the file, `overrides` (`llmb_trend=fail`) behind `-o`."""
-    found = {key: Origin(Written.INI, key, file) for key in keys}
+    origins = {key: Origin(Written.INI, key, file) for key in keys}
     for override in overrides:
         key = override.partition("=")[0]
         at = Written.TYPED if any(override in argument for argument in typed) else Written.ADDOPTS
-        found[key] = Origin(at, f"-o {key}", file)
-    return found
+        origins[key] = Origin(at, f"-o {key}", file)
+    return origins
 
 
-def origin_of(origins: Origins, flag: str) -> Origin | None:
+def find_origin(origins: Origins, flag: str) -> Origin | None:
     """Return where the value of an option that counts was written; None where nothing says it."""
     return origins.get(flag) or origins.get(destination(flag))
 
 
-def stated(origins: Origins, flag: str, given: object) -> str:
+def format_value(origins: Origins, flag: str, value: object) -> str:
     """Return a value as it was written, with the place where that is not the command line, for messages:
     `pytest.ini: llmb_tolerance = 4x`."""
-    origin = origin_of(origins, flag)
+    origin = find_origin(origins, flag)
     if origin is None or origin.typed:
         name = origin.name if origin else flag
-        return f"{name}={given}"
+        return f"{name}={value}"
     if origin.written is Written.INI:
-        return f"{origin.file or 'ini file'}: {origin.name} = {given}"
+        return f"{origin.file or 'ini file'}: {origin.name} = {value}"
     return (
-        f"{origin.file + ': addopts' if origin.written is Written.ADDOPTS else origin.written}: {origin.name}={given}"
+        f"{origin.file + ': addopts' if origin.written is Written.ADDOPTS else origin.written}: {origin.name}={value}"
     )
 
 
 # --- the configuration file -------------------------------------------------------------------------------
 
 
-def file_keys(path: Path) -> dict[str, object]:
+def read_file_keys(path: Path) -> dict[str, object]:
     """Return what a configuration file of pytest sets; empty for one that holds nothing for pytest. Raises ValueError
     for a file that cannot be read as what it is."""
-    tables = file_tables(path)
-    return {name: value for table in tables_read(path) for name, value in tables.get(table, {}).items()}
+    tables = read_tables(path)
+    return {name: value for table in list_read_tables(path) for name, value in tables.get(table, {}).items()}
 
 
-def tables_read(path: Path) -> tuple[str, ...]:
+def list_read_tables(path: Path) -> tuple[str, ...]:
     """Return the tables of a file that pytest reads."""
     if path.suffix != ".toml":
         return ("tool:pytest",) if path.suffix == ".cfg" else ("pytest",)
@@ -122,7 +122,7 @@ def tables_read(path: Path) -> tuple[str, ...]:
     return of_name.get(path.name, TABLES)
 
 
-def file_tables(path: Path) -> dict[str, dict[str, object]]:
+def read_tables(path: Path) -> dict[str, dict[str, object]]:
     """Return every table of a TOML file, by its dotted name, or every section of another."""
     from pytest_llmbench.core.yamlfile.document import LARGEST_TEXT_BYTES, read_text
 
@@ -148,8 +148,8 @@ def _tables(table: Mapping[str, Any], name: str = "") -> Iterator[tuple[str, dic
 
 def refuse_misplaced(path: Path, file: str) -> None:
     """Refuse keys of ours in a table of the configuration file that pytest does not read, where they do nothing."""
-    read = tables_read(path)
-    for table, keys in file_tables(path).items():
+    read = list_read_tables(path)
+    for table, keys in read_tables(path).items():
         strange = [key for key in keys if key in INI_KEYS and table not in read]
         if strange:
             raise SettingsError(f"{file}: {strange[0]} stands in [{table}], which pytest does not read: [{read[-1]}]")
@@ -173,21 +173,21 @@ def refuse_empty(keys: Mapping[str, object], file: str) -> None:
             raise SettingsError(f"{file}: {key} is empty: give a value, or leave the key out")
 
 
-def shadowed_keys(path: Path) -> dict[str, list[str]]:
+def find_shadowed_keys(path: Path) -> dict[str, list[str]]:
     """Return our keys in the configuration files beside the one that pytest reads, which count for nothing there."""
-    found: dict[str, list[str]] = {}
+    shadowed: dict[str, list[str]] = {}
     for name in CONFIGURATIONS:
         beside = path.with_name(name)
         if beside == path or not beside.is_file():
             continue
         try:
-            keys = file_keys(beside)
+            keys = read_file_keys(beside)
         except (SettingsError, OSError, ValueError):  # nobody reads it here
             continue
         ours = [key for key in keys if key in INI_KEYS]
         if ours:
-            found[name] = ours
-    return found
+            shadowed[name] = ours
+    return shadowed
 
 
 INI_KEYS = tuple(destination(option.flag) for option in OPTIONS if option.ini)

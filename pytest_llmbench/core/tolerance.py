@@ -31,14 +31,14 @@ def parse_tolerances(text: str, source: str) -> tuple[Tolerance, ...]:
     """
     if _DECIMAL_COMMA.fullmatch(text.strip()):
         raise ValueError(f"found {text.strip()!r} with a comma, expected a decimal point: {text.replace(',', '.')}")
-    found: dict[str, Tolerance] = {}
+    by_slot: dict[str, Tolerance] = {}
     for part in text.split(","):
         tolerance = _tolerance(part, source)
-        other = found.setdefault(get_slot(tolerance), tolerance)
+        other = by_slot.setdefault(get_slot(tolerance), tolerance)
         if other is not tolerance:
             one = " (time, perf and step_time_seconds are one)" if get_slot(tolerance) == TIME else ""
             raise ValueError(f"found {other} and {tolerance}, expected each metric once{one}")
-    return merge_tolerances(found.values())
+    return merge_tolerances(by_slot.values())
 
 
 def merge_tolerances(*layers: Iterable[Tolerance]) -> tuple[Tolerance, ...]:

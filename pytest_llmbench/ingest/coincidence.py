@@ -1,6 +1,6 @@
 """Whether two runs print the same steps, and how probable that is by chance.
 
-Honest nights may agree where a log prints few digits, or the means of several steps.
+Honest runs may agree where a log prints few digits, or the means of several steps.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import Baseline, Estimate, Evidence, Measurement, Noise
 from pytest_llmbench.judge import margin, noise
-from pytest_llmbench.judge.nights import PreviousRun, PreviousRuns, estimate_daily_noise
+from pytest_llmbench.judge.nights import PreviousRun, PreviousRuns, estimate_daily_noise, previous_daily_runs
 from pytest_llmbench.judge.sample import WithinRun, estimate_within_run
 
 FEWEST_STEPS = 3
@@ -162,3 +162,28 @@ def _compare_threshold_only(
         p_slower=None,
         threshold_only=True,
     )
+
+
+# --- what configurations say of each other ----------------------------------------------------------------
+
+
+def estimate_prior(configurations: Iterable[Evidence], assumed_cv: float) -> Noise:
+    """Return what the configurations say of each other's noise; where too few can, the assumed one.
+
+    `assumed_cv` is the coefficient of variation from run to run. The runs that are judged tell nothing here, so that a
+    regression does not widen its own interval.
+    """
+    measured = [
+        own
+        for evidence in configurations
+        if (own := noise.pool(list_own_noise(evidence.baseline, _list_previous(evidence))))
+    ]
+    return noise.estimate_from_others(measured) or noise.assume_noise(assumed_cv)
+
+
+def _list_previous(evidence: Evidence) -> PreviousRuns:
+    """Return the nights before the newest valid run; where there is none but a history, all nights."""
+    newest = next((run for run in evidence.measurements if run.valid), None)
+    if newest is None and not evidence.stored_runs:
+        return ()
+    return previous_daily_runs([newest] if newest else [], evidence)

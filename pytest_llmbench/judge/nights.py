@@ -56,7 +56,7 @@ def find_repeats(newest: Measurement, evidence: Evidence) -> tuple[tuple[Measure
         if run.run.started is not None
         and not run.run.found.launch
         and started - run.run.started <= window
-        and identify_build(run) == identify_build(newest) != ""
+        and identify_build(run) == identify_build(newest) != ()
         and run.window_seconds != newest.window_seconds  # a copy is no second run
     ]
     return (newest, *(run for run in near if run.valid)), tuple(run for run in near if run.problems)
@@ -69,10 +69,10 @@ def select_launch(run: Measurement, evidence: Evidence) -> tuple[Measurement, ..
     return (run, *same) if launch else (run,)
 
 
-def identify_build(measurement: Measurement) -> str:
+def identify_build(measurement: Measurement) -> tuple[str, ...]:
     """Return what says which build a run is of; empty where nothing but its release does."""
-    parts = [part for part in measurement.run.found.build.split("; ") if part]
-    return "; ".join(parts) if any(not part.startswith("release=") for part in parts) else ""
+    build = measurement.run.found.build
+    return build if any(not part.startswith("release=") for part in build) else ()
 
 
 def previous_daily_runs(current: Sequence[Measurement], evidence: Evidence) -> PreviousRuns:

@@ -21,7 +21,7 @@ from pytest_llmbench.core.models import (
     TimedBy,
     Tolerance,
 )
-from pytest_llmbench.core.option_origins import stated
+from pytest_llmbench.core.option_origins import format_value
 from pytest_llmbench.core.tolerance import merge_tolerances
 from pytest_llmbench.pipeline.document_timing import as_documented
 from pytest_llmbench.pipeline.settings import DEFAULT_TOLERANCE, Settings
@@ -160,10 +160,10 @@ def _check(settings: Settings, catalog: Catalog) -> None:
     ):
         if value and value not in valid:
             known = f"{', '.join(valid)}{did_you_mean(value, valid)}"
-            raise SettingsError(f"{stated(settings.origins, flag, value)}: no baseline has it; known: {known}")
+            raise SettingsError(f"{format_value(settings.origins, flag, value)}: no baseline has it; known: {known}")
     recorded = any(recipe.kind == "recorded" for recipe in catalog.recipes)
     if settings.against in ("recorded", "both") and not recorded and settings.record is None:
-        what = stated(settings.origins, "--llmb-against", settings.against)
+        what = format_value(settings.origins, "--llmb-against", settings.against)
         raise SettingsError(f"{what}: no recorded baseline was read; give their folder with --llmb-baselines")
     for pattern in settings.require:
         if not any(is_required(key, [pattern]) for key in keys):
@@ -171,7 +171,5 @@ def _check(settings: Settings, catalog: Catalog) -> None:
             near = (
                 f" (did you mean '*{pattern}*'?)" if part_of_some else did_you_mean(pattern, [key.id for key in keys])
             )
-            raise SettingsError(
-                f"{stated(settings.origins, '--llmb-require', pattern)}: neither a file nor a configuration{near}; "
-                "see: llmbench baselines list"
-            )
+            stated = format_value(settings.origins, "--llmb-require", pattern)
+            raise SettingsError(f"{stated}: neither a file nor a configuration{near}; see: llmbench baselines list")

@@ -28,7 +28,7 @@ from pytest_llmbench.core.models import (
     Tolerance,
     Verdict,
 )
-from pytest_llmbench.core.option_origins import Origin, Written, origin_of
+from pytest_llmbench.core.option_origins import Origin, Written, find_origin
 from pytest_llmbench.core.options import destination
 from pytest_llmbench.pipeline.catalog import Catalog, select_drift_budget
 from pytest_llmbench.pipeline.settings import ASSUMED_CV, CERTIFIED, DEFAULT_TOLERANCE, Settings
@@ -70,11 +70,11 @@ class JudgedVerdicts:
 
     def origin(self, flag: str) -> Origin:
         """Return where the value of an option was written."""
-        return origin_of(self.settings.origins, flag) or Origin(Written.TYPED, flag)
+        return find_origin(self.settings.origins, flag) or Origin(Written.TYPED, flag)
 
     def is_given(self, flag: str) -> bool:
         """Whether a value was written for an option at all."""
-        return origin_of(self.settings.origins, flag) is not None
+        return find_origin(self.settings.origins, flag) is not None
 
     @property
     def recorded(self) -> list[Baseline]:
@@ -241,7 +241,7 @@ def _of_outcomes(outcomes: Sequence[dict[str, Any]], session: JudgedSession) -> 
     """Yield what was selected and has no verdict."""
     configurations = [one for one in outcomes if one["kind"] == "configuration"]
     stale = sum(one["reason"] == Reason.TOO_OLD for one in configurations)
-    origin, limit = origin_of(session.settings.origins, "--llmb-max-age"), session.settings.max_age
+    origin, limit = find_origin(session.settings.origins, "--llmb-max-age"), session.settings.max_age
     if stale and limit and origin and not origin.typed:
         yield Caution(CautionCode.MAX_AGE, f"{stale} stale, older than {formatting.format_age(limit)} ({origin})")
     if session.unjudged and not any(one.code is CautionCode.SKIPPED_ITEMS for one in session.noticed):

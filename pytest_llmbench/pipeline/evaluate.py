@@ -179,7 +179,7 @@ def collect_evidence(
     measured: Measured, settings: Settings, catalog: Catalog, now: datetime, past: Past = NO_PAST
 ) -> dict[Key, tuple[Evidence, ...]]:
     """Return for each key the evidence against each of its baselines; what is known of the noise uses all of them."""
-    from pytest_llmbench.judge.prior import estimate_prior
+    from pytest_llmbench.judge.estimate import estimate_prior
 
     evidence = {}
     for key, per_baseline in measured.items():

@@ -41,7 +41,7 @@ def compare_configurations(
 
     They only report unless `settings.scaling` is "fail".
     """
-    from pytest_llmbench.judge.scaling import compare_speed_ups, compare_weak_scaling
+    from pytest_llmbench.judge.comparison import compare_speed_ups, compare_weak_scaling
     from pytest_llmbench.measure.scaling import find_pairs, group_families
 
     if shift is not None:

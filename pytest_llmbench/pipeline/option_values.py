@@ -2,159 +2,123 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import re
-import sys
 from collections import ChainMap
-from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Mapping
+from dataclasses import field, fields
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
-from pytest_llmbench.core.errors import HistoryError, SettingsError, did_you_mean
-from pytest_llmbench.core.option_origins import NO_ORIGINS, Origin, Origins, Written, stated
-from pytest_llmbench.core.options import OPTIONS, destination
-
-if TYPE_CHECKING:
-    from pytest_llmbench.history.location import StoreLocation
-
-Converted = TypeVar("Converted")
-
-DAYS = {
-    **dict.fromkeys(("d", "day", "days"), 1),
-    **dict.fromkeys(("w", "week", "weeks"), 7),
-    **dict.fromkeys(("mo", "month", "months"), 31),
-    **dict.fromkeys(("y", "year", "years"), 366),
-}
-"""The units in which it is said how long something is kept, in days: rather too many than too few."""
-
-MINUTES_OR_HOURS = ("m", "min", "minute", "minutes", "h", "hour", "hours", "s", "second", "seconds")
+from pytest_llmbench.core.errors import SettingsError, did_you_mean
+from pytest_llmbench.core.option_origins import NO_ORIGINS, Origin, Origins, Written, format_value
+from pytest_llmbench.core.options import OPTIONS, Option, destination
 
 
 class OptionValues(ChainMap[str, Any]):
     """The values of options by `dest`: those that were given as options, and behind them those of ini keys."""
 
-    def __init__(self, given: Mapping[str, Any], ini: Mapping[str, Any], origins: Origins = NO_ORIGINS) -> None:
+    def __init__(self, typed: Mapping[str, Any], ini: Mapping[str, Any], origins: Origins = NO_ORIGINS) -> None:
         """Take both layers, and where each value was written."""
-        super().__init__(dict(given), dict(ini))
+        super().__init__(dict(typed), dict(ini))
         self.origins = origins
 
 
-def origins_of(values: Mapping[str, Any]) -> Origins:
+def find_origins(values: Mapping[str, Any]) -> Origins:
     """Return where the values were written; of other mappings than `OptionValues` only which ones are ini keys'."""
     if isinstance(values, OptionValues):
         return values.origins
     ini = values.maps[1] if isinstance(values, ChainMap) and len(values.maps) > 1 else {}
-    return {name: Origin(Written.INI, name) for name, given in ini.items() if given}
+    return {name: Origin(Written.INI, name) for name, value in ini.items() if value}
 
 
-def layers(values: Mapping[str, Any]) -> tuple[OptionValues, OptionValues]:
+def split_layers(values: Mapping[str, Any]) -> tuple[OptionValues, OptionValues]:
     """Return what was given as options, and what ini keys say."""
-    given, ini = (*values.maps, {})[:2] if isinstance(values, ChainMap) else (values, {})
-    origins = origins_of(values)
+    typed, ini = (*values.maps, {})[:2] if isinstance(values, ChainMap) else (values, {})
+    origins = find_origins(values)
     keys = {name: origin for name, origin in origins.items() if name in ini}
-    return OptionValues(given, {}, origins), OptionValues({}, ini, keys)
+    return OptionValues(typed, {}, origins), OptionValues({}, ini, keys)
 
 
-def stated_in(values: Mapping[str, Any], flag: str, given: object) -> str:
+def state_value(values: Mapping[str, Any], flag: str, value: object) -> str:
     """Return a value as it was written, for messages: `--llmb-trend=fial`, or `pytest.ini: llmb_trend = fial`."""
-    return stated(origins_of(values), flag, given)
+    return format_value(find_origins(values), flag, value)
 
 
-def value(values: Mapping[str, Any], flag: str) -> str | None:
+def get_text(values: Mapping[str, Any], flag: str) -> str | None:
     """Return what was given for an option, None for nothing or empty text."""
-    given = values.get(destination(flag))
-    return None if given is None or given == "" else str(given).strip()
+    value = values.get(destination(flag))
+    return None if value is None or value == "" else str(value).strip()
 
 
-def text(values: Mapping[str, Any], flag: str) -> str:
-    """Return what was given for an option, empty for nothing."""
-    return value(values, flag) or ""
+# --- fields of settings: their defaults and values follow from the table of options ----------------------
 
 
-def chosen(values: Mapping[str, Any], flag: str, default: str) -> str:
-    """Return which of an option's choices was given; SettingsError for anything else."""
-    choices = next(option.choices for option in OPTIONS if option.flag == flag)
-    given = value(values, flag) or default
-    if given not in choices:
-        expected = f"{', '.join(choices[:-1])} or {choices[-1]}{did_you_mean(given, choices)}"
-        raise SettingsError(f"{stated_in(values, flag, given)}: expected {expected}")
-    return given
+def from_option(flag: str, unset: Any = None) -> Any:
+    """Declare a field of settings as the value of an option; `unset` is its value where nothing says one."""
+    option = get_option(flag)
+    default: Any = () if option.repeats else False if option.is_flag else _read(option, option.default, unset)
+    return field(default=default, metadata={"flag": flag, "unset": unset})
 
 
-def converted(values: Mapping[str, Any], flag: str, convert: Callable[[str], Converted]) -> Converted | None:
-    """Return what was given through a function that raises ValueError; None for nothing."""
-    given = value(values, flag)
-    if given is None:
-        return None
-    try:
-        return convert(given)
-    except OverflowError:
-        raise SettingsError(f"{stated_in(values, flag, given)}: found a number that is too large") from None
-    except ValueError as error:
-        raise SettingsError(f"{stated_in(values, flag, given)}: {error}") from None
+def resolve_fields(kind: type[Any], values: Mapping[str, Any], directory: Path) -> dict[str, Any]:
+    """Return the fields of a class of settings that are values of options, in their order.
 
-
-def path_of(what: str, given: object, directory: Path) -> Path:
-    """Return a path below `directory`; SettingsError for an empty one, with `what` was given as it was written."""
-    if not str(given).strip():
-        raise SettingsError(f"{what} is empty: give a path")
-    return directory / Path(str(given)).expanduser()
-
-
-def existing(what: str, given: object, directory: Path) -> Path:
-    """Return a path that exists; SettingsError names the part that does not, and the nearest name."""
-    path = path_of(what, given, directory)
-    try:
-        if path.exists():
-            return path
-    except OSError as error:  # no permission, a name that is too long
-        raise SettingsError(f"{what}: {error.strerror}, expected a path that can be looked at") from error
-    if path.is_symlink():
-        raise SettingsError(f"{what}: a broken link, to {os.readlink(path)}")
-    parent = next(parent for parent in path.parents if parent.exists())
-    missing = path.relative_to(parent).parts[0]
-    names = [entry.name for entry in parent.iterdir()] if parent.is_dir() else []
-    raise SettingsError(f"{what} does not exist: {parent} has no {missing!r}{did_you_mean(missing, names)}")
-
-
-def readable(flag: str, given: object, directory: Path) -> Path:
-    """Return where logs are read from: a path that exists, a URL as a path, or `<stdin>` for `-`.
-
-    SettingsError for what cannot be read as such: no package for a protocol, a standard input that nothing is piped to.
+    Raises SettingsError for the first value that cannot be used.
     """
-    from pytest_llmbench.core.urls import is_url
-    from pytest_llmbench.ingest.sources import remote, standard_input
-
-    if str(given).strip() == "-":
-        return standard_input.check_input(flag, sys.stdin)
-    url = is_url(str(given))
-    return remote.check_url(flag, str(given)) if url else existing(f"{flag}={given}", given, directory)
+    metadata = {each.name: each.metadata for each in fields(kind) if "flag" in each.metadata}
+    return {name: _resolve(values, marks["flag"], marks["unset"], directory) for name, marks in metadata.items()}
 
 
-def folder(what: str, given: object, directory: Path) -> Path:
-    """Return a folder that exists."""
-    path = existing(what, given, directory)
-    if not path.is_dir():
-        raise SettingsError(f"{what}: {path} is a file; give the folder that holds it")
-    return path
+def get_option(flag: str) -> Option:
+    """Return what is declared of an option."""
+    return next(option for option in OPTIONS if option.flag == flag)
 
 
-def output(values: Mapping[str, Any], flag: str, directory: Path) -> Path | None:
-    """Return where a file, or for --llmb-record a folder, will be written; SettingsError where it cannot."""
-    given = value(values, flag)
-    if given is None:
-        return None
-    path = path_of(f"{flag}={given}", given, directory)
-    folder_wanted = flag == "--llmb-record"
-    if os.path.exists(path) and path.is_dir() is not folder_wanted:  # one that may not be looked at is not there
-        raise SettingsError(f"{flag}={given}: {path} is a {'file' if folder_wanted else 'folder'}")
-    above = (path, *path.parents)
-    parent = next(one for one in above if os.path.exists(one) and (one != path or folder_wanted))
-    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        raise SettingsError(f"{flag}={given}: cannot write below {parent}; give another place, or ask for permission")
-    return path
+def choose(values: Mapping[str, Any], flag: str) -> str:
+    """Return which of an option's choices was given, or its default; SettingsError for anything else."""
+    option = get_option(flag)
+    value = get_text(values, flag) or option.default
+    if value and value not in option.choices:
+        expected = f"{', '.join(option.choices[:-1])} or {option.choices[-1]}{did_you_mean(value, option.choices)}"
+        raise SettingsError(f"{state_value(values, flag, value)}: expected {expected}")
+    return value
+
+
+def _resolve(values: Mapping[str, Any], flag: str, unset: Any, directory: Path) -> Any:
+    option = get_option(flag)
+    if option.is_flag:
+        return bool(values.get(option.dest))
+    if option.resolve:
+        return load_converter(option.resolve)(values, flag, directory)
+    if option.choices:
+        return choose(values, flag)
+    text = get_text(values, flag)
+    if text is None:
+        return _read(option, option.default, unset)
+    return parse_stated(values, flag, text, load_converter(option.parse)) if option.parse else text
+
+
+def _read(option: Option, text: str, unset: Any) -> Any:
+    if not text:
+        return unset
+    return load_converter(option.parse)(text) if option.parse else text
+
+
+def load_converter(name: str) -> Callable[..., Any]:
+    """Return a function that the table of options names."""
+    converter: Callable[..., Any] = getattr(import_module("pytest_llmbench.pipeline.option_converters"), name)
+    return converter
+
+
+def parse_stated(values: Mapping[str, Any], flag: str, text: str, parse: Callable[[str], Any]) -> Any:
+    """Return what a function makes of a text; SettingsError, with the text as it was written, where it raises."""
+    try:
+        return parse(text)
+    except OverflowError:
+        raise SettingsError(f"{state_value(values, flag, text)}: found a number that is too large") from None
+    except ValueError as error:
+        raise SettingsError(f"{state_value(values, flag, text)}: {error}") from None
 
 
 def refuse_shared(read: Mapping[str, Path | None], written: Mapping[str, Path | None]) -> None:
@@ -171,76 +135,3 @@ def refuse_shared(read: Mapping[str, Path | None], written: Mapping[str, Path | 
             raise SettingsError(
                 f"{flag}={path}: {other} is the same file, one would replace the other: give it another name"
             )
-
-
-def with_packages(flag: str, given: Path | None, extra: str, packages: Sequence[str]) -> Path | None:
-    """Return what was given; SettingsError where a package of the extra that it needs is not installed."""
-    missing = [name for name in packages if given is not None and importlib.util.find_spec(name) is None]
-    if missing:
-        raise SettingsError(
-            f"{flag}={given} needs the package {missing[0]}, which is not installed: "
-            f"pip install 'pytest-llmbench[{extra}]'"
-        )
-    return given
-
-
-def history(values: Mapping[str, Any], directory: Path) -> StoreLocation | None:
-    """Return where the history is, None where none is asked for; SettingsError where it cannot be used."""
-    from pytest_llmbench.history.location import locate_store
-
-    given = value(values, "--llmb-history")
-    try:
-        return locate_store(given, directory) if given else None
-    except HistoryError as error:
-        raise SettingsError(stated_in(values, "--llmb-history", error)) from None
-
-
-def parse_age(text: str) -> timedelta:
-    """Read `90m`, `36h`, `1.5d` or `2w`; ValueError otherwise."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([mhdw])", text)
-    if not found or float(found[1]) == 0:
-        raise ValueError("expected a number above 0 with m, h, d or w (m: minutes), such as 36h")
-    return (
-        float(found[1])
-        * {
-            "m": timedelta(minutes=1),
-            "h": timedelta(hours=1),
-            "d": timedelta(days=1),
-            "w": timedelta(weeks=1),
-        }[found[2]]
-    )
-
-
-def parse_days(text: str) -> timedelta:
-    """Read how long something is kept: `400d`, `8w`, `6mo` (or months) of 31 days, `2y` of 366; ValueError otherwise.
-
-    Elsewhere `m` is minutes and to many people it is months: what removes things takes neither.
-    """
-    found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?)\s*([a-z]+)", text, re.ASCII)
-    unit = found[2] if found else ""
-    if unit in MINUTES_OR_HOURS:
-        raise ValueError(f"{unit!r} is no unit of a day or more: write 30d, 4w, 1mo (a month) or 1y")
-    if not found or unit not in DAYS or float(found[1]) == 0:
-        raise ValueError("expected a number above 0 with d, w, mo (months) or y, such as 400d")
-    return float(found[1]) * timedelta(days=DAYS[unit])
-
-
-def parse_window(text: str) -> timedelta | None:
-    """Read an age as `parse_age` does, and `0` (`0h`) as None; ValueError otherwise."""
-    return None if re.fullmatch(r"0+\s*[mhdw]?", text, re.ASCII) else parse_age(text)
-
-
-def parse_moment(text: str) -> datetime:
-    """Read an ISO date or time; without a zone it is local time. ValueError otherwise."""
-    try:
-        return datetime.fromisoformat(text).astimezone(UTC)
-    except ValueError:
-        raise ValueError("expected a date such as 2025-11-20 or a time such as 2025-11-20T06:00") from None
-
-
-def cache_folder(environment: Mapping[str, str]) -> Path | None:
-    """Return where this user's caches are: in $XDG_CACHE_HOME or ~/.cache; None where there is neither."""
-    stated = environment.get("XDG_CACHE_HOME", "")
-    home = environment.get("HOME", "")
-    above = stated if os.path.isabs(stated) else os.path.join(home, ".cache")
-    return Path(above) / "pytest-llmbench" if os.path.isabs(above) else None

@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,42 +13,23 @@ from pytest_llmbench.core import ci_environment
 from pytest_llmbench.core.errors import SettingsError
 from pytest_llmbench.core.models import TimedBy, Tolerance
 from pytest_llmbench.core.option_origins import Origins
-from pytest_llmbench.core.options import destination
-from pytest_llmbench.core.tolerance import merge_tolerances, parse_fraction, parse_tolerances
-from pytest_llmbench.core.yamlfile.document import read_text_if_file
+from pytest_llmbench.core.tolerance import merge_tolerances
 from pytest_llmbench.pipeline.document_timing import by_document
 from pytest_llmbench.pipeline.launch.settings import LaunchSettings, resolve_launch
+from pytest_llmbench.pipeline.option_converters import SUITES, cache_folder, list_suites
 from pytest_llmbench.pipeline.option_values import (
-    OptionValues,
-    cache_folder,
-    chosen,
-    converted,
-    existing,
-    folder,
-    history,
-    layers,
-    origins_of,
-    output,
-    parse_age,
-    parse_moment,
-    parse_window,
-    readable,
+    choose,
+    find_origins,
+    from_option,
+    get_text,
     refuse_shared,
-    stated_in,
-    text,
-    value,
-    with_packages,
+    resolve_fields,
+    split_layers,
 )
 
 if TYPE_CHECKING:
     from pytest_llmbench.history.location import StoreLocation
 
-_PERCENT = partial(parse_fraction, expected="a percentage such as 1% or 0.5%")
-
-SUITES = (".yaml", ".yml")
-"""The names of suite files, which no pattern ends in."""
-
-ASSUMED_CV = 0.01
 DEFAULT_TOLERANCE = Tolerance(0.05, source="default")
 CERTIFIED = Tolerance(0.05, "performance", larger_is_better=True, source="--llmb-certify")
 """A certified cluster has at least 95 % of the published performance."""
@@ -70,45 +50,49 @@ class Settings:
     written, `overridden` the options whose stricter value in the ini file does not count, since another was given.
     """
 
-    logs: tuple[Path, ...] = ()
-    baselines: tuple[Path, ...] = ()
-    tolerances: tuple[Tolerance, ...] = ()
-    require: tuple[str, ...] = ()
+    logs: tuple[Path, ...] = from_option("--llmb-logs")
+    baselines: tuple[Path, ...] = from_option("--llmb-baselines")
+    tolerances: tuple[Tolerance, ...] = from_option("--llmb-tolerance", unset=())
+    require: tuple[str, ...] = from_option("--llmb-require")
     suites: tuple[Path, ...] = ()
-    unmatched: str = "fail"
-    release: str = ""
-    gpu: str = ""
-    runs: str = "newest"
-    since: datetime | None = None
-    max_age: timedelta | None = None
-    against: str = ""
-    timed: str = TimedBy.WINDOW
-    baseline_release: str = ""
-    record: Path | None = None
-    accept_drift: str = ""
-    accept_levels: str = ""
-    drift_budget: float | None = None
-    junit: Path | None = None
-    json: Path | None = None
+    unmatched: str = from_option("--llmb-unmatched")
+    release: str = from_option("--llmb-release", unset="")
+    gpu: str = from_option("--llmb-gpu", unset="")
+    runs: str = from_option("--llmb-runs")
+    since: datetime | None = from_option("--llmb-since")
+    max_age: timedelta | None = from_option("--llmb-max-age")
+    against: str = from_option("--llmb-against", unset="")
+    timed: str = from_option("--llmb-timed")
+    baseline_release: str = from_option("--llmb-baseline-release", unset="")
+    record: Path | None = from_option("--llmb-record")
+    accept_drift: str = from_option("--llmb-accept-drift", unset="")
+    accept_levels: str = from_option("--llmb-accept-levels", unset="")
+    drift_budget: float | None = from_option("--llmb-drift-budget")
+    junit: Path | None = from_option("--llmb-junit")
+    json: Path | None = from_option("--llmb-json")
     github: bool = False
     step_summary: Path | None = None
-    html: Path | None = None
-    inconclusive: str = "literal"
-    improvement: str = "pass"
+    html: Path | None = from_option("--llmb-html")
+    inconclusive: str = from_option("--llmb-inconclusive")
+    improvement: str = from_option("--llmb-improvement")
     any_improvement: bool = False
-    scaling: str = "report"
-    trend: str = "report"
-    acknowledged: Path | None = None
-    repeat_window: timedelta | None = None
-    assumed_cv: float = ASSUMED_CV
-    certify: bool = False
-    selftest: bool = False
+    scaling: str = from_option("--llmb-scaling")
+    trend: str = from_option("--llmb-trend")
+    acknowledged: Path | None = from_option("--llmb-acknowledged")
+    repeat_window: timedelta | None = from_option("--llmb-repeat-window")
+    assumed_cv: float = from_option("--llmb-assumed-cv")
+    certify: bool = from_option("--llmb-certify")
+    selftest: bool = from_option("--llmb-selftest")
     launch: LaunchSettings | None = None
     cache: Path | None = None
     commit: str = ""
-    history: StoreLocation | None = None
+    history: StoreLocation | None = from_option("--llmb-history")
     origins: Origins = field(default_factory=dict)
     overridden: tuple[str, ...] = ()
+
+
+ASSUMED_CV = Settings().assumed_cv
+"""The run-to-run variation that is assumed where nobody says another."""
 
 
 def resolve(values: Mapping[str, Any], directory: Path) -> Settings:
@@ -117,48 +101,16 @@ def resolve(values: Mapping[str, Any], directory: Path) -> Settings:
     `values` were typed; those of a ChainMap's first layer were, and those of its second stand in the ini file. Raises
     SettingsError for the first value that cannot be used.
     """
-    typed, ini = layers(values)
+    typed, ini = split_layers(values)
     settings = Settings(
-        logs=tuple(readable("--llmb-logs", one, directory) for one in values.get("llmb_logs") or ()),
-        baselines=tuple(
-            folder(stated_in(values, "--llmb-baselines", one), one, directory)
-            for one in values.get("llmb_baselines") or ()
-        ),
-        tolerances=_tolerances(typed, ini),
-        require=tuple(_patterns(values, directory)),
-        suites=tuple(_suites(values, directory)),
-        unmatched=chosen(values, "--llmb-unmatched", "fail"),
-        release=text(values, "--llmb-release"),
-        gpu=text(values, "--llmb-gpu").lower(),
-        runs=chosen(values, "--llmb-runs", "newest"),
-        since=converted(values, "--llmb-since", parse_moment),
-        max_age=converted(values, "--llmb-max-age", parse_age),
-        against=chosen(values, "--llmb-against", "recorded") if values.get("llmb_against") else "",
-        timed=chosen(values, "--llmb-timed", TimedBy.WINDOW),
-        baseline_release=text(values, "--llmb-baseline-release"),
-        record=output(values, "--llmb-record", directory),
-        accept_drift=text(values, "--llmb-accept-drift"),
-        accept_levels=text(values, "--llmb-accept-levels"),
-        drift_budget=converted(values, "--llmb-drift-budget", _PERCENT),
-        junit=output(values, "--llmb-junit", directory),
-        json=output(values, "--llmb-json", directory),
+        **resolve_fields(Settings, values, directory),
         **_github(values, os.environ),
-        html=with_packages("--llmb-html", output(values, "--llmb-html", directory), "html", ("jinja2", "leather")),
-        inconclusive=chosen(values, "--llmb-inconclusive", "literal"),
-        improvement=chosen(values, "--llmb-improvement", "pass"),
-        any_improvement=value(values, "--llmb-improvement") == "pass",
-        scaling=chosen(values, "--llmb-scaling", "report"),
-        trend=chosen(values, "--llmb-trend", "report"),
-        acknowledged=_file(values, "--llmb-acknowledged", directory),
-        repeat_window=converted(values, "--llmb-repeat-window", parse_window),
-        assumed_cv=converted(values, "--llmb-assumed-cv", _PERCENT) or ASSUMED_CV,
-        certify=bool(values.get("llmb_certify")),
-        selftest=bool(values.get("llmb_selftest")),
+        suites=list_suites(values, "--llmb-require", directory),
+        any_improvement=get_text(values, "--llmb-improvement") == "pass",
         launch=resolve_launch(values, directory),
         cache=None if values.get("llmb_no_cache") else cache_folder(os.environ),
         commit=ci_environment.read_commit(os.environ),
-        history=None if values.get("llmb_record") else history(values, directory),  # nothing is judged
-        origins=origins_of(values),
+        origins=find_origins(values),
         overridden=tuple(_overridden(typed, ini)),
     )
     settings = by_document(settings, typed) if settings.timed == TimedBy.DOCUMENT else settings
@@ -190,14 +142,14 @@ def _read(settings: Settings, values: Mapping[str, Any], directory: Path) -> dic
 
 def _github(values: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
     """Return what is told to GitHub: nothing elsewhere, nor where it was switched off."""
-    wanted = chosen(values, "--llmb-github", "auto") == "auto" and environment.get("GITHUB_ACTIONS") == "true"
+    wanted = choose(values, "--llmb-github") == "auto" and environment.get("GITHUB_ACTIONS") == "true"
     place = environment.get("GITHUB_STEP_SUMMARY", "")
     return {"github": wanted, "step_summary": Path(place) if wanted and place else None}
 
 
 def _refuse_contradictions(settings: Settings, typed: Mapping[str, Any]) -> None:
     """Refuse what has to judge in a session that only records, and what a launch has no use for."""
-    typed_history = value(typed, "--llmb-history") is not None
+    typed_history = get_text(typed, "--llmb-history") is not None
     for flag, given in (
         ("--llmb-certify", settings.certify),
         ("--llmb-selftest", settings.selftest),
@@ -222,7 +174,7 @@ def _refuse_contradictions(settings: Settings, typed: Mapping[str, Any]) -> None
 
 def _refuse_idle_trend(settings: Settings, typed: Mapping[str, Any]) -> None:
     """Refuse --llmb-trend=fail where it was typed and there is nothing to search for changes: it would never fail."""
-    if value(typed, "--llmb-trend") != "fail":
+    if get_text(typed, "--llmb-trend") != "fail":
         return
     if settings.record is not None:
         raise SettingsError("--llmb-trend=fail with --llmb-record: a session that records looks for no change")
@@ -238,7 +190,7 @@ def _certifying(settings: Settings, typed: Mapping[str, Any]) -> Settings:
     Only the command line and the ini file may say another tolerance or baseline, only the command line that a run may
     be faster by any amount, and nothing another `inconclusive`.
     """
-    mode = value(typed, "--llmb-inconclusive")
+    mode = get_text(typed, "--llmb-inconclusive")
     if mode not in (None, "fail"):
         raise SettingsError(
             f"--llmb-inconclusive={mode} with --llmb-certify: a certificate does not rest on a run that cannot tell; "
@@ -250,7 +202,7 @@ def _certifying(settings: Settings, typed: Mapping[str, Any]) -> Settings:
         require=(*settings.require, "all"),
         against=settings.against or "published",
         inconclusive="fail",
-        any_improvement=value(typed, "--llmb-improvement") == "pass",
+        any_improvement=get_text(typed, "--llmb-improvement") == "pass",
     )
 
 
@@ -260,55 +212,11 @@ def _at_most(weakest: Sequence[Tolerance], given: Sequence[Tolerance]) -> tuple[
     return merge_tolerances(weakest, stricter)
 
 
-def _tolerances(typed: OptionValues, ini: OptionValues) -> tuple[Tolerance, ...]:
-    flag = "--llmb-tolerance"
-    weaker = converted(ini, flag, partial(parse_tolerances, source="ini"))
-    stronger = converted(typed, flag, partial(parse_tolerances, source=flag))
-    return merge_tolerances(weaker or (), stronger or ())
-
-
 def _overridden(given: Mapping[str, Any], ini: Mapping[str, Any]) -> Iterator[str]:
     """Yield the options that make less fail than their ini key would."""
     for flag in ("--llmb-trend", "--llmb-scaling", "--llmb-inconclusive"):
-        if value(ini, flag) == "fail" and value(given, flag) not in (None, "fail"):
+        if get_text(ini, flag) == "fail" and get_text(given, flag) not in (None, "fail"):
             yield flag
     required = given.get("llmb_require")
     if required and "all" not in required and not set(ini.get("llmb_require") or ()) <= set(required):
         yield "--llmb-require"
-
-
-def _file(values: Mapping[str, Any], flag: str, directory: Path) -> Path | None:
-    """Return a file that exists, None where none was given; an ini file may name one."""
-    given = values.get(destination(flag))
-    paths = given if isinstance(given, list) else [given] if given else []
-    if len(paths) > 1:
-        told = stated_in(values, flag, " ".join(map(str, paths)))
-        raise SettingsError(f"{told}: found {len(paths)} paths, expected one")
-    return existing(stated_in(values, flag, paths[0]), paths[0], directory) if paths else None
-
-
-def _suites(values: Mapping[str, Any], directory: Path) -> list[Path]:
-    """Return the suite files among what is required."""
-    given = [one for one in values.get("llmb_require") or () if Path(str(one)).suffix.lower() in SUITES]
-    return [existing(stated_in(values, "--llmb-require", one), one, directory) for one in given]
-
-
-def _patterns(values: Mapping[str, Any], directory: Path) -> list[str]:
-    """Expand files of patterns, one a line, `#` starts a comment; suite files are left to the catalog."""
-    patterns: list[str] = []
-    for one in map(str, values.get("llmb_require") or ()):
-        what = stated_in(values, "--llmb-require", one)
-        path = directory / Path(one).expanduser()
-        if path.suffix.lower() in SUITES:
-            continue
-        if (text := read_text_if_file(path, what, SettingsError)) is not None:
-            lines = (line.partition("#")[0].strip() for line in text.splitlines())
-            found = [line for line in lines if line]
-            if not found:
-                raise SettingsError(f"{what}: the file names no configuration")
-            patterns += found
-        else:
-            patterns.append(one.strip())
-        if not patterns[-1]:
-            raise SettingsError(f"{what} is empty: give an id, a pattern, a file or all")
-    return patterns

@@ -20,13 +20,13 @@ from pytest_llmbench.core.option_origins import (
     INI_KEYS,
     Origins,
     Written,
-    file_keys,
-    ini_origins,
-    option_origins,
+    find_ini_origins,
+    find_option_origins,
+    find_shadowed_keys,
+    read_file_keys,
     refuse_empty,
     refuse_misplaced,
     refuse_unknown,
-    shadowed_keys,
 )
 from pytest_llmbench.core.options import LAUNCH_OPTIONS, OPTIONS, destination
 from pytest_llmbench.ingest.reading.progress import ReadingProgress
@@ -147,8 +147,8 @@ def _origins(config: pytest.Config, given: Sequence[str]) -> Origins:
         Written.ADDOPTS: config.getini("addopts"),
     }
     return {
-        **option_origins(given, arguments, file),
-        **ini_origins(keys, config.getoption("override_ini") or (), typed, file),
+        **find_option_origins(given, arguments, file),
+        **find_ini_origins(keys, config.getoption("override_ini") or (), typed, file),
     }
 
 
@@ -156,7 +156,7 @@ def _shadowed(config: pytest.Config) -> Iterator[Caution]:
     """Yield the keys of ours that count for nothing, since pytest reads another file of the same folder."""
     if config.inipath is None or config.getoption("inifilename", None):
         return
-    for name, keys in shadowed_keys(config.inipath).items():
+    for name, keys in find_shadowed_keys(config.inipath).items():
         text = f"{keys[0]} in {name} does not count: pytest reads {config.inipath.name}"
         yield Caution(CautionCode.OVERRIDDEN, text)
 
@@ -185,7 +185,7 @@ def _is_declared(config: pytest.Config, key: str) -> bool:
 def _file_keys(config: pytest.Config) -> dict[str, object]:
     """Return what the configuration file sets that pytest reads; without one nothing."""
     path = config.inipath
-    return file_keys(path) if path is not None and path.is_file() else {}
+    return read_file_keys(path) if path is not None and path.is_file() else {}
 
 
 def _file(config: pytest.Config) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.baseline import schema as fields
+from pytest_llmbench.baseline import schema
 from pytest_llmbench.baseline.read import find_shipped_baselines, read_file, read_recipe, read_recipes
 from pytest_llmbench.baseline.schema import FORMULA_NEEDS
 from pytest_llmbench.core.errors import BaselineError
@@ -575,4 +575,4 @@ def test_the_formulas_of_the_files_are_those_that_can_be_computed() -> None:
 
 
 def test_every_placeholder_of_a_command_is_a_name() -> None:
-    assert len(set(fields.PLACEHOLDERS)) == len(fields.PLACEHOLDERS)
+    assert len(set(schema.PLACEHOLDERS)) == len(schema.PLACEHOLDERS)

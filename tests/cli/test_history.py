@@ -19,7 +19,7 @@ from pytest_llmbench.history.location import StoreLocation
 from pytest_llmbench.history.look import prune
 from pytest_llmbench.history.record import write_unsaved
 from pytest_llmbench.history.write import write
-from pytest_llmbench.pipeline.option_values import parse_days
+from pytest_llmbench.pipeline.option_converters import parse_days
 
 FP8 = replace(builders.KEY, dtype="fp8")
 

@@ -46,15 +46,15 @@ def status(judgement: Judgement) -> Status:
 @pytest.mark.parametrize("window", [None, timedelta(minutes=1), timedelta(days=9)])
 def test_the_runs_of_a_launch_are_averaged_whatever_the_window_and_the_build_say(window: timedelta | None) -> None:
     runs = launched(1.02, 1.015, 1.025)
-    builds = [replace(one, run=run(launch="night-7", build=f"image={n}")) for n, one in enumerate(runs)]
+    builds = [replace(one, run=run(launch="night-7", build=(f"image={n}",))) for n, one in enumerate(runs)]
     judgement = judge(evidence(*builds, *HISTORY, repeat_window=window))
     assert len(judgement.repeats) == 2
     assert judgement.log_difference == pytest.approx(math.log(1.02), abs=1e-4)
 
 
 def test_runs_found_on_disk_never_join_a_launch() -> None:
-    disk = [replace(one, run=run(build="image=a")) for one in launched(1.0, 1.0)]
-    slow = replace(launched(1.1)[0], run=run(launch="night-7", build="image=a"))
+    disk = [replace(one, run=run(build=("image=a",))) for one in launched(1.0, 1.0)]
+    slow = replace(launched(1.1)[0], run=run(launch="night-7", build=("image=a",)))
     judgement = judge(evidence(slow, *disk, repeat_window=timedelta(days=1)))
     assert (judgement.verdict, judgement.repeats) == (Verdict.REGRESSION, ())
     found = judge(evidence(disk[0], repeat_window=timedelta(days=1)))
@@ -62,8 +62,11 @@ def test_runs_found_on_disk_never_join_a_launch() -> None:
 
 
 def test_a_launch_does_not_join_runs_found_on_disk() -> None:
-    disk, newer = measurement(7.325, run=run(build="image=a")), measurement(7.33, run=run(build="image=a", launch="l"))
-    beside = measurement(7.32, run=run(build="image=a"))
+    disk, newer = (
+        measurement(7.325, run=run(build=("image=a",))),
+        measurement(7.33, run=run(build=("image=a",), launch="l")),
+    )
+    beside = measurement(7.32, run=run(build=("image=a",)))
     assert nights.find_repeats(disk, evidence(disk, newer, beside, repeat_window=timedelta(days=1)))[0] == (
         disk,
         beside,

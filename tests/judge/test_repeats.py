@@ -20,7 +20,7 @@ DIVERGED = Problem(Reason.DIVERGED, "loss is nan from step 9 on", 109)
 def tonight(*factors: float, build: str = "image=a") -> list[Measurement]:
     """Return runs an hour apart, newest first, at these multiples of the baseline."""
     return [
-        measurement(7.325 * factor, run=run(started=NOW - timedelta(hours=hour), build=build))
+        measurement(7.325 * factor, run=run(started=NOW - timedelta(hours=hour), build=(build,) if build else ()))
         for hour, factor in enumerate(factors)
     ]
 

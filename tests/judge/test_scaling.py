@@ -16,10 +16,17 @@ from scipy import stats
 
 from pytest_llmbench.baseline.read import find_shipped_baselines, read_recipes
 from pytest_llmbench.core.models import Baseline, Configuration, Estimate, Judgement, Key, Noise, Reason, Verdict
-from pytest_llmbench.judge.comparison import AT_BASELINE, BELOW_BOUND, SEVERITY, TOO_FEW, ConfigurationComparison
+from pytest_llmbench.judge.comparison import (
+    AT_BASELINE,
+    BELOW_BOUND,
+    SEVERITY,
+    TOO_FEW,
+    ConfigurationComparison,
+    compare_speed_ups,
+    compare_weak_scaling,
+)
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.judge.margin import compute_probability
-from pytest_llmbench.judge.scaling import compare_speed_ups, compare_weak_scaling
 from pytest_llmbench.measure.scaling import find_pairs, group_families
 
 MARGIN = math.log(1.05)

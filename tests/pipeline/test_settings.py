@@ -14,7 +14,7 @@ import pytest
 from pytest_llmbench.core.errors import SettingsError
 from pytest_llmbench.core.models import Tolerance
 from pytest_llmbench.core.options import OPTIONS, destination
-from pytest_llmbench.pipeline.option_values import cache_folder, parse_age, parse_moment
+from pytest_llmbench.pipeline.option_converters import cache_folder, parse_age, parse_moment
 from pytest_llmbench.pipeline.settings import CERTIFIED, Settings, resolve
 
 

@@ -81,7 +81,7 @@ def _run(place: int, baseline: Baseline, folder: Path) -> Run:
     logs = {INCOMPLETE: (torn,), RESTARTED: (torn, whole)}.get(place, (whole,))
     found = {"excluded": Reason.PROFILED, "excluded_because": "its folder is called nsys"} if place == PROFILED else {}
     started = NOW - timedelta(hours=2 + place % 7)
-    made = run(*logs, key=key, started=started, id=f"run_{place}", job_id=str(156000 + place), build="b", **found)
+    made = run(*logs, key=key, started=started, id=f"run_{place}", job_id=str(156000 + place), build=("b",), **found)
     path = folder / f"log-{key.recipe}_{key.size}_{place}.out"
     if place in (SLOWER, DIVERGED, INCOMPLETE, STALLED):
         path.write_text(

@@ -6,7 +6,13 @@ import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pytest_llmbench.baseline.documents import labels as printed
+from pytest_llmbench.baseline.documents.labels import (
+    ABSENT,
+    parse_column_label,
+    parse_metric_cell,
+    parse_metric_label,
+    parse_whole_number,
+)
 
 GPU = r"(?:GB|B|H|A|L|V|MI)\d{2,4}[A-Za-z]?"
 DTYPE = r"(?:BF16|FP8|FP16|FP32|TF32|FP4|NVFP4|MXFP8|MXFP4|INT8)"
@@ -87,7 +93,7 @@ def parse_size(text: str) -> tuple[str, bool] | None:
 def _find_facts(text: str) -> list[tuple[str, int | str, re.Match[str]]]:
     facts: list[tuple[str, int | str, re.Match[str]]] = []
     for match in _NAMED_NUMBER.finditer(text):
-        name = printed.parse_column_label(match[1].strip())
+        name = parse_column_label(match[1].strip())
         if name and name not in ("size", "dtype", "gpu"):
             facts.append((name, int(match[2]), match))
     for match in _GPUS.finditer(text):
@@ -124,15 +130,15 @@ class CellContent(NamedTuple):
 
 def is_known_label(label: str) -> bool:
     """Whether a label names a metric or a column of a configuration."""
-    return bool(printed.parse_column_label(label) or printed.parse_metric_label(label))
+    return bool(parse_column_label(label) or parse_metric_label(label))
 
 
 def read_cell(value: LabelledCell) -> CellContent:
     """Return what a cell states; ValueError, with the reason, where a baseline file has no place for it."""
-    metric, field = printed.parse_metric_label(value.label), printed.parse_column_label(value.label)
+    metric, field = parse_metric_label(value.label), parse_column_label(value.label)
     if metric is not None:
-        return CellContent(metric=metric[0], text=printed.parse_metric_cell(*metric, value.label, value.text))
-    if value.text in printed.ABSENT:
+        return CellContent(metric=metric[0], text=parse_metric_cell(*metric, value.label, value.text))
+    if value.text in ABSENT:
         return CellContent()
     if not field:
         raise ValueError("no such row or column is known")
@@ -162,5 +168,5 @@ def _read_number(field: str, text: str) -> ConfigurationColumns:
         if field not in facts or facts != caption.facts or caption.rest:
             raise ValueError("it is no GPU type such as H100" if field == "gpu" else "it is no number of GPUs")
         return facts
-    number = printed.parse_whole_number(text)
+    number = parse_whole_number(text)
     return {} if number is None else {field: number}

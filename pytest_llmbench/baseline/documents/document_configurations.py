@@ -6,9 +6,8 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_llmbench.baseline.documents import labels as printed
 from pytest_llmbench.baseline.documents.captions import KEY, LabelledCell, parse_dtypes
-from pytest_llmbench.baseline.documents.labels import ABSENT
+from pytest_llmbench.baseline.documents.labels import ABSENT, parse_metric_label
 from pytest_llmbench.baseline.documents.markdown import MarkdownTable, MarkdownTables
 from pytest_llmbench.baseline.documents.table_configurations import DocumentConfiguration, UnreadCell, read_table
 
@@ -78,9 +77,7 @@ def collect_configurations(tables: MarkdownTables, defaults: ImportDefaults) -> 
 
 
 def _has_metric(table: MarkdownTable) -> bool:
-    return any(
-        printed.parse_metric_label(label) for label in (*table.header.cells, *(row.cells[0] for row in table.rows))
-    )
+    return any(parse_metric_label(label) for label in (*table.header.cells, *(row.cells[0] for row in table.rows)))
 
 
 def _split_by_dtype(entry: DocumentConfiguration) -> Iterator[DocumentConfiguration]:

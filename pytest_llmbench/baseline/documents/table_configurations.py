@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
-from pytest_llmbench.baseline.documents import labels as printed
 from pytest_llmbench.baseline.documents.captions import (
     KEY,
     Caption,
@@ -20,7 +19,14 @@ from pytest_llmbench.baseline.documents.captions import (
     read_caption,
     read_cell,
 )
-from pytest_llmbench.baseline.documents.labels import METRICS
+from pytest_llmbench.baseline.documents.labels import (
+    ABSENT,
+    METRICS,
+    has_unit_of_another_metric,
+    is_unit,
+    parse_column_label,
+    parse_metric_label,
+)
 from pytest_llmbench.baseline.documents.markdown import MarkdownRow, MarkdownTable
 
 SHIFTED = "the last cell of its row is empty, which may be shifted: write NA where there is no value"
@@ -85,7 +91,7 @@ def read_table(table: MarkdownTable) -> tuple[tuple[DocumentConfiguration, ...],
 
 
 def _is_unit(cell: str) -> bool:
-    return printed.is_unit(cell) and not is_known_label(cell)
+    return is_unit(cell) and not is_known_label(cell)
 
 
 def _read_heading(table: MarkdownTable) -> ConfigurationColumns:
@@ -96,9 +102,7 @@ def _read_heading(table: MarkdownTable) -> ConfigurationColumns:
 
 
 def _is_about_configurations(labels: Iterable[str], captions: Iterable[str]) -> bool:
-    named = any(
-        printed.parse_metric_label(label) or printed.parse_column_label(label) not in ("", *KEY[:3]) for label in labels
-    )
+    named = any(parse_metric_label(label) or parse_column_label(label) not in ("", *KEY[:3]) for label in labels)
     return named or any("gpus" in read_caption(text).facts for text in captions)
 
 
@@ -119,7 +123,7 @@ def _check_rows(table: MarkdownTable) -> Iterator[tuple[MarkdownRow, str]]:
             why = f"its row has {len(row.cells)} cells, the header {wide}: nobody knows where each belongs"
         elif table.header.closed > row.closed and below is not None and len(below.cells) < wide:
             why = f"its row has no pipe at its end, as the header has: line {below.line} may be the rest of it"
-        elif printed.parse_metric_label(row.cells[0]) and row.cells[-1] == "" and any(row.cells[1:]):
+        elif parse_metric_label(row.cells[0]) and row.cells[-1] == "" and any(row.cells[1:]):
             why = SHIFTED
         yield row, why
 
@@ -151,7 +155,7 @@ def _read_rows(
 
 def _is_header(labels: Sequence[str], row: MarkdownRow) -> bool:
     """Whether a row is the header of another table or a second line of the header: labels, or `FP8` below a metric."""
-    metrics = (cell for label, cell in zip(labels, row.cells, strict=True) if printed.parse_metric_label(label))
+    metrics = (cell for label, cell in zip(labels, row.cells, strict=True) if parse_metric_label(label))
     return any(map(is_known_label, row.cells)) or any(_is_caption(cell) for cell in metrics)
 
 
@@ -187,9 +191,7 @@ def _read_columns(
         if odd := find_unknown_words(column):
             reason = f"the header of its column, {text!r}, is not understood: {odd!r}"
             unread.append(UnreadCell(header.line, text, f"{odd!r} in it is not understood"))
-            unread += [
-                UnreadCell(value.line, value.text, reason) for value in values if value.text not in printed.ABSENT
-            ]
+            unread += [UnreadCell(value.line, value.text, reason) for value in values if value.text not in ABSENT]
             continue
         entry, problems = _make_configuration(header.line, header.cells[0], title, (title.facts, column.facts), values)
         entries.append(entry)
@@ -245,22 +247,22 @@ def _read_cells(
     lost: set[str] = set()
     if shifted := next(filter(_is_shifted, values), None):
         why = f"{shifted.text!r} has the unit of another metric than {shifted.label!r}: who knows where each belongs"
-        return read, [UnreadCell(cell.line, cell.text, why) for cell in values if cell.text not in printed.ABSENT], lost
+        return read, [UnreadCell(cell.line, cell.text, why) for cell in values if cell.text not in ABSENT], lost
     for value in values:
         if value.text == "":  # merged with the cell above, perhaps
-            lost |= {printed.parse_column_label(value.label)} & set(KEY[:3])
+            lost |= {parse_column_label(value.label)} & set(KEY[:3])
         try:
             read.append((value, read_cell(value)))
         except ValueError as error:
             unread.append(UnreadCell(value.line, value.text, f"{value.label!r}: {error}"))
-            lost |= {printed.parse_column_label(value.label)} & set(KEY)
+            lost |= {parse_column_label(value.label)} & set(KEY)
             lost |= read_caption(value.text).facts.keys() & set(KEY) if _is_caption(value.text) else set()
     return read, unread, lost
 
 
 def _is_shifted(value: LabelledCell) -> bool:
-    metric = printed.parse_metric_label(value.label)
-    return metric is not None and printed.has_unit_of_another_metric(metric[0], value.text)
+    metric = parse_metric_label(value.label)
+    return metric is not None and has_unit_of_another_metric(metric[0], value.text)
 
 
 def _find_contradictory_cells(

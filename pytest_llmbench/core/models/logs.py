@@ -194,12 +194,12 @@ class Checkpoints:
     @property
     def load_line(self) -> int:
         """The first line that says that a checkpoint was loaded, 0 for none."""
-        return next((one.line for one in self.records if one.action == LOAD), 0)
+        return next((record.line for record in self.records if record.action == LOAD), 0)
 
     @property
     def save_line(self) -> int:
         """The first line that says that a checkpoint was saved, 0 for none."""
-        return next((one.line for one in self.records if one.action == SAVE), 0)
+        return next((record.line for record in self.records if record.action == SAVE), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,10 +230,10 @@ class ParsedLog:
     @property
     def dialects(self) -> frozenset[str]:
         """Every dialect in which it has steps."""
-        return frozenset(one.dialect for one in (self, *self.readings) if one.dialect)
+        return frozenset(log.dialect for log in (self, *self.readings) if log.dialect)
 
     def read_as(self, *dialects: str) -> ParsedLog:
         """Return the log as the first of these dialects reads it, as it is where none of them does."""
-        by_name = {one.dialect: one for one in (self, *self.readings)}
+        by_name = {log.dialect: log for log in (self, *self.readings)}
         read = next((by_name[name] for name in dialects if name in by_name), self)
         return replace(read, fingerprint=self.fingerprint, size_bytes=self.size_bytes, readings=())

@@ -86,7 +86,7 @@ class RunFiles:
     `layout` is results, experiments, workloads or empty. `started` is what its metadata or its own folder says, `dated`
     what only a folder above or a bare day says, and `datings` are all such times. `remains` is what is left of a job
     without a log, and `remains_at` where. `excluded` is positive evidence that the run is not comparable. `build`
-    is what its metadata says of container, commit and framework: equal texts are one build, empty is unknown. `launch`
+    is what its metadata says of container, commit and framework: equal ones are one build, empty is unknown. `launch`
     is the launch that started it, one text for the runs that count for one verdict; empty for a run found on disk.
     `launcher` is what started it (sbatch, nemo-run, configured-sbatch, ...), empty where nothing tells. `saves` is
     positive evidence that it was to save a checkpoint, and `shards` what of one is on disk, None where nothing was
@@ -115,7 +115,7 @@ class RunFiles:
     twin_of: Reason | None = None
     twin_because: str = ""
     loose_reports: tuple[str, ...] = ()
-    build: str = ""
+    build: tuple[str, ...] = ()
     launch: str = ""
     launcher: str = ""
     saves: str = ""

@@ -83,13 +83,13 @@ class Number:
         pattern = r"0|[1-9][0-9]{0,17}" if self.whole else r"[0-9]{1,18}(\.[0-9]{1,20})?([eE][-+]?[0-9]{1,3})?"
         value = str(node.value)
         if node.id != "scalar" or not re.fullmatch(pattern, value):
-            return _report_wrong(node, self._expected(), report)
+            return _report_wrong(node, self._describe_range(), report)
         if node.style in ("'", '"'):
-            return _report_wrong(node, self._expected(), report, what="{} in quotes", hint=" without quotes")
+            return _report_wrong(node, self._describe_range(), report, what="{} in quotes", hint=" without quotes")
         number = int(value) if self.whole else float(value)
-        return number if self.low <= number <= self.high else _report_wrong(node, self._expected(), report)
+        return number if self.low <= number <= self.high else _report_wrong(node, self._describe_range(), report)
 
-    def _expected(self) -> str:
+    def _describe_range(self) -> str:
         if self.low == self.high:
             return f"{self.low:g}"
         return f"{'a whole number' if self.whole else 'a number'} from {self.low:g} to {self.high:.15g}"

@@ -23,7 +23,7 @@ _NUMBER = re.compile(r"(?<!\d)\d+(?!\d)")
 CERTAIN_DIGITS = 5
 
 # A report without a job id that was written this long before a log's last line is of an earlier run: once it stands
-# there, it must not silence every later night.
+# there, it must not silence every later run.
 SAME_LAUNCH = timedelta(days=1)
 
 OwnedRun = tuple[RunFiles, Sequence[str]]

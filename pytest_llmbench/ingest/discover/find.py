@@ -220,10 +220,10 @@ def _convert_time(modified: float) -> datetime | None:
         return None
 
 
-def _describe_build(record: Metadata | None, hints: Sequence[Hint]) -> str:
-    """Return the container, the versions and the release of a run as one text; sources that differ are all in it."""
+def _describe_build(record: Metadata | None, hints: Sequence[Hint]) -> tuple[str, ...]:
+    """Return the container, the versions and the release of a run, sorted; of sources that differ, all."""
     releases = {f"release={hint.value.removeprefix('v')}" for hint in hints if hint.field == "release"}
-    return "; ".join(sorted(releases.union(record.build if record else ())))
+    return tuple(sorted(releases.union(record.build if record else ())))
 
 
 def _is_run_folder(name: str, where: Layout) -> bool:
@@ -247,7 +247,7 @@ def _collect_hints(draft: JobDraft, folder: Folder, where: Layout | None, record
 def _make_id(draft: JobDraft, folder: Folder, where: Layout, job: str) -> str:
     """Return a name without a machine's paths: the folders below the given path that tell runs apart, and the job.
 
-    The given folder itself is named only where nothing stands below it: its name may change from night to night.
+    The given folder itself is named only where nothing stands below it: its name may change from day to day.
     """
     below = folder.below_given_path
     parts = _drop_layout_words(below[1:]) or _drop_layout_words(below)

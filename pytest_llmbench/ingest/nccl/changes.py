@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.formatting import count_noun, format_difference
-from pytest_llmbench.ingest.nccl.kinds import Kind
+from pytest_llmbench.ingest.nccl.records import Kind
 from pytest_llmbench.ingest.nccl.trace import Trace
 
 TOLERANCE = 0.01

@@ -14,8 +14,8 @@ from typing import Any, NoReturn, TypeVar
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.ingest.nccl.changes import TraceComparison
-from pytest_llmbench.ingest.nccl.kinds import Kind
 from pytest_llmbench.ingest.nccl.read import read_trace
+from pytest_llmbench.ingest.nccl.records import Kind
 from pytest_llmbench.ingest.nccl.trace import Trace, TraceRow
 from pytest_llmbench.ingest.sources.stores import Stores
 

@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from pytest_llmbench.ingest.nccl.kinds import Kind
-from pytest_llmbench.ingest.nccl.records import MEMBERS, Counts
+from pytest_llmbench.ingest.nccl.records import MEMBERS, Counts, Kind
 
 
 @dataclass(frozen=True, slots=True)

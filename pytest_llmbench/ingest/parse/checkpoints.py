@@ -10,8 +10,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from pytest_llmbench.core.models import LOAD, SAVE, CheckpointRecord, Checkpoints, Segment
-from pytest_llmbench.ingest.parse.ranks import read_rank
-from pytest_llmbench.ingest.parse.records import find_line_stop
+from pytest_llmbench.ingest.parse.records import find_line_stop, read_rank
 from pytest_llmbench.ingest.parse.scan import Hit
 
 KEPT = 10_000

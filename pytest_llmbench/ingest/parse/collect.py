@@ -15,8 +15,7 @@ from pytest_llmbench.ingest.parse.dialects.regex import RegexReader
 from pytest_llmbench.ingest.parse.dropped import OTHER_DIALECT, REPEATED, TORN, Tally, make_printable
 from pytest_llmbench.ingest.parse.endings import MARKERS as ENDING_MARKERS
 from pytest_llmbench.ingest.parse.endings import Endings, find_decisive_lines
-from pytest_llmbench.ingest.parse.ranks import read_rank
-from pytest_llmbench.ingest.parse.records import StepRecord, Unmatched
+from pytest_llmbench.ingest.parse.records import StepRecord, Unmatched, read_rank
 from pytest_llmbench.ingest.parse.scan import ByteChunk, Hit, MarkerSearch, build_search, locate_hits
 from pytest_llmbench.ingest.parse.segments import MarkPlaces, divide_segments, divide_uniform
 

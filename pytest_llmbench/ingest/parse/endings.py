@@ -14,8 +14,7 @@ from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.models import Ending, EndingCode, Segment
 from pytest_llmbench.ingest.parse.cause import FAILURES, ORDERLY, PLACES, choose_cause
 from pytest_llmbench.ingest.parse.dropped import make_printable
-from pytest_llmbench.ingest.parse.ranks import read_rank
-from pytest_llmbench.ingest.parse.records import find_line_stop
+from pytest_llmbench.ingest.parse.records import find_line_stop, read_rank
 from pytest_llmbench.ingest.parse.scan import REACH_BACK, ByteChunk, Hit
 from pytest_llmbench.ingest.parse.tracebacks import HEAD, Traceback, Tracebacks
 from pytest_llmbench.ingest.sources.local import File

@@ -3,22 +3,38 @@
 from __future__ import annotations
 
 import os
+import re
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from pytest_llmbench.core.dialects import DIALECTS
 from pytest_llmbench.core.models import Ending, EndingCode, ParsedLog, RegexDialect
 from pytest_llmbench.ingest.parse.collect import LogCollector
-from pytest_llmbench.ingest.parse.endings import MARKERS, Endings, name_file
+from pytest_llmbench.ingest.parse.dialect_reader import load_reader
+from pytest_llmbench.ingest.parse.endings import LATE_STEPS, Decisive, Endings, name_file
+from pytest_llmbench.ingest.parse.endings import MARKERS as ENDING_MARKERS
 from pytest_llmbench.ingest.parse.fingerprint import Fingerprint, take_sample
-from pytest_llmbench.ingest.parse.scan import find_markers, iterate_chunks
-from pytest_llmbench.ingest.parse.training import MARKERS as TRAINING
-from pytest_llmbench.ingest.parse.training import Training
+from pytest_llmbench.ingest.parse.records import StepRecord
+from pytest_llmbench.ingest.parse.scan import Hit, find_markers, iterate_chunks
+from pytest_llmbench.ingest.parse.tracebacks import get_line_before
 from pytest_llmbench.ingest.sources import local
 from pytest_llmbench.ingest.sources.compressed import HEAD, Stream, find_method
 
 LARGE = 8 << 20
 """Bytes of a file from which on it is searched by several threads."""
+
+STEPS = {marker: name for name, dialect in DIALECTS.items() for marker in dialect.markers}
+STARTS = frozenset(start for dialect in DIALECTS.values() for start in dialect.starts)
+
+BARS = frozenset((b"it/s", b"s/it"))
+TRAINING_MARKERS = frozenset((*STEPS, *STARTS, *BARS))
+
+EPOCH = re.compile(rb"Epoch \d{1,9}:[: ]*\d{1,3}%")
+"""A progress bar of Lightning, also one without values."""
+BAR = re.compile(rb"[ \t]*\d{1,3}%\|[^|\r\n]*\| *\d{1,15}/\d{1,15} \[")
+"""One that says nothing of what it is of: Trainer's. Those of downloads and data have a word before them."""
 
 
 def parse_blocks(blocks: Iterable[bytes], extra: Iterable[RegexDialect] = ()) -> ParsedLog:
@@ -62,9 +78,9 @@ def read_ending(source: Path | Stream) -> Ending | None:
     stream = source if isinstance(source, Stream) else Stream(local.read_blocks(source), source)
     found, training = Endings(), Training()
     for chunk in iterate_chunks(stream):
-        hits = find_markers(chunk, (*MARKERS, *TRAINING))
-        found.take(chunk, [hit for hit in hits if hit.marker in MARKERS])
-        training.take(hit for hit in hits if hit.marker in TRAINING)
+        hits = find_markers(chunk, (*ENDING_MARKERS, *TRAINING_MARKERS))
+        found.take(chunk, [hit for hit in hits if hit.marker in ENDING_MARKERS])
+        training.take(hit for hit in hits if hit.marker in TRAINING_MARKERS)
     ending = found.result(training.decisive()) or found.before_training()
     return ending and name_file(ending, stream.path.name)
 
@@ -90,3 +106,33 @@ def _add_cut_ending(log: ParsedLog, stream: Stream) -> ParsedLog:
     cut = Ending(EndingCode.CUT, text, log.lines)
     readings = tuple(replace(one, ending=one.ending or cut) for one in log.readings)
     return replace(log, ending=log.ending or cut, readings=readings)
+
+
+class Training:
+    """The lines of one file that tell of training, in order: the first of them, and the last few."""
+
+    def __init__(self) -> None:
+        self._first = 0
+        self._last: deque[int] = deque(maxlen=LATE_STEPS + 1)
+
+    def take(self, hits: Iterable[Hit]) -> None:
+        """Take the lines of markers."""
+        for hit in hits:
+            if self._tells(hit):
+                self._first = self._first or hit.line
+                self._last.append(hit.line)
+
+    def decisive(self) -> Decisive:
+        """Return from which line on an ending counts, as `endings.decisive_lines` does for a log with steps."""
+        full = len(self._last) > LATE_STEPS
+        return Decisive(self._first, self._last[0] if full else self._first)
+
+    def _tells(self, hit: Hit) -> bool:
+        if hit.marker in STARTS:
+            return True
+        if hit.marker in BARS:
+            return bool(BAR.match(get_line_before(hit)))
+        if hit.marker not in STEPS:
+            return False
+        records = load_reader(STEPS[hit.marker]).read_records(hit, "")
+        return any(isinstance(record, StepRecord) for record in records) or bool(EPOCH.match(hit.text, hit.start))

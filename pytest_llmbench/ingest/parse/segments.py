@@ -5,17 +5,25 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 
 from pytest_llmbench.core.models import Segment, Steps
-from pytest_llmbench.ingest.parse.columns import build_steps
 from pytest_llmbench.ingest.parse.dialect_reader import DialectReader
 from pytest_llmbench.ingest.parse.dropped import OTHER_RANK, REPEAT_DISAGREES, REPEATED, TORN, Tally, make_printable
-from pytest_llmbench.ingest.parse.ranks import get_rank_order
-from pytest_llmbench.ingest.parse.records import NAN, RecordOrigin, StepRecord
-from pytest_llmbench.ingest.parse.repeats import add_divergence, choose_print, has_diverged, show_same_time
+from pytest_llmbench.ingest.parse.records import NAN, RecordOrigin, StepRecord, get_rank_order
+from pytest_llmbench.ingest.parse.repeats import (
+    add_divergence,
+    choose_print,
+    has_diverged,
+    show_same_time,
+    tally_writers,
+)
 from pytest_llmbench.ingest.parse.uniform import UniformParts
-from pytest_llmbench.ingest.parse.writers import tally_writers
+
+if TYPE_CHECKING:
+    from pytest_llmbench.core.models import Floats
 
 LATE_STEPS = 2
 """How far back a step may lie without being a restart: repeated by another process without a prefix, or printed late,
@@ -245,3 +253,32 @@ def _has_end(attempt: SegmentDraft, marks: MarkPlaces, limit: int | None) -> boo
         attempt.begin < end and (limit is None or end < limit) and not _has_between(marks.starts, attempt.end, end)
         for end in marks.ends
     )
+
+
+def build_steps(records: Iterable[StepRecord]) -> Steps:
+    """Return the columns of a segment, ordered by step; every step may stand in `records` once."""
+    rows = sorted(records, key=lambda record: record.step)
+    return Steps(
+        index=np.array([row.step for row in rows], dtype=np.int64),
+        seconds=_to_floats(row.seconds for row in rows),
+        resolution_seconds=_to_floats(row.resolution for row in rows),
+        line=np.array([row.origin.line for row in rows], dtype=np.int64),
+        mean_of=np.array([row.mean_of for row in rows], dtype=np.int64),
+        asynchronous=np.array([row.asynchronous for row in rows], dtype=np.bool_),
+        loss=_to_floats(NAN if row.loss is None else row.loss for row in rows),
+        has_loss=np.array([row.loss is not None for row in rows], dtype=np.bool_),
+        grad_norm=_to_floats(NAN if row.grad_norm is None else row.grad_norm for row in rows),
+        has_grad_norm=np.array([row.grad_norm is not None for row in rows], dtype=np.bool_),
+        tflops_per_gpu=_to_floats(row.tflops for row in rows),
+        tokens_per_second_per_gpu=_to_floats(row.tokens for row in rows),
+        global_batch_size=_to_floats(row.batch for row in rows),
+        peak_memory_bytes=_to_floats(row.memory for row in rows),
+        learning_rate=_to_floats(row.rate for row in rows),
+        consumed_samples=_to_floats(row.consumed for row in rows),
+        target_tokens=_to_floats(row.targets for row in rows),
+        skipped_steps=_to_floats(row.skipped for row in rows),
+    )
+
+
+def _to_floats(values: Iterable[float]) -> Floats:
+    return np.fromiter(values, dtype=np.float64)

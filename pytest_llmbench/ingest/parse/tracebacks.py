@@ -7,8 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from pytest_llmbench.ingest.parse.ranks import read_rank
-from pytest_llmbench.ingest.parse.records import find_line_stop
+from pytest_llmbench.ingest.parse.records import find_line_stop, read_rank
 from pytest_llmbench.ingest.parse.scan import REACH, REACH_BACK, ByteChunk, Hit
 
 HEAD = b"Traceback (most recent call last)"

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 
 from pytest_llmbench.core.models import Steps
-from pytest_llmbench.ingest.parse.ranks import read_rank
-from pytest_llmbench.ingest.parse.records import count_digits
+from pytest_llmbench.ingest.parse.records import count_digits, read_rank
 from pytest_llmbench.ingest.parse.scan import REACH, REACH_BACK, Hit
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from pytest_llmbench.ingest.reading.reader import FileToRead, ReadResult
 from pytest_llmbench.ingest.sources.local import FileState, read_state
 
 CachedReadings = dict[tuple[str, bool], tuple[FileState, ReadResult]]
-"""By file, which is a Wanted or equal to one, the state in which it was read, and what it said."""
+"""By file, which is a FileToRead or equal to one, the state in which it was read, and what it said."""
 
 MAGIC = b"llmbench log cache 2\n"
 # Magic, what it is of, checksum and size of the rest.

@@ -47,7 +47,7 @@ StepLayout: TypeAlias = tuple[list[int], list[int]]
 
 _TYPES = {"Floats": np.float64, "Integers": np.int64, "Flags": np.bool_}
 # The type of each column.
-_COLUMNS = {one.name: np.dtype(_TYPES[str(one.type)]) for one in fields(Steps)}
+_COLUMNS = {column.name: np.dtype(_TYPES[str(column.type)]) for column in fields(Steps)}
 
 _LENGTH = np.dtype(np.int64)
 _ALIGNED = 8
@@ -162,7 +162,7 @@ _HEADER = struct.Struct("=Q")
 _RECORDS = (ParsedLog, Segment, Ending, DroppedRecords, CheckpointRecord, Checkpoints, Statement, Unread, RegexDialect)
 # The fields of each type, which get and set the value of one.
 _FIELDS: dict[type[Any], tuple[Any, ...]] = {
-    record: tuple(getattr(record, one.name) for one in fields(record)) for record in _RECORDS
+    record: tuple(getattr(record, column.name) for column in fields(record)) for record in _RECORDS
 }
 # What is kept as a text.
 _TEXTS: dict[type[Any], Callable[[Any], str]] = {datetime: datetime.isoformat, LogError: str, EndingCode: str}
@@ -171,7 +171,7 @@ _MAKERS: dict[str, Callable[[str], Any]] = {
     "LogError": LogError,
     "EndingCode": EndingCode,
 }
-_NAMES = {one.__name__: one for one in _RECORDS}
+_NAMES = {record.__name__: record for record in _RECORDS}
 
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 
@@ -287,7 +287,7 @@ def _make_values(kind: str, what: list[Any], steps: Sequence[Steps]) -> list[Any
     """Return records or tuples that are made from columns, or what is made from texts."""
     if kind in _MAKERS:
         return list(map(_MAKERS[kind], what))
-    columns = [_from_json(one, steps) for one in what]
+    columns = [_from_json(part, steps) for part in what]
     if kind == _ROWS:
         return list(zip(*columns, strict=True))
     record = _NAMES[kind]

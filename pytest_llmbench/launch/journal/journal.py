@@ -14,8 +14,7 @@ from pathlib import Path
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models.jobs import Job, JobSpec, JobStatus, SubmissionState
 from pytest_llmbench.launch.journal import database, entries, sessions
-from pytest_llmbench.launch.journal.encoding import encode_spec
-from pytest_llmbench.launch.journal.entries import JournalEntry
+from pytest_llmbench.launch.journal.entries import JournalEntry, encode_spec
 from pytest_llmbench.launch.recipe.redaction import find_secret_values, redact
 from pytest_llmbench.launch.slurm.states import drop_passing
 from pytest_llmbench.launch.submit.process import Process

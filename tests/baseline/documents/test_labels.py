@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_llmbench.baseline.documents import labels as printed
+from pytest_llmbench.baseline.documents import labels
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ from pytest_llmbench.baseline.documents import labels as printed
     ],
 )
 def test_a_label_is_a_metric_only_where_nothing_else_can_be_meant(label: str, metric: tuple[str, int] | None) -> None:
-    assert printed.parse_metric_label(label) == metric
+    assert labels.parse_metric_label(label) == metric
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_a_label_is_a_metric_only_where_nothing_else_can_be_meant(label: str, me
     ],
 )
 def test_a_label_is_a_column_only_where_it_is_spelled_so(label: str, field: str) -> None:
-    assert printed.parse_column_label(label) == field
+    assert labels.parse_column_label(label) == field
 
 
 @pytest.mark.parametrize(
@@ -83,8 +83,8 @@ def test_a_label_is_a_column_only_where_it_is_spelled_so(label: str, field: str)
     ],
 )
 def test_a_cell_keeps_its_digits(metric: str, label: str, text: str, expected: str) -> None:
-    _, power = printed.parse_metric_label(label) or (metric, 0)
-    assert printed.parse_metric_cell(metric, power, label, text) == expected
+    _, power = labels.parse_metric_label(label) or (metric, 0)
+    assert labels.parse_metric_cell(metric, power, label, text) == expected
 
 
 @pytest.mark.parametrize(
@@ -108,16 +108,16 @@ def test_a_cell_keeps_its_digits(metric: str, label: str, text: str, expected: s
 )
 def test_a_cell_that_may_mean_two_things_is_refused(metric: str, label: str, text: str, why: str) -> None:
     with pytest.raises(ValueError, match=r".") as error:
-        printed.parse_metric_cell(metric, 0, label, text)
+        labels.parse_metric_cell(metric, 0, label, text)
     assert why in str(error.value)
 
 
 @pytest.mark.parametrize(("text", "number"), [("8192", 8192), ("8,192", 8192), ("NA", None), ("", None), ("-", None)])
 def test_a_column_is_a_whole_number(text: str, number: int | None) -> None:
-    assert printed.parse_whole_number(text) == number
+    assert labels.parse_whole_number(text) == number
 
 
 @pytest.mark.parametrize("text", ["128 * 2", "8.0", "0", "-4", "8k", "1e3", "\uff18"])
 def test_anything_else_is_no_whole_number(text: str) -> None:
     with pytest.raises(ValueError, match="no whole number above 0"):
-        printed.parse_whole_number(text)
+        labels.parse_whole_number(text)

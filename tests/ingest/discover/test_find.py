@@ -726,7 +726,7 @@ def test_a_run_started_when_metadata_or_its_folder_say(
 # --- builds -----------------------------------------------------------------------------------------------
 
 
-def build_of(tree: Tree, *, folder: str = NAME, **sections: Any) -> str:
+def build_of(tree: Tree, *, folder: str = NAME, **sections: Any) -> tuple[str, ...]:
     root = tree({f"{folder}/log-x_8_0.out": "", f"{folder}/llmb-config_8.yaml": metadata(job_info={}, **sections)})
     return only(find_runs([root])).build
 
@@ -736,7 +736,8 @@ def test_a_build_reads_the_same_whatever_the_order_it_was_written_in(tree: Tree)
     backwards = dict(reversed(versions.items()))
     first = build_of(tree, workload_info=versions, container_info={"images": ["b:2", "a:1"]})
     second = build_of(tree, container_info={"images": ["a:1", "b:2", "b:2"]}, workload_info=backwards)
-    assert first == second == "container.images=a:1; container.images=b:2; fw_version=25.04.01; release=26.06.00"
+    images = ("container.images=a:1", "container.images=b:2")
+    assert first == second == (*images, "fw_version=25.04.01", "release=26.06.00")
 
 
 def test_another_image_or_version_is_another_build(tree: Tree) -> None:
@@ -747,15 +748,15 @@ def test_another_image_or_version_is_another_build(tree: Tree) -> None:
 
 
 def test_what_nothing_says_is_no_build(tree: Tree) -> None:
-    assert build_of(tree, model_info={"dtype": "bf16"}, workload_info={"framework": "nemo2"}) == ""
-    assert only(find_runs([tree({f"{NAME}/log-x_8_0.out": ""})])).build == ""
+    assert build_of(tree, model_info={"dtype": "bf16"}, workload_info={"framework": "nemo2"}) == ()
+    assert only(find_runs([tree({f"{NAME}/log-x_8_0.out": ""})])).build == ()
 
 
 def test_sources_that_disagree_on_the_release_are_all_in_the_build(tree: Tree) -> None:
     """Neither is dropped: without one of them two builds could read the same."""
     folder = "results/25.01/bf16/314b/512"
-    assert build_of(tree, folder=folder, workload_info={"gsw_version": "v25.05"}) == "release=25.01; release=25.05"
-    assert build_of(tree, folder=folder, workload_info={"gsw_version": "25.01"}) == "release=25.01"
+    assert build_of(tree, folder=folder, workload_info={"gsw_version": "v25.05"}) == ("release=25.01", "release=25.05")
+    assert build_of(tree, folder=folder, workload_info={"gsw_version": "25.01"}) == ("release=25.01",)
 
 
 # --- a real tree ------------------------------------------------------------------------------------------
@@ -781,7 +782,7 @@ def test_the_tree_of_a_real_launcher() -> None:
         assert run.started.date().isoformat() == "2026-11-20"
         assert run.excluded is None
         image = "container.images=nvcr.io#nvidia/nemo:25.04.01"
-        assert run.build == f"{image}; fw_version=25.04.01; release=26.06.00"
+        assert run.build == (image, "fw_version=25.04.01", "release=26.06.00")
 
 
 def test_what_stands_beside_a_given_file_is_nobodys_business(tmp_path: Path) -> None:

@@ -16,8 +16,7 @@ from shared_data import shared
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.ingest.nccl import records
-from pytest_llmbench.ingest.nccl.kinds import Kind
-from pytest_llmbench.ingest.nccl.records import Counts, count_records, cut_pieces
+from pytest_llmbench.ingest.nccl.records import Counts, Kind, count_records, cut_pieces
 from pytest_llmbench.ingest.nccl.trace import Trace, sum_counts
 
 NUMBER = r"(0x[0-9a-f]+|\(nil\))"

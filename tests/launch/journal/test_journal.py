@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models import Key
 from pytest_llmbench.core.models.jobs import EndedBy, Job, JobSpec, JobStatus, Phase, Purpose
-from pytest_llmbench.launch.journal import database, encoding
+from pytest_llmbench.launch.journal import database, entries
 from pytest_llmbench.launch.journal.journal import Journal
 from pytest_llmbench.launch.submit.process import Process
 
@@ -395,7 +395,7 @@ def test_a_file_that_cannot_be_used_says_what_to_do(
 )
 def test_a_row_that_cannot_be_read_is_an_error_and_frees_the_session(journal: Journal, values: dict[str, str]) -> None:
     journal.intend(SPEC, NOW)
-    row = {"spec": encoding.encode_spec(SPEC), "status": None, **values}
+    row = {"spec": entries.encode_spec(SPEC), "status": None, **values}
     journal._database.execute("UPDATE job SET spec = :spec, status = :status", row)
     journal.close()
     for _ in range(2):
@@ -635,7 +635,7 @@ statuses = st.builds(
 
 @given(statuses)
 def test_a_status_comes_back_equal(status: JobStatus) -> None:
-    assert encoding.decode_status(encoding.encode_status(status)) == status
+    assert entries.decode_status(entries.encode_status(status)) == status
 
 
 @given(st.lists(st.text()).map(tuple), st.lists(st.tuples(st.text(min_size=1), st.text())).map(tuple), st.floats(0))
@@ -643,7 +643,7 @@ def test_a_spec_without_secrets_comes_back_equal(
     command: tuple[str, ...], environment: tuple[tuple[str, str], ...], gpu_hours: float
 ) -> None:
     spec = replace(SPEC, command=command, environment=environment, secrets=(), gpu_hours=gpu_hours)
-    assert encoding.decode_spec(encoding.encode_spec(spec)) == spec
+    assert entries.decode_spec(entries.encode_spec(spec)) == spec
 
 
 def test_two_hundred_jobs_are_polled_without_effort(journal: Journal) -> None:

@@ -17,7 +17,6 @@ from pytest_llmbench.ingest.parse import units
 from pytest_llmbench.ingest.parse.dialect_reader import DialectReader
 from pytest_llmbench.ingest.parse.dropped import TORN, Tally
 from pytest_llmbench.ingest.parse.prints import Prints, RecordLine
-from pytest_llmbench.ingest.parse.ranks import read_rank
 from pytest_llmbench.ingest.parse.records import (
     HOLE,
     NAN,
@@ -28,6 +27,7 @@ from pytest_llmbench.ingest.parse.records import (
     count_digits,
     find_line_stop,
     get_printed_unit,
+    read_rank,
 )
 from pytest_llmbench.ingest.parse.scan import REACH_BACK, Hit
 
