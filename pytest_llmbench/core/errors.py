@@ -48,7 +48,7 @@ class HistoryError(LlmbenchError):
     """A history that cannot be read or written."""
 
 
-def did_you_mean(found: str, valid: Iterable[str]) -> str:
+def did_you_mean(name: str, valid: Iterable[str]) -> str:
     """Return `` (did you mean 'x'?)`` for the nearest valid name, or an empty string."""
-    nearest = difflib.get_close_matches(found, list(valid), n=1, cutoff=0.5)
+    nearest = difflib.get_close_matches(name, list(valid), n=1, cutoff=0.5)
     return f" (did you mean {nearest[0]!r}?)" if nearest else ""

@@ -58,15 +58,16 @@ def describe_ending(ending: Ending, log: str) -> str:
     return _ended(ending, log) + doubt + (f"; {_when(other, ending)} {_ended(other, log)}" if other else "")
 
 
-def describe_unread(one: Unread) -> str:
+def describe_unread(unread: Unread) -> str:
     """Return why the pattern of a baseline file finds no step in a log, with the first line that it should match."""
-    if not one.count:
-        return f"no line of it holds {escape(one.find)!r}, the `find` of {one.dialect}"
-    lines = f"{count_noun(one.count, 'line')} with {escape(one.find)!r}"
-    if not one.first_line:
-        return f"{lines} ({one.dialect}) could not be read"
-    where = f"; it stops at the group {one.group}" if one.group else ""
-    return f"the pattern of {one.dialect} reads none of {lines}, such as line {one.first_line}: {one.example}{where}"
+    if not unread.count:
+        return f"no line of it holds {escape(unread.find)!r}, the `find` of {unread.dialect}"
+    lines = f"{count_noun(unread.count, 'line')} with {escape(unread.find)!r}"
+    if not unread.first_line:
+        return f"{lines} ({unread.dialect}) could not be read"
+    where = f"; it stops at the group {unread.group}" if unread.group else ""
+    example = f"line {unread.first_line}: {unread.example}"
+    return f"the pattern of {unread.dialect} reads none of {lines}, such as {example}{where}"
 
 
 def _ended(ending: Ending, log: str) -> str:
@@ -160,8 +161,8 @@ def _group(head: str, numbers: Iterable[str], tail: str) -> str:
             rows[-1].append(digits)
         else:
             rows.append([digits])
-    told = ",".join(row[0] if len(row) == 1 else f"{row[0]}-{row[-1]}" for row in rows)
-    return f"{head}{told}{tail}" if told.isdigit() else f"{head}[{told}]{tail}"
+    folded = ",".join(row[0] if len(row) == 1 else f"{row[0]}-{row[-1]}" for row in rows)
+    return f"{head}{folded}{tail}" if folded.isdigit() else f"{head}[{folded}]{tail}"
 
 
 def format_place(path: Path, directory: Path) -> str:

@@ -36,8 +36,8 @@ def parse_tolerances(text: str, source: str) -> tuple[Tolerance, ...]:
         tolerance = _tolerance(part, source)
         other = by_slot.setdefault(get_slot(tolerance), tolerance)
         if other is not tolerance:
-            one = " (time, perf and step_time_seconds are one)" if get_slot(tolerance) == TIME else ""
-            raise ValueError(f"found {other} and {tolerance}, expected each metric once{one}")
+            synonyms = " (time, perf and step_time_seconds are one)" if get_slot(tolerance) == TIME else ""
+            raise ValueError(f"found {other} and {tolerance}, expected each metric once{synonyms}")
     return merge_tolerances(by_slot.values())
 
 

@@ -25,10 +25,10 @@ def is_remote(path: Path) -> bool:
 
 def to_path(url: str) -> Path:
     """Return the path under which a URL is known here."""
-    found = URL.fullmatch(url)
-    if found is None:
+    match = URL.fullmatch(url)
+    if match is None:
         raise ValueError(f"{url} names no protocol")
-    return Path(f"{found['protocol']}:", *(part for part in found["rest"].split("/") if part))
+    return Path(f"{match['protocol']}:", *(part for part in match["rest"].split("/") if part))
 
 
 def to_url(path: Path) -> str:

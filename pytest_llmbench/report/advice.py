@@ -97,6 +97,9 @@ ADVICE = {
     "unreadable": "make it readable, move it elsewhere, or allow it with --llmb-unmatched=list",
 }
 
+NOTHING_TO_DO = frozenset(("checkpoint-load", "within-tolerance", "not-on-cluster", "not-judged"))
+"""Reasons that leave nothing to do: a summary does not list them."""
+
 
 def advise(described: dict[str, Any]) -> str:
     """Return what to do next about an item."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from pytest_llmbench.report.advice import advise
+from pytest_llmbench.report.advice import NOTHING_TO_DO, advise
 from pytest_llmbench.report.columns import TerminalLine, wrap
 from pytest_llmbench.report.explain import count_repeats_needed, locate_log, name_outcome
 
@@ -28,7 +28,11 @@ def list_advice(described: Iterable[dict[str, Any]]) -> list[Advice]:
     for outcome in sorted(filter(_is_unfinished, described), key=lambda outcome: outcome["status"] != "failed"):
         groups.setdefault(outcome["reason"], []).append(outcome)
     advised = ((group, advise(group[0])) for group in groups.values())
-    return [(group, f"{text}{_advise_repeats(group[0])}") for group, text in advised if not text.startswith("nothing")]
+    return [
+        (group, f"{text}{_advise_repeats(group[0])}")
+        for group, text in advised
+        if group[0]["reason"] not in NOTHING_TO_DO
+    ]
 
 
 def _is_unfinished(outcome: dict[str, Any]) -> bool:

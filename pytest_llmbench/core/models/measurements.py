@@ -103,8 +103,8 @@ class Measurement:
         """What the attempt that was measured ran on, by name: what its log says, and rather what its metadata say, for
         a launcher records every job in the same words."""
         logs = (attempt.log for attempt in self.run.attempts if attempt.files.log == self.log)
-        said = next((log.environment for log in logs), ())
-        return dict(sorted({**dict(said), **dict(self.run.found.environment)}.items()))
+        environment = next((log.environment for log in logs), ())
+        return dict(sorted({**dict(environment), **dict(self.run.found.environment)}.items()))
 
     @property
     def moving_mean(self) -> int:
@@ -155,7 +155,7 @@ def exclude_same_runs(past: Iterable[StoredRun], marks: RunKeys) -> list[StoredR
     """Return the runs that are none of those that have these marks."""
     jobs = {job_id for job_id, _ in marks}
     return [
-        one
-        for one in past
-        if one.job_id not in jobs or marks.isdisjoint(make_run_keys(one.job_id, one.logs, one.started))
+        stored
+        for stored in past
+        if stored.job_id not in jobs or marks.isdisjoint(make_run_keys(stored.job_id, stored.logs, stored.started))
     ]

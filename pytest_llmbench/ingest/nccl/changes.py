@@ -85,7 +85,7 @@ def _find_scale(ratios: list[float], tolerance: float) -> float:
     """Return the ratio that most operations have, of several the one nearest to 1; 1 where it differs by nothing."""
 
     def support(ratio: float) -> tuple[int, float]:
-        return sum(abs(one / ratio - 1) <= tolerance for one in ratios), -max(ratio, 1 / ratio)
+        return sum(abs(share / ratio - 1) <= tolerance for share in ratios), -max(ratio, 1 / ratio)
 
     scale = max(ratios, key=support, default=1.0)
     return 1.0 if abs(scale - 1) <= tolerance else scale

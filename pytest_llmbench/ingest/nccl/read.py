@@ -63,13 +63,13 @@ def _count_all(paths: Sequence[Path]) -> Counts:
         with ProcessPoolExecutor(shares - 1, get_context("spawn")) as others:
             begun = [others.submit(count_share, paths, share, shares) for share in range(1, shares)]
             counts = count_share(paths, 0, shares)
-            rest = [one.result() for one in begun]
+            rest = [part.result() for part in begun]
     except (BrokenExecutor, OSError):  # one was killed, or none can be started
         return count_share(paths, 0, 1)
-    if any((one.files, one.size) != (counts.files, counts.size) for one in rest):
+    if any((part.files, part.size) != (counts.files, counts.size) for part in rest):
         return count_share(paths, 0, 1)  # a file grew between two openings
-    for one in rest:
-        counts.merge(one)
+    for part in rest:
+        counts.merge(part)
     return counts
 
 

@@ -169,8 +169,8 @@ def _count_line(line: bytes, times: int, counts: Counts) -> None:
         else:
             torn += _LAST_WORD.findall(before[-LONGEST:])
     for name in torn:
-        told = name.decode()
-        counts.damaged[told if told in OPERATIONS else "other"] += times
+        text = name.decode()
+        counts.damaged[text if text in OPERATIONS else "other"] += times
 
 
 def _note_rank(who: bytes, communicator: bytes, nranks: bytes, times: int, counts: Counts) -> None:
@@ -187,9 +187,9 @@ def _note_rank(who: bytes, communicator: bytes, nranks: bytes, times: int, count
         _remember(counts.communicators, b" ".join((named, communicator, nranks)), int(nranks))
 
 
-def _remember(known: dict[bytes, int], key: bytes, value: int) -> None:
-    if len(known) <= MEMBERS:
-        known[key] = value
+def _remember(values: dict[bytes, int], key: bytes, value: int) -> None:
+    if len(values) <= MEMBERS:
+        values[key] = value
 
 
 class Kind(NamedTuple):

@@ -33,11 +33,11 @@ _SCALARS |= {"files": int, "traced": int, "bytes": int, "cut": int}
 def build_document(trace: Trace, comparison: TraceComparison | None = None) -> dict[str, Any]:
     """Return a trace as JSON holds it, with what changed where it was compared."""
     rows = [{**row.kind._asdict(), "records": row.records, "bytes": row.bytes} for row in trace.rows]
-    told = {"llmbench_nccl": SCHEMA, **asdict(trace), "rows": rows}
+    values = {"llmbench_nccl": SCHEMA, **asdict(trace), "rows": rows}
     if comparison:
         listed = [change._asdict() for change in comparison.changes]
-        told["comparison"] = {"scale": comparison.scale, "tolerance": comparison.tolerance, "changes": listed}
-    return told
+        values["comparison"] = {"scale": comparison.scale, "tolerance": comparison.tolerance, "changes": listed}
+    return values
 
 
 def read_saved(paths: Sequence[Path]) -> Trace:

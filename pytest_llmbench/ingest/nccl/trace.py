@@ -84,5 +84,5 @@ def sum_counts(counts: Counts) -> Trace:
 def _drop_unnamed(keys: Collection[bytes]) -> list[bytes]:
     """Leave out what names no process beside others that do, and hosts with torn text before their names (`0stone:7 0`
     where there is `stone:7 0`)."""
-    known = {key for key in keys if not key.startswith(b" ")} or set(keys)
-    return [key for key in known if not any(key[cut:] in known for cut in range(1, key.find(b":")))]
+    named = {key for key in keys if not key.startswith(b" ")} or set(keys)
+    return [key for key in named if not any(key[cut:] in named for cut in range(1, key.find(b":")))]

@@ -106,8 +106,8 @@ def _find_cause(first: Mapping[EndingCode, Ending]) -> Ending:
 
 def _follows(strongest: Ending, cancelled: Ending, first: Mapping[EndingCode, Ending]) -> bool:
     """Whether all that is said besides a cancelled step is what follows from it."""
-    told = [first[code].line for code in (EndingCode.AFTERMATH, EndingCode.TASK_FAILURE) if code in first]
-    return strongest.code in (EndingCode.AFTERMATH, EndingCode.TASK_FAILURE) and cancelled.line < min(told)
+    lines = [first[code].line for code in (EndingCode.AFTERMATH, EndingCode.TASK_FAILURE) if code in first]
+    return strongest.code in (EndingCode.AFTERMATH, EndingCode.TASK_FAILURE) and cancelled.line < min(lines)
 
 
 def _find_last_raised(main: Ending, endings: Sequence[Ending]) -> Ending | None:
@@ -126,8 +126,8 @@ def _get_kind(ending: Ending) -> str:
 def _find_beside(main: Ending, first: Mapping[EndingCode, Ending]) -> Ending | None:
     """Return what is worth telling with a cause: what failed before a decision, and what followed from a failure."""
     if main.code in DECISIONS:
-        told = [first[code] for code in (*FAILURES, EndingCode.NCCL_TIMEOUT) if code in first]
-        return min((each for each in told if each.line < main.line), key=lambda each: each.line, default=None)
+        endings = [first[code] for code in (*FAILURES, EndingCode.NCCL_TIMEOUT) if code in first]
+        return min((each for each in endings if each.line < main.line), key=lambda each: each.line, default=None)
     if main.code == EndingCode.NCCL_TIMEOUT:
         return min((first[code] for code in FAILURES if code in first), key=lambda each: each.line, default=None)
     after = (

@@ -137,25 +137,25 @@ class CheckpointLines:
 
     def add(self, hit: Hit) -> None:
         """Take the line of a marker, if it says something of a checkpoint."""
-        found = _read_line(hit)
-        if found is None:
+        record = _read_line(hit)
+        if record is None:
             return
-        meaning = found[0]
+        meaning = record[0]
         if meaning in (Meaning.ASYNCHRONOUS, Meaning.SYNCHRONOUS):
             self._modes.add(meaning)
         elif len(self._records) < KEPT:
-            self._records.append(found)
+            self._records.append(record)
         else:
             self._unread += 1
 
     def result(self, parts: Sequence[Segment]) -> Checkpoints:
         """Return the records, each with the part of the log that it belongs to; `parts` are all parts with steps."""
-        placed = [(meaning, replace(one, part=_find_part(one, parts))) for meaning, one in self._records]
-        loaded = {one.part for meaning, one in placed if meaning is Meaning.HAPPENED and one.action == LOAD}
+        placed = [(meaning, replace(record, part=_find_part(record, parts))) for meaning, record in self._records]
+        loaded = {record.part for meaning, record in placed if meaning is Meaning.HAPPENED and record.action == LOAD}
         records = (
-            replace(one, dispatched=self._is_dispatch(meaning))
-            for meaning, one in placed
-            if meaning is not Meaning.TIMER or one.part in loaded
+            replace(record, dispatched=self._is_dispatch(meaning))
+            for meaning, record in placed
+            if meaning is not Meaning.TIMER or record.part in loaded
         )
         return Checkpoints(tuple(records), self._unread)
 

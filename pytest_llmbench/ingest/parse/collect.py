@@ -99,7 +99,7 @@ class LogCollector:
         for definition in definitions:
             self._alike[replace(definition, name="")].append(definition)
         self._defined = [alike[0] for alike in self._alike.values()]
-        texts = (text.encode() for one in self._defined for text in (one.find, one.start, one.end))
+        texts = (text.encode() for dialect in self._defined for text in (dialect.find, dialect.start, dialect.end))
         self._markers = dict.fromkeys(filter(None, texts))
         self._late = (*ALL_MARKERS, *self._markers)
         # behind AT_ONCE markers those are searched for apart that cost least: none of them begins with what is frequent
@@ -188,10 +188,10 @@ class LogCollector:
         parts = uniform.read_parts(reader.read_columns, chunk.text, steps, starts, ends)
         if parts is None:
             return places
-        found = self._found[name] = DialectRecords(name, reader)
-        found.parts = parts
+        records = self._found[name] = DialectRecords(name, reader)
+        records.parts = parts
         for again in (part.repeated for part in parts if part.repeated):
-            found.tally.add(REPEATED, again.first, again.text, again.times)
+            records.tally.add(REPEATED, again.first, again.text, again.times)
         return [each for each in places if each[1] not in STEP_MARKERS]
 
     def pass_over(self, next_line: int, ended: bool) -> None:
@@ -204,16 +204,16 @@ class LogCollector:
         Of several with as many, one that a file defines. Where files define some, all the others are in `readings`.
         """
         self._marks.sort(key=lambda mark: mark.offset)
-        steps = {name: found.divide(self._marks) for name, found in self._found.items()}
-        names = [name for name in (*(one.name for one in self._defined), *DIALECTS) if steps.get(name)]
+        steps = {name: records.divide(self._marks) for name, records in self._found.items()}
+        names = [name for name in (*(dialect.name for dialect in self._defined), *DIALECTS) if steps.get(name)]
         if not names:
             return replace(self._parsed(None), unread=tuple(self._unread()))
         chosen, *others = sorted(names, key=lambda name: -steps[name])
         read = {name: self._parsed(name) for name in (chosen, *(others if self._defined else ()))}
         alike = [
-            replace(read[first.name], dialect=one.name)
+            replace(read[first.name], dialect=dialect.name)
             for first, *more in self._alike.values()
-            for one in more
+            for dialect in more
             if first.name in read
         ]
         return replace(read.pop(chosen), readings=(*read.values(), *alike))
@@ -232,9 +232,10 @@ class LogCollector:
     def _unread(self) -> Iterator[Unread]:
         """Yield why the dialects that baseline files define find no step."""
         for alike in self._alike.values():
-            found = self._found.get(alike[0].name)
-            for one in alike:
-                yield replace(found.unread(one.find), dialect=one.name) if found else Unread(one.name, one.find)
+            records = self._found.get(alike[0].name)
+            for dialect in alike:
+                unread = records.unread(dialect.find) if records else Unread(dialect.name, dialect.find)
+                yield replace(unread, dialect=dialect.name)
 
     def _parsed(self, chosen: str | None) -> ParsedLog:
         parts: Sequence[Segment] = ()
@@ -261,8 +262,8 @@ class LogCollector:
 
     def _list_counting_markers(self) -> dict[bytes, None]:
         """Return the marks that can count: what stands before all records of a dialect says its total at most."""
-        found = {name for name, one in self._found.items() if one.records or one.parts}
-        dialects = [each for name, each in DIALECTS.items() if name in found or each.total != NO_TOTAL]
+        names = {name for name, records in self._found.items() if records.records or records.parts}
+        dialects = [each for name, each in DIALECTS.items() if name in names or each.total != NO_TOTAL]
         return dict.fromkeys(marker for each in dialects for marker in each.starts + each.ends)
 
     def _begun_again(self, dialect: Dialect, parts: Sequence[Segment]) -> int:
@@ -300,7 +301,7 @@ class LogCollector:
                     self._found[definition.name] = DialectRecords(definition.name, RegexReader(definition))
                 is_record = self._found[definition.name].add(hit, "")
                 self._steps_since_trace |= is_record and bool(self._trace_line)
-        if any(hit.marker in (one.start.encode(), one.end.encode()) for one in self._defined):
+        if any(hit.marker in (dialect.start.encode(), dialect.end.encode()) for dialect in self._defined):
             self._marks.append(ProcessMark(hit.marker, hit.offset, hit.line, None))
 
     def _take_step(self, hit: Hit) -> None:

@@ -140,22 +140,22 @@ class Endings:
         What is followed by more than a few steps counts only where nothing else is found, and is told as doubtful; a
         warning's traceback does not count there.
         """
-        found = [(ending.line, ending) for kind in self._found.values() for ending in kind]
+        endings = [(ending.line, ending) for kind in self._found.values() for ending in kind]
         raised = [each for each in self._tracebacks.found if not each.warned]
-        found += [(each.head, _describe_traceback(each)) for each in raised]
+        endings += [(each.head, _describe_traceback(each)) for each in raised]
         if decisive.finished:
-            found = [(line, ending) for line, ending in found if ending.code not in ORDERLY]
-        near = choose_cause([ending for line, ending in found if line >= decisive.near])
+            endings = [(line, ending) for line, ending in endings if ending.code not in ORDERLY]
+        near = choose_cause([ending for line, ending in endings if line >= decisive.near])
         if near is not None:
             return near
         of_warnings = {each.head for each in raised if each.below_warning}
-        early = choose_cause([ending for line, ending in found if line >= decisive.first and line not in of_warnings])
+        early = choose_cause([ending for line, ending in endings if line >= decisive.first and line not in of_warnings])
         return early and replace(early, went_on=True)
 
     def before_training(self) -> Ending | None:
         """Return what was found as something that happened before training began, or None."""
-        found = self.result()
-        return found and replace(found, went_on=True, before_training=True)
+        ending = self.result()
+        return ending and replace(ending, went_on=True, before_training=True)
 
     def _add(self, hit: Hit) -> None:
         """Take the line of a marker, unless it was taken for the marker before."""
@@ -211,8 +211,8 @@ def _read_code(traceback: Traceback) -> EndingCode:
     if AFTERMATH.match(traceback.first) or any(SIGNALLED.match(text) for text in (traceback.first, traceback.last)):
         return EndingCode.AFTERMATH
     places = [match.lastindex or 0 for text in (traceback.first, traceback.last) for match in _PATTERN.finditer(text)]
-    told = [code for code in (_CODES[place - 1] for place in places) if code in (*FAILURES, EndingCode.NCCL_TIMEOUT)]
-    return min(told, key=PLACES.__getitem__, default=EndingCode.TRACEBACK)
+    codes = [code for code in (_CODES[place - 1] for place in places) if code in (*FAILURES, EndingCode.NCCL_TIMEOUT)]
+    return min(codes, key=PLACES.__getitem__, default=EndingCode.TRACEBACK)
 
 
 def _read_line_code(line: bytes) -> EndingCode | None:
@@ -225,9 +225,9 @@ def _read_line_code(line: bytes) -> EndingCode | None:
 
 def _format_rank(rank: str) -> str:
     """Return `rank 52` for the labels `52 rank52`, `task 9` for `9 default3`, other labels as they are."""
-    found = re.search(r"\brank(\d+)", rank)
-    if found:
-        return f"rank {found[1]}"
+    match = re.search(r"\brank(\d+)", rank)
+    if match:
+        return f"rank {match[1]}"
     task = re.match(r"(\d+)(?: |$)", rank)
     return f"task {task[1]}" if task else rank
 

@@ -82,8 +82,8 @@ class Versions:
         if hit.offset >= FARTHEST:
             return
         for number, statement in _BY_NEEDLE[hit.marker]:
-            said = _read_values(statement, hit)
-            if said and self._values.setdefault(number, said) != said:
+            values = _read_values(statement, hit)
+            if values and self._values.setdefault(number, values) != values:
                 self._values[number] = None
 
     def result(self) -> tuple[tuple[str, str], ...]:
@@ -99,7 +99,7 @@ def _read_values(statement: VersionPattern, hit: Hit) -> VersionTexts | None:
     """Return the values at a marker, None where it stands in another sentence or is damaged."""
     prefix = hit.text[max(0, hit.start - REACH_BACK) : hit.start]
     begin = max(prefix.rfind(b"\n"), prefix.rfind(b"\r")) + 1
-    found = statement.after.match(hit.text, hit.start + len(statement.marker))
-    if found is None or not statement.before.fullmatch(prefix, begin):
+    match = statement.after.match(hit.text, hit.start + len(statement.marker))
+    if match is None or not statement.before.fullmatch(prefix, begin):
         return None
-    return tuple(value.decode("ascii") for value in found.groups())
+    return tuple(value.decode("ascii") for value in match.groups())

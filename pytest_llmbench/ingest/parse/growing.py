@@ -60,7 +60,7 @@ class Growing:
         A step is counted from the first one of the run: NeMo's `global_step: 22` is the 23rd. Its time is the median of
         the last five, of those that a step can take.
         """
-        segments = self.read().read_as(*(one.name for one in self._extra)).segments
+        segments = self.read().read_as(*(dialect.name for dialect in self._extra)).segments
         if not segments:
             return None
         steps = segments[-1].steps

@@ -136,7 +136,7 @@ def is_running_average(records: Sequence[StepRecord]) -> bool:
     mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
     xx = sum((each - mean_x) ** 2 for each in x)
     yy = sum((each - mean_y) ** 2 for each in y)
-    xy = sum((one - mean_x) * (other - mean_y) for one, other in zip(x, y, strict=True))
+    xy = sum((value - mean_x) * (other - mean_y) for value, other in zip(x, y, strict=True))
     return yy > 0 and xy * xy >= LIKE_AN_AVERAGE * xx * yy
 
 

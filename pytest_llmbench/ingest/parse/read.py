@@ -76,12 +76,12 @@ def read_ending(source: Path | Stream) -> Ending | None:
     What stands there only before training began, by the lines that tell of that, ended no run with steps.
     """
     stream = source if isinstance(source, Stream) else Stream(local.read_blocks(source), source)
-    found, training = Endings(), Training()
+    endings, training = Endings(), Training()
     for chunk in iterate_chunks(stream):
         hits = find_markers(chunk, (*ENDING_MARKERS, *TRAINING_MARKERS))
-        found.take(chunk, [hit for hit in hits if hit.marker in ENDING_MARKERS])
+        endings.take(chunk, [hit for hit in hits if hit.marker in ENDING_MARKERS])
         training.take(hit for hit in hits if hit.marker in TRAINING_MARKERS)
-    ending = found.result(training.decisive()) or found.before_training()
+    ending = endings.result(training.decisive()) or endings.before_training()
     return ending and name_file(ending, stream.path.name)
 
 
@@ -104,7 +104,7 @@ def _add_cut_ending(log: ParsedLog, stream: Stream) -> ParsedLog:
     """Return a log with what became of its file as its ending, unless it says itself how it ended."""
     text = f"the {stream.method} data of {stream.path.name} end before their end: copy or compress the log again"
     cut = Ending(EndingCode.CUT, text, log.lines)
-    readings = tuple(replace(one, ending=one.ending or cut) for one in log.readings)
+    readings = tuple(replace(reading, ending=reading.ending or cut) for reading in log.readings)
     return replace(log, ending=log.ending or cut, readings=readings)
 
 

@@ -141,8 +141,8 @@ def count_digits(printed: bytes) -> int:
 
 def find_line_stop(text: bytes, start: int, end: int) -> int:
     """Return where the line ends that `start` stands on: its line feed or carriage return, else `end`."""
-    found = LINE_BREAK.search(text, start, end)
-    return found.start() if found else end
+    match = LINE_BREAK.search(text, start, end)
+    return match.start() if match else end
 
 
 def read_rank(hit: Hit) -> str:

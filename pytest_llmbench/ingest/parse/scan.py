@@ -217,13 +217,13 @@ def find_markers(chunk: ByteChunk, markers: Iterable[bytes]) -> list[Hit]:
 
 def locate_hits(chunk: ByteChunk, places: Iterable[tuple[int, bytes]]) -> list[Hit]:
     """Return what was found at places in the new part of a chunk, which are in its order, with its lines."""
-    found = []
+    hits = []
     text, seen, line = chunk.text, chunk.start, chunk.line
     for place, marker in places:
         line += text.count(b"\n", seen, place)
         seen = place
-        found.append(Hit(marker, text, place, min(place + REACH, len(text)), chunk.offset + place, line))
-    return found
+        hits.append(Hit(marker, text, place, min(place + REACH, len(text)), chunk.offset + place, line))
+    return hits
 
 
 def _cut_pieces(blocks: Iterable[bytes]) -> Iterator[bytes]:

@@ -94,13 +94,13 @@ def divide_segments(
 def divide_uniform(parts: UniformParts, marks: MarkPlaces, first_step: int) -> tuple[Segment, ...]:
     """Return the attempts in a log of one rank, which were read by columns."""
     limits = [part.begin[0] for part in parts[1:]]
-    found = []
+    attempts = []
     for part, limit in zip(parts, [*limits, None], strict=True):
         top = int(part.steps.index[-1])
         first, last = (StepRecord(RecordOrigin(*place, part.rank), top, NAN, NAN) for place in (part.begin, part.end))
         attempt = SegmentDraft(part.rank, first, last, top, part.total, loss_digits=part.loss_digits)
-        found.append(_build_segment(attempt, part.steps, marks, limit, first_step))
-    return tuple(found)
+        attempts.append(_build_segment(attempt, part.steps, marks, limit, first_step))
+    return tuple(attempts)
 
 
 def group_by_rank(records: Iterable[StepRecord]) -> list[list[StepRecord]]:
@@ -153,9 +153,9 @@ def _find_overlapping(attempt: SegmentDraft, others: Sequence[SegmentDraft]) -> 
 
 def _hand_over_divergence(other: SegmentDraft, kept: Sequence[SegmentDraft]) -> None:
     """Give a loss or gradient norm that is no number to the kept attempt's print of the step that is nearest."""
-    found = [record for record in other.kept.values() if has_diverged(record)]
-    overlapping = _find_overlapping(other, kept) if found else []
-    for record in found:
+    diverged = [record for record in other.kept.values() if has_diverged(record)]
+    overlapping = _find_overlapping(other, kept) if diverged else []
+    for record in diverged:
         near = [attempt.kept for attempt in overlapping if record.step in attempt.kept]
         if near:
             steps = min(near, key=lambda each: abs(each[record.step].origin.offset - record.origin.offset))
@@ -232,8 +232,8 @@ def _build_segment(
     attempt: SegmentDraft, steps: Steps, marks: MarkPlaces, limit: int | None, first_step: int
 ) -> Segment:
     """Return an attempt as a segment; `limit` is where the next one begins."""
-    said = [total for place, total in marks.totals if place < attempt.begin]
-    total = attempt.total or (said[-1] if said else None)
+    totals = [total for place, total in marks.totals if place < attempt.begin]
+    total = attempt.total or (totals[-1] if totals else None)
     return Segment(
         steps,
         attempt.first.origin.line,

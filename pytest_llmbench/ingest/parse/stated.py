@@ -89,7 +89,7 @@ def _read_quantization(match: re.Match[bytes]) -> str:
     word = match[1].decode("utf-8", "replace").strip().casefold().rpartition(".")[2]
     if word in ("", "none"):
         return NO_QUANTIZATION
-    return next((known for known in ("fp8", "fp4", "int8", "int4") if known in word), "")
+    return next((precision for precision in ("fp8", "fp4", "int8", "int4") if precision in word), "")
 
 
 def _read_argument(match: re.Match[bytes]) -> str:
@@ -227,10 +227,20 @@ class Statements:
 
     def _of(self, segment: Segment, end: int, process: tuple[float, float]) -> tuple[Statement, ...]:
         begin, stop = process
-        profiler = [one for one in self._statements if one.field == PROFILER and begin <= one.line < stop]
-        before = [one for one in self._statements if one.field != PROFILER and one.line <= segment.first_line]
-        anew = {one.field for one in before if one.line > end}
-        return _keep_last([*(one for one in before if one.line > end or one.field not in anew), *profiler])
+        profiler = [
+            statement
+            for statement in self._statements
+            if statement.field == PROFILER and begin <= statement.line < stop
+        ]
+        before = [
+            statement
+            for statement in self._statements
+            if statement.field != PROFILER and statement.line <= segment.first_line
+        ]
+        anew = {statement.field for statement in before if statement.line > end}
+        return _keep_last(
+            [*(statement for statement in before if statement.line > end or statement.field not in anew), *profiler]
+        )
 
 
 def _find_start(starts: Sequence[int], before: Segment, after: Segment) -> int:
@@ -240,8 +250,8 @@ def _find_start(starts: Sequence[int], before: Segment, after: Segment) -> int:
 
 def _keep_last(statements: Sequence[Statement]) -> tuple[Statement, ...]:
     """Return statements in the order of the log, each value of a field once: where it was stated last."""
-    by_value = {(one.field, one.value): one for one in statements}
-    return tuple(sorted(by_value.values(), key=lambda one: one.line))
+    by_value = {(statement.field, statement.value): statement for statement in statements}
+    return tuple(sorted(by_value.values(), key=lambda statement: statement.line))
 
 
 def _find_line(hit: Hit) -> tuple[bytes, int]:

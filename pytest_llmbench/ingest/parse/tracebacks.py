@@ -99,25 +99,27 @@ class Tracebacks:
             self._begin(hit)
             place, line = hit.start, hit.line
         self._follow(chunk, place, chunk.stop, line)
-        self._open = {label: one for label, one in self._open.items() if chunk.next_line - one.head <= FARTHEST}
+        self._open = {
+            label: traceback for label, traceback in self._open.items() if chunk.next_line - traceback.head <= FARTHEST
+        }
 
     def _begin(self, hit: Hit) -> None:
         label, before = split_label(get_line_before(hit))
         if label in self._open:  # two processes without labels: the next exception is told as that of the first
             return
         indented = len(before) - len(before.lstrip(b" "))
-        one = self._said.get(label)
-        if one is None or not _goes_on(hit, label):
-            one = Traceback(hit.line, hit.line, read_rank(hit))
-            one.warned, one.below_warning = bool(WARNED.search(before)), _is_below_warning(hit)
-            self.found.append(one)
-        one.indented, one.lines = indented, 0
+        traceback = self._said.get(label)
+        if traceback is None or not _goes_on(hit, label):
+            traceback = Traceback(hit.line, hit.line, read_rank(hit))
+            traceback.warned, traceback.below_warning = bool(WARNED.search(before)), _is_below_warning(hit)
+            self.found.append(traceback)
+        traceback.indented, traceback.lines = indented, 0
         rest = hit.text[hit.start + len(HEAD) : find_line_stop(hit.text, hit.start, hit.end)]
-        one.listed = bool(LISTED.match(rest))
-        if one.listed and _take_list(one, NEXT_LINE.split(rest)[1:], hit.line):
-            self._keep(label, one)
+        traceback.listed = bool(LISTED.match(rest))
+        if traceback.listed and _take_list(traceback, NEXT_LINE.split(rest)[1:], hit.line):
+            self._keep(label, traceback)
             return
-        self._open[label] = one
+        self._open[label] = traceback
         if len(self._open) > KEPT:
             del self._open[next(iter(self._open))]
 
@@ -126,31 +128,31 @@ class Tracebacks:
         if not self._open:
             return
         for number, text in _iterate_lines(chunk, begin, end, line):
-            label, said = split_label(text)
-            one = self._open.get(label)
-            if one is not None and self._ends(one, said, number):
+            label, rest = split_label(text)
+            traceback = self._open.get(label)
+            if traceback is not None and self._ends(traceback, rest, number):
                 del self._open[label]
-                self._keep(label, one)
+                self._keep(label, traceback)
                 if not self._open:
                     return
 
-    def _ends(self, one: Traceback, said: bytes, number: int) -> bool:
+    def _ends(self, traceback: Traceback, rest: bytes, number: int) -> bool:
         """Whether a traceback ends with this line of its process."""
-        one.lines += 1
-        text = said if said[: one.indented].strip(b" ") else said[one.indented :]
-        if one.listed:
+        traceback.lines += 1
+        text = rest if rest[: traceback.indented].strip(b" ") else rest[traceback.indented :]
+        if traceback.listed:
             text = NEXT_LINE.split(text.strip(QUOTES), maxsplit=1)[0]
         if EXCEPTION.match(text):
-            one.last = text[:EXCEPTION_BYTES].rstrip()
-            if not one.first:
-                one.first, one.line = one.last, number
+            traceback.last = text[:EXCEPTION_BYTES].rstrip()
+            if not traceback.first:
+                traceback.first, traceback.line = traceback.last, number
             return True
-        if not one.first and text.startswith(CODE_INDENT) and text.strip(b" ~^"):
-            one.code = text[:EXCEPTION_BYTES].strip()
-        return one.lines > LONGEST
+        if not traceback.first and text.startswith(CODE_INDENT) and text.strip(b" ~^"):
+            traceback.code = text[:EXCEPTION_BYTES].strip()
+        return traceback.lines > LONGEST
 
-    def _keep(self, label: bytes, one: Traceback) -> None:
-        self._said[label] = one
+    def _keep(self, label: bytes, traceback: Traceback) -> None:
+        self._said[label] = traceback
         if len(self._said) > KEPT:
             del self._said[next(iter(self._said))]
 
@@ -160,19 +162,19 @@ def _is_below_warning(hit: Hit) -> bool:
     return any(WARNED.search(line) for line in above[-LINES_ABOVE:])
 
 
-def _take_list(one: Traceback, texts: Sequence[bytes], line: int) -> bool:
+def _take_list(traceback: Traceback, texts: Sequence[bytes], line: int) -> bool:
     """Read the lines of a traceback that stand on one line of the log; tell whether its exception is among them."""
     for text in (text.strip(QUOTES) for text in texts):
         if EXCEPTION.match(text):
-            one.last = text[:EXCEPTION_BYTES]
-            one.first, one.line = one.first or one.last, line
-    return bool(one.last)
+            traceback.last = text[:EXCEPTION_BYTES]
+            traceback.first, traceback.line = traceback.first or traceback.last, line
+    return bool(traceback.last)
 
 
 def split_label(line: bytes) -> tuple[bytes, bytes]:
     """Return the labels of a line, without the blanks that end them, and what the process wrote after them."""
-    found = LABEL.match(line)
-    label = found[0].rstrip(b" \t") if found else b""
+    match = LABEL.match(line)
+    label = match[0].rstrip(b" \t") if match else b""
     return label, line[len(label) :]
 
 
@@ -189,7 +191,7 @@ def _goes_on(hit: Hit, label: bytes) -> bool:
     if CHAIN.search(before) is None:
         return False
     lines = (split_label(line) for line in before.split(b"\n"))
-    return any(own == label and CHAIN.search(said) for own, said in lines)
+    return any(own == label and CHAIN.search(rest) for own, rest in lines)
 
 
 def _iterate_lines(chunk: ByteChunk, begin: int, end: int, line: int) -> Iterator[tuple[int, bytes]]:

@@ -143,8 +143,8 @@ def match_rows(
 
     A layout begins with what stands at the places, and nowhere else.
     """
-    found: list[tuple[bytes, ...]] = layout.findall(text, places[0], stops[-1] + 1)
-    return found if len(found) == len(places) else None
+    rows: list[tuple[bytes, ...]] = layout.findall(text, places[0], stops[-1] + 1)
+    return rows if len(rows) == len(places) else None
 
 
 def _read_rank(text: bytes, places: Sequence[int]) -> str | None:

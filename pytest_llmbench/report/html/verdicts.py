@@ -112,7 +112,8 @@ def list_linked_advice(
 
 def make_title(described: Sequence[dict[str, Any]]) -> str:
     """Return `3 red, trend: 6 SLOWER, 2 unclear, 77 green`, for the title of the window."""
-    counts = [f"{number} {name}" for name, number in count_colours(described)]
+    counts = count_colours(described)
     reported = [finding.text for finding in list_findings(described)]
-    red = sum(text.endswith(" red") for text in counts)
-    return ", ".join([*counts[:red], *reported, *counts[red:]]) or formatting.count_noun(len(described), "outcome")
+    red = [f"{number} {name}" for name, number in counts if name == "red"]
+    others = [f"{number} {name}" for name, number in counts if name != "red"]
+    return ", ".join([*red, *reported, *others]) or formatting.count_noun(len(described), "outcome")

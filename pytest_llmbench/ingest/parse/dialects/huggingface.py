@@ -133,11 +133,11 @@ def _read_run(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRe
         return Torn(origin, text[start : find_line_stop(text, start, end)])
     (runtime, unit), (rate, rate_unit) = (_parse_printed(values[name], UNITS[name]) for name in (RUNTIME, RATE))
     planned = Span((runtime - unit / 2) * (rate - rate_unit / 2), (runtime + unit / 2) * (rate + rate_unit / 2))
-    done, total, known = _count_steps(text[max(0, start - REACH_BACK) : start], runtime, planned)
+    done, total, is_certain = _count_steps(text[max(0, start - REACH_BACK) : start], runtime, planned)
     if runtime <= 0 or done <= 0:
         return Torn(origin, text[start : find_line_stop(text, start, end)])
     seconds = runtime / done
-    resolution = unit / done if known else seconds * (planned.most - planned.least) / total
+    resolution = unit / done if is_certain else seconds * (planned.most - planned.least) / total
     return StepRecord(origin, done, seconds, resolution, total, loss=_read_loss(values), mean_of=done)
 
 

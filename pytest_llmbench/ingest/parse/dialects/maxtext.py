@@ -104,10 +104,10 @@ def read_columns(text: bytes, places: Sequence[int], stops: Sequence[int]) -> St
     names = tuple(field.partition(b": ")[0] for field in fields if b": " in field)
     if not names or len(set(names)) < len(fields) or text.endswith(RAMP_UP, 0, places[0]):
         return None
-    found = match_rows(_compile_layout(names), text, places, stops)
-    if found is None:
+    rows = match_rows(_compile_layout(names), text, places, stops)
+    if rows is None:
         return None
-    steps, printed, *columns = zip(*found, strict=True)
+    steps, printed, *columns = zip(*rows, strict=True)
     read = (name for name in names if name in NUMBERS or name == TARGETS)
     value = dict(zip(read, columns, strict=True))
     number = {name: parse_numbers(column) for name, column in value.items()}
@@ -162,14 +162,14 @@ def _find_dispatched(seconds: Sequence[float]) -> tuple[int, int]:
 
 def _read_targets(text: bytes) -> float:
     """Return the target tokens that a record goes on with, NaN without them."""
-    found = TARGETS_PRINTED.search(text)
-    return float(found[1]) if found else NAN
+    match = TARGETS_PRINTED.search(text)
+    return float(match[1]) if match else NAN
 
 
 def _count_loss_digits(text: bytes) -> int:
     """Return with how many digits a record prints its loss."""
-    found = LOSS_PRINTED.search(text)
-    return count_digits(found[1]) if found else 0
+    match = LOSS_PRINTED.search(text)
+    return count_digits(match[1]) if match else 0
 
 
 def _read_numbers(text: bytes) -> dict[bytes, float] | None:

@@ -224,15 +224,15 @@ def _first(values: dict[bytes, bytes], names: Sequence[bytes]) -> float | None:
 
 
 def _parse_number(values: dict[bytes, bytes], names: Sequence[bytes]) -> float:
-    found = _first(values, names)
-    return NAN if found is None else found
+    place = _first(values, names)
+    return NAN if place is None else place
 
 
 def _read_approximate_tflops(printed: bytes) -> float:
     """Return a number with its unit as TFLOP/s; NaN where the unit is none of the usual ones."""
-    found = WITH_LETTERS.fullmatch(printed)
-    scale = get_scale("tflops", found[2], "s", expected=False) if found else None
-    return float(found[1]) * scale if found and scale else NAN
+    match = WITH_LETTERS.fullmatch(printed)
+    scale = get_scale("tflops", match[2], "s", expected=False) if match else None
+    return float(match[1]) * scale if match and scale else NAN
 
 
 def _read_stamp(text: bytes, start: int) -> float:

@@ -74,23 +74,23 @@ def read_columns(text: bytes, places: Sequence[int], stops: Sequence[int]) -> St
     names = tuple(name for name, _, _ in fields)
     if len(set(names)) < len(names) or not {TIME, STEP} <= set(names):
         return None
-    found = match_rows(_compile_layout(names), text, places, stops)
-    if found is None:
+    rows = match_rows(_compile_layout(names), text, places, stops)
+    if rows is None:
         return None
-    heads, said = [row[:3] for row in found], [row[3:] for row in found]
-    valued = [place for place, values in enumerate(said) if values[0]]
-    again = [place for before, place in pairwise(valued) if said[before] == said[place]]
+    heads, rest = [row[:3] for row in rows], [row[3:] for row in rows]
+    valued = [place for place, values in enumerate(rest) if values[0]]
+    again = [place for before, place in pairwise(valued) if rest[before] == rest[place]]
     totals = {heads[place][2] for place in valued}
-    if not said[-1][0] or len(totals) > 1:
+    if not rest[-1][0] or len(totals) > 1:
         return None
     read = [name for name in names if name in READ]
     repeated = frozenset(again)
     kept = [place for place in valued if place not in repeated]
-    value = dict(zip(read, zip(*(said[place] for place in kept), strict=True), strict=True))
+    value = dict(zip(read, zip(*(rest[place] for place in kept), strict=True), strict=True))
     steps = [int(float(step)) for step in value[STEP]]
     seconds = list(map(float, value[TIME]))
     where = read.index(STEP)
-    sure = any(_counts_step(heads[place], int(float(said[place][where]))) for place in valued)
+    sure = any(_counts_step(heads[place], int(float(rest[place][where]))) for place in valued)
     return StepColumns(
         steps,
         seconds,
@@ -102,7 +102,7 @@ def read_columns(text: bytes, places: Sequence[int], stops: Sequence[int]) -> St
         consumed=list(map(_parse_consumed, value[SAMPLES])) if SAMPLES in value else None,
         loss_digits=count_most_digits(value.get(LOSS)),
         kept=kept,
-        repeated=_describe_repeated(again, dict(zip(read, said[again[0]], strict=True))) if again else None,
+        repeated=_describe_repeated(again, dict(zip(read, rest[again[0]], strict=True))) if again else None,
     )
 
 
@@ -246,8 +246,8 @@ def _read_values(parts: Sequence[bytes], separator: bytes) -> dict[bytes, bytes]
     """Return the fields of a record that has a step and a time, with every number whole; None if it is torn."""
     values: dict[bytes, bytes] = {}
     for part in parts:
-        name, found, value = part.partition(separator)
-        if not found or name in values or HOLE in part or name.startswith(b" "):  # where a blank stands for a digit
+        name, separated, value = part.partition(separator)
+        if not separated or name in values or HOLE in part or name.startswith(b" "):  # where a blank stands for a digit
             return None
         value = value.strip(b" ")
         padded = PADDED.fullmatch(value)

@@ -94,12 +94,12 @@ def read_columns(text: bytes, places: Sequence[int], stops: Sequence[int]) -> St
     names = tuple(field.partition(b": ")[0] for field in fields if b": " in field)
     if len(set(names)) < len(fields) or not {TIME, STEP_NAME} <= set(names):
         return None
-    found = match_rows(_compile_layout(names), text, places, stops)
-    if found is None or (not READ.isdisjoint(names[-2:]) and _is_cut(text, places, stops)):
+    rows = match_rows(_compile_layout(names), text, places, stops)
+    if rows is None or (not READ.isdisjoint(names[-2:]) and _is_cut(text, places, stops)):
         return None
     if names[-1] not in READ and text.count(b" | %b: " % names[-1], places[usual], stops[-1]) < len(places) - usual:
         return None  # one that is not the first lacks what the others go on with: its last number may be cut
-    epochs, iterations, lasts, *columns = zip(*found, strict=True)
+    epochs, iterations, lasts, *columns = zip(*rows, strict=True)
     value = dict(zip((name for name in names if name in READ or name in EXTRA), columns, strict=True))
     steps = list(map(int, value[STEP_NAME]))
     if iterations == value[STEP_NAME] and not any(map(int, set(epochs))):

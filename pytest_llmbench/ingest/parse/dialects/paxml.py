@@ -107,9 +107,9 @@ def _count_steps(starts: Sequence[StepRecord], rest: Sequence[StepRecord], tally
 def _read_seconds(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRecord | None:
     """Return a step that is not counted yet; one whose time or beginning is cut has a number all the same."""
     stop = find_line_stop(text, start, end)
-    found = SECONDS.match(strip_codes(text, start, stop, stop) or b"")
+    match = SECONDS.match(strip_codes(text, start, stop, stop) or b"")
     marked = text.endswith(MARKER, 0, start)
-    if found and marked:
-        digits = found[1][-1:].isdigit()
-        return StepRecord(origin, UNNUMBERED, float(found[1]), get_printed_unit(found[1]) if digits else 0.0)
+    if match and marked:
+        digits = match[1][-1:].isdigit()
+        return StepRecord(origin, UNNUMBERED, float(match[1]), get_printed_unit(match[1]) if digits else 0.0)
     return StepRecord(origin, CUT, NAN, 0.0) if marked else None

@@ -177,16 +177,16 @@ class RegexReader(DialectReader):
 
         A record that begins inside of another one, after its first number, says that two lines were glued.
         """
-        found = []
+        records = []
         match = self._pattern.search(text)
         while match is not None:
             first = min(match.end(self._numbers[name]) for name in REQUIRED)
             inner = self._pattern.search(text, first) if first >= 0 else match
             if inner is not None and inner.start() < max(match.end(), match.start() + 1):
                 return None
-            found.append(match)
+            records.append(match)
             match = inner
-        return found
+        return records
 
     def _build_record(self, hit: Hit, place: int, line: RecordLine, match: Any) -> StepRecord | Torn:
         """Return the step of one match; torn where a number is not whole, or is none."""

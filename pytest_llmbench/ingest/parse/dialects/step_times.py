@@ -28,10 +28,10 @@ def pair(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
     that are left over and contradict each other are one step too: the slower time counts. Other step times are of an
     unknown step.
     """
-    found = list(records)
+    steps = list(records)
     partners = _find_partners(records)
     for place, near in partners.items():
-        found[near] = _join_pair(records[near], records[place], tally)
+        steps[near] = _join_pair(records[near], records[place], tally)
     left = [record for place, record in enumerate(records) if record.step == UNNUMBERED and place not in partners]
     last = max(record.origin.offset for record in records if record.step != UNNUMBERED)
     behind = [record for record in left if record.origin.offset > last]
@@ -39,7 +39,7 @@ def pair(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
     for record in left[: len(left) - len(behind)] if numbered else left:
         torn = math.isnan(record.seconds)
         tally.add(TORN if torn else UNKNOWN_STEP, record.origin.line, _describe(record))
-    return [record for record in found if record.step != UNNUMBERED] + numbered
+    return [record for record in steps if record.step != UNNUMBERED] + numbered
 
 
 def number(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
@@ -91,9 +91,9 @@ def _find_partners(records: Sequence[StepRecord]) -> dict[int, int]:
     return partners
 
 
-def _is_same_number(one: StepRecord, other: StepRecord) -> bool:
+def _is_same_number(record: StepRecord, other: StepRecord) -> bool:
     """Tell whether two times are one number, rounded to different places."""
-    return abs(one.seconds - other.seconds) <= 0.51 * (one.resolution + other.resolution)
+    return abs(record.seconds - other.seconds) <= 0.51 * (record.resolution + other.resolution)
 
 
 def _join_pair(iteration: StepRecord, step_time: StepRecord, tally: Tally) -> StepRecord:

@@ -58,11 +58,11 @@ def read_step(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRe
         return None
     if place < 0:
         return Torn(origin, rates)
-    head, found = HEAD.match(before, place), RATES.match(rates)
+    head, match = HEAD.match(before, place), RATES.match(rates)
     if LOOK_ALIKE.search(before, 0, place):
         return _read_validation(origin, head, before[:place])
     values = _read_values(before, head.end()) if head else None
-    if head is None or found is None or values is None or HOLE in before:
+    if head is None or match is None or values is None or HOLE in before:
         return Torn(origin, before[place:] + rates)
     memory = MEMORY.fullmatch(values[b"memory"])
     return StepRecord(
@@ -73,8 +73,8 @@ def read_step(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRe
         loss=float(values[b"loss"]),
         loss_digits=count_digits(values[b"loss"]),
         grad_norm=float(values[b"grad_norm"]) if b"grad_norm" in values else None,
-        tflops=_parse_number(found[2]) if found[2] else NAN,
-        tokens=_parse_number(found[1]),
+        tflops=_parse_number(match[2]) if match[2] else NAN,
+        tokens=_parse_number(match[1]),
         memory=float(memory[1]) * GIB if memory else NAN,
         stamp=_read_stamp(before[:place]),
     )
@@ -150,8 +150,8 @@ def _parse_number(text: bytes) -> float:
 
 def _read_stamp(before: bytes) -> float:
     """Return the time of the log record that begins with a step, in seconds; NaN where none stands right before it."""
-    found = STAMP.search(before)
+    stamp = STAMP.search(before)
     try:
-        return datetime.fromisoformat(found[1].decode("ascii")).replace(tzinfo=UTC).timestamp() if found else NAN
+        return datetime.fromisoformat(stamp[1].decode("ascii")).replace(tzinfo=UTC).timestamp() if stamp else NAN
     except ValueError:
         return NAN  # digits that are no date
