@@ -68,7 +68,7 @@ def follow_recording(recording: Recording, previous: Recording | None, budget: f
         kept_reason = reason
     else:
         kept_reason = FASTER if is_beyond(first.seconds, AcceptedValue("", seconds), budget) else ""
-    return replace(recording, reason=kept_reason, earlier=_pruned(list_accepted(previous)))
+    return replace(recording, reason=kept_reason, earlier=_prune(list_accepted(previous)))
 
 
 def describe_move(seconds: float, first: AcceptedValue) -> str:
@@ -79,6 +79,6 @@ def describe_move(seconds: float, first: AcceptedValue) -> str:
     return f"{format_seconds(seconds)} is {change} from {accepted}"
 
 
-def _pruned(accepted: Sequence[AcceptedValue]) -> tuple[AcceptedValue, ...]:
+def _prune(accepted: Sequence[AcceptedValue]) -> tuple[AcceptedValue, ...]:
     newest = len(accepted) - KEPT
     return tuple(value for place, value in enumerate(accepted) if place == 0 or value.reason or place >= newest)

@@ -32,7 +32,7 @@ def grok(architecture: Architecture) -> Terms:
     projections = _projections(architecture)
     return Terms(
         attention=projections + 6 * layers * hidden * sequence,
-        mlp=18 * layers * _needed(architecture, "ffn_size") * hidden * _needed(architecture, "top_k"),
+        mlp=18 * layers * _require(architecture, "ffn_size") * hidden * _require(architecture, "top_k"),
         embedding=6 * architecture.vocabulary_size * hidden,
     )
 
@@ -46,7 +46,7 @@ def llama(architecture: Architecture) -> Terms:
     layers, hidden, sequence = architecture.layers, architecture.hidden_size, architecture.sequence_length
     return Terms(
         attention=_projections(architecture) + 12 * layers * hidden * sequence,
-        mlp=18 * layers * _needed(architecture, "ffn_size") * hidden,
+        mlp=18 * layers * _require(architecture, "ffn_size") * hidden,
         embedding=6 * architecture.vocabulary_size * hidden,
     )
 
@@ -91,12 +91,12 @@ def model_flops(architecture: Architecture) -> float:
 
 def _projections(architecture: Architecture) -> int:
     """Return 12 L h^2 (1 + g/a) as an integer: heads divide the hidden size of every real model."""
-    heads, groups = _needed(architecture, "attention_heads"), _needed(architecture, "query_groups")
+    heads, groups = _require(architecture, "attention_heads"), _require(architecture, "query_groups")
     square = 12 * architecture.layers * architecture.hidden_size**2
     return square + square * groups // heads
 
 
-def _needed(architecture: Architecture, name: str) -> int:
+def _require(architecture: Architecture, name: str) -> int:
     value: int | None = getattr(architecture, name)
     if value is None:
         raise BaselineError(f"FLOPs formula {architecture.formula!r} needs {name}, which the model does not state")

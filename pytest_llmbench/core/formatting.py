@@ -55,7 +55,9 @@ def describe_ending(ending: Ending, log: str) -> str:
     follows = "training began after it" if ending.before_training else "steps follow it"
     doubt = f"; {follows}, so it may not be the cause" if ending.went_on else ""
     other = ending.beside
-    return _ended(ending, log) + doubt + (f"; {_when(other, ending)} {_ended(other, log)}" if other else "")
+    return (
+        _describe_end(ending, log) + doubt + (f"; {_when(other, ending)} {_describe_end(other, log)}" if other else "")
+    )
 
 
 def describe_unread(unread: Unread) -> str:
@@ -70,7 +72,7 @@ def describe_unread(unread: Unread) -> str:
     return f"the pattern of {unread.dialect} reads none of {lines}, such as {example}{where}"
 
 
-def _ended(ending: Ending, log: str) -> str:
+def _describe_end(ending: Ending, log: str) -> str:
     place = ", ".join(filter(None, (f"{ending.file or log}:{ending.line}", ending.rank)))
     return f"{ENDINGS[ending.code]}: {ending.text} ({place})"
 

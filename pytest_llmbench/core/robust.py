@@ -35,7 +35,7 @@ def trimmed_mean(values: Floats, weights: Sequence[int] = ()) -> float:
     With weights that differ it is that of the values repeated so often; equal ones change nothing.
     """
     if _differ(weights):
-        return _repeated(values, np.array(weights, dtype=float))
+        return _weigh(values, np.array(weights, dtype=float))
     cut = int(TRIMMED * len(values))
     return float(np.mean(np.sort(values)[cut : len(values) - cut]))
 
@@ -44,7 +44,7 @@ def _differ(weights: Sequence[int]) -> bool:
     return bool(len(weights)) and min(weights) != max(weights)
 
 
-def _repeated(values: Floats, weights: Floats) -> float:
+def _weigh(values: Floats, weights: Floats) -> float:
     """Return the trimmed mean of repeated values without repeating them: a log may claim a mean of any number."""
     order = np.argsort(values, kind="stable")
     ends = np.cumsum(weights[order])

@@ -18,7 +18,7 @@ class Later(Sequence[Value]):
         self._make: Callable[[], Iterable[Value]] | None = make
         self._values: tuple[Value, ...] = ()
 
-    def _made(self) -> tuple[Value, ...]:
+    def _make_values(self) -> tuple[Value, ...]:
         if self._make is not None:
             self._values = tuple(self._make())
             self._make = None
@@ -30,24 +30,24 @@ class Later(Sequence[Value]):
     def __getitem__(self, place: slice) -> tuple[Value, ...]: ...
     def __getitem__(self, place: int | slice) -> Value | tuple[Value, ...]:
         """Return a value, or a tuple of some."""
-        return self._made()[place]
+        return self._make_values()[place]
 
     def __len__(self) -> int:
         """Return the number of values."""
-        return len(self._made())
+        return len(self._make_values())
 
     def __eq__(self, other: object) -> bool:
         """Whether the other holds the same values."""
-        return self._made() == (other._made() if isinstance(other, Later) else other)
+        return self._make_values() == (other._make_values() if isinstance(other, Later) else other)
 
     def __hash__(self) -> int:
         """Return the hash of the tuple."""
-        return hash(self._made())
+        return hash(self._make_values())
 
     def __repr__(self) -> str:
         """Return that of the tuple."""
-        return repr(self._made())
+        return repr(self._make_values())
 
     def __reduce__(self) -> tuple[type, tuple[tuple[Value, ...]]]:
         """Return what another process makes of it: a plain tuple."""
-        return tuple, (self._made(),)
+        return tuple, (self._make_values(),)

@@ -215,7 +215,7 @@ def _texts(settings: Settings, judged: JudgedVerdicts) -> dict[CautionCode, str]
         CautionCode.IMPROVEMENT: "improvements pass, however large" if passes else "",
         CautionCode.BASELINE_RELEASE: f"judged against release {release}" if release else "",
         CautionCode.ASSUMED_CV: f"assumed variation {_percent(settings.assumed_cv)}, not 1 %" if varies else "",
-        **_untyped(
+        **_drop_typed(
             judged,
             {
                 CautionCode.AGAINST: "recorded baselines are not looked at" if _ignores_recorded(judged) else "",
@@ -228,7 +228,7 @@ def _texts(settings: Settings, judged: JudgedVerdicts) -> dict[CautionCode, str]
     }
 
 
-def _untyped(judged: JudgedVerdicts, texts: dict[CautionCode, str]) -> dict[CautionCode, str]:
+def _drop_typed(judged: JudgedVerdicts, texts: dict[CautionCode, str]) -> dict[CautionCode, str]:
     """Return what is said of options only where nobody typed them."""
     return {code: text for code, text in texts.items() if not judged.origin(f"--llmb-{code}").typed}
 

@@ -73,15 +73,15 @@ def ingest(
     ignored = [f"{path.name}: {why}" for path, why in discovery.ignored if path.name != "nsys_profile"]
     runs, lone = [], []
     for found in discovery.runs:
-        attempts = tuple(Attempt(files, _parsed(files, reading)) for files in found.attempts)
+        attempts = tuple(Attempt(files, _parse(files, reading)) for files in found.attempts)
         if _is_run(found, attempts) or _is_unread(found, attempts, catalog):
-            runs.append(_read_as_known(_identified(found, attempts, settings, catalog, now, find=find), catalog))
+            runs.append(_read_as_known(_identify(found, attempts, settings, catalog, now, find=find), catalog))
         else:
             lone.append((found, attempts))
     filled = {run.found.folder for run in runs}
     for found, attempts in lone:
         if found.folder not in filled and _is_died(found):  # the only log of a launch, whatever it is called
-            runs.append(_read_as_known(_identified(found, attempts, settings, catalog, now, find=find), catalog))
+            runs.append(_read_as_known(_identify(found, attempts, settings, catalog, now, find=find), catalog))
         else:
             why = _unread(attempts, catalog)
             ignored.append(f"{found.id}: no training step in it, and not the name of a launched job{why}")
@@ -129,15 +129,15 @@ def ingest_job(
             earlier = since is not None and found.modified is not None and found.modified < since
             if found.job_id != job_id or not found.attempts or earlier:
                 continue
-            attempts = tuple(Attempt(files, _parsed(files, reading)) for files in found.attempts)
-            run = _identified(found, attempts, settings, catalog, now, find=match_baselines)
+            attempts = tuple(Attempt(files, _parse(files, reading)) for files in found.attempts)
+            run = _identify(found, attempts, settings, catalog, now, find=match_baselines)
             best = run if best is None or count_steps(run) > count_steps(best) else best
         if best is not None and count_steps(best):
             break
-    return _read_as_known(_known_as(best, key), catalog) if best is not None else None
+    return _read_as_known(_identify_as(best, key), catalog) if best is not None else None
 
 
-def _known_as(run: Run, key: Key) -> Run:
+def _identify_as(run: Run, key: Key) -> Run:
     """Return a run that is of the configuration that was launched unless something in it says otherwise."""
     untold = run.identity.key is None and not run.identity.contradicted
     fits = key in run.identity.candidates or not run.identity.candidates
@@ -153,7 +153,7 @@ def _read_as_known(run: Run, catalog: Catalog) -> Run:
     return dataclasses.replace(run, attempts=tuple(attempts))
 
 
-def _parsed(files: AttemptFiles, reading: Reading) -> ParsedLog:
+def _parse(files: AttemptFiles, reading: Reading) -> ParsedLog:
     from pytest_llmbench.ingest.parse.cause import add_error_ending
 
     try:
@@ -205,7 +205,7 @@ def _unread(attempts: Sequence[Attempt], catalog: Catalog) -> str:
     return "".join(f"; {formatting.describe_unread(dialect)}" for dialect in unread[:1])
 
 
-def _identified(
+def _identify(
     found: RunFiles,
     attempts: tuple[Attempt, ...],
     settings: Settings,

@@ -83,11 +83,11 @@ def _comparison_check(comparison: ConfigurationComparison, scaling: str) -> Chec
         decides=scaling == "fail",
         members=comparison.members,
         about=comparison.members,
-        compared=tuple(map(_compared, comparison.rows)),
+        compared=tuple(map(_list_compared, comparison.rows)),
     )
 
 
-def _compared(row: ComparisonRow) -> ComparedConfiguration:
+def _list_compared(row: ComparisonRow) -> ComparedConfiguration:
     return ComparedConfiguration(row.key, row.reference, row.baseline, row.measured, row.documented, row.verdict)
 
 

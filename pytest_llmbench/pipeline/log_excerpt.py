@@ -46,11 +46,11 @@ def read_excerpts(places: Iterable[Place]) -> dict[Place, Excerpt]:
         else:
             packed[archive][log] = line
     for archive, lines in packed.items():
-        by_place |= {(log, lines[log]): excerpt for log, excerpt in _packed(archive, lines).items()}
+        by_place |= {(log, lines[log]): excerpt for log, excerpt in _read_packed(archive, lines).items()}
     return {place: excerpt for place, excerpt in by_place.items() if excerpt}
 
 
-def _packed(archive: Path, lines: Mapping[Path, int]) -> dict[Path, Excerpt | None]:
+def _read_packed(archive: Path, lines: Mapping[Path, int]) -> dict[Path, Excerpt | None]:
     """Return what stands around a line of each log in an archive; nothing where it is too large to be passed."""
     passed = 0
 
@@ -79,7 +79,7 @@ def _excerpt(blocks: Iterable[bytes], line: int) -> Excerpt | None:
     except LogError:
         return None  # it was read when it was judged, and reports say nothing new of it
     texts = data.split(b"\n")[first - 1 - skipped :][: line + AFTER - first + 1]
-    lines = [_shown(text) for text in texts]
+    lines = [_show(text) for text in texts]
     if lines and not lines[-1]:
         lines.pop()  # what stands behind the last line break
     return {"first_line": first, "lines": lines} if lines else None
@@ -106,7 +106,7 @@ def _pieces(blocks: Iterable[bytes]) -> Iterator[bytes]:
         yield from (block[begin : begin + LARGEST] for begin in range(0, len(block), LARGEST))
 
 
-def _shown(line: bytes) -> str:
+def _show(line: bytes) -> str:
     """Return a line as text: tabs as spaces, what cannot be printed escaped, the rest of a long one left out."""
     text = line[: 4 * WIDEST].decode("utf-8", "replace").rstrip("\r").expandtabs(8)
     return formatting.escape(text if len(text) <= WIDEST and len(line) <= 4 * WIDEST else f"{text[: WIDEST - 3]}...")

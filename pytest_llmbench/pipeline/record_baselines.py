@@ -101,7 +101,7 @@ def record(
     valid = {result.case.key: _recordable(results, chosen, result.case.key, settings, now) for result in sound}
     changes = {result.case.key: result.judgement.changes for result in sound if result.judgement.changes}
     levels = {key: _levels(runs, changes.get(key, ()), settings) for key, runs in valid.items() if runs}
-    refused = {key: why for key, of in levels.items() if (why := _refused(valid[key], of, settings))}
+    refused = {key: why for key, of in levels.items() if (why := _refuse(valid[key], of, settings))}
     nodes = {job.job_id: frozenset(job.nodes) for result in sound for job in result.jobs if job.job_id}
     measured = {
         key: (runs[0].baseline, recording_of(runs, now, author, nodes, settings.accept_levels if levels[key] else ""))
@@ -119,11 +119,11 @@ def record(
         failed = bool(nothing or refusal) or _is_invalid(result)
         status = Status.FAILED if failed else Status.SKIPPED
         outcome = Outcome(result.case, status, judgement, context="" if refusal else nothing)
-        outcomes.append(outcome if failed or pair is None else _recorded(outcome, *pair, replaced, settings))
+        outcomes.append(outcome if failed or pair is None else _record(outcome, *pair, replaced, settings))
     return tuple(outcomes), tuple(path for path, _ in written)
 
 
-def _recorded(
+def _record(
     outcome: Outcome, baseline: Baseline, recording: Recording, changes: Sequence[str], settings: Settings
 ) -> Outcome:
     """Return the outcome of a configuration that was recorded, with where it has to be looked for from now on."""
@@ -132,7 +132,7 @@ def _recorded(
     return replace(
         outcome,
         judgement=replace(outcome.judgement, notes=(*outcome.judgement.notes, *remarks)),
-        recorded=_told(recording, remarks),
+        recorded=_describe(recording, remarks),
         recorded_seconds=recording.trimmed_mean_seconds,
         baselines=tuple(dict.fromkeys(places)),
     )
@@ -149,11 +149,11 @@ def _written(
     with lock_folder(directory):
         baselines = [baseline for recipe in recipes for baseline in recipe.baselines]
         before = find_recorded(directory, measured, baselines)
-        recorded, refused = _accepted(measured, before, settings)
+        recorded, refused = _accept(measured, before, settings)
         return recorded, refused, write_recorded(directory, list(recorded.values()), recipes)
 
 
-def _accepted(
+def _accept(
     measured: Recorded, before: Mapping[Key, Baseline], settings: Settings
 ) -> tuple[Recorded, dict[Key, Refusal]]:
     """Return what may be recorded, with the values that it replaces, and why the rest may not."""
@@ -186,12 +186,12 @@ def _is_invalid(result: ConfigurationResult) -> bool:
     return judgement.verdict is Verdict.INVALID and judgement.reason is not Reason.NO_BASELINE
 
 
-def _refused(runs: Sequence[Measurement], levels: str, settings: Settings) -> Refusal | None:
+def _refuse(runs: Sequence[Measurement], levels: str, settings: Settings) -> Refusal | None:
     """Return why runs are the baseline of nothing; None where they are that of something. Several levels are, where
     somebody says why."""
     from pytest_llmbench.judge.agreement import STALLS
 
-    trimmed, spread = _trimmed(runs), _largest_spread(runs)
+    trimmed, spread = _trim(runs), _largest_spread(runs)
     if max(trimmed) > min(trimmed) * (1 + spread):
         text = CONTRADICTORY.format(spread * 100, _range(trimmed))
         return Verdict.INVALID, Reason.REPEATS_DISAGREE, text
@@ -210,7 +210,7 @@ def _levels(runs: Sequence[Measurement], changes: Sequence[LevelChange], setting
     """
     from pytest_llmbench.judge.recordable import expect_noise, find_run_levels
 
-    trimmed = _trimmed(runs)
+    trimmed = _trim(runs)
     steps = [one for one in changes if one.kind == "step" and abs(one.difference) >= FAILS and _parts(one, runs)]
     if steps:
         day, change = steps[-1].started.date(), formatting.format_difference(1 + steps[-1].difference)
@@ -227,7 +227,7 @@ def _levels(runs: Sequence[Measurement], changes: Sequence[LevelChange], setting
     return TWO_LEVELS.format(levels.fast_runs, fast, levels.slow_runs, slow, change, _range(trimmed), ACCEPT)
 
 
-def _trimmed(runs: Sequence[Measurement]) -> list[float]:
+def _trim(runs: Sequence[Measurement]) -> list[float]:
     return [trimmed_mean(np.array(run.window_seconds), run.mean_of) for run in runs]
 
 
@@ -277,7 +277,7 @@ def recording_of(
 
     windows = [np.array(run.window_seconds) for run in runs]
     steps = [run.mean_of for run in runs]
-    trimmed = _trimmed(runs)
+    trimmed = _trim(runs)
     return Recording(
         date=now.date().isoformat(),
         runs=len(runs),
@@ -319,7 +319,7 @@ def _hash(log: Path) -> str:
     return digest.hexdigest()
 
 
-def _told(recording: Recording, remarks: Sequence[Note]) -> str:
+def _describe(recording: Recording, remarks: Sequence[Note]) -> str:
     """Return the line of what was recorded, with all that is to be said of it."""
     runs = formatting.count_noun(recording.runs, "valid run")
     if recording.runs > 1:
@@ -341,14 +341,15 @@ def _remarks(baseline: Baseline, recording: Recording, changes: Sequence[str]) -
     if published:
         change = formatting.format_difference(recording.trimmed_mean_seconds / published)
         yield Note(
-            NoteCode.RECORDED_AGAINST_PUBLISHED, f"{change} against the published {_printed(baseline, published)} s"
+            NoteCode.RECORDED_AGAINST_PUBLISHED,
+            f"{change} against the published {_describe_prints(baseline, published)} s",
         )
     if recording.levels:
         yield Note(NoteCode.RECORDED_LEVELS, f"of several levels ({_range(recording.run_seconds)}): {recording.levels}")
     yield from _independence(recording)
 
 
-def _printed(baseline: Baseline, published: float) -> str:
+def _describe_prints(baseline: Baseline, published: float) -> str:
     """Return a published step time with the digits of its document, where this is the document's own baseline."""
     return dict(baseline.cells).get("step_time") or f"{published:.10g}"
 

@@ -57,7 +57,7 @@ def read_suite(path: Path, recipes: Sequence[Recipe], settings: Settings) -> dic
         gpu = _gpu(entry["workloads"], settings.gpu, report)
         config: YamlMapping = entry["config"]
         scale, runs = config.get("scale", SCALE), config.get("repeats", REPEATS)
-        for name, line, dtype in _wanted(entry["workloads"].get(gpu, ()), report):
+        for name, line, dtype in _list_wanted(entry["workloads"].get(gpu, ()), report):
             for key in _keys(name, (gpu, dtype, scale), recipes, settings, partial(report, line)):
                 asked[key] = RequiredRuns(runs, f"{path.name}:{line}")
 
@@ -76,7 +76,7 @@ def _gpu(workloads: YamlMapping, gpu: str, report: Report) -> str:
     return ""
 
 
-def _wanted(workloads: Sequence[YamlMapping], report: Report) -> Iterator[tuple[str, int, str]]:
+def _list_wanted(workloads: Sequence[YamlMapping], report: Report) -> Iterator[tuple[str, int, str]]:
     """Yield each workload with its line and each of its precisions."""
     names: set[str] = set()
     for one in workloads:
@@ -93,9 +93,9 @@ def _keys(
     name: str, cell: tuple[str, str, int], recipes: Sequence[Recipe], settings: Settings, wrong: Callable[[str], None]
 ) -> Iterator[Key]:
     """Yield the configurations that a workload means on a GPU type, in a precision, on a number of GPUs."""
-    of_workload = [key for key, names in _known(recipes, settings.release) if name.casefold() in names]
+    of_workload = [key for key, names in _find_known(recipes, settings.release) if name.casefold() in names]
     if not of_workload:
-        every = sorted({f"pretrain_{key.recipe}_{key.size}" for key, _ in _known(recipes, settings.release)})
+        every = sorted({f"pretrain_{key.recipe}_{key.size}" for key, _ in _find_known(recipes, settings.release)})
         near = did_you_mean(name, every)
         wrong(f"found {name}, of which there is no baseline, expected a workload that has one{near}")
         return
@@ -110,7 +110,7 @@ def _keys(
     yield from plain or [key for key in matching if key.release == newest]
 
 
-def _known(recipes: Sequence[Recipe], release: str) -> Iterator[tuple[Key, frozenset[str]]]:
+def _find_known(recipes: Sequence[Recipe], release: str) -> Iterator[tuple[Key, frozenset[str]]]:
     """Yield each configuration with the names of its workload: `pretrain_grok1_314b`, with and without the task."""
     for recipe in recipes:
         for key in (baseline.key for baseline in recipe.baselines if release in ("", recipe.release)):

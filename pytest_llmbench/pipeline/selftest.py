@@ -113,15 +113,15 @@ def run_selftest(identifier: str, evidence: Evidence, judgement: Judgement, deci
         return None
     factor = (1 + estimate.detectable) * JUST_BEYOND / float(np.exp(estimate.difference))
     slower = f"slowed to {formatting.format_difference(1 + estimate.detectable)}"
-    mutants = [_judged(slower, judgement.runs, slowed(factor), evidence, decide)]
+    mutants = [_judge(slower, judgement.runs, slowed(factor), evidence, decide)]
     if evidence.plausible is not None:
         fast = (1 - evidence.plausible) * float(np.exp(-estimate.high)) * WELL_BELOW
-        mutants.append(_judged("too fast to be true", judgement.runs, slowed(fast), evidence, decide))
-    mutants += [_judged(name, (newest,), change, evidence, decide) for name, change in CHANGES.items()]
+        mutants.append(_judge("too fast to be true", judgement.runs, slowed(fast), evidence, decide))
+    mutants += [_judge(name, (newest,), change, evidence, decide) for name, change in CHANGES.items()]
     return SelfTest(identifier, estimate.detectable, tuple(mutants))
 
 
-def _judged(
+def _judge(
     name: str,
     runs: tuple[Measurement, ...],
     change: Damage,
@@ -130,7 +130,7 @@ def _judged(
 ) -> Mutant:
     from pytest_llmbench.measure.measurement import measure
 
-    damaged = {id(measurement): _damaged(measurement, change) for measurement in runs}
+    damaged = {id(measurement): _damage(measurement, change) for measurement in runs}
     if None in damaged.values():
         return Mutant(name, None, "the log cannot express it")
     again = tuple(
@@ -141,7 +141,7 @@ def _judged(
     return Mutant(name, status is Status.FAILED, f"{after.verdict} ({after.reason})")
 
 
-def _damaged(measurement: Measurement, change: Damage) -> Run | None:
+def _damage(measurement: Measurement, change: Damage) -> Run | None:
     """Return the run with only the part of its log that was judged, changed."""
     run = measurement.run
     attempt = next(one for one in run.attempts if one.files.number == measurement.attempt)

@@ -104,7 +104,7 @@ class SessionHistory:
             self._write(document)
         except HistoryError as error:
             problem = f"history: {verdicts} not stored (no verdict depends on it): {formatting.escape(str(error))}"
-            return "", f"{problem}; {_kept(document, folders, shown)}"
+            return "", f"{problem}; {_keep(document, folders, shown)}"
         return f"history: {verdicts} stored in {shown}", ""
 
     def _write(self, document: dict[str, Any]) -> None:
@@ -120,7 +120,7 @@ class SessionHistory:
         write(self.place, document)
 
 
-def _kept(document: dict[str, Any], folders: Sequence[Path], shown: str) -> str:
+def _keep(document: dict[str, Any], folders: Sequence[Path], shown: str) -> str:
     from pytest_llmbench.history.record import write_unsaved
 
     try:

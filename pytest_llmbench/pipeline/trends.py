@@ -161,7 +161,7 @@ def _check(
     settings: Settings,
     acknowledged: Sequence[Acknowledgement],
 ) -> Check:
-    bad = _unaccepted(standing)
+    bad = _find_unaccepted(standing)
     good = [change for change in standing if change.acknowledged is not None]
     way = "SLOWER" if standing[-1].difference > 0 else "FASTER"
     asked, changes = settings.trend == "fail", result.judgement.changes
@@ -221,7 +221,7 @@ def _slower(standing: Sequence[LevelChange]) -> list[LevelChange]:
     return [change for change in standing if change.difference > 0 and change.acknowledged is None]
 
 
-def _unaccepted(standing: Sequence[LevelChange]) -> str:
+def _find_unaccepted(standing: Sequence[LevelChange]) -> str:
     """Return what is said of standing changes to slower that nobody accepted; empty where they are too small."""
     slower = _slower(standing)
     large = [change.text for change in slower if change.difference >= FAILS]

@@ -71,7 +71,7 @@ def _session(config: pytest.Config) -> Session:
     made: Session = raise_usage_errors(lambda: Session.from_options(_values(config), config.invocation_params.dir))
     xml = config.getoption("xmlpath", None)
     raise_usage_errors(lambda: refuse_shared({"--junitxml": Path(xml) if xml else None}, outputs(made.settings)))
-    made.noticed += _shadowed(config)
+    made.noticed += _find_shadowed(config)
     made.tell_reading = _progress(config)
     made.command = tuple(map(str, config.invocation_params.args))
     if any(config.getoption(name, None) for name in INFORMATION):
@@ -105,7 +105,7 @@ def _refuse_misuse(config: pytest.Config) -> None:
         raise pytest.UsageError(f"{given[0]} has no runs to work on: add --llmb-logs=PATH, or --llmb-launch")
     if "-" in (config.getoption("llmb_logs") or ()) and config.getoption("capture") != "no":
         raise pytest.UsageError("--llmb-logs=- reads standard input, which pytest takes away from tests: add -s")
-    if is_launching(config) and _distributed(config):
+    if is_launching(config) and _is_distributed(config):
         raise pytest.UsageError("a launch runs in one process: leave out -n, or add -n0 (jobs run side by side anyway)")
     if 0 < len(list_wanted_ids(config)) < len(config.getoption("file_or_dir", None) or []):
         raise pytest.UsageError(
@@ -115,7 +115,7 @@ def _refuse_misuse(config: pytest.Config) -> None:
         raise pytest.UsageError("--llmb-record writes from one process: leave out -n, or add -n0")
 
 
-def _distributed(config: pytest.Config) -> bool:
+def _is_distributed(config: pytest.Config) -> bool:
     return bool(config.getoption("numprocesses", None)) or config.getoption("dist", "no") != "no"
 
 
@@ -152,7 +152,7 @@ def _origins(config: pytest.Config, given: Sequence[str]) -> Origins:
     }
 
 
-def _shadowed(config: pytest.Config) -> Iterator[Caution]:
+def _find_shadowed(config: pytest.Config) -> Iterator[Caution]:
     """Yield the keys of ours that count for nothing, since pytest reads another file of the same folder."""
     if config.inipath is None or config.getoption("inifilename", None):
         return

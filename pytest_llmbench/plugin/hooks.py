@@ -110,10 +110,10 @@ def _refuse_all_failed(session: pytest.Session) -> None:
     if any(item.nodeid in failed for item in session.items):
         return
     reason = "--lf: none of the selected items is known to have failed, so nothing is launched"
-    raise pytest.UsageError(f"{reason}{_failed_checks(failed)}")
+    raise pytest.UsageError(f"{reason}{_advise_failed_checks(failed)}")
 
 
-def _failed_checks(failed: Collection[str]) -> str:
+def _advise_failed_checks(failed: Collection[str]) -> str:
     """Return what to do where items failed that only a launch has; empty without such."""
     own = (node for node in failed if node.startswith(f"{SUITE_ID}/") and f"/{PERFORMANCE}.py::" not in node)
     names = [node.rpartition("::")[2] for node in own]
@@ -129,7 +129,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Generator[None, p
     report = yield
     if DESCRIBED in item.stash and (call.when == "call" or not report.passed):
         described = item.stash[DESCRIBED]
-        report.llmb = described if report.outcome == described["status"] else _overruled(described, report)  # type: ignore[attr-defined]
+        report.llmb = described if report.outcome == described["status"] else _overrule(described, report)  # type: ignore[attr-defined]
     elif uses_runs(item):
         report.llmb_unjudged = True  # type: ignore[attr-defined]
     if is_worker(item.config) and (selection := get_session(item.config).hand_over_selection()):
@@ -137,7 +137,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Generator[None, p
     return report
 
 
-def _overruled(described: dict[str, Any], report: pytest.TestReport) -> dict[str, Any]:
+def _overrule(described: dict[str, Any], report: pytest.TestReport) -> dict[str, Any]:
     """Return the outcome of a user's own test that ended otherwise than the verdict on its configuration."""
     crash = getattr(report.longrepr, "reprcrash", None)
     error = formatting.escape(str(crash.message if crash else report.longreprtext).strip().partition("\n")[0])

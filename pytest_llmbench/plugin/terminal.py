@@ -67,7 +67,7 @@ def summary(session: Session, verbosity: int = 0) -> list[TerminalLine]:
 
     if not session.described:
         return [TerminalLine(line, "red") for failure in session.failures for line in wrap(failure, "  ")]
-    remarks = [*_remarks(session), *_skipped(session, verbosity > 0), *session.written]
+    remarks = [*_remarks(session), *_describe_skipped(session, verbosity > 0), *session.written]
     lines = [*(remarks if verbosity >= 0 else _nothing_judged(session)), *session.failures]
     return [*render_summary(session.described, list(map(formatting.escape, lines)), verbosity, session.cautions)]
 
@@ -103,7 +103,7 @@ def _nothing_judged(session: Session) -> Iterator[str]:
         yield f"{session.context.removesuffix('.')}{'' if session.settings.launch else next_step}"
 
 
-def _skipped(session: Session, verbose: bool) -> Iterator[str]:
+def _describe_skipped(session: Session, verbose: bool) -> Iterator[str]:
     ignored = session.results.ignored
     if verbose or len(ignored) == 1:
         yield from (f"skipped {file}" for file in ignored)

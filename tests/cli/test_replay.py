@@ -47,13 +47,13 @@ def test_the_same_settings_change_nothing(capsys: pytest.CaptureFixture[str]) ->
 
 def test_the_logs_are_read_once(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[Path] = []
-    parsed = find_runs._parsed
+    parsed = find_runs._parse
 
     def counted(files: AttemptFiles, reading: Reading) -> ParsedLog:
         read.append(files.log)
         return parsed(files, reading)
 
-    monkeypatch.setattr(find_runs, "_parsed", counted)
+    monkeypatch.setattr(find_runs, "_parse", counted)
     told(capsys, "--tolerance=2%")
     assert len(read) == len(set(read)) > 20
 

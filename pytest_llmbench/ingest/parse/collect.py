@@ -207,9 +207,9 @@ class LogCollector:
         steps = {name: records.divide(self._marks) for name, records in self._found.items()}
         names = [name for name in (*(dialect.name for dialect in self._defined), *DIALECTS) if steps.get(name)]
         if not names:
-            return replace(self._parsed(None), unread=tuple(self._unread()))
+            return replace(self._make_log(None), unread=tuple(self._unread()))
         chosen, *others = sorted(names, key=lambda name: -steps[name])
-        read = {name: self._parsed(name) for name in (chosen, *(others if self._defined else ()))}
+        read = {name: self._make_log(name) for name in (chosen, *(others if self._defined else ()))}
         alike = [
             replace(read[first.name], dialect=dialect.name)
             for first, *more in self._alike.values()
@@ -218,7 +218,7 @@ class LogCollector:
         ]
         return replace(read.pop(chosen), readings=(*read.values(), *alike))
 
-    def _dropped(self, chosen: str | None) -> Tally:
+    def _sum_dropped(self, chosen: str | None) -> Tally:
         """Return what was dropped if the log is of this dialect; one that a file defines is tried on every log."""
         tally = Tally()
         for name, found in self._found.items():
@@ -237,7 +237,7 @@ class LogCollector:
                 unread = records.unread(dialect.find) if records else Unread(dialect.name, dialect.find)
                 yield replace(unread, dialect=dialect.name)
 
-    def _parsed(self, chosen: str | None) -> ParsedLog:
+    def _make_log(self, chosen: str | None) -> ParsedLog:
         parts: Sequence[Segment] = ()
         if chosen:
             starts = self._found[chosen].reader.dialect.starts
@@ -248,7 +248,7 @@ class LogCollector:
         return ParsedLog(
             dialect=chosen,
             segments=tuple(parts),
-            dropped=self._dropped(chosen).result(),
+            dropped=self._sum_dropped(chosen).result(),
             ending=self._endings.result(find_decisive_lines(parts, end_lines)),
             started=self._start.time,
             nccl_line=self._first_lines.get(facts.NCCL_OPERATION, 0),
@@ -257,7 +257,7 @@ class LogCollector:
             environment=self._environment.result(),
             lines=self._lines,
             prints_loss=self._found[chosen].reader.dialect.prints_loss if chosen else True,
-            begun_again_line=self._begun_again(self._found[chosen].reader.dialect, parts) if chosen else 0,
+            begun_again_line=self._find_restart(self._found[chosen].reader.dialect, parts) if chosen else 0,
         )
 
     def _list_counting_markers(self) -> dict[bytes, None]:
@@ -266,7 +266,7 @@ class LogCollector:
         dialects = [each for name, each in DIALECTS.items() if name in names or each.total != NO_TOTAL]
         return dict.fromkeys(marker for each in dialects for marker in each.starts + each.ends)
 
-    def _begun_again(self, dialect: Dialect, parts: Sequence[Segment]) -> int:
+    def _find_restart(self, dialect: Dialect, parts: Sequence[Segment]) -> int:
         """Return where a process starts of which there is no step, behind a finished part; 0 where none does."""
         if not parts[-1].finished:
             return 0

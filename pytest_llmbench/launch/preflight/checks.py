@@ -65,7 +65,7 @@ def _remembering(machine: LocalMachine) -> LocalMachine:
 def _remember_outputs(run: Runner) -> Runner:
     outputs: dict[tuple[str, ...], CommandOutput] = {}
 
-    def remembered(
+    def remember(
         arguments: Sequence[str], *, timeout: float, environment: Mapping[str, str] | None = None
     ) -> CommandOutput:
         words = tuple(arguments)
@@ -73,4 +73,4 @@ def _remember_outputs(run: Runner) -> Runner:
             outputs[words] = run(arguments, timeout=timeout, environment=environment)
         return outputs[words]
 
-    return remembered
+    return remember

@@ -44,10 +44,10 @@ def _collect_shares(
     kind, reference = rows[0]["baseline"], by_id.get(rows[0]["reference"])
     members = [by_id[name] for name in check.get("members", ()) if name in by_id]
 
-    def expected(outcome: dict[str, Any]) -> float | None:
+    def get_expected(outcome: dict[str, Any]) -> float | None:
         return outcome["expected_seconds"] if outcome["baseline"]["kind"] == kind else None
 
-    own = _compute_shares(members, reference, expected) | {
+    own = _compute_shares(members, reference, get_expected) | {
         row["gpus"]: row["documented"] for row in rows if row["documented"]
     }
     if kind != "recorded":

@@ -136,7 +136,7 @@ def _compile_layout(names: tuple[bytes, ...]) -> re.Pattern[bytes]:
 
 
 @lru_cache(maxsize=64)
-def _shared(names: tuple[bytes, ...]) -> tuple[bytes, ...]:
+def _share(names: tuple[bytes, ...]) -> tuple[bytes, ...]:
     """Return equal names as one object: most records of a log have the same."""
     return names
 
@@ -158,7 +158,7 @@ def _build_record(origin: RecordOrigin, step: int, total: int | None, values: di
         rate=float(values[RATE]) if NUMBER.fullmatch(values.get(RATE, b"")) else NAN,
         consumed=_samples(values.get(SAMPLES, b"")),
         loss_digits=count_digits(values.get(LOSS, b"")),
-        layout=_shared(tuple(values)),
+        layout=_share(tuple(values)),
     )
 
 
