@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.core import formatting
+from pytest_llmbench.plugin.stash import CHECK_KINDS
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Case, Caution, Check, Outcome, UnmatchedRun
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
 
 SHORT_FROM = 6
 """From this many failing items on, each message takes three lines."""
-
-KINDS = ("cluster-change", "weak-scaling", "fp8-speedup", "trend", "selftest")
-"""The checks, each with a test of its own."""
 
 SOUND = ("PASS", "IMPROVEMENT", "REGRESSION", "INCONCLUSIVE", "RECORDED")
 """The verdicts of a session that did its work, whatever a user's own test made of them."""
@@ -235,7 +233,7 @@ class Session:
     @property
     def cases(self) -> dict[str, tuple[Any, ...]]:
         """What has items, by the name of the built-in test, in the order in which they run."""
-        of_kind = {kind: tuple(check for check in self.results.checks if check.kind == kind) for kind in KINDS}
+        of_kind = {kind: tuple(check for check in self.results.checks if check.kind == kind) for kind in CHECK_KINDS}
         return {
             "test_performance": tuple(result.case for result in self.results.configurations.values()),
             "test_unmatched_run": self.failing_unmatched,

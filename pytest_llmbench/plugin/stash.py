@@ -35,6 +35,9 @@ CASES = {
 }
 """The fixtures that have an item for each case, and the built-in test of each, in the order in which they run."""
 
+CHECK_KINDS = tuple(name.removeprefix("llmb_").replace("_", "-") for name in list(CASES)[2:])
+"""The kinds of `Check`, each with a fixture of its own: all but those of a configuration and of an unmatched run."""
+
 
 INFORMATION = ("collectonly", "setuponly", "setupplan", "showfixtures", "show_fixtures_per_test", "cacheshow")
 """Options of pytest with which a session only tells something."""
