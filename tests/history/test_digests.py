@@ -52,7 +52,7 @@ def covered(place: StoreLocation) -> int:
 def from_verdicts(place: StoreLocation) -> Past:
     """Return the same without digests, which are left as they are."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(digests, "covered", lambda _connection: 0)
+        patch.setattr(digests, "find_covered", lambda _connection: 0)
         return past(place)
 
 
@@ -224,7 +224,7 @@ def test_a_session_is_stored_where_its_digests_are_not(place: StoreLocation, mon
         raise HistoryError("the disk is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(digests, "_packed_more", full)
+        patch.setattr(digests, "_pack_more", full)
         assert write(place, document(*nights([7.4] * 4))) == 4
     assert (covered(place), len(past(place)[ID])) == (0, 4)
     write(place, document(outcome(7.4, 4)))

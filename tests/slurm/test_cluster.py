@@ -32,7 +32,7 @@ def processes_with(text: str) -> list[str]:
 def test_a_killed_test_run_takes_its_cluster_with_it(before: str) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", OWNER.format(before=before)],
-        cwd=Path(__file__).parents[1],
+        cwd=Path(__file__).parents[1] / "support",
         stdout=subprocess.PIPE,
         text=True,
     ) as owner:

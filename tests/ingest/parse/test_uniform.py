@@ -53,7 +53,7 @@ OTHERWISE = {
 
 def one_by_one(data: bytes) -> object:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(uniform, "read", lambda *_: None)
+        patched.setattr(uniform, "read_parts", lambda *_: None)
         return described(parse_blocks([data]))
 
 
@@ -68,7 +68,7 @@ def by_columns(data: bytes) -> tuple[object, bool]:
         return parts
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(uniform, "read", watched)
+        patched.setattr(uniform, "read_parts", watched)
         return described(parse_blocks([data])), taken == [True]
 
 
