@@ -63,9 +63,9 @@ def read_acknowledged(path: Path, keys: Sequence[Key], today: date) -> tuple[Ack
     from pytest_llmbench.core.yamlfile.schema import read_entry
 
     def check(entry: YamlMapping, report: Report) -> None:
-        for position, one in enumerate(entry["acknowledged"]):
-            _check(one, keys, today, report)
-            _check_once(one, entry["acknowledged"][:position], keys, report)
+        for position, acknowledged in enumerate(entry["acknowledged"]):
+            _check(acknowledged, keys, today, report)
+            _check_once(acknowledged, entry["acknowledged"][:position], keys, report)
 
     root = read_document(path, what="file of acknowledged changes", raises=SettingsError)
     entry = read_entry(path, root, _FILE, check=check, raises=SettingsError)
@@ -79,18 +79,20 @@ def with_acknowledged(catalog: Catalog, path: Path | None, today: date) -> Catal
     return replace(catalog, acknowledged=read_acknowledged(path, list(catalog.baselines), today))
 
 
-def _check(one: YamlMapping, keys: Sequence[Key], today: date, report: Report) -> None:
-    pattern = one["configuration"]
+def _check(entry: YamlMapping, keys: Sequence[Key], today: date, report: Report) -> None:
+    pattern = entry["configuration"]
     if not any(fnmatchcase(key.id, pattern) for key in keys):
         near = did_you_mean(pattern, [key.id for key in keys])
-        report(one.lines["configuration"], f"found {pattern!r}, expected the id of a configuration or a pattern{near}")
-    if len({"slower", "faster"} & one.lines.keys()) != 1:
-        report(one.line, "found no change or two, expected one of slower and faster")
-    if one["expires"] < one["since"]:
-        report(one.lines["expires"], f"found {one['expires']}, expected a day after {one['since']}, the start")
-    if one["expires"] > today + LONGEST:
+        report(
+            entry.lines["configuration"], f"found {pattern!r}, expected the id of a configuration or a pattern{near}"
+        )
+    if len({"slower", "faster"} & entry.lines.keys()) != 1:
+        report(entry.line, "found no change or two, expected one of slower and faster")
+    if entry["expires"] < entry["since"]:
+        report(entry.lines["expires"], f"found {entry['expires']}, expected a day after {entry['since']}, the start")
+    if entry["expires"] > today + LONGEST:
         latest = today + LONGEST
-        report(one.lines["expires"], f"found {one['expires']}, expected at most a year from now, {latest}")
+        report(entry.lines["expires"], f"found {entry['expires']}, expected at most a year from now, {latest}")
 
 
 def _check_once(later: YamlMapping, others: Sequence[YamlMapping], keys: Sequence[Key], report: Report) -> None:

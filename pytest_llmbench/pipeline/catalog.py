@@ -90,7 +90,7 @@ def select_tolerance(settings: Settings, baseline: Baseline) -> Tolerance:
     time itself, 5 % of it: a tolerance on another metric narrows the bound and never widens it.
     """
     tolerances = merge_tolerances([DEFAULT_TOLERANCE], baseline.tolerances, settings.tolerances)
-    if settings.certify and not any(one.source == "--llmb-tolerance" for one in settings.tolerances):
+    if settings.certify and not any(limit.source == "--llmb-tolerance" for limit in settings.tolerances):
         tolerances = (*tolerances, *baseline.tolerances)  # a stricter file is not made looser by certifying
     return min(tolerances, key=lambda tolerance: tolerance.factor)
 
@@ -164,8 +164,8 @@ def _check(settings: Settings, catalog: Catalog) -> None:
         ("--llmb-gpu", settings.gpu, sorted({key.gpu for key in keys})),
     ):
         if value and value not in valid:
-            known = f"{', '.join(valid)}{did_you_mean(value, valid)}"
-            raise SettingsError(f"{format_value(settings.origins, flag, value)}: no baseline has it; known: {known}")
+            names = f"{', '.join(valid)}{did_you_mean(value, valid)}"
+            raise SettingsError(f"{format_value(settings.origins, flag, value)}: no baseline has it; known: {names}")
     recorded = any(recipe.kind == "recorded" for recipe in catalog.recipes)
     if settings.against in ("recorded", "both") and not recorded and settings.record is None:
         what = format_value(settings.origins, "--llmb-against", settings.against)

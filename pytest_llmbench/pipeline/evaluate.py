@@ -228,7 +228,7 @@ def _compare_with(
         now=now,
         prior=assume_noise(settings.assumed_cv),
         max_age=settings.max_age,
-        excluded_by_since=tuple(one for one in measurements if _is_before(one.run, settings)),
+        excluded_by_since=tuple(measurement for measurement in measurements if _is_before(measurement.run, settings)),
         repeat_window=settings.repeat_window,
         assumed_cv=settings.assumed_cv,
         drift_budget=select_drift_budget(settings, baseline),

@@ -72,19 +72,19 @@ def ingest(
     find = cache_matches()
     ignored = [f"{path.name}: {why}" for path, why in discovery.ignored if path.name != "nsys_profile"]
     runs, lone = [], []
-    for found in discovery.runs:
-        attempts = tuple(Attempt(files, _parse(files, reading)) for files in found.attempts)
-        if _is_run(found, attempts) or _is_unread(found, attempts, catalog):
-            runs.append(_read_as_known(_identify(found, attempts, settings, catalog, now, find=find), catalog))
+    for run_files in discovery.runs:
+        attempts = tuple(Attempt(files, _parse(files, reading)) for files in run_files.attempts)
+        if _is_run(run_files, attempts) or _is_unread(run_files, attempts, catalog):
+            runs.append(_read_as_known(_identify(run_files, attempts, settings, catalog, now, find=find), catalog))
         else:
-            lone.append((found, attempts))
+            lone.append((run_files, attempts))
     filled = {run.found.folder for run in runs}
-    for found, attempts in lone:
-        if found.folder not in filled and _is_died(found):  # the only log of a launch, whatever it is called
-            runs.append(_read_as_known(_identify(found, attempts, settings, catalog, now, find=find), catalog))
+    for run_files, attempts in lone:
+        if run_files.folder not in filled and _is_died(run_files):  # the only log of a launch, whatever it is called
+            runs.append(_read_as_known(_identify(run_files, attempts, settings, catalog, now, find=find), catalog))
         else:
             why = _unread(attempts, catalog)
-            ignored.append(f"{found.id}: no training step in it, and not the name of a launched job{why}")
+            ignored.append(f"{run_files.id}: no training step in it, and not the name of a launched job{why}")
     own, attached = drop_attached(runs)
     once, copies = drop_copies(order_runs(own, now))
     kept, superseded = drop_superseded(order_runs(once, now), now)
@@ -100,8 +100,8 @@ def _unreadable(path: Path, why: str, settings: Settings, catalog: Catalog) -> U
     from pytest_llmbench.ingest.discover.folders import read_path_hints
     from pytest_llmbench.ingest.discover.identify import identify
 
-    found = RunFiles(path.name, path.parent, (), read_path_hints(path.parts))
-    identity = identify(found, (), catalog.recipes, release=settings.release, gpu=settings.gpu)
+    files = RunFiles(path.name, path.parent, (), read_path_hints(path.parts))
+    identity = identify(files, (), catalog.recipes, release=settings.release, gpu=settings.gpu)
     about = (identity.key,) if identity.key else identity.may_be
     return UnmatchedRun(f"unreadable-{path.name}", Reason.UNREADABLE, why, path, about=about)
 
@@ -125,12 +125,12 @@ def ingest_job(
     settings = Settings(release=key.release, gpu=key.gpu)
     best: Run | None = None
     for place in (place for place in places if place.exists()):
-        for found in find_runs([place]).runs:
-            earlier = since is not None and found.modified is not None and found.modified < since
-            if found.job_id != job_id or not found.attempts or earlier:
+        for run_files in find_runs([place]).runs:
+            earlier = since is not None and run_files.modified is not None and run_files.modified < since
+            if run_files.job_id != job_id or not run_files.attempts or earlier:
                 continue
-            attempts = tuple(Attempt(files, _parse(files, reading)) for files in found.attempts)
-            run = _identify(found, attempts, settings, catalog, now, find=match_baselines)
+            attempts = tuple(Attempt(files, _parse(files, reading)) for files in run_files.attempts)
+            run = _identify(run_files, attempts, settings, catalog, now, find=match_baselines)
             best = run if best is None or count_steps(run) > count_steps(best) else best
         if best is not None and count_steps(best):
             break
@@ -164,29 +164,29 @@ def _parse(files: AttemptFiles, reading: Reading) -> ParsedLog:
     return add_error_ending(log, error_ending)
 
 
-def _is_run(found: RunFiles, attempts: Sequence[Attempt]) -> bool:
+def _is_run(run_files: RunFiles, attempts: Sequence[Attempt]) -> bool:
     """Whether files are a training run: they hold steps, could not be read, or are what a launched job leaves."""
     logs = [attempt.log for attempt in attempts]
     if any(log.segments or (log.ending and log.ending.code is EndingCode.UNREADABLE) for log in logs):
         return True
-    named = {"recipe", "size"} <= {hint.field for hint in found.hints}
+    named = {"recipe", "size"} <= {hint.field for hint in run_files.hints}
     launched = (
-        found.job_id
-        or found.metadata
-        or found.remains
-        or any(LAUNCHED.match(files.log.name) for files in found.attempts)
+        run_files.job_id
+        or run_files.metadata
+        or run_files.remains
+        or any(LAUNCHED.match(files.log.name) for files in run_files.attempts)
     )
     return named and bool(launched)
 
 
-def _is_died(found: RunFiles) -> bool:
+def _is_died(files: RunFiles) -> bool:
     """Whether a log without a step stands where a launch writes its own: its folders name a workload and a time."""
-    return found.started is not None and {"recipe", "size"} <= {hint.field for hint in found.hints}
+    return files.started is not None and {"recipe", "size"} <= {hint.field for hint in files.hints}
 
 
-def _is_unread(found: RunFiles, attempts: Sequence[Attempt], catalog: Catalog) -> bool:
+def _is_unread(files: RunFiles, attempts: Sequence[Attempt], catalog: Catalog) -> bool:
     """Whether files are called as a workload whose baseline file says how to read them, and hold lines to be read."""
-    named = {hint.value.casefold() for hint in found.hints if hint.field == "recipe"}
+    named = {hint.value.casefold() for hint in files.hints if hint.field == "recipe"}
     called = [
         recipe for recipe in catalog.recipes if named & {name.casefold() for name in (recipe.name, *recipe.names)}
     ]
@@ -206,7 +206,7 @@ def _unread(attempts: Sequence[Attempt], catalog: Catalog) -> str:
 
 
 def _identify(
-    found: RunFiles,
+    files: RunFiles,
     attempts: tuple[Attempt, ...],
     settings: Settings,
     catalog: Catalog,
@@ -218,10 +218,10 @@ def _identify(
     from pytest_llmbench.ingest.discover.identify import identify
 
     logs = [attempt.log for attempt in attempts]
-    if any(log.checkpoints.save_line for log in logs) and found.layout != "results":  # one folder for many jobs
-        found = dataclasses.replace(found, shards=count_shards(found.folder))
+    if any(log.checkpoints.save_line for log in logs) and files.layout != "results":  # one folder for many jobs
+        files = dataclasses.replace(files, shards=count_shards(files.folder))
     identity = identify(
-        found,
+        files,
         logs,
         catalog.recipes,
         release=settings.release,
@@ -229,21 +229,21 @@ def _identify(
         baseline_release=settings.baseline_release,
         find=find,
     )
-    datings = tuple(_datings(found, logs))
+    datings = tuple(_datings(files, logs))
     start = next(iter(drop_future_datings(datings, now)), None)
     if start is None:
-        return Run(found, attempts, identity, None, "every time that it states lies in the future", datings=datings)
-    return Run(found, attempts, identity, start.moment, start.source, datings=datings, order_source=start.clock)
+        return Run(files, attempts, identity, None, "every time that it states lies in the future", datings=datings)
+    return Run(files, attempts, identity, start.moment, start.source, datings=datings, order_source=start.clock)
 
 
-def _datings(found: RunFiles, logs: Sequence[ParsedLog]) -> Iterator[Dating]:
+def _datings(files: RunFiles, logs: Sequence[ParsedLog]) -> Iterator[Dating]:
     """Yield all times at which a run may have started: metadata or its own name, the log, a folder above, the file."""
     logged = next((log.started for log in logs if log.started is not None), None)
     own = (Clock.METADATA, Clock.FOLDER_NAME)
-    yield from (dating for dating in found.datings if dating.clock in own)
+    yield from (dating for dating in files.datings if dating.clock in own)
     if logged is not None:
         zoned = logged.tzinfo is not None
         yield Dating(Clock.LOG, logged.astimezone(UTC), "the log's first time stamp", zoned)
-    yield from (dating for dating in found.datings if dating.clock not in own)
-    if found.modified is not None:
-        yield Dating(Clock.FILE_TIME, found.modified, FILE_TIME, zoned=True)
+    yield from (dating for dating in files.datings if dating.clock not in own)
+    if files.modified is not None:
+        yield Dating(Clock.FILE_TIME, files.modified, FILE_TIME, zoned=True)

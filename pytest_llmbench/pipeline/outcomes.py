@@ -75,7 +75,7 @@ def judge_case(case: Case, evidence: Sequence[Evidence], settings: Settings) -> 
         return item_status(judgement, required=False, settings=settings)
 
     return ConfigurationResult(
-        case, *pick_worst([judge_evidence(one, settings, alone=bool(case.run_id)) for one in evidence], status)
+        case, *pick_worst([judge_evidence(each, settings, alone=bool(case.run_id)) for each in evidence], status)
     )
 
 

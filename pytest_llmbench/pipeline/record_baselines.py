@@ -196,7 +196,7 @@ def _refuse(runs: Sequence[Measurement], levels: str, settings: Settings) -> Ref
         text = CONTRADICTORY.format(spread * 100, _range(trimmed))
         return Verdict.INVALID, Reason.REPEATS_DISAGREE, text
     means = [mean(np.array(run.window_seconds), run.mean_of) for run in runs]
-    if any(whole > one * STALLS for whole, one in zip(means, trimmed, strict=True)):
+    if any(whole > trimmed_seconds * STALLS for whole, trimmed_seconds in zip(means, trimmed, strict=True)):
         return Verdict.INVALID, Reason.FEW_STEPS_DECIDE, STALLED
     if levels and not settings.accept_levels:
         return Verdict.INVALID, Reason.REPEATS_DISAGREE, f"not recorded: {levels}"
@@ -211,7 +211,9 @@ def _levels(runs: Sequence[Measurement], changes: Sequence[LevelChange], setting
     from pytest_llmbench.judge.recordable import expect_noise, find_run_levels
 
     trimmed = _trim(runs)
-    steps = [one for one in changes if one.kind == "step" and abs(one.difference) >= FAILS and _parts(one, runs)]
+    steps = [
+        level for level in changes if level.kind == "step" and abs(level.difference) >= FAILS and _parts(level, runs)
+    ]
     if steps:
         day, change = steps[-1].started.date(), formatting.format_difference(1 + steps[-1].difference)
         return CHANGED.format(change, day, day, _range(trimmed), ACCEPT)
@@ -281,9 +283,11 @@ def recording_of(
     return Recording(
         date=now.date().isoformat(),
         runs=len(runs),
-        mean_seconds=float(np.mean([mean(*one) for one in zip(windows, steps, strict=True)])),
+        mean_seconds=float(np.mean([mean(*window) for window in zip(windows, steps, strict=True)])),
         trimmed_mean_seconds=float(np.mean(trimmed)),
-        standard_deviation_seconds=float(np.sqrt(np.mean([np.var(one, ddof=min(1, len(one) - 1)) for one in windows]))),
+        standard_deviation_seconds=float(
+            np.sqrt(np.mean([np.var(window, ddof=min(1, len(window) - 1)) for window in windows]))
+        ),
         run_seconds=tuple(trimmed),
         log_sha256=tuple(hash_ for run in runs if run.log and (hash_ := _hash(run.log))),
         newest_run=_newest(runs),

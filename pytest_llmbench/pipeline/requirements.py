@@ -79,14 +79,17 @@ def _gpu(workloads: YamlMapping, gpu: str, report: Report) -> str:
 def _list_wanted(workloads: Sequence[YamlMapping], report: Report) -> Iterator[tuple[str, int, str]]:
     """Yield each workload with its line and each of its precisions."""
     names: set[str] = set()
-    for one in workloads:
-        if len(one.values) != 1 or names & one.values.keys():
-            report(one.line, "found several workloads in one entry, or one again, expected each in an entry of its own")
+    for workload in workloads:
+        if len(workload.values) != 1 or names & workload.values.keys():
+            report(
+                workload.line,
+                "found several workloads in one entry, or one again, expected each in an entry of its own",
+            )
             continue
-        ((name, of_workload),) = one.values.items()
+        ((name, of_workload),) = workload.values.items()
         names.add(name)
         for dtype in of_workload["dtypes"]:
-            yield name, one.lines[name], dtype
+            yield name, workload.lines[name], dtype
 
 
 def _keys(

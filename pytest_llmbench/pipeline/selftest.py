@@ -68,8 +68,8 @@ def run_selftests(judged: JudgedConfigurations, settings: Settings) -> Iterator[
     for name, (result, evidence) in judged.by_id.items():
         alone = bool(result.case.run_id)
 
-        def decide(one: Evidence, alone: bool = alone) -> tuple[Judgement, Status]:
-            judgement = judge_evidence(one, settings, alone=alone)
+        def decide(item: Evidence, alone: bool = alone) -> tuple[Judgement, Status]:
+            judgement = judge_evidence(item, settings, alone=alone)
             return judgement, item_status(judgement, required=False, settings=settings)
 
         if item_status(result.judgement, required=False, settings=settings) is Status.PASSED:

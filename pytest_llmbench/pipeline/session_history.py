@@ -73,9 +73,9 @@ class SessionHistory:
             if stored.window == wanted and (started is None or stored.started <= started):
                 day = str(stored.started.date())
                 nights[day] = max(stored, nights.get(day, stored), key=attrgetter("valid"))
-        found = {night["started"][:10]: night for night in outcome.get("history", ())}
-        known = {day: describe_stored_run(stored) for day, stored in nights.items()}
-        return {**outcome, **join_daily_runs(list((found | known).values()), outcome.get("changes", ()))}
+        from_outcome = {night["started"][:10]: night for night in outcome.get("history", ())}
+        from_store = {day: describe_stored_run(stored) for day, stored in nights.items()}
+        return {**outcome, **join_daily_runs(list((from_outcome | from_store).values()), outcome.get("changes", ()))}
 
     def store(
         self,
@@ -147,9 +147,9 @@ def with_hashes(outcomes: Sequence[dict[str, Any]], directory: Path) -> list[dic
     Paths in the outcomes are relative to `directory`. What cannot be read is no error; an interrupt is one.
     """
     logs = [_logs(outcome, directory) for outcome in outcomes]
-    known = _hashes({log for of_one in logs for log in of_one})
+    hashes = _hashes({log for of_one in logs for log in of_one})
     return [
-        {**outcome, "log_sha256": [known.get(log) for log in of_one]} if of_one else outcome
+        {**outcome, "log_sha256": [hashes.get(log) for log in of_one]} if of_one else outcome
         for outcome, of_one in zip(outcomes, logs, strict=True)
     ]
 

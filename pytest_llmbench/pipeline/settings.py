@@ -130,11 +130,16 @@ def _read(settings: Settings, values: Mapping[str, Any], directory: Path) -> dic
     """Return the files that a session reads and somebody wrote, by flag; of a folder of baselines those that the
     session would write there."""
     written = [path for path in outputs(settings).values() if path and path.suffix.lower() in SUITES]
-    required = [directory / Path(str(one)).expanduser() for one in values.get("llmb_require") or ()]
+    required = [directory / Path(str(text)).expanduser() for text in values.get("llmb_require") or ()]
     return {
-        **{f"--llmb-logs={one}": one for one in settings.logs},
-        **{f"--llmb-require={one}": one for one in required if os.path.isfile(one)},
-        **{f"--llmb-baselines={one}": path for one in settings.baselines for path in written if one in path.parents},
+        **{f"--llmb-logs={place}": place for place in settings.logs},
+        **{f"--llmb-require={place}": place for place in required if os.path.isfile(place)},
+        **{
+            f"--llmb-baselines={place}": path
+            for place in settings.baselines
+            for path in written
+            if place in path.parents
+        },
         "--llmb-acknowledged": settings.acknowledged,
         "--llmb-cluster": settings.launch.cluster if settings.launch else None,
     }
@@ -150,12 +155,12 @@ def _github(values: Mapping[str, Any], environment: Mapping[str, str]) -> dict[s
 def _refuse_contradictions(settings: Settings, typed: Mapping[str, Any]) -> None:
     """Refuse what has to judge in a session that only records, and what a launch has no use for."""
     typed_history = get_text(typed, "--llmb-history") is not None
-    for flag, given in (
+    for flag, count in (
         ("--llmb-certify", settings.certify),
         ("--llmb-selftest", settings.selftest),
         ("--llmb-history", typed_history),
     ):
-        if given and settings.record is not None:
+        if count and settings.record is not None:
             raise SettingsError(f"{flag} with --llmb-record: a session that records judges nothing; run two sessions")
     for flag, reason in (("drift", settings.accept_drift), ("levels", settings.accept_levels)):
         if reason and settings.record is None:
@@ -206,17 +211,21 @@ def _certifying(settings: Settings, typed: Mapping[str, Any]) -> Settings:
     )
 
 
-def _at_most(weakest: Sequence[Tolerance], given: Sequence[Tolerance]) -> tuple[Tolerance, ...]:
+def _at_most(weakest: Sequence[Tolerance], tolerances: Sequence[Tolerance]) -> tuple[Tolerance, ...]:
     """Return tolerances for a certificate: what was typed counts, and what stands in a file only if it is stricter."""
-    stricter = [one for one in given if one.source == "--llmb-tolerance" or one.factor < weakest[0].factor]
+    stricter = [
+        tolerance
+        for tolerance in tolerances
+        if tolerance.source == "--llmb-tolerance" or tolerance.factor < weakest[0].factor
+    ]
     return merge_tolerances(weakest, stricter)
 
 
-def _overridden(given: Mapping[str, Any], ini: Mapping[str, Any]) -> Iterator[str]:
+def _overridden(values: Mapping[str, Any], ini: Mapping[str, Any]) -> Iterator[str]:
     """Yield the options that make less fail than their ini key would."""
     for flag in ("--llmb-trend", "--llmb-scaling", "--llmb-inconclusive"):
-        if get_text(ini, flag) == "fail" and get_text(given, flag) not in (None, "fail"):
+        if get_text(ini, flag) == "fail" and get_text(values, flag) not in (None, "fail"):
             yield flag
-    required = given.get("llmb_require")
+    required = values.get("llmb_require")
     if required and "all" not in required and not set(ini.get("llmb_require") or ()) <= set(required):
         yield "--llmb-require"

@@ -186,19 +186,23 @@ def _entry(key: Key, changes: Sequence[LevelChange], acknowledged: Sequence[Ackn
     from pytest_llmbench.judge.acknowledged import LARGEST, select_covering
     from pytest_llmbench.pipeline.acknowledgements import INSTEAD, SAME
 
-    slower = _slower([one for one in changes if one.stands])
+    slower = _slower([change for change in changes if change.stands])
     if len(slower) != 1:
         return ()
     if slower[0].expired is not None:
         return (f"to accept it for longer, give a later day in `expires`: {slower[0].expired.place}",)
     since = slower[0].started.date()
-    for one in select_covering(key, acknowledged):
-        if abs(one.since - since) <= SAME:
+    for acknowledgement in select_covering(key, acknowledged):
+        if abs(acknowledgement.since - since) <= SAME:
             reason = "it begins within a week of this, and a second one is refused"
-            return f"to accept it, change the entry of {one.place}:", reason
+            return f"to accept it, change the entry of {acknowledgement.place}:", reason
     # The gate knows what was taken back before this day from the runs before it; of a later entry it cannot.
-    gone = {one.acknowledged for one in changes if one.partly_taken_back}
-    later = [one.place for one in select_covering(key, acknowledged) if one in gone and one.since > since]
+    gone = {change.acknowledged for change in changes if change.partly_taken_back}
+    later = [
+        acknowledgement.place
+        for acknowledgement in select_covering(key, acknowledged)
+        if acknowledgement in gone and acknowledgement.since > since
+    ]
     if later:
         reason = "what it accepts was taken back since, in part or as a whole: it has to go, or to be smaller, first"
         return f"to accept it, change the entry of {formatting.join_first(later)}:", reason

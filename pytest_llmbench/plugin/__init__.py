@@ -33,12 +33,12 @@ def pytest_load_initial_conftests(parser: pytest.Parser, args: list[str]) -> Gen
     """Name the nearest option for one of ours that does not exist, once those of a user's conftest are known too."""
     result = yield
     flags = [option.flag for option in OPTIONS]
-    strange = [flag for flag in (one.partition("=")[0] for one in args) if flag.startswith("--llmb-")]
+    strange = [flag for flag in (argument.partition("=")[0] for argument in args) if flag.startswith("--llmb-")]
     if not set(strange) <= set(flags):
         from pytest_llmbench.core.errors import did_you_mean
 
         _, unknown = parser.parse_known_and_unknown_args(args)
-        for flag in (one.partition("=")[0] for one in unknown):
+        for flag in (argument.partition("=")[0] for argument in unknown):
             if flag in strange:
                 raise pytest.UsageError(
                     f"{flag}: there is no such option{did_you_mean(flag, flags)}; see pytest --help"

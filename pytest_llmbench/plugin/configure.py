@@ -97,12 +97,12 @@ def _refuse_misuse(config: pytest.Config) -> None:
                 f"write {flag}={value} with an equals sign: after a space pytest takes {value} for a test path "
                 "and looks for the project's ini file there"
             )
-    given = [argument.partition("=")[0] for argument in typed if argument.startswith("--llmb-")]
-    idle = {option.flag for option in LAUNCH_OPTIONS} & set(given)
+    flags = [argument.partition("=")[0] for argument in typed if argument.startswith("--llmb-")]
+    idle = {option.flag for option in LAUNCH_OPTIONS} & set(flags)
     if idle and not is_launching(config):
         raise pytest.UsageError(f"{min(idle)} has nothing to launch: add --llmb-launch")
-    if given and not is_judging(config):
-        raise pytest.UsageError(f"{given[0]} has no runs to work on: add --llmb-logs=PATH, or --llmb-launch")
+    if flags and not is_judging(config):
+        raise pytest.UsageError(f"{flags[0]} has no runs to work on: add --llmb-logs=PATH, or --llmb-launch")
     if "-" in (config.getoption("llmb_logs") or ()) and config.getoption("capture") != "no":
         raise pytest.UsageError("--llmb-logs=- reads standard input, which pytest takes away from tests: add -s")
     if is_launching(config) and _is_distributed(config):
@@ -121,12 +121,12 @@ def _is_distributed(config: pytest.Config) -> bool:
 
 def _values(config: pytest.Config) -> OptionValues:
     """Return the values on the command line, and behind them the ini file's. An empty value is none that was meant."""
-    given = {option.flag: config.getoption(destination(option.flag)) for option in OPTIONS}
-    for flag, value in given.items():
+    values = {option.flag: config.getoption(destination(option.flag)) for option in OPTIONS}
+    for flag, value in values.items():
         if value == "":
             raise pytest.UsageError(f"{flag}= is empty: give a value, or leave the option out")
-    typed = {destination(flag): value for flag, value in given.items() if value is not None}
-    flags = [flag for flag, value in given.items() if value is not None]
+    typed = {destination(flag): value for flag, value in values.items() if value is not None}
+    flags = [flag for flag, value in values.items() if value is not None]
     return OptionValues(typed, {name: _ini_value(config, name) for name in INI_KEYS}, _origins(config, flags))
 
 
@@ -137,7 +137,7 @@ def _ini_value(config: pytest.Config, name: str) -> Any:
         raise pytest.UsageError(f"{_file(config)}: {name}: {error}") from None
 
 
-def _origins(config: pytest.Config, given: Sequence[str]) -> Origins:
+def _origins(config: pytest.Config, flags: Sequence[str]) -> Origins:
     """Return where the options that were given, and the ini keys, were written."""
     typed, file = [str(argument) for argument in config.invocation_params.args], _file(config)
     keys = [key for key in _file_keys(config) if key in INI_KEYS]
@@ -147,7 +147,7 @@ def _origins(config: pytest.Config, given: Sequence[str]) -> Origins:
         Written.ADDOPTS: config.getini("addopts"),
     }
     return {
-        **find_option_origins(given, arguments, file),
+        **find_option_origins(flags, arguments, file),
         **find_ini_origins(keys, config.getoption("override_ini") or (), typed, file),
     }
 

@@ -147,5 +147,5 @@ def selection_of(session: pytest.Session) -> Selection:
     for subject in list(_never_collected(session.config, by_name)):
         by_name[subject] = not is_suite_wanted(session.config)
     gone = [subject for subject in by_name if subject not in there]
-    left_out, deselected = ([one for one in gone if by_name[one] is unnamed] for unnamed in (True, False))
+    left_out, deselected = ([left for left in gone if by_name[left] is unnamed] for unnamed in (True, False))
     return Selection(selected, tuple(left_out), tuple(deselected))

@@ -108,9 +108,9 @@ def _compare_shares(name: str, facet: Facet, trace: Trace, other: Trace, toleran
         return []  # every record is damaged
     lost = max(trace.damage, other.damage)  # what is rare may be missing since it is damaged
     return [
-        TraceChange(facet.what, name, f"{told}: {_describe_turn(new.get(told), old.get(told))}")
-        for told in dict.fromkeys((*old, *new))
-        if abs(new.get(told, 0) - old.get(told, 0)) > (tolerance if told in new and told in old else lost)
+        TraceChange(facet.what, name, f"{label}: {_describe_turn(new.get(label), old.get(label))}")
+        for label in dict.fromkeys((*old, *new))
+        if abs(new.get(label, 0) - old.get(label, 0)) > (tolerance if label in new and label in old else lost)
     ]
 
 
@@ -129,7 +129,7 @@ def _get_shares(name: str, facet: Facet, trace: Trace) -> dict[str, float]:
     kinds: Counter[str] = Counter()
     for row in sorted((row for row in trace.rows if row.kind.operation == name), key=lambda row: facet.value(row.kind)):
         kinds[facet.told(row.kind)] += row.records
-    return {told: number / kinds.total() for told, number in kinds.items()}
+    return {label: number / kinds.total() for label, number in kinds.items()}
 
 
 def _compare_sizes(name: str, trace: Trace, other: Trace, tolerance: float) -> list[TraceChange]:

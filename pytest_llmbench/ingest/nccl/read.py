@@ -102,8 +102,8 @@ def _list_files(stores: Stores, paths: Iterable[Path]) -> Iterator[Path]:
     for path in paths:
         try:
             absolute = stores.absolute(path)
-            found = _walk_folder(stores, absolute) if S_ISDIR(stores.stat(absolute).st_mode) else iter([absolute])
-            for file in found:
+            below = _walk_folder(stores, absolute) if S_ISDIR(stores.stat(absolute).st_mode) else iter([absolute])
+            for file in below:
                 status = stores.stat(file)
                 if (status.st_dev, status.st_ino) not in seen:
                     seen.add((status.st_dev, status.st_ino))

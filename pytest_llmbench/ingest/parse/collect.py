@@ -221,10 +221,10 @@ class LogCollector:
     def _sum_dropped(self, chosen: str | None) -> Tally:
         """Return what was dropped if the log is of this dialect; one that a file defines is tried on every log."""
         tally = Tally()
-        for name, found in self._found.items():
+        for name, dialect_records in self._found.items():
             if name == chosen or chosen is None:
-                tally.merge(found.tally)
-            elif name in DIALECTS and (records := [record for record in found.records if record.mean_of]):
+                tally.merge(dialect_records.tally)
+            elif name in DIALECTS and (records := [record for record in dialect_records.records if record.mean_of]):
                 first = records[0]
                 tally.add(OTHER_DIALECT, first.origin.line, f"{name}: step {first.step}", len(records))
         return tally

@@ -66,7 +66,7 @@ MARKERS = tuple(dict.fromkeys(statement.marker for statement in STATEMENTS))
 """None begins with a blank: such a marker makes the search of a log half as fast again."""
 
 _BY_NEEDLE = {
-    marker: [(number, one) for number, one in enumerate(STATEMENTS) if one.marker == marker] for marker in MARKERS
+    marker: [(number, each) for number, each in enumerate(STATEMENTS) if each.marker == marker] for marker in MARKERS
 }
 """The statements at a marker, with their places in STATEMENTS."""
 
@@ -89,8 +89,8 @@ class Versions:
     def result(self) -> tuple[tuple[str, str], ...]:
         """Return names with their values, sorted by name."""
         values: dict[str, str] = {}
-        for number, said in sorted(self._values.items()):
-            for name, value in zip(STATEMENTS[number].names, said or (), strict=False):
+        for number, values_of_statement in sorted(self._values.items()):
+            for name, value in zip(STATEMENTS[number].names, values_of_statement or (), strict=False):
                 values.setdefault(name, value)
         return tuple(sorted(values.items()))
 

@@ -82,14 +82,14 @@ def tally_writers(records: Sequence[StepRecord], repeats: Tally, tally: Tally) -
 def find_returns(records: Sequence[StepRecord]) -> list[tuple[StepRecord, StepRecord]]:
     """Return where steps fall, and later go on behind the step that they fell from: the record that falls, and the one
     before it. Nothing where that is too rare."""
-    found = []
+    best = []
     fallen: tuple[StepRecord, StepRecord] | None = None
     before: StepRecord | None = None
     for record in records:
         if before is not None and record.step < before.step - LATE_STEPS:
             fallen = record, before
         elif fallen and before is not None and record.step == fallen[1].step + 1 != before.step + 1:
-            found.append(fallen)
+            best.append(fallen)
             fallen = None
         before = record
-    return found if len(found) >= FEWEST_RETURNS else []
+    return best if len(best) >= FEWEST_RETURNS else []

@@ -86,13 +86,13 @@ class LaunchedRuns:
         self._own |= run.same_run_keys
         launch = f"{self.session} {job.spec.case_id}"
         ran_on = {**find_named_image(job.spec), **dict(run.found.environment)}
-        found = dataclasses.replace(
+        files = dataclasses.replace(
             run.found,
             launch=launch,
             modified=None,  # no file is written any more
             environment=tuple(ran_on.items()),
         )
-        return dataclasses.replace(run, found=found)
+        return dataclasses.replace(run, found=files)
 
     def read_last_step(self, job: Job) -> tuple[int, int | None, float] | None:
         """Return the last step in the log of a running job, its total and its seconds."""
