@@ -135,7 +135,7 @@ def get_step_time(outcome: dict[str, Any]) -> tuple[float | None, float | None]:
 
 
 def format_step_time(outcome: dict[str, Any]) -> tuple[str, str]:
-    """Return what `timed` returns as texts, `-` for None."""
+    """Return what `get_step_time` returns as texts, `-` for None."""
     seconds, difference = get_step_time(outcome)
     return formatting.format_seconds(seconds), formatting.format_difference(
         None if difference is None else formatting.bounded_exp(difference)
