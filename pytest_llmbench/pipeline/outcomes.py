@@ -1,5 +1,4 @@
-"""What becomes of each selected item, the one place where it is decided whether anything is green; and of runs that are
-of no known configuration."""
+"""What becomes of each selected configuration, decided in one place; and of runs that are of none that is known."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The dialects of training logs: a module each, of the name in `core.dialects`, which says what a log is searched for."""
+"""The dialects of training logs: a module each, named as in `core.dialects`, which holds the markers."""
