@@ -8,7 +8,7 @@ from typing import Any
 
 from pytest_llmbench.cli.command import Output, Subparsers, rename_flags
 from pytest_llmbench.core.errors import RecordError
-from pytest_llmbench.report.whole_file import write_whole
+from pytest_llmbench.report.document import write_whole
 
 
 def add(commands: Subparsers) -> None:

@@ -22,8 +22,7 @@ from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.measure.measurement import measure
 from pytest_llmbench.pipeline import log_excerpt as quoting
 from pytest_llmbench.pipeline.log_excerpt import LARGEST, WIDEST, read_excerpts
-from pytest_llmbench.report.outcome import describe
-from pytest_llmbench.report.steps import MOST
+from pytest_llmbench.report.outcome import MOST_STEPS, describe
 
 
 def told(content: Run, status: Status = Status.FAILED, folder: Path = Path("/runs")) -> dict[str, Any]:
@@ -71,7 +70,7 @@ def test_of_a_long_run_the_slow_steps_are_kept(count: int) -> None:
     seconds = [7.4] * count
     seconds[33] = 9.5
     found = told(run(log(segment(steps(seconds), total=count))))["steps"]
-    assert MOST / 3 < len(found["index"]) <= MOST
+    assert MOST_STEPS / 3 < len(found["index"]) <= MOST_STEPS
     assert [found["index"][position] for position in found["slow"]] == [33]
     assert found["index"][-1] > count - 6
     assert len(found["seconds"]) == len(found["index"])
@@ -175,7 +174,7 @@ def test_a_large_archive_is_not_passed_for_a_quotation(tmp_path: Path, monkeypat
     path = tmp_path / "night.tar.gz"
     path.write_bytes(gzip.compress(archive([("a.out", numbered(9).encode()), ("b.out", bytes(4 << 20))])))
     assert read_excerpts([(path / "a.out", 1)])
-    monkeypatch.setattr(quoting, "MOST", 4 << 20)
+    monkeypatch.setattr(quoting, "MOST_STEPS", 4 << 20)
     assert read_excerpts([(path / "a.out", 1)]) == {}
 
 
@@ -184,7 +183,7 @@ def test_a_log_in_an_archive_that_is_compressed_out_of_all_bounds_is_not_quoted(
 ) -> None:
     path = tmp_path / "night.tar"
     path.write_bytes(archive([("a.out.gz", gzip.compress(bytes(8 << 20)))]))
-    monkeypatch.setattr(quoting, "MOST", 4 << 20)
+    monkeypatch.setattr(quoting, "MOST_STEPS", 4 << 20)
     assert read_excerpts([(path / "a.out.gz", 2)]) == {}
 
 
