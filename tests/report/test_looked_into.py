@@ -174,7 +174,7 @@ def test_a_large_archive_is_not_passed_for_a_quotation(tmp_path: Path, monkeypat
     path = tmp_path / "night.tar.gz"
     path.write_bytes(gzip.compress(archive([("a.out", numbered(9).encode()), ("b.out", bytes(4 << 20))])))
     assert read_excerpts([(path / "a.out", 1)])
-    monkeypatch.setattr(quoting, "MOST_STEPS", 4 << 20)
+    monkeypatch.setattr(quoting, "MOST", 4 << 20)
     assert read_excerpts([(path / "a.out", 1)]) == {}
 
 
@@ -183,7 +183,7 @@ def test_a_log_in_an_archive_that_is_compressed_out_of_all_bounds_is_not_quoted(
 ) -> None:
     path = tmp_path / "night.tar"
     path.write_bytes(archive([("a.out.gz", gzip.compress(bytes(8 << 20)))]))
-    monkeypatch.setattr(quoting, "MOST_STEPS", 4 << 20)
+    monkeypatch.setattr(quoting, "MOST", 4 << 20)
     assert read_excerpts([(path / "a.out.gz", 2)]) == {}
 
 

@@ -260,6 +260,7 @@ def _describe(shown: Mapping[str, Any]) -> dict[str, Any]:
         "facts": [fact for fact in explain.list_facts(outcome) if fact[0] not in TABLES],
         "tables": [table for table in _list_tables(outcome) if table[-1]],
         "charts": [chart for chart in charts if chart],
+        "notes": outcome.get("notes", ()),
         "excerpt": {"what": "", "line": 0, **excerpt} if excerpt.get("lines") else None,
     }
 
