@@ -8,7 +8,7 @@ import pytest
 from shipped_specs import facts, recipe
 
 from pytest_llmbench.core.models.jobs import Checkpointing, Command, Profiling
-from pytest_llmbench.launch.recipe.facts import read_facts
+from pytest_llmbench.launch.recipe.fit import read_facts
 
 SHIPPED = ("grok1/24.11", "grok1/25.05", "llama3.1/25.04", "maxtext_llama2/24.11", "nemotron4/25.01")
 ENABLED = (("ENABLE_PROFILE", "true"),)
