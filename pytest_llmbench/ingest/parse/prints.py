@@ -9,8 +9,8 @@ from copy import copy
 from itertools import pairwise
 from typing import NamedTuple
 
+from pytest_llmbench.core.dialects import RATE
 from pytest_llmbench.core.models import RegexDialect
-from pytest_llmbench.core.patterns import RATE
 from pytest_llmbench.ingest.parse.dropped import RATE_OF_SAMPLES, RUNNING_AVERAGE, Tally, make_printable
 from pytest_llmbench.ingest.parse.records import StepRecord
 from pytest_llmbench.ingest.parse.units import read_unit

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from pytest_llmbench.core.patterns import RATE
+from pytest_llmbench.core.dialects import RATE
 
 MULTIPLES = {b"K": 1e3, b"k": 1e3, b"M": 1e6, b"G": 1e9}
 """How frameworks shorten large numbers: `4.71K`."""
@@ -20,7 +20,7 @@ UNITS = {
     "min": re.compile(rb"(?i)m(?:ins?|inutes?)?(?:/[a-z]+)?"),
     RATE: re.compile(rb"(?i)(?:it(?:er(?:ation)?)?s?|steps?|batch(?:es)?|updates?)(?:/s(?:ec(?:onds?)?)?|ps)|hz"),
 }
-"""The words of each unit of time, as `patterns.UNITS` names them; those of a rate are of steps."""
+"""The words of each unit of time, as `dialects.UNITS` names them; those of a rate are of steps."""
 
 BYTES = re.compile(rb"([KMGT])(i?)B")
 FLOPS = re.compile(rb"([GTP])(?:(?i:flops?)(?:/s)?)?")
