@@ -1,31 +1,159 @@
-"""How a log says that it ended: lines of Slurm, of a crash or a time-out, and tracebacks."""
+"""How a log says that it ended: lines of Slurm, of a crash or a time-out, tracebacks; and which is the cause."""
 
 from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LogError
-from pytest_llmbench.core.models import Ending, EndingCode, Segment
-from pytest_llmbench.ingest.parse.cause import FAILURES, ORDERLY, PLACES, choose_cause
+from pytest_llmbench.core.models import Ending, EndingCode, ParsedLog, Segment
 from pytest_llmbench.ingest.parse.dropped import make_printable
 from pytest_llmbench.ingest.parse.records import find_line_stop, read_rank
 from pytest_llmbench.ingest.parse.scan import REACH_BACK, ByteChunk, Hit
 from pytest_llmbench.ingest.parse.tracebacks import HEAD, Traceback, Tracebacks
 from pytest_llmbench.ingest.sources.local import File
 
+# What a log says, stronger causes first; of a crash, an exception and NCCL's time-out in one log the first counts.
+CODES = tuple(code for code in EndingCode if code not in (EndingCode.CUT, EndingCode.UNREADABLE))
+
+# Somebody ended the whole run.
+DECISIONS = (
+    EndingCode.TIME_LIMIT,
+    EndingCode.NODE_FAILURE,
+    EndingCode.PREEMPTED,
+    EndingCode.REQUEUED,
+    EndingCode.CANCELLED,
+)
+
+# A process died of itself; others can fail for that reason.
+FAILURES = (
+    EndingCode.GPU_FAILURE,
+    EndingCode.OUT_OF_MEMORY,
+    EndingCode.GPU_OUT_OF_MEMORY,
+    EndingCode.DIVERGED,
+    EndingCode.SEGFAULT,
+    EndingCode.TRACEBACK,
+)
+
+# The program ended itself: of a run that finished it says nothing.
+ORDERLY = (EndingCode.EXITED,)
+
+CRASHES = (EndingCode.SEGFAULT, EndingCode.TRACEBACK, EndingCode.NCCL_TIMEOUT)
+
+# The lower, the stronger.
+PLACES: dict[EndingCode, int] = {code: place for place, code in enumerate(CODES)}
+
+
+def choose_cause(endings: Sequence[Ending]) -> Ending | None:
+    """Return the cause among what a log says, with the most telling one of the others beside it."""
+    if not endings:
+        return None
+    waited = min((each.line for each in endings if each.code == EndingCode.NCCL_TIMEOUT), default=0)
+    first: dict[EndingCode, Ending] = {}
+    unread = make_printable(HEAD)
+    for each in sorted(endings, key=lambda each: (0 < waited < each.line, each.text == unread, each.line)):
+        first.setdefault(each.code, each)
+    main = _find_cause(first)
+    return replace(main, beside=_find_beside(main, first) or _find_last_raised(main, endings))
+
+
+def combine_endings(log: Ending | None, error: Ending | None) -> Ending | None:
+    """Return the ending that a log and its standard error tell together; which line was first cannot be told.
+
+    The failure of a process therefore counts before a time-out of NCCL in the other file.
+    """
+    if log is None or error is None or log.code not in PLACES:  # a cut log does not know how it ended
+        return error if error is not None else log
+    main, other = sorted((log, error), key=lambda each: (each.went_on, _get_strength(each)))
+    if _is_word_of_framework(main) and other.code == EndingCode.STEP_CANCELLED:
+        main, other = other, main
+    telling = other.code in (*FAILURES, EndingCode.NCCL_TIMEOUT) and other.code != main.code and not other.went_on
+    beside = other if telling else None
+    return replace(main, beside=main.beside or beside)
+
+
+def add_error_ending(log: ParsedLog, error: Ending | None) -> ParsedLog:
+    """Return a log with the ending that it and its standard error tell together.
+
+    What happened before training began ended no run with steps.
+    """
+    if error is None or (error.before_training and log.segments):
+        return log
+    readings = tuple(replace(reading, ending=combine_endings(reading.ending, error)) for reading in log.readings)
+    return replace(log, ending=combine_endings(log.ending, error), readings=readings)
+
+
+def _get_strength(ending: Ending) -> float:
+    """Return a number that is lower for a stronger cause. A framework that is told to end calls any reason preemption:
+    Slurm's words say more."""
+    return PLACES[EndingCode.CANCELLED] + 0.5 if _is_word_of_framework(ending) else PLACES[ending.code]
+
+
+def _is_word_of_framework(ending: Ending) -> bool:
+    return ending.code == EndingCode.PREEMPTED and "Preemption detected" in ending.text
+
+
+def _find_cause(first: Mapping[EndingCode, Ending]) -> Ending:
+    strongest = min(first.values(), key=_get_strength)
+    cancelled = first.get(EndingCode.STEP_CANCELLED)
+    if cancelled is not None and (_is_word_of_framework(strongest) or _follows(strongest, cancelled, first)):
+        return cancelled
+    if strongest.code not in CRASHES:
+        return strongest
+    earliest = min((first[code] for code in CRASHES if code in first), key=lambda each: each.line)
+    failed = first.get(EndingCode.TASK_FAILURE)
+    if earliest.code == EndingCode.NCCL_TIMEOUT and failed is not None and failed.line < earliest.line:
+        return failed
+    return earliest
+
+
+def _follows(strongest: Ending, cancelled: Ending, first: Mapping[EndingCode, Ending]) -> bool:
+    """Whether all that is said besides a cancelled step is what follows from it."""
+    lines = [first[code].line for code in (EndingCode.AFTERMATH, EndingCode.TASK_FAILURE) if code in first]
+    return strongest.code in (EndingCode.AFTERMATH, EndingCode.TASK_FAILURE) and cancelled.line < min(lines)
+
+
+def _find_last_raised(main: Ending, endings: Sequence[Ending]) -> Ending | None:
+    """Return the last exception of another kind than that of the cause: the run may have survived the first."""
+    if main.code != EndingCode.TRACEBACK:
+        return None
+    later = [each for each in endings if each.code == main.code and each.line > main.line]
+    others = [each for each in later if _get_kind(each) not in (_get_kind(main), make_printable(HEAD))]
+    return max(others, key=lambda each: each.line, default=None)
+
+
+def _get_kind(ending: Ending) -> str:
+    return re.split(r": | in `", ending.text, maxsplit=1)[0]
+
+
+def _find_beside(main: Ending, first: Mapping[EndingCode, Ending]) -> Ending | None:
+    """Return what is worth telling with a cause: what failed before a decision, and what followed from a failure."""
+    if main.code in DECISIONS:
+        endings = [first[code] for code in (*FAILURES, EndingCode.NCCL_TIMEOUT) if code in first]
+        return min((each for each in endings if each.line < main.line), key=lambda each: each.line, default=None)
+    if main.code == EndingCode.NCCL_TIMEOUT:
+        return min((first[code] for code in FAILURES if code in first), key=lambda each: each.line, default=None)
+    after = (
+        (EndingCode.PREEMPTED, EndingCode.REQUEUED, EndingCode.CANCELLED, EndingCode.NCCL_TIMEOUT)
+        if main.code != EndingCode.STEP_CANCELLED
+        else ()
+    )
+    return next((first[code] for code in after if code in first), None)
+
+
 SLURM = rb"error: \*\*\* (?:JOB|STEP) \S{1,99} (?:ON \S{1,99} )?CANCELLED "
+# The driver's errors that hardware causes; others (13, 31, 43, 45) are mostly those of the program.
 XIDS = rb"(?:48|64|74|79|94|95|119|120|140|14[4-9]|150)"
-"""The driver's errors that hardware causes; others (13, 31, 43, 45) are mostly those of the program."""
 
+# Of a last line that is shown, and of the end of a log in which it is looked for.
 LINE_LENGTH, LAST_BYTES = 200, 8192
-"""Of a last line that is shown, and of the end of a log in which it is looked for."""
 
+# What a line says, the stronger cause first. A step without a reason is cancelled after a crash as well as by hand.
 PATTERNS = {
     EndingCode.TIME_LIMIT: SLURM + rb".{0,99}DUE TO TIME LIMIT",
     EndingCode.NODE_FAILURE: SLURM + rb".{0,99}DUE TO NODE.FAIL|srun: error: Node failure on ",
@@ -48,7 +176,6 @@ PATTERNS = {
     rb"|: line \d{1,9}: +\d{1,9} Killed\b",
     EndingCode.STEP_CANCELLED: SLURM,
 }
-"""What a line says, the stronger cause first. A step without a reason is cancelled after a crash as well as by hand."""
 
 MARKERS = (
     b"rror: ",  # Slurm's words and most exceptions: one short marker costs less than six long ones
@@ -61,6 +188,7 @@ MARKERS = (
     HEAD,
 )
 
+# A line without any of them matches no pattern: to look for words costs a hundredth of what the patterns do.
 WORDS = (
     *(b"CANCELLED ", b"srun: error: ", b"uncorrectable ", b"ECC_UNCORRECTABLE", b"NVRM: Xid", b"oom", b"ut-of-memory"),
     *(b"ut of memory", b"OutOfMemoryError: ", b"RESOURCE_EXHAUSTED", b"found NaN in ", b"found Inf in ", b" Killed"),
@@ -73,7 +201,6 @@ WORDS = (
         b"[exiting program after ",
     ),
 )
-"""A line without any of them matches no pattern: to look for words costs a hundredth of what the patterns do."""
 
 LONGEST_PATTERN = 512
 
@@ -81,20 +208,20 @@ _PATTERN = re.compile(b"|".join(b"(%b)" % pattern for pattern in PATTERNS.values
 _CODES = tuple(PATTERNS)
 
 SIGNALLED = re.compile(rb"(?:[\w.]+\.)?SignalException\b|.{1,99}killed by signal: Terminated")
+# Exceptions of a process whose peer or child is gone, or that was told to end: another failure came first.
 AFTERMATH = re.compile(
     rb"(?:[\w.]+\.)?(?:ChildFailedError|BrokenPipeError|ConnectionResetError|ConnectionAbortedError|DistNetworkError"
     rb"|CalledProcessError|ProcessExitedException)\b"
     rb"|(?:[\w.]+\.)?(?:DistBackendError|RuntimeError): .{0,999}(?:remote process exited|onnection closed by peer"
     rb"|onnection reset by peer|Broken pipe|NCCL communicator was aborted)"
 )
-"""Exceptions of a process whose peer or child is gone, or that was told to end: another failure came first."""
 
 LINE_LENGTH = 160
 EXCEPTION_LENGTH = 200
 KEPT = 10_000
 
+# So many steps can still be printed after the cause: another process prints them, or later than they were made.
 LATE_STEPS = 2
-"""So many steps can still be printed after the cause: another process prints them, or later than they were made."""
 
 
 class Decisive(NamedTuple):
