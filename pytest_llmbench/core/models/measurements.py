@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_llmbench.core.models.baselines import Baseline, Window
+    from pytest_llmbench.core.models.judgements import NoteCode, Reason
     from pytest_llmbench.core.models.runs import Run, RunKeys
-    from pytest_llmbench.core.models.verdicts import NoteCode, Reason
 
 
 @dataclass(frozen=True, slots=True)

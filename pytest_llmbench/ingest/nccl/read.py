@@ -8,7 +8,7 @@ from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 
 from pytest_llmbench.core.errors import LogError
-from pytest_llmbench.core.urls import is_remote
+from pytest_llmbench.core.formatting import is_remote
 from pytest_llmbench.ingest.nccl.records import Counts, count_records, cut_pieces
 from pytest_llmbench.ingest.nccl.trace import Trace, sum_counts
 from pytest_llmbench.ingest.sources import standard_input

@@ -10,8 +10,8 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
+from pytest_llmbench.core.dialects import RATE
 from pytest_llmbench.core.models import RegexDialect
-from pytest_llmbench.core.patterns import RATE
 from pytest_llmbench.ingest.parse.dropped import RATE_OF_SAMPLES, RUNNING_AVERAGE, Tally, make_printable
 from pytest_llmbench.ingest.parse.records import StepRecord
 
@@ -21,7 +21,7 @@ MULTIPLES = {b"K": 1e3, b"k": 1e3, b"M": 1e6, b"G": 1e9}
 # Groups whose numbers are exact: a shortened one is rounded.
 COUNTED = frozenset(("step", "total", "batch"))
 
-# The words of each unit of time, as `patterns.UNITS` names them; those of a rate are of steps.
+# The words of each unit of time, as `dialects.UNITS` names them; those of a rate are of steps.
 UNITS = {
     "s": re.compile(rb"(?i)s(?:ecs?|econds?)?(?:/[a-z]+)?"),
     "ms": re.compile(rb"(?i)m(?:s|secs?|illis(?:econds?)?|illiseconds?)(?:/[a-z]+)?"),

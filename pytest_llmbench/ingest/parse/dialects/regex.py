@@ -10,9 +10,8 @@ from copy import copy
 from itertools import pairwise
 from typing import Any
 
-from pytest_llmbench.core.dialects import Dialect
+from pytest_llmbench.core.dialects import RATE, REQUIRED, UNITS, Dialect, compile_pattern, find_named_groups
 from pytest_llmbench.core.models import RegexDialect
-from pytest_llmbench.core.patterns import RATE, REQUIRED, UNITS, compile_pattern, find_named_groups
 from pytest_llmbench.ingest.parse import prints
 from pytest_llmbench.ingest.parse.dialect_reader import DialectReader
 from pytest_llmbench.ingest.parse.dropped import TORN, Tally
