@@ -15,11 +15,11 @@ from pytest_llmbench.ingest.sources import standard_input
 from pytest_llmbench.ingest.sources.compressed import Stream
 from pytest_llmbench.ingest.sources.stores import Stores
 
+# Bytes from which on it pays to start other processes.
 LARGE = 1 << 25
-"""Bytes from which on it pays to start other processes."""
 
+# Each reads all bytes and searches its share, so more than these wait for the memory.
 PROCESSES = 8
-"""Each reads all bytes and searches its share, so more than these wait for the memory."""
 
 
 def read_trace(paths: Sequence[Path]) -> Trace:
