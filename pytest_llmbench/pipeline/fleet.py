@@ -42,7 +42,7 @@ def compare_configurations(
     They only report unless `settings.scaling` is "fail".
     """
     from pytest_llmbench.judge.comparison import compare_speed_ups, compare_weak_scaling
-    from pytest_llmbench.measure.scaling import find_pairs, group_families
+    from pytest_llmbench.measure.metrics import find_pairs, group_families
 
     if shift is not None:
         yield _shift_check(shift, settings.scaling)
@@ -162,8 +162,7 @@ def compute_efficiencies(
     newest: Mapping[Key, Measurement], configurations: Sequence[Configuration]
 ) -> Iterator[tuple[Key, Metric]]:
     """Yield the weak-scaling efficiency of each measured member of a family of which the smallest size was measured."""
-    from pytest_llmbench.measure.metrics import make_metric
-    from pytest_llmbench.measure.scaling import compute_efficiency, group_families
+    from pytest_llmbench.measure.metrics import compute_efficiency, group_families, make_metric
 
     seconds = {
         key: measurement.statistic_seconds for key, measurement in newest.items() if measurement.statistic_seconds

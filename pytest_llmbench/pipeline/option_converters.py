@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_llmbench.core.errors import HistoryError, SettingsError, did_you_mean
 from pytest_llmbench.core.options import destination
 from pytest_llmbench.core.tolerance import merge_tolerances, parse_fraction, parse_tolerances
-from pytest_llmbench.core.yamlfile.document import read_text_if_file
+from pytest_llmbench.core.yamlfile import read_text_if_file
 from pytest_llmbench.pipeline.option_values import get_text, parse_stated, split_layers, state_value
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ def find_readable(flag: str, path: object, directory: Path) -> Path:
 
     SettingsError for what cannot be read as such: no package for a protocol, a standard input that nothing is piped to.
     """
-    from pytest_llmbench.core.urls import is_url
+    from pytest_llmbench.core.formatting import is_url
     from pytest_llmbench.ingest.sources import remote, standard_input
 
     if str(path).strip() == "-":
