@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_llmbench.core.models.baselines import Baseline, Window
+    from pytest_llmbench.core.models.judgements import Acknowledgement
     from pytest_llmbench.core.models.runs import Run, RunKeys
     from pytest_llmbench.core.models.verdicts import NoteCode, Reason
 
@@ -36,6 +37,8 @@ class Note:
     code: NoteCode
     text: str
     line: int = 0
+    acknowledgement: Acknowledgement | None = None
+    """The entry that it is about, where there is one."""
 
 
 @dataclass(frozen=True, slots=True)
