@@ -76,10 +76,10 @@ def _add_chat(commands: Subparsers) -> None:
 
 
 def _chat(arguments: argparse.Namespace) -> Output:
-    from pytest_llmbench.core import ci_environment
+    from pytest_llmbench.core import runtime
     from pytest_llmbench.report import chat, document
 
-    link = ci_environment.read_job_url(os.environ) if arguments.link is None else arguments.link
+    link = runtime.read_job_url(os.environ) if arguments.link is None else arguments.link
     session = document.read(arguments.file)
     try:
         text = chat.make_message(session, link)

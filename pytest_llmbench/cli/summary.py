@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from pytest_llmbench.core.models import Baseline, Configuration, Problem, Run, Steps
-    from pytest_llmbench.measure.window import Choice
+    from pytest_llmbench.measure.attempts import Choice
     from pytest_llmbench.pipeline.catalog import Catalog
     from pytest_llmbench.pipeline.find_runs import IngestedRuns
 
@@ -236,7 +236,7 @@ def _make_row(run: Run, catalog: Catalog, window: Window | None, now: datetime) 
 
 def _add_numbers(row: SummaryRow, run: Run, choice: Choice, baseline: Baseline, window: Window | None) -> SummaryRow:
     """Return a row with its numbers, and which steps they are of."""
-    from pytest_llmbench.measure.timing import compute_timing
+    from pytest_llmbench.measure.window import compute_timing
 
     steps = choice.segment.steps
     counted, why = _choose_window(steps, baseline.window if run.identity.key else None, window)
@@ -256,8 +256,8 @@ def _add_numbers(row: SummaryRow, run: Run, choice: Choice, baseline: Baseline, 
 
 def _find_baseline(run: Run, catalog: Catalog, window: Window | None) -> Baseline:
     """Return the baseline that judges a run; for a run of no known configuration what stands in for it."""
-    from pytest_llmbench.measure.unmatched import UNKNOWN_STEPS, make_stand_in
-    from pytest_llmbench.measure.window import choose_segment
+    from pytest_llmbench.measure.attempts import choose_segment
+    from pytest_llmbench.measure.checks import UNKNOWN_STEPS, make_stand_in
 
     if run.identity.key is not None:
         return catalog.baselines[run.identity.key][0]
@@ -298,10 +298,11 @@ def _format_status(problem: Problem | None) -> str:
 
 
 def _format_attempts(run: Run, choice: Choice, total: int) -> str:
-    from pytest_llmbench.measure.tries import list_tries
-    from pytest_llmbench.report.jobs import describe_try, format_tries
+    from pytest_llmbench.measure.attempts import list_attempts
+    from pytest_llmbench.report.jobs import describe_log_attempt, format_log_attempts
 
-    return format_tries({"tries": [describe_try(attempt, Path()) for attempt in list_tries(run, choice, total)]}) or ""
+    summaries = list_attempts(run, choice, total)
+    return format_log_attempts({"tries": [describe_log_attempt(attempt, Path()) for attempt in summaries]}) or ""
 
 
 def _compute_mean(measured: Steps, name: str) -> tuple[float | None, float | None]:

@@ -61,7 +61,7 @@ def check_cluster(judged: JudgedConfigurations, settings: Settings, _: Catalog) 
 def check_weak_scaling(judged: JudgedConfigurations, settings: Settings, catalog: Catalog) -> Iterator[Check]:
     """Yield the efficiency of each family of which two members were judged; it only reports unless told to fail."""
     from pytest_llmbench.judge.comparison import compare_weak_scaling
-    from pytest_llmbench.measure.scaling import group_families
+    from pytest_llmbench.measure.metrics import group_families
 
     families = group_families(catalog.configurations)
     yield from _make_comparison_checks(compare_weak_scaling(families, judged.judgements), settings)
@@ -70,7 +70,7 @@ def check_weak_scaling(judged: JudgedConfigurations, settings: Settings, catalog
 def check_speed_up(judged: JudgedConfigurations, settings: Settings, catalog: Catalog) -> Iterator[Check]:
     """Yield the speed-up of each pair of which both were judged; it only reports unless told to fail."""
     from pytest_llmbench.judge.comparison import compare_speed_ups
-    from pytest_llmbench.measure.scaling import find_pairs
+    from pytest_llmbench.measure.metrics import find_pairs
 
     pairs = find_pairs(catalog.configurations)
     yield from _make_comparison_checks(compare_speed_ups(pairs, judged.judgements), settings)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from pytest_llmbench.core.garbage_collection import pause_garbage_collection
 from pytest_llmbench.core.models import (
     Baseline,
     Case,
@@ -20,6 +19,7 @@ from pytest_llmbench.core.models import (
     StoredRun,
     exclude_same_runs,
 )
+from pytest_llmbench.core.runtime import pause_garbage_collection
 from pytest_llmbench.ingest.duplicates import mark_past_copies
 from pytest_llmbench.pipeline.catalog import (
     PLAUSIBLE,

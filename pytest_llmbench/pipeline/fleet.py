@@ -200,8 +200,7 @@ def compute_efficiencies(
     newest: Mapping[Key, Measurement], configurations: Sequence[Configuration]
 ) -> Iterator[tuple[Key, Metric]]:
     """Yield the weak-scaling efficiency of each measured member of a family of which the smallest size was measured."""
-    from pytest_llmbench.measure.metrics import make_metric
-    from pytest_llmbench.measure.scaling import compute_efficiency, group_families
+    from pytest_llmbench.measure.metrics import compute_efficiency, group_families, make_metric
 
     seconds = {
         key: measurement.statistic_seconds for key, measurement in newest.items() if measurement.statistic_seconds

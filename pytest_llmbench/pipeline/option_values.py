@@ -18,7 +18,7 @@ from pytest_llmbench.core.errors import HistoryError, SettingsError, did_you_mea
 from pytest_llmbench.core.option_origins import NO_ORIGINS, Origin, Origins, Written, format_value
 from pytest_llmbench.core.options import OPTIONS, Option, destination
 from pytest_llmbench.core.tolerance import merge_tolerances, parse_fraction, parse_tolerances
-from pytest_llmbench.core.yamlfile.document import read_text_if_file
+from pytest_llmbench.core.yamlfile import read_text_if_file
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Tolerance
@@ -277,7 +277,7 @@ def find_readable(flag: str, path: object, directory: Path) -> Path:
 
     SettingsError for what cannot be read as such: no package for a protocol, a standard input that nothing is piped to.
     """
-    from pytest_llmbench.core.urls import is_url
+    from pytest_llmbench.core.formatting import is_url
     from pytest_llmbench.ingest.sources import remote, standard_input
 
     if str(path).strip() == "-":

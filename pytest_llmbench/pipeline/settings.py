@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_llmbench.core import ci_environment
+from pytest_llmbench.core import runtime
 from pytest_llmbench.core.errors import SettingsError
 from pytest_llmbench.core.models import TimedBy, Tolerance
 from pytest_llmbench.core.option_origins import Origins
@@ -132,7 +132,7 @@ def resolve(values: Mapping[str, Any], directory: Path) -> Settings:
         any_improvement=get_text(values, "--llmb-improvement") == "pass",
         launch=resolve_launch(values, directory),
         cache=None if values.get("llmb_no_cache") else cache_folder(os.environ),
-        commit=ci_environment.read_commit(os.environ),
+        commit=runtime.read_commit(os.environ),
         origins=find_origins(values),
         overridden=tuple(_overridden(typed, ini)),
     )

@@ -114,7 +114,7 @@ class Session:
             return None
         import gc
 
-        from pytest_llmbench.core.garbage_collection import pause_garbage_collection
+        from pytest_llmbench.core.runtime import pause_garbage_collection
         from pytest_llmbench.pipeline.session_history import SessionHistory
 
         with pause_garbage_collection():

@@ -10,8 +10,7 @@ from typing import Any
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models.jobs import Cluster, InstalledRecipe, Pairs
-from pytest_llmbench.core.yamlfile.document import read_document
-from pytest_llmbench.core.yamlfile.schema import (
+from pytest_llmbench.core.yamlfile import (
     ConvertedScalar,
     Fields,
     Items,
@@ -21,6 +20,7 @@ from pytest_llmbench.core.yamlfile.schema import (
     Report,
     Text,
     YamlMapping,
+    read_document,
     read_entry,
 )
 from pytest_llmbench.launch.slurm.client import Runner
