@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_llmbench.cli import Output, Subparsers, tell
 from pytest_llmbench.cli.baselines import read_recipes_in
-from pytest_llmbench.cli.command import Output, Subparsers, tell
 from pytest_llmbench.core.errors import LaunchError, did_you_mean
 from pytest_llmbench.core.models.jobs import Cluster, LaunchFacts
 
