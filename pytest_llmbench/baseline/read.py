@@ -12,8 +12,7 @@ from pytest_llmbench.baseline.records import RecipeFile, make_recipe_file
 from pytest_llmbench.baseline.schema import KINDS, SCHEMA, add_defaults, get_file_fields
 from pytest_llmbench.core.errors import BaselineError
 from pytest_llmbench.core.models import Baseline, Recipe
-from pytest_llmbench.core.yamlfile.document import read_document
-from pytest_llmbench.core.yamlfile.schema import read_entry
+from pytest_llmbench.core.yamlfile import read_document, read_entry
 
 
 def read_recipe(path: Path) -> Recipe:

@@ -28,7 +28,7 @@ from pytest_llmbench.core.models import (
     Window,
 )
 from pytest_llmbench.core.tolerance import merge_tolerances
-from pytest_llmbench.core.yamlfile.schema import YamlMapping
+from pytest_llmbench.core.yamlfile import YamlMapping
 
 
 @dataclass(frozen=True, slots=True)

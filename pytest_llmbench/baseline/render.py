@@ -14,7 +14,7 @@ from pytest_llmbench.baseline.schema import CONFIGURATION, LOG, NO_PEAK, RECORDE
 from pytest_llmbench.core.dialects import REGEX
 from pytest_llmbench.core.errors import RecordError
 from pytest_llmbench.core.models import Baseline, Budget, Configuration, Key, Recording, Tolerance
-from pytest_llmbench.core.yamlfile.schema import Fields, Items, Names, Number, Spec
+from pytest_llmbench.core.yamlfile import Fields, Items, Names, Number, Spec
 
 NameT = TypeVar("NameT")
 ValueT = TypeVar("ValueT")

@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_llmbench.core import ci_environment, formatting
+from pytest_llmbench.core import formatting, runtime
 from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.core.models import JUDGED, NoteCode, join_fingerprints, make_run_keys
 from pytest_llmbench.history.store import StoreLocation, connect, hide_passwords
@@ -47,8 +47,8 @@ def describe_session(
         "host": formatting.escape(host),
         "program": program,
         "options": [hide_passwords(option) for option in options],
-        "git_commit": ci_environment.read_commit(environment),
-        "ci_url": formatting.escape(hide_passwords(ci_environment.read_job_url(environment))),
+        "git_commit": runtime.read_commit(environment),
+        "ci_url": formatting.escape(hide_passwords(runtime.read_job_url(environment))),
     }
 
 

@@ -19,7 +19,7 @@ from pytest_llmbench.baseline.documents.prose import read_prose
 from pytest_llmbench.baseline.documents.table_configurations import UnreadCell
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import BaselineError
-from pytest_llmbench.core.yamlfile.document import read_text
+from pytest_llmbench.core.yamlfile import read_text
 
 LARGEST_BYTES = 16 << 20
 WIDTH = 79
