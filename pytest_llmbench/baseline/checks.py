@@ -8,10 +8,9 @@ from itertools import pairwise
 from typing import Any
 
 from pytest_llmbench.baseline.schema import FORMULA_NEEDS, LAUNCHERS
-from pytest_llmbench.core.dialects import DIALECTS, REGEX
+from pytest_llmbench.core.dialects import DIALECTS, GROUPS, REGEX, REQUIRED, compile_pattern, find_named_groups
 from pytest_llmbench.core.errors import did_you_mean
-from pytest_llmbench.core.patterns import GROUPS, REQUIRED, compile_pattern, find_named_groups
-from pytest_llmbench.core.yamlfile.schema import Report, YamlMapping
+from pytest_llmbench.core.yamlfile import Report, YamlMapping
 
 ROUNDED = 5e-4
 """The share by which a number that somebody rounded to four digits may be off."""

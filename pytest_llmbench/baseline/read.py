@@ -31,8 +31,7 @@ from pytest_llmbench.core.models import (
     Window,
 )
 from pytest_llmbench.core.tolerance import merge_tolerances
-from pytest_llmbench.core.yamlfile.document import read_document
-from pytest_llmbench.core.yamlfile.schema import Report, YamlMapping, read_entry
+from pytest_llmbench.core.yamlfile import Report, YamlMapping, read_document, read_entry
 
 
 def read_recipe(path: Path) -> Recipe:

@@ -9,11 +9,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 
-from pytest_llmbench.core.dialects import DIALECTS, REGEX
+from pytest_llmbench.core.dialects import DIALECTS, RATE, REGEX, UNITS
 from pytest_llmbench.core.metric_definitions import BUDGETED
-from pytest_llmbench.core.patterns import RATE, UNITS
 from pytest_llmbench.core.tolerance import parse_fraction, parse_tolerances
-from pytest_llmbench.core.yamlfile.schema import (
+from pytest_llmbench.core.yamlfile import (
     ConvertedScalar,
     Fields,
     Flag,

@@ -23,7 +23,7 @@ from pytest_llmbench.core.dialects import REGEX
 from pytest_llmbench.core.errors import BaselineError, RecordError
 from pytest_llmbench.core.models import Baseline, Budget, Key, Recipe, Recording, Source, Tolerance
 from pytest_llmbench.core.tolerance import merge_tolerances
-from pytest_llmbench.core.yamlfile.schema import Fields, Items, Names, Number, Spec
+from pytest_llmbench.core.yamlfile import Fields, Items, Names, Number, Spec
 
 PATIENCE_SECONDS = 60.0
 """So long a session waits for another one that records into the same folder, which takes much less than a second."""

@@ -112,7 +112,7 @@ def list_facts(described: dict[str, Any]) -> Iterator[tuple[str, str]]:
         if change["stands"]:
             yield "change", change["text"]
     yield from _list_job_facts(described)
-    for line in jobs.list_tries(described):
+    for line in jobs.list_log_attempts(described):
         yield "attempt", line
     for problem in described.get("problems", [])[1:]:
         yield "also", problem["text"] + (f" (line {problem['line']})" if problem["line"] else "")
@@ -180,7 +180,7 @@ def _format_other_statistic(described: dict[str, Any]) -> str:
 
 def _list_notes(described: dict[str, Any]) -> Iterator[tuple[str, str]]:
     # Each attempt has a line of its own then.
-    listed = (NoteCode.ATTEMPTS, NoteCode.SEGMENTS) if jobs.list_tries(described) else ()
+    listed = (NoteCode.ATTEMPTS, NoteCode.SEGMENTS) if jobs.list_log_attempts(described) else ()
     text = described["text"]  # may say it already
     notes = [note for note in described.get("notes", []) if note["code"] not in listed and note["text"] not in text]
     for note in notes[:5]:

@@ -200,7 +200,7 @@ def list_properties(described: dict[str, Any]) -> list[tuple[str, str]]:
     values["launcher"] = (described.get("run") or {}).get("launcher") or None
     if described.get("window"):
         values["window"] = described["window"]["text"]
-    values["log_attempts"] = jobs.format_tries(described)
+    values["log_attempts"] = jobs.format_log_attempts(described)
     texts = [(name, values.get(name)) for name in list_property_names()]
     properties_of_run = [
         (name, repr(value) if isinstance(value, float) else str(value)) for name, value in texts if value is not None

@@ -27,7 +27,7 @@ from pytest_llmbench.judge.comparison import (
 )
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.judge.margin import compute_probability
-from pytest_llmbench.measure.scaling import find_pairs, group_families
+from pytest_llmbench.measure.metrics import find_pairs, group_families
 
 MARGIN = math.log(1.05)
 KNOWN = Noise(0.002, 30.0, "20 nights", measured=True)

@@ -132,8 +132,8 @@ class Budget:
 class RegexDialect:
     """How a baseline file says that its framework writes a step; every text as in the file, empty where it says none.
 
-    name: as in `dialects.regex_name`. find: stands in the line of every step. pattern: its groups are those of
-    `patterns.GROUPS`. unit: of the group `seconds`, see `patterns.UNITS`. averages: "interval" where the time is the
+    name: as in `dialects.name_regex_dialect`. find: stands in the line of every step. pattern: its groups are those of
+    `dialects.GROUPS`. unit: of the group `seconds`, see `dialects.UNITS`. averages: "interval" where the time is the
     mean since the line before, else "single". start, end: lines that hold them begin a process, and end its training.
     """
 

@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_llmbench.core.errors import LogError
-from pytest_llmbench.core.garbage_collection import pause_garbage_collection
 from pytest_llmbench.core.models import (
     CheckpointRecord,
     Checkpoints,
@@ -35,6 +34,7 @@ from pytest_llmbench.core.models import (
     Steps,
     Unread,
 )
+from pytest_llmbench.core.runtime import pause_garbage_collection
 
 Columns: TypeAlias = Mapping[str, NDArray[Any]]
 """By name the columns of all steps."""

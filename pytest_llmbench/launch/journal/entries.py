@@ -15,7 +15,7 @@ from pytest_llmbench.core.models import Key
 from pytest_llmbench.core.models.jobs import EndedBy, Job, JobSpec, JobStatus, Pairs, Phase, Purpose, SubmissionState
 from pytest_llmbench.launch.journal.database import NAME
 from pytest_llmbench.launch.recipe.redaction import MASK, find_secret_values, redact
-from pytest_llmbench.launch.slurm.states import OWN
+from pytest_llmbench.launch.slurm.statuses import OWN
 from pytest_llmbench.launch.submit.process import Process
 from pytest_llmbench.launch.submit.submissions import find_state
 

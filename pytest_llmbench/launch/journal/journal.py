@@ -16,7 +16,7 @@ from pytest_llmbench.core.models.jobs import Job, JobSpec, JobStatus, Submission
 from pytest_llmbench.launch.journal import database, entries, sessions
 from pytest_llmbench.launch.journal.entries import JournalEntry, encode_spec
 from pytest_llmbench.launch.recipe.redaction import find_secret_values, redact
-from pytest_llmbench.launch.slurm.states import drop_passing
+from pytest_llmbench.launch.slurm.statuses import drop_passing
 from pytest_llmbench.launch.submit.process import Process
 
 LONGEST_CASE = 200

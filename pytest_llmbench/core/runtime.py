@@ -1,9 +1,11 @@
-"""What a CI system says of the job that runs, in the variables of its process."""
+"""What this process runs in: a job of a CI system, or none, and Python with its collector of cycles."""
 
 from __future__ import annotations
 
+import gc
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 COMMITS = (
     "GITHUB_SHA",
@@ -31,3 +33,16 @@ def read_job_url(environment: Mapping[str, str]) -> str:
     if all(parts):
         return "{}/{}/actions/runs/{}".format(*parts)
     return next((environment[name] for name in ADDRESSES if environment.get(name)), "")
+
+
+@contextmanager
+def pause_garbage_collection() -> Iterator[None]:
+    """Let Python's collector of cycles rest: what is made of thousands of runs is kept, and has no cycles, but the
+    collector would look at all of it again and again."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()

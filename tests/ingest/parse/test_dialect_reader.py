@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from written_logs import bar, maxtext_run, nemo2, nemo2_run
 
-from pytest_llmbench.ingest.parse import uniform
+from pytest_llmbench.ingest.parse import dialect_reader
 from pytest_llmbench.ingest.parse.read import parse_blocks
 
 NEMO_START = "Copying Trainer's 'max_steps' (50) to the optimizer\n"
@@ -53,22 +53,22 @@ OTHERWISE = {
 
 def one_by_one(data: bytes) -> object:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(uniform, "read_parts", lambda *_: None)
+        patched.setattr(dialect_reader, "read_parts", lambda *_: None)
         return described(parse_blocks([data]))
 
 
 def by_columns(data: bytes) -> tuple[object, bool]:
     """What a log says, and whether it was read by columns."""
     taken = []
-    read = uniform.read_parts
+    read = dialect_reader.read_parts
 
-    def watched(*given: object) -> uniform.UniformParts | None:
+    def watched(*given: object) -> dialect_reader.UniformParts | None:
         parts = read(*given)  # type: ignore[arg-type]
         taken.append(parts is not None)
         return parts
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(uniform, "read_parts", watched)
+        patched.setattr(dialect_reader, "read_parts", watched)
         return described(parse_blocks([data])), taken == [True]
 
 
