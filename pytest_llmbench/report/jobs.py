@@ -26,14 +26,17 @@ MOST_TRIES = 6
 """Attempts that an explanation lists; the JUnit property names all."""
 
 
+def pick(record: object, *names: str) -> dict[str, Any]:
+    """Return some fields of a record by their names."""
+    return {name: getattr(record, name) for name in names}
+
+
 def describe(job: LaunchedJob, directory: Path) -> dict[str, Any]:
     """Return a job as plain values; files below `directory` are shown relative to it."""
     return {
         "job_id": job.job_id,
         "purpose": str(job.purpose),
-        "attempt": job.attempt,
-        "repeat": job.repeat,
-        "state": job.state,
+        **pick(job, "attempt", "repeat", "state"),
         "nodes": list(job.nodes),
         "step_seconds": formatting.finite_or_none(job.step_seconds),
         "text": job.text,
@@ -125,13 +128,7 @@ def describe_log_attempt(attempt: AttemptSummary, directory: Path) -> dict[str, 
     return {
         "number": attempt.number,
         "log": formatting.format_place(attempt.log, directory),
-        "line": attempt.line,
-        "first_step": attempt.first_step,
-        "last_step": attempt.last_step,
-        "finished": attempt.finished,
-        "ended": attempt.ended,
-        "starts_over": attempt.starts_over,
-        "judged": attempt.judged,
+        **pick(attempt, "line", "first_step", "last_step", "finished", "ended", "starts_over", "judged"),
     }
 
 
