@@ -47,6 +47,7 @@ def describe(job: LaunchedJob, directory: Path) -> dict[str, Any]:
 def list_attempts(described: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the jobs of an outcome that were started to be judged; where none was, those of its first purpose."""
     jobs = described.get("jobs", ())
+    # A launch that only profiles has no job that is judged; its own jobs are then shown.
     purposes = [job["purpose"] for job in jobs]
     return [job for job in jobs if job["purpose"] == (MEASURE if MEASURE in purposes else purposes[0])]
 
@@ -79,6 +80,7 @@ def list_properties(described: dict[str, Any]) -> dict[str, str]:
     runs = list_last_attempts(described)
     if not runs:
         return {}
+    # The judged run may be an earlier one: a launch counts those below --llmb-logs.
     judged = (described.get("run") or {}).get("job_id") or runs[-1]["job_id"]
     lost = "; ".join(_format_result(job) for job in list_failed_attempts(described))
     counts = str(len(list_attempts(described))), str(len(runs))

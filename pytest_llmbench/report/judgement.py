@@ -64,6 +64,7 @@ def _average_metrics(judgement: Judgement) -> dict[str, Any]:
     newest, difference = judgement.measurement, judgement.log_difference
     if not judgement.repeats or newest is None or difference is None or not newest.statistic_seconds:
         return {}
+    # The verdict is on the mean of the repeats, so the numbers beside it are at that mean, too.
     slower = judgement.baseline.step_seconds * math.exp(difference) / newest.statistic_seconds
     metrics = {metric.name: {**_describe_metric(metric), **_scale_metric(metric, slower)} for metric in newest.metrics}
     return {"metrics": metrics}
@@ -177,6 +178,7 @@ def describe_daily_runs(judgement: Judgement) -> dict[str, Any]:
 def join_daily_runs(history: Sequence[dict[str, Any]], changes: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the last NIGHTS of a history, oldest first, and its changes with their places in it."""
     nights = sorted(history, key=lambda night: str(night["started"]))[-MOST_DAILY_RUNS:]
+    # ISO times of one zone sort as text.
     begins = [night["started"] for night in nights]
     return {
         "history": nights,

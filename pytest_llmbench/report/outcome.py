@@ -90,6 +90,7 @@ def _find_telling_line(measurement: Measurement, outcome: Outcome) -> tuple[int,
         line = next((problem.line for problem in measurement.problems if problem.line), 0)
         return line or _find_last_line(measurement), ""
     judgement = outcome.judgement
+    # Over budget is a checkpoint, and none of its steps.
     slow = judgement.verdict in SLOW and judgement.reason is not Reason.OVER_BUDGET
     return _find_slow_line(measurement) if slow else (0, "")
 
@@ -218,6 +219,7 @@ def _describe_steps(measurement: Measurement) -> dict[str, Any]:
     segment = _find_segment(measurement)
     if segment is None:
         return {}
+    # A hiccup that was forgiven is drawn as it was counted.
     counted = dict(zip(measurement.window_steps, measurement.window_seconds, strict=False))
     slow = np.isin(segment.steps.index, _find_slow_steps(measurement))
     positions = _choose_positions(slow)

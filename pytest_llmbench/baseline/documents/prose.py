@@ -87,6 +87,7 @@ def read_prose(text: str) -> Prose:
     values_of: dict[tuple[str, str, str], list[ProseValue]] = defaultdict(list)
     for name, stated in _find_values(text):
         values_of[name].append(stated)
+    # Which of several values counts nobody knows, so none is taken.
     agreed = {name: values[0] for name, values in values_of.items() if len({value.value for value in values}) == 1}
     models: dict[str, dict[str, ProseValue]] = defaultdict(dict)
     for (kind, size, what), stated in agreed.items():
@@ -118,6 +119,7 @@ def _find_values(text: str) -> Iterator[tuple[tuple[str, str, str], ProseValue]]
     for number, line in enumerate(list_shown_lines(text), 1):
         if "peak" in line:
             yield from ((("peak", *key), ProseValue(value, number)) for key, value in _find_peaks(line))
+        # A worked example names its model in its first line only.
         named = str(read_caption(line).facts.get("size", ""))
         size = named if line.rstrip().endswith("calculation:") else size
         if constant := _CONSTANT.search(line):
