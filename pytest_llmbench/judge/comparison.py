@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import JUDGED, Configuration, Estimate, Judgement, Key, Reason, Verdict
-from pytest_llmbench.judge.margin import EQUAL, Answer, answer, compute_quantile
+from pytest_llmbench.judge.estimate import EQUAL, Answer, answer, compute_quantile
 
 WEAK_SCALING = "weak-scaling"
 SPEED_UP = "fp8-speedup"
