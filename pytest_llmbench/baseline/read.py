@@ -11,7 +11,7 @@ from pytest_llmbench.baseline.checks import check_file
 from pytest_llmbench.baseline.records import RecipeFile, make_recipe_file
 from pytest_llmbench.baseline.schema import KINDS, SCHEMA, add_defaults, get_file_fields
 from pytest_llmbench.core.errors import BaselineError
-from pytest_llmbench.core.models import Baseline, Recipe
+from pytest_llmbench.core.models import Baseline, BaselineKind, Recipe
 from pytest_llmbench.core.yamlfile import read_document, read_entry
 
 
@@ -85,7 +85,7 @@ def _find_yaml_files(directory: Path) -> Iterator[Path]:
         yield from (Path(folder, name) for name in names if name.endswith((".yaml", ".yml")))
 
 
-def _read_kind(path: Path, root: Any) -> str:
+def _read_kind(path: Path, root: Any) -> BaselineKind:
     stated = {key.value: value for key, value in root.value if key.id == "scalar"}
     version = stated.get("schema")
     if version is None or version.value != SCHEMA:
@@ -95,7 +95,7 @@ def _read_kind(path: Path, root: Any) -> str:
             f"{path}:{line}: found {version_text}, expected schema: {SCHEMA}, which is all this release reads"
         )
     kind = stated.get("kind")
-    return kind.value if kind is not None and kind.value in KINDS else KINDS[0]
+    return BaselineKind(kind.value if kind is not None and kind.value in KINDS else KINDS[0])
 
 
 def _format_place(baseline: Baseline) -> str:

@@ -15,6 +15,7 @@ from pytest_llmbench.core.models import (
     AcceptedValue,
     Architecture,
     Baseline,
+    BaselineKind,
     Budget,
     Configuration,
     Erratum,
@@ -50,9 +51,9 @@ class RecipeFile:
     drift_budget: float | None = None
 
 
-def make_recipe_file(path: Path, kind: str, entry: YamlMapping) -> RecipeFile:
+def make_recipe_file(path: Path, kind: BaselineKind, entry: YamlMapping) -> RecipeFile:
     """Return the records of one file; `entry` has passed the schema and the checks."""
-    launch, resolutions = entry.get("launch"), _find_resolutions(entry) if kind == "published" else {}
+    launch, resolutions = entry.get("launch"), _find_resolutions(entry) if kind is BaselineKind.PUBLISHED else {}
     recipe = Recipe(
         name=entry["recipe"],
         release=entry["release"],
@@ -108,10 +109,10 @@ def _find_resolutions(entry: YamlMapping) -> dict[str, float]:
 
 
 def _make_baseline(
-    path: Path, kind: str, entry: YamlMapping, row: YamlMapping, resolutions: Mapping[str, float]
+    path: Path, kind: BaselineKind, entry: YamlMapping, row: YamlMapping, resolutions: Mapping[str, float]
 ) -> Baseline:
     window = Window(entry["window"]["first"], entry["window"]["last"], entry["window"]["statistic"])
-    recording = _make_recording(row["recorded"]) if kind == "recorded" else None
+    recording = _make_recording(row["recorded"]) if kind is BaselineKind.RECORDED else None
     cells = row.get("cells")
     return Baseline(
         configuration=_make_configuration(entry, row),

@@ -18,7 +18,7 @@ from pytest_llmbench.baseline.render import SharedKeys, format_peak, render_base
 from pytest_llmbench.baseline.schema import FILE
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import BaselineError, RecordError
-from pytest_llmbench.core.models import Baseline, Key, Recipe, Recording, Source
+from pytest_llmbench.core.models import Baseline, BaselineKind, Key, Recipe, Recording, Source
 from pytest_llmbench.core.tolerance import merge_tolerances
 
 PATIENCE_SECONDS = 60.0
@@ -86,7 +86,7 @@ def make_recorded_baseline(published: Baseline, recording: Recording) -> Baselin
     """Return the baseline that a recording makes of a published one: the trimmed mean over the same steps."""
     return replace(
         published,
-        kind="recorded",
+        kind=BaselineKind.RECORDED,
         step_seconds=float(recording.trimmed_mean_seconds),
         cells=(),
         window=published.window._replace(statistic=STATISTIC),
@@ -157,7 +157,7 @@ def _read_existing(path: Path) -> tuple[dict[Key, Baseline], SharedKeys]:
     except BaselineError as error:
         raise RecordError(f"{path} cannot be added to, move it away or record elsewhere:\n{error}") from error
     recipe = file.recipe
-    if recipe.kind != "recorded":
+    if recipe.kind is not BaselineKind.RECORDED:
         raise RecordError(f"{path}: found a {recipe.kind} baseline file, expected to record elsewhere")
     statistic = recipe.baselines[0].window.statistic
     if statistic != STATISTIC:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.core.dialects import DIALECTS
 from pytest_llmbench.core.errors import SettingsError
-from pytest_llmbench.core.models import Baseline, TimedBy, Window
+from pytest_llmbench.core.models import Baseline, BaselineKind, TimedBy, Window
 from pytest_llmbench.core.options import destination
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def as_documented(baseline: Baseline) -> Baseline:
 
     Which runs count stays what it is: those that finished, and whose usual window is whole.
     """
-    if baseline.kind != "published":
+    if baseline.kind is not BaselineKind.PUBLISHED:
         return baseline
     if baseline.timed != LAST_STEP:
         return replace(baseline, timed_by=TimedBy.DOCUMENT)

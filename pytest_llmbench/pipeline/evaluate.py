@@ -17,6 +17,7 @@ from pytest_llmbench.core.models import (
     Measurement,
     Run,
     StoredRun,
+    TimedBy,
     exclude_same_runs,
 )
 from pytest_llmbench.core.runtime import pause_garbage_collection
@@ -114,7 +115,7 @@ def add_fleet_findings(
     judged = with_warnings(judged)
     judged = with_changes(judged, previous, acknowledged, now)
     checks = _make_checks(judged, shift, settings, catalog)
-    return judged, tuple(dataclasses.replace(check, timed=settings.timed) for check in checks)
+    return judged, tuple(dataclasses.replace(check, timed=TimedBy(settings.timed)) for check in checks)
 
 
 def _make_checks(

@@ -10,9 +10,11 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import (
     JUDGED,
     Check,
+    CheckKind,
     ComparedConfiguration,
     Configuration,
     Evidence,
+    Finding,
     Judgement,
     Key,
     Measurement,
@@ -60,10 +62,10 @@ def _shift_check(shift: SharedShift, scaling: str) -> Check:
     """Return the item that names a shift that most configurations share; each regressed one fails on its own."""
     slower = shift.shift > 0
     return Check(
-        kind="cluster-change",
+        kind=CheckKind.CLUSTER_CHANGE,
         id="slower" if slower else "faster",
         status=Status.FAILED if slower and scaling == "fail" else Status.PASSED,
-        verdict="SLOWER" if slower else "FASTER",
+        verdict=Finding.SLOWER if slower else Finding.FASTER,
         text=shift.text,
         lines=(f"  {formatting.join_first([key.id for key in shift.configurations])}",),
         decides=scaling == "fail",
@@ -77,7 +79,7 @@ def _comparison_check(comparison: ConfigurationComparison, scaling: str) -> Chec
         kind=comparison.kind,
         id=comparison.id,
         status=Status.FAILED if failed else Status.PASSED,
-        verdict=str(comparison.verdict),
+        verdict=comparison.verdict,
         text=comparison.text,
         lines=tuple(map(_row, comparison.rows)),
         decides=scaling == "fail",

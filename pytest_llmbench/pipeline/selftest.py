@@ -15,7 +15,9 @@ from pytest_llmbench.core.models import (
     OBJECTIVE,
     Attempt,
     Check,
+    CheckKind,
     Evidence,
+    Finding,
     Judgement,
     Measurement,
     Run,
@@ -90,10 +92,10 @@ def _check(tested: SelfTest) -> Check:
     if untestable:
         text += f"; not testable: {formatting.join_first(untestable)}"
     return Check(
-        kind="selftest",
+        kind=CheckKind.SELFTEST,
         id=tested.id,
         status=Status.FAILED if survivors else Status.PASSED,
-        verdict="SURVIVED" if survivors else "CAUGHT",
+        verdict=Finding.SURVIVED if survivors else Finding.CAUGHT,
         text=text,
         lines=tuple(_lines(tested.mutants)),
         decides=True,

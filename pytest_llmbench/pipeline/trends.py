@@ -13,9 +13,11 @@ from pytest_llmbench.core.models import (
     JUDGED,
     Acknowledgement,
     Check,
+    CheckKind,
     DailyRun,
     DailyRuns,
     Evidence,
+    Finding,
     Judgement,
     Key,
     LevelChange,
@@ -143,7 +145,7 @@ def make_trend_checks(
             yield _check(result, standing, settings, acknowledged)
         elif result.judgement.on_bound:
             text = _flipping(result.judgement)
-            yield Check("trend", result.case.key.id, Status.PASSED, verdict="ON_BOUND", text=text)
+            yield Check(CheckKind.TREND, result.case.key.id, Status.PASSED, verdict=Finding.ON_BOUND, text=text)
 
 
 def _flipping(judgement: Judgement) -> str:
@@ -163,15 +165,15 @@ def _check(
 ) -> Check:
     bad = _find_unaccepted(standing)
     good = [change for change in standing if change.acknowledged is not None]
-    way = "SLOWER" if standing[-1].difference > 0 else "FASTER"
+    way = Finding.SLOWER if standing[-1].difference > 0 else Finding.FASTER
     asked, changes = settings.trend == "fail", result.judgement.changes
     several = [f"  {change.text}" for change in changes] if len(changes) > 1 else []
     entry = _entry(result.case.key, changes, acknowledged) if bad and asked else ()
     return Check(
-        kind="trend",
+        kind=CheckKind.TREND,
         id=result.case.key.id,
         status=Status.FAILED if bad and asked else Status.PASSED,
-        verdict="SLOWER" if bad else "ACKNOWLEDGED" if good else way,
+        verdict=Finding.SLOWER if bad else Finding.ACKNOWLEDGED if good else way,
         text="; ".join(filter(None, (bad or (good or standing)[-1].text, _flipping(result.judgement)))),
         lines=(*several, *entry),
         decides=asked and result.judgement.verdict in JUDGED,  # old nights alone make no session green

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.plugin.stash import CHECK_KINDS
+from pytest_llmbench.core.models import CheckKind
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Case, Caution, Check, Outcome, UnmatchedRun
@@ -233,7 +233,7 @@ class Session:
     @property
     def cases(self) -> dict[str, tuple[Any, ...]]:
         """What has items, by the name of the built-in test, in the order in which they run."""
-        of_kind = {kind: tuple(check for check in self.results.checks if check.kind == kind) for kind in CHECK_KINDS}
+        of_kind = {kind: tuple(check for check in self.results.checks if check.kind is kind) for kind in CheckKind}
         return {
             "test_performance": tuple(result.case for result in self.results.configurations.values()),
             "test_unmatched_run": self.failing_unmatched,

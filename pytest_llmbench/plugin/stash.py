@@ -33,10 +33,8 @@ CASES = {
     "llmb_trend": "test_trend",
     "llmb_selftest": "test_selftest",
 }
-"""The fixtures that have an item for each case, and the built-in test of each, in the order in which they run."""
-
-CHECK_KINDS = tuple(name.removeprefix("llmb_").replace("_", "-") for name in list(CASES)[2:])
-"""The kinds of `Check`, each with a fixture of its own: all but those of a configuration and of an unmatched run."""
+"""The fixtures that have an item for each case, and the built-in test of each, in the order in which they run: of a
+configuration, of an unmatched run, and of each `CheckKind`."""
 
 
 INFORMATION = ("collectonly", "setuponly", "setupplan", "showfixtures", "show_fixtures_per_test", "cacheshow")
