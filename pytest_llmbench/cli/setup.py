@@ -6,8 +6,8 @@ import argparse
 import os
 from pathlib import Path
 
+from pytest_llmbench.cli import Output, Subparsers, tell
 from pytest_llmbench.cli.baselines import read_recipes_in
-from pytest_llmbench.cli.command import Output, Subparsers, tell
 
 
 def add(commands: Subparsers) -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pytest_llmbench.core.models import Caution, CautionCode, CheckKind, Finding, Verdict
+from pytest_llmbench.core.models import Caution, CautionCode, Finding, Verdict
 
 SLOWER = (Finding.SLOWER, Verdict.REGRESSION)
 """Verdicts of checks that know of something slower: where their item passed, nobody asked it to fail."""
@@ -49,13 +49,13 @@ def list_findings(outcomes: Sequence[dict[str, Any]]) -> Iterator[Caution]:
 def _list_trends_without_item(outcomes: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str]]:
     """Yield a trend for each configuration that did not fail though it became slower for good, and whose nights have no
     item: a user's own tests need none, and a selection may leave it out."""
-    items = {outcome["id"] for outcome in outcomes if outcome.get("check") == CheckKind.TREND}
+    items = {outcome["id"] for outcome in outcomes if outcome.get("check") == "trend"}
     slower = {
         outcome["configuration"]["id"]
         for outcome in outcomes
         if outcome["status"] != "failed" and _has_become_slower(outcome)
     }
-    yield from ((CheckKind.TREND, Finding.SLOWER) for _ in slower - items)
+    yield from (("trend", Finding.SLOWER) for _ in slower - items)
 
 
 def _has_become_slower(outcome: Mapping[str, Any]) -> bool:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_llmbench.core.models.baselines import Baseline, Window
-    from pytest_llmbench.core.models.judgements import NoteCode, Reason
+    from pytest_llmbench.core.models.judgements import Acknowledgement, NoteCode, Reason
     from pytest_llmbench.core.models.runs import Run, RunKeys
 
 
@@ -36,6 +36,8 @@ class Note:
     code: NoteCode
     text: str
     line: int = 0
+    acknowledgement: Acknowledgement | None = None
+    """The entry that it is about, where there is one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from pytest_llmbench.pipeline.launch.planner import Host, Plan, Planner
 from pytest_llmbench.pipeline.launch.rerun_policy import LaunchProgress
 from pytest_llmbench.pipeline.launch.settings import LaunchSettings
 from pytest_llmbench.pipeline.launch.stopping import Interrupted, handle_stop, stop_jobs, tell_left
-from pytest_llmbench.pipeline.option_converters import LARGEST_SEQUENCE
+from pytest_llmbench.pipeline.option_values import LARGEST_SEQUENCE
 from pytest_llmbench.pipeline.results import ConfigurationResult, SessionResults
 from pytest_llmbench.pipeline.settings import Settings
 
