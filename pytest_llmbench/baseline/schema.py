@@ -101,12 +101,10 @@ def is_positive(text: str) -> bool:
     return float(text.rstrip("%")) > 0
 
 
-def _make_metric_spec(name: str, digits: str = _DIGITS) -> Text:
-    example = "47.59%" if digits.endswith("%") else "7.325"
-    absent = "|".join(NOT_GIVEN)
+def _make_metric_spec(name: str) -> Text:
     return Text(
-        f'a printed {name} such as "{example}", or {" or ".join(NOT_GIVEN)}',
-        rf"(?a:{digits}|{absent})",
+        f'a printed {name} such as "7.325", or {" or ".join(NOT_GIVEN)}',
+        rf"(?a:{_DIGITS}|{'|'.join(NOT_GIVEN)})",
         accept=lambda text: text in NOT_GIVEN or is_positive(text),
     )
 

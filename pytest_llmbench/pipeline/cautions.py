@@ -33,8 +33,7 @@ from pytest_llmbench.core.option_origins import Origin, Written, find_origin
 from pytest_llmbench.core.options import destination
 from pytest_llmbench.pipeline.catalog import Catalog, select_drift_budget
 from pytest_llmbench.pipeline.settings import ASSUMED_CV, CERTIFIED, DEFAULT_TOLERANCE, Settings
-from pytest_llmbench.report.cautions import list_findings
-from pytest_llmbench.report.terminal import select_worst
+from pytest_llmbench.report.verdicts import list_findings, select_worst
 
 if TYPE_CHECKING:
     from pytest_llmbench.pipeline.results import ConfigurationResult, SessionResults
