@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import Acknowledgement, DailyRuns, LevelChange, Noise, OnBound
+from pytest_llmbench.core.models import Acknowledgement, ChangeKind, DailyRuns, LevelChange, Noise, OnBound
 from pytest_llmbench.judge.acknowledged import describe_acknowledgement
 from pytest_llmbench.judge.changes import SMALLEST, LevelShift, find_level_shifts, find_slow_change
 from pytest_llmbench.judge.estimate import EQUAL
@@ -51,14 +51,14 @@ def find_changes(
     values = np.log(np.array([run.statistic_seconds for run in daily_runs], dtype=float))
     shifts = find_level_shifts(values, noise, max(SMALLEST, coarse), correlation)
     series = _Series(daily_runs, acknowledged, today)
-    changes = _make_changes("step", shifts, series)
+    changes = _make_changes(ChangeKind.STEP, shifts, series)
     anchored = max((change.first_run for change in changes if change.acknowledged or change.difference < 0), default=0)
     slow = find_slow_change(values[anchored:], noise, coarse, correlation)
     if slow is None or any(change.stands and not change.acknowledged and change.difference > 0 for change in changes):
         return tuple(changes)
     place = slow.position + anchored
     moved = LevelShift(place, anchored, len(daily_runs), slow.difference, slow.low, slow.high)
-    return (*changes, *_make_changes("drift", (moved,), series))
+    return (*changes, *_make_changes(ChangeKind.DRIFT, (moved,), series))
 
 
 class _Series(NamedTuple):
@@ -67,13 +67,13 @@ class _Series(NamedTuple):
     today: date
 
 
-def _make_changes(kind: str, shifts: Sequence[LevelShift], series: _Series) -> list[LevelChange]:
+def _make_changes(kind: ChangeKind, shifts: Sequence[LevelShift], series: _Series) -> list[LevelChange]:
     entries = assign_acknowledgements(kind, shifts, *series)
     return [_make_change(kind, *parts, series) for parts in zip(shifts, compute_lasting(shifts), entries, strict=True)]
 
 
 def _make_change(
-    kind: str, shift: LevelShift, left: float, entry: Acknowledgement | None, series: _Series
+    kind: ChangeKind, shift: LevelShift, left: float, entry: Acknowledgement | None, series: _Series
 ) -> LevelChange:
     daily_runs = series.nights
     expired = entry is not None and series.today > entry.expires
@@ -84,7 +84,7 @@ def _make_change(
         difference=math.expm1(shift.difference),
         low=math.expm1(shift.low),
         high=math.expm1(shift.high),
-        environment=compare_environments(daily_runs, shift.position) if kind == "step" else (),
+        environment=compare_environments(daily_runs, shift.position) if kind is ChangeKind.STEP else (),
         stands=left != 0,
         lasting=math.expm1(left),
         acknowledged=None if expired else entry,
@@ -116,15 +116,16 @@ def _find_difference(environments: Sequence[Mapping[str, str]], name: str, posit
 def _with_text(change: LevelChange) -> LevelChange:
     low, high = (formatting.format_difference(1 + bound).removesuffix(" %") for bound in (change.low, change.high))
     size = f"{formatting.format_difference(1 + change.difference)} ({low} to {high} %)"
-    text = f"{size} {'since' if change.kind == 'step' else 'drifted since'} {change.started:%Y-%m-%d}"
+    text = f"{size} {'since' if change.kind is ChangeKind.STEP else 'drifted since'} {change.started:%Y-%m-%d}"
     differs = [
         f"{name} {formatting.shorten_setting(name, before)} -> {formatting.shorten_setting(name, after)}"
         for name, before, after in change.environment
     ]
-    parts = [
-        text,
-        *([formatting.join_first(differs)] if differs else ["nothing known differs"] * (change.kind == "step")),
-    ]
+    parts = [text]
+    if differs:
+        parts.append(formatting.join_first(differs))
+    elif change.kind is ChangeKind.STEP:
+        parts.append("nothing known differs")
     if change.acknowledged:
         parts.append(describe_acknowledgement(change.acknowledged))
     elif change.expired:
@@ -157,7 +158,7 @@ def compute_lasting(shifts: Sequence[LevelShift]) -> list[float]:
 
 
 def assign_acknowledgements(
-    kind: str,
+    kind: ChangeKind,
     shifts: Sequence[LevelShift],
     daily_runs: DailyRuns,
     acknowledged: Sequence[Acknowledgement],
@@ -195,8 +196,8 @@ def _with_difference(shift: LevelShift, difference: float) -> LevelShift:
     return replace(shift, difference=difference, low=shift.low + moved, high=shift.high + moved)
 
 
-def _is_near(entry: Acknowledgement, kind: str, shift: LevelShift, daily_runs: DailyRuns) -> bool:
-    last = daily_runs[-1] if kind == "drift" else daily_runs[shift.position]
+def _is_near(entry: Acknowledgement, kind: ChangeKind, shift: LevelShift, daily_runs: DailyRuns) -> bool:
+    last = daily_runs[-1] if kind is ChangeKind.DRIFT else daily_runs[shift.position]
     first = daily_runs[max(shift.position - 1, 0)]
     return first.started.date() - PLACED <= entry.since <= last.started.date() + PLACED
 
