@@ -23,7 +23,7 @@ with suppress(
 @pytest.fixture(scope="session", autouse=True)
 def _no_commit() -> Iterator[None]:
     """Keep the commit that a CI names out of reports."""
-    from pytest_llmbench.core.ci_environment import COMMITS
+    from pytest_llmbench.core.runtime import COMMITS
 
     with pytest.MonkeyPatch.context() as patch:
         for name in COMMITS:

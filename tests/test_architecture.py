@@ -23,7 +23,7 @@ FLOORS |= dict.fromkeys(("ingest", "measure", "judge", "launch", "history", "bas
 FACES = {"pytest": ("plugin", "suite"), "_pytest": (), "argparse": ("cli",)}
 """Which rooms know a program that people start."""
 
-OPENS = ("ingest/sources/", "ingest/reading/cache.py", "core/yamlfile/")
+OPENS = ("ingest/sources/", "ingest/reading/cache.py", "core/yamlfile.py")
 """What reads files of users, and the cache of what was read."""
 KEEPS = ("report/", "baseline/", "history/", "launch/")
 """What keeps files of its own, and reads them back."""
@@ -162,6 +162,8 @@ def test_an_idle_session_loads_no_stage_starts_nothing_and_leaves_nothing(tmp_pa
         "pytest_llmbench",
         "pytest_llmbench.core",
         "pytest_llmbench.core.options",
+        "pytest_llmbench.pipeline",
+        "pytest_llmbench.pipeline.checks",
         "pytest_llmbench.plugin",
         "pytest_llmbench.plugin.fixtures",
     ]

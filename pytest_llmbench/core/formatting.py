@@ -1,4 +1,4 @@
-"""How values read in messages and tables."""
+"""How values read in messages and tables, and paths and URLs in each other's place."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.core.models.logs import EndingCode
-from pytest_llmbench.core.urls import is_remote, to_url
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Ending, Unread
@@ -167,13 +166,6 @@ def _group(head: str, numbers: Iterable[str], tail: str) -> str:
     return f"{head}{folded}{tail}" if folded.isdigit() else f"{head}[{folded}]{tail}"
 
 
-def format_place(path: Path, directory: Path) -> str:
-    """Return a path as a reader would type it from `directory`; bytes that are no text are escaped."""
-    if is_remote(path):
-        return escape(to_url(path))
-    return escape(str(path.relative_to(directory)) if path.is_relative_to(directory) else str(path))
-
-
 def escape(text: str) -> str:
     """Return a text that every report, channel and terminal can carry: what does not print is escaped."""
     if text.isprintable():
@@ -188,3 +180,44 @@ def escape_values(values: Any) -> Any:
     if isinstance(values, dict):
         return {name: escape_values(value) for name, value in values.items()}
     return [escape_values(value) for value in values] if isinstance(values, list) else values
+
+
+# --- paths and URLs ---------------------------------------------------------------------------------------
+#
+# A remote path is kept as a Path whose first part is the protocol with its colon, `s3:/bucket/runs`; no path of this
+# machine is, since those are absolute.
+
+URL = re.compile(r"(?P<protocol>[A-Za-z][\w+.-]*(?:::[A-Za-z][\w+.-]*)*)://(?P<rest>.*)", re.DOTALL)
+_LOCAL = ("file", "local")
+
+
+def is_url(text: str) -> bool:
+    """Whether a text names a protocol."""
+    return URL.fullmatch(text) is not None
+
+
+def is_remote(path: Path) -> bool:
+    """Whether a path is one of `to_path`."""
+    return not path.is_absolute() and bool(path.parts) and path.parts[0].endswith(":")
+
+
+def to_path(url: str) -> Path:
+    """Return the path under which a URL is known here."""
+    match = URL.fullmatch(url)
+    if match is None:
+        raise ValueError(f"{url} names no protocol")
+    return Path(f"{match['protocol']}:", *(part for part in match["rest"].split("/") if part))
+
+
+def to_url(path: Path) -> str:
+    """Return the URL of a remote path."""
+    protocol = path.parts[0].removesuffix(":")
+    rooted = "/" if protocol.rpartition("::")[2] in _LOCAL else ""
+    return f"{protocol}://{rooted}{'/'.join(path.parts[1:])}"
+
+
+def format_place(path: Path, directory: Path) -> str:
+    """Return a path as a reader would type it from `directory`; bytes that are no text are escaped."""
+    if is_remote(path):
+        return escape(to_url(path))
+    return escape(str(path.relative_to(directory)) if path.is_relative_to(directory) else str(path))

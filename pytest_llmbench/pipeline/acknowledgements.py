@@ -12,7 +12,7 @@ from pathlib import Path
 from pytest_llmbench.core.errors import SettingsError, did_you_mean
 from pytest_llmbench.core.models import Acknowledgement, Key
 from pytest_llmbench.core.tolerance import parse_fraction
-from pytest_llmbench.core.yamlfile.schema import ConvertedScalar, Fields, Items, Number, Report, Text, YamlMapping
+from pytest_llmbench.core.yamlfile import ConvertedScalar, Fields, Items, Number, Report, Text, YamlMapping
 from pytest_llmbench.judge.acknowledged import LARGEST
 from pytest_llmbench.pipeline.catalog import Catalog
 
@@ -59,8 +59,7 @@ def read_acknowledged(path: Path, keys: Sequence[Key], today: date) -> tuple[Ack
     Raises SettingsError with file, line, what was found and what was expected: also for a configuration that there is
     not, a change that is accepted twice, and an expiry more than a year from `today`.
     """
-    from pytest_llmbench.core.yamlfile.document import read_document
-    from pytest_llmbench.core.yamlfile.schema import read_entry
+    from pytest_llmbench.core.yamlfile import read_document, read_entry
 
     def check(entry: YamlMapping, report: Report) -> None:
         for position, acknowledged in enumerate(entry["acknowledged"]):

@@ -154,7 +154,7 @@ def _read_as_known(run: Run, catalog: Catalog) -> Run:
 
 
 def _parse(files: AttemptFiles, reading: Reading) -> ParsedLog:
-    from pytest_llmbench.ingest.parse.cause import add_error_ending
+    from pytest_llmbench.ingest.parse.endings import add_error_ending
 
     try:
         log = reading.log(files.log)

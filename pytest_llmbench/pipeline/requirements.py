@@ -22,7 +22,7 @@ from pathlib import Path
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import SettingsError, did_you_mean
 from pytest_llmbench.core.models import Evidence, Key, Note, NoteCode, Reason, Recipe, RequiredRuns, Verdict
-from pytest_llmbench.core.yamlfile.schema import Fields, Flag, Items, Names, Number, Report, Text, YamlMapping
+from pytest_llmbench.core.yamlfile import Fields, Flag, Items, Names, Number, Report, Text, YamlMapping
 from pytest_llmbench.pipeline.results import ConfigurationResult, JudgedConfigurations
 from pytest_llmbench.pipeline.settings import Settings
 
@@ -48,8 +48,7 @@ def read_suite(path: Path, recipes: Sequence[Recipe], settings: Settings) -> dic
     with file, line and the nearest name for a workload, precision or scale that no baseline has: what cannot be judged
     must not be passed over.
     """
-    from pytest_llmbench.core.yamlfile.document import read_document
-    from pytest_llmbench.core.yamlfile.schema import read_entry
+    from pytest_llmbench.core.yamlfile import read_document, read_entry
 
     asked: dict[Key, RequiredRuns] = {}
 

@@ -12,7 +12,7 @@ import pytest
 from pytest_llmbench.baseline.lint import lint_file
 from pytest_llmbench.baseline.read import read_file
 from pytest_llmbench.baseline.schema import CONFIGURATION, FILE, KINDS, RECORDED, KeyDefinition, get_file_fields
-from pytest_llmbench.core.yamlfile.schema import Fields, Items, Spec
+from pytest_llmbench.core.yamlfile import Fields, Items, Spec
 from pytest_llmbench.ingest.parse.read import parse_blocks
 
 PAGE = (Path(__file__).parents[2] / "docs" / "baselines.md").read_text()

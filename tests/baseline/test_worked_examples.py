@@ -12,8 +12,8 @@ from shipped_documents import DOCUMENTS, recipe, text_of
 
 from pytest_llmbench.baseline.lint import round_as_printed
 from pytest_llmbench.core import throughput
-from pytest_llmbench.core.flops import count_flops_per_token, model_flops
 from pytest_llmbench.core.models import Baseline, Configuration
+from pytest_llmbench.core.throughput import count_flops_per_token, model_flops
 
 
 @dataclass(frozen=True)

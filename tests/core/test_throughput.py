@@ -1,15 +1,18 @@
-"""What follows from a step time, against the documents' own examples."""
+"""What follows from a step time, against the documents' own examples; every constant of their notes on FLOPs."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import asdict, replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.core import throughput
+from pytest_llmbench.core.errors import BaselineError
 from pytest_llmbench.core.models import Architecture, Configuration, Key, Parallelism
+from pytest_llmbench.core.throughput import FORMULAS, count_flops_per_token, model_flops
 
 
 def llama(gpus: int, batch: int, *, proxy: bool = False) -> Configuration:
@@ -60,3 +63,68 @@ def test_units_cancel(seconds: float, factor: int, gpus: int) -> None:
         throughput.model_flops_utilization(small, seconds, 989),
         throughput.tflops_per_gpu(small, seconds * factor) * factor / 989,
     )
+
+
+GROK = Architecture("grok", 8192, 64, 6144, 128256, ffn_size=32768, attention_heads=48, query_groups=8, top_k=2)
+LLAMA_8B = Architecture("llama", 8192, 32, 4096, 128256, ffn_size=14336, attention_heads=32, query_groups=8)
+LLAMA_70B = Architecture("llama", 8192, 80, 8192, 128256, ffn_size=28672, attention_heads=64, query_groups=8)
+LLAMA2_70B = replace(LLAMA_70B, sequence_length=4096, vocabulary_size=32000)
+NEMOTRON = Architecture("nemotron", 4096, 96, 18432, 256000)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "expected"),
+    [
+        pytest.param(GROK, (53_150_220_288, 463_856_467_968, 4_728_029_184), id="grok1"),
+        pytest.param(LLAMA_8B, (20_937_965_568, 33_822_867_456, 3_152_019_456), id="llama3.1-8b"),
+        pytest.param(LLAMA_70B, (136_902_082_560, 338_228_674_560, 6_304_038_912), id="llama3.1-70b"),
+        pytest.param(LLAMA2_70B, (104_689_827_840, 338_228_674_560, 1_572_864_000), id="maxtext-llama2-70b"),
+        pytest.param(NEMOTRON, (869_730_877_440, 1_565_515_579_392, 28_311_552_000), id="nemotron4"),
+    ],
+)
+def test_the_intermediate_sums_are_those_of_the_notes(architecture: Architecture, expected: tuple[int, ...]) -> None:
+    assert tuple(count_flops_per_token(architecture)) == expected
+
+
+@pytest.mark.parametrize(
+    ("architecture", "stated"),
+    [
+        (GROK, "4.27E+15"),
+        (LLAMA_8B, "4.74E+14"),
+        (LLAMA_70B, "3.94E+15"),
+        (LLAMA2_70B, "1.82E+15"),
+        (NEMOTRON, "1.01e16"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.formula,
+)
+def test_the_stated_constant_is_the_formula_to_three_digits(architecture: Architecture, stated: str) -> None:
+    rounded = replace(architecture, formula=f"{architecture.formula}:3")
+    assert model_flops(rounded) == float(stated)
+    assert model_flops(architecture) == pytest.approx(float(stated), rel=5e-3)
+    assert model_flops(architecture) != float(stated)
+
+
+def test_every_term_counts_once() -> None:
+    assert model_flops(GROK) == 8192 * (53_150_220_288 + 463_856_467_968 + 4_728_029_184)
+
+
+def test_a_proxy_follows_from_the_formula_with_its_own_layers_and_sequence() -> None:
+    """The smallest Grok 1 proxy: 45.4 % of 8 H100 at 24.03 s."""
+    proxy = replace(GROK, sequence_length=4096, layers=2)
+    assert f"{1024 * model_flops(proxy) / 24.03 / 8 / 989e12:.1%}" == "45.4%"
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_every_formula_names_its_source(name: str) -> None:
+    assert "Source" in (FORMULAS[name].__doc__ or "")
+
+
+def test_an_unknown_formula_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(BaselineError, match=r"found 'lama', expected .*did you mean 'llama'"):
+        model_flops(replace(LLAMA_8B, formula="lama"))
+
+
+@pytest.mark.parametrize("name", ["ffn_size", "attention_heads", "query_groups", "top_k"])
+def test_a_missing_size_is_refused_by_name(name: str) -> None:
+    with pytest.raises(BaselineError, match=f"needs {name}"):
+        model_flops(Architecture(**{**asdict(GROK), name: None}))

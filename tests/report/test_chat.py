@@ -9,7 +9,7 @@ import pytest
 from builders import NOW
 from outcomes import doubtful, killed, missing, slow, stray, told
 
-from pytest_llmbench.core.ci_environment import read_job_url
+from pytest_llmbench.core.runtime import read_job_url
 from pytest_llmbench.report.chat import convert_to_slack, make_message
 from pytest_llmbench.report.document import SessionEnding, make_document
 

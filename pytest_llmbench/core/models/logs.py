@@ -6,11 +6,17 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # numpy too: who hands records around need not wait for it
     from datetime import datetime
 
-    from pytest_llmbench.core.models.columns import Flags, Floats, Integers
+    import numpy as np
+    from numpy.typing import NDArray
+
     from pytest_llmbench.core.models.jobs import Pairs
+
+    Floats = NDArray[np.float64]
+    Integers = NDArray[np.int64]
+    Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

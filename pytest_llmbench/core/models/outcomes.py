@@ -7,16 +7,15 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.core.models.baselines import TimedBy
-from pytest_llmbench.core.models.verdicts import JUDGED
+from pytest_llmbench.core.models.judgements import JUDGED
 
 if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
-    from pytest_llmbench.core.models.baselines import Key
+    from pytest_llmbench.core.models.baselines import BaselineKind, Key
     from pytest_llmbench.core.models.jobs import LaunchedJob
-    from pytest_llmbench.core.models.judgements import Judgement
-    from pytest_llmbench.core.models.verdicts import Reason, Verdict
+    from pytest_llmbench.core.models.judgements import Judgement, Reason, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,33 +34,43 @@ class ComparedConfiguration:
 
     key: Key
     reference: Key
-    baseline: str
+    baseline: BaselineKind
     measured: float
     documented: float
     verdict: Verdict
+
+
+class Finding(StrEnum):
+    """What an item besides the configurations says where that is no verdict."""
+
+    SLOWER = "SLOWER"
+    FASTER = "FASTER"
+    ACKNOWLEDGED = "ACKNOWLEDGED"
+    ON_BOUND = "ON_BOUND"
+    CAUGHT = "CAUGHT"
+    SURVIVED = "SURVIVED"
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
     """What one item besides the configurations says: of several of them together, or of the gate itself.
 
-    `kind` is weak-scaling, fp8-speedup, cluster-change, trend or selftest, `verdict` a word for it, `lines` the rows of
-    its table, `message` the text of the item. `decides` is False where it only reports. `members` are all that could be
-    compared, `compared` those that were. `timed` is a TimedBy. A selection of one of the configurations in `about`
-    selects the item.
+    `lines` are the rows of its table, `message` the text of the item. `decides` is False where it only reports.
+    `members` are all that could be compared, `compared` those that were. A selection of one of the configurations in
+    `about` selects the item.
     """
 
-    kind: str
+    kind: str  # that of its row in pipeline.checks, which is all that declares a check
     id: str
     status: Status
-    verdict: str
+    verdict: Verdict | Finding
     text: str
     lines: tuple[str, ...] = ()
     decides: bool = False
     message: str = ""
     members: tuple[Key, ...] = ()
     compared: tuple[ComparedConfiguration, ...] = ()
-    timed: str = TimedBy.WINDOW
+    timed: str = TimedBy.WINDOW  # the value of --llmb-timed
     about: tuple[Key, ...] = ()
 
     @property
@@ -138,3 +147,47 @@ class Outcome:
     def skipped(self) -> bool:
         """Whether the item has to be skipped."""
         return self.status is Status.SKIPPED
+
+
+class CautionCode(StrEnum):
+    """What a caution is about: stable, for programs that read the JSON document."""
+
+    REPORTED_ONLY = "reported-only"
+    """A check found a change to slower that fails nothing because nobody asked it to."""
+    NOT_ASSERTED = "not-asserted"
+    """A test of the user passed, or was skipped, though the verdict on its configuration is red."""
+    LEFT_OUT = "left-out-by-selection"
+    """A selection left out items that are about several configurations."""
+    DESELECTED = "deselected"
+    """Items that were deselected by id, or by a conftest."""
+    NOT_RUN = "not-run"
+    """Selected items that did not run."""
+    SKIPPED_ITEMS = "skipped-items"
+    """Items that a mark or a conftest skipped before there was a verdict."""
+    NEWER_RUN = "newer-run-not-judged"
+    """Runs that fit no configuration and have no item, and may be newer runs of what was judged."""
+    WITHOUT_VERDICT = "without-verdict"
+    """Selected configurations about which nothing is known."""
+    TOLERANCE = "tolerance"
+    RECORDED_SLOWER = "recorded-slower-than-published"
+    ACKNOWLEDGED = "acknowledged"
+    UNMATCHED = "unmatched"
+    INCONCLUSIVE = "inconclusive"
+    IMPROVEMENT = "improvement"
+    BASELINE_RELEASE = "baseline-release"
+    AGAINST = "against"
+    ASSUMED_CV = "assumed-cv"
+    SINCE = "since"
+    MAX_AGE = "max-age"
+    REPEAT_WINDOW = "repeat-window"
+    DRIFT_BUDGET = "drift-budget"
+    OVERRIDDEN = "overridden"
+    """A stricter value of the ini file does not count, because another was given elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caution:
+    """One thing that a reader should know before a green light is believed; `text` fits a line of a terminal."""
+
+    code: CautionCode
+    text: str

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from pytest_llmbench.core.models.baselines import Key
     from pytest_llmbench.core.models.jobs import Pairs
+    from pytest_llmbench.core.models.judgements import Reason
     from pytest_llmbench.core.models.logs import ParsedLog
-    from pytest_llmbench.core.models.verdicts import Reason
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from pytest_llmbench.core.formatting import count_noun, format_difference
 from pytest_llmbench.ingest.nccl.records import Kind
 from pytest_llmbench.ingest.nccl.trace import Trace
 
+# Smaller changes of a share or a ratio are not told: traces begin and end within a step.
 TOLERANCE = 0.01
-"""Smaller changes of a share or a ratio are not told: traces begin and end within a step."""
 
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")

@@ -8,18 +8,18 @@ from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 
 from pytest_llmbench.core.errors import LogError
-from pytest_llmbench.core.urls import is_remote
+from pytest_llmbench.core.formatting import is_remote
 from pytest_llmbench.ingest.nccl.records import Counts, count_records, cut_pieces
 from pytest_llmbench.ingest.nccl.trace import Trace, sum_counts
 from pytest_llmbench.ingest.sources import standard_input
 from pytest_llmbench.ingest.sources.compressed import Stream
 from pytest_llmbench.ingest.sources.stores import Stores
 
+# Bytes from which on it pays to start other processes.
 LARGE = 1 << 25
-"""Bytes from which on it pays to start other processes."""
 
+# Each reads all bytes and searches its share, so more than these wait for the memory.
 PROCESSES = 8
-"""Each reads all bytes and searches its share, so more than these wait for the memory."""
 
 
 def read_trace(paths: Sequence[Path]) -> Trace:

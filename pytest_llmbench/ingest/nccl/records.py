@@ -16,20 +16,20 @@ from typing import NamedTuple
 
 from pytest_llmbench.core.errors import LogError
 
+# Bytes that are searched at once: what stays in a core's cache is searched faster. A longer line is torn.
 PIECE = 1 << 18
-"""Bytes that are searched at once: what stays in a core's cache is searched faster. A longer line is torn."""
 
+# Bytes of text after which the distinct lines are looked at and forgotten.
 FOLD = 1 << 24
-"""Bytes of text after which the distinct lines are looked at and forgotten."""
 
+# Different kinds of operations that a trace may have: a large run has some thousands.
 KINDS = 100_000
-"""Different kinds of operations that a trace may have: a large run has some thousands."""
 
+# Ranks, and communicators of ranks, that are told apart; what is beyond is not counted.
 MEMBERS = 250_000
-"""Ranks, and communicators of ranks, that are told apart; what is beyond is not counted."""
 
+# Characters that the name of an operation may have.
 LONGEST = 64
-"""Characters that the name of an operation may have."""
 
 _MARK = b"\x1f"
 _NUMBER = rb"[0-9a-fx()nil]++"  # of an operation or a buffer, which is (nil) where there is none
@@ -44,22 +44,22 @@ _BEGINNING = re.compile(rb"(?<!\w)(\w++): opCount")
 _CALL = re.compile(rb"NCCL CALL nccl(\w+)\([0-9a-f]+,[0-9a-f]+,(\d{1,20}),(\d{1,9}),\d+,-?\d+,0x[0-9a-f]+,")
 _CALL_MARKER = b"NCCL CALL nccl"
 
+# Name and bytes of an element, in the order of `ncclDataType_t`.
 DATATYPES = (
     *(("int8", 1), ("uint8", 1), ("int32", 4), ("uint32", 4), ("int64", 8), ("uint64", 8)),
     *(("float16", 2), ("float32", 4), ("float64", 8), ("bfloat16", 2), ("float8e4m3", 1), ("float8e5m2", 1)),
 )
-"""Name and bytes of an element, in the order of `ncclDataType_t`."""
 
+# Operations whose `count` is the part of one rank (NCCL's user guide, "Collective Communication Functions").
 PER_RANK = frozenset({"allgather", "reducescatter", "alltoall", "gather", "scatter"})
-"""Operations whose `count` is the part of one rank (NCCL's user guide, "Collective Communication Functions")."""
 
+# Names that a damaged record is believed: a torn one has torn names too.
 OPERATIONS = frozenset(
     (
         *("AllGather", "AllReduce", "AllToAll", "AlltoAll", "Broadcast", "Gather"),
         *("Recv", "Reduce", "ReduceScatter", "Scatter", "Send", "SendRecv"),
     )
 )
-"""Names that a damaged record is believed: a torn one has torn names too."""
 
 
 @dataclass(slots=True)

@@ -20,8 +20,8 @@ from pytest_llmbench.ingest.nccl.trace import Trace, TraceRow
 from pytest_llmbench.ingest.sources.stores import Stores
 
 SCHEMA = 1
+# Bytes of a saved trace: its KINDS rows take less.
 LARGEST = 1 << 25
-"""Bytes of a saved trace: its KINDS rows take less."""
 
 Typed = TypeVar("Typed")
 

@@ -14,14 +14,14 @@ from pytest_llmbench.ingest.parse.fingerprint import Fingerprint, take_sample
 from pytest_llmbench.ingest.parse.scan import REACH, REACH_BACK, ByteChunk, MarkerSearch
 from pytest_llmbench.ingest.sources.local import File
 
+# Bytes that are searched at once: they stay in the cache of a core while they are read, searched and counted.
 BLOCK = 1 << 19
-"""Bytes that are searched at once: they stay in the cache of a core while they are read, searched and counted."""
 
+# What a thread looks at before it asks for more.
 STRIDE = 8 * BLOCK
-"""What a thread looks at before it asks for more."""
 
+# So many strides each thread may be ahead: of what it saw only the places of markers are kept.
 AHEAD = 2
-"""So many strides each thread may be ahead: of what it saw only the places of markers are kept."""
 
 
 class Look(NamedTuple):

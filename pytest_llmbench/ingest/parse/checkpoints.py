@@ -13,8 +13,8 @@ from pytest_llmbench.core.models import LOAD, SAVE, CheckpointRecord, Checkpoint
 from pytest_llmbench.ingest.parse.records import find_line_stop, read_rank
 from pytest_llmbench.ingest.parse.scan import Hit
 
+# Records of one log that are kept: more are counted, and then nothing is said of the slowest.
 KEPT = 10_000
-"""Records of one log that are kept: more are counted, and then nothing is said of the slowest."""
 
 
 class Meaning(Enum):
@@ -110,9 +110,9 @@ FORMS: dict[bytes, tuple[Form, ...]] = {
     ),
     FINALIZATION: (Form(b"", re.compile(re.escape(FINALIZATION)), SAVE, Meaning.ASYNCHRONOUS),),
 }
+# What stands before is asked for only where this was found: one marker does for three forms. (Another cut of these
+# texts made the automaton twice as slow: measure before changing them.)
 ASYNCHRONOUS = b" async c"
-"""What stands before is asked for only where this was found: one marker does for three forms. (Another cut of these
-texts made the automaton twice as slow: measure before changing them.)"""
 
 
 def _get_marker(before: bytes) -> bytes:
@@ -123,8 +123,8 @@ _OF_CHECKPOINT = {
     marker: tuple(form for form in FORMS[CHECKPOINT] if _get_marker(form.before) == marker)
     for marker in (_get_marker(form.before) for form in FORMS[CHECKPOINT])
 }
+# The word alone stands in too many lines that say nothing of this kind.
 MARKERS = (*_OF_CHECKPOINT, *(marker for marker in FORMS if marker != CHECKPOINT))
-"""The word alone stands in too many lines that say nothing of this kind."""
 
 
 class CheckpointLines:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_llmbench.core.dialects import DIALECTS, NO_TOTAL, SEPARATORS, Dialect
 from pytest_llmbench.core.models import ParsedLog, Unread
-from pytest_llmbench.ingest.parse import checkpoints, environment, facts, stated, uniform
+from pytest_llmbench.ingest.parse import checkpoints, dialect_reader, environment, facts, stated
 from pytest_llmbench.ingest.parse.dialect_reader import DialectReader, load_reader
 from pytest_llmbench.ingest.parse.dialects.regex import RegexReader
 from pytest_llmbench.ingest.parse.dropped import OTHER_DIALECT, REPEATED, TORN, Tally, make_printable
@@ -49,7 +49,7 @@ class DialectRecords:
         self.records: list[StepRecord] = []
         self.unmatched: list[Unmatched] = []
         self.lines = 0
-        self.parts: uniform.UniformParts = ()
+        self.parts: dialect_reader.UniformParts = ()
         self.segments: tuple[Segment, ...] = ()
 
     def add(self, hit: Hit, rank: str) -> bool:
@@ -185,7 +185,7 @@ class LogCollector:
             for marks in (reader.dialect.starts, reader.dialect.ends)
         )
         steps = [place for place, marker in places if marker in STEP_MARKERS]
-        parts = uniform.read_parts(reader.read_columns, chunk.text, steps, starts, ends)
+        parts = dialect_reader.read_parts(reader.read_columns, chunk.text, steps, starts, ends)
         if parts is None:
             return places
         records = self._found[name] = DialectRecords(name, reader)

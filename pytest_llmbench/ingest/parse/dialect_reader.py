@@ -1,18 +1,27 @@
-"""What reads the records of a dialect, and says of the steps what only their neighbours tell."""
+"""What reads the records of a dialect: one by one, or all of a log by columns where they are alike."""
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import import_module
-from typing import Any
+from itertools import pairwise
+from operator import ge, gt, sub
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import numpy as np
 
 from pytest_llmbench.core.dialects import DIALECTS, Dialect
+from pytest_llmbench.core.models import Steps
 from pytest_llmbench.ingest.parse.dropped import Tally
-from pytest_llmbench.ingest.parse.records import RecordOrigin, StepRecord, Torn, Unmatched
-from pytest_llmbench.ingest.parse.scan import Hit
-from pytest_llmbench.ingest.parse.uniform import ColumnReader
+from pytest_llmbench.ingest.parse.records import RecordOrigin, StepRecord, Torn, Unmatched, count_digits, read_rank
+from pytest_llmbench.ingest.parse.scan import REACH, REACH_BACK, Hit
+
+if TYPE_CHECKING:
+    from pytest_llmbench.core.models import Flags, Floats, Integers
 
 Records = Sequence[StepRecord]
 
@@ -88,3 +97,189 @@ class ModuleReader(DialectReader):
 def load_reader(name: str) -> ModuleReader:
     """Return the reader of a built-in dialect; its module is loaded with the first log that has a marker of it."""
     return ModuleReader(name)
+
+
+Numbers = Sequence[float]
+Column = TypeVar("Column", bound="np.ndarray[Any, Any]")
+
+
+class Repeated(NamedTuple):
+    """Records that repeat a step: the first one of them (of the records of a part, or its line), in words, and how many
+    there are."""
+
+    first: int
+    text: str
+    times: int
+
+
+class StepColumns(NamedTuple):
+    """What the records of a log say, in their order; None what none of them prints. Fields as in `StepRecord`, of
+    `asynchronous` the first place and the one behind the last. `kept`: of which records these are the steps, None where
+    they are of all; `repeated`: the others that repeat a step. The last record is a step."""
+
+    step: Sequence[int]
+    seconds: Numbers
+    resolution: Numbers
+    total: int | None = None
+    loss: Numbers | None = None
+    grad_norm: Numbers | None = None
+    tflops: Numbers | None = None
+    tokens: Numbers | None = None
+    batch: Numbers | None = None
+    memory: Numbers | None = None
+    rate: Numbers | None = None
+    consumed: Numbers | None = None
+    targets: Numbers | None = None
+    loss_digits: int = 0
+    asynchronous: tuple[int, int] = (0, 0)
+    kept: Sequence[int] | None = None
+    repeated: Repeated | None = None
+
+
+class UniformPart(NamedTuple):
+    """One attempt: where its first and its last record stand (bytes, line), and the lines that repeat a step."""
+
+    steps: Steps
+    rank: str
+    total: int | None
+    begin: tuple[int, int]
+    end: tuple[int, int]
+    repeated: Repeated | None
+    loss_digits: int = 0
+
+
+UniformParts = tuple[UniformPart, ...]
+
+# Reads the records at these places of a text, each on a line of its own that ends there; None where one is not as the
+# others.
+ColumnReader = Callable[[bytes, Sequence[int], Sequence[int]], StepColumns | None]
+
+
+def read_parts(
+    reader: ColumnReader, text: bytes, places: Sequence[int], starts: Sequence[int], ends: Sequence[int]
+) -> UniformParts | None:
+    """Return what the records at these places of a whole log say; None where they have to be read one by one.
+
+    Every start between them begins another part. New steps behind an end are of another part, too, and are not read.
+    """
+    if b"\r" in text:
+        return None
+    bounds = sorted({0, len(places), *(bisect_left(places, start) for start in starts)})
+    parts = [_read_part(reader, text, places[begin:end], ends) for begin, end in pairwise(bounds)]
+    sure = tuple(part for part in parts if part is not None)
+    return sure if len(sure) == len(parts) and len({part.rank for part in sure}) == 1 else None
+
+
+def _read_part(reader: ColumnReader, text: bytes, places: Sequence[int], ends: Sequence[int]) -> UniformPart | None:
+    stops = [text.find(b"\n", place) for place in places]
+    if stops[-1] < 0 or any(map(gt, stops, places[1:])):
+        return None  # the last line has no end, or two records share one
+    rank = _read_rank(text, places)
+    if rank is None or max(map(sub, stops, places)) >= REACH:
+        return None
+    columns = reader(text, places, stops)
+    if columns is None or any(map(ge, columns.step, columns.step[1:])):
+        return None
+    lines = _number_lines(text, places, stops)
+    kept = columns.kept if columns.kept is not None else range(len(places))
+    first, new, last = kept[0], kept[-1], len(places) - 1
+    if any(places[first] < end < places[new] for end in ends):
+        return None
+    again = columns.repeated and columns.repeated._replace(first=lines[columns.repeated.first])
+    steps = _build_steps(columns, lines if columns.kept is None else [lines[row] for row in kept])
+    begin, end = ((places[row], lines[row]) for row in (first, last))
+    return UniformPart(steps, rank, columns.total, begin, end, again, columns.loss_digits)
+
+
+def _number_lines(text: bytes, places: Sequence[int], stops: Sequence[int]) -> list[int]:
+    """Return the numbers of the lines of records that stand at places, each on one that ends at its stop."""
+    lines = [text.count(b"\n", 0, places[0]) + 1]
+    for stop, place in zip(stops, places[1:], strict=False):
+        between = text.count(b"\n", stop + 1, place) if stop + 1 < place else 0
+        lines.append(lines[-1] + 1 + between)
+    return lines
+
+
+def parse_numbers(printed: Sequence[bytes]) -> Numbers:
+    """Return the values of a column; many print the same one in every record."""
+    if printed.count(printed[0]) == len(printed):
+        return [float(printed[0])] * len(printed)
+    return list(map(float, printed))
+
+
+def count_most_digits(printed: Sequence[bytes] | None) -> int:
+    """Return the largest number of digits of printed numbers, 0 for none; the longest of them has it, or nearly."""
+    return max(map(count_digits, set(printed))) if printed else 0
+
+
+def match_rows(
+    layout: re.Pattern[bytes], text: bytes, places: Sequence[int], stops: Sequence[int]
+) -> list[tuple[bytes, ...]] | None:
+    """Return the groups of a layout at each place; None where one of them is of another layout.
+
+    A layout begins with what stands at the places, and nowhere else.
+    """
+    rows: list[tuple[bytes, ...]] = layout.findall(text, places[0], stops[-1] + 1)
+    return rows if len(rows) == len(places) else None
+
+
+def _read_rank(text: bytes, places: Sequence[int]) -> str | None:
+    """Return the rank that stands before all records, None where that is not the same before each."""
+    prefixes = {text[text.rfind(b"\n", 0, place) + 1 : place] for place in places}
+    prefix = prefixes.pop()
+    if prefixes or len(prefix) >= REACH_BACK:
+        return None
+    if not prefix:
+        return ""
+    return read_rank(Hit(b"", text, places[0], len(text), places[0], 0))
+
+
+def _build_steps(columns: StepColumns, lines: Sequence[int]) -> Steps:
+    count = len(columns.step)
+    return Steps(
+        index=np.array(columns.step, dtype=np.int64),
+        seconds=np.array(columns.seconds),
+        resolution_seconds=np.array(columns.resolution),
+        line=np.array(lines, dtype=np.int64),
+        mean_of=_get_ones(count),
+        asynchronous=_get_flags(count, *columns.asynchronous),
+        loss=_to_floats(columns.loss, count),
+        has_loss=_get_flags(count, 0, count if columns.loss is not None else 0),
+        grad_norm=_to_floats(columns.grad_norm, count),
+        has_grad_norm=_get_flags(count, 0, count if columns.grad_norm is not None else 0),
+        tflops_per_gpu=_to_floats(columns.tflops, count),
+        tokens_per_second_per_gpu=_to_floats(columns.tokens, count),
+        global_batch_size=_to_floats(columns.batch, count),
+        peak_memory_bytes=_to_floats(columns.memory, count),
+        learning_rate=_to_floats(columns.rate, count),
+        consumed_samples=_to_floats(columns.consumed, count),
+        target_tokens=_to_floats(columns.targets, count),
+        skipped_steps=_get_absent(count),
+    )
+
+
+def _to_floats(values: Numbers | None, count: int) -> Floats:
+    return _get_absent(count) if values is None else np.array(values)
+
+
+def _make_read_only(column: Column) -> Column:
+    """Return a column that logs can share, for nobody can write to it."""
+    column.setflags(write=False)
+    return column
+
+
+@cache
+def _get_absent(count: int) -> Floats:
+    return _make_read_only(np.full(count, np.nan))
+
+
+@cache
+def _get_ones(count: int) -> Integers:
+    return _make_read_only(np.ones(count, dtype=np.int64))
+
+
+@cache
+def _get_flags(count: int, begin: int, end: int) -> Flags:
+    """Return that many flags, those from `begin` and before `end` set."""
+    places = np.arange(count)
+    return _make_read_only((begin <= places) & (places < end))

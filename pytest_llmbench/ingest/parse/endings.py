@@ -1,31 +1,161 @@
-"""How a log says that it ended: lines of Slurm, of a crash or a time-out, and tracebacks."""
+"""How a log says that it ended: lines of Slurm, of a crash or a time-out, tracebacks; and which is the cause."""
 
 from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LogError
-from pytest_llmbench.core.models import Ending, EndingCode, Segment
-from pytest_llmbench.ingest.parse.cause import FAILURES, ORDERLY, PLACES, choose_cause
+from pytest_llmbench.core.models import Ending, EndingCode, ParsedLog, Segment
 from pytest_llmbench.ingest.parse.dropped import make_printable
 from pytest_llmbench.ingest.parse.records import find_line_stop, read_rank
 from pytest_llmbench.ingest.parse.scan import REACH_BACK, ByteChunk, Hit
 from pytest_llmbench.ingest.parse.tracebacks import HEAD, Traceback, Tracebacks
 from pytest_llmbench.ingest.sources.local import File
 
+# What a log says, stronger causes first; of a crash, an exception and NCCL's time-out in one log the first counts.
+CODES = tuple(code for code in EndingCode if code not in (EndingCode.CUT, EndingCode.UNREADABLE))
+
+# Somebody ended the whole run.
+DECISIONS = (
+    EndingCode.TIME_LIMIT,
+    EndingCode.NODE_FAILURE,
+    EndingCode.PREEMPTED,
+    EndingCode.REQUEUED,
+    EndingCode.CANCELLED,
+)
+
+# A process died of itself; others can fail for that reason.
+FAILURES = (
+    EndingCode.GPU_FAILURE,
+    EndingCode.OUT_OF_MEMORY,
+    EndingCode.GPU_OUT_OF_MEMORY,
+    EndingCode.DIVERGED,
+    EndingCode.SEGFAULT,
+    EndingCode.TRACEBACK,
+)
+
+# The program ended itself: of a run that finished it says nothing.
+ORDERLY = (EndingCode.EXITED,)
+
+CRASHES = (EndingCode.SEGFAULT, EndingCode.TRACEBACK, EndingCode.NCCL_TIMEOUT)
+
+# The lower, the stronger.
+PLACES: dict[EndingCode, int] = {code: place for place, code in enumerate(CODES)}
+
+
+class Sign(NamedTuple):
+    """A line or a traceback that says how a log ended."""
+
+    ending: Ending
+    line: int
+    """Where it stands: the head of a traceback, whose ending is on the line of its exception."""
+    kind: str = ""
+    """What a traceback raised, without the message."""
+    unread: bool = False
+    """Whether it is no more than the head of a traceback."""
+
+
+def choose_cause(signs: Sequence[Sign]) -> Ending | None:
+    """Return the cause among what a log says, with the most telling one of the others beside it."""
+    if not signs:
+        return None
+    waited = min((each.ending.line for each in signs if each.ending.code == EndingCode.NCCL_TIMEOUT), default=0)
+    first: dict[EndingCode, Ending] = {}
+    # What stands behind NCCL's time-out followed from it, and a head alone says less than an exception.
+    for each in sorted(signs, key=lambda each: (0 < waited < each.ending.line, each.unread, each.ending.line)):
+        first.setdefault(each.ending.code, each.ending)
+    main = _find_cause(first)
+    return replace(main, beside=_find_beside(main, first) or _find_last_raised(main, signs))
+
+
+def combine_endings(log: Ending | None, error: Ending | None) -> Ending | None:
+    """Return the ending that a log and its standard error tell together; which line was first cannot be told.
+
+    The failure of a process therefore counts before a time-out of NCCL in the other file.
+    """
+    if log is None or error is None or log.code not in PLACES:  # a cut log does not know how it ended
+        return error if error is not None else log
+    main, other = sorted((log, error), key=lambda each: (each.went_on, _get_strength(each)))
+    if _is_word_of_framework(main) and other.code == EndingCode.STEP_CANCELLED:
+        main, other = other, main
+    telling = other.code in (*FAILURES, EndingCode.NCCL_TIMEOUT) and other.code != main.code and not other.went_on
+    beside = other if telling else None
+    return replace(main, beside=main.beside or beside)
+
+
+def add_error_ending(log: ParsedLog, error: Ending | None) -> ParsedLog:
+    """Return a log with the ending that it and its standard error tell together.
+
+    What happened before training began ended no run with steps.
+    """
+    if error is None or (error.before_training and log.segments):
+        return log
+    readings = tuple(replace(reading, ending=combine_endings(reading.ending, error)) for reading in log.readings)
+    return replace(log, ending=combine_endings(log.ending, error), readings=readings)
+
+
+def _get_strength(ending: Ending) -> float:
+    """Return a number that is lower for a stronger cause. A framework that is told to end calls any reason preemption:
+    Slurm's words say more."""
+    return PLACES[EndingCode.CANCELLED] + 0.5 if _is_word_of_framework(ending) else PLACES[ending.code]
+
+
+def _is_word_of_framework(ending: Ending) -> bool:
+    return ending.code == EndingCode.PREEMPTED and "Preemption detected" in ending.text
+
+
+def _find_cause(first: Mapping[EndingCode, Ending]) -> Ending:
+    strongest = min(first.values(), key=_get_strength)
+    cancelled = first.get(EndingCode.STEP_CANCELLED)
+    failed = first.get(EndingCode.TASK_FAILURE)
+    if cancelled is not None:
+        if _is_word_of_framework(strongest):
+            return cancelled
+        # Slurm cancels a step after a crash as well as by hand: its word counts where all else is what follows from it.
+        follows = [first[code] for code in (EndingCode.AFTERMATH, EndingCode.TASK_FAILURE) if code in first]
+        if strongest in follows and cancelled.line < min(each.line for each in follows):
+            return cancelled
+    if strongest.code not in CRASHES:
+        return strongest
+    earliest = min((first[code] for code in CRASHES if code in first), key=lambda each: each.line)
+    if earliest.code == EndingCode.NCCL_TIMEOUT and failed is not None and failed.line < earliest.line:
+        return failed
+    return earliest
+
+
+def _find_last_raised(main: Ending, signs: Sequence[Sign]) -> Ending | None:
+    """Return the last exception of another kind than that of the cause: the run may have survived the first."""
+    if main.code != EndingCode.TRACEBACK:
+        return None
+    kinds = {"", *(each.kind for each in signs if each.ending is main)}
+    later = [each.ending for each in signs if each.ending.code == main.code and each.kind not in kinds]
+    return max((each for each in later if each.line > main.line), key=lambda each: each.line, default=None)
+
+
+def _find_beside(main: Ending, first: Mapping[EndingCode, Ending]) -> Ending | None:
+    """Return what is worth telling with a cause: what failed before a decision, and what followed from a failure."""
+    if main.code in DECISIONS:
+        endings = [first[code] for code in (*FAILURES, EndingCode.NCCL_TIMEOUT) if code in first]
+        return min((each for each in endings if each.line < main.line), key=lambda each: each.line, default=None)
+    if main.code == EndingCode.NCCL_TIMEOUT:
+        return min((first[code] for code in FAILURES if code in first), key=lambda each: each.line, default=None)
+    if main.code == EndingCode.STEP_CANCELLED:
+        return None
+    after = (EndingCode.PREEMPTED, EndingCode.REQUEUED, EndingCode.CANCELLED, EndingCode.NCCL_TIMEOUT)
+    return next((first[code] for code in after if code in first), None)
+
+
 SLURM = rb"error: \*\*\* (?:JOB|STEP) \S{1,99} (?:ON \S{1,99} )?CANCELLED "
+# The driver's errors that hardware causes; others (13, 31, 43, 45) are mostly those of the program.
 XIDS = rb"(?:48|64|74|79|94|95|119|120|140|14[4-9]|150)"
-"""The driver's errors that hardware causes; others (13, 31, 43, 45) are mostly those of the program."""
 
-LINE_LENGTH, LAST_BYTES = 200, 8192
-"""Of a last line that is shown, and of the end of a log in which it is looked for."""
-
+# What a line says, the stronger cause first. A step without a reason is cancelled after a crash as well as by hand.
 PATTERNS = {
     EndingCode.TIME_LIMIT: SLURM + rb".{0,99}DUE TO TIME LIMIT",
     EndingCode.NODE_FAILURE: SLURM + rb".{0,99}DUE TO NODE.FAIL|srun: error: Node failure on ",
@@ -48,7 +178,6 @@ PATTERNS = {
     rb"|: line \d{1,9}: +\d{1,9} Killed\b",
     EndingCode.STEP_CANCELLED: SLURM,
 }
-"""What a line says, the stronger cause first. A step without a reason is cancelled after a crash as well as by hand."""
 
 MARKERS = (
     b"rror: ",  # Slurm's words and most exceptions: one short marker costs less than six long ones
@@ -61,6 +190,7 @@ MARKERS = (
     HEAD,
 )
 
+# A line without any of them matches no pattern: to look for words costs a hundredth of what the patterns do.
 WORDS = (
     *(b"CANCELLED ", b"srun: error: ", b"uncorrectable ", b"ECC_UNCORRECTABLE", b"NVRM: Xid", b"oom", b"ut-of-memory"),
     *(b"ut of memory", b"OutOfMemoryError: ", b"RESOURCE_EXHAUSTED", b"found NaN in ", b"found Inf in ", b" Killed"),
@@ -73,42 +203,47 @@ WORDS = (
         b"[exiting program after ",
     ),
 )
-"""A line without any of them matches no pattern: to look for words costs a hundredth of what the patterns do."""
 
+# A line that goes on beyond what can be seen is read again as far back as this: a pattern may begin there.
 LONGEST_PATTERN = 512
 
 _PATTERN = re.compile(b"|".join(b"(%b)" % pattern for pattern in PATTERNS.values()))
 _CODES = tuple(PATTERNS)
 
 SIGNALLED = re.compile(rb"(?:[\w.]+\.)?SignalException\b|.{1,99}killed by signal: Terminated")
+# Exceptions of a process whose peer or child is gone, or that was told to end: another failure came first.
 AFTERMATH = re.compile(
     rb"(?:[\w.]+\.)?(?:ChildFailedError|BrokenPipeError|ConnectionResetError|ConnectionAbortedError|DistNetworkError"
     rb"|CalledProcessError|ProcessExitedException)\b"
     rb"|(?:[\w.]+\.)?(?:DistBackendError|RuntimeError): .{0,999}(?:remote process exited|onnection closed by peer"
     rb"|onnection reset by peer|Broken pipe|NCCL communicator was aborted)"
 )
-"""Exceptions of a process whose peer or child is gone, or that was told to end: another failure came first."""
 
+# Characters that are shown.
 LINE_LENGTH = 160
 EXCEPTION_LENGTH = 200
+LAST_LINE_LENGTH = 200
+
+# The end of a log, in bytes, in which its last line is looked for.
+LAST_BYTES = 8192
+
 KEPT = 10_000
 
+# So many steps can still be printed after the cause: another process prints them, or later than they were made.
 LATE_STEPS = 2
-"""So many steps can still be printed after the cause: another process prints them, or later than they were made."""
 
 
 class Decisive(NamedTuple):
-    """From which line on an ending counts, and from which on no more steps follow it than are printed late.
-
-    finished: whether the last attempt is, so that an orderly end says nothing.
-    """
+    """From which line on an ending counts."""
 
     first: int = 0
     near: int = 0
+    """From here on no more steps follow it than are printed late."""
     finished: bool = False
+    """Whether the last attempt is, so that an orderly end says nothing."""
 
 
-WHOLE = Decisive()
+_EVERY_LINE = Decisive()
 
 
 class Endings:
@@ -134,22 +269,22 @@ class Endings:
         """Whether a traceback goes on, so that the next lines matter whatever they hold."""
         return self._tracebacks.follows
 
-    def result(self, decisive: Decisive = WHOLE) -> Ending | None:
+    def result(self, decisive: Decisive = _EVERY_LINE) -> Ending | None:
         """Return what ended the log, with what else happened beside it, or None.
 
         What is followed by more than a few steps counts only where nothing else is found, and is told as doubtful; a
         warning's traceback does not count there.
         """
-        endings = [(ending.line, ending) for kind in self._found.values() for ending in kind]
+        signs = [Sign(ending, ending.line) for endings in self._found.values() for ending in endings]
         raised = [each for each in self._tracebacks.found if not each.warned]
-        endings += [(each.head, _describe_traceback(each)) for each in raised]
+        signs += map(_describe_traceback, raised)
         if decisive.finished:
-            endings = [(line, ending) for line, ending in endings if ending.code not in ORDERLY]
-        near = choose_cause([ending for line, ending in endings if line >= decisive.near])
+            signs = [sign for sign in signs if sign.ending.code not in ORDERLY]
+        near = choose_cause([sign for sign in signs if sign.line >= decisive.near])
         if near is not None:
             return near
         of_warnings = {each.head for each in raised if each.below_warning}
-        early = choose_cause([ending for line, ending in endings if line >= decisive.first and line not in of_warnings])
+        early = choose_cause([sign for sign in signs if sign.line >= decisive.first and sign.line not in of_warnings])
         return early and replace(early, went_on=True)
 
     def before_training(self) -> Ending | None:
@@ -167,8 +302,9 @@ class Endings:
         shown_whole = stop < hit.end or stop == len(hit.text)
         self._read_to = hit.line, hit.offset + stop - hit.start - (0 if shown_whole else LONGEST_PATTERN)
         line = hit.text[begin:stop]
-        code = _read_line_code(line)
-        if code:
+        codes = _find_codes(line) if any(word in line for word in WORDS) else ()
+        if codes:
+            code = min(codes, key=_CODES.index)
             ending = Ending(code, make_printable(line, LINE_LENGTH), hit.line, rank=_format_rank(read_rank(hit)))
             self._found.setdefault(code, deque(maxlen=KEPT)).append(ending)
 
@@ -194,14 +330,16 @@ def find_decisive_lines(segments: Sequence[Segment], end_lines: Iterable[int]) -
     return Decisive(last.first_line, int(last.steps.line[late]) if late > 0 else last.first_line)
 
 
-def _describe_traceback(traceback: Traceback) -> Ending:
+def _describe_traceback(traceback: Traceback) -> Sign:
     """Return what a traceback says of the end."""
-    text = make_printable(traceback.first, EXCEPTION_LENGTH) if traceback.first else make_printable(HEAD)
+    text = make_printable(traceback.first or HEAD, EXCEPTION_LENGTH)
     if traceback.code and b" " not in traceback.first:  # it says no more than its name
         text += f" in `{make_printable(traceback.code, LINE_LENGTH)}`"
     if traceback.last != traceback.first:
         text += f", which led to {make_printable(traceback.last, EXCEPTION_LENGTH)}"
-    return Ending(_read_code(traceback), text, traceback.line, rank=_format_rank(traceback.rank))
+    ending = Ending(_read_code(traceback), text, traceback.line, rank=_format_rank(traceback.rank))
+    kind = re.split(r": | in `", text, maxsplit=1)[0] if traceback.first else ""
+    return Sign(ending, traceback.head, kind, unread=not (traceback.first or traceback.code))
 
 
 def _read_code(traceback: Traceback) -> EndingCode:
@@ -210,17 +348,13 @@ def _read_code(traceback: Traceback) -> EndingCode:
         return EndingCode.STEP_CANCELLED
     if AFTERMATH.match(traceback.first) or any(SIGNALLED.match(text) for text in (traceback.first, traceback.last)):
         return EndingCode.AFTERMATH
-    places = [match.lastindex or 0 for text in (traceback.first, traceback.last) for match in _PATTERN.finditer(text)]
-    codes = [code for code in (_CODES[place - 1] for place in places) if code in (*FAILURES, EndingCode.NCCL_TIMEOUT)]
-    return min(codes, key=PLACES.__getitem__, default=EndingCode.TRACEBACK)
+    codes = {code for text in (traceback.first, traceback.last) for code in _find_codes(text)}
+    return min(codes & {*FAILURES, EndingCode.NCCL_TIMEOUT}, key=PLACES.__getitem__, default=EndingCode.TRACEBACK)
 
 
-def _read_line_code(line: bytes) -> EndingCode | None:
-    """Return the strongest of what a line says, or None."""
-    if not any(word in line for word in WORDS):
-        return None
-    places = [match.lastindex or 0 for match in _PATTERN.finditer(line)]
-    return _CODES[min(places) - 1] if places else None
+def _find_codes(text: bytes) -> list[EndingCode]:
+    """Return what a line says, perhaps several things, in its order."""
+    return [_CODES[(match.lastindex or 0) - 1] for match in _PATTERN.finditer(text)]
 
 
 def _format_rank(rank: str) -> str:
@@ -242,4 +376,4 @@ def read_last_line(log: Path) -> str:
             lines = file.read(max(0, file.size - LAST_BYTES), file.size).decode(errors="replace").splitlines()
     except LogError:
         return ""
-    return next((formatting.escape(text.strip())[:LINE_LENGTH] for text in reversed(lines) if text.strip()), "")
+    return next((formatting.escape(text.strip())[:LAST_LINE_LENGTH] for text in reversed(lines) if text.strip()), "")

@@ -34,6 +34,7 @@ def _compile_pattern(names: str, marker: bytes, before: bytes, after: bytes) -> 
     return VersionPattern(tuple(names.split()), marker, re.compile(before), re.compile(after))
 
 
+# Of several that say one name the first one here counts.
 STATEMENTS = (
     _compile_pattern("nccl", b"L version ", rb"(?:%s|[^\r\n]*NCCL INFO )NCC" % _LINE_BEGINS, _VERSION + _LINE_ENDS),
     # DeepSpeed's report, and the `datasets` package of Hugging Face, which may not know the local part
@@ -60,15 +61,14 @@ STATEMENTS = (
         "container", b"porting docker image: ", rb"[^\r\n]*\bpyxis: im", rb"([\w.:/@#+-]{1,200})" + _LINE_ENDS
     ),
 )
-"""Of several that say one name the first one here counts."""
 
+# None begins with a blank: such a marker makes the search of a log half as fast again.
 MARKERS = tuple(dict.fromkeys(statement.marker for statement in STATEMENTS))
-"""None begins with a blank: such a marker makes the search of a log half as fast again."""
 
+# The statements at a marker, with their places in STATEMENTS.
 _BY_NEEDLE = {
     marker: [(number, each) for number, each in enumerate(STATEMENTS) if each.marker == marker] for marker in MARKERS
 }
-"""The statements at a marker, with their places in STATEMENTS."""
 
 
 class Versions:

@@ -17,17 +17,17 @@ BEFORE_LENGTH = 64
 TIMESTAMP = re.compile(rb"20\d\d-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,6})?")
 TIMESTAMP_LENGTH = 26
 
+# What may stand between the beginning of a line or bar and its time: blanks, colours, labels of ranks, an opening.
 HEAD = re.compile(
     rb"(?:[ \t]|\x1b\[[\d;]*m|\d{1,9}: |[\w.-]{1,99}/\d{1,9} |\[(?:rank|default)\d{1,9}\]:?"
     rb"|\([^()]{0,99}\bpid=\d{1,9}[^()]{0,99}\))*"
     rb"(?:\[|--|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL):)?"
 )
-"""What may stand between the beginning of a line or bar and its time: blanks, colours, labels of ranks, an opening."""
+# What stands before the time of a log record, wherever the record stands.
 MARK = re.compile(rb"(?:\[NeMo [A-Z] |\[titan\] |\bDLL |\] datetime: )\Z")
-"""What stands before the time of a log record, wherever the record stands."""
 
+# No log is silent for longer: what is older than the next time by more is the age of an image or a data set.
 STALE = timedelta(days=30)
-"""No log is silent for longer: what is older than the next time by more is the age of an image or a data set."""
 
 
 def is_confirmed(hit: Hit) -> bool:
@@ -36,8 +36,8 @@ def is_confirmed(hit: Hit) -> bool:
     return pattern is None or bool(pattern.search(hit.text[max(0, hit.start - BEFORE_LENGTH) : hit.start]))
 
 
+# Bytes in which a log says when it started: a later time is not that of its start.
 FARTHEST = 64 << 20
-"""Bytes in which a log says when it started: a later time is not that of its start."""
 
 
 class StartTime:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import zlib
 
+# So many bytes at the beginning count all, and then the first SAMPLE of every SPAN.
 WHOLE = 1 << 20
-"""So many bytes at the beginning count all, and then the first SAMPLE of every SPAN."""
 
 SPAN = 1 << 18
 SAMPLE = 4096

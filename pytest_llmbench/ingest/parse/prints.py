@@ -1,4 +1,4 @@
-"""How the lines of one log print a time, and which of them print it otherwise than their siblings."""
+"""How the lines of one log print a time: in which unit, and which of them print it otherwise than their siblings."""
 
 from __future__ import annotations
 
@@ -6,17 +6,71 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from copy import copy
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
+from pytest_llmbench.core.dialects import RATE
 from pytest_llmbench.core.models import RegexDialect
-from pytest_llmbench.core.patterns import RATE
 from pytest_llmbench.ingest.parse.dropped import RATE_OF_SAMPLES, RUNNING_AVERAGE, Tally, make_printable
 from pytest_llmbench.ingest.parse.records import StepRecord
-from pytest_llmbench.ingest.parse.units import read_unit
 
+# How frameworks shorten large numbers: `4.71K`.
+MULTIPLES = {b"K": 1e3, b"k": 1e3, b"M": 1e6, b"G": 1e9}
+
+# Groups whose numbers are exact: a shortened one is rounded.
+COUNTED = frozenset(("step", "total", "batch"))
+
+# The words of each unit of time, as `dialects.UNITS` names them; those of a rate are of steps.
+UNITS = {
+    "s": re.compile(rb"(?i)s(?:ecs?|econds?)?(?:/[a-z]+)?"),
+    "ms": re.compile(rb"(?i)m(?:s|secs?|illis(?:econds?)?|illiseconds?)(?:/[a-z]+)?"),
+    "us": re.compile("(?i)(?:u|\u00b5|\u03bc)s(?:ecs?)?(?:/[a-z]+)?|microseconds?".encode()),
+    "min": re.compile(rb"(?i)m(?:ins?|inutes?)?(?:/[a-z]+)?"),
+    RATE: re.compile(rb"(?i)(?:it(?:er(?:ation)?)?s?|steps?|batch(?:es)?|updates?)(?:/s(?:ec(?:onds?)?)?|ps)|hz"),
+}
+
+BYTES = re.compile(rb"([KMGT])(i?)B")
+FLOPS = re.compile(rb"([GTP])(?:(?i:flops?)(?:/s)?)?")
+TERA = {b"G": 1e-3, b"T": 1.0, b"P": 1e3}
+
+WORD = re.compile(rb"(?:[A-Za-z]|\xc2\xb5|\xce\xbc)+(?:/[A-Za-z]+)?")
+SPACED_WORD = re.compile(rb" ?(%b)" % WORD.pattern)
+
+
+def read_letters(text: bytes) -> bytes:
+    """Return the letters that a text begins with, with those behind a slash."""
+    word = WORD.match(text)
+    return word[0] if word else b""
+
+
+def get_scale(group: str, letters: bytes, unit: str, *, expected: bool) -> float | None:
+    """Return what a number with these letters glued to it has to be multiplied with; None where that is not certain.
+
+    `unit` is that of the group `seconds`. `expected`: the pattern names the letter, so that somebody meant it.
+    """
+    if not letters:
+        return 1.0
+    if group == "tflops" and (flops := FLOPS.fullmatch(letters)):
+        return TERA[flops[1]]
+    if group == "memory_bytes" and (size := BYTES.fullmatch(letters)):
+        return (1024.0 if size[2] else 1000.0) ** (b"KMGT".index(size[1]) + 1)
+    if letters in MULTIPLES:
+        return None if group in COUNTED else MULTIPLES[letters]
+    if expected or group in COUNTED:
+        return 1.0
+    return 1.0 if group == "seconds" and UNITS[unit].fullmatch(letters) else None
+
+
+@lru_cache(maxsize=256)
+def read_unit(text: bytes) -> str:
+    """Return the unit of time that a text begins with, after a blank perhaps; an empty text where there is none."""
+    word = SPACED_WORD.match(text)
+    return next((unit for unit, words in UNITS.items() if word and words.fullmatch(word[1])), "")
+
+
+# Bytes before and behind a time that say what it is.
 BEFORE, BEHIND = 48, 24
-"""Bytes before and behind a time that say what it is."""
 
 AVERAGE = re.compile(rb"(?i)(?:avg|average|mean)[^\d|,;]{0,24}\Z")
 CUMULATIVE = re.compile(rb"(?i)(?:running|cumul|overall|so_?far|moving|smooth|train_speed)[^\d|,;]{0,32}\Z")
@@ -24,16 +78,16 @@ OF_SAMPLES = rb"(?:samples?|sequences?|seqs?|examples?|images?|imgs?|tok(?:en)?s
 SAMPLES_BEHIND = re.compile(rb"(?i) ?%b ?(?:/|per|a) ?s" % OF_SAMPLES)
 SAMPLES_BEFORE = re.compile(rb"(?i)%b_? ?(?:/|per|a)_? ?s(?:ec(?:ond)?s?)?[^\d|,;a-z]{0,16}\Z" % OF_SAMPLES)
 
+# Added to the decimals of a number with an exponent.
 EXPONENT_SHAPE = 1000
-"""Added to the decimals of a number with an exponent."""
 
+# So many lines of a log are looked at for what they call their times: the others call them the same.
 ALIKE = 50
-"""So many lines of a log are looked at for what they call their times: the others call them the same."""
 
+# Times of one process from which on their course shows that they are means since the start.
 FEWEST = 20
-"""Times of one process from which on their course shows that they are means since the start."""
+# The share of the variance that 1/step explains in the second half of such means; of single times it is near zero.
 LIKE_AN_AVERAGE = 0.98
-"""The share of the variance that 1/step explains in the second half of such means; of single times it is near zero."""
 
 
 class RecordLine(NamedTuple):

@@ -22,8 +22,8 @@ from pytest_llmbench.ingest.parse.tracebacks import get_line_before
 from pytest_llmbench.ingest.sources import local
 from pytest_llmbench.ingest.sources.compressed import HEAD, Stream, find_method
 
+# Bytes of a file from which on it is searched by several threads.
 LARGE = 8 << 20
-"""Bytes of a file from which on it is searched by several threads."""
 
 STEPS = {marker: name for name, dialect in DIALECTS.items() for marker in dialect.markers}
 STARTS = frozenset(start for dialect in DIALECTS.values() for start in dialect.starts)
@@ -31,10 +31,10 @@ STARTS = frozenset(start for dialect in DIALECTS.values() for start in dialect.s
 BARS = frozenset((b"it/s", b"s/it"))
 TRAINING_MARKERS = frozenset((*STEPS, *STARTS, *BARS))
 
+# A progress bar of Lightning, also one without values.
 EPOCH = re.compile(rb"Epoch \d{1,9}:[: ]*\d{1,3}%")
-"""A progress bar of Lightning, also one without values."""
+# One that says nothing of what it is of: Trainer's. Those of downloads and data have a word before them.
 BAR = re.compile(rb"[ \t]*\d{1,3}%\|[^|\r\n]*\| *\d{1,15}/\d{1,15} \[")
-"""One that says nothing of what it is of: Trainer's. Those of downloads and data have a word before them."""
 
 
 def parse_blocks(blocks: Iterable[bytes], extra: Iterable[RegexDialect] = ()) -> ParsedLog:

@@ -10,26 +10,26 @@ from typing import NamedTuple
 from pytest_llmbench.ingest.parse.scan import REACH_BACK, Hit
 
 NAN = math.nan
+# How frameworks spell a value that is no number.
 NOT_FINITE = rb"(?i:nan|inf(?:inity)?)"
-"""How frameworks spell a value that is no number."""
 
 LINE_BREAK = re.compile(rb"[\r\n]")
+# How a page of a file reads that was never written: what stands before and after it is of different records.
 HOLE = b"\x00"
-"""How a page of a file reads that was never written: what stands before and after it is of different records."""
 
 DIGITS = tuple(b"%d" % digit for digit in range(10))
 
 COLOUR_RESET = re.compile(rb"\x1b\[[\d;]*m")
 CODES = re.compile(rb"(?:\x1b\[[\d;?]*[A-Za-z])+")
+# Nothing shows then that both parts are of one number.
 CODE_IN_NUMBER = re.compile(rb"[\d.]%b(?:[\d.]|[eE][+-]?\d)" % CODES.pattern)
-"""Nothing shows then that both parts are of one number."""
 
 TASK = re.compile(rb"[ \t\r]*(\d{1,9}): ")
 ROLE = re.compile(rb"([A-Za-z][\w.-]{0,99}/\d{1,9}) ")
 RANK = re.compile(rb"\[((?:rank|default)\d{1,9})\]")
 PROCESS = re.compile(rb"\b(pid=\d{1,9})\b")
+# Part of every label: most lines that have none are told by it alone.
 SIGN = re.compile(rb"[/\[]|: |pid=")
-"""Part of every label: most lines that have none are told by it alone."""
 
 
 class RecordOrigin(NamedTuple):

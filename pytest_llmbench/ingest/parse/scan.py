@@ -9,21 +9,21 @@ from typing import NamedTuple
 
 from ahocorasick_rs import BytesAhoCorasick, MatchKind
 
+# Bytes that can be seen from the first byte of a record on: a longer record is torn.
 REACH = 8192
-"""Bytes that can be seen from the first byte of a record on: a longer record is torn."""
 
+# Bytes that can be seen before a record: a longer prefix names no rank.
 REACH_BACK = 512
-"""Bytes that can be seen before a record: a longer prefix names no rank."""
 
 PIECE = 1 << 20
 
+# More texts than this are beyond what vector instructions compare (Teddy of the Rust crate `aho-corasick` takes 64
+# patterns): one automaton for all is four times as slow as two.
 AT_ONCE = 64
-"""More texts than this are beyond what vector instructions compare (Teddy of the Rust crate `aho-corasick` takes 64
-patterns): one automaton for all is four times as slow as two."""
 
+# Bytes that markers have to share to be looked for as one. Shorter parts stand in many lines that say nothing:
+# `iteration ` (10) in every step of NeMo 2, `heckpoint` (9) in paths.
 LEAST_SHARED = 11
-"""Bytes that markers have to share to be looked for as one. Shorter parts stand in many lines that say nothing:
-`iteration ` (10) in every step of NeMo 2, `heckpoint` (9) in paths."""
 
 
 class ByteChunk(NamedTuple):

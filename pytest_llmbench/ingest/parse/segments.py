@@ -10,24 +10,28 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from pytest_llmbench.core.models import Segment, Steps
-from pytest_llmbench.ingest.parse.dialect_reader import DialectReader
-from pytest_llmbench.ingest.parse.dropped import OTHER_RANK, REPEAT_DISAGREES, REPEATED, TORN, Tally, make_printable
-from pytest_llmbench.ingest.parse.records import NAN, RecordOrigin, StepRecord, get_rank_order
-from pytest_llmbench.ingest.parse.repeats import (
+from pytest_llmbench.ingest.parse.dialect_reader import DialectReader, UniformParts
+from pytest_llmbench.ingest.parse.dropped import (
+    OTHER_RANK,
+    REPEAT_DISAGREES,
+    REPEATED,
+    TORN,
+    Tally,
     add_divergence,
     choose_print,
     has_diverged,
+    make_printable,
     show_same_time,
     tally_writers,
 )
-from pytest_llmbench.ingest.parse.uniform import UniformParts
+from pytest_llmbench.ingest.parse.records import NAN, RecordOrigin, StepRecord, get_rank_order
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats
 
+# How far back a step may lie without being a restart: repeated by another process without a prefix, or printed late,
+# where two lines were exchanged.
 LATE_STEPS = 2
-"""How far back a step may lie without being a restart: repeated by another process without a prefix, or printed late,
-where two lines were exchanged."""
 
 
 class MarkPlaces(NamedTuple):

@@ -30,23 +30,23 @@ from pytest_llmbench.core.models import (
 if TYPE_CHECKING:
     from pytest_llmbench.ingest.parse.scan import Hit
 
+# Bytes in which a log states what its run is.
 FARTHEST = 16 << 20
-"""Bytes in which a log states what its run is."""
+# Bytes before a marker that its pattern may look at.
 BEFORE = 300
-"""Bytes before a marker that its pattern may look at."""
+# Bytes from a marker on that its pattern may look at.
 BEHIND = 600
-"""Bytes from a marker on that its pattern may look at."""
 
+# MaxText, in place of the step at which the profiler is switched on or off.
 PROFILED = b"completed profiler "
-"""MaxText, in place of the step at which the profiler is switched on or off."""
 
+# Expert parallelism of torchtitan lies inside of the other axes: it takes no GPU of its own.
 AXES_INSIDE_OTHERS = frozenset(("ep", "etp"))
-"""Expert parallelism of torchtitan lies inside of the other axes: it takes no GPU of its own."""
 
 NOT_FP8, NO_QUANTIZATION = "not fp8", "none"
 
+# Words of a line that names another run than the one that prints it: the one that its weights or data come from.
 ELSEWHERE = re.compile(rb"(?i)load|restor|resum|checkpoint|ckpt|cache")
-"""Words of a line that names another run than the one that prints it: the one that its weights or data come from."""
 
 ValueReader = Callable[["re.Match[bytes]"], str]
 
@@ -111,13 +111,13 @@ def _compile_rule(marker: bytes, field: str, pattern: bytes, value: ValueReader)
 
 AXIS = rb"[a-z_]{1,20}=\d{1,9}"
 METHODS = rb"(?i:dpo|grpo|orpo|cpo|ppo|kto|rloo)"
+# A trainer by its name, or the method that was asked for. MaxText prints the settings of each, used or not.
 REWARDS = (
     rb"\A(?![^\r\n]*Config param )[^\r\n]*"
     rb"(?:(?<![A-Za-z0-9_])(?:DPO|GRPO|ORPO|CPO|PPO|KTO|RLOO)(?:Trainer|Config)?(?![A-Za-z0-9_])"
     rb"|(?:stage|rlhf_type|algorithm)[ :='\"]{1,4}%b(?![A-Za-z0-9_])|(?<![A-Za-z0-9])%b_trainer(?![A-Za-z0-9]))"
     % (METHODS, METHODS)
 )
-"""A trainer by its name, or the method that was asked for. MaxText prints the settings of each, used or not."""
 
 NAMED_RULES = (
     _compile_rule(b"MEMBER: ", GPUS, rb"GLOBAL_RANK: \d{1,9}, MEMBER: \d{1,9}/(\d{1,9})(?!\d)", _read_number),
@@ -164,13 +164,13 @@ NAMED_RULES = (
     ),
 )
 
+# Sizes that NeMo 1 and Megatron print by one name each, with a colon or dots, and MaxText as parameters.
 SETTINGS = (
     (LAYERS, b"num_layers", (b"num_decoder_layers", b"base_num_decoder_layers")),
     (SEQUENCE, b"encoder_seq_length", (b"max_target_length",)),
     (SEQUENCE, b"seq_length", ()),
     (BATCH, b"global_batch_size", (b"global_batch_size_to_train_on",)),
 )
-"""Sizes that NeMo 1 and Megatron print by one name each, with a colon or dots, and MaxText as parameters."""
 
 
 def _compile_size_rules() -> Iterator[Rule]:
@@ -185,8 +185,8 @@ def _compile_size_rules() -> Iterator[Rule]:
 
 RULES = (*NAMED_RULES, *_compile_size_rules())
 
+# What is looked for in the first FARTHEST bytes. None begins with a blank: such a marker slows the search.
 MARKERS = tuple(dict.fromkeys(rule.marker for rule in RULES))
-"""What is looked for in the first FARTHEST bytes. None begins with a blank: such a marker slows the search."""
 
 _BY_MARKER = {marker: [rule for rule in RULES if rule.marker == marker] for marker in MARKERS}
 

@@ -12,45 +12,45 @@ from pytest_llmbench.ingest.parse.scan import REACH, REACH_BACK, ByteChunk, Hit
 
 HEAD = b"Traceback (most recent call last)"
 
+# Lines of the process itself after a head in which its exception is looked for.
 LONGEST = 1000
-"""Lines of the process itself after a head in which its exception is looked for."""
 
+# Lines of all processes after a head in which its exception is looked for: the ranks of a large job write at once.
 FARTHEST = 100_000
-"""Lines of all processes after a head in which its exception is looked for: the ranks of a large job write at once."""
 
+# As many tracebacks are kept, the latest, and as many are followed at once: no log fills the memory.
 KEPT = 10_000
-"""As many tracebacks are kept, the latest, and as many are followed at once: no log fills the memory."""
 
+# As much is kept of the line of an exception.
 EXCEPTION_BYTES = 1000
-"""As much is kept of the line of an exception."""
 
+# The labels of a process before a line: `52: [rank52]: `, `train/0 [default3]:`, `(worker pid=7, ip=10.0.0.1) `.
 LABEL = re.compile(
     rb"[ \t]*(?:(?:\d{1,9}:|[\w.-]{1,99}/\d{1,9}(?= )|\([^\n]{0,200}?pid=\d{1,9}[^()\n]{0,99}\)"
     rb"|\[(?:default|rank)\d{1,9}\]:?)[ \t]*)*"
 )
-"""The labels of a process before a line: `52: [rank52]: `, `train/0 [default3]:`, `(worker pid=7, ip=10.0.0.1) `."""
 
 KINDS = rb"Error|Exception|Interrupt|Exit|Iteration|Expired|Failure|Failed|Warning|Group"
+# How the line of an exception begins: a class with its module, or without one and with a name as exceptions have. Old
+# classes are written small: `socket.gaierror`, `struct.error`.
 EXCEPTION = re.compile(rb"(?:(?:[A-Za-z_]\w*\.){1,20}(?:_?[A-Z]\w*|\w*error)|(?=[A-Z_])\w*(?:%b))(?=:|\s*$)" % KINDS)
-"""How the line of an exception begins: a class with its module, or without one and with a name as exceptions have. Old
-classes are written small: `socket.gaierror`, `struct.error`."""
 
+# A logger writes a traceback as a warning, and the process goes on. Not so of INFO: launchers write what their children
+# print, and what those died of, at that level.
 WARNED = re.compile(rb"\b(?:WARN(?:ING)?|[Ww]arning)\b|\[NeMo W |(?:\A|[\s\]])W\d{4} \d\d:\d\d:\d\d|[A-Z]\w*Warning: ")
-"""A logger writes a traceback as a warning, and the process goes on. Not so of INFO: launchers write what their
-children print, and what those died of, at that level."""
+# As many lines above a head may hold the warning that it belongs to.
 LINES_ABOVE = 3
-"""As many lines above a head may hold the warning that it belongs to."""
 
+# Follows the head where a traceback is printed as a list, or as the text of one string.
 LISTED = re.compile(rb":?(?:\\r)?\\n")
-"""Follows the head where a traceback is printed as a list, or as the text of one string."""
 NEXT_LINE = re.compile(rb"(?:\\r)?\\n")
 QUOTES = b" \t'\",[]"
 
+# Stands before a line of the program in a traceback, and before the marks under it.
 CODE_INDENT = b"    "
-"""Stands before a line of the program in a traceback, and before the marks under it."""
 
+# Python 3.13 colours its tracebacks where FORCE_COLOR is set.
 COLOUR = re.compile(rb"\x1b\[[\d;]*m")
-"""Python 3.13 colours its tracebacks where FORCE_COLOR is set."""
 
 CHAIN = re.compile(
     rb"During handling of the above exception, another exception occurred"

@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_llmbench.core.errors import LogError
-from pytest_llmbench.core.garbage_collection import pause_garbage_collection
 from pytest_llmbench.core.models import Ending, EndingCode, ParsedLog, Steps
 from pytest_llmbench.core.models.jobs import Pairs
+from pytest_llmbench.core.runtime import pause_garbage_collection
 from pytest_llmbench.ingest.sources.local import FileState
 
 ReadResult: TypeAlias = ParsedLog | Ending | LogError | None

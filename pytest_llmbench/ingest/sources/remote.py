@@ -14,7 +14,7 @@ from stat import S_IFDIR, S_IFREG
 from typing import Any
 
 from pytest_llmbench.core.errors import LogError, SettingsError
-from pytest_llmbench.core.urls import URL, to_path, to_url
+from pytest_llmbench.core.formatting import URL, to_path, to_url
 from pytest_llmbench.ingest.sources.listing import ListedEntry, ListedStatus
 
 BLOCK = 1 << 20

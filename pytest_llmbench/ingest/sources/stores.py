@@ -13,7 +13,7 @@ from stat import S_ISREG
 from typing import Protocol
 
 from pytest_llmbench.core.errors import LogError
-from pytest_llmbench.core.urls import is_remote
+from pytest_llmbench.core.formatting import is_remote
 from pytest_llmbench.ingest.sources import local, standard_input
 from pytest_llmbench.ingest.sources.archive import is_archive
 from pytest_llmbench.ingest.sources.compressed import Stream

@@ -10,8 +10,7 @@ from typing import Any
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models.jobs import Cluster, InstalledRecipe, Pairs
-from pytest_llmbench.core.yamlfile.document import read_document
-from pytest_llmbench.core.yamlfile.schema import (
+from pytest_llmbench.core.yamlfile import (
     ConvertedScalar,
     Fields,
     Items,
@@ -21,6 +20,7 @@ from pytest_llmbench.core.yamlfile.schema import (
     Report,
     Text,
     YamlMapping,
+    read_document,
     read_entry,
 )
 from pytest_llmbench.launch.slurm.client import Runner
@@ -86,12 +86,14 @@ CLUSTER = Fields(
 
 
 def read_cluster(path: Path) -> Cluster:
-    """Return the cluster that a cluster.yaml describes (docs/cluster.md explains its keys).
+    """Return the cluster that a cluster.yaml describes (docs/cluster.md explains its keys), or llmb-run's own file.
 
     Folders are taken from where the file lies; `${NAME}` in them and in values of variables is left as it is:
     `fill_references` replaces it. A recipe with its release comes before one without. Raises LaunchError with file,
     line, what was found and what was expected.
     """
+    if path.is_dir() or path.name == LLMB_RUN_FILE:
+        return read_llmb_run(path)
     root = read_document(path, what="cluster file", raises=LaunchError)
     entry = read_entry(path, root, CLUSTER, raises=LaunchError)
     installed = [

@@ -23,9 +23,8 @@ from written_logs import maxtext_run, nemo2_run, parse
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import Ending, EndingCode
-from pytest_llmbench.ingest.parse.cause import CODES, DECISIONS, FAILURES, add_error_ending, combine_endings
 from pytest_llmbench.ingest.parse.dropped import make_printable
-from pytest_llmbench.ingest.parse.endings import PATTERNS
+from pytest_llmbench.ingest.parse.endings import CODES, DECISIONS, FAILURES, PATTERNS, add_error_ending, combine_endings
 from pytest_llmbench.ingest.parse.read import read_ending, read_log
 
 

@@ -26,7 +26,7 @@ from pytest_llmbench.ingest.reading import file_reader
 from pytest_llmbench.ingest.reading.cache import LogCache, parser_version
 from pytest_llmbench.ingest.reading.codec import ReadResult
 from pytest_llmbench.ingest.sources import local
-from pytest_llmbench.pipeline.option_converters import cache_folder
+from pytest_llmbench.pipeline.settings import cache_folder
 
 DEFINITION = RegexDialect("regex:mine-1.0", "mystep", r"mystep (?P<step>\d+) (?P<seconds>[\d.]+)")
 

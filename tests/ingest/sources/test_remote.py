@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.core.errors import LogError, SettingsError
-from pytest_llmbench.core.urls import is_remote, is_url, to_path, to_url
+from pytest_llmbench.core.formatting import is_remote, is_url, to_path, to_url
 from pytest_llmbench.ingest.discover.find import find_runs
 from pytest_llmbench.ingest.sources.listing import ListedStatus
 from pytest_llmbench.ingest.sources.remote import Remote, check_url

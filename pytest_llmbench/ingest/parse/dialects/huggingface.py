@@ -34,24 +34,24 @@ QUOTES = b"'\""
 BAR = re.compile(rb"\| *(\d{1,15})/(\d{1,15}) \[\d")
 
 RUNTIME, RATE, LOSS = b"train_runtime", b"train_steps_per_second", b"train_loss"
+# To what Trainer rounds a number; newer versions then print it as a text of four significant digits.
 UNITS = {RUNTIME: 0.0001, RATE: 0.001}
-"""To what Trainer rounds a number; newer versions then print it as a text of four significant digits."""
 DIGITS = 4
 
+# What a bar may be behind: it is not drawn at every step.
 LATE_SECONDS = 1.0
-"""What a bar may be behind: it is not drawn at every step."""
 
 LEARNING_RATE = b"'learning_rate': "
 
+# A number; newer versions print it as a text.
 VALUE = rb"'?(-?(?:\d{1,18}(?:\.\d{1,40})?(?:e[+-]?\d{1,3})?|%b))'?" % NOT_FINITE
-"""A number; newer versions print it as a text."""
 BEFORE = re.compile(rb"\{'loss': %b, (?:[^{}\r\n]*?'grad_norm': %b, )?[^{}\r\n]*\Z" % (VALUE, VALUE))
 AFTER = re.compile(rb"'learning_rate': %b[,}]([^{}\r\n]*)" % VALUE)
+# Keys that only training on rewards or preferences has.
 REWARDS = re.compile(rb"'(?:rewards?(?:_std)?|objective|logps)['/]")
-"""Keys that only training on rewards or preferences has."""
 
+# So many last records without a number are a run that diverged; a single one may be a step that was skipped.
 LAST_BAD = 2
-"""So many last records without a number are a run that diverged; a single one may be a step that was skipped."""
 
 
 class Span(NamedTuple):

@@ -9,6 +9,7 @@ from functools import cache
 from itertools import takewhile
 from statistics import median
 
+from pytest_llmbench.ingest.parse.dialect_reader import StepColumns, count_most_digits, match_rows, parse_numbers
 from pytest_llmbench.ingest.parse.dropped import RAMPED_UP, Tally
 from pytest_llmbench.ingest.parse.records import (
     HOLE,
@@ -22,15 +23,14 @@ from pytest_llmbench.ingest.parse.records import (
     get_printed_unit,
     strip_codes,
 )
-from pytest_llmbench.ingest.parse.uniform import StepColumns, count_most_digits, match_rows, parse_numbers
 
 MARKER = b"completed step: "
 
 HEAD = re.compile(rb"completed step: (\d{1,15}), seconds: (-?(?:\d{1,15}\.\d{3,9}|%b))," % NOT_FINITE)
 CUT_HEAD = re.compile(rb"completed step: (?:\d|$)")
 THREE_DECIMALS = re.compile(rb"-?(?:\d{1,18}\.\d{3}(?![\d.e])|%b)" % NOT_FINITE)
+# MaxText prints fixed formats: a number is whole when it has all its places, whatever follows.
 EXPONENT = re.compile(rb"-?(?:\d\.\d{3}e[+-]\d\d(?!\d)|%b)" % NOT_FINITE)
-"""MaxText prints fixed formats: a number is whole when it has all its places, whatever follows."""
 
 FIRST_STEPS = 5
 FEWEST_LATER = 5
@@ -40,8 +40,8 @@ LOSS = b"loss"
 TARGETS = b"total_weights"
 TARGETS_PRINTED = re.compile(rb", total_weights: (\d{1,15}(?:\.\d{1,9})?)(?=,)")
 LOSS_PRINTED = re.compile(rb", loss: (-?\d{1,18}\.\d{3})")
+# What stands before the steps in which the batch grows, which are not those of the configuration.
 RAMP_UP = b"[Rampup Batch Size Phase], "
-"""What stands before the steps in which the batch grows, which are not those of the configuration."""
 NUMBERS = {
     b"TFLOP/s/device": THREE_DECIMALS,
     b"Tokens/s/device": THREE_DECIMALS,

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 
-from pytest_llmbench.ingest.parse.dialects.step_times import UNNUMBERED, number, pair, renumber
+from pytest_llmbench.ingest.parse.dialects.megatron_steps import UNNUMBERED, add_means, number, pair, renumber
 from pytest_llmbench.ingest.parse.dropped import Tally
-from pytest_llmbench.ingest.parse.intervals import add_means
+from pytest_llmbench.ingest.parse.prints import get_scale
 from pytest_llmbench.ingest.parse.records import (
     COLOUR_RESET,
     HOLE,
@@ -28,23 +28,22 @@ from pytest_llmbench.ingest.parse.records import (
     find_line_stop,
     get_printed_unit,
 )
-from pytest_llmbench.ingest.parse.units import get_scale
 
+# A number has eight places; a record with one that fills them all is torn.
 HEAD = re.compile(rb"iteration {2,9}(\d{1,15})/ *(\d{1,15}) ?\|")
-"""A number has eight places; a record with one that fills them all is torn."""
 CUT_HEAD = re.compile(rb"iteration {2,9}\d{1,15}/[ \d]*\Z")
 ELAPSED = b"elapsed time per iteration ("
 REST = re.compile(rb"iteration \(m?s\): *\d")
 BEFORE_REST = b"elapsed time per "
 BEGUN = re.compile(rb"iteration {2,9}\d")
+# How far before its time a record begins, at most.
 HEAD_REACH = 400
-"""How far before its time a record begins, at most."""
 
 STAMP = re.compile(rb"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})?)\] *\Z")
 STAMP_REACH = 40
 
+# A value; of `instant/average` the instant.
 NUMBER = re.compile(rb"(-?(?:\d{1,18}(?:\.\d{1,18})?(?:[eE][+-]\d{1,3})?|%b))(?:/[^/|]+)?" % NOT_FINITE)
-"""A value; of `instant/average` the instant."""
 NAME = re.compile(rb"[\w ()/.,%-]{1,99}")
 
 SAMPLES = b"consumed samples:"
@@ -56,14 +55,14 @@ LOSSES = (b"lm loss", b"lm-loss", b"lm_loss")
 NORM = b"grad norm"
 BATCH = b"global batch size"
 TFLOPS = (b"throughput per GPU (TFLOP/s/GPU)", b"TFLOPs")
+# GPT-NeoX chooses the unit by the size of the number: `37.3TFLOPS`.
 APPROXIMATE = b"approx flops per GPU"
-"""GPT-NeoX chooses the unit by the size of the number: `37.3TFLOPS`."""
 WITH_LETTERS = re.compile(rb"(\d{1,18}\.\d{1,9})([A-Z]{1,9})")
 TOKENS = (b"tokens per GPU (tokens/s/GPU)", b"tokens per gpu per second (tgs)")
 RATE = b"learning rate"
 CONSUMED = b"consumed samples"
+# Fields without which a record is whole.
 EXTRA = frozenset({RATE, CONSUMED})
-"""Fields without which a record is whole."""
 NUMBERS = frozenset({MILLISECONDS, SECONDS, SKIPPED, NOT_NUMBERS, NORM, BATCH, *LOSSES, *TFLOPS, *TOKENS})
 
 STEP_TIME = re.compile(

@@ -12,6 +12,13 @@ from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise
 
+from pytest_llmbench.ingest.parse.dialect_reader import (
+    Repeated,
+    StepColumns,
+    count_most_digits,
+    match_rows,
+    parse_numbers,
+)
 from pytest_llmbench.ingest.parse.dropped import REPEATED, UNKNOWN_STEP, Tally
 from pytest_llmbench.ingest.parse.records import (
     HOLE,
@@ -26,7 +33,6 @@ from pytest_llmbench.ingest.parse.records import (
     get_significant_units,
     strip_codes,
 )
-from pytest_llmbench.ingest.parse.uniform import Repeated, StepColumns, count_most_digits, match_rows, parse_numbers
 
 MARKERS = (b"Epoch ", b"DLL ")
 DIGITS = 3
@@ -38,8 +44,8 @@ DLL = re.compile(rb"DLL \d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)? - (\d{1,15}) ")
 WHOLE = re.compile(rb"\d{1,15}(?:\.0{1,9})?|\d(?:\.\d{1,2})?e\+\d{1,2}")
 FINITE = rb"-?\d{1,18}+(?:\.\d{1,18}+)?(?:e[+-]\d{1,3}+)?"
 NUMBER = re.compile(rb"%b|-?%b" % (FINITE, NOT_FINITE))
+# Bars fill up short values: `nan.0`.
 PADDED = re.compile(rb"(-?%b)\.0" % NOT_FINITE)
-"""Bars fill up short values: `nan.0`."""
 
 TIME = b"train_step_timing in s"
 STEP = b"global_step"

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import cache, lru_cache
 from operator import methodcaller
 
+from pytest_llmbench.ingest.parse.dialect_reader import StepColumns, count_most_digits, match_rows, parse_numbers
 from pytest_llmbench.ingest.parse.records import (
     HOLE,
     NAN,
@@ -21,7 +22,6 @@ from pytest_llmbench.ingest.parse.records import (
     strip_codes,
 )
 from pytest_llmbench.ingest.parse.scan import REACH
-from pytest_llmbench.ingest.parse.uniform import StepColumns, count_most_digits, match_rows, parse_numbers
 
 MARKER = b"Training epoch "
 DIGITS = 4
@@ -36,8 +36,8 @@ OTHER = rb"[^|\r\n\x00\x1b]*"
 REST = re.compile(rb"(?=[^\r\n]*[\d|])[\d.]*(?:e?[+-]?\d\d)?(?: \| [A-Za-z_][\w ]*: |[ \t\r]*$)")
 REST_LINES = 8
 POINT = methodcaller("find", b".")
+# Digits and point of a number whose logarithm is below that of the next power of ten.
 SHORT = 10
-"""Digits and point of a number whose logarithm is below that of the next power of ten."""
 
 TIME = b"train_step_timing in s"
 NUMBERS = (
@@ -51,11 +51,11 @@ NUMBERS = (
 )
 STEP_NAME = b"global_step"
 RATE, SAMPLES, LOSS = b"lr", b"consumed_samples", b"reduced_train_loss"
+# Fields that a record may lack, or have cut, and is whole all the same.
 EXTRA = (RATE, SAMPLES)
-"""Fields that a record may lack, or have cut, and is whole all the same."""
 READ = frozenset((*NUMBERS, STEP_NAME))
+# Stands behind the names of a record in which no number that is read may have been cut at its end.
 WHOLE = b""
-"""Stands behind the names of a record in which no number that is read may have been cut at its end."""
 
 
 def read_step(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRecord | Torn | None:

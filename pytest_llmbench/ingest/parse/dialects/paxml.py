@@ -28,11 +28,10 @@ FIRST = re.compile(rb"initial global_step=(\d{1,15})[ \t]*[\r\n]")
 BEFORE_FIRST = b"Model "
 DIVERGED = re.compile(rb"step_i: \d{1,15}, train(?:ing)? loss: (-?%b)(?!\w)" % NOT_FINITE)
 
+# What stands for the step until `settle` counts: a step, a torn one, and lines that are no steps.
+#
+# A step that is not negative is that of a line that FIRST reads.
 UNNUMBERED, CUT, LOOP_BEGINS, LOSS_DIVERGES, ENDED = -1, -2, -3, -4, -5
-"""What stands for the step until `settle` counts: a step, a torn one, and lines that are no steps.
-
-A step that is not negative is that of a line that FIRST reads.
-"""
 
 
 def read_step(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRecord | Torn | None:

@@ -10,10 +10,9 @@ from copy import copy
 from itertools import pairwise
 from typing import Any
 
-from pytest_llmbench.core.dialects import Dialect
+from pytest_llmbench.core.dialects import RATE, REQUIRED, UNITS, Dialect, compile_pattern, find_named_groups
 from pytest_llmbench.core.models import RegexDialect
-from pytest_llmbench.core.patterns import RATE, REQUIRED, UNITS, compile_pattern, find_named_groups
-from pytest_llmbench.ingest.parse import units
+from pytest_llmbench.ingest.parse import prints
 from pytest_llmbench.ingest.parse.dialect_reader import DialectReader
 from pytest_llmbench.ingest.parse.dropped import TORN, Tally
 from pytest_llmbench.ingest.parse.prints import Prints, RecordLine
@@ -35,26 +34,26 @@ COLOUR = re.compile(rb"\x1b\[[\d;]*m")
 COLOURED_NUMBER = re.compile(rb"[\d.,]\x1b\[[\d;]*m[\d.,]")
 
 COUNT = re.compile(rb"(?:\d{1,15}|\d{1,3}(?:,\d{3}){1,4})(?:\.0{0,9})?")
+# Behind a count that is printed as a float.
 POINT_ZERO = re.compile(rb"\.0{1,9}(?![\d.])")
-"""Behind a count that is printed as a float."""
 NUMBER = re.compile(
     rb"[+-]?(?:(?:\d{1,18}|\d{1,3}(?:,\d{3}){1,5})(?:\.\d{0,18})?|\.\d{1,18})(?:[eE][+-]?\d{1,3})?"
     rb"|[+-]?(?i:nan|inf(?:inity)?)"
 )
 BARE = re.compile(rb"[+-]?(?:\d[\d,]*(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?(?=(?:[A-Za-z/]|[\xc2\xce][\xb5\xbc])*\Z)")
 COUNTS = ("step", "total")
+# What frameworks print where they have no value; a `nan` is one.
 ABSENT = frozenset((b"", b"-", b"--", b"n/a", b"na", b"none", b"null"))
-"""What frameworks print where they have no value; a `nan` is one."""
 
 BEGAN_BEFORE = re.compile(rb"(?:\d|\d[eE][+-]?|(?<![A-Za-z_])\.|(?:\A|[^\w)\]-])-)\Z")
+# The rest of a number, or the label of another process that cut in.
 GOES_ON = re.compile(rb"\d|\.\d|[eE][+-]?\d|\[(?:rank|default)\d")
-"""The rest of a number, or the label of another process that cut in."""
 THOUSANDS_BEFORE = re.compile(rb"\d,\Z")
 THOUSANDS = re.compile(rb",\d{3}(?!\d)")
 THREE_DIGITS = re.compile(rb"\d{3}(?!\d)")
 MAY_GO_ON = re.compile(rb"(?:[.,]\d{0,3}|[eE][+-]?)?\Z")
+# A line that is nothing but the rest of a number.
 REST_BELOW = re.compile(rb"\r?\n[\d.]{1,18}(?:[eE][+-]?\d{1,3})?[ \t\r]*(?:\n|\Z)")
-"""A line that is nothing but the rest of a number."""
 
 
 class RegexReader(DialectReader):
@@ -215,11 +214,11 @@ class RegexReader(DialectReader):
     def _get_scale(self, line: RecordLine, name: str, begin: int, value: bytes) -> float | None:
         """Return what the letters behind a number multiply it with; None where they leave it uncertain."""
         number = _strip_letters(value)
-        letters = value[len(number) :] or units.read_letters(line.text[begin + len(value) :])
+        letters = value[len(number) :] or prints.read_letters(line.text[begin + len(value) :])
         if not number[-1:].isdigit() and number[-1:] != b".":
             return 1.0  # a word, such as nan
         expected = letters[:1].decode("latin-1") == self._groups[name].after
-        return units.get_scale(name, letters, self._unit, expected=expected)
+        return prints.get_scale(name, letters, self._unit, expected=expected)
 
     def _is_whole(self, line: RecordLine, name: str, begin: int, value: bytes) -> bool:
         """Tell whether a number is no part of a longer one, as far as what stands beside it can show."""

@@ -25,8 +25,8 @@ from pytest_llmbench.ingest.parse.scan import REACH_BACK
 STEP = b"step: "
 HEAD = re.compile(rb"(?<!\w)step: {1,9}(\d{1,15})  ")
 VALIDATION = b"validate "
+# What stands before another kind of step: `validate step: 13000`, `evaluation:  step: 5`.
 LOOK_ALIKE = re.compile(rb"\w:? {1,2}\Z")
-"""What stands before another kind of step: `validate step: 13000`, `evaluation:  step: 5`."""
 
 FIELD = re.compile(rb"([A-Za-z]\w{0,39}): {1,19}(\S{1,99})  ")
 NUMBER = re.compile(rb"-?(?:\d{1,18}\.\d{1,9}|%b)" % NOT_FINITE)

@@ -1,0 +1,382 @@
+"""Files that people write: their text, one YAML document as nodes with their lines, and what may stand where."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pytest_llmbench.core.errors import BaselineError, LlmbenchError, did_you_mean
+
+if TYPE_CHECKING:
+    import yaml
+
+LARGEST_TEXT_BYTES = 1 << 24
+"""Of a file that people write by hand."""
+
+LARGEST_YAML_BYTES = 4 * 1024 * 1024
+DEEPEST = 8
+"""Levels of nesting."""
+
+SHOWN_PROBLEMS = 10
+
+
+def read_text(path: Path, what: str, most_bytes: int, raises: type[LlmbenchError]) -> str:
+    """Return the text of a file, without a byte order mark; `what` it is called in messages.
+
+    Raises `raises` for what cannot be read, is larger than `most_bytes`, a number of MiB, or is not UTF-8.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(most_bytes + 1)
+    except OSError as error:
+        raise raises(f"{path}: {error.strerror or error}, expected a readable {what}") from error
+    if len(data) > most_bytes:
+        raise raises(f"{path}: found more than {most_bytes >> 20} MiB, expected a {what}")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        byte = data[error.start]
+        raise raises(f"{path}:{line}: found byte 0x{byte:02x}, expected UTF-8 text") from error
+
+
+def read_text_if_file(path: Path, what: str, raises: type[LlmbenchError]) -> str | None:
+    """Return the text of a file that a user may have meant; None where there is no file of that name.
+
+    Raises `raises` where there is one that may not be read, or that is no text; `what` names it in the message.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except (PermissionError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", "not UTF-8")
+        raise raises(f"{what}: {why}, expected a file of configurations, one a line") from error
+    except OSError:  # no file, a folder, or longer than a name may be
+        return None
+
+
+def read_document(
+    path: Path, *, what: str = "baseline file", raises: type[LlmbenchError] = BaselineError
+) -> yaml.MappingNode:
+    """Return the root mapping of the only document in a file; `what` it is called in messages.
+
+    Raises `raises` with file and line for what cannot be read, is not UTF-8, no YAML, empty, no mapping,
+    several documents, and for tabs, anchors, aliases, tags and deep nesting: such a file needs none of them.
+    """
+    text = _read_yaml_text(path, what, raises)
+    import yaml
+
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        _refuse_extras(path, yaml.parse(text, loader), raises)
+        root: object = yaml.compose(text, loader)
+    except yaml.MarkedYAMLError as error:
+        raise raises(_format_syntax_error(path, error, text)) from error
+    except yaml.YAMLError as error:
+        raise raises(f"{path}: found {' '.join(str(error).split())}, expected YAML") from error
+    if not isinstance(root, yaml.MappingNode):
+        content = "an empty file" if root is None else f"a {getattr(root, 'id', 'file')}"
+        raise raises(f"{path}:1: found {content}, expected a mapping of keys to values")
+    return root
+
+
+def _read_yaml_text(path: Path, what: str, raises: type[LlmbenchError]) -> str:
+    if os.path.exists(path) and not path.is_file():  # a path that may not be looked at is told below
+        raise raises(f"{path}: found something that is no regular file, expected a {what}")
+    return read_text(path, what, LARGEST_YAML_BYTES, raises)
+
+
+def _refuse_extras(path: Path, events: Any, raises: type[LlmbenchError]) -> None:
+    """Raise for the first event of YAML's that no file of ours needs."""
+    # One by one, so that a bomb is refused before a node is built: deep nesting crashes libyaml.
+    depth = documents = 0
+    for event in events:
+        name = type(event).__name__
+        documents += name == "DocumentStartEvent"
+        depth += name in ("MappingStartEvent", "SequenceStartEvent")
+        depth -= name in ("MappingEndEvent", "SequenceEndEvent")
+        extra = _find_extra(event, name, depth, documents)
+        if extra:
+            line = event.start_mark.line + 1
+            raise raises(f"{path}:{line}: found {extra}; write every value where it belongs")
+
+
+def _find_extra(event: Any, name: str, depth: int, documents: int) -> str:
+    if name == "AliasEvent" or getattr(event, "anchor", None):
+        mark = "*" if name == "AliasEvent" else "&"
+        return f"the {'alias' if mark == '*' else 'anchor'} {mark}{event.anchor}, expected no anchors or aliases"
+    if getattr(event, "tag", None):
+        return f"the tag {event.tag!r}, expected no tags"
+    if documents > 1:
+        return "a second document ('---'), expected one document in a file"
+    return f"more than {DEEPEST} levels of nesting, expected fewer" if depth > DEEPEST else ""
+
+
+def _format_syntax_error(path: Path, error: Any, text: str) -> str:
+    mark = error.problem_mark or error.context_mark
+    if mark is None:
+        return f"{path}: found {error.problem}, expected YAML"
+    lines = text.splitlines()
+    line = lines[mark.line] if mark.line < len(lines) else ""
+    if "\t" in line[: len(line) - len(line.lstrip())] or line[mark.column : mark.column + 1] == "\t":
+        return f"{path}:{mark.line + 1}: found a tab, expected spaces"
+    problem = " ".join(filter(None, (error.context, error.problem)))
+    hint = "; in single quotes a backslash stands for itself" if "escape character" in problem else ""
+    return f"{path}:{mark.line + 1}: found a syntax error ({problem}), expected YAML{hint}"
+
+
+# --- what may stand where -----------------------------------------------------------------------------------
+
+Node = Any
+"""A yaml.Node: its stubs know neither `id` ("scalar", "sequence", "mapping") nor `style`."""
+
+Report = Callable[[int, str], None]
+"""Called with the 1-based line and `found ..., expected ...` for every problem."""
+
+_TEXT_TAG = "tag:yaml.org,2002:str"
+_NULL_TAG = "tag:yaml.org,2002:null"
+
+
+class Spec(Protocol):
+    """What one node may be: `read` returns its value, or None after reporting a problem."""
+
+    def read(self, node: Node, report: Report) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class YamlMapping:
+    """A mapping that was read: values by key, with the line of the mapping and of each key."""
+
+    line: int
+    values: Mapping[str, Any]
+    lines: Mapping[str, int]
+
+    def __getitem__(self, key: str) -> Any:
+        return self.values[key]
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return the value of an optional key."""
+        return self.values.get(key, default)
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A scalar that YAML reads as text: quoted where its digits would make it a number."""
+
+    expected: str = "text"
+    pattern: str = r".*\S.*"
+    choices: tuple[str, ...] = ()
+    accept: Callable[[str], bool] = field(default=lambda _: True)
+
+    def read(self, node: Node, report: Report) -> Any:
+        if node.id != "scalar" or node.tag == _NULL_TAG:
+            return _report_wrong(node, self.expected, report)
+        if node.tag != _TEXT_TAG and self.choices:
+            return _report_wrong(node, " or ".join(self.choices), report)
+        if node.tag != _TEXT_TAG:
+            hint = f'write "{node.value}" in quotes, its digits are information'
+            return _report_wrong(node, f"{self.expected} as text: {hint}", report, what="{} without quotes")
+        if self.choices and node.value not in self.choices:
+            expected = " or ".join(self.choices)
+            return _report_wrong(node, expected, report, hint=did_you_mean(node.value, self.choices))
+        if not re.fullmatch(self.pattern, node.value, re.DOTALL) or not self.accept(node.value):
+            return _report_wrong(node, self.expected, report)
+        return str(node.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A plain decimal number between two bounds, both included; `whole` for integers."""
+
+    low: float
+    high: float
+    whole: bool = False
+
+    def read(self, node: Node, report: Report) -> Any:
+        pattern = r"0|[1-9][0-9]{0,17}" if self.whole else r"[0-9]{1,18}(\.[0-9]{1,20})?([eE][-+]?[0-9]{1,3})?"
+        value = str(node.value)
+        if node.id != "scalar" or not re.fullmatch(pattern, value):
+            return _report_wrong(node, self._describe_range(), report)
+        if node.style in ("'", '"'):
+            return _report_wrong(node, self._describe_range(), report, what="{} in quotes", hint=" without quotes")
+        number = int(value) if self.whole else float(value)
+        return number if self.low <= number <= self.high else _report_wrong(node, self._describe_range(), report)
+
+    def _describe_range(self) -> str:
+        if self.low == self.high:
+            return f"{self.low:g}"
+        return f"{'a whole number' if self.whole else 'a number'} from {self.low:g} to {self.high:.15g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """`true` or `false`, and none of YAML's other ways to say it."""
+
+    def read(self, node: Node, report: Report) -> Any:
+        if node.id != "scalar" or node.style in ("'", '"') or node.value not in ("true", "false"):
+            return _report_wrong(node, "true or false", report)
+        return bool(node.value == "true")
+
+
+@dataclass(frozen=True, slots=True)
+class ConvertedScalar:
+    """Any scalar, through a function that raises ValueError with its own message."""
+
+    convert: Callable[[str], object]
+
+    def read(self, node: Node, report: Report) -> object:
+        if node.id != "scalar":
+            return _report_wrong(node, "a single value", report)
+        try:
+            return self.convert(str(node.value))
+        except ValueError as error:
+            report(_line_of(node), str(error))
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """A list of one kind of node; the value is a tuple."""
+
+    item: Spec
+    least: int = 1
+    most: int | None = None
+
+    def read(self, node: Node, report: Report) -> Any:
+        if node.id != "sequence":
+            return _report_wrong(node, "a list", report)
+        if len(node.value) < self.least:
+            return _report_wrong(node, "a list with an entry", report)
+        if self.most is not None and len(node.value) > self.most:
+            report(_line_of(node), f"found a list of {len(node.value)}, expected at most {self.most} entries")
+            return None
+        return tuple(self.item.read(child, report) for child in node.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """A mapping whose keys the file chooses."""
+
+    value: Spec
+    key: Text = field(default_factory=Text)
+
+    def read(self, node: Node, report: Report) -> Any:
+        return _read_mapping(node, report, lambda key: self.value if self.key.read(key, report) is not None else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Nullable:
+    """What a key holds, or nothing: None without a report."""
+
+    spec: Spec
+
+    def read(self, node: Node, report: Report) -> Any:
+        return None if node.id == "scalar" and node.tag == _NULL_TAG else self.spec.read(node, report)
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """A mapping with known keys: an unknown one is a problem, or a typing error could weaken the gate in silence."""
+
+    required: Mapping[str, Spec]
+    optional: Mapping[str, Spec] = field(default_factory=dict)
+    closed: bool = True
+    """False for a file of somebody else's, whose further keys are none of ours: they are passed over."""
+
+    def read(self, node: Node, report: Report) -> Any:
+        specs = {**self.required, **self.optional}
+
+        def spec(key: Node) -> Spec | None:
+            if key.id == "scalar" and key.value in specs:
+                return specs[key.value]
+            if not self.closed:
+                return None
+            _report_wrong(
+                key, ", ".join(sorted(specs)), report, what="the unknown key {}", hint=_suggest_key(key, specs)
+            )
+            return None
+
+        entry = _read_mapping(node, report, spec)
+        if entry is not None:
+            missing = [repr(name) for name in self.required if name not in entry.lines]
+            if missing:
+                report(
+                    entry.line, f"found no {', '.join(missing)}, expected {'that key' if len(missing) == 1 else 'them'}"
+                )
+        return entry
+
+
+def _read_mapping(node: Node, report: Report, spec: Callable[[Node], Spec | None]) -> Any:
+    if node.id != "mapping":
+        return _report_wrong(node, "a mapping of keys to values", report)
+    values: dict[str, Any] = {}
+    lines: dict[str, int] = {}
+    for key, value in node.value:
+        name = str(key.value) if key.id == "scalar" else ""
+        if name in lines:
+            report(_line_of(key), f"found the key {name!r} again (first in line {lines[name]}), expected it once")
+            continue
+        lines[name] = _line_of(key)
+        wanted = spec(key)
+        if wanted is not None:
+            values[name] = wanted.read(value, report)
+    return YamlMapping(_line_of(node), values, lines)
+
+
+def _suggest_key(key: Node, specs: Mapping[str, Spec]) -> str:
+    return did_you_mean(key.value, specs) if key.id == "scalar" else ""
+
+
+def _line_of(node: Node) -> int:
+    return int(node.start_mark.line) + 1
+
+
+def _report_wrong(node: Node, expected: str, report: Report, *, what: str = "{}", hint: str = "") -> Any:
+    """Report a node as not what was expected, and return the None that stands in for its value."""
+    report(_line_of(node), f"found {what.format(_describe(node))}, expected {expected}{hint}")
+    return None
+
+
+def _describe(node: Node) -> str:
+    if node.id != "scalar":
+        return "a list" if node.id == "sequence" else "a mapping"
+    if node.tag == _NULL_TAG and node.style not in ("'", '"'):
+        return "nothing"
+    text = node.value if len(node.value) <= 60 else node.value[:57] + "..."
+    return repr(text) if node.tag == _TEXT_TAG else str(text)
+
+
+def read_entry(
+    path: Path,
+    root: yaml.MappingNode,
+    fields: Fields,
+    *,
+    complete: Callable[[YamlMapping], YamlMapping] = lambda entry: entry,
+    check: Callable[[YamlMapping, Report], None] = lambda entry, report: None,
+    raises: type[LlmbenchError] = BaselineError,
+) -> YamlMapping:
+    """Return the values of a document; `complete` adds defaults, and `check` sees what passed `fields` and `complete`.
+
+    Raises `raises` with up to ten problems, each with its line, and a count of the rest.
+    """
+    problems: list[tuple[int, str]] = []
+
+    def report(line: int, problem: str) -> None:
+        problems.append((line, problem))
+
+    entry: YamlMapping | None = fields.read(root, report)
+    if entry is not None and not problems:
+        entry = complete(entry)
+        check(entry, report)
+    if entry is None or problems:
+        raise raises(_format_problems(path, sorted(problems)))
+    return entry
+
+
+def _format_problems(path: Path, problems: Sequence[tuple[int, str]]) -> str:
+    lines = [f"{path}:{line}: {problem}" for line, problem in problems[:SHOWN_PROBLEMS]]
+    more = len(problems) - SHOWN_PROBLEMS
+    return "\n".join([*lines, *([f"and {more} more problems in this file"] if more > 0 else [])])

@@ -1,1 +1,0 @@
-"""YAML files that are checked node by node: documents with their lines, and what may stand where."""
