@@ -18,6 +18,7 @@ from pytest_llmbench.core.models import (
     AcceptedValue,
     Architecture,
     Baseline,
+    BaselineKind,
     Budget,
     Configuration,
     Erratum,
@@ -110,7 +111,7 @@ def _find_yaml_files(directory: Path) -> Iterator[Path]:
         yield from (Path(folder, name) for name in names if name.endswith((".yaml", ".yml")))
 
 
-def _read_kind(path: Path, root: Any) -> str:
+def _read_kind(path: Path, root: Any) -> BaselineKind:
     stated = {key.value: value for key, value in root.value if key.id == "scalar"}
     version = stated.get("schema")
     if version is None or version.value != SCHEMA:
@@ -121,7 +122,7 @@ def _read_kind(path: Path, root: Any) -> str:
         )
     # Every kind has keys of its own: without it the others could not be checked.
     kind = stated.get("kind")
-    return kind.value if kind is not None and kind.value in KINDS else KINDS[0]
+    return BaselineKind(kind.value if kind is not None and kind.value in KINDS else KINDS[0])
 
 
 def _format_place(baseline: Baseline) -> str:
@@ -164,9 +165,9 @@ class RecipeFile:
     drift_budget: float | None = None
 
 
-def make_recipe_file(path: Path, kind: str, entry: YamlMapping) -> RecipeFile:
+def make_recipe_file(path: Path, kind: BaselineKind, entry: YamlMapping) -> RecipeFile:
     """Return the records of one file; `entry` has passed the schema and the checks."""
-    launch, resolutions = entry.get("launch"), _find_resolutions(entry) if kind == "published" else {}
+    launch, resolutions = entry.get("launch"), _find_resolutions(entry) if kind is BaselineKind.PUBLISHED else {}
     recipe = Recipe(
         name=entry["recipe"],
         release=entry["release"],
@@ -222,10 +223,10 @@ def _find_resolutions(entry: YamlMapping) -> dict[str, float]:
 
 
 def _make_baseline(
-    path: Path, kind: str, entry: YamlMapping, row: YamlMapping, resolutions: Mapping[str, float]
+    path: Path, kind: BaselineKind, entry: YamlMapping, row: YamlMapping, resolutions: Mapping[str, float]
 ) -> Baseline:
     window = Window(entry["window"]["first"], entry["window"]["last"], entry["window"]["statistic"])
-    recording = _make_recording(row["recorded"]) if kind == "recorded" else None
+    recording = _make_recording(row["recorded"]) if kind is BaselineKind.RECORDED else None
     cells = row.get("cells")
     return Baseline(
         configuration=_make_configuration(entry, row),

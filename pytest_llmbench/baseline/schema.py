@@ -11,6 +11,7 @@ from functools import partial
 
 from pytest_llmbench.core.dialects import DIALECTS, RATE, REGEX, UNITS
 from pytest_llmbench.core.metric_definitions import BUDGETED
+from pytest_llmbench.core.models import BaselineKind
 from pytest_llmbench.core.tolerance import parse_fraction, parse_tolerances
 from pytest_llmbench.core.yamlfile import (
     ConvertedScalar,
@@ -25,7 +26,7 @@ from pytest_llmbench.core.yamlfile import (
 )
 
 SCHEMA = "1"
-KINDS = ("published", "recorded", "recipe")
+KINDS = tuple(kind.value for kind in BaselineKind)
 """The document's numbers, this cluster's own, or a recipe that nothing has timed yet."""
 
 LAUNCHERS = ("sbatch", "script", "llmb-run", "local")

@@ -21,7 +21,7 @@ from pytest_llmbench.baseline.schema import CONFIGURATION, FILE, LOG, NO_PEAK, R
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.dialects import REGEX
 from pytest_llmbench.core.errors import BaselineError, RecordError
-from pytest_llmbench.core.models import Baseline, Budget, Key, Recipe, Recording, Source, Tolerance
+from pytest_llmbench.core.models import Baseline, BaselineKind, Budget, Key, Recipe, Recording, Source, Tolerance
 from pytest_llmbench.core.tolerance import merge_tolerances
 from pytest_llmbench.core.yamlfile import Fields, Items, Names, Number, Spec
 
@@ -101,7 +101,7 @@ def make_recorded_baseline(published: Baseline, recording: Recording) -> Baselin
     """Return the baseline that a recording makes of a published one: the trimmed mean over the same steps."""
     return replace(
         published,
-        kind="recorded",
+        kind=BaselineKind.RECORDED,
         step_seconds=float(recording.trimmed_mean_seconds),
         # They are the document's, and stay in its file.
         cells=(),
@@ -176,7 +176,7 @@ def _read_existing(path: Path) -> tuple[dict[Key, Baseline], SharedKeys]:
     except BaselineError as error:
         raise RecordError(f"{path} cannot be added to, move it away or record elsewhere:\n{error}") from error
     recipe = file.recipe
-    if recipe.kind != "recorded":
+    if recipe.kind is not BaselineKind.RECORDED:
         raise RecordError(f"{path}: found a {recipe.kind} baseline file, expected to record elsewhere")
     # One file has one statistic: files of the time when the mean decided are read and judged, and not added to.
     statistic = recipe.baselines[0].window.statistic

@@ -16,6 +16,8 @@ from pytest_llmbench.core import accepted_values, formatting
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.models import (
     Baseline,
+    BaselineKind,
+    ChangeKind,
     Judgement,
     Key,
     LevelChange,
@@ -212,7 +214,9 @@ def _levels(runs: Sequence[Measurement], changes: Sequence[LevelChange], setting
 
     trimmed = _trim(runs)
     steps = [
-        level for level in changes if level.kind == "step" and abs(level.difference) >= FAILS and _parts(level, runs)
+        level
+        for level in changes
+        if level.kind is ChangeKind.STEP and abs(level.difference) >= FAILS and _parts(level, runs)
     ]
     if steps:
         day, change = steps[-1].started.date(), formatting.format_difference(1 + steps[-1].difference)
@@ -340,7 +344,7 @@ def _remarks(baseline: Baseline, recording: Recording, replaced: str) -> Iterato
     """Yield what the recorded value replaced, how far it is from its document, and what is doubtful about it."""
     if replaced:
         yield Note(NoteCode.RECORDED_REPLACED, f"replaced {replaced}{_since_first(recording)}")
-    published = baseline.step_seconds if baseline.kind == "published" else baseline.published_seconds
+    published = baseline.step_seconds if baseline.kind is BaselineKind.PUBLISHED else baseline.published_seconds
     if published:
         change = formatting.format_difference(recording.trimmed_mean_seconds / published)
         yield Note(

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pytest_llmbench.baseline import write
 from pytest_llmbench.baseline.read import find_shipped_baselines, read_file, read_recipe, read_recipes
 from pytest_llmbench.core.errors import BaselineError, RecordError
-from pytest_llmbench.core.models import AcceptedValue, Baseline, Budget, Recording, Tolerance
+from pytest_llmbench.core.models import AcceptedValue, Baseline, BaselineKind, Budget, Recording, Tolerance
 from pytest_llmbench.core.tolerance import NAMES, get_slot, parse_tolerances
 from pytest_llmbench.pipeline.record_baselines import recording_of
 
@@ -366,7 +366,7 @@ def test_a_peak_that_nothing_states_is_recorded_as_such(tmp_path: Path) -> None:
 
 
 def test_what_nothing_has_timed_yet_can_be_recorded(tmp_path: Path) -> None:
-    untimed = replace(GROK[0], kind="recipe", step_seconds=float("nan"), cells=(), resolution_seconds=0.0)
+    untimed = replace(GROK[0], kind=BaselineKind.RECIPE, step_seconds=float("nan"), cells=(), resolution_seconds=0.0)
     ((path, _),) = write.write_recorded(tmp_path, [(untimed, recording(7.5))])
     found = read_recipe(path).baselines[0]
     assert (found.kind, found.step_seconds, found.window.first) == ("recorded", 7.5, 11)
