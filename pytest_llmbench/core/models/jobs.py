@@ -72,60 +72,57 @@ class EndedBy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One way to launch a recipe. `via` is sbatch, script, llmb-run or local; `command` and `folder` are templates with
-    {placeholders} and $VARIABLES (an empty folder is the recipe's own); `fixed` are variables of this command; `job_id`
-    is a regular expression with a group `job` (and perhaps `folder`) over what it prints, empty for that of `via`."""
+    """One way to launch a recipe. `command` and `folder` are templates with {placeholders} and $VARIABLES."""
 
     name: str
-    via: str
+    via: str  # sbatch, script, llmb-run or local
     command: str
-    folder: str = ""
-    fixed: Pairs = ()
-    job_id: str = ""
+    folder: str = ""  # empty: the recipe's own
+    fixed: Pairs = ()  # variables of this command
+    job_id: str = ""  # a pattern over what it prints, with a group `job` (and perhaps `folder`); empty: that of `via`
 
 
 @dataclass(frozen=True, slots=True)
 class Profiling:
-    """How a recipe is profiled: the variables that switch it on, and the names (empty: it has none) of those for the
-    first and last step, the ranks, GPU and CPU metrics; the defaults are the document's (0: it states none)."""
+    """How a recipe is profiled: names of variables are empty where it has none."""
 
-    enable: Pairs
-    start: str = ""
+    enable: Pairs  # the variables that switch it on
+    start: str = ""  # the variable of the first step
     stop: str = ""
     ranks: str = ""
     gpu_metrics: str = ""
     cpu: str = ""
-    default_start: int = 0
+    default_start: int = 0  # the document's own steps; 0: it states none
     default_stop: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpointing:
-    """How checkpoints are saved and loaded: variables (values may hold {checkpoint}); by model size the bytes on disk,
-    and the smallest and largest number of GPUs (None: no limit)."""
+    """How checkpoints are saved and loaded; sizes and numbers of GPUs are by model size."""
 
-    save: Pairs
+    save: Pairs  # variables; values may hold {checkpoint}
     load: Pairs
     size_bytes: tuple[tuple[str, int], ...] = ()
-    save_gpus: tuple[tuple[str, tuple[int, int | None]], ...] = ()
+    save_gpus: tuple[
+        tuple[str, tuple[int, int | None]], ...
+    ] = ()  # the smallest and the largest number, None: no limit
     load_gpus: tuple[tuple[str, tuple[int, int | None]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchFacts:
-    """How one recipe in one release is launched, as its document says. `kind` names the command that is the default;
-    `required`, `optional` and `forbidden` are environment variables with what they mean; `log` is a template."""
+    """How one recipe in one release is launched, as its document says."""
 
     recipe: str
     release: str
-    kind: str
+    kind: str  # the name of the command that is the default
     commands: tuple[Command, ...]
     gpus_per_node: tuple[tuple[str, int], ...]
     gsw_version: str = ""
-    required: Pairs = ()
+    required: Pairs = ()  # environment variables with what they mean
     optional: Pairs = ()
     forbidden: Pairs = ()
-    log: str = ""
+    log: str = ""  # a template
     setup: str = ""
     image: str = ""
     image_source: str = ""
@@ -143,11 +140,11 @@ class LaunchFacts:
 
 @dataclass(frozen=True, slots=True)
 class InstalledRecipe:
-    """A recipe in one release as it is installed here. `folder` holds its launch.sh; empty fields are the cluster's."""
+    """A recipe in one release as it is installed here; empty fields are the cluster's."""
 
     recipe: str
     release: str
-    folder: Path | None = None
+    folder: Path | None = None  # holds its launch.sh
     launcher: str = ""
     environment: Pairs = ()
     virtual_environment: Path | None = None
@@ -155,25 +152,23 @@ class InstalledRecipe:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What this cluster is. Empty text, None or 0: nothing says it. `gpu_hours` is what one session may use;
-    `environment` holds the variables of every job with their values (secrets included: never print them), `secrets` the
-    names of further variables whose values must not be printed. `source` is the file it was read from."""
+    """What this cluster is. Empty text, None or 0: nothing says it."""
 
     name: str = ""
     gpu: str = ""
     gpus_per_node: int = 0
     largest: int = 0
-    gpu_hours: float | None = None
+    gpu_hours: float | None = None  # what one session may use
     launcher: str = ""
     account: str = ""
     partition: str = ""
     gres: str = ""
     time_limit: str = ""
     exclude: tuple[str, ...] = ()
-    environment: Pairs = ()
-    secrets: tuple[str, ...] = ()
+    environment: Pairs = ()  # of every job, secrets included: never print it
+    secrets: tuple[str, ...] = ()  # the names of further variables whose values must not be printed
     installed: tuple[InstalledRecipe, ...] = ()
-    source: Path | None = None
+    source: Path | None = None  # the file that it was read from
 
 
 # --- jobs -------------------------------------------------------------------------------------------------
@@ -181,79 +176,68 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """One job, complete and explicit: nothing of the caller's environment is added to `environment`.
+    """One job, complete and explicit: nothing of the caller's environment is added to `environment`."""
 
-    `case_id` is the id of the configuration; `via` the class of launcher; `command` an argument list; `secrets` the
-    names of variables whose values are never shown; `log_folders` where its log will lie (the folder that a launcher
-    prints comes first); `experiment` a name for files of its own. `gpu_hours` is the estimate for its steps. `exclude`
-    are nodes that it must not get, where its launcher can say so. `job_id` is the command's own pattern.
-    """
-
-    case_id: str
+    case_id: str  # the id of the configuration
     key: Key
     purpose: Purpose
-    via: str
+    via: str  # the class of launcher
     command: tuple[str, ...]
     directory: Path
     environment: Pairs
-    secrets: tuple[str, ...]
+    secrets: tuple[str, ...]  # the names of variables whose values are never shown
     nodes: int
     gpus: int
-    gpu_hours: float
-    log_folders: tuple[Path, ...] = ()
-    experiment: str = ""
-    exclude: tuple[str, ...] = ()
-    job_id: str = ""
+    gpu_hours: float  # the estimate for its steps
+    log_folders: tuple[Path, ...] = ()  # where its log will lie; a folder that its launcher prints comes before them
+    experiment: str = ""  # a name for files of its own
+    exclude: tuple[str, ...] = ()  # nodes that it must not get, where its launcher can say so
+    job_id: str = ""  # the command's own pattern
 
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """What is known of a job. `state` is Slurm's word without its suffix (COMPLETED, CANCELLED, ...), `reason` why it
-    is pending, exit codes read `7:0` (empty: unknown), `cancelled_by` the uid of a CANCELLED by, `restarts` how often
-    it was requeued, `seen_by` what said so (sacct, squeue, scontrol, process)."""
+    """What is known of a job."""
 
     phase: Phase
-    state: str
-    reason: str = ""
+    state: str  # Slurm's word without its suffix: COMPLETED, CANCELLED, ...
+    reason: str = ""  # why it is pending; of a job that `ended_by` PYTEST why this program ended it
     nodes: tuple[str, ...] = ()
-    exit_code: str = ""
-    derived_exit_code: str = ""
+    exit_code: str = ""  # `7:0`; empty: unknown
+    derived_exit_code: str = ""  # the worst of its steps
     elapsed_seconds: float | None = None
     submitted: datetime | None = None
     started: datetime | None = None
     ended: datetime | None = None
-    cancelled_by: str = ""
-    restarts: int = 0
-    seen_by: str = ""
+    cancelled_by: str = ""  # a uid
+    restarts: int = 0  # how often it was requeued
+    seen_by: str = ""  # sacct, squeue or process
     ended_by: EndedBy = EndedBy.OTHERS
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job of the journal. `number` is unique in its folder; `token` marks the job at Slurm; `attempt` counts from 1
-    what was started again after a failure of the infrastructure, `repeat` from 1 what counts for one verdict. `folder`
-    is its own, below `.llmbench/`. `log_folder` is what its launcher printed. `problem`: why it was not submitted."""
+    """A job of the journal."""
 
-    number: int
-    token: str
+    number: int  # unique in its journal
+    token: str  # marks the job at Slurm
     spec: JobSpec
-    folder: Path
-    attempt: int = 1
-    repeat: int = 1
+    folder: Path  # its own, below `.llmbench/`
+    attempt: int = 1  # counts what was started again after a failure of the infrastructure
+    repeat: int = 1  # counts what one verdict rests on
     job_id: str = ""
-    log_folder: Path | None = None
+    log_folder: Path | None = None  # what its launcher printed
     status: JobStatus | None = None
-    problem: str = ""
+    problem: str = ""  # why it was not submitted
     submission: SubmissionState = SubmissionState.INTENDED
 
 
 @dataclass(frozen=True, slots=True)
 class JobEnd:
-    """How a job ended, in words. `text` is empty for one that ended well; `place` is `file:line` of what says so."""
+    """How a job ended, in words."""
 
     blame: Blame
-    text: str = ""
-    place: str = ""
+    text: str = ""  # empty for one that ended well
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,3 +253,5 @@ class LaunchedJob:
     step_seconds: float | None = None
     text: str = ""
     files: tuple[Path, ...] = ()
+    submission: SubmissionState = SubmissionState.SUBMITTED
+    ended_by: EndedBy = EndedBy.OTHERS
