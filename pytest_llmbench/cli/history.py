@@ -19,7 +19,7 @@ from pytest_llmbench.cli import Output, Subparsers, tell
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.core.options import OPTIONS
-from pytest_llmbench.report.whole_file import write_whole
+from pytest_llmbench.report.document import write_whole
 
 if TYPE_CHECKING:
     import pandas as pd

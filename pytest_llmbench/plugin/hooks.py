@@ -221,7 +221,7 @@ def _shorten(report: Any) -> None:
     crash = getattr(getattr(report, "longrepr", None), "reprcrash", None)
     if crash is None or not hasattr(report, "llmb"):
         return
-    from pytest_llmbench.report.explain import make_headline
+    from pytest_llmbench.report.verdicts import make_headline
 
     error, _, message = crash.message.partition("\n")[0].partition(": ")
     if message and make_headline(report.llmb).startswith(
