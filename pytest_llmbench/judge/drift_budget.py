@@ -6,8 +6,8 @@ import math
 from dataclasses import replace
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.accepted_values import EQUAL, describe_move, find_reference
 from pytest_llmbench.core.models import AcceptedValue, Evidence, Judgement, Note, NoteCode, Reason, Recording, Verdict
+from pytest_llmbench.core.tolerance import EQUAL, describe_move, find_reference
 from pytest_llmbench.judge.margin import Answer, answer
 
 GREEN = (Verdict.PASS, Verdict.IMPROVEMENT, Verdict.INCONCLUSIVE)
