@@ -30,6 +30,7 @@ def format_table(baselines: Sequence[Baseline]) -> str:
     lines = [f"{'configuration':<{wide}}  {'step time':>10}  {'MFU':>7}  kind"]
     for baseline in baselines:
         cells = dict(baseline.cells)
+        # As the document prints it: its digits say how exact it is.
         printed = cells.get("step_time") or _format_number(baseline.step_seconds, "#.4g")
         step = printed if printed == "-" else f"{printed} s"
         lines.append(f"{baseline.key.id:<{wide}}  {step:>10}  {cells.get('mfu', '-'):>7}  {baseline.kind}")
