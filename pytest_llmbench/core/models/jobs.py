@@ -27,44 +27,38 @@ class Purpose(StrEnum):
 
 
 class Phase(StrEnum):
-    """Where a job stands. UNKNOWN: nothing knows it (yet, or any more), which does not mean that it failed."""
+    """Where a job stands."""
 
     WAITING = "waiting"
     RUNNING = "running"
     ENDED = "ended"
-    UNKNOWN = "unknown"
+    UNKNOWN = "unknown"  # nothing knows it (yet, or any more), which does not mean that it failed
 
 
 class Blame(StrEnum):
-    """Whose failure the end of a job is. NONE: it ended well. CANCELLED: somebody stopped it."""
+    """Whose failure the end of a job is."""
 
-    NONE = "none"
+    NONE = "none"  # it ended well
     INFRASTRUCTURE = "infrastructure"
     RUN = "run"
-    CANCELLED = "cancelled"
+    CANCELLED = "cancelled"  # somebody stopped it
 
 
 class SubmissionState(StrEnum):
-    """How far the submission of a job came. UNCERTAIN: nothing tells, so it may run and is not submitted again.
-
-    SUPERSEDED: it came to nothing, and another job of the session took its place.
-    """
+    """How far the submission of a job came."""
 
     INTENDED = "intended"
     SUBMITTED = "submitted"
     NOT_SUBMITTED = "not-submitted"
-    UNCERTAIN = "uncertain"
-    SUPERSEDED = "superseded"
+    UNCERTAIN = "uncertain"  # nothing tells, so it may run and is not submitted again
+    SUPERSEDED = "superseded"  # it came to nothing, and another job of the session took its place
 
 
 class EndedBy(StrEnum):
-    """Who decided that a job is over.
+    """Who decided that a job is over."""
 
-    OTHERS: itself, Slurm or a user, as its state says. PYTEST: this program cancelled it, or gave it up.
-    """
-
-    OTHERS = "others"
-    PYTEST = "pytest"
+    OTHERS = "others"  # itself, Slurm or a user, as its state says
+    PYTEST = "pytest"  # this program cancelled it, or gave it up
 
 
 # --- how a recipe is launched (from the baseline file) ----------------------------------------------------
@@ -72,40 +66,40 @@ class EndedBy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One way to launch a recipe. `command` and `folder` are templates with {placeholders} and $VARIABLES."""
+    """One way to launch a recipe."""
 
     name: str
     via: str  # sbatch, script, llmb-run or local
-    command: str
-    folder: str = ""  # empty: the recipe's own
+    command: str  # a template with {placeholders} and $VARIABLES
+    folder: str = ""  # a template, too; empty: the recipe's own
     fixed: Pairs = ()  # variables of this command
-    job_id: str = ""  # a pattern over what it prints, with a group `job` (and perhaps `folder`); empty: that of `via`
+    # a regular expression with a group `job` (and perhaps `folder`) over what it prints, empty for that of `via`
+    job_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Profiling:
-    """How a recipe is profiled: names of variables are empty where it has none."""
+    """How a recipe is profiled; an empty name: it has no such variable."""
 
     enable: Pairs  # the variables that switch it on
-    start: str = ""  # the variable of the first step
+    start: str = ""  # the name of the variable with the first step
     stop: str = ""
-    ranks: str = ""
+    ranks: str = ""  # the names of those with the ranks, and for GPU and CPU metrics
     gpu_metrics: str = ""
     cpu: str = ""
-    default_start: int = 0  # the document's own steps; 0: it states none
+    default_start: int = 0  # the document's, 0 where it states none
     default_stop: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpointing:
-    """How checkpoints are saved and loaded; sizes and numbers of GPUs are by model size."""
+    """How checkpoints are saved and loaded."""
 
-    save: Pairs  # variables; values may hold {checkpoint}
+    save: Pairs  # variables, whose values may hold {checkpoint}
     load: Pairs
-    size_bytes: tuple[tuple[str, int], ...] = ()
-    save_gpus: tuple[
-        tuple[str, tuple[int, int | None]], ...
-    ] = ()  # the smallest and the largest number, None: no limit
+    size_bytes: tuple[tuple[str, int], ...] = ()  # on disk, by model size
+    # by model size the smallest and largest number of GPUs (None: no limit)
+    save_gpus: tuple[tuple[str, tuple[int, int | None]], ...] = ()
     load_gpus: tuple[tuple[str, tuple[int, int | None]], ...] = ()
 
 
@@ -119,7 +113,7 @@ class LaunchFacts:
     commands: tuple[Command, ...]
     gpus_per_node: tuple[tuple[str, int], ...]
     gsw_version: str = ""
-    required: Pairs = ()  # environment variables with what they mean
+    required: Pairs = ()  # environment variables, with what they mean
     optional: Pairs = ()
     forbidden: Pairs = ()
     log: str = ""  # a template
@@ -144,7 +138,7 @@ class InstalledRecipe:
 
     recipe: str
     release: str
-    folder: Path | None = None  # holds its launch.sh
+    folder: Path | None = None  # of its launch.sh
     launcher: str = ""
     environment: Pairs = ()
     virtual_environment: Path | None = None
@@ -165,10 +159,10 @@ class Cluster:
     gres: str = ""
     time_limit: str = ""
     exclude: tuple[str, ...] = ()
-    environment: Pairs = ()  # of every job, secrets included: never print it
+    environment: Pairs = ()  # the variables of every job with their values (secrets included: never print them)
     secrets: tuple[str, ...] = ()  # the names of further variables whose values must not be printed
     installed: tuple[InstalledRecipe, ...] = ()
-    source: Path | None = None  # the file that it was read from
+    source: Path | None = None  # the file it was read from
 
 
 # --- jobs -------------------------------------------------------------------------------------------------
@@ -182,14 +176,14 @@ class JobSpec:
     key: Key
     purpose: Purpose
     via: str  # the class of launcher
-    command: tuple[str, ...]
+    command: tuple[str, ...]  # an argument list
     directory: Path
     environment: Pairs
     secrets: tuple[str, ...]  # the names of variables whose values are never shown
     nodes: int
     gpus: int
     gpu_hours: float  # the estimate for its steps
-    log_folders: tuple[Path, ...] = ()  # where its log will lie; a folder that its launcher prints comes before them
+    log_folders: tuple[Path, ...] = ()  # where its log will lie; the folder that a launcher prints comes first
     experiment: str = ""  # a name for files of its own
     exclude: tuple[str, ...] = ()  # nodes that it must not get, where its launcher can say so
     job_id: str = ""  # the command's own pattern
@@ -201,17 +195,17 @@ class JobStatus:
 
     phase: Phase
     state: str  # Slurm's word without its suffix: COMPLETED, CANCELLED, ...
-    reason: str = ""  # why it is pending; of a job that `ended_by` PYTEST why this program ended it
+    reason: str = ""  # why it is pending; of a job that PYTEST ended, why it did
     nodes: tuple[str, ...] = ()
-    exit_code: str = ""  # `7:0`; empty: unknown
-    derived_exit_code: str = ""  # the worst of its steps
+    exit_code: str = ""  # reads `7:0`, empty: unknown
+    derived_exit_code: str = ""
     elapsed_seconds: float | None = None
     submitted: datetime | None = None
     started: datetime | None = None
     ended: datetime | None = None
-    cancelled_by: str = ""  # a uid
+    cancelled_by: str = ""  # the uid of a CANCELLED by
     restarts: int = 0  # how often it was requeued
-    seen_by: str = ""  # sacct, squeue or process
+    seen_by: str = ""  # what said so: sacct, squeue, process
     ended_by: EndedBy = EndedBy.OTHERS
 
 
@@ -219,12 +213,12 @@ class JobStatus:
 class Job:
     """A job of the journal."""
 
-    number: int  # unique in its journal
+    number: int  # unique in its folder
     token: str  # marks the job at Slurm
     spec: JobSpec
     folder: Path  # its own, below `.llmbench/`
-    attempt: int = 1  # counts what was started again after a failure of the infrastructure
-    repeat: int = 1  # counts what one verdict rests on
+    attempt: int = 1  # counts from 1 what was started again after a failure of the infrastructure
+    repeat: int = 1  # counts from 1 what counts for one verdict
     job_id: str = ""
     log_folder: Path | None = None  # what its launcher printed
     status: JobStatus | None = None
