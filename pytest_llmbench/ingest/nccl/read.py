@@ -11,9 +11,8 @@ from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.formatting import is_remote
 from pytest_llmbench.ingest.nccl.records import Counts, count_records, cut_pieces
 from pytest_llmbench.ingest.nccl.trace import Trace, sum_counts
-from pytest_llmbench.ingest.sources import standard_input
 from pytest_llmbench.ingest.sources.compressed import Stream
-from pytest_llmbench.ingest.sources.stores import Stores
+from pytest_llmbench.ingest.sources.stores import STANDARD_INPUT, Stores
 
 # Bytes from which on it pays to start other processes.
 LARGE = 1 << 25
@@ -75,7 +74,7 @@ def _count_all(paths: Sequence[Path]) -> Counts:
 
 def _choose_shares(paths: Sequence[Path]) -> int:
     """Return how many processes read: one where little is read, or what can only be read once."""
-    if any(is_remote(path) or path == standard_input.PATH for path in paths):
+    if any(is_remote(path) or path == STANDARD_INPUT for path in paths):
         return 1
     size = sum(path.stat().st_size for path in _list_files(Stores(), paths))
     return min(len(os.sched_getaffinity(0)), PROCESSES) if size >= LARGE else 1
