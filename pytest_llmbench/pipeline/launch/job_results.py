@@ -28,7 +28,7 @@ from pytest_llmbench.core.models import (
 )
 from pytest_llmbench.core.models.jobs import Blame, Job, LaunchFacts, Purpose
 from pytest_llmbench.pipeline.catalog import Catalog, select_tolerance
-from pytest_llmbench.pipeline.results import ConfigurationResult, JudgedConfigurations
+from pytest_llmbench.pipeline.outcomes import ConfigurationResult, JudgedConfigurations
 from pytest_llmbench.pipeline.settings import Settings
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from pytest_llmbench.pipeline.launch.rerun_policy import LaunchProgress
 from pytest_llmbench.pipeline.launch.settings import LaunchSettings
 from pytest_llmbench.pipeline.launch.stopping import Interrupted, handle_stop, stop_jobs, tell_left
 from pytest_llmbench.pipeline.option_values import LARGEST_SEQUENCE
-from pytest_llmbench.pipeline.results import ConfigurationResult, SessionResults
+from pytest_llmbench.pipeline.outcomes import ConfigurationResult, SessionResults
 from pytest_llmbench.pipeline.settings import Settings
 
 if TYPE_CHECKING:
@@ -253,7 +253,7 @@ class LaunchSession:
     def _judge(self, plan: Plan, progress: LaunchProgress, runs: LaunchedRuns) -> SessionResults:
         from pytest_llmbench.pipeline.evaluate import add_fleet_findings
         from pytest_llmbench.pipeline.fleet import with_efficiencies
-        from pytest_llmbench.pipeline.requirements import apply_requirements
+        from pytest_llmbench.pipeline.outcomes import apply_requirements
 
         results = dict(self.batch.configurations)
         for key, why in plan.skipped.items():

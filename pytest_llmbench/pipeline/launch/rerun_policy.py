@@ -13,7 +13,7 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models import JUDGED, Case, Judgement, Key, Reason, Run, Verdict
 from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobSpec, LaunchedJob, Phase, Purpose, SubmissionState
-from pytest_llmbench.pipeline.results import ConfigurationResult
+from pytest_llmbench.pipeline.outcomes import ConfigurationResult
 
 if TYPE_CHECKING:
     from pytest_llmbench.launch.follow.engine import NextJob
