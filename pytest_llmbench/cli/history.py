@@ -19,13 +19,13 @@ from pytest_llmbench.cli import Output, Subparsers, tell
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.core.options import OPTIONS
-from pytest_llmbench.report.whole_file import write_whole
+from pytest_llmbench.report.document import write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from pytest_llmbench.history.location import StoreLocation
     from pytest_llmbench.history.look import Extent
+    from pytest_llmbench.history.store import StoreLocation
 
 Parsed = TypeVar("Parsed")
 
@@ -82,7 +82,7 @@ def add(commands: Subparsers) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> Output:
-    from pytest_llmbench.history.location import locate_store
+    from pytest_llmbench.history.store import locate_store
 
     place = locate_store(arguments.history, Path.cwd(), writes=arguments.action in ("prune", "add"))
     if arguments.action == "prune":
@@ -304,8 +304,7 @@ def _is_agreed(question: str) -> bool:
 
 
 def _add(place: StoreLocation, arguments: argparse.Namespace) -> str:
-    from pytest_llmbench.history.record import read_unsaved
-    from pytest_llmbench.history.write import write
+    from pytest_llmbench.history.record import read_unsaved, write
 
     documents = [(path, read_unsaved(path)) for path in arguments.files]
     added = 0

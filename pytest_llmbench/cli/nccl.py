@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_llmbench.cli import WIDTH, Output, Subparsers, rename_flags
 from pytest_llmbench.core.errors import RecordError
 from pytest_llmbench.core.formatting import count_noun, escape
-from pytest_llmbench.report.whole_file import write_whole
+from pytest_llmbench.report.document import write_whole
 
 if TYPE_CHECKING:
     from pytest_llmbench.ingest.nccl.changes import TraceChange, TraceComparison

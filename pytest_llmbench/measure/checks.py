@@ -14,6 +14,7 @@ from pytest_llmbench.core import formatting, throughput
 from pytest_llmbench.core.models import (
     Architecture,
     Baseline,
+    BaselineKind,
     Configuration,
     Ending,
     EndingCode,
@@ -301,7 +302,7 @@ def make_stand_in(run: Run, window: Window) -> Baseline:
     model = Architecture("", sequence_length=0, layers=0, hidden_size=0, vocabulary_size=0)
     return Baseline(
         configuration=Configuration(NO_CONFIGURATION, model, Parallelism(), global_batch_size=0),
-        kind="recipe",
+        kind=BaselineKind.RECIPE,
         step_seconds=math.nan,
         cells=(),
         window=window,

@@ -17,6 +17,7 @@ from pytest_llmbench.core.errors import SettingsError, did_you_mean
 from pytest_llmbench.core.models import (
     Acknowledgement,
     Baseline,
+    BaselineKind,
     Configuration,
     Key,
     Recipe,
@@ -70,7 +71,9 @@ class Catalog:
 
     def describe(self) -> str:
         """Return `82 configurations in 5 files`, with the number of recorded ones."""
-        recorded = sum(baseline.kind == "recorded" for chosen in self.baselines.values() for baseline in chosen)
+        recorded = sum(
+            baseline.kind is BaselineKind.RECORDED for chosen in self.baselines.values() for baseline in chosen
+        )
         configurations = formatting.count_noun(len(self.baselines), "configuration")
         text = f"{configurations} in {formatting.count_noun(len(self.recipes), 'file')}"
         return text + (f", {recorded} recorded here" if recorded else "")
@@ -150,16 +153,16 @@ def _chosen(recipes: Sequence[Recipe], against: str) -> dict[Key, tuple[Baseline
 
 def _with_published(baselines: Sequence[Baseline]) -> Sequence[Baseline]:
     """Return the baselines of one configuration, the recorded one with what its document says."""
-    published = next((baseline.step_seconds for baseline in baselines if baseline.kind == "published"), None)
+    published = next((baseline.step_seconds for baseline in baselines if baseline.kind is BaselineKind.PUBLISHED), None)
     return [
-        replace(baseline, published_seconds=published) if baseline.kind == "recorded" else baseline
+        replace(baseline, published_seconds=published) if baseline.kind is BaselineKind.RECORDED else baseline
         for baseline in baselines
     ]
 
 
 def _with_a_value(baselines: Sequence[Baseline]) -> Sequence[Baseline]:
     """Return the baselines that a run can be compared with; where there is none, the one that has no value yet."""
-    return [baseline for baseline in baselines if baseline.kind != "recipe"] or baselines
+    return [baseline for baseline in baselines if baseline.kind is not BaselineKind.RECIPE] or baselines
 
 
 def _of_kind(baselines: Sequence[Baseline], kind: str) -> tuple[Baseline, ...]:
@@ -176,7 +179,7 @@ def _time_as_documented(baseline: Baseline) -> Baseline:
 
     Which runs count stays what it is: those that finished, and whose usual window is whole.
     """
-    if baseline.kind != "published":
+    if baseline.kind is not BaselineKind.PUBLISHED:
         return baseline
     if baseline.timed != LAST_STEP:
         return replace(baseline, timed_by=TimedBy.DOCUMENT)
@@ -200,7 +203,7 @@ def _check(settings: Settings, catalog: Catalog) -> None:
         if value and value not in valid:
             names = f"{', '.join(valid)}{did_you_mean(value, valid)}"
             raise SettingsError(f"{format_value(settings.origins, flag, value)}: no baseline has it; known: {names}")
-    recorded = any(recipe.kind == "recorded" for recipe in catalog.recipes)
+    recorded = any(recipe.kind is BaselineKind.RECORDED for recipe in catalog.recipes)
     if settings.against in ("recorded", "both") and not recorded and settings.record is None:
         what = format_value(settings.origins, "--llmb-against", settings.against)
         raise SettingsError(f"{what}: no recorded baseline was read; give their folder with --llmb-baselines")

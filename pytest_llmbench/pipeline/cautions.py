@@ -21,6 +21,7 @@ from pytest_llmbench.core.models import (
     JUDGED,
     Acknowledgement,
     Baseline,
+    BaselineKind,
     Caution,
     CautionCode,
     Check,
@@ -106,16 +107,20 @@ class JudgedVerdicts:
     @property
     def recorded(self) -> list[Baseline]:
         """The recorded baselines that decided, as they stand in their files."""
-        deciding = (judgement.baseline for judgement in self.judgements if judgement.baseline.kind == "recorded")
+        deciding = (
+            judgement.baseline for judgement in self.judgements if judgement.baseline.kind is BaselineKind.RECORDED
+        )
         of_key = [(self.catalog.baselines.get(baseline.key, ()), baseline) for baseline in deciding]
-        return [next((baseline for baseline in there if baseline.kind == "recorded"), moved) for there, moved in of_key]
+        return [
+            next((baseline for baseline in there if baseline.kind is BaselineKind.RECORDED), moved)
+            for there, moved in of_key
+        ]
 
 
 def find_cautions(session: JudgedSession) -> Iterator[Caution]:
     """Yield the cautions of a session: what it found and did not fail for, what hooks noticed, what weakens the gate,
     and what has no verdict."""
-    from pytest_llmbench.report.cautions import list_findings
-    from pytest_llmbench.report.terminal import select_worst
+    from pytest_llmbench.report.verdicts import list_findings, select_worst
 
     outcomes = select_worst(session.described)
     yield from list_findings(outcomes)
@@ -264,7 +269,7 @@ def _drop_typed(judged: JudgedVerdicts, texts: dict[CautionCode, str]) -> dict[C
 
 
 def _ignores_recorded(judged: JudgedVerdicts) -> bool:
-    there = any(recipe.kind == "recorded" for recipe in judged.catalog.recipes)
+    there = any(recipe.kind is BaselineKind.RECORDED for recipe in judged.catalog.recipes)
     return there and not judged.settings.certify and judged.settings.against == "published"
 
 

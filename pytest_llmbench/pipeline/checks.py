@@ -40,7 +40,7 @@ def get_test_name(kind: str) -> str:
 def check_cluster(judged: JudgedConfigurations, settings: Settings, _: Catalog) -> Iterator[Check]:
     """Yield the shift that most configurations share; each regressed one fails on its own."""
     from pytest_llmbench.core import formatting
-    from pytest_llmbench.core.models import Check, Status
+    from pytest_llmbench.core.models import Check, Finding, Status
 
     shift = judged.shift
     if shift is None:
@@ -50,7 +50,7 @@ def check_cluster(judged: JudgedConfigurations, settings: Settings, _: Catalog) 
         kind="cluster-change",
         id="slower" if slower else "faster",
         status=Status.FAILED if slower and settings.scaling == "fail" else Status.PASSED,
-        verdict="SLOWER" if slower else "FASTER",
+        verdict=Finding.SLOWER if slower else Finding.FASTER,
         text=shift.text,
         lines=(f"  {formatting.join_first([key.id for key in shift.configurations])}",),
         decides=settings.scaling == "fail",
@@ -87,7 +87,7 @@ def _make_comparison_checks(comparisons: Iterable[ConfigurationComparison], sett
             kind=comparison.kind,
             id=comparison.id,
             status=Status.FAILED if decides and comparison.verdict is Verdict.REGRESSION else Status.PASSED,
-            verdict=str(comparison.verdict),
+            verdict=comparison.verdict,
             text=comparison.text,
             lines=tuple(map(_format_row, comparison.rows)),
             decides=decides,
@@ -118,7 +118,7 @@ def check_trends(judged: JudgedConfigurations, settings: Settings, catalog: Cata
     It fails only if `settings.trend` is "fail", for a change to slower of 1 % or more, or several that come to it
     together, that nobody acknowledged, or whose acknowledgement expired.
     """
-    from pytest_llmbench.core.models import Check, Status
+    from pytest_llmbench.core.models import Check, Finding, Status
 
     for result, _ in judged.newest.values():
         standing = [change for change in result.judgement.changes if change.stands]
@@ -126,7 +126,7 @@ def check_trends(judged: JudgedConfigurations, settings: Settings, catalog: Cata
             yield _make_trend_check(result, standing, settings, catalog.acknowledged)
         elif result.judgement.on_bound:
             text = _describe_flips(result.judgement)
-            yield Check("trend", result.case.key.id, Status.PASSED, verdict="ON_BOUND", text=text)
+            yield Check("trend", result.case.key.id, Status.PASSED, verdict=Finding.ON_BOUND, text=text)
 
 
 def _describe_flips(judgement: Judgement) -> str:
@@ -146,11 +146,11 @@ def _make_trend_check(
     settings: Settings,
     acknowledged: Sequence[Acknowledgement],
 ) -> Check:
-    from pytest_llmbench.core.models import JUDGED, Check, Status
+    from pytest_llmbench.core.models import JUDGED, Check, Finding, Status
 
     bad = _find_unaccepted(standing)
     good = [change for change in standing if change.acknowledged is not None]
-    way = "SLOWER" if standing[-1].difference > 0 else "FASTER"
+    way = Finding.SLOWER if standing[-1].difference > 0 else Finding.FASTER
     asked, changes = settings.trend == "fail", result.judgement.changes
     several = [f"  {change.text}" for change in changes] if len(changes) > 1 else []
     entry = _list_entry(result.case.key, changes, acknowledged) if bad and asked else ()
@@ -158,7 +158,7 @@ def _make_trend_check(
         kind="trend",
         id=result.case.key.id,
         status=Status.FAILED if bad and asked else Status.PASSED,
-        verdict="SLOWER" if bad else "ACKNOWLEDGED" if good else way,
+        verdict=Finding.SLOWER if bad else Finding.ACKNOWLEDGED if good else way,
         text="; ".join(filter(None, (bad or (good or standing)[-1].text, _describe_flips(result.judgement)))),
         lines=(*several, *entry),
         # Old nights alone make no session green.

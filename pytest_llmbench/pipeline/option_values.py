@@ -22,7 +22,7 @@ from pytest_llmbench.core.yamlfile import read_text_if_file
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Tolerance
-    from pytest_llmbench.history.location import StoreLocation
+    from pytest_llmbench.history.store import StoreLocation
 
 SUITES = (".yaml", ".yml")
 """The names of suite files, which no pattern ends in."""
@@ -263,7 +263,7 @@ def find_page(values: Mapping[str, Any], flag: str, directory: Path) -> Path | N
 def find_history(values: Mapping[str, Any], flag: str, directory: Path) -> StoreLocation | None:
     """Return where the history is, None where none is asked for or nothing is judged; SettingsError where it cannot be
     used."""
-    from pytest_llmbench.history.location import locate_store
+    from pytest_llmbench.history.store import locate_store
 
     text = None if values.get("llmb_record") else get_text(values, flag)
     try:

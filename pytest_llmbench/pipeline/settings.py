@@ -28,7 +28,7 @@ from pytest_llmbench.pipeline.option_values import (
 )
 
 if TYPE_CHECKING:
-    from pytest_llmbench.history.location import StoreLocation
+    from pytest_llmbench.history.store import StoreLocation
 
 DEFAULT_TOLERANCE = Tolerance(0.05, source="default")
 CERTIFIED = Tolerance(0.05, "performance", larger_is_better=True, source="--llmb-certify")

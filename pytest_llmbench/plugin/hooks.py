@@ -87,7 +87,7 @@ def _may_launch(session: pytest.Session) -> bool:
 
 def _launch_selected(session: pytest.Session) -> bool:
     """Launch what is selected; whether the session ends with that."""
-    from pytest_llmbench.pipeline.launch.stopping import Interrupted
+    from pytest_llmbench.pipeline.launch.launch_session import Interrupted
 
     config = session.config
     _refuse_all_failed(session)
@@ -141,7 +141,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Generator[None, p
         shown = described if report.outcome == described["status"] else _overrule(described, report)
         report.llmb = shown  # type: ignore[attr-defined]
         if call.excinfo is not None and item.stash[MESSAGE] and str(call.excinfo.value).startswith(item.stash[MESSAGE]):
-            from pytest_llmbench.report.explain import make_headline
+            from pytest_llmbench.report.verdicts import make_headline
 
             # Of a message of ours, which has many lines, pytest's short summary shows this; a user's own text stays.
             report.llmb_headline = make_headline(shown)  # type: ignore[attr-defined]

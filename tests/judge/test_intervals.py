@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.core.models import (
+    BaselineKind,
     Evidence,
     Judgement,
     Measurement,
@@ -25,8 +26,7 @@ from pytest_llmbench.core.models import (
 )
 from pytest_llmbench.core.robust import mean, trimmed_mean
 from pytest_llmbench.judge.agreement import meets_point
-from pytest_llmbench.judge.consequence import decide_status
-from pytest_llmbench.judge.decide import judge
+from pytest_llmbench.judge.decide import decide_status, judge
 from pytest_llmbench.judge.estimate import estimate_difference
 from pytest_llmbench.judge.shape import find_shape
 from pytest_llmbench.measure.measurement import measure
@@ -34,7 +34,7 @@ from pytest_llmbench.pipeline.selftest import run_selftest
 
 RECORDED = at(
     BASELINE,
-    kind="recorded",
+    kind=BaselineKind.RECORDED,
     window=Window(11, 44, "trimmed_mean"),
     recording=Recording("2025-11-01", 1, 7.325, 7.325, 0.0, (7.325,), ()),
 )

@@ -14,6 +14,7 @@ from pytest_llmbench.core.metric_definitions import METRICS
 from pytest_llmbench.core.models import (
     LOAD,
     SAVE,
+    BaselineKind,
     CheckpointRecord,
     Checkpoints,
     DroppedRecords,
@@ -439,7 +440,7 @@ def test_without_a_peak_a_step_that_takes_no_time_is_still_impossible() -> None:
 
 
 def test_a_baseline_that_nothing_has_timed_expects_nothing() -> None:
-    untimed = replace(BASELINE, kind="recipe", step_seconds=float("nan"), cells=())
+    untimed = replace(BASELINE, kind=BaselineKind.RECIPE, step_seconds=float("nan"), cells=())
     measurement = measure(run(), untimed, NOW)
     assert measurement.valid
     assert measurement.expected == ()

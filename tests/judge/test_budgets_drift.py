@@ -1,0 +1,188 @@
+"""A night is held to the value that was accepted first, not only to what was recorded since."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import BASELINE, HISTORY, KEY, NOW, at, evidence, measurement, nights, run
+
+from pytest_llmbench.core.models import (
+    AcceptedValue,
+    Acknowledgement,
+    Baseline,
+    BaselineKind,
+    Case,
+    Judgement,
+    Outcome,
+    Reason,
+    Recording,
+    Status,
+    Verdict,
+    Window,
+)
+from pytest_llmbench.judge.acknowledged import apply_acknowledgements as acknowledged
+from pytest_llmbench.judge.decide import decide_status, judge, judge_alone
+from pytest_llmbench.report.explain import explain
+from pytest_llmbench.report.outcome import describe
+from pytest_llmbench.report.terminal import render_summary
+
+FIRST = AcceptedValue("2025-01-20", 7.325, "alice on login1")
+
+
+def recorded(seconds: float, *earlier: AcceptedValue, reason: str = "") -> Baseline:
+    recording = Recording(
+        "2025-11-01", 1, seconds, seconds, 0.01, (seconds,), ("0" * 64,), reason=reason, earlier=earlier
+    )
+    return at(
+        BASELINE,
+        kind=BaselineKind.RECORDED,
+        step_seconds=seconds,
+        recording=recording,
+        window=Window(11, 44, "trimmed_mean"),
+        timed="trimmed_mean",
+        cells=(),
+    )
+
+
+def judged(seconds: float, baseline: Baseline, **fields: Any) -> Judgement:
+    """Return the verdict on one night, whose noise twelve others tell: 0.3 to 0.4 %."""
+    return judge(evidence(measurement(seconds), excluded_by_since=HISTORY, baseline=baseline, **fields))
+
+
+def told(judgement: Judgement) -> list[str]:
+    return [note.code for note in judgement.notes if note.code.startswith("recorded-drift")]
+
+
+def test_a_night_near_a_value_that_crept_up_is_a_regression() -> None:
+    """+4 % recorded since, +4 % tonight on top: each is within 5 %, together they are 8.2 %."""
+    judgement = judged(7.325 * 1.04 * 1.04, recorded(7.325 * 1.04, FIRST))
+    assert (judgement.verdict, judgement.reason) == (Verdict.REGRESSION, Reason.DRIFTED)
+    assert "tonight 7.923 s is +8.2 % from 7.325 s, accepted on 2025-01-20 by alice on login1" in judgement.text
+    assert "at most 7.691 s is allowed (drift budget 5 %, tolerance 5 %)" in judgement.text
+
+
+def test_the_same_night_passes_against_a_baseline_that_never_moved() -> None:
+    judgement = judged(7.325 * 1.04 * 1.04, recorded(7.325 * 1.04))
+    assert (judgement.verdict, told(judgement)) == (Verdict.PASS, [])
+
+
+@pytest.mark.parametrize(
+    ("factor", "code"), [(1.04, "recorded-drift"), (1.02, "recorded-drift-little"), (0.99, "recorded-drift-little")]
+)
+def test_a_green_night_tells_its_distance(factor: float, code: str) -> None:
+    judgement = judged(7.325 * factor, recorded(7.325 * factor, FIRST))
+    assert (judgement.verdict, told(judgement)) == (Verdict.PASS, [code])
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_value_beyond_the_budget_that_nobody_accepted_is_never_green(alone: bool) -> None:
+    """Somebody edited the file: the run is at its recorded value, which is 9 % slower than the first."""
+    found = evidence(measurement(7.325 * 1.09), excluded_by_since=HISTORY, baseline=recorded(7.325 * 1.09, FIRST))
+    judgement = judge_alone(found) if alone else judge(found)
+    assert (judgement.verdict, judgement.reason) == (Verdict.REGRESSION, Reason.DRIFTED)
+    assert "the recorded value moved too far: 7.984 s is +9.0 % from 7.325 s" in judgement.text
+
+
+def test_a_run_that_is_within_the_first_value_is_no_regression_whatever_was_recorded_since() -> None:
+    judgement = judged(7.33, recorded(7.325 * 1.09, FIRST))
+    assert judgement.verdict is Verdict.IMPROVEMENT
+
+
+def test_a_reason_makes_a_value_the_one_that_counts() -> None:
+    assert judged(7.325 * 1.09, recorded(7.325 * 1.09, FIRST, reason="driver 570")).verdict is Verdict.PASS
+
+
+def test_a_budget_is_what_the_settings_say_and_never_narrower_than_the_tolerance() -> None:
+    crept = recorded(7.325 * 1.04, FIRST)
+    assert judged(7.325 * 1.08, crept, drift_budget=0.2).verdict is Verdict.PASS
+    assert judged(7.325 * 1.08, crept, tolerance=0.1).verdict is Verdict.PASS
+    assert judged(7.325 * 1.08, crept, drift_budget=0.03).reason is Reason.DRIFTED
+
+
+STEPS = [round(1 + 0.005 * step, 3) for step in range(25)]
+"""Nights from the first value to 12 % beyond it."""
+
+
+@pytest.mark.parametrize("night", STEPS)
+@pytest.mark.parametrize("recorded_at", [1.0, 1.02, 1.04, 1.05])
+@pytest.mark.parametrize("cv", [0.001, 0.004, 0.015])
+def test_no_night_is_green_that_the_first_value_would_not_let_pass(night: float, recorded_at: float, cv: float) -> None:
+    """Recording again within the budget moves the rule as written no further than it was: 1.04 allows no 1.06."""
+    history = nights(*(7.325 * (1 + cv * sign) for sign in (1, -1, 0.3, -0.6, 1.2, -1.1, 0.4, -0.2, 0.8, -0.9)))
+    found = evidence(
+        measurement(7.325 * night), excluded_by_since=history, baseline=recorded(7.325 * recorded_at, FIRST)
+    )
+    judgement = judge(found)
+    green = decide_status(judgement, required=False) is Status.PASSED
+    assert not (green and night > 1.05)
+    assert green or night > 1.05
+    assert judgement.meets_point is (night <= 1.05)
+
+
+def test_a_night_between_the_first_value_and_what_was_recorded_since_says_that_it_cannot_tell() -> None:
+    """5.5 % against a budget of 5 %: what was seen is beyond, what is known is not; the rule as written decides."""
+    judgement = judged(7.325 * 1.055, recorded(7.325 * 1.04, FIRST))
+    assert (judgement.verdict, judgement.reason) == (Verdict.INCONCLUSIVE, Reason.DRIFTED)
+    assert judgement.text.startswith("tonight 7.728 s is +5.5 % from 7.325 s, accepted on 2025-01-20")
+    assert "at most 7.691 s is allowed (drift budget 5 %, tolerance 5 %)" in judgement.text
+    (_, remark, *_) = list(
+        render_summary([describe(Outcome(Case(KEY.id, KEY), Status.FAILED, judgement), NOW, Path())], [])
+    )[1:]
+    assert remark.strip().startswith("tonight 7.728 s is +5.5 % from 7.325 s")
+
+
+def test_a_run_that_cannot_say_how_slow_it_is_meets_no_rule_beyond_the_first_value() -> None:
+    """A few slow steps decide: the reason stays, and the item is red all the same."""
+    window = (7.325 * 1.055,) * 32 + (7.325 * 2,) * 2
+    crept = recorded(7.325 * 1.04, FIRST)
+    slow = measurement(7.325 * 1.055, window_seconds=window, baseline=crept)
+    judgement = judge(evidence(slow, excluded_by_since=HISTORY, baseline=crept))
+    assert judgement.reason is Reason.FEW_STEPS_DECIDE
+    assert decide_status(judgement, required=False) is Status.FAILED
+
+
+def test_launched_runs_of_two_states_each_meet_the_first_value_or_none_does() -> None:
+    """Their mean is within the budget, and one of them is not."""
+    runs = [
+        measurement(7.325 * factor, run=run(launch="a launch", started=NOW - timedelta(hours=hours)))
+        for hours, factor in ((1, 1.0), (2, 1.07))
+    ]
+    judgement = judge(evidence(*runs, excluded_by_since=HISTORY, baseline=recorded(7.325 * 1.04, FIRST)))
+    assert judgement.reason is Reason.REPEATS_DISAGREE
+    assert judgement.meets_point is False
+
+
+def test_a_regression_stays_one_and_tells_the_distance() -> None:
+    judgement = judged(9.0, recorded(7.325 * 1.04, FIRST))
+    assert judgement.reason is Reason.SLOWER_THAN_BOUND
+    assert told(judgement) == ["recorded-drift"]
+
+
+def test_a_message_says_who_recorded_and_from_which_value_drift_is_counted() -> None:
+    crept = recorded(7.325 * 1.04, FIRST)
+    recording = replace(crept.recording or pytest.fail("it is recorded"), by="bob on login2")
+    judgement = judged(7.325 * 1.04 * 1.04, replace(crept, recording=recording))
+    told = describe(Outcome(Case(KEY.id, KEY), Status.FAILED, judgement), NOW, Path("/runs"))
+    assert told["baseline"]["recorded"]["first"]["seconds"] == 7.325
+    text = " ".join(explain(told, short=False).split())
+    assert "REGRESSION grok1_314b-25.05-gb200-bf16-128 (drifted)" in text
+    assert "25.05.yaml:42, of 2025-11-01 by bob on login2" in text
+    assert "next: find what made it slower since, night by night" in text
+    (line, remark, *_) = list(render_summary([told], []))[1:]
+    assert line.startswith("REGRESSION")
+    assert remark.strip().startswith("tonight 7.923 s is +8.2 % from 7.325 s")
+
+
+def test_a_change_that_was_acknowledged_is_no_drift() -> None:
+    """It has a reason of its own; what comes on top of it counts."""
+    yesterday = (NOW - timedelta(days=1)).date()
+    entry = Acknowledgement(KEY.id, 0.06, yesterday, yesterday + timedelta(days=30), "a fix", "A. Person", "a.yaml:3")
+    crept = recorded(7.325 * 1.02, FIRST)
+    for factor, reason in ((1.02 * 1.06, Reason.WITHIN_TOLERANCE), (1.02 * 1.06 * 1.02, Reason.DRIFTED)):
+        found = evidence(measurement(7.325 * factor, baseline=crept), excluded_by_since=HISTORY, baseline=crept)
+        assert judge(found).verdict is Verdict.REGRESSION
+        assert judge(acknowledged(found, [entry])).reason is reason

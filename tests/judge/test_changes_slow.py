@@ -1,0 +1,59 @@
+"""A slow drift is found against where a series began; a quiet series, bad nights and a drift put right are none."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from pytest_llmbench.core.models import Noise
+from pytest_llmbench.judge.changes import ANCHOR, find_slow_change
+
+KNOWN = Noise(0.01, 100.0, "nights", measured=True)
+
+
+def nights(count: int, seed: int = 1) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    return 0.01 * np.random.default_rng(seed).standard_normal(count)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_drift_of_a_twentieth_percent_a_night_is_found(seed: int, sign: int) -> None:
+    values = nights(120, seed) + sign * 5e-4 * np.maximum(np.arange(120) - 40, 0)
+    found = find_slow_change(values.tolist(), KNOWN)
+    assert found is not None
+    assert found.difference == pytest.approx(sign * 0.038, abs=0.02)
+    assert found.low < found.difference < found.high
+    assert 20 < found.position < 110
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_quiet_nights_drift_nowhere(seed: int) -> None:
+    assert find_slow_change(nights(200, seed).tolist(), KNOWN) is None
+
+
+def test_bad_nights_are_no_drift() -> None:
+    values = nights(150)
+    values[::25] += 0.3
+    assert find_slow_change(values.tolist(), KNOWN) is None
+
+
+def test_a_drift_that_was_put_right_is_over() -> None:
+    values = nights(200) + np.where((np.arange(200) > 40) & (np.arange(200) < 120), 0.03, 0.0)
+    assert find_slow_change(values[:110].tolist(), KNOWN) is not None
+    assert find_slow_change(values.tolist(), KNOWN) is None
+
+
+def test_less_than_one_percent_is_not_worth_a_message() -> None:
+    quiet = Noise(0.002, 100.0, "nights", measured=True)
+    assert find_slow_change((nights(100) / 5 + np.linspace(0, 0.008, 100)).tolist(), quiet) is None
+
+
+def test_too_few_nights_an_assumption_or_no_number_show_nothing() -> None:
+    values = (nights(80) + np.linspace(0, 0.2, 80)).tolist()
+    assert find_slow_change(values, KNOWN) is not None
+    assert find_slow_change(values, Noise(0.01, 4.0, "assumed", measured=False)) is None
+    assert find_slow_change(values[: ANCHOR + 6], KNOWN) is None
+    assert find_slow_change([*values, math.nan], KNOWN) is None
+    assert find_slow_change([0.0] * 80, Noise(1e-4, 100.0, "nights", measured=True)) is None

@@ -1,0 +1,112 @@
+"""The margin test: which way it points, and what each of its three answers means."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from pytest_llmbench.core.models import Noise
+from pytest_llmbench.judge.estimate import (
+    Answer,
+    answer,
+    compute_detectable,
+    compute_error,
+    compute_probability,
+    compute_quantile,
+    count_repeats_needed,
+)
+from pytest_llmbench.judge.noise import WithinRun
+
+HISTORY = Noise(0.01, 7.6, "20 nights", measured=True)
+ASSUMED = Noise(0.01, 4.0, "assumed", measured=False)
+QUIET = WithinRun(0.001, 30.0)
+
+
+@pytest.mark.parametrize(
+    ("difference", "expected"),
+    [
+        (-0.10, Answer.WITHIN),
+        (0.0, Answer.WITHIN),
+        (0.029, Answer.WITHIN),
+        (0.031, Answer.CANNOT_TELL),
+        (0.05, Answer.CANNOT_TELL),
+        (0.069, Answer.CANNOT_TELL),
+        (0.071, Answer.BEYOND),
+        (3.0, Answer.BEYOND),
+        (math.nan, Answer.CANNOT_TELL),
+    ],
+)
+def test_slower_is_beyond_and_what_is_near_the_bound_cannot_be_told(difference: float, expected: Answer) -> None:
+    assert answer(difference - 0.02, difference + 0.02, 0.05) is expected
+
+
+def test_an_interval_that_is_no_number_tells_nothing() -> None:
+    assert answer(math.nan, math.nan, 0.05) is Answer.CANNOT_TELL
+    assert answer(-math.inf, math.inf, 0.05) is Answer.CANNOT_TELL
+
+
+def test_quantiles_and_probabilities_are_those_of_student() -> None:
+    assert compute_quantile(0.95, 7.6) == pytest.approx(stats.t.ppf(0.95, 7.6))
+    assert compute_probability(1.3, 7.6) == pytest.approx(stats.t.sf(1.3, 7.6))
+
+
+@pytest.mark.parametrize("runs", [1, 2, 3, 9])
+def test_the_error_falls_with_the_root_of_the_number_of_runs(runs: int) -> None:
+    one, several = compute_error(HISTORY, [QUIET], 0.0, 0.05), compute_error(HISTORY, [QUIET] * runs, 0.0, 0.05)
+    assert several.standard_error == pytest.approx(one.standard_error / math.sqrt(runs))
+    assert several.half_width == pytest.approx(one.half_width / math.sqrt(runs))
+
+
+def test_what_happens_within_the_run_is_a_floor() -> None:
+    loud = WithinRun(0.05, 30.0)
+    told = compute_error(HISTORY, [loud], 0.0, 0.05)
+    assert told.standard_error == pytest.approx(0.05)
+    assert told.half_width == pytest.approx(stats.t.ppf(0.95, 29) * 0.05)
+
+
+def test_an_assumption_holds_nothing_of_the_run_itself() -> None:
+    assert compute_error(ASSUMED, [WithinRun(0.01, 30.0)], 0.0, 0.05).standard_error == pytest.approx(
+        0.01 * math.sqrt(2)
+    )
+    assert compute_error(HISTORY, [WithinRun(0.01, 300.0)], 0.0, 0.05).standard_error == pytest.approx(0.01)
+
+
+@given(st.floats(0, 0.05), st.floats(0, 0.05))
+def test_rounding_of_the_baseline_widens_the_interval(less: float, more: float) -> None:
+    narrow, wide = (
+        compute_error(HISTORY, [QUIET], less**2, 0.05),
+        compute_error(HISTORY, [QUIET], (less + more) ** 2, 0.05),
+    )
+    assert narrow.half_width <= wide.half_width
+
+
+@given(st.floats(-1, 1), st.floats(0, 0.5), st.floats(0.001, 0.4), st.floats(0, 0.5))
+def test_more_slowdown_and_wider_tolerances_point_the_right_way(
+    difference: float, half_width: float, margin: float, more: float
+) -> None:
+    before = answer(difference - half_width, difference + half_width, margin)
+    slower, wider = (
+        answer(difference + more - half_width, difference + more + half_width, margin),
+        answer(difference - half_width, difference + half_width, margin + more),
+    )
+    order = [Answer.WITHIN, Answer.CANNOT_TELL, Answer.BEYOND]
+    assert order.index(slower) >= order.index(before)
+    assert order.index(wider) <= order.index(before)
+
+
+def test_a_detectable_slowdown_lies_beyond_the_bound_with_80_percent() -> None:
+    one = compute_error(HISTORY, [QUIET], 0.0, 0.05)
+    slowdown = compute_detectable(one, 0.05)
+    shown = stats.t.cdf((slowdown - 0.05 - one.half_width) / one.standard_error, one.degrees_of_freedom)
+    assert shown == pytest.approx(0.8)
+
+
+@pytest.mark.parametrize(
+    ("distance", "runs"), [(0.05, 1), (0.025, 1), (0.02, 2), (-0.01, 7), (0.001, 619), (0.0, None)]
+)
+def test_nearer_to_the_bound_takes_more_runs(distance: float, runs: int | None) -> None:
+    assert count_repeats_needed(0.01, distance) == runs
