@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.accepted_values import DRIFT_BUDGET
 from pytest_llmbench.core.models import (
     JUDGED,
     Acknowledgement,
@@ -34,6 +33,7 @@ from pytest_llmbench.core.models import (
 )
 from pytest_llmbench.core.option_origins import Origin, Written, find_origin
 from pytest_llmbench.core.options import destination
+from pytest_llmbench.core.tolerance import DRIFT_BUDGET
 from pytest_llmbench.pipeline.catalog import Catalog, select_drift_budget
 from pytest_llmbench.pipeline.checks import get_test_name
 from pytest_llmbench.pipeline.outcomes import ConfigurationResult, SessionResults, find_red_results
