@@ -57,11 +57,38 @@ class Steps:
         return len(self.index)
 
 
+class DropReason(StrEnum):
+    """Why records are not kept, or kept with a doubt."""
+
+    TORN = "torn"
+    """It was cut, or had foreign text in it."""
+    REPEATED = "repeated"
+    """The step was printed before, with the same time."""
+    REPEAT_DISAGREES = "repeat-disagrees"
+    """The step was printed before, with a time more than 1 % different; the slower one is kept."""
+    OTHER_RANK = "other-rank"
+    """Another rank printed the same steps."""
+    OTHER_DIALECT = "other-dialect"
+    """It is of a dialect with fewer steps in the log."""
+    UNKNOWN_STEP = "unknown-step"
+    """Its step number is rounded and follows from nothing else."""
+    RAMPED_UP = "ramped-up"
+    """The batch still grew to the size that it is to have."""
+    TWO_WRITERS = "two-writers"
+    """Half of all steps were printed before with another time: another process writes into the same file."""
+    INTERLEAVED = "interleaved"
+    """It is of one of two processes that write into the same file and are at different steps."""
+    RUNNING_AVERAGE = "running-average"
+    """The time is kept, and looks like a mean since the start of the run."""
+    RATE_OF_SAMPLES = "rate-of-samples"
+    """The rate is kept as one of steps, and is printed as one of samples or tokens."""
+
+
 @dataclass(frozen=True, slots=True)
 class DroppedRecords:
     """Records that were read but not kept: how many, why, and where the first one stands."""
 
-    reason: str
+    reason: DropReason
     count: int
     first_line: int
     example: str

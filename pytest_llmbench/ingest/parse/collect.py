@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_llmbench.core.dialects import DIALECTS, NO_TOTAL, SEPARATORS, Dialect
-from pytest_llmbench.core.models import ParsedLog, Unread
+from pytest_llmbench.core.models import DropReason, ParsedLog, Unread
 from pytest_llmbench.ingest.parse import checkpoints, dialect_reader, environment, facts, stated
 from pytest_llmbench.ingest.parse.dialect_reader import DialectReader, load_reader
 from pytest_llmbench.ingest.parse.dialects.regex import RegexReader
-from pytest_llmbench.ingest.parse.dropped import OTHER_DIALECT, REPEATED, TORN, Tally, make_printable
+from pytest_llmbench.ingest.parse.dropped import Tally, make_printable
 from pytest_llmbench.ingest.parse.endings import MARKERS as ENDING_MARKERS
 from pytest_llmbench.ingest.parse.endings import Endings, find_decisive_lines
 from pytest_llmbench.ingest.parse.records import StepRecord, Unmatched, read_rank
@@ -62,7 +62,7 @@ class DialectRecords:
             elif isinstance(record, Unmatched):
                 self.unmatched = self.unmatched or [record]
             else:
-                self.tally.add(TORN, hit.line, make_printable(record.text))
+                self.tally.add(DropReason.TORN, hit.line, make_printable(record.text))
         return any(not isinstance(record, Unmatched) for record in taken)
 
     def unread(self, find: str) -> Unread:
@@ -191,7 +191,7 @@ class LogCollector:
         records = self._found[name] = DialectRecords(name, reader)
         records.parts = parts
         for again in (part.repeated for part in parts if part.repeated):
-            records.tally.add(REPEATED, again.first, again.text, again.times)
+            records.tally.add(DropReason.REPEATED, again.first, again.text, again.times)
         return [each for each in places if each[1] not in STEP_MARKERS]
 
     def pass_over(self, next_line: int, ended: bool) -> None:
@@ -226,7 +226,7 @@ class LogCollector:
                 tally.merge(dialect_records.tally)
             elif name in DIALECTS and (records := [record for record in dialect_records.records if record.mean_of]):
                 first = records[0]
-                tally.add(OTHER_DIALECT, first.origin.line, f"{name}: step {first.step}", len(records))
+                tally.add(DropReason.OTHER_DIALECT, first.origin.line, f"{name}: step {first.step}", len(records))
         return tally
 
     def _unread(self) -> Iterator[Unread]:

@@ -9,13 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from pytest_llmbench.core.models import Segment, Steps
+from pytest_llmbench.core.models import DropReason, Segment, Steps
 from pytest_llmbench.ingest.parse.dialect_reader import DialectReader, UniformParts
 from pytest_llmbench.ingest.parse.dropped import (
-    OTHER_RANK,
-    REPEAT_DISAGREES,
-    REPEATED,
-    TORN,
     Tally,
     add_divergence,
     choose_print,
@@ -140,7 +136,7 @@ def keep_one_rank(attempts: Iterable[SegmentDraft], tally: Tally) -> list[Segmen
     for attempt in sorted(attempts, key=lambda each: (-each.possible_steps, get_rank_order(each.rank), each.begin)):
         if _find_overlapping(attempt, kept):
             text = f"rank {attempt.rank or 'unknown'}: steps {attempt.first.step} to {attempt.top}"
-            tally.add(OTHER_RANK, attempt.first.origin.line, text, len(attempt.kept))
+            tally.add(DropReason.OTHER_RANK, attempt.first.origin.line, text, len(attempt.kept))
             others.append(attempt)
         else:
             kept.insert(bisect_left(kept, attempt.begin, key=lambda each: each.begin), attempt)
@@ -218,7 +214,7 @@ def _admit(attempt: SegmentDraft, record: StepRecord, tally: Tally) -> None:
     attempt.top = max(attempt.top, record.step)
     if 0 < len(record.layout) < len(attempt.layout) and attempt.layout[: len(record.layout)] == record.layout:
         rest = make_printable(attempt.layout[len(record.layout)])
-        tally.add(TORN, record.origin.line, f"step {record.step} ends where others go on with {rest}")
+        tally.add(DropReason.TORN, record.origin.line, f"step {record.step} ends where others go on with {rest}")
         return
     attempt.layout = record.layout
     old = attempt.kept.get(record.step)
@@ -228,7 +224,7 @@ def _admit(attempt: SegmentDraft, record: StepRecord, tally: Tally) -> None:
     same = show_same_time(old, record)
     other = "" if same else f", but {old.seconds:g} s in line {old.origin.line}"
     text = f"step {record.step} again: {record.seconds:g} s{other}"
-    tally.add(REPEATED if same else REPEAT_DISAGREES, record.origin.line, text)
+    tally.add(DropReason.REPEATED if same else DropReason.REPEAT_DISAGREES, record.origin.line, text)
     attempt.kept[record.step] = choose_print(old, record)
 
 

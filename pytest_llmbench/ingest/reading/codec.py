@@ -25,6 +25,7 @@ from pytest_llmbench.core.models import (
     CheckpointRecord,
     Checkpoints,
     DroppedRecords,
+    DropReason,
     Ending,
     EndingCode,
     ParsedLog,
@@ -165,11 +166,17 @@ _FIELDS: dict[type[Any], tuple[Any, ...]] = {
     record: tuple(getattr(record, column.name) for column in fields(record)) for record in _RECORDS
 }
 # What is kept as a text.
-_TEXTS: dict[type[Any], Callable[[Any], str]] = {datetime: datetime.isoformat, LogError: str, EndingCode: str}
+_TEXTS: dict[type[Any], Callable[[Any], str]] = {
+    datetime: datetime.isoformat,
+    LogError: str,
+    EndingCode: str,
+    DropReason: str,
+}
 _MAKERS: dict[str, Callable[[str], Any]] = {
     "datetime": datetime.fromisoformat,
     "LogError": LogError,
     "EndingCode": EndingCode,
+    "DropReason": DropReason,
 }
 _NAMES = {record.__name__: record for record in _RECORDS}
 

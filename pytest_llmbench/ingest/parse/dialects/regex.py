@@ -11,10 +11,10 @@ from itertools import pairwise
 from typing import Any
 
 from pytest_llmbench.core.dialects import RATE, REQUIRED, UNITS, Dialect, compile_pattern, find_named_groups
-from pytest_llmbench.core.models import RegexDialect
+from pytest_llmbench.core.models import DropReason, RegexDialect
 from pytest_llmbench.ingest.parse import prints
 from pytest_llmbench.ingest.parse.dialect_reader import DialectReader
-from pytest_llmbench.ingest.parse.dropped import TORN, Tally
+from pytest_llmbench.ingest.parse.dropped import Tally
 from pytest_llmbench.ingest.parse.prints import Prints, RecordLine
 from pytest_llmbench.ingest.parse.records import (
     HOLE,
@@ -122,9 +122,9 @@ class RegexReader(DialectReader):
         kept = []
         for record in records:
             if self._doubtful.get(record.origin.offset, 0) > usual:
-                tally.add(TORN, record.origin.line, f"step {record.step}: two times in a line")
+                tally.add(DropReason.TORN, record.origin.line, f"step {record.step}: two times in a line")
             elif doubt := self._prints.doubt(record.origin.offset):
-                tally.add(TORN, record.origin.line, f"step {record.step}: {doubt}")
+                tally.add(DropReason.TORN, record.origin.line, f"step {record.step}: {doubt}")
             else:
                 kept.append(record)
         self._prints.tell(kept, tally)
