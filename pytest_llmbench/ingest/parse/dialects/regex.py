@@ -28,7 +28,7 @@ from pytest_llmbench.ingest.parse.records import (
     get_printed_unit,
     read_rank,
 )
-from pytest_llmbench.ingest.parse.scan import REACH_BACK, Hit
+from pytest_llmbench.ingest.parse.scan import REACH_BACK, Hit, find_line_begin
 
 COLOUR = re.compile(rb"\x1b\[[\d;]*m")
 COLOURED_NUMBER = re.compile(rb"[\d.,]\x1b\[[\d;]*m[\d.,]")
@@ -94,8 +94,9 @@ class RegexReader(DialectReader):
         stop = find_line_stop(hit.text, hit.start, hit.end)
         self._read_to = hit.offset + stop - hit.start
         origin = RecordOrigin(hit.offset, hit.line, "")
-        begin = find_line_begin(hit)
-        if begin is None:
+        earliest = max(0, hit.start - REACH_BACK)
+        begin = find_line_begin(hit.text, earliest, hit.start)
+        if begin == earliest and hit.offset - hit.start + begin > 0:  # it begins farther back than can be seen
             return (Torn(origin, hit.text[hit.start : stop]),)
         raw = hit.text[begin:stop]
         if COLOURED_NUMBER.search(raw):
@@ -234,13 +235,6 @@ class RegexReader(DialectReader):
         if not line.whole and MAY_GO_ON.match(after):
             return False
         return not (line.cut and not after.strip())
-
-
-def find_line_begin(hit: Hit) -> int | None:
-    """Return where the line or bar begins that a marker stands in, None where that is too far back to be seen."""
-    earliest = max(0, hit.start - REACH_BACK)
-    begin = max(hit.text.rfind(b"\n", earliest, hit.start), hit.text.rfind(b"\r", earliest, hit.start)) + 1
-    return begin or (earliest if hit.offset - hit.start + earliest == 0 else None)
 
 
 def _make_readable(text: bytes) -> bytes:
